@@ -1,0 +1,43 @@
+"""The main job on 1, 2 and 4 processes x 1, 2 devices: cells/s, and the shares of exchange, output and compiling.
+
+The share of exchange is that of `hpcstencil bench` (an exchange timed by itself, over the time of the steps it serves);
+the others are read from the run's closing summary.
+
+    .venv/bin/python benchmarks/main_job.py [end of the run]
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tempfile
+
+from common import ROOT, command, machine, output_of
+
+INPUT = str(ROOT / "inputs" / "gray_scott.toml")
+
+
+def main(end: str = "2000.0") -> None:
+    print(f"{machine()}; inputs/gray_scott.toml up to t = {end}")
+    print(f"{'processes':>9}{'devices':>9}{'Mcell/s':>9}{'T_eff GB/s':>12}{'exchange':>10}{'output':>8}{'compiling':>11}{'wall s':>8}")
+    for processes in (1, 2, 4):
+        for devices in (1, 2):
+            with tempfile.TemporaryDirectory() as folder:
+                arguments = ["run", INPUT, "--set", f"time.end={end}", "--output", f"{folder}/o.h5", "--devices", str(devices)]
+                text = output_of(command(processes, *arguments))
+            wall, compiling, output = (
+                float(re.search(pattern, text).group(1))  # type: ignore[union-attr]
+                for pattern in (r"wall time +([0-9.]+) s", r"compiling ([0-9.]+) s", r"output ([0-9.]+) s")
+            )
+            speed = re.search(r"speed +([0-9.]+) Mcell/s, T_eff ([0-9.]+)", text)
+            assert speed
+            row = json.loads(output_of(command(processes, "bench", INPUT, "--devices", str(devices), "--json")))["rows"][0]
+            print(
+                f"{processes:>9}{devices:>9}{speed.group(1):>9}{speed.group(2):>12}{row['exchange_fraction']:>10.1%}"
+                f"{output / wall:>8.1%}{compiling / wall:>11.1%}{wall:>8.1f}"
+            )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,5 @@
+"""`python -m hpcstencil`."""
+
+from hpcstencil.cli import main
+
+main()

@@ -1,0 +1,107 @@
+"""What this machine has measured about itself: which kernel is faster for a problem, and its speed.
+
+Kept in the user's cache folder, so that a machine measures once; a missing or unwritable folder only costs measuring again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hpcstencil import __version__
+from hpcstencil.problem import Problem
+
+PROBE_CELLS = 2**16
+PROBE_SECONDS = 0.1
+
+
+def store() -> Path:
+    """The file of this machine's measurements."""
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(cache) / "hpcstencil" / f"calibration-{platform.node()}.json"
+
+
+def key(problem: Problem, what: str) -> str:
+    """The name under which a measurement of a problem is kept: everything that the compiled code depends on."""
+    numerics = problem.config.numerics
+    text = repr((__version__, what, sorted(problem.trees.items()), numerics.order, numerics.precision, numerics.integrator))
+    return f"{what}:{problem.config.equation.name}:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def recall(name: str) -> Any | None:
+    """A stored measurement; None where there is none."""
+    try:
+        return json.loads(store().read_text()).get(name)
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def remember(name: str, value: Any) -> None:
+    """Store a measurement, if the folder can be written."""
+    path = store()
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        known: dict[str, Any] = {}
+        with suppress(ValueError):
+            known = json.loads(path.read_text()) if path.exists() else {}
+        temporary = path.with_suffix(f".{os.getpid()}.tmp")
+        temporary.write_text(json.dumps({**known, name: value}, indent=1))
+        os.replace(temporary, path)
+
+
+def fastest_kernel(problem: Problem, device: Any) -> str:
+    """The kernel that is faster for this problem, measured on one device with a small periodic block.
+
+    The block does not depend on the decomposition, so that every decomposition of a problem gets the same kernel.
+    """
+    from hpcstencil.kernels import KERNELS
+
+    name = key(problem, f"kernel:{device.platform}:{device.device_kind}")
+    known = recall(name)
+    if known not in KERNELS:
+        known = min(KERNELS, key=lambda kernel: _seconds_per_step(problem, device, kernel))
+        remember(name, known)
+    return known
+
+
+def _seconds_per_step(problem: Problem, device: Any, kernel: str) -> float:
+    """Seconds that one step of the probe block takes with a kernel, compilation apart."""
+    import jax
+    import numpy as np
+
+    from hpcstencil.decomposition import Plan
+    from hpcstencil.parallel import OneProcess
+    from hpcstencil.simulation import simulate
+    from hpcstencil.topology import Topology
+
+    grid = problem.config.grid
+    side = round(PROBE_CELLS ** (1 / grid.ndim))
+    shape = tuple(min(n, side) for n in grid.shape)
+    ones = (1,) * grid.ndim
+    plan = Plan(Topology(shape, (True,) * grid.ndim, ones, ones, ones), 1, problem.radius, problem.tableau.stages)
+    simulation = simulate(replace(problem, diagnostics={}), plan, OneProcess(), [device], kernel)
+    fields = simulation.put({f: np.zeros(shape, simulation.dtype) for f in problem.fields})
+    fields = simulation.compile(fields, 0.0)
+    steps, elapsed = 1, 0.0
+    while elapsed < PROBE_SECONDS:
+        steps *= 2
+        start = time.perf_counter()
+        fields = jax.block_until_ready(simulation.advance(fields, problem.parameters, 0.0, 0, 0.0, steps))
+        elapsed = time.perf_counter() - start
+    return elapsed / steps
+
+
+def kernel_for(problem: Problem, devices: Sequence[Any], rank: int) -> str | None:
+    """The kernel that the input asks for, or the faster one (measured on rank 0 only: None elsewhere)."""
+    wanted = problem.config.numerics.kernel
+    if wanted != "auto":
+        return wanted
+    return fastest_kernel(problem, devices[0]) if rank == 0 else None

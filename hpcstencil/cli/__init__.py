@@ -1,0 +1,92 @@
+"""The command line. Each command is a module of its own, loaded when it is called, so that `--help` is quick."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+
+import click
+
+from hpcstencil import __version__
+from hpcstencil.errors import HpcstencilError
+from hpcstencil.parallel import environment_rank, environment_size
+
+COMMANDS = {
+    "run": "Run the simulation that INPUT.toml describes and write its output file.",
+    "check": "Validate INPUT.toml without running: the resolved input, decomposition, memory, predicted time.",
+    "info": "Say what a run or checkpoint file holds, and whether it is complete and sound.",
+    "plot": "Make a PNG of a field, an animation, or the time series of a run.",
+    "bench": "Measure speed in hardware terms: cells/s, T_eff, and its ratio to the copy bandwidth.",
+}
+LATER = {
+    "verify": "Measure the order of convergence and conservation of an input (not available yet).",
+    "doctor": "Check the environment (not available yet).",
+    "sweep": "Expand and run parameter sweeps (not available yet).",
+}
+
+
+class Commands(click.Group):
+    """The commands by name, imported on use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*COMMANDS, *LATER]
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name in LATER:
+            return later(name)
+        if name not in COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(f"hpcstencil.cli.{name}"), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([*COMMANDS.items(), *LATER.items()])
+
+
+def later(name: str) -> click.Command:
+    """A command that a later version brings."""
+
+    @click.command(name, context_settings={"ignore_unknown_options": True}, help=LATER[name])
+    @click.argument("arguments", nargs=-1)
+    def command(arguments: tuple[str, ...]) -> None:
+        raise click.UsageError(f"'{name}' is not available yet; available are {', '.join(COMMANDS)}")
+
+    return command
+
+
+@click.command(cls=Commands)
+@click.version_option(__version__, prog_name="hpcstencil")
+def cli() -> None:
+    """Solve time-dependent PDEs with stencils on uniform grids, on any number of processes and devices."""
+
+
+def main() -> None:
+    """Run the command line and exit with the contract's status, the same on all processes."""
+    try:
+        status = cli(prog_name="hpcstencil", standalone_mode=False) or 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        status = tell(error.format_message(), 2)
+    except click.ClickException as error:
+        status = tell(f"hpcstencil: {error.format_message()}", 2)
+    except click.Abort:
+        status = tell("hpcstencil: interrupted", 130)
+    except HpcstencilError as error:
+        status = tell(f"hpcstencil: {error}", error.status)
+    sys.exit(status)
+
+
+def tell(text: str, status: int) -> int:
+    """Print an error on standard error, once for all processes; returns the status."""
+    if environment_rank() == 0:
+        print(text, file=sys.stderr, flush=True)
+    return status
+
+
+def abort_all(communicator: object, status: int) -> None:
+    """End all processes at once after a failure that the others do not know of, saying where it happened."""
+    print(f"hpcstencil: rank {environment_rank()} of {environment_size()} failed:", file=sys.stderr)
+    traceback.print_exc()
+    sys.stderr.flush()
+    communicator.abort(status)  # type: ignore[attr-defined]

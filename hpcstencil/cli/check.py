@@ -1,0 +1,29 @@
+"""`hpcstencil check`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hpcstencil.parallel import environment_rank, environment_size
+
+
+@click.command()
+@click.argument("input_file", metavar="INPUT.toml", type=click.Path(path_type=Path))
+@click.option("--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Override a key of the input (repeatable).")
+@click.option("--processes", type=int, help="Check for so many processes (default: those of this launch, or the input's).")
+@click.option("--devices", type=int, help="Check for so many devices per process.")
+def check(input_file: Path, overrides: tuple[str, ...], processes: int | None, devices: int | None) -> None:
+    """Validate INPUT.toml without running: the resolved input, decomposition, memory, halo traffic, predicted time."""
+    import math
+
+    from hpcstencil.cli.prepare import planned, problem_of, wanted_devices
+    from hpcstencil.report import report
+
+    config, problem = problem_of(input_file, overrides)
+    given = config.decomposition.processes
+    default = math.prod(given) if isinstance(given, tuple) and environment_size() == 1 else environment_size()
+    plan = planned(problem, processes or default, wanted_devices(config, devices) or 1)
+    if environment_rank() == 0:
+        click.echo(report(config, problem, plan))

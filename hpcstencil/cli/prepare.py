@@ -1,0 +1,96 @@
+"""What the commands share: reading the input, settling devices, joining the processes."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from hpcstencil.cli import abort_all
+from hpcstencil.config import Config, load
+from hpcstencil.decomposition import Plan, plan
+from hpcstencil.errors import EnvironmentProblem, HpcstencilError, InputError
+from hpcstencil.parallel import Communicator, connect, environment_rank, host
+from hpcstencil.problem import Problem, build
+
+
+def problem_of(path: Path, overrides: Sequence[str]) -> tuple[Config, Problem]:
+    """The checked input; its warnings go to standard error."""
+    config = load(path, overrides)
+    problem = build(config)
+    for warning in problem.warnings():
+        say(f"warning: {warning}")
+    return config, problem
+
+
+def say(text: str) -> None:
+    """A line on standard error, from rank 0 alone."""
+    if environment_rank() == 0:
+        print(f"hpcstencil: {text}", file=sys.stderr, flush=True)
+
+
+def wanted_devices(config: Config, option: int | None) -> int | None:
+    """Devices per process that the command line or the input asks for; None for all there are."""
+    if option is not None:
+        if option < 1:
+            raise InputError(f"--devices: expected a positive number, got {option}")
+        return option
+    given = config.decomposition.devices
+    if isinstance(given, str):
+        return None
+    return given if isinstance(given, int) else math.prod(given)
+
+
+def planned(problem: Problem, processes: int, devices: int) -> Plan:
+    """The decomposition; says so where the input's steps_per_exchange = "auto" had to go down to single stages."""
+    chosen = plan(problem, processes, devices)
+    if chosen.every == 0:
+        say("blocks are thin: halos are exchanged for every stage of the integrator")
+    return chosen
+
+
+@contextmanager
+def processes() -> Iterator[Communicator]:
+    """The communicator of this run. A failure that only this process knows of ends all of them."""
+    communicator = connect()
+    try:
+        yield communicator
+    except HpcstencilError as error:
+        if communicator.size > 1 and not error.shared:
+            abort_all(communicator, error.status)
+        raise
+    except Exception:
+        if communicator.size == 1:
+            raise
+        abort_all(communicator, 1)
+
+
+def warn_of_shared_gpus(communicator: Communicator, ids: Sequence[str]) -> None:
+    """Tell when two processes of a host use one GPU."""
+    users: dict[tuple[str, str], list[int]] = {}
+    for rank, (name, owned) in enumerate(communicator.allgather((host(), list(ids)))):
+        for gpu in owned:
+            users.setdefault((name, gpu), []).append(rank)
+    for (name, gpu), ranks in users.items():
+        if len(ranks) > 1:
+            say(f"warning: ranks {', '.join(map(str, ranks))} share GPU {gpu} of {name}; start fewer processes per host")
+
+
+def devices_of(config: Config, option: int | None) -> tuple[int, list[str]]:
+    """Number of devices of this process and its GPU ids; settled before jax is imported."""
+    from hpcstencil.launch import bind_devices
+
+    return bind_devices(wanted_devices(config, option))
+
+
+def same_everywhere(communicator: Communicator, count: int) -> None:
+    """All processes must have the same number of devices."""
+    counts = communicator.allgather(count)
+    if len(set(counts)) > 1:
+        raise EnvironmentProblem(
+            f"processes have {min(counts)} to {max(counts)} devices; give each the same number, for example with --devices "
+            f"{min(counts)}"
+        )
+

@@ -1,0 +1,67 @@
+"""`hpcstencil run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hpcstencil.errors import InputError
+from hpcstencil.parallel import environment_rank
+
+
+@click.command()
+@click.argument("input_file", metavar="INPUT.toml", type=click.Path(path_type=Path))
+@click.option("--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Override a key of the input (repeatable).")
+@click.option("--output", type=click.Path(path_type=Path), help="Output file, instead of the input's output.path.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing output file.")
+@click.option("--resume", is_flag=True, help="Go on from this run's newest good checkpoint, if there is one.")
+@click.option("--restart", type=click.Path(path_type=Path), help="Begin a new output at this checkpoint.")
+@click.option("--devices", type=int, help="Devices per process.")
+@click.option("--quiet", is_flag=True, help="No progress and no summary.")
+def run(
+    input_file: Path,
+    overrides: tuple[str, ...],
+    output: Path | None,
+    overwrite: bool,
+    resume: bool,
+    restart: Path | None,
+    devices: int | None,
+    quiet: bool,
+) -> None:
+    """Run the simulation that INPUT.toml describes and write its output file."""
+    if resume and (restart is not None or overwrite):
+        raise InputError(f"--resume: cannot be combined with {'--restart' if restart else '--overwrite'}; give one of them")
+    from hpcstencil.cli.prepare import (
+        devices_of,
+        planned,
+        problem_of,
+        processes,
+        same_everywhere,
+        warn_of_shared_gpus,
+    )
+
+    config, problem = problem_of(input_file, overrides)
+    with processes() as communicator:
+        count, ids = devices_of(config, devices)
+        same_everywhere(communicator, count)
+        plan = planned(problem, communicator.size, count)
+        warn_of_shared_gpus(communicator, ids)
+
+        from hpcstencil.launch import start_jax
+
+        local = start_jax(count)
+        from hpcstencil.run import Options, tell
+        from hpcstencil.run import run as run_problem
+
+        options = Options(
+            output=(output or config.output.path).absolute(),
+            overwrite=overwrite,
+            resume=resume,
+            restart=restart,
+            quiet=quiet,
+            set_keys=tuple(item.split("=", 1)[0].strip() for item in overrides),
+        )
+        summary = run_problem(config, problem, plan, options, communicator, local)
+        if environment_rank() == 0 and not quiet:
+            click.echo(tell(summary))

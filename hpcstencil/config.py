@@ -1,0 +1,444 @@
+"""An input file as frozen dataclasses: form and ranges are checked here, expressions stay texts."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpcstencil.conditions import BoundaryConfig, boundary_tables, read_boundary
+from hpcstencil.errors import InputError
+from hpcstencil.expressions import FUNCTIONS, REDUCTIONS
+from hpcstencil.grid import AXES, Grid
+from hpcstencil.integrators import INTEGRATORS
+from hpcstencil.schema import (
+    COUNT,
+    EXPRESSION,
+    NUMBER,
+    POSITIVE,
+    REQUIRED,
+    TEXT,
+    Key,
+    any_text,
+    choice,
+    either,
+    expression_text,
+    list_of,
+    not_yet,
+    optional,
+    read,
+    table,
+    take,
+    too_many,
+    unknown,
+    wrong,
+)
+from hpcstencil.toml_text import dumps, flatten, override, parse
+
+BUILT_IN = ("heat", "advection_diffusion", "wave", "burgers", "gray_scott")
+LATER_EQUATIONS = (
+    "allen_cahn", "cahn_hilliard", "fitzhugh_nagumo", "kuramoto_sivashinsky", "swift_hohenberg", "nonlinear_diffusion",
+    "acoustic", "maxwell", "shallow_water", "euler", "schroedinger",
+)  # fmt: skip
+OPERATORS = (
+    "laplacian", "dx", "dy", "dz", "dxx", "dxy", "dxz", "dyy", "dyz", "dzz", "divergence", "gradient_squared", "div_grad",
+    "upwind", "noise",
+)  # fmt: skip
+RESERVED = frozenset((
+    *FUNCTIONS, *REDUCTIONS, *OPERATORS, *AXES, "pi", "t", "time", "step", "member", "file", "every", "every_steps", "name",
+    "rhs", "seed", "diagnostics", "mesh", "operators",
+))  # fmt: skip
+
+AUTO = choice("auto")
+COUNTS = list_of(COUNT, "a list of positive integers, one per axis", longest=3)
+NUMBERS = list_of(NUMBER, "a list of numbers, one per axis", longest=3)
+
+# The tables with fixed keys; [equation], [initial], [boundary] and [diagnostics] have keys of the user's choice.
+TABLES: dict[str, dict[str, Key]] = {
+    "grid": {
+        "shape": Key(COUNTS, REQUIRED, "shape = [512, 512]"),
+        "lower": Key(NUMBERS, None, "lower = [0.0, 0.0]"),
+        "upper": Key(NUMBERS, None, "upper = [1.0, 1.0]"),
+    },
+    "numerics": {
+        "order": Key(choice(2, 4, 6, 8), 2, "order = 2"),
+        "integrator": Key(
+            choice(*INTEGRATORS, later=("ssprk2", "bs3", "dopri5", "leapfrog", "ab2")), "rk4", 'integrator = "rk4"'
+        ),
+        "precision": Key(choice("float32", "float64"), "float32", 'precision = "float32"'),
+        "kernel": Key(choice("auto", "shift", "conv", later=("native", "pallas")), "auto", 'kernel = "auto"'),
+    },
+    "time": {
+        "end": Key(POSITIVE, REQUIRED, "end = 10.0"),
+        "dt": Key(POSITIVE, None, "dt = 0.1"),
+        "cfl": Key(POSITIVE, None, "cfl = 0.5"),
+        "dt_every": Key(COUNT, 1, "dt_every = 1"),
+    },
+    "decomposition": {
+        "processes": Key(either(AUTO, COUNTS), "auto", "processes = [2, 1]"),
+        "devices": Key(either(AUTO, either(COUNT, COUNTS)), "auto", "devices = 2"),
+        "tiles": Key(either(AUTO, COUNTS), "auto", "tiles = [4, 4]"),
+        "steps_per_exchange": Key(either(AUTO, COUNT), "auto", "steps_per_exchange = 2"),
+    },
+    "output": {
+        "path": Key(TEXT, None, 'path = "run.h5"'),
+        "every": Key(POSITIVE, None, "every = 1.0"),
+        "every_steps": Key(COUNT, None, "every_steps = 100"),
+        "fields": Key(list_of(TEXT, "a list of field names"), None, 'fields = ["u"]'),
+        "compression": Key(choice("none", "gzip"), "none", 'compression = "none"'),
+        "method": Key(choice("auto", "mpio", "serial"), "auto", 'method = "auto"'),
+    },
+    "checkpoint": {
+        "every_steps": Key(COUNT, None, "every_steps = 1000"),
+        "every_minutes": Key(POSITIVE, None, "every_minutes = 30"),
+        "keep": Key(COUNT, 2, "keep = 2"),
+        "walltime": Key(choice("auto"), "auto", 'walltime = "auto"'),
+    },
+}
+TOP = ("title", "grid", "equation", "initial", "boundary", "numerics", "time", "decomposition", "output", "diagnostics",
+       "checkpoint")  # fmt: skip
+LATER_TABLES = ("mask", "ensemble")
+# A continued run may differ from its origin in these without saying so.
+FREE = ("time.end", "output.", "checkpoint.", "diagnostics.every_steps", "decomposition.", "numerics.kernel", "title")
+
+
+@dataclass(frozen=True)
+class EquationConfig:
+    """The equation's name, its parameters as given (numbers or expressions of the coordinates), and a custom one's rhs."""
+
+    name: str
+    parameters: Mapping[str, float | str] = field(default_factory=dict)
+    rhs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class InitialConfig:
+    """Initial expressions per field, or the file to read the other fields from."""
+
+    expressions: Mapping[str, str] = field(default_factory=dict)
+    file: Path | None = None
+
+
+@dataclass(frozen=True)
+class Numerics:
+    order: int
+    integrator: str
+    precision: str
+    kernel: str
+
+
+@dataclass(frozen=True)
+class TimeConfig:
+    """Either ``dt`` or ``cfl`` is given."""
+
+    end: float
+    dt: float | None
+    cfl: float | None
+    dt_every: int
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """Wishes: "auto", or counts per axis; ``devices`` may be a plain number per process."""
+
+    processes: tuple[int, ...] | str
+    devices: int | tuple[int, ...] | str
+    tiles: tuple[int, ...] | str
+    steps_per_exchange: int | str
+
+
+@dataclass(frozen=True)
+class OutputConfig:
+    """Where and how often snapshots go; ``fields`` None means all."""
+
+    path: Path
+    every: float | None
+    every_steps: int | None
+    fields: tuple[str, ...] | None
+    compression: Any
+    method: Any
+    units: Mapping[str, str] = field(default_factory=dict)
+    long_name: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DiagnosticsConfig:
+    """Diagnostics by name; ``every_steps`` None means at outputs."""
+
+    every_steps: int | None
+    expressions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    every_steps: int | None
+    every_minutes: float | None
+    keep: int
+    walltime: str
+
+
+@dataclass(frozen=True)
+class Config:
+    """A checked input file, one attribute per table."""
+
+    title: str
+    grid: Grid
+    equation: EquationConfig
+    initial: InitialConfig
+    boundary: BoundaryConfig
+    numerics: Numerics
+    time: TimeConfig
+    decomposition: Decomposition
+    output: OutputConfig
+    diagnostics: DiagnosticsConfig
+    checkpoint: CheckpointConfig
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> Config:
+    """The input file at ``path`` with every ``--set`` applied; raises InputError for anything that is wrong with it."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(f"{path}: expected an input file, but there is none; check the path") from None
+    except (OSError, ValueError) as error:
+        reason = "it is not UTF-8 text" if isinstance(error, ValueError) else error.strerror
+        raise InputError(f"{path}: expected a readable input file, but {reason}; check the path") from None
+    return from_mapping(parse(text, str(path)), path.absolute().parent, overrides, path.stem)
+
+
+def from_mapping(raw: Mapping[str, Any], base: Path, overrides: Sequence[str] = (), stem: str = "output") -> Config:
+    """The checked input that the tables ``raw`` describe. Input files are looked for in ``base``; ``stem`` names the
+    output file where no path is given."""
+    raw = override(raw, overrides)
+    for name in raw:
+        if name in LATER_TABLES:
+            raise not_yet(name, f"[{name}]", TOP)
+        if name not in TOP:
+            home = next((f"{t}.{name}" for t, keys in TABLES.items() if name in keys), None)
+            raise unknown(name, "table or key", name, TOP, home)
+    _refuse_unknown_keys(raw)
+    grid = _grid(_table(raw, "grid"))
+    equation = _equation(_section(raw, "equation"), base)
+    return Config(
+        title=take("title", Key(any_text(), "", 'title = "a title"'), raw.get("title", "")),
+        grid=grid,
+        equation=equation,
+        initial=_initial(_section(raw, "initial"), base),
+        boundary=read_boundary(_section(raw, "boundary"), grid.axes),
+        numerics=Numerics(**_table(raw, "numerics")),
+        time=_time(_table(raw, "time"), equation),
+        decomposition=_decomposition(_table(raw, "decomposition"), grid),
+        output=_output(_table(raw, "output"), _section(raw, "output"), stem),
+        diagnostics=_diagnostics(_section(raw, "diagnostics")),
+        checkpoint=_checkpoint(_table(raw, "checkpoint")),
+    )
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+def _section(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    return table(name, raw.get(name, {}), f"[{name}]")
+
+
+def _table(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return read(name, _section(raw, name), TABLES[name])
+
+
+def _refuse_unknown_keys(raw: Mapping[str, Any]) -> None:
+    """Keys that a table with fixed keys does not have."""
+    extra = {"output": ("units", "long_name"), "time": ("tolerance",)}
+    for name, keys in TABLES.items():
+        known = (*keys, *extra.get(name, ()))
+        for key in _section(raw, name):
+            if key not in known:
+                home = next((f"{t}.{key}" for t, others in TABLES.items() if key in others), None)
+                raise unknown(f"{name}.{key}", "key", key, known, home)
+    if "tolerance" in _section(raw, "time"):
+        raise not_yet("time.tolerance", "adaptive stepping", ("time.dt", "time.cfl"))
+
+
+def _grid(values: dict[str, Any]) -> Grid:
+    shape = values["shape"]
+    lower = values["lower"] or (0.0,) * len(shape)
+    for key, given in (("lower", lower), ("upper", values["upper"])):
+        if given is not None and len(given) != len(shape):
+            raise wrong(f"grid.{key}", f"{len(shape)} numbers, one per axis of grid.shape", list(given), "make them agree")
+    upper = values["upper"] or tuple(a + n for a, n in zip(lower, shape, strict=True))
+    for axis, a, b in zip(AXES, lower, upper, strict=False):
+        if not a < b:
+            raise InputError(f"grid.upper: expected more than grid.lower = {a:g} along {axis}, but got {b:g}; swap them")
+    return Grid(shape, lower, upper)
+
+
+def _equation(raw: Mapping[str, Any], base: Path) -> EquationConfig:
+    if "name" not in raw:
+        raise InputError('equation.name: expected the name of an equation, but the key is missing; write name = "heat"')
+    name = take("equation.name", optional(TEXT), raw["name"])
+    known = (*BUILT_IN, "custom")
+    if name in LATER_EQUATIONS or ".py:" in name:
+        what = "an equation from a Python file" if ".py:" in name else f"'{name}'"
+        raise not_yet("equation.name", what, known)
+    if name not in known:
+        raise unknown("equation.name", "equation", name, known)
+    if "seed" in raw:
+        raise not_yet("equation.seed", "'seed'", ("noise(1) with a number in [initial]",))
+    rhs = {}
+    if name == "custom":
+        given = table("equation.rhs", raw.get("rhs", {}), 'rhs = { u = "laplacian(u)" }')
+        if not given:
+            raise InputError('equation.rhs: expected one entry per field, but there is none; write u = "laplacian(u)"')
+        for key, value in given.items():
+            _allowed_name(f"equation.rhs.{key}", key)
+            rhs[key] = expression_text(take(f"equation.rhs.{key}", Key(EXPRESSION, None, '"laplacian(u)"'), value))
+    elif "rhs" in raw:
+        raise InputError(f"equation.rhs: only a custom equation has one; set name = \"custom\" or leave it out of '{name}'")
+    parameters = {}
+    for key, value in raw.items():
+        if key in ("name", "rhs"):
+            continue
+        if name == "custom":
+            _allowed_name(f"equation.{key}", key)
+            if key in rhs:
+                raise InputError(f"equation.{key}: '{key}' is a field already; give the parameter another name")
+        parameters[key] = take(f"equation.{key}", Key(EXPRESSION, None, f"{key} = 1.0"), value)
+    return EquationConfig(name, parameters, rhs)
+
+
+def _allowed_name(key: str, name: str) -> None:
+    """A name that expressions can use and that nothing else has."""
+    if not name.isidentifier() or not name.isascii():
+        raise InputError(f"{key}: expected a name of letters, digits and '_', but got '{name}'; rename it")
+    if name in RESERVED:
+        raise InputError(f"{key}: '{name}' is the name of a function, operator, coordinate or key; rename it")
+
+
+def _initial(raw: Mapping[str, Any], base: Path) -> InitialConfig:
+    expressions, file = {}, None
+    for key, value in raw.items():
+        if key == "file":
+            file = Path(os.path.abspath(base / take("initial.file", Key(TEXT, None, 'file = "start.h5"'), value)))
+            if not file.is_file():
+                raise InputError(f"initial.file: expected an HDF5 file, but there is no {file}; check the path")
+        else:
+            expressions[key] = expression_text(take(f"initial.{key}", Key(EXPRESSION, None, f'{key} = "sin(x)"'), value))
+    return InitialConfig(expressions, file)
+
+
+def _time(values: dict[str, Any], equation: EquationConfig) -> TimeConfig:
+    if values["dt"] is not None and values["cfl"] is not None:
+        raise too_many(("time.dt", "time.cfl"), "remove one")
+    if equation.name == "custom" and values["dt"] is None:
+        raise InputError("time.dt: a custom equation does not know its stable step; write for example dt = 0.1")
+    if values["dt"] is None and values["cfl"] is None:
+        values["cfl"] = 0.5
+    return TimeConfig(**values)
+
+
+def _decomposition(values: dict[str, Any], grid: Grid) -> Decomposition:
+    for key in ("processes", "devices", "tiles"):
+        given = values[key]
+        if isinstance(given, tuple) and len(given) != grid.ndim:
+            raise wrong(f"decomposition.{key}", f"{grid.ndim} counts, one per axis", list(given), "make them agree")
+    return Decomposition(**values)
+
+
+def _output(values: dict[str, Any], raw: Mapping[str, Any], stem: str) -> OutputConfig:
+    if values["every"] is not None and values["every_steps"] is not None:
+        raise too_many(("output.every", "output.every_steps"), "remove one")
+    texts = {}
+    for key in ("units", "long_name"):
+        given = table(f"output.{key}", raw.get(key, {}), f'[output.{key}]\nu = "K"')
+        texts[key] = {f: take(f"output.{key}.{f}", Key(any_text(), "", f'{f} = "K"'), v) for f, v in given.items()}
+    values["path"] = Path(values["path"] or f"{stem}.h5")
+    return OutputConfig(**values, **texts)
+
+
+def _diagnostics(raw: Mapping[str, Any]) -> DiagnosticsConfig:
+    every, expressions = None, {}
+    for key, value in raw.items():
+        if key == "every_steps":
+            every = take("diagnostics.every_steps", Key(COUNT, None, "every_steps = 10"), value)
+        else:
+            _allowed_name(f"diagnostics.{key}", key)
+            text = take(f"diagnostics.{key}", Key(EXPRESSION, None, f'{key} = "integral(u)"'), value)
+            expressions[key] = expression_text(text)
+    return DiagnosticsConfig(every, expressions)
+
+
+def _checkpoint(values: dict[str, Any]) -> CheckpointConfig:
+    if values["every_steps"] is not None and values["every_minutes"] is not None:
+        raise too_many(("checkpoint.every_steps", "checkpoint.every_minutes"), "remove one")
+    return CheckpointConfig(**values)
+
+
+# ---- what depends on the equation's fields ---------------------------------------------------------------------------
+
+
+def check_fields(config: Config, fields: tuple[str, ...]) -> None:
+    """Raise InputError where the input names a field that the equation does not have, or uses one's name for more."""
+    named = [(f"initial.{name}", name) for name in config.initial.expressions]
+    named += [(f"boundary.{name}", name) for name in config.boundary.fields]
+    named += [("output.fields", name) for name in config.output.fields or ()]
+    named += [(f"output.units.{name}", name) for name in config.output.units]
+    named += [(f"output.long_name.{name}", name) for name in config.output.long_name]
+    for key, name in named:
+        if name not in fields:
+            raise unknown(key, "field", name, fields)
+    for name in config.diagnostics.expressions:
+        if name in fields or name in config.equation.parameters:
+            raise InputError(f"diagnostics.{name}: '{name}' is a field or parameter already; rename the diagnostic")
+
+
+# ---- back to text ----------------------------------------------------------------------------------------------------
+
+
+def to_tables(config: Config) -> dict[str, Any]:
+    """The input as tables, defaults filled in and paths absolute: enough to run it again."""
+    grid, output = config.grid, config.output
+    tables: dict[str, Any] = {
+        "title": config.title,
+        "grid": {"shape": grid.shape, "lower": grid.lower, "upper": grid.upper},
+        "equation": {"name": config.equation.name, **config.equation.parameters, "rhs": config.equation.rhs},
+        "initial": {"file": config.initial.file and str(config.initial.file), **config.initial.expressions},
+        "boundary": boundary_tables(config.boundary, grid.axes),
+        "numerics": vars(config.numerics),
+        "time": vars(config.time),
+        "decomposition": vars(config.decomposition),
+        "output": {**vars(output), "path": os.path.abspath(output.path)},
+        "diagnostics": {"every_steps": config.diagnostics.every_steps, **config.diagnostics.expressions},
+        "checkpoint": vars(config.checkpoint),
+    }
+    return {name: _without_nothing(value) for name, value in tables.items() if value != {}}
+
+
+def _without_nothing(value: Any) -> Any:
+    """A table without the keys that hold nothing."""
+    if not isinstance(value, Mapping):
+        return value
+    kept = {key: _without_nothing(entry) for key, entry in value.items() if entry is not None}
+    return {key: entry for key, entry in kept.items() if entry != {}}
+
+
+def to_toml(config: Config) -> str:
+    """The input as TOML text: defaults filled in, paths absolute, `auto` as written."""
+    return dumps(to_tables(config))
+
+
+def sha256(config: Config) -> str:
+    """Checksum of the input's text."""
+    return hashlib.sha256(to_toml(config).encode()).hexdigest()
+
+
+def differences(old: Config, new: Config) -> list[str]:
+    """Dotted keys whose values differ between two inputs."""
+    before, after = dict(flatten(to_tables(old))), dict(flatten(to_tables(new)))
+    return [key for key in {**before, **after} if before.get(key) != after.get(key)]
+
+
+def allowed(key: str) -> bool:
+    """Whether a continued run may differ from its origin in this key without being told so."""
+    return any(key == free or (free.endswith(".") and key.startswith(free)) for free in FREE) and key != "output.fields"

@@ -1,0 +1,163 @@
+"""Choosing the decomposition: blocks per process and device, and how many steps to take between two exchanges."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hpcstencil.config import Decomposition as Wishes
+from hpcstencil.errors import InputError
+from hpcstencil.grid import AXES
+from hpcstencil.problem import Problem
+from hpcstencil.topology import Topology, best_parts, counts_that_work
+
+# Of the cost model behind steps_per_exchange = "auto": seconds per exchange, and per cell and stage. They only weigh the
+# price of a message against that of computing halo cells twice, so their order of magnitude is what matters.
+EXCHANGE_IN_LOOP = 5e-5
+EXCHANGE_BETWEEN_CALLS = 1e-3
+SECONDS_PER_CELL = 1e-9
+MOST_STEPS = 16
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A decomposition: the topology as rank 0 sees it, and ``every`` steps between two exchanges (0: each stage)."""
+
+    topology: Topology
+    every: int
+    radius: tuple[int, ...]
+    stages: int
+
+    @property
+    def halo(self) -> tuple[int, ...]:
+        """Ghost cells per axis of one exchange, on the axes that are cut."""
+        rounds = self.every * self.stages or 1
+        return tuple(rounds * r if self.topology.is_split(a) else 0 for a, r in enumerate(self.radius))
+
+    def halo_bytes_per_step(self, fields: int, itemsize: int) -> float:
+        """Bytes that the busiest process sends and receives per step, averaged over the steps of one exchange."""
+        block = [stop - start for start, stop in self.topology.block(0)]
+        cells, width = 0, list(block)
+        for axis, h in enumerate(self.halo):
+            if self.topology.processes[axis] > 1:
+                cells += 2 * h * math.prod(width) // width[axis]
+                width[axis] += 2 * h
+        exchanges = 1 / self.every if self.every else self.stages
+        return 2 * cells * fields * itemsize * exchanges
+
+    def memory_per_process(self, fields: int, itemsize: int) -> int:
+        """Bytes of field arrays on the busiest process: state, padded state, and the integrator's stage values."""
+        cells = math.prod(n + 2 * h for n, h in zip(self.topology.capacity(), self.halo, strict=True))
+        arrays = 3 if self.stages == 1 else 5
+        return arrays * fields * itemsize * cells * self.topology.device_count
+
+    def topology_of(self, rank: int) -> Topology:
+        """The topology as process ``rank`` sees it."""
+        return replace(self.topology, rank=rank)
+
+    def describe(self) -> dict[str, Any]:
+        """What was chosen, for the output file and the terminal."""
+        return {
+            "processes": list(self.topology.processes),
+            "devices": list(self.topology.devices),
+            "tiles": list(self.topology.tiles),
+            "steps_per_exchange": self.every or "stage",
+            "halo": list(self.halo),
+        }
+
+
+def plan(problem: Problem, processes: int, devices: int) -> Plan:
+    """The decomposition for so many processes of so many devices each, as the input asks or the best there is.
+
+    Raises InputError where the input's own counts do not fit, or blocks would be thinner than the stencil's radius.
+    """
+    grid, wishes, radius = problem.config.grid, problem.config.decomposition, problem.radius
+    periodic = problem.config.boundary.periodic
+    for axis, r in enumerate(radius):
+        if not periodic[axis] and grid.shape[axis] < r:
+            raise InputError(
+                f"grid.shape: {grid.shape[axis]} cells along {AXES[axis]} are fewer than the {r} that the stencil needs "
+                f"beside a boundary; use a finer grid or a lower numerics.order"
+            )
+    process_parts = _parts(wishes.processes, processes, grid.shape, periodic, radius, "processes")
+    thinnest = tuple(n // p for n, p in zip(grid.shape, process_parts, strict=True))
+    device_parts = _parts(wishes.devices, devices, thinnest, periodic, radius, "devices")
+    tiles = (1,) * grid.ndim if isinstance(wishes.tiles, str) else tuple(wishes.tiles)
+    topology = Topology(grid.shape, periodic, process_parts, device_parts, tiles)
+    stages = problem.tableau.stages
+    return Plan(topology, _every(wishes, topology, radius, problem), radius, stages)
+
+
+def _parts(
+    wish: Any, count: int, shape: tuple[int, ...], periodic: tuple[bool, ...], radius: tuple[int, ...], key: str
+) -> tuple[int, ...]:
+    """Blocks per axis: as given, or those with the least halo surface."""
+    if isinstance(wish, tuple):
+        if math.prod(wish) != count:
+            raise InputError(
+                f"decomposition.{key}: {list(wish)} makes {math.prod(wish)} blocks, but there are {count} {key}; give "
+                f"factors of {count}, or \"auto\""
+            )
+        for axis, (p, n, r) in enumerate(zip(wish, shape, radius, strict=True)):
+            if p > 1 and n // p < max(r, 1):
+                raise InputError(
+                    f"decomposition.{key}: {p} blocks along {AXES[axis]} would have {n // p} cells, fewer than the "
+                    f"stencil's radius {r}; give at most {max(1, n // max(r, 1))} there, or \"auto\""
+                )
+        return wish
+    parts = best_parts(count, shape, periodic, radius)
+    if parts is None:
+        working = counts_that_work(max(count, 2), shape, periodic, radius)
+        raise InputError(
+            f"decomposition.{key}: {count} {key} would leave blocks thinner than the stencil's radius "
+            f"{max(radius)} on {' x '.join(map(str, shape))} cells; counts that work: {', '.join(map(str, working))}"
+        )
+    return parts
+
+
+def _every(wishes: Wishes, topology: Topology, radius: tuple[int, ...], problem: Problem) -> int:
+    """Steps between two exchanges, as given or by the cost model; lowered to what the thinnest block allows."""
+    stages = problem.tableau.stages
+    room = [
+        topology.narrowest()[axis] // (r * stages)
+        for axis, r in enumerate(radius)
+        if r and topology.is_split(axis)
+    ]
+    most = min(room, default=MOST_STEPS)
+    given = wishes.steps_per_exchange
+    control = problem.config.time
+    adaptive = control.dt is None and problem.equation.solution_dependent
+    if not isinstance(given, str):
+        if given > most:
+            raise InputError(
+                f"decomposition.steps_per_exchange: {given} steps need blocks {given * stages * max(radius)} cells wide, but "
+                f"the thinnest has {min(topology.narrowest())}; give at most {most}, or \"auto\""
+                if most
+                else f"decomposition.steps_per_exchange: blocks are too thin to take even one whole step between "
+                f"exchanges; give \"auto\" (an exchange per stage) or fewer processes and devices"
+            )
+        if adaptive and given > control.dt_every:
+            raise InputError(
+                f"decomposition.steps_per_exchange: {given} is above time.dt_every = {control.dt_every}, after which the "
+                f"step is determined anew; give at most {control.dt_every}, or \"auto\""
+            )
+        return given
+    if not room:
+        return 1
+    if adaptive:
+        most = min(most, control.dt_every)
+    return min(range(min(most, MOST_STEPS) + 1), key=lambda k: (_cost(k, topology, radius, stages), -k))
+
+
+def _cost(every: int, topology: Topology, radius: tuple[int, ...], stages: int) -> float:
+    """Estimated seconds per step with ``every`` steps between two exchanges."""
+    between_calls = topology.device_count > 1 and topology.size > 1
+    latency = EXCHANGE_BETWEEN_CALLS if between_calls else EXCHANGE_IN_LOOP
+    rounds = every * stages or 1
+    cells = math.prod(
+        n + (2 * rounds * r if topology.is_split(axis) and rounds > 1 else 0)
+        for axis, (n, r) in enumerate(zip(topology.narrowest(), radius, strict=True))
+    )
+    exchanges = 1 / every if every else stages
+    return exchanges * latency + stages * cells * SECONDS_PER_CELL

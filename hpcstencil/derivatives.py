@@ -1,0 +1,67 @@
+"""The operators that an equation sees, as functions from nodes to nodes: laplacian, dx, div_grad, upwind, ...
+
+Each works in any number of dimensions; the number is that of the `Space` that made it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpcstencil.expressions import Derivative, DivGrad, Node, Operand, Pointwise, node, total
+from hpcstencil.grid import AXES
+
+
+@dataclass(frozen=True)
+class Space:
+    """The differential operators of a grid with ``ndim`` axes."""
+
+    ndim: int
+
+    def derivative(self, a: Operand, *axes: int) -> Node:
+        """d/dx_i d/dx_j ... a, one factor per axis named."""
+        return Derivative(node(a), tuple(axes.count(axis) for axis in range(self.ndim)))
+
+    def laplacian(self, a: Operand) -> Node:
+        """∇²a."""
+        return total([self.derivative(a, axis, axis) for axis in range(self.ndim)])
+
+    def gradient(self, a: Operand) -> tuple[Node, ...]:
+        """∇a, one entry per axis."""
+        return tuple(self.derivative(a, axis) for axis in range(self.ndim))
+
+    def gradient_squared(self, a: Operand) -> Node:
+        """|∇a|²."""
+        return total([d * d for d in self.gradient(a)])
+
+    def divergence(self, *components: Operand) -> Node:
+        """∇·(a, b, c), one component per axis."""
+        return total([self.derivative(a, axis) for axis, a in enumerate(components)])
+
+    def div_grad(self, coefficient: Operand, a: Operand) -> Node:
+        """∇·(k ∇a) with k and ∇a at the faces between cells, so that it conserves a."""
+        return total([DivGrad(node(coefficient), node(a), axis) for axis in range(self.ndim)])
+
+    def upwind(self, a: Operand, *velocity: Operand) -> Node:
+        """v·∇a with each derivative leaning against the sign of v."""
+        terms: list[Node] = []
+        for axis, component in enumerate(velocity):
+            v = node(component)
+            orders = tuple(int(b == axis) for b in range(self.ndim))
+            lower, upper = (Derivative(node(a), orders, bias) for bias in (-1, 1))
+            terms.append(v * Pointwise("where", (Pointwise("greater", (v, node(0.0))), lower, upper)))
+        return total(terms)
+
+    def operators(self) -> dict[str, tuple[object, int, int]]:
+        """Name in the expression language -> (function, least and most number of arguments)."""
+        table: dict[str, tuple[object, int, int]] = {
+            "laplacian": (self.laplacian, 1, 1),
+            "gradient_squared": (self.gradient_squared, 1, 1),
+            "divergence": (self.divergence, self.ndim, self.ndim),
+            "div_grad": (self.div_grad, 2, 2),
+            "upwind": (self.upwind, 1 + self.ndim, 1 + self.ndim),
+        }
+        for i in range(self.ndim):
+            table["d" + AXES[i]] = ((lambda a, i=i: self.derivative(a, i)), 1, 1)
+            for j in range(i, self.ndim):
+                table["d" + AXES[i] + AXES[j]] = ((lambda a, i=i, j=j: self.derivative(a, i, j)), 1, 1)
+        return table

@@ -1,0 +1,46 @@
+"""The form of an equation: its fields, its parameters, its right-hand side as a tree, and how fast it can change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import ClassVar, Protocol
+
+from hpcstencil.derivatives import Space
+from hpcstencil.expressions import Node
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Bounds on the coefficients of the linearized equation, from which the stable step follows (`stability`).
+
+    ``diffusion`` in length²/time, ``velocity`` per axis and ``wave`` speed in length/time, ``reaction`` in 1/time.
+    """
+
+    diffusion: float = 0.0
+    velocity: Sequence[float] = ()
+    wave: float = 0.0
+    reaction: float = 0.0
+
+
+class Equation(Protocol):
+    """What an equation offers; each built-in and each user's class has this form.
+
+    ``parameters`` maps each parameter to its default. ``solution_dependent`` says that `rates` uses ``largest``.
+    """
+
+    parameters: ClassVar[Mapping[str, float]]
+    solution_dependent: ClassVar[bool]
+
+    def fields(self, ndim: int) -> tuple[str, ...]:
+        """Names of the unknowns on a grid with ``ndim`` axes."""
+        ...
+
+    def rhs(self, f: SimpleNamespace, p: SimpleNamespace, space: Space) -> dict[str, Node]:
+        """Time derivative of each field. ``f`` and ``p`` hold the fields and parameters as nodes, by name."""
+        ...
+
+    def rates(self, p: SimpleNamespace, largest: Mapping[str, float], ndim: int) -> Rates:
+        """Bounds for the stable step; ``p`` holds the largest magnitude of each parameter, ``largest`` of each field."""
+        ...

@@ -1,0 +1,35 @@
+"""Two reacting and diffusing species."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import ClassVar
+
+from hpcstencil.derivatives import Space
+from hpcstencil.equations.base import Rates
+from hpcstencil.expressions import Node
+
+
+class GrayScott:
+    """∂u/∂t = D_u ∇²u - u v² + F (1 - u), ∂v/∂t = D_v ∇²v + u v² - (F + k) v.
+
+    J. E. Pearson, "Complex patterns in a simple system", Science 261 (1993) 189-192, eq. (2).
+    """
+
+    parameters: ClassVar[Mapping[str, float]] = {"F": 0.037, "k": 0.06, "D_u": 2e-5, "D_v": 1e-5}
+    solution_dependent: ClassVar[bool] = False
+
+    def fields(self, ndim: int) -> tuple[str, ...]:
+        return ("u", "v")
+
+    def rhs(self, f: SimpleNamespace, p: SimpleNamespace, space: Space) -> dict[str, Node]:
+        reaction = f.u * f.v * f.v
+        return {
+            "u": p.D_u * space.laplacian(f.u) - reaction + p.F * (1.0 - f.u),
+            "v": p.D_v * space.laplacian(f.v) + reaction - (p.F + p.k) * f.v,
+        }
+
+    def rates(self, p: SimpleNamespace, largest: Mapping[str, float], ndim: int) -> Rates:
+        # The reaction damps u at the rate v² + F and v at F + k; in patterns v stays below 1/2 (Pearson's fig. 2).
+        return Rates(diffusion=max(p.D_u, p.D_v), reaction=0.25 + p.F + p.k)

@@ -1,0 +1,56 @@
+"""Diffusion, alone and with transport."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import ClassVar
+
+from hpcstencil.derivatives import Space
+from hpcstencil.equations.base import Rates
+from hpcstencil.expressions import Node, Parameter, total
+from hpcstencil.grid import AXES
+
+
+class Heat:
+    """∂u/∂t = ∇·(D ∇u).
+
+    With a number for D this is D ∇²u; with an expression of the coordinates the flux D ∇u is formed at the cell faces,
+    so that the integral of u is kept. Crank, "The Mathematics of Diffusion", 2nd ed. (1975), eq. (1.4).
+    """
+
+    parameters: ClassVar[Mapping[str, float]] = {"D": 1.0}
+    solution_dependent: ClassVar[bool] = False
+
+    def fields(self, ndim: int) -> tuple[str, ...]:
+        return ("u",)
+
+    def rhs(self, f: SimpleNamespace, p: SimpleNamespace, space: Space) -> dict[str, Node]:
+        if isinstance(p.D, Parameter):
+            return {"u": p.D * space.laplacian(f.u)}
+        return {"u": space.div_grad(p.D, f.u)}
+
+    def rates(self, p: SimpleNamespace, largest: Mapping[str, float], ndim: int) -> Rates:
+        return Rates(diffusion=p.D)
+
+
+class AdvectionDiffusion:
+    """∂u/∂t = -v·∇u + D ∇²u, with v = (vx, vy, vz).
+
+    Hundsdorfer & Verwer, "Numerical Solution of Time-Dependent Advection-Diffusion-Reaction Equations" (2003),
+    eq. (I.1.1), in advective form with central differences.
+    """
+
+    parameters: ClassVar[Mapping[str, float]] = {"D": 0.0, "vx": 0.0, "vy": 0.0, "vz": 0.0}
+    solution_dependent: ClassVar[bool] = False
+
+    def fields(self, ndim: int) -> tuple[str, ...]:
+        return ("u",)
+
+    def rhs(self, f: SimpleNamespace, p: SimpleNamespace, space: Space) -> dict[str, Node]:
+        velocity = [getattr(p, "v" + AXES[axis]) for axis in range(space.ndim)]
+        transport = total([v * d for v, d in zip(velocity, space.gradient(f.u), strict=True)])
+        return {"u": p.D * space.laplacian(f.u) - transport}
+
+    def rates(self, p: SimpleNamespace, largest: Mapping[str, float], ndim: int) -> Rates:
+        return Rates(diffusion=p.D, velocity=[getattr(p, "v" + AXES[axis]) for axis in range(ndim)])

@@ -1,0 +1,37 @@
+"""The failures a user can meet, each with the exit status that the command line returns for it."""
+
+from __future__ import annotations
+
+
+class HpcstencilError(Exception):
+    """A failure told to the user in one sentence: what was expected, what came, what to do."""
+
+    status = 1
+    shared = True  # whether all processes raise it together; where not, the one that does ends all
+
+    def __reduce__(self) -> tuple[type, tuple[str]]:
+        return type(self), (str(self),)
+
+
+class InputError(HpcstencilError):
+    """Bad input or usage; nothing has been written."""
+
+    status = 2
+
+
+class NumericsError(HpcstencilError):
+    """The solution is no longer finite; the last good state is kept."""
+
+    status = 3
+
+
+class EnvironmentProblem(HpcstencilError):
+    """MPI, a device, HDF5 or the file system failed."""
+
+    status = 4
+
+
+class StoppedEarly(HpcstencilError):
+    """A signal ended the run early, after a checkpoint was written."""
+
+    status = 75

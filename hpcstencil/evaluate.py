@@ -1,0 +1,379 @@
+"""Tree to array code: one right-hand side on one device's block.
+
+A value lives on a *window* of cell indices per axis, [0, cells) being the block itself. What lies beyond a side depends
+on the side:
+  wrap  the axis is whole in this block and periodic: ghost cells are taken from the other end, when needed
+  face  the physical boundary, at index 0 or ``cells``: ghost cells follow from the boundary condition, when needed
+  halo  another block: its cells are part of the window, put there by the last exchange; each derivative uses some up
+Under `pmap` all devices run one program, so a side that is the boundary for some devices only is a halo whose cells are
+replaced where the device touches the boundary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from hpcstencil.boundary import GHOSTS, NO_FLUX, Face
+from hpcstencil.expressions import (
+    Constant,
+    Coordinate,
+    Derivative,
+    DivGrad,
+    Field,
+    Node,
+    Parameter,
+    Pointwise,
+    Time,
+    varies,
+)
+from hpcstencil.kernels import Kernel
+from hpcstencil.pointwise import functions, integer_power
+from hpcstencil.radius import Discretization, Needs
+
+Window = tuple[int, int]
+Windows = tuple[Window | None, ...]
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["array"], meta_fields=["windows"])
+@dataclass(frozen=True)
+class Value:
+    """An array and the window it covers per axis (None: one value for all cells, the array has length 1 there)."""
+
+    array: Any
+    windows: Windows
+
+    def crop(self, windows: Sequence[Window | None]) -> Value:
+        """The part of the value on smaller windows."""
+        array, kept = self.array, []
+        for axis, (have, want) in enumerate(zip(self.windows, windows, strict=True)):
+            kept.append(have if have is None or want is None else want)
+            if have is not None and want is not None and have != want:
+                assert have[0] <= want[0] and want[1] <= have[1], (have, want)
+                array = lax.slice_in_dim(array, want[0] - have[0], want[1] - have[0], axis=axis)
+        return Value(array, tuple(kept))
+
+
+def common(values: Sequence[Value]) -> Windows:
+    """The windows that all values cover."""
+    result: list[Window | None] = []
+    for windows in zip(*(value.windows for value in values), strict=True):
+        real = [w for w in windows if w is not None]
+        result.append((max(w[0] for w in real), min(w[1] for w in real)) if real else None)
+    return tuple(result)
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a block: its kind, and on a halo side whether a device there can touch the physical boundary."""
+
+    kind: str
+    boundary: bool = False
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A device's block as its code sees it.
+
+    ``cells`` per axis (the array's, the same on all devices); ``sides`` (lower, upper) per axis. ``counts`` are the cells
+    really owned and ``touches`` whether a side is the physical boundary, per axis: numbers, or traced under `pmap`.
+    ``coordinates`` are one-dimensional arrays of cell centres per axis, with ``margin`` more on both sides.
+    """
+
+    cells: tuple[int, ...]
+    sides: tuple[tuple[Side, Side], ...]
+    counts: Sequence[Any]
+    touches: Sequence[Sequence[Any]]
+    coordinates: Sequence[Any]
+    margin: tuple[int, ...]
+
+    @property
+    def ndim(self) -> int:
+        return len(self.cells)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a tree means on this run's grid: discretization, kernel and boundary conditions ((axis, side) per field)."""
+
+    discretization: Discretization
+    kernel: Kernel
+    faces: Mapping[tuple[str, int, int], Face]
+    domain: tuple[tuple[float, float], ...]
+    dtype: Any
+
+
+@dataclass
+class Evaluation:
+    """The values of trees at one time: every sub-tree is computed once."""
+
+    rules: Rules
+    frame: Frame
+    needs: Needs
+    fields: Mapping[str, Value]
+    parameters: Mapping[str, Any]
+    time: Any
+
+    def __post_init__(self) -> None:
+        self.known: dict[Node, Value] = {}
+        self.extended: dict[Node, Value] = {}
+        self.functions = functions(jnp, self.rules.dtype)  # type: ignore[arg-type]
+        self.everywhere: Windows = (None,) * self.frame.ndim
+
+    def __call__(self, tree: Node) -> Value:
+        """The value of a tree."""
+        if tree not in self.known:
+            self.known[tree] = self.compute(tree)
+        return self.known[tree]
+
+    def compute(self, tree: Node) -> Value:
+        match tree:
+            case Field(name):
+                return self.fields[name]
+            case Constant(value):
+                return self.scalar(value)
+            case Parameter(name):
+                return self.scalar(self.parameters[name])
+            case Time():
+                return self.scalar(self.time)
+            case Coordinate(axis):
+                return self.coordinate(axis)
+            case Pointwise():
+                return self.pointwise(tree)
+            case Derivative():
+                return self.derivative(tree)
+            case DivGrad():
+                return self.div_grad(tree)
+        raise TypeError(f"no array code for {type(tree).__name__}")
+
+    def scalar(self, value: Any) -> Value:
+        return Value(jnp.asarray(value).astype(self.rules.dtype).reshape((1,) * self.frame.ndim), self.everywhere)
+
+    def coordinate(self, axis: int) -> Value:
+        shape = [1] * self.frame.ndim
+        shape[axis] = -1
+        windows = list(self.everywhere)
+        margin = self.frame.margin[axis]
+        windows[axis] = (-margin, self.frame.cells[axis] + margin)
+        return Value(self.frame.coordinates[axis].astype(self.rules.dtype).reshape(shape), tuple(windows))
+
+    def pointwise(self, tree: Pointwise) -> Value:
+        match tree:
+            case Pointwise("power", (base, Constant(exponent))) if (n := integer_power(exponent)) is not None:
+                value = self(base)
+                return replace(value, array=lax.integer_pow(value.array, n))
+        values = [self(argument) for argument in tree.arguments]
+        windows = common(values)
+        return Value(self.functions[tree.function](*(v.crop(windows).array for v in values)), windows)
+
+    def derivative(self, tree: Derivative) -> Value:
+        stencil = self.rules.discretization.derivative(tree)
+        value = self.extend(tree.operand)
+        if any(window is None and order for window, order in zip(value.windows, tree.orders, strict=True)):
+            return self.scalar(0.0)
+        windows = self.shrunk(value, tree.operand, stencil.lower, stencil.upper)
+        return self.apply(stencil, value, windows)
+
+    def div_grad(self, tree: DivGrad) -> Value:
+        gradient, mean, divergence = self.rules.discretization.div_grad(tree)
+        value, coefficient = self.extend(tree.operand), self.extend(tree.coefficient)
+        axis, reach = tree.axis, divergence.lower[tree.axis] + gradient.lower[tree.axis]
+        around = tuple(reach if a == axis else 0 for a in range(self.frame.ndim))
+        windows = list(self.shrunk(value, tree.operand, around, around))
+        if coefficient.windows[axis] is not None:
+            windows = list(common([replace(value, windows=tuple(windows)),
+                                   replace(coefficient, windows=self.shrunk(coefficient, tree.coefficient, around, around))]))  # fmt: skip
+        inner = windows[axis]
+        assert inner is not None
+        faces = list(windows)
+        faces[axis] = (inner[0] - divergence.lower[axis], inner[1] + divergence.upper[axis])
+        flux = self.apply(gradient, value, tuple(faces))
+        if coefficient.windows[axis] is not None:
+            coefficient = self.apply(mean, coefficient, tuple(faces))
+        else:
+            coefficient = coefficient.crop(faces)
+        return self.apply(divergence, replace(flux, array=coefficient.array * flux.array), tuple(windows))
+
+    def apply(self, stencil: Any, value: Value, windows: Windows) -> Value:
+        """A stencil applied to a value, giving it on ``windows``; axes without a window keep their single value."""
+        start, shape = [], []
+        for have, want in zip(value.windows, windows, strict=True):
+            start.append(0 if have is None or want is None else want[0] - have[0])
+            shape.append(1 if have is None or want is None else want[1] - want[0])
+        kept = tuple(None if have is None else want for have, want in zip(value.windows, windows, strict=True))
+        return Value(self.rules.kernel(value.array, stencil, tuple(start), tuple(shape)), kept)
+
+    def shrunk(self, value: Value, operand: Node, lower: Sequence[int], upper: Sequence[int]) -> Windows:
+        """Windows of the result of a stencil: a halo is used up, a wrapped or boundary side was extended for it."""
+        result: list[Window | None] = []
+        for axis, window in enumerate(value.windows):
+            if window is None:
+                result.append(None)
+            elif not varies(operand):
+                result.append((window[0] + lower[axis], window[1] - upper[axis]))
+            else:
+                low, high = self.frame.sides[axis]
+                result.append((
+                    window[0] + lower[axis] if low.kind == "halo" else 0,
+                    window[1] - upper[axis] if high.kind == "halo" else self.frame.cells[axis],
+                ))  # fmt: skip
+        return tuple(result)
+
+    def extend(self, operand: Node) -> Value:
+        """The operand of a derivative with its ghost cells; of coordinates alone it is known everywhere as it is."""
+        if not varies(operand):
+            return self(operand)
+        if operand not in self.extended:
+            widths, corners = self.needs[operand]
+            self.extended[operand] = Ghosts(self, operand, widths).around(self(operand), corners)
+        return self.extended[operand]
+
+
+@dataclass(frozen=True)
+class Ghosts:
+    """Ghost cells of one operand: ``widths`` (lower, upper) per axis are the most that its derivatives ask for."""
+
+    evaluation: Evaluation
+    operand: Node
+    widths: tuple[tuple[int, int], ...]
+
+    def around(self, value: Value, corners: bool) -> Value:
+        """The value with ghost cells on all sides that need them; axis after axis, full width, where ``corners`` of a
+        mixed derivative are needed, else only the cells straight beyond each side (cheaper: one padded array)."""
+        axes = [axis for axis, widths in enumerate(self.widths) if max(widths)]
+        if corners:
+            for axis in axes:
+                value = self.along(value, axis)
+            return value
+        for axis in axes:
+            value = self.replaced(value, axis)
+        padding, windows = [(0, 0, 0)] * len(self.widths), list(value.windows)
+        strips = []
+        for axis in axes:
+            for side, strip in enumerate(self.strips(value, axis)):
+                if strip is not None:
+                    strips.append((axis, side, strip))
+        for axis, side, strip in strips:
+            width = strip.shape[axis]
+            low, high, _ = padding[axis]
+            padding[axis] = (low, width, 0) if side else (width, high, 0)
+            start, stop = windows[axis]  # type: ignore[misc]  # the operand varies: it has a window on every axis
+            windows[axis] = (start, stop + width) if side else (start - width, stop)
+        if not strips:
+            return value
+        array = lax.pad(value.array, value.array.dtype.type(0), padding)
+        for axis, side, strip in strips:
+            start_index = [low for low, _, _ in padding]
+            start_index[axis] = array.shape[axis] - strip.shape[axis] if side else 0
+            array = lax.dynamic_update_slice(array, strip, start_index)
+        return Value(array, tuple(windows))
+
+    def along(self, value: Value, axis: int) -> Value:
+        """The value with its ghost cells along one axis."""
+        value = self.replaced(value, axis)
+        lower, upper = self.strips(value, axis)
+        parts = [part for part in (lower, value.array, upper) if part is not None]
+        windows = list(value.windows)
+        start, stop = windows[axis]  # type: ignore[misc]
+        windows[axis] = (
+            start - (0 if lower is None else lower.shape[axis]),
+            stop + (0 if upper is None else upper.shape[axis]),
+        )
+        return Value(jnp.concatenate(parts, axis) if len(parts) > 1 else value.array, tuple(windows))
+
+    def strips(self, value: Value, axis: int) -> tuple[Any, Any]:
+        """Ghost cells to put before and after the value along an axis; None on a halo side or where none are needed."""
+        lower, upper = self.widths[axis]
+        frame = self.evaluation.frame
+        low, high = frame.sides[axis]
+        if low.kind == "wrap":
+            return wrapped(value.array, axis, lower, upper)
+        strips = []
+        for side, (kind, width) in enumerate(((low.kind, lower), (high.kind, upper))):
+            strips.append(self.reflected(value, axis, side, width, 0) if kind == "face" and width else None)
+        return strips[0], strips[1]
+
+    def replaced(self, value: Value, axis: int) -> Value:
+        """The value with halo cells replaced by ghost cells where this device touches the physical boundary."""
+        frame, array = self.evaluation.frame, value.array
+        window = value.windows[axis]
+        assert window is not None
+        for side in (0, 1):
+            width = self.widths[axis][side]
+            if not frame.sides[axis][side].boundary or not width:
+                continue
+            # Index of the face in the array: the block begins at 0 and ends at the cells this device owns.
+            face = -window[0] if side == 0 else frame.counts[axis] - window[0]
+            ghosts = self.reflected(value, axis, side, width, face)
+            place = face - width if side == 0 else face
+            kept = lax.dynamic_slice_in_dim(array, place, width, axis)
+            array = lax.dynamic_update_slice_in_dim(
+                array, jnp.where(frame.touches[axis][side], ghosts, kept), place, axis
+            )
+        return Value(array, value.windows)
+
+    def reflected(self, value: Value, axis: int, side: int, width: int, face: Any) -> Any:
+        """``width`` ghost cells beyond the boundary at array index ``face`` (on a face side: the array's end)."""
+        evaluation = self.evaluation
+        rules = evaluation.rules
+        if evaluation.frame.sides[axis][side].kind == "face":
+            face = value.array.shape[axis] if side else 0
+        inner = lax.dynamic_slice_in_dim(value.array, face - width if side else face, width, axis)
+        condition = NO_FLUX
+        if isinstance(self.operand, Field):
+            condition = rules.faces[self.operand.name, axis, side]
+        distance = np.arange(1, width + 1) if side else np.arange(width, 0, -1)
+        height = (2 * distance - 1) * rules.discretization.spacing[axis]
+        shape = [1] * value.array.ndim
+        shape[axis] = width
+        windows = list(value.windows)
+        windows[axis] = None
+        at_face = replace(evaluation)  # a fresh evaluation: its axis coordinate is that of the face
+        at_face.known[Coordinate(axis)] = at_face.scalar(rules.domain[axis][side])
+        given = at_face(condition.value).crop(windows).array
+        return GHOSTS[condition.kind](jnp.flip(inner, axis), given, height.astype(rules.dtype).reshape(shape))
+
+
+def wrapped(array: Any, axis: int, lower: int, upper: int) -> tuple[Any, Any]:
+    """Ghost cells of a periodic axis that is whole in ``array``; it may be shorter than they are many."""
+    cells = array.shape[axis]
+
+    def take(first: int, count: int) -> Any:
+        parts, index = [], first
+        while index < first + count:
+            start = index % cells
+            stop = min(cells, start + first + count - index)
+            parts.append(lax.slice_in_dim(array, start, stop, axis=axis))
+            index += stop - start
+        return jnp.concatenate(parts, axis) if len(parts) > 1 else parts[0]
+
+    return take(-lower, lower) if lower else None, take(cells, upper) if upper else None
+
+
+RightHandSide = Callable[[Mapping[str, Value], Mapping[str, Any], Any, Frame], dict[str, Value]]
+
+
+def right_hand_side(trees: Mapping[str, Node], rules: Rules, needs: Needs) -> RightHandSide:
+    """The function f(fields, parameters, t, frame) of du/dt = f, in the run's precision; each value on the largest
+    windows that the given ones allow."""
+
+    def rhs(fields: Mapping[str, Value], parameters: Mapping[str, Any], time: Any, frame: Frame) -> dict[str, Value]:
+        evaluation = Evaluation(rules, frame, needs, fields, parameters, time)
+        values = {}
+        for name, tree in trees.items():
+            value = evaluation(tree)
+            full = common([*fields.values(), value])
+            shape = [w[1] - w[0] for w in full]  # type: ignore[index]
+            values[name] = Value(jnp.broadcast_to(value.crop(full).array, shape), full)
+        return values
+
+    return rhs
+
+

@@ -1,0 +1,186 @@
+"""The tree of a right-hand side: a few kinds of nodes, built by an equation from symbols or parsed from text.
+
+An equation is written once, as this tree; kernels make array code of it, `tree.radius` says how many ghost cells it
+needs. Nothing here knows jax or numpy arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from typing import Union
+
+Number = int | float
+Operand = Union["Node", Number]
+
+# Pointwise functions of the expression language and the number of their arguments.
+FUNCTIONS = {
+    "where": 3, "abs": 1, "sqrt": 1, "exp": 1, "log": 1, "sin": 1, "cos": 1, "tan": 1, "tanh": 1,
+    "minimum": 2, "maximum": 2, "sign": 1,
+}  # fmt: skip
+REDUCTIONS = ("integral", "mean", "min", "max")
+
+
+class Node:
+    """Base of all nodes: arithmetic on nodes makes nodes."""
+
+    def __add__(self, other: Operand) -> Node:
+        return Pointwise("add", (self, node(other)))
+
+    def __radd__(self, other: Operand) -> Node:
+        return Pointwise("add", (node(other), self))
+
+    def __sub__(self, other: Operand) -> Node:
+        return Pointwise("subtract", (self, node(other)))
+
+    def __rsub__(self, other: Operand) -> Node:
+        return Pointwise("subtract", (node(other), self))
+
+    def __mul__(self, other: Operand) -> Node:
+        return Pointwise("multiply", (self, node(other)))
+
+    def __rmul__(self, other: Operand) -> Node:
+        return Pointwise("multiply", (node(other), self))
+
+    def __truediv__(self, other: Operand) -> Node:
+        return Pointwise("divide", (self, node(other)))
+
+    def __rtruediv__(self, other: Operand) -> Node:
+        return Pointwise("divide", (node(other), self))
+
+    def __pow__(self, other: Operand) -> Node:
+        return Pointwise("power", (self, node(other)))
+
+    def __rpow__(self, other: Operand) -> Node:
+        return Pointwise("power", (node(other), self))
+
+    def __neg__(self) -> Node:
+        return Pointwise("negative", (self,))
+
+
+@dataclass(frozen=True)
+class Constant(Node):
+    """A number written in the equation."""
+
+    value: float
+
+
+@dataclass(frozen=True)
+class Field(Node):
+    """An unknown of the equation, by name."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Parameter(Node):
+    """A number that is handed to the compiled code at run time, so that a sweep does not compile again."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Coordinate(Node):
+    """Cell centre along an axis."""
+
+    axis: int
+
+
+@dataclass(frozen=True)
+class Time(Node):
+    """The time of the integrator's stage."""
+
+
+@dataclass(frozen=True)
+class Noise(Node):
+    """Uniform noise on [-1, 1) that depends on the seed, the stream and the global cell index alone."""
+
+    seed: int
+    stream: int = 0
+
+
+@dataclass(frozen=True)
+class Pointwise(Node):
+    """A function of the values in one cell: arithmetic, comparison or one of FUNCTIONS."""
+
+    function: str
+    arguments: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Derivative(Node):
+    """A partial derivative of ``operand``: ``orders`` per axis; ``bias`` -1 or +1 leans a first derivative to one side."""
+
+    operand: Node
+    orders: tuple[int, ...]
+    bias: int = 0
+
+
+@dataclass(frozen=True)
+class DivGrad(Node):
+    """One axis of the conservative form d/dx (coefficient * d/dx operand)."""
+
+    coefficient: Node
+    operand: Node
+    axis: int
+
+
+@dataclass(frozen=True)
+class Reduction(Node):
+    """A number made of the whole grid: integral, mean, min or max of ``operand``; in diagnostics only."""
+
+    kind: str
+    operand: Node
+
+
+def node(value: Operand) -> Node:
+    """The value as a node; numbers become constants."""
+    return value if isinstance(value, Node) else Constant(float(value))
+
+
+def total(terms: list[Node]) -> Node:
+    """Sum of at least one term, from left to right."""
+    result = terms[0]
+    for term in terms[1:]:
+        result = result + term
+    return result
+
+
+def children(tree: Node) -> tuple[Node, ...]:
+    """Direct sub-trees of a node."""
+    found: list[Node] = []
+    for field in fields(tree):  # type: ignore[arg-type]  # every concrete node is a dataclass
+        value = getattr(tree, field.name)
+        if isinstance(value, Node):
+            found.append(value)
+        elif isinstance(value, tuple):
+            found.extend(item for item in value if isinstance(item, Node))
+    return tuple(found)
+
+
+def walk(tree: Node) -> Iterator[Node]:
+    """The node and all nodes below it."""
+    yield tree
+    for child in children(tree):
+        yield from walk(child)
+
+
+def substitute(tree: Node, change: Callable[[Node], Node | None]) -> Node:
+    """The tree with each node for which ``change`` returns another replaced by that."""
+    changed = change(tree)
+    if changed is not None:
+        return changed
+    values = {}
+    for field in fields(tree):  # type: ignore[arg-type]
+        value = getattr(tree, field.name)
+        if isinstance(value, Node):
+            value = substitute(value, change)
+        elif isinstance(value, tuple):
+            value = tuple(substitute(item, change) if isinstance(item, Node) else item for item in value)
+        values[field.name] = value
+    return type(tree)(**values)
+
+
+def varies(tree: Node) -> bool:
+    """Whether the tree depends on a field (and so has to be exchanged between blocks), not on coordinates alone."""
+    return any(isinstance(part, Field) for part in walk(tree))

@@ -1,0 +1,106 @@
+"""The file system: its errors as sentences, folders made, space set aside; for all processes together."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import resource
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hpcstencil.errors import EnvironmentProblem
+from hpcstencil.parallel import Communicator, agree
+
+
+def reason(error: BaseException) -> str:
+    """What the system said, out of the long text in which HDF5 wraps it: one line."""
+    said = re.search(r"error message = '([^']+)'", str(error))
+    if said:
+        return said.group(1)
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno)
+    return " ".join(str(error).split())
+
+
+@contextmanager
+def file_errors(path: Path, doing: str, problem: type[EnvironmentProblem] = EnvironmentProblem) -> Iterator[None]:
+    """Turn a failure of the file system or of HDF5 inside the block into ``problem``, one sentence.
+
+    h5py reports a failed HDF5 call as OSError or RuntimeError, depending on HDF5's own error class.
+    """
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        remedy = (
+            "the file is damaged or not readable"
+            if doing == "read"
+            else ("the folder must be writable, have free space and be the same on all hosts")
+        )
+        raise problem(f"cannot {doing} {path}: {reason(error)}; {remedy}") from error
+
+
+def prepare_folder(path: Path, communicator: Communicator) -> None:
+    """Make the folder of ``path`` where it is missing, and find out on rank 0 that files can be made in it.
+
+    Raises EnvironmentProblem on every process; nothing is left behind.
+    """
+
+    def prepare() -> None:
+        if communicator.rank == 0:
+            with file_errors(path, "create"):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with tempfile.TemporaryFile(dir=path.parent):
+                    pass
+
+    agree(communicator, prepare)
+
+
+def reserve(path: Path, size: int, communicator: Communicator, allocate: bool = True) -> None:
+    """Make sure that ``path`` can grow by ``size`` bytes, before HDF5 begins to change it.
+
+    A disk that fills up amid a flush makes the whole file unreadable, and is told to one process only; here all
+    processes raise EnvironmentProblem and the file is untouched. With ``allocate`` the file system sets the space aside
+    where it can (quotas count then); otherwise it is asked how much is free.
+    """
+
+    def check() -> None:
+        if communicator.rank == 0:
+            with file_errors(path, "extend"):
+                _reserve(path, size, allocate)
+
+    agree(communicator, check)
+
+
+def _reserve(path: Path, size: int, allocate: bool) -> None:
+    """Raise OSError where ``path`` cannot grow by ``size`` bytes."""
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        end = os.fstat(descriptor).st_size
+        limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+        if limit != resource.RLIM_INFINITY and end + size > limit:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        status = _allocate(descriptor, end, size) if allocate else errno.EOPNOTSUPP
+    finally:
+        os.close(descriptor)
+    if status in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+        system = os.statvfs(path)
+        known = system.f_blocks > 0
+        status = errno.ENOSPC if known and system.f_bavail * system.f_frsize < size else 0
+    if status:
+        raise OSError(status, os.strerror(status))
+
+
+def _allocate(descriptor: int, start: int, size: int) -> int:
+    """Set bytes aside beyond the end of an open file, whose length stays as it is; returns the error number or 0.
+
+    ``os.posix_fallocate`` would lengthen the file and, where the file system cannot do it, write every block instead.
+    """
+    fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)  # Linux has it
+    if fallocate is None:
+        return errno.EOPNOTSUPP
+    keep_size = 1  # FALLOC_FL_KEEP_SIZE
+    return ctypes.get_errno() if fallocate(descriptor, keep_size, ctypes.c_int64(start), ctypes.c_int64(size)) else 0

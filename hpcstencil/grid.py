@@ -1,0 +1,54 @@
+"""A uniform, cell-centred grid: x_i = lower + (i + 1/2) dx, i = 0 .. n - 1."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+AXES = ("x", "y", "z")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The global grid: ``shape`` cells between the corners ``lower`` and ``upper``, one entry per axis."""
+
+    shape: tuple[int, ...]
+    lower: tuple[float, ...]
+    upper: tuple[float, ...]
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Names of the axes, in the order in which arrays are indexed."""
+        return AXES[: self.ndim]
+
+    @property
+    def spacing(self) -> tuple[float, ...]:
+        """Cell size per axis."""
+        return tuple((b - a) / n for n, a, b in zip(self.shape, self.lower, self.upper, strict=True))
+
+    @property
+    def cells(self) -> int:
+        """Cells of the whole grid."""
+        return math.prod(self.shape)
+
+    @property
+    def cell_volume(self) -> float:
+        """Volume (area, length) of one cell."""
+        return math.prod(self.spacing)
+
+    def centres(self, axis: int, start: int = 0, stop: int | None = None, periodic: bool = False) -> np.ndarray:
+        """Coordinates of the cell centres ``start .. stop - 1`` of one axis, float64.
+
+        Indices may lie outside the grid: they continue it, or, on a ``periodic`` axis, wrap around, so that a ghost
+        cell has exactly the coordinate of the cell it stands for.
+        """
+        index = np.arange(start, self.shape[axis] if stop is None else stop)
+        if periodic:
+            index %= self.shape[axis]
+        return self.lower[axis] + (index + 0.5) * self.spacing[axis]

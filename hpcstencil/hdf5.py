@@ -1,0 +1,260 @@
+"""The output file of a run: snapshots and diagnostics in one HDF5 file, whatever the number of processes.
+
+Rank 0 lays the file out alone (attributes, coordinates, empty datasets), then all open it through ``hyperslabs`` and
+only ever extend and fill datasets. A snapshot is committed by two flushes: the fields, then ``time`` and ``step``;
+readers count snapshots by the length of ``/time``, so a run killed in between loses that snapshot alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from hpcstencil import xdmf
+from hpcstencil.errors import InputError
+from hpcstencil.files import file_errors, prepare_folder, reserve
+from hpcstencil.grid import Grid
+from hpcstencil.hdf5_layout import (
+    Attributes,
+    Compression,
+    lay_out_axes,
+    lay_out_diagnostics,
+    lay_out_fields,
+    write_attributes,
+)
+from hpcstencil.hyperslabs import Method, chosen_method, open_alone, open_shared
+from hpcstencil.parallel import Communicator, agree
+from hpcstencil.topology import Range
+
+FORMAT_VERSION = 1
+MARGIN = 2**20  # bytes kept free for HDF5's own bookkeeping
+RESERVED = ("diagnostics", "time", "step", "x", "y", "z")  # names at the root of the file that no field may have
+
+Blocks = Mapping[str, np.ndarray]
+
+
+def refuse_existing(path: Path) -> None:
+    """Raise InputError where ``path`` exists: an output is never replaced unasked."""
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder, expected the name of the output file")
+    if path.exists():
+        raise InputError(
+            f"{path}: exists already; say --overwrite to replace it, --resume to continue its run, or choose another "
+            "--output"
+        )
+
+
+@dataclass(frozen=True)
+class _State:
+    """What a prepared file holds: times of its snapshots, rows of diagnostics, bytes of a field's value."""
+
+    times: tuple[float, ...]
+    rows: int
+    itemsize: int
+    compressed: bool
+
+
+class OutputFile:
+    """The open output file; every method is called by all processes together.
+
+    Raises EnvironmentProblem where the file system fails (``UnsharedProblem`` where perhaps one process alone knows).
+    """
+
+    def __init__(
+        self, path: Path, communicator: Communicator, grid: Grid, fields: Sequence[str], method: Method, state: _State
+    ) -> None:
+        """Open a file that ``create`` or ``append`` has prepared; not for direct use."""
+        self.path = path
+        self.communicator = communicator
+        self.grid = grid
+        self.fields = tuple(fields)
+        self.state = state
+        self.rows = state.rows
+        self.times = list(state.times)
+        self.shared = open_shared(path, communicator, method)
+        self._describe()
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        communicator: Communicator,
+        grid: Grid,
+        *,
+        fields: Sequence[str],
+        dtype: Any,
+        diagnostics: Sequence[str] = (),
+        attributes: Attributes,
+        units: Mapping[str, str] | None = None,
+        long_names: Mapping[str, str] | None = None,
+        compression: Compression = "none",
+        method: Method = "auto",
+    ) -> OutputFile:
+        """A new file at ``path``, replacing one that is there, with ``complete`` = 0 and no snapshot.
+
+        ``fields`` are float arrays of ``dtype`` over ``grid``; ``units`` and ``long_names`` describe some of them
+        (default "1" and the name); ``attributes`` go to the root, beside ``kind``, ``format_version``, ``complete``.
+        """
+        clash = [name for name in fields if name in RESERVED]
+        if clash:
+            raise InputError(f"field '{clash[0]}': the output file uses this name itself; choose another")
+        chosen_method(method, communicator)
+        prepare_folder(path, communicator)
+
+        def lay_out() -> None:
+            if communicator.rank == 0:
+                with file_errors(path, "create"):
+                    path.unlink(missing_ok=True)  # not truncated: whoever reads the old file keeps it whole
+                    with open_alone(path, "w") as file:
+                        write_attributes(file, {**attributes, "kind": "output", "format_version": FORMAT_VERSION})
+                        file.attrs["complete"] = 0
+                        lay_out_axes(file, grid)
+                        lay_out_fields(file, grid, fields, np.dtype(dtype), units or {}, long_names or {}, compression)
+                        lay_out_diagnostics(file, diagnostics)
+                        xdmf.write_mesh(file, grid)
+
+        agree(communicator, lay_out)
+        return cls(
+            path, communicator, grid, fields, method, _State((), 0, np.dtype(dtype).itemsize, compression != "none")
+        )
+
+    @classmethod
+    def append(
+        cls,
+        path: Path,
+        communicator: Communicator,
+        grid: Grid,
+        *,
+        fields: Sequence[str],
+        step: int,
+        attributes: Attributes | None = None,
+        method: Method = "auto",
+    ) -> OutputFile:
+        """Go on with the existing file: snapshots and diagnostics later than ``step`` are cut, ``complete`` becomes 0,
+        and ``attributes`` (a new decomposition, say) replace those of the same names.
+
+        Raises InputError where the file is not an output with these fields on this grid.
+        """
+        chosen_method(method, communicator)
+
+        def cut() -> _State | None:
+            if communicator.rank != 0:
+                return None
+            with file_errors(path, "append to"), open_alone(path, "r+") as file:
+                _check_same(file, path, grid, fields)
+                file.attrs["complete"] = 0
+                write_attributes(file, attributes or {})
+                _cut(file, ["time", "step", *fields], step)
+                diagnostics = file["diagnostics"]
+                _cut(diagnostics, list(diagnostics), step)
+                field = file[fields[0]]
+                times = tuple(file["time"][()].tolist())
+                rows = diagnostics["time"].shape[0]
+                return _State(times, rows, field.dtype.itemsize, field.compression is not None)
+
+        state = communicator.broadcast(agree(communicator, cut))
+        assert state is not None  # rank 0 made it
+        return cls(path, communicator, grid, fields, method, state)
+
+    def write_snapshot(self, step: int, time: float, blocks: Blocks, ranges: Sequence[Range]) -> None:
+        """Append the state at ``time`` (``step`` steps taken): ``blocks`` maps every field to this process's block
+        (interior, local, C-contiguous, the run's precision) of the global index ``ranges``."""
+        n = len(self.times)
+        size = len(self.fields) * self.grid.cells * self.state.itemsize
+        # What compression will leave is not known: space set aside for all would stay with the file.
+        reserve(self.path, size + size // 100 + MARGIN, self.communicator, allocate=not self.state.compressed)
+        start = (n, *(first for first, _ in ranges))
+
+        def extend(file: h5py.File) -> None:
+            for name in self.fields:
+                file[name].resize(n + 1, 0)
+
+        self.shared.apply(extend)
+        for name in self.fields:
+            self.shared.write(name, start, blocks[name][np.newaxis])
+        self._commit({"step": np.array([step], np.int64), "time": np.array([time])}, n)
+        self.times.append(time)
+        # Rewriting costs more the more snapshots there are: from 100 on, only with every further hundredth.
+        if len(self.times) % max(1, len(self.times) // 100) == 0:
+            self._describe()
+
+    def write_diagnostics(
+        self, steps: Sequence[int], times: Sequence[float], values: Mapping[str, Sequence[float]]
+    ) -> None:
+        """Append rows to the time series: one entry per row in ``steps``, ``times`` and each of ``values``, equal on
+        all processes; ``values`` has every diagnostic."""
+        if len(steps) == 0:
+            return
+        n = self.rows
+        reserve(self.path, MARGIN, self.communicator)
+        series = {f"diagnostics/{name}": np.asarray(value, np.float64) for name, value in values.items()}
+        if series:
+            self._write_series(series, n)
+        self._commit(
+            {
+                "diagnostics/step": np.asarray(steps, np.int64),
+                "diagnostics/time": np.asarray(times, np.float64),
+            },
+            n,
+        )
+        self.rows += len(steps)
+
+    def close(self, complete: bool) -> None:
+        """Mark the run as ``complete`` or not, and close."""
+        self.shared.apply(lambda file: file.attrs.modify("complete", int(complete)))
+        self.shared.close()
+        self._describe()
+
+    def _commit(self, series: Mapping[str, np.ndarray], start: int) -> None:
+        """Make everything written so far durable, then the ``series`` that declare it to be there."""
+        self.shared.apply(lambda file: file.flush())
+        self._write_series(series, start)
+        self.shared.apply(lambda file: file.flush())
+
+    def _write_series(self, series: Mapping[str, np.ndarray], start: int) -> None:
+        """Extend one-dimensional datasets to hold ``series`` from ``start`` on; rank 0's values are written."""
+
+        def extend(file: h5py.File) -> None:
+            for name, values in series.items():
+                file[name].resize(start + len(values), 0)
+
+        self.shared.apply(extend)
+        for name, values in series.items():
+            self.shared.write(name, (start,), values if self.communicator.rank == 0 else values[:0])
+
+    def _describe(self) -> None:
+        """Rank 0 writes the XDMF file beside the output."""
+
+        def describe() -> None:
+            if self.communicator.rank == 0:
+                with file_errors(self.path.with_suffix(".xdmf"), "write"):
+                    xdmf.write(self.path, self.grid, self.fields, self.state.itemsize, self.times)
+
+        agree(self.communicator, describe)
+
+
+def _check_same(file: h5py.File, path: Path, grid: Grid, fields: Sequence[str]) -> None:
+    """Raise InputError where ``file`` is not an output of ``fields`` over ``grid``."""
+    if file.attrs.get("kind") != "output":
+        raise InputError(f"{path}: not an output file of hpcstencil; choose another --output")
+    there = {name for name in file if isinstance(file[name], h5py.Dataset)} - set(RESERVED)
+    if there != set(fields):
+        raise InputError(
+            f"{path}: holds the fields {sorted(there)}, this run has {sorted(fields)}; choose another --output"
+        )
+    for name in fields:
+        if file[name].shape[1:] != grid.shape:
+            raise InputError(f"{path}: its grid has shape {file[name].shape[1:]}, this run's {grid.shape}")
+
+
+def _cut(group: h5py.Group, names: Sequence[str], step: int) -> None:
+    """Shorten all series of ``group`` to the entries taken up to ``step``; also levels what a kill left uneven."""
+    committed = min(group["time"].shape[0], group["step"].shape[0])
+    keep = int(np.searchsorted(group["step"][:committed], step, side="right"))
+    for name in names:
+        group[name].resize(keep, 0)

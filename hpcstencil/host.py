@@ -1,0 +1,72 @@
+"""Trees without derivatives on numpy arrays, in float64: initial states, bounds of parameters, arithmetic on diagnostics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcstencil.expressions import Constant, Coordinate, Field, Node, Noise, Parameter, Pointwise, Reduction, Time
+from hpcstencil.grid import Grid
+from hpcstencil.noise import uniform
+from hpcstencil.pointwise import functions, integer_power
+from hpcstencil.topology import Range
+
+FUNCTIONS = functions(np, np.float64)
+SAMPLES = 65  # points per axis at which the bound of a parameter is looked for
+
+
+def evaluate(
+    tree: Node,
+    coordinates: Sequence[Any] = (),
+    values: Mapping[Any, Any] | None = None,
+    index: np.ndarray | None = None,
+) -> Any:
+    """The value of a tree. ``coordinates`` broadcast against each other; ``values`` holds that of each Parameter, Field,
+    Reduction or Time node in it; ``index`` the global cell indices for noise."""
+
+    def value(part: Node) -> Any:
+        match part:
+            case Constant(number):
+                return np.float64(number)
+            case Coordinate(axis):
+                return coordinates[axis]
+            case Field() | Parameter() | Reduction() | Time():
+                return (values or {})[part]
+            case Noise(seed, stream):
+                assert index is not None
+                return uniform(seed, stream, index)
+            case Pointwise("power", (base, Constant(exponent))) if (n := integer_power(exponent)) is not None:
+                return value(base) ** n
+            case Pointwise(function, arguments):
+                return FUNCTIONS[function](*map(value, arguments))
+        raise TypeError(f"{type(part).__name__} cannot be evaluated here")
+
+    with np.errstate(all="ignore"):
+        return value(tree)
+
+
+def block_coordinates(grid: Grid, ranges: Sequence[Range]) -> list[np.ndarray]:
+    """Cell centres of an index range per axis, each shaped to broadcast over the block."""
+    return [
+        grid.centres(axis, *r).reshape([-1 if a == axis else 1 for a in range(grid.ndim)]) for axis, r in enumerate(ranges)
+    ]
+
+
+def block_index(grid: Grid, ranges: Sequence[Range]) -> np.ndarray:
+    """Global cell index (C order) of every cell of a block."""
+    return np.ravel_multi_index(np.ix_(*(np.arange(*r) for r in ranges)), grid.shape)
+
+
+def block_values(tree: Node, grid: Grid, ranges: Sequence[Range], parameters: Mapping[Any, Any]) -> np.ndarray:
+    """The values of an initial expression on a block, float64, C-contiguous."""
+    shape = [stop - start for start, stop in ranges]
+    value = evaluate(tree, block_coordinates(grid, ranges), parameters, block_index(grid, ranges))
+    return np.ascontiguousarray(np.broadcast_to(value, shape))
+
+
+def largest(tree: Node, grid: Grid, parameters: Mapping[Any, Any]) -> float:
+    """Largest magnitude of an expression of the coordinates, on a coarse sample that includes the corners."""
+    points = [np.linspace(a, b, SAMPLES) for a, b in zip(grid.lower, grid.upper, strict=True)]
+    return float(np.abs(evaluate(tree, np.meshgrid(*points, indexing="ij", sparse=True), parameters)).max())

@@ -1,0 +1,223 @@
+"""Many processes write one HDF5 file: one interface, two ways behind it.
+
+``Collective``: every process has the file open through MPI-IO and writes its own hyperslab, all of them in one
+collective call. ``Gathered``: where h5py is serial, or there is one process, rank 0 alone has the file open and the
+others send it their blocks. The way is chosen once, in ``open_shared``; the bytes of the datasets are the same.
+
+Both keep the format of HDF5 1.8 (``LIBVER``): a file killed after a flush opens again without repair, and every reader
+knows it. No lock is taken: MPI-IO never takes one, and some parallel file systems refuse them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import h5py
+import numpy as np
+
+from hpcstencil.errors import EnvironmentProblem
+from hpcstencil.files import file_errors
+from hpcstencil.parallel import Communicator, agree
+
+Method = Literal["auto", "mpio", "serial"]
+
+LIBVER = ("v108", "v108")
+CHUNK_CACHE = 64 * 2**20  # bytes per dataset, serial files only: holds chunks until they are whole
+MESSAGE = 2**30  # bytes per message: counts of MPI 3 are 32 bits wide
+# HDF5 before 1.10.7 (and 1.12.0) cannot be told not to lock.
+CAN_UNLOCK = (1, 10, 7) <= h5py.version.hdf5_version_tuple[:3] < (1, 12, 0) or h5py.version.hdf5_version_tuple > (
+    1,
+    12,
+    0,
+)
+
+
+class UnsharedProblem(EnvironmentProblem):
+    """A collective file operation failed on this process, perhaps on this one alone.
+
+    The others may be waiting inside the same operation, so no agreement is possible: whoever catches it last must
+    abort the communicator, not merely exit.
+    """
+
+    shared = False
+
+
+def open_alone(path: Path, mode: Literal["r", "r+", "w"]) -> h5py.File:
+    """Open ``path`` in this process alone, without a lock where HDF5 allows it."""
+    unlocked = {"locking": False} if CAN_UNLOCK else {}
+    cached = {} if mode == "r" else {"libver": LIBVER, "rdcc_nbytes": CHUNK_CACHE}
+    return h5py.File(path, mode, **unlocked, **cached)
+
+
+def chunk_shape(shape: Sequence[int], itemsize: int, target: int = 4 * 2**20) -> tuple[int, ...]:
+    """Chunk of one snapshot of ``shape`` cells, at most ``target`` bytes; a matter of the grid alone.
+
+    The longest axis is halved until it fits, the last one counting an eighth of its length because contiguous runs
+    make writing fast. Chunk edges then lie on the cuts into 2, 4, 8 ... blocks, and no chunk reaches far beyond the
+    grid.
+    """
+    chunk = list(shape)
+    while itemsize * math.prod(chunk) > target:
+        weights = [n / 8 if axis == len(chunk) - 1 else n for axis, n in enumerate(chunk)]
+        axis = weights.index(max(weights))
+        chunk[axis] = -(-chunk[axis] // 2)
+    return tuple(chunk)
+
+
+def select(dataset: h5py.Dataset, start: Sequence[int], shape: Sequence[int]) -> tuple[Any, Any]:
+    """(memory space, file space) of the hyperslab at ``start`` of ``shape``; selects nothing where it is empty."""
+    file_space = dataset.id.get_space()
+    if 0 in shape:
+        memory_space = h5py.h5s.create_simple((1,) * len(shape))
+        memory_space.select_none()
+        file_space.select_none()
+    else:
+        memory_space = h5py.h5s.create_simple(tuple(shape))
+        file_space.select_hyperslab(tuple(start), tuple(shape))
+    return memory_space, file_space
+
+
+def write_hyperslab(dataset: h5py.Dataset, start: Sequence[int], block: np.ndarray, transfer: Any = None) -> None:
+    """Write ``block`` (C-contiguous, the dataset's dtype and number of axes) at ``start``.
+
+    h5py's indexing would leave out the call for an empty block, on which a collective write then waits for ever; so
+    this goes through the low-level interface.
+    """
+    if block.dtype != dataset.dtype:
+        raise TypeError(f"{dataset.name} holds {dataset.dtype}, the block {block.dtype}")
+    memory_space, file_space = select(dataset, start, block.shape)
+    dataset.id.write(memory_space, file_space, block if block.size else np.empty(1, block.dtype), dxpl=transfer)
+
+
+class SharedFile(Protocol):
+    """One HDF5 file open for writing by all processes of a run. Every method is called by all processes together."""
+
+    def apply(self, action: Callable[[h5py.File], None]) -> None:
+        """Change metadata: ``action`` must do the same, with equal values, on every process that runs it."""
+
+    def write(self, name: str, start: Sequence[int], block: np.ndarray) -> None:
+        """Each process writes its own ``block`` (C-contiguous; may be empty) at its own global index ``start``."""
+
+    def close(self) -> None:
+        """Flush and close."""
+
+
+class Collective:
+    """Every process has the file open with driver mpio. Failures are ``UnsharedProblem``."""
+
+    def __init__(self, path: Path, communicator: Communicator) -> None:
+        self.path = path
+        self.transfer = h5py.h5p.create(h5py.h5p.DATASET_XFER)
+        self.transfer.set_dxpl_mpio(h5py.h5fd.MPIO_COLLECTIVE)
+        with file_errors(path, "open", UnsharedProblem):
+            self.file = h5py.File(path, "r+", driver="mpio", comm=communicator.mpi, libver=LIBVER)
+
+    def apply(self, action: Callable[[h5py.File], None]) -> None:
+        with file_errors(self.path, "write", UnsharedProblem):
+            action(self.file)
+
+    def write(self, name: str, start: Sequence[int], block: np.ndarray) -> None:
+        with file_errors(self.path, f"write '{name}' into", UnsharedProblem):
+            write_hyperslab(self.file[name], start, block, self.transfer)
+
+    def close(self) -> None:
+        with file_errors(self.path, "close", UnsharedProblem):
+            self.file.close()
+
+
+class Gathered:
+    """Rank 0 has the file open and holds at most one foreign block at a time. All processes raise together."""
+
+    def __init__(self, path: Path, communicator: Communicator) -> None:
+        self.path = path
+        self.communicator = communicator
+        self.file: h5py.File | None = None
+        agree(communicator, self._open)
+
+    def _open(self) -> None:
+        if self.communicator.rank == 0:
+            with file_errors(self.path, "open"):
+                self.file = open_alone(self.path, "r+")
+
+    def apply(self, action: Callable[[h5py.File], None]) -> None:
+        def act() -> None:
+            if self.file is not None:
+                with file_errors(self.path, "write"):
+                    action(self.file)
+
+        agree(self.communicator, act)
+
+    def write(self, name: str, start: Sequence[int], block: np.ndarray) -> None:
+        places = self.communicator.gather((tuple(start), block.shape))
+
+        def transfer() -> None:
+            if places is None:
+                self._send(block)
+            else:
+                self._write_all(name, places, block)
+
+        agree(self.communicator, transfer)
+
+    def _write_all(self, name: str, places: Sequence[tuple[Sequence[int], tuple[int, ...]]], block: np.ndarray) -> None:
+        """Rank 0: write the own block, then each foreign one; after a failure the rest is still received, so that no
+        sender waits."""
+        assert self.file is not None
+        problem: EnvironmentProblem | None = None
+        for rank, (start, shape) in enumerate(places):
+            piece = block if rank == 0 else self._receive(rank, shape, block.dtype)
+            if problem is None:
+                try:
+                    with file_errors(self.path, f"write '{name}' into"):
+                        write_hyperslab(self.file[name], start, piece)
+                except EnvironmentProblem as error:
+                    problem = error
+        if problem is not None:
+            raise problem
+
+    def _send(self, block: np.ndarray) -> None:
+        for piece in messages(block):
+            self.communicator.mpi.Send(piece, dest=0)
+
+    def _receive(self, rank: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        block = np.empty(shape, dtype)
+        for piece in messages(block):
+            self.communicator.mpi.Recv(piece, source=rank)
+        return block
+
+    def close(self) -> None:
+        def close() -> None:
+            if self.file is not None:
+                with file_errors(self.path, "close"):
+                    self.file.close()
+
+        agree(self.communicator, close)
+
+
+def messages(block: np.ndarray) -> Iterator[np.ndarray]:
+    """Views of ``block`` (C-contiguous), flat, none longer than one message may be."""
+    flat = block.reshape(-1)
+    step = MESSAGE // block.itemsize
+    return (flat[start : start + step] for start in range(0, flat.size, step))
+
+
+def chosen_method(method: Method, communicator: Communicator) -> Literal["mpio", "serial"]:
+    """The way ``method`` stands for: ``auto`` takes mpio where h5py has it and there are several processes.
+
+    Raises EnvironmentProblem where mpio is asked for and h5py was built without it.
+    """
+    if method == "mpio" and not h5py.get_config().mpi:
+        raise EnvironmentProblem(
+            "method 'mpio' needs an h5py built with MPI, this one is serial: install a parallel h5py, or use 'auto'"
+        )
+    if communicator.size == 1 or method == "serial":
+        return "serial"
+    return "mpio" if h5py.get_config().mpi else "serial"
+
+
+def open_shared(path: Path, communicator: Communicator, method: Method = "auto") -> SharedFile:
+    """Open the existing file ``path`` for writing by all processes."""
+    way = Collective if chosen_method(method, communicator) == "mpio" else Gathered
+    return way(path, communicator)

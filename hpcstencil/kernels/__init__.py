@@ -1,0 +1,20 @@
+"""Ways to apply a stencil, one file each, with one signature: `apply(array, stencil, start, shape)`.
+
+``array`` is padded; the result has ``shape`` cells, cell i of it being Σ_j w_j array[start + i + o_j]. A new kernel is a
+module with such a function, listed here.
+"""
+
+from collections.abc import Callable
+
+import jax
+
+from hpcstencil.kernels.conv import apply as conv
+from hpcstencil.kernels.shift import apply as shift
+from hpcstencil.kernels.tiles import tiled
+from hpcstencil.stencil import Stencil
+
+Kernel = Callable[[jax.Array, Stencil, tuple[int, ...], tuple[int, ...]], jax.Array]
+
+KERNELS: dict[str, Kernel] = {"shift": shift, "conv": conv}
+
+__all__ = ["KERNELS", "Kernel", "tiled"]

@@ -1,0 +1,34 @@
+"""The reference kernel: a weighted sum of shifted slices, which XLA fuses into one loop."""
+
+from __future__ import annotations
+
+import jax
+from jax import lax
+
+from hpcstencil.stencil import Stencil
+
+
+def apply(array: jax.Array, stencil: Stencil, start: tuple[int, ...], shape: tuple[int, ...]) -> jax.Array:
+    """Σ_j w_j array[start + i + o_j]; opposite offsets of equal or opposite weight share one multiplication."""
+
+    def shifted(offset: tuple[int, ...]) -> jax.Array:
+        first = [s + o for s, o in zip(start, offset, strict=True)]
+        return lax.slice(array, first, [f + n for f, n in zip(first, shape, strict=True)])
+
+    weight = array.dtype.type
+    left = dict(zip(stencil.offsets, stencil.weights, strict=True))
+    result = None
+    while left:
+        offset, w = left.popitem()
+        opposite = tuple(-o for o in offset)
+        if left.get(opposite) == w:
+            term = weight(w) * (shifted(offset) + shifted(opposite))
+        elif left.get(opposite) == -w:
+            term = weight(w) * (shifted(offset) - shifted(opposite))
+        else:
+            result = weight(w) * shifted(offset) if result is None else result + weight(w) * shifted(offset)
+            continue
+        del left[opposite]
+        result = term if result is None else result + term
+    assert result is not None
+    return result

@@ -1,0 +1,25 @@
+"""Uniform noise that depends on the seed, the stream and the cell's global index alone.
+
+Each cell's number is a hash of its index, so any process can make any part of the field: the finalizer of splitmix64
+(Steele, Lea & Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014, fig. 17).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _mixed(x: np.ndarray) -> np.ndarray:
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def uniform(seed: int, stream: int, index: np.ndarray) -> np.ndarray:
+    """Numbers on [-1, 1), float64, for global cell indices (C order, non-negative integers of any shape)."""
+    with np.errstate(over="ignore"):
+        key = _mixed(np.array([(seed << 32) | stream], np.uint64) * GOLDEN + GOLDEN)
+        bits = _mixed(_mixed(index.astype(np.uint64) * GOLDEN + key) + key)
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0

@@ -1,0 +1,186 @@
+"""The processes of a run: who am I, how many are we, do we all agree.
+
+A communicator is handed on as an argument; there is no global one. Where no launcher started several processes, a
+one-process stand-in takes its place and MPI is neither imported nor started.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from hpcstencil.errors import EnvironmentProblem, HpcstencilError
+
+T = TypeVar("T")
+
+# What launchers tell a process about itself, most specific first: (rank, size, local rank, local size).
+# SLURM_STEP_NUM_TASKS counts the tasks of an srun step; SLURM_NTASKS would also be set in the batch shell.
+LAUNCHERS = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
+)
+
+
+def _launcher_values() -> tuple[int, int, int, int]:
+    """(rank, size, local rank, local size) as the launcher's environment variables say; (0, 1, 0, 1) without one."""
+    for rank, size, local_rank, local_size in LAUNCHERS:
+        if rank in os.environ and size in os.environ:
+            local = os.environ.get(local_rank, "0")
+            # Slurm writes tasks per node as "4(x2),3": the first count is near enough for dividing devices.
+            locals_ = os.environ.get(local_size, "1").split("(")[0].split(",")[0]
+            return int(os.environ[rank]), int(os.environ[size]), int(local), int(locals_)
+    return 0, 1, 0, 1
+
+
+def environment_rank() -> int:
+    """This process's rank as the launcher's environment says, 0 without a launcher; needs no MPI."""
+    return _launcher_values()[0]
+
+
+def environment_size() -> int:
+    """How many processes the launcher's environment says it started, 1 without a launcher; needs no MPI."""
+    return _launcher_values()[1]
+
+
+def local_place() -> tuple[int, int]:
+    """(local rank, local size): this process's place among the processes of its host."""
+    return _launcher_values()[2:]
+
+
+class Communicator(Protocol):
+    """What the rest of the program asks of the processes. ``mpi`` is the mpi4py communicator, None for one process."""
+
+    rank: int
+    size: int
+    mpi: Any
+
+    def barrier(self) -> None: ...
+    def broadcast(self, value: T) -> T: ...
+    def gather(self, value: T) -> list[T] | None: ...
+    def allgather(self, value: T) -> list[T]: ...
+    def maximum(self, values: np.ndarray) -> np.ndarray: ...
+    def total(self, values: np.ndarray) -> np.ndarray: ...
+    def abort(self, status: int) -> None: ...
+
+
+class OneProcess:
+    """The communicator of a run that was not started by a launcher."""
+
+    rank = 0
+    size = 1
+    mpi = None
+
+    def barrier(self) -> None:
+        return None
+
+    def broadcast(self, value: T) -> T:
+        return value
+
+    def gather(self, value: T) -> list[T] | None:
+        return [value]
+
+    def allgather(self, value: T) -> list[T]:
+        return [value]
+
+    def maximum(self, values: np.ndarray) -> np.ndarray:
+        return values
+
+    def total(self, values: np.ndarray) -> np.ndarray:
+        return values
+
+    def abort(self, status: int) -> None:
+        os._exit(status)
+
+
+class MpiProcesses:
+    """The processes of an MPI launch, on a communicator of our own."""
+
+    def __init__(self, mpi: Any) -> None:
+        self.mpi = mpi
+        self.rank: int = mpi.Get_rank()
+        self.size: int = mpi.Get_size()
+
+    def barrier(self) -> None:
+        self.mpi.Barrier()
+
+    def broadcast(self, value: T) -> T:
+        return self.mpi.bcast(value, root=0)
+
+    def gather(self, value: T) -> list[T] | None:
+        return self.mpi.gather(value, root=0)
+
+    def allgather(self, value: T) -> list[T]:
+        return self.mpi.allgather(value)
+
+    def maximum(self, values: np.ndarray) -> np.ndarray:
+        """Elementwise maximum over all processes."""
+        return self._reduced(values, "MAX")
+
+    def total(self, values: np.ndarray) -> np.ndarray:
+        """Elementwise sum over all processes; of integers, so that it does not depend on their order."""
+        assert values.dtype.kind == "i"
+        return self._reduced(values, "SUM")
+
+    def _reduced(self, values: np.ndarray, operation: str) -> np.ndarray:
+        from mpi4py import MPI
+
+        result = np.empty_like(values)
+        self.mpi.Allreduce(np.ascontiguousarray(values), result, op=getattr(MPI, operation))
+        return result
+
+    def abort(self, status: int) -> None:
+        self.mpi.Abort(status)
+
+
+def connect() -> Communicator:
+    """The communicator of this run.
+
+    Raises EnvironmentProblem where the launcher started several processes that cannot see each other: each would
+    believe itself alone and all would write the same file.
+    """
+    expected = environment_size()
+    if expected == 1:
+        return OneProcess()
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        raise EnvironmentProblem(
+            f"the launcher started {expected} processes, but mpi4py cannot be loaded ({error}): install "
+            "'hpcstencil[mpi]', or start one process"
+        ) from error
+    world = MPI.COMM_WORLD
+    if world.Get_size() != expected:
+        raise EnvironmentProblem(
+            f"the launcher started {expected} processes, but MPI sees {world.Get_size()}: they cannot see each other "
+            f"and would all write the same file; use the launcher of the MPI library that mpi4py was built with "
+            f"({MPI.Get_library_version().split(',')[0].strip()}), under Slurm 'srun --mpi=pmix'"
+        )
+    return MpiProcesses(world.Clone())
+
+
+def agree(communicator: Communicator, action: Callable[[], T]) -> T:
+    """Run ``action`` on every process and raise on all of them if it failed on any.
+
+    The error of the lowest failing rank is raised everywhere, so that all processes stop together with one status.
+    Only our own errors are shared; an unforeseen exception goes its way and aborts the run.
+    """
+    result: T | None = None
+    failure: HpcstencilError | None = None
+    try:
+        result = action()
+    except HpcstencilError as error:
+        failure = error
+    for error in communicator.allgather(failure):
+        if error is not None:
+            raise error
+    return result  # type: ignore[return-value]  # set: no process failed, this one included
+
+
+def host() -> str:
+    """Name of this host."""
+    return socket.gethostname()

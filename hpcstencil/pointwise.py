@@ -1,0 +1,32 @@
+"""What the pointwise functions of the expression language mean, for numpy and for jax.numpy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+LARGEST_INTEGER_POWER = 16
+
+
+def functions(xp: ModuleType, dtype: Any) -> dict[str, Callable[..., Any]]:
+    """Node name -> function on arrays of ``dtype`` (comparisons give 1 and 0)."""
+
+    def number(compare: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda a, b: compare(a, b).astype(dtype)
+
+    return {
+        "add": xp.add, "subtract": xp.subtract, "multiply": xp.multiply, "divide": xp.divide,
+        "negative": xp.negative, "power": xp.power,
+        "less": number(xp.less), "less_equal": number(xp.less_equal), "greater": number(xp.greater),
+        "greater_equal": number(xp.greater_equal), "equal": number(xp.equal), "not_equal": number(xp.not_equal),
+        "where": lambda c, a, b: xp.where(c != 0, a, b),
+        "abs": xp.abs, "sqrt": xp.sqrt, "exp": xp.exp, "log": xp.log, "sin": xp.sin, "cos": xp.cos, "tan": xp.tan,
+        "tanh": xp.tanh, "minimum": xp.minimum, "maximum": xp.maximum, "sign": xp.sign,
+    }  # fmt: skip
+
+
+def integer_power(exponent: float) -> int | None:
+    """The exponent as a small integer, to be raised by multiplication; None where it is not one."""
+    whole = int(exponent) if abs(exponent) <= LARGEST_INTEGER_POWER else None
+    return whole if whole == exponent else None

@@ -1,0 +1,78 @@
+"""How many ghost cells a tree needs: the stencils of its derivatives, their reach, and the reach of nested ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from hpcstencil.expressions import Derivative, DivGrad, Node, children, varies, walk
+from hpcstencil.stencil import Stencil, biased, central, product, staggered
+
+# Operand of a derivative -> (ghost cells (lower, upper) per axis, whether corners are needed)
+Needs = dict[Node, tuple[tuple[tuple[int, int], ...], bool]]
+
+
+@dataclass(frozen=True)
+class Discretization:
+    """Which stencils stand for the derivatives: formal ``order`` and cell size per axis."""
+
+    order: int
+    spacing: tuple[float, ...]
+
+    def derivative(self, tree: Derivative) -> Stencil:
+        """The stencil of a partial derivative; a mixed one is the product of the stencils along its axes."""
+        factors = []
+        for axis, m in enumerate(tree.orders):
+            if m and tree.bias:
+                factors.append(biased(self.order, tree.bias, axis, self.spacing))
+            elif m:
+                factors.append(central(m, self.order, axis, self.spacing))
+        return product(*factors)
+
+    def div_grad(self, tree: DivGrad) -> tuple[Stencil, Stencil, Stencil]:
+        """Gradient and mean at the upper face of a cell, and the divergence of what stands at the faces."""
+        upper = [staggered(m, self.order, +1, tree.axis, self.spacing) for m in (1, 0)]
+        return upper[0], upper[1], staggered(1, self.order, -1, tree.axis, self.spacing)
+
+    def reach(self, tree: Node) -> tuple[tuple[int, int], ...]:
+        """Ghost cells (lower, upper) per axis that a Derivative or DivGrad asks of its operands."""
+        if isinstance(tree, Derivative):
+            stencil = self.derivative(tree)
+            return tuple(zip(stencil.lower, stencil.upper, strict=True))
+        assert isinstance(tree, DivGrad)
+        gradient, _, divergence = self.div_grad(tree)
+        width = gradient.lower[tree.axis] + divergence.lower[tree.axis]
+        return tuple((width, width) if axis == tree.axis else (0, 0) for axis in range(len(self.spacing)))
+
+    def needs(self, trees: Iterable[Node]) -> Needs:
+        """For every operand of a derivative the most ghost cells that any derivative asks of it."""
+        result: Needs = {}
+        for tree in trees:
+            for part in walk(tree):
+                if not isinstance(part, Derivative | DivGrad):
+                    continue
+                corners = isinstance(part, Derivative) and sum(map(bool, part.orders)) > 1
+                for operand in children(part):
+                    widths = self.reach(part)
+                    if operand in result:
+                        before, had_corners = result[operand]
+                        widths = tuple((max(a, c), max(b, d)) for (a, b), (c, d) in zip(widths, before, strict=True))
+                        corners = corners or had_corners
+                    result[operand] = widths, corners
+        return result
+
+    def radius(self, trees: Iterable[Node]) -> tuple[int, ...]:
+        """Cells per axis by which a block must be surrounded to evaluate the trees in it, nested derivatives added."""
+        ndim = len(self.spacing)
+
+        @lru_cache(maxsize=None)
+        def depth(tree: Node) -> tuple[int, ...]:
+            below = [depth(child) for child in children(tree)]
+            deepest = tuple(max((b[axis] for b in below), default=0) for axis in range(ndim))
+            if isinstance(tree, Derivative | DivGrad) and varies(tree):
+                return tuple(d + max(r) for d, r in zip(deepest, self.reach(tree), strict=True))
+            return deepest
+
+        depths = [depth(tree) for tree in trees]
+        return tuple(max((d[axis] for d in depths), default=0) for axis in range(ndim))

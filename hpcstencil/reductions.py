@@ -1,0 +1,117 @@
+"""Sums and extrema of the whole grid, the same bits for every decomposition.
+
+Floating-point addition depends on its order, integer addition does not. Each value v is split into whole numbers,
+v = 2^e (q_1 2^-b + q_2 2^-2b + q_3 2^-3b) with 2^e above every |v|, and the q are summed: over a block's cells, over
+devices with `psum`, over processes with an allreduce. b leaves room for the cells of the whole grid, so no sum overflows,
+and the three parts together carry more bits than float64 has (after Demmel & Nguyen, "Parallel reproducible summation",
+IEEE Trans. Comput. 64 (2015) 2060-2070).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from hpcstencil.advance import Machine
+from hpcstencil.evaluate import Evaluation, Frame, Rules, Value
+from hpcstencil.expressions import Field, Node
+from hpcstencil.halo import Fields
+from hpcstencil.parallel import Communicator
+from hpcstencil.radius import Needs
+
+PARTS = 3
+
+
+def bits_per_part(cells: int) -> int:
+    """Bits b of one part such that ``cells`` of them cannot overflow 64-bit integers."""
+    return 62 - math.ceil(math.log2(max(cells, 2)))
+
+
+def exact_sum(parts: np.ndarray, exponent: int, bits: int) -> float:
+    """2^exponent Σ_j parts_j 2^(-j bits), rounded once."""
+    total = sum(Fraction(int(q), 1 << ((j + 1) * bits)) for j, q in enumerate(parts))
+    return float(total * Fraction(2) ** exponent)
+
+
+class Reductions:
+    """Reductions of a fixed list of trees over the whole grid; compiled once."""
+
+    def __init__(
+        self, machine: Machine, communicator: Communicator, rules: Rules, needs: Needs, trees: tuple[Node, ...]
+    ) -> None:
+        self.machine, self.communicator, self.trees = machine, communicator, trees
+        self.cells = machine.grid.cells
+        self.bits = bits_per_part(self.cells)
+        widths = machine.widths(1) if any(not isinstance(tree, Field) for tree in trees) else (0,) * machine.grid.ndim
+
+        def cellwise(fields: Mapping[str, Value], frame: Frame, parameters: Any, time: Any) -> list[Any]:
+            evaluation = Evaluation(rules, frame, needs, fields, parameters, time)
+            return [_on_block(evaluation(tree), frame) for tree in trees]
+
+        def extremes(fields: Mapping[str, Value], frame: Frame, parameters: Any, time: Any) -> Any:
+            owned = _owned(frame)
+            values = cellwise(fields, frame, parameters, time)
+            high = jnp.stack([jnp.where(owned, v, -jnp.inf).max() for v in values])
+            low = jnp.stack([jnp.where(owned, -v, -jnp.inf).max() for v in values])
+            # max() may pass over a NaN, so cells that are not finite are counted on their own.
+            broken = jnp.stack([jnp.where(owned, ~jnp.isfinite(v), False).sum() for v in values])
+            return machine.device_max(high), machine.device_max(low), machine.device_sum(broken)
+
+        def sums(fields: Mapping[str, Value], frame: Frame, parameters: Any, time: Any, exponents: Any) -> Any:
+            owned = _owned(frame)
+            totals = []
+            for i, v in enumerate(cellwise(fields, frame, parameters, time)):
+                rest, parts = jnp.where(owned, v, 0.0) * exponents[i], []
+                for _ in range(PARTS):
+                    rest = rest * 2.0**self.bits
+                    whole = jnp.rint(rest)
+                    rest = rest - whole
+                    parts.append(whole.astype(jnp.int64).sum())
+                totals.append(jnp.stack(parts))
+            return machine.device_sum(jnp.stack(totals))
+
+        self.run_extremes = machine.exchanged(extremes, widths, 2)
+        self.run_sums = machine.exchanged(sums, widths, 3)
+
+    def extremes(self, fields: Fields, parameters: Any, time: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(minimum, maximum, cells that are not finite) of each tree over the whole grid."""
+        if not self.trees:
+            return np.empty(0), np.empty(0), np.empty(0, np.int64)
+        high, low, broken = self.machine.first(self.run_extremes(fields, parameters, time))
+        found = self.communicator.maximum(np.stack([high, low]))
+        return -found[1], found[0], self.communicator.total(np.asarray(broken, np.int64))
+
+    def sums(self, fields: Fields, parameters: Any, time: float, largest: np.ndarray) -> list[float]:
+        """Sum of each tree over all cells; ``largest`` are the greatest magnitudes (NaN or infinite: so is the sum)."""
+        if not self.trees:
+            return []
+        exponents = [math.frexp(v)[1] if math.isfinite(v) else 0 for v in largest]
+        scales = np.array([math.ldexp(1.0, max(-1000, min(1000, -e))) for e in exponents])
+        parts = self.machine.first(self.run_sums(fields, parameters, time, scales))
+        totals = self.communicator.total(np.asarray(parts, np.int64))
+        return [
+            exact_sum(q, -round(math.log2(scale)), self.bits) if math.isfinite(v) else float(v)
+            for q, scale, v in zip(totals, scales, largest, strict=True)
+        ]
+
+
+def _on_block(value: Value, frame: Frame) -> Any:
+    """A value on the block's own cells, float64."""
+    interior = tuple((0, n) for n in frame.cells)
+    return jnp.broadcast_to(value.crop(interior).array, frame.cells).astype(jnp.float64)
+
+
+def _owned(frame: Frame) -> Any:
+    """Which cells of the block's array are really owned; True where all are."""
+    owned: Any = True
+    for axis, (n, count) in enumerate(zip(frame.cells, frame.counts, strict=True)):
+        if count is not n:
+            shape = [1] * frame.ndim
+            shape[axis] = n
+            owned = owned & (jnp.arange(n) < count).reshape(shape)
+    return owned

@@ -1,0 +1,74 @@
+"""What `check` says of an input: resolved, decomposed, weighed; without jax."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpcstencil.calibration import key, recall
+from hpcstencil.config import Config, to_toml
+from hpcstencil.decomposition import Plan
+from hpcstencil.problem import Problem
+
+
+def report(config: Config, problem: Problem, plan: Plan) -> str:
+    """The text of `hpcstencil check`."""
+    itemsize = np.dtype(config.numerics.precision).itemsize
+    fields, topology = len(problem.fields), plan.topology
+    block = " x ".join(str(stop - start) for start, stop in topology.block(0))
+    lines = [
+        to_toml(config).rstrip(),
+        "",
+        f"fields                {', '.join(problem.fields)}",
+        f"stencil radius        {' x '.join(map(str, plan.radius))} cells, {plan.stages} stage(s) per step",
+        f"processes             {' x '.join(map(str, topology.processes))}, largest block {block} cells",
+        f"devices per process   {' x '.join(map(str, topology.devices))}, tiles {' x '.join(map(str, topology.tiles))}",
+        f"steps per exchange    {plan.every or 'one stage'}, halo {' x '.join(map(str, plan.halo))} cells",
+        f"memory per process    {human(plan.memory_per_process(fields, itemsize))} of field arrays",
+        f"halo per step         {human(plan.halo_bytes_per_step(fields, itemsize))} sent and received by a process",
+        f"time step             {_time_step(problem)}",
+        f"steps                 {_steps(problem)}",
+        f"predicted time        {_predicted(problem, topology.size)}",
+    ]
+    return "\n".join(lines)
+
+
+def human(count: float) -> str:
+    """Bytes in a readable unit."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def _time_step(problem: Problem) -> str:
+    time = problem.config.time
+    if time.dt is not None:
+        return f"{time.dt:g}, fixed"
+    if problem.equation.solution_dependent:
+        return f"cfl = {time.cfl:g} of the stable step, which depends on the solution"
+    return f"{problem.dt({}):.6g} (cfl = {time.cfl:g})"
+
+
+def step_count(problem: Problem) -> int | None:
+    """Steps of the run, about; None where they depend on the solution."""
+    total = problem.schedule().total_steps
+    if total is not None or problem.equation.solution_dependent:
+        return total
+    return max(1, round(problem.config.time.end / problem.dt({})))
+
+
+def _steps(problem: Problem) -> str:
+    steps = step_count(problem)
+    return "depends on the solution" if steps is None else f"{steps}" if problem.config.time.dt else f"about {steps}"
+
+
+def _predicted(problem: Problem, processes: int) -> str:
+    """Time from this machine's stored speed."""
+    speed = recall(key(problem, f"speed:{processes}"))
+    steps = step_count(problem)
+    if not isinstance(speed, float):
+        return "unmeasured: run bench"
+    if steps is None:
+        return f"{speed / 1e6:.4g} Mcell/s measured; the number of steps depends on the solution"
+    return f"{problem.config.grid.cells * steps / speed:.3g} s of computing, at {speed / 1e6:.4g} Mcell/s measured here"

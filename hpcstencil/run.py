@@ -1,0 +1,380 @@
+"""One run from input to finished file: the loop from event to event, and what is kept when it ends early."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from hpcstencil import __version__, signals
+from hpcstencil.calibration import kernel_for
+from hpcstencil.checkpoint import newest_checkpoint, read_checkpoint, remove_stale, write_checkpoint
+from hpcstencil.config import Config, allowed, differences, from_mapping, sha256, to_toml
+from hpcstencil.decomposition import Plan
+from hpcstencil.diagnostics import Diagnostics
+from hpcstencil.errors import InputError, NumericsError, StoppedEarly
+from hpcstencil.halo import Fields
+from hpcstencil.hdf5 import OutputFile, refuse_existing
+from hpcstencil.hdf5_read import inspect
+from hpcstencil.parallel import Communicator, agree
+from hpcstencil.problem import Problem
+from hpcstencil.progress import Progress
+from hpcstencil.schedule import Clock, Schedule
+from hpcstencil.simulation import Simulation, simulate
+
+SECONDS_PER_CALL = 0.5  # a compiled call is kept about this long, so that signals and progress are served in time
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the command line asks for the run. ``set_keys`` are the keys given with --set."""
+
+    output: Path
+    overwrite: bool = False
+    resume: bool = False
+    restart: Path | None = None
+    quiet: bool = False
+    set_keys: tuple[str, ...] = ()
+
+
+@dataclass
+class Seconds:
+    """Where the wall time went."""
+
+    compile: float = 0.0
+    compute: float = 0.0
+    output: float = 0.0
+    checkpoint: float = 0.0
+    diagnostics: float = 0.0
+
+    def spent(self, what: str, since: float) -> None:
+        setattr(self, what, getattr(self, what) + time.perf_counter() - since)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run did. ``wall`` seconds include everything after jax was started."""
+
+    path: Path
+    steps: int
+    clock: Clock
+    wall: float
+    seconds: Seconds
+    cells: int
+    bytes_per_cell: int
+    already_complete: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def cells_per_second(self) -> float:
+        """Cells advanced by one step per second of computing (exchange included; compiling and output not)."""
+        return self.cells * self.steps / self.seconds.compute if self.seconds.compute else 0.0
+
+    @property
+    def t_eff(self) -> float:
+        """Effective memory throughput, bytes/s: each field read once and written once per step."""
+        return self.cells_per_second * self.bytes_per_cell
+
+
+@dataclass
+class Run:
+    """A run under way: the state, the clock, and the files it writes."""
+
+    simulation: Simulation
+    communicator: Communicator
+    options: Options
+    schedule: Schedule
+    clock: Clock
+    fields: Fields
+    diagnostics: Diagnostics
+    seconds: Seconds
+    steps_per_call: int = 1
+    began: float = field(default_factory=time.perf_counter)
+    last_checkpoint: float = field(default_factory=time.monotonic)
+    output: OutputFile | None = None
+
+    @property
+    def config(self) -> Config:
+        return self.simulation.problem.config
+
+    def attributes(self) -> dict[str, Any]:
+        """Provenance that goes into every file."""
+        decomposition = {**self.simulation.plan.describe(), "kernel": self.simulation.kernel}
+        return {
+            "title": self.config.title,
+            "input": to_toml(self.config),
+            "input_sha256": sha256(self.config),
+            "hpcstencil_version": __version__,
+            "decomposition": json.dumps(decomposition),
+        }
+
+    def step_size(self) -> float:
+        """The step to take now, where it is not fixed; a solution-dependent one is measured anew."""
+        problem = self.simulation.problem
+        if self.schedule.fixed_dt is not None:
+            return self.schedule.fixed_dt
+        if not problem.equation.solution_dependent:
+            return problem.dt({})
+        low, high = self.check_finite()
+        self.clock = self.schedule.rebased(self.clock)
+        largest = np.maximum(np.abs(low), np.abs(high))
+        return problem.dt(dict(zip(problem.fields, largest.tolist(), strict=True)))
+
+    def check_finite(self) -> tuple[np.ndarray, np.ndarray]:
+        """Least and greatest value of each field; raises NumericsError, on all processes, where one is not finite."""
+        problem = self.simulation.problem
+        low, high, broken = self.simulation.extremes.extremes(self.fields, problem.parameters, self.clock.time)
+        for name, count in zip(problem.fields, broken.tolist(), strict=True):
+            if count:
+                raise NumericsError(
+                    f"field '{name}' is not finite in {count} of {self.config.grid.cells} cells at step "
+                    f"{self.clock.step}, t = {self.clock.time:g}: the run is unstable; try a smaller time.dt (or cfl). "
+                    f"The last good state is kept in {self.options.output}"
+                )
+        return low, high
+
+    def advance(self, dt: float) -> int:
+        """Take the next steps in one compiled call; returns how many."""
+        most = self.steps_per_call
+        if self.schedule.fixed_dt is None and self.simulation.problem.equation.solution_dependent:
+            most = min(most, self.config.time.dt_every - (self.clock.step - self.clock.base_step))
+        leap = self.schedule.leap(self.clock, dt, most)
+        start = time.perf_counter()
+        parameters = self.simulation.problem.parameters
+        self.fields = jax.block_until_ready(
+            self.simulation.advance(self.fields, parameters, leap.base_time, leap.first, leap.dt, leap.steps)
+        )
+        self.seconds.spent("compute", start)
+        self.clock = leap.after
+        self.pace(leap.steps, time.perf_counter() - start)
+        return leap.steps
+
+    def pace(self, steps: int, elapsed: float) -> None:
+        """Choose the length of the next compiled call from rank 0's timing of the last, the same on all processes."""
+        fitting = int(steps * SECONDS_PER_CALL / max(elapsed, 1e-6))
+        self.steps_per_call = self.communicator.broadcast(max(1, min(fitting, 4 * self.steps_per_call)))
+
+    def write_due(self) -> None:
+        """Diagnostics, snapshot and checkpoint, whichever is due at this step."""
+        assert self.output is not None
+        start = time.perf_counter()
+        if self.schedule.is_diagnostic(self.clock):
+            self.diagnostics.take(self.fields, self.clock.step, self.clock.time)
+        self.seconds.spent("diagnostics", start)
+        if self.schedule.is_output(self.clock):
+            self.write_snapshot()
+        if self.schedule.is_checkpoint(self.clock) or self.checkpoint_by_minutes():
+            self.write_checkpoint()
+
+    def write_snapshot(self) -> None:
+        assert self.output is not None
+        start = time.perf_counter()
+        self.output.write_diagnostics(*self.diagnostics.drain())
+        blocks = self.simulation.get(self.fields, self.output.fields)
+        self.output.write_snapshot(self.clock.step, self.clock.time, blocks, self.simulation.ranges)
+        self.seconds.spent("output", start)
+
+    def checkpoint_by_minutes(self) -> bool:
+        """Whether the time between checkpoints has passed, as rank 0's clock says."""
+        minutes = self.config.checkpoint.every_minutes
+        if minutes is None:
+            return False
+        return self.communicator.broadcast(time.monotonic() - self.last_checkpoint >= 60 * minutes)
+
+    def write_checkpoint(self) -> None:
+        """Everything needed to go on from here, on any decomposition."""
+        assert self.output is not None
+        start = time.perf_counter()
+        self.output.write_diagnostics(*self.diagnostics.drain())
+        write_checkpoint(
+            self.options.output,
+            self.communicator,
+            self.config.grid,
+            step=self.clock.step,
+            time=self.clock.time,
+            arrays=self.simulation.get(self.fields, self.simulation.problem.fields),
+            ranges=self.simulation.ranges,
+            scalars={"base_step": self.clock.base_step, "base_time": self.clock.base_time},
+            attributes=self.attributes(),
+            keep=self.config.checkpoint.keep,
+            method=self.config.output.method,
+        )
+        self.last_checkpoint = time.monotonic()
+        self.seconds.spent("checkpoint", start)
+
+    def stop_requested(self, request: signals.Request) -> int:
+        """The signal that asked any process to stop, 0 if none; the same answer everywhere."""
+        return int(self.communicator.maximum(np.array([request.number]))[0])
+
+    def loop(self, progress: Progress) -> None:
+        """From event to event until the end.
+
+        Raises NumericsError where the solution blows up, StoppedEarly after a signal.
+        """
+        with signals.watched() as request:
+            while not self.schedule.finished(self.clock):
+                steps = self.advance(self.step_size())
+                start = time.perf_counter()
+                self.check_finite()
+                self.seconds.spent("diagnostics", start)
+                self.write_due()
+                progress.advance(steps, self.clock.step, self.clock.time)
+                number = self.stop_requested(request)
+                if number and not self.schedule.finished(self.clock):
+                    self.write_checkpoint()
+                    raise StoppedEarly(
+                        f"stopped by {signal.Signals(number).name} at step {self.clock.step}, t = {self.clock.time:g}, "
+                        f"with a checkpoint; run the same command with --resume to go on"
+                    )
+
+
+def run(
+    config: Config, problem: Problem, plan: Plan, options: Options, communicator: Communicator, devices: Any
+) -> Summary:
+    """Run a checked problem to its end. All processes call it together.
+
+    Raises InputError (nothing written), NumericsError, StoppedEarly or EnvironmentProblem, on all processes alike.
+    """
+    began = time.perf_counter()
+    source = agree(communicator, lambda: _source(config, options, communicator))
+    if source == "complete":
+        finished = Clock(time=config.time.end)
+        return Summary(options.output, 0, finished, 0.0, Seconds(), 0, 0, already_complete=True)
+    seconds = Seconds()
+    kernel = communicator.broadcast(agree(communicator, lambda: kernel_for(problem, devices, communicator.rank)))
+    simulation = simulate(problem, plan, communicator, devices, kernel)
+    clock, fields = agree(communicator, lambda: _state(simulation, source))
+    diagnostics = Diagnostics(problem.diagnostics, simulation.diagnosed, problem.parameters)
+    this = Run(
+        simulation, communicator, options, problem.schedule(), clock, fields, diagnostics, seconds, began=began
+    )
+    this.check_finite()
+    dt = this.step_size()
+    this.fields = simulation.compile(this.fields, dt)
+    communicator.barrier()
+    seconds.compile = time.perf_counter() - began
+    resumed = options.resume and source is not None
+    this.output = _open_output(this, append=resumed)
+    remove_stale(options.output, communicator)
+    first = clock.step
+    shown = communicator.rank == 0 and not options.quiet
+    progress = Progress(clock.time, config.time.end, config.grid.cells, shown)
+    try:
+        if not resumed:
+            this.diagnostics.take(this.fields, clock.step, clock.time)
+            this.write_snapshot()
+        this.loop(progress)
+    except (NumericsError, StoppedEarly):
+        this.output.write_diagnostics(*diagnostics.drain())
+        this.output.close(complete=False)
+        raise
+    finally:
+        progress.close()
+    this.output.close(complete=True)
+    steps = this.clock.step - first
+    itemsize = 2 * len(problem.fields) * simulation.dtype.itemsize
+    return Summary(
+        options.output, steps, this.clock, time.perf_counter() - began, seconds, config.grid.cells, itemsize
+    )
+
+
+def _source(config: Config, options: Options, communicator: Communicator) -> Path | str | None:
+    """Where the state comes from: a checkpoint, "complete" where nothing is left to do, None for the initial state."""
+    if options.restart is not None:
+        if not options.overwrite:
+            refuse_existing(options.output)
+        _refuse_other_physics(config, options.restart, options.set_keys)
+        return options.restart
+    if options.resume:
+        return _resume_source(config, options, communicator)
+    if not options.overwrite:
+        refuse_existing(options.output)
+    return None
+
+
+def _resume_source(config: Config, options: Options, communicator: Communicator) -> Path | str | None:
+    """For --resume: the newest good checkpoint of this output, if the run is not complete already."""
+    if not options.output.exists():
+        return None
+    contents = inspect(options.output)
+    _refuse_other_physics(config, options.output, options.set_keys)
+    if contents.complete and contents.time is not None and config.time.end <= contents.time:
+        return "complete"
+    newest = newest_checkpoint(options.output, communicator)
+    if newest is None and contents.complete:
+        raise InputError(f"{options.output}: the run is complete and left no checkpoint to go on from; use --overwrite")
+    return newest
+
+
+def _refuse_other_physics(config: Config, path: Path, set_keys: tuple[str, ...]) -> None:
+    """A continued run may differ from its origin in its end, cadences and decomposition; all else must be asked for
+    with --set, and another grid never."""
+    contents = inspect(path)
+    origin = from_mapping(tomllib.loads(contents.input), path.parent)
+    for key in differences(origin, config):
+        given = any(key == k or key.startswith(k + ".") for k in set_keys)
+        if allowed(key) or (given and not key.startswith("grid.")):
+            continue
+        remedy = "keep the grid" if key.startswith("grid.") else f"if that is meant, say it with --set {key}=..."
+        raise InputError(f"{key}: {path} was made with another value; {remedy}")
+
+
+def _state(simulation: Simulation, source: Path | str | None) -> tuple[Clock, Fields]:
+    """The clock and the fields to begin with."""
+    if source is None:
+        return Clock(), simulation.initial_fields()
+    problem = simulation.problem
+    step, t, arrays, scalars, _ = read_checkpoint(Path(source), simulation.ranges, problem.fields)
+    blocks = {name: block.astype(simulation.dtype) for name, block in arrays.items()}
+    clock = Clock(step, t, int(scalars["base_step"]), float(scalars["base_time"]))
+    return clock, simulation.put(blocks)
+
+
+def _open_output(this: Run, append: bool) -> OutputFile:
+    """The output file, new or to be continued."""
+    config, problem = this.config, this.simulation.problem
+    fields = config.output.fields or problem.fields
+    if append:
+        return OutputFile.append(
+            this.options.output,
+            this.communicator,
+            config.grid,
+            fields=fields,
+            step=this.clock.step,
+            attributes=this.attributes(),
+            method=config.output.method,
+        )
+    return OutputFile.create(
+        this.options.output,
+        this.communicator,
+        config.grid,
+        fields=fields,
+        dtype=this.simulation.dtype,
+        diagnostics=list(problem.diagnostics),
+        attributes=this.attributes(),
+        units=config.output.units,
+        long_names=config.output.long_name,
+        compression=config.output.compression,
+        method=config.output.method,
+    )
+
+
+def tell(summary: Summary) -> str:
+    """The closing summary, for standard output."""
+    if summary.already_complete:
+        return f"{summary.path} is complete up to t = {summary.clock.time:g}; nothing to do (set a later time.end to go on)"
+    s = summary.seconds
+    return "\n".join([
+        f"steps        {summary.steps} (to step {summary.clock.step}, t = {summary.clock.time:g})",
+        f"wall time    {summary.wall:.2f} s, of which compiling {s.compile:.2f} s, computing {s.compute:.2f} s, output "
+        f"{s.output:.2f} s, checkpoints {s.checkpoint:.2f} s, diagnostics {s.diagnostics:.2f} s",
+        f"speed        {summary.cells_per_second / 1e6:.1f} Mcell/s, T_eff {summary.t_eff / 1e9:.2f} GB/s",
+        f"output       {summary.path}",
+    ])  # fmt: skip

@@ -1,0 +1,133 @@
+"""When things happen: the sequence of steps, and after which of them output, diagnostics and checkpoints are due.
+
+Plain arithmetic in float64 on every process, so that all take the same steps whatever the decomposition.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+ROUND = 1e-9  # a remainder of a step below this fraction counts as none
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Where a run stands. Times between are counted from a base: t = base_time + (step - base_step) dt."""
+
+    step: int = 0
+    time: float = 0.0
+    base_step: int = 0
+    base_time: float = 0.0
+
+
+@dataclass(frozen=True)
+class Leap:
+    """``steps`` equal steps of ``dt``; step i of them starts at base_time + (first + i) dt. ``after`` is where it ends."""
+
+    steps: int
+    dt: float
+    base_time: float
+    first: int
+    after: Clock
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """``fixed_dt`` is the step where it is given; otherwise steps are handed to `leap` and shortened to land on outputs."""
+
+    end: float
+    fixed_dt: float | None
+    output_time: float | None = None
+    output_steps: int | None = None
+    diagnostic_steps: int | None = None
+    checkpoint_steps: int | None = None
+
+    @property
+    def total_steps(self) -> int | None:
+        """Steps of the whole run; None where they depend on the step's control."""
+        return None if self.fixed_dt is None else max(1, math.ceil(self.end / self.fixed_dt - ROUND))
+
+    def finished(self, clock: Clock) -> bool:
+        return clock.step >= self.total_steps if self.total_steps is not None else clock.time >= self.end
+
+    def time_of(self, step: int) -> float:
+        """Time after a step of fixed size; exactly ``end`` at the last."""
+        assert self.fixed_dt is not None and self.total_steps is not None
+        return self.end if step >= self.total_steps else step * self.fixed_dt
+
+    def next_output_time(self, time: float) -> float:
+        """First time after ``time`` at which output is due by time, or the end."""
+        if self.output_time is None:
+            return self.end
+        due = (math.floor(time / self.output_time + ROUND) + 1) * self.output_time
+        return due if due < self.end - ROUND * self.output_time else self.end
+
+    def output_step(self, number: int) -> int:
+        """With a fixed step: the step nearest to the ``number``-th output time."""
+        assert self.output_time is not None and self.fixed_dt is not None
+        return round(number * self.output_time / self.fixed_dt)
+
+    def is_output(self, clock: Clock) -> bool:
+        if clock.step == 0 or self.finished(clock):
+            return True
+        if self.output_steps is not None:
+            return clock.step % self.output_steps == 0
+        if self.output_time is None:
+            return False
+        if self.fixed_dt is not None:
+            number = round(clock.step * self.fixed_dt / self.output_time)
+            return any(self.output_step(m) == clock.step for m in (number - 1, number, number + 1))
+        # Steps were shortened to land: the base of the clock was set there.
+        landed = clock.base_step == clock.step and clock.base_time == clock.time
+        return landed and clock.time == self.next_output_time(clock.time - 0.5 * self.output_time)
+
+    def is_diagnostic(self, clock: Clock) -> bool:
+        if self.diagnostic_steps is None:
+            return self.is_output(clock)
+        return clock.step % self.diagnostic_steps == 0 or self.finished(clock)
+
+    def is_checkpoint(self, clock: Clock) -> bool:
+        return self.checkpoint_steps is not None and clock.step > 0 and clock.step % self.checkpoint_steps == 0
+
+    def steps_to_event(self, clock: Clock) -> int | None:
+        """Steps until something is due by step count; None where nothing is."""
+        counts = [n for n in (self.output_steps, self.diagnostic_steps, self.checkpoint_steps) if n is not None]
+        waits = [n - clock.step % n for n in counts]
+        if self.fixed_dt is not None and self.output_time is not None:
+            number = math.floor(clock.step * self.fixed_dt / self.output_time)
+            due = (self.output_step(m) for m in range(max(0, number - 1), number + 4))
+            waits.append(min(s for s in due if s > clock.step) - clock.step)
+        return min(waits, default=None)
+
+    def leap(self, clock: Clock, dt: float, most: int) -> Leap:
+        """The next equal steps: up to the next event, at most ``most``; ``dt`` is the step to take (not the fixed one:
+        it is shortened where a step would pass the next output, or the end)."""
+        wait = self.steps_to_event(clock)
+        most = max(1, most if wait is None else min(most, wait))
+        if self.fixed_dt is not None:
+            return self._fixed(clock, most)
+        target = self.next_output_time(clock.time)
+        done = clock.step - clock.base_step
+        needed = max(1, math.ceil((target - clock.base_time) / dt - ROUND))
+        if done < needed - 1:
+            n = min(most, needed - 1 - done)
+            time = clock.base_time + (done + n) * dt
+            return Leap(n, dt, clock.base_time, done, replace(clock, step=clock.step + n, time=time))
+        last = target - clock.time
+        after = Clock(clock.step + 1, target, clock.step + 1, target)
+        return Leap(1, last, clock.time, 0, after)
+
+    def _fixed(self, clock: Clock, most: int) -> Leap:
+        assert self.fixed_dt is not None and self.total_steps is not None
+        before_last = self.total_steps - 1
+        if clock.step < before_last:
+            n = min(most, before_last - clock.step)
+            after = replace(clock, step=clock.step + n, time=self.time_of(clock.step + n))
+            return Leap(n, self.fixed_dt, 0.0, clock.step, after)
+        start = before_last * self.fixed_dt
+        return Leap(1, self.end - start, start, 0, replace(clock, step=self.total_steps, time=self.end))
+
+    def rebased(self, clock: Clock) -> Clock:
+        """The clock with its base here: for a step that is determined anew."""
+        return replace(clock, base_step=clock.step, base_time=clock.time)

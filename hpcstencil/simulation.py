@@ -1,0 +1,111 @@
+"""A problem on this process's devices: equation, stencils, boundaries, integrator and exchange composed to `advance`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from hpcstencil import host
+from hpcstencil.advance import Advance, Machine, build
+from hpcstencil.blocks import Devices
+from hpcstencil.decomposition import Plan
+from hpcstencil.evaluate import Rules
+from hpcstencil.expressions import Field, Parameter
+from hpcstencil.halo import Fields
+from hpcstencil.hdf5_read import read_block
+from hpcstencil.kernels import KERNELS, tiled
+from hpcstencil.parallel import Communicator
+from hpcstencil.problem import Problem
+from hpcstencil.reductions import Reductions
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A problem ready to run. ``extremes`` reduces the fields themselves, ``diagnosed`` what the diagnostics ask for."""
+
+    problem: Problem
+    plan: Plan
+    kernel: str
+    machine: Machine
+    advance: Advance
+    extremes: Reductions
+    diagnosed: Reductions
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(self.problem.config.numerics.precision)
+
+    @property
+    def ranges(self) -> tuple[tuple[int, int], ...]:
+        """Global index range per axis of this process's block."""
+        return self.machine.topology.block()
+
+    def initial_fields(self) -> Fields:
+        """The fields at t = 0 on the devices, each process making or reading its own block only."""
+        config = self.problem.config
+        blocks = {}
+        for name in self.problem.fields:
+            if name in self.problem.initial:
+                values = {Parameter(p): v for p, v in self.problem.parameters.items()}
+                block = host.block_values(self.problem.initial[name], config.grid, self.ranges, values)
+            elif config.initial.file is not None:
+                block = read_block(config.initial.file, name, self.ranges, shape=config.grid.shape)
+            else:
+                block = np.zeros([stop - start for start, stop in self.ranges])
+            blocks[name] = block.astype(self.dtype)
+        return self.put(blocks)
+
+    def put(self, blocks: Mapping[str, np.ndarray]) -> Fields:
+        """This process's blocks on its devices."""
+        return {name: self.machine.devices.put(block) for name, block in blocks.items()}
+
+    def get(self, fields: Fields, names: Sequence[str]) -> dict[str, np.ndarray]:
+        """This process's blocks of some fields, C-contiguous numpy arrays."""
+        return {name: np.ascontiguousarray(self.machine.devices.get(fields[name])) for name in names}
+
+    def compile(self, fields: Fields, dt: float) -> Fields:
+        """Compile the step loop by running it for no step at all; returns the fields, which it may have moved."""
+        for _ in range(2):  # pmap compiles again for what it returned itself
+            fields = self.advance(fields, self.problem.parameters, 0.0, 0, dt, 0)
+        return jax.block_until_ready(fields)
+
+
+def simulate(
+    problem: Problem, plan: Plan, communicator: Communicator, devices: Sequence[Any], kernel: str
+) -> Simulation:
+    """Compose everything for this process; nothing is compiled yet."""
+    config = problem.config
+    topology = plan.topology_of(communicator.rank)
+    dtype = np.dtype(config.numerics.precision)
+    rules = Rules(
+        discretization=problem.discretization,
+        kernel=tiled(KERNELS[kernel], topology.tiles),
+        faces=problem.faces,
+        domain=tuple(zip(config.grid.lower, config.grid.upper, strict=True)),
+        dtype=dtype,
+    )
+    rounds = plan.every * plan.stages or 1
+    machine = Machine(
+        topology=topology,
+        grid=config.grid,
+        devices=Devices(topology, tuple(devices)),
+        communicator=None if communicator.mpi is None else communicator.mpi.Clone(),
+        radius=plan.radius,
+        margin=tuple((rounds + 2) * r + 1 for r in plan.radius),
+        halo_wraps=rounds == 1,
+    )
+    needs = problem.needs()
+    fields = tuple(Field(name) for name in problem.fields)
+    return Simulation(
+        problem=problem,
+        plan=plan,
+        kernel=kernel,
+        machine=machine,
+        advance=build(machine, problem.trees, rules, needs, problem.tableau, plan.every),
+        extremes=Reductions(machine, communicator, rules, needs, fields),
+        diagnosed=Reductions(machine, communicator, rules, needs, problem.reduced()),
+    )

@@ -1,0 +1,95 @@
+"""Stencils as data: sum_j w_j u(i + o_j), with weights computed for any derivative, order and position.
+
+Weights follow B. Fornberg, "Generation of finite difference formulas on arbitrarily spaced grids", Math. Comp. 51
+(1988) 699-706, eq. (3.6)-(3.8), in exact rational arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+HALF = Fraction(1, 2)
+
+
+@dataclass(frozen=True)
+class Stencil:
+    """Offsets in cells (one entry per axis) and the weight of each; the weights carry the units of the derivative."""
+
+    offsets: tuple[tuple[int, ...], ...]
+    weights: tuple[float, ...]
+
+    @property
+    def lower(self) -> tuple[int, ...]:
+        """Cells needed below the point, per axis (not negative)."""
+        return tuple(max(0, -min(o)) for o in zip(*self.offsets, strict=True))
+
+    @property
+    def upper(self) -> tuple[int, ...]:
+        """Cells needed above the point, per axis (not negative)."""
+        return tuple(max(0, *o) for o in zip(*self.offsets, strict=True))
+
+
+@lru_cache(maxsize=None)
+def weights(derivative: int, points: tuple[Fraction, ...]) -> tuple[Fraction, ...]:
+    """Weights of the ``derivative``-th derivative at 0 from values at ``points`` (in units of the spacing), exact for
+    polynomials of degree ``len(points) - 1``."""
+    count = len(points)
+    table = [[Fraction(0)] * count for _ in range(derivative + 1)]
+    table[0][0] = Fraction(1)
+    product = Fraction(1)
+    for n in range(1, count):
+        previous, product_n = product, Fraction(1)
+        old = [row[:] for row in table]
+        for j in range(n):
+            gap = points[n] - points[j]
+            product_n *= gap
+            for m in range(derivative + 1):
+                table[m][j] = (points[n] * old[m][j] - (m * old[m - 1][j] if m else 0)) / gap
+        for m in range(derivative + 1):
+            below = m * old[m - 1][n - 1] if m else 0
+            table[m][n] = previous / product_n * (below - points[n - 1] * old[m][n - 1])
+        product = product_n
+    return tuple(table[derivative])
+
+
+def _line(derivative: int, offsets: Sequence[int], at: Fraction, axis: int, spacing: Sequence[float]) -> Stencil:
+    """One-dimensional stencil along ``axis`` for a derivative at ``at`` cells from the point."""
+    values = weights(derivative, tuple(Fraction(o) - at for o in offsets))
+    kept = [(o, float(w) / spacing[axis] ** derivative) for o, w in zip(offsets, values, strict=True) if w]
+    return Stencil(
+        tuple(tuple(o if a == axis else 0 for a in range(len(spacing))) for o, _ in kept), tuple(w for _, w in kept)
+    )
+
+
+def central(derivative: int, order: int, axis: int, spacing: Sequence[float]) -> Stencil:
+    """Central difference of a derivative along ``axis``: error O(dx^order), order even."""
+    radius = (derivative + 1) // 2 - 1 + order // 2
+    return _line(derivative, range(-radius, radius + 1), Fraction(0), axis, spacing)
+
+
+def biased(order: int, side: int, axis: int, spacing: Sequence[float]) -> Stencil:
+    """First derivative along ``axis`` with one point more on ``side`` (-1 lower, +1 upper): error O(dx^(order - 1))."""
+    first = -(order // 2) if side < 0 else 1 - order // 2
+    return _line(1, range(first, first + order), Fraction(0), axis, spacing)
+
+
+def staggered(derivative: int, order: int, side: int, axis: int, spacing: Sequence[float]) -> Stencil:
+    """Derivative (1) or interpolation (0) at the face half a cell towards ``side`` (-1, +1): error O(dx^order)."""
+    first = 1 - order // 2 if side > 0 else -(order // 2)
+    return _line(derivative, range(first, first + order), side * HALF, axis, spacing)
+
+
+def product(*stencils: Stencil) -> Stencil:
+    """Tensor product of stencils along different axes: a mixed derivative."""
+    offsets, values = stencils[0].offsets, stencils[0].weights
+    for other in stencils[1:]:
+        pairs = [
+            (tuple(a + b for a, b in zip(p, q, strict=True)), v * w)
+            for p, v in zip(offsets, values, strict=True)
+            for q, w in zip(other.offsets, other.weights, strict=True)
+        ]
+        offsets, values = tuple(p for p, _ in pairs), tuple(v for _, v in pairs)
+    return Stencil(offsets, values)

@@ -1,0 +1,153 @@
+"""Who owns which cells: processes x devices x tiles, as pure arithmetic (no MPI, no jax).
+
+A grid is cut into a Cartesian array of blocks, one per process; a process's block into a Cartesian array of device
+blocks; a device's block into tiles. All splits are balanced: sizes along an axis differ by at most one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+Range = tuple[int, int]
+
+
+def split(cells: int, parts: int, index: int) -> Range:
+    """Half-open range of part ``index`` when ``cells`` cells are dealt to ``parts`` parts as evenly as possible."""
+    size, extra = divmod(cells, parts)
+    start = index * size + min(index, extra)
+    return start, start + size + (index < extra)
+
+
+def factorizations(number: int, axes: int) -> Iterator[tuple[int, ...]]:
+    """Every way to write ``number`` as an ordered product of ``axes`` positive integers."""
+    if axes == 1:
+        yield (number,)
+        return
+    for first in range(1, number + 1):
+        if number % first == 0:
+            for rest in factorizations(number // first, axes - 1):
+                yield first, *rest
+
+
+def halo_surface(shape: Sequence[int], parts: Sequence[int], periodic: Sequence[bool]) -> int:
+    """Cells that lie on the cuts of ``shape`` into ``parts``, summed over all cuts (a periodic axis is also cut once
+    where it wraps around)."""
+    total = math.prod(shape)
+    cuts = [p if p > 1 and wraps else p - 1 for p, wraps in zip(parts, periodic, strict=True)]
+    return sum(cut * (total // n) for cut, n in zip(cuts, shape, strict=True))
+
+
+def best_parts(
+    number: int, shape: Sequence[int], periodic: Sequence[bool], narrowest: Sequence[int]
+) -> tuple[int, ...] | None:
+    """The factorization of ``number`` with the least halo surface whose blocks are at least ``narrowest`` cells wide on
+    every axis that is cut; None where there is none. Among equals the first axes are cut (contiguous slabs)."""
+    fitting = [
+        parts
+        for parts in factorizations(number, len(shape))
+        if all(p == 1 or n // p >= max(w, 1) for p, n, w in zip(parts, shape, narrowest, strict=True))
+    ]
+    if not fitting:
+        return None
+    return min(fitting, key=lambda parts: (halo_surface(shape, parts, periodic), [-p for p in parts]))
+
+
+def counts_that_work(
+    limit: int, shape: Sequence[int], periodic: Sequence[bool], narrowest: Sequence[int]
+) -> list[int]:
+    """The block counts from 1 to ``limit`` for which ``best_parts`` finds a decomposition."""
+    return [n for n in range(1, limit + 1) if best_parts(n, shape, periodic, narrowest) is not None]
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The decomposition of ``shape`` cells as process ``rank`` sees it; all tuples have one entry per axis.
+
+    ``processes``, ``devices`` (of one process) and ``tiles`` (of one device) are counts of blocks. Ranks and devices are
+    numbered in C order (the last axis varies fastest).
+    """
+
+    shape: tuple[int, ...]
+    periodic: tuple[bool, ...]
+    processes: tuple[int, ...]
+    devices: tuple[int, ...]
+    tiles: tuple[int, ...]
+    rank: int = 0
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of processes."""
+        return math.prod(self.processes)
+
+    @property
+    def device_count(self) -> int:
+        """Devices of one process."""
+        return math.prod(self.devices)
+
+    def place(self, rank: int | None = None) -> tuple[int, ...]:
+        """Cartesian position of a process's block."""
+        return unravel(self.rank if rank is None else rank, self.processes)
+
+    def block(self, rank: int | None = None) -> tuple[Range, ...]:
+        """Global index range per axis that a process owns."""
+        return tuple(map(split, self.shape, self.processes, self.place(rank)))
+
+    def device_block(self, device: int, rank: int | None = None) -> tuple[Range, ...]:
+        """Global index range per axis that one device of a process owns."""
+        places = unravel(device, self.devices)
+        ranges = []
+        for (start, stop), parts, place in zip(self.block(rank), self.devices, places, strict=True):
+            lower, upper = split(stop - start, parts, place)
+            ranges.append((start + lower, start + upper))
+        return tuple(ranges)
+
+    def capacity(self) -> tuple[int, ...]:
+        """Cells per axis of this process's largest device block: the shape that every device's array has."""
+        return tuple(-(-(stop - start) // parts) for (start, stop), parts in zip(self.block(), self.devices, strict=True))
+
+    def narrowest(self) -> tuple[int, ...]:
+        """Cells per axis of the thinnest device block of the whole grid."""
+        return tuple(n // p // d for n, p, d in zip(self.shape, self.processes, self.devices, strict=True))
+
+    def is_split(self, axis: int) -> bool:
+        """Whether the axis is cut, between processes or between devices."""
+        return self.processes[axis] * self.devices[axis] > 1
+
+    def neighbour(self, axis: int, direction: int) -> int | None:
+        """Rank of the next process along ``axis`` in ``direction`` (-1, +1); None beyond a physical boundary."""
+        place = list(self.place())
+        place[axis] += direction
+        if not 0 <= place[axis] < self.processes[axis]:
+            if not self.periodic[axis]:
+                return None
+            place[axis] %= self.processes[axis]
+        return ravel(place, self.processes)
+
+
+def unravel(index: int, shape: Sequence[int]) -> tuple[int, ...]:
+    """Cartesian position of ``index`` in C order."""
+    position = []
+    for n in reversed(shape):
+        index, place = divmod(index, n)
+        position.append(place)
+    return tuple(reversed(position))
+
+
+def ravel(position: Sequence[int], shape: Sequence[int]) -> int:
+    """Index in C order of a Cartesian position."""
+    index = 0
+    for place, n in zip(position, shape, strict=True):
+        index = index * n + place
+    return index
+
+
+def positions(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """All Cartesian positions in C order."""
+    return itertools.product(*map(range, shape))

@@ -1,0 +1,218 @@
+"""Figures of a selection and of the diagnostics: matplotlib objects, without pyplot's global state and without files.
+
+Sizes are laid out in inches by hand, so that an image with equal aspect, its colour bar and its title fit tightly for
+any shape of domain, and every frame of a movie has the same size.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.mathtext import MathTextParser
+from numpy.typing import NDArray
+
+from postprocess.reader import FileView, RequestProblem
+from postprocess.selection import Selection
+
+STYLE: Any = {
+    "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": 10, "mathtext.fontset": "dejavusans",
+    "axes.labelsize": 10.5, "axes.linewidth": 0.7, "axes.edgecolor": "0.25", "axes.labelcolor": "0.1",
+    "xtick.direction": "out", "ytick.direction": "out", "xtick.color": "0.25", "ytick.color": "0.25",
+    "xtick.labelcolor": "0.1", "ytick.labelcolor": "0.1", "xtick.major.width": 0.7, "ytick.major.width": 0.7,
+    "grid.color": "0.9", "grid.linewidth": 0.7, "axes.axisbelow": True, "lines.linewidth": 1.7,
+    "axes.formatter.limits": (-4, 5), "axes.formatter.use_mathtext": True, "figure.facecolor": "white",
+}  # fmt: skip
+LINE = "#1f5fa8"
+SEQUENTIAL, DIVERGING = "viridis", "RdBu_r"  # RdBu_r is white at zero, which a reader takes for rest
+LARGEST = 5.2, 4.9  # inches, width and height, of an image or of a line plot's axes
+WIDEST = 10.0  # images longer than this to one side are stretched
+
+Limits = tuple[float, float]
+Draw = Callable[[NDArray[np.floating], float], None]
+
+
+def value_limits(values: NDArray[np.floating]) -> Limits:
+    """Least and greatest finite value; (nan, nan) where nothing is finite."""
+    finite = values[np.isfinite(values)]
+    return (float(finite.min()), float(finite.max())) if finite.size else (np.nan, np.nan)
+
+
+def colour_scale(limits: Limits, dtype: np.dtype) -> tuple[str, float, float]:
+    """Colour map and its two ends for values within `limits`.
+
+    Diverging and symmetric where the values change sign about zero, both sides of like size (at least 1 to 10);
+    sequential otherwise. Values constant to rounding get ends 1 % apart, so that rounding errors are not painted.
+    """
+    low, high = limits
+    if not (np.isfinite(low) and np.isfinite(high)):
+        return SEQUENTIAL, 0.0, 1.0
+    largest = max(abs(low), abs(high))
+    if high - low <= 16 * np.finfo(dtype).eps * largest:
+        half = 0.005 * largest or 0.5
+        return SEQUENTIAL, low - half, high + half
+    if low < 0 < high and min(-low, high) >= 0.1 * largest:
+        return DIVERGING, -largest, largest
+    return SEQUENTIAL, low, high
+
+
+def field_figure(selection: Selection, limits: Limits | None = None) -> Figure:
+    """A figure of the selection: a line for one dimension, an image for two, x along the horizontal axis."""
+    values = selection.values()
+    figure, draw = field_canvas(selection, limits or value_limits(values))
+    draw(values, selection.time)
+    return figure
+
+
+def field_canvas(selection: Selection, limits: Limits) -> tuple[Figure, Draw]:
+    """An empty figure for the selection and `draw(values, time)`, which fills it in, as often as wanted.
+
+    limits: range of the values to be drawn, which fixes the colours (or the vertical axis) for all of them.
+    """
+    return (_line if len(selection.dims) == 1 else _image)(selection, limits)
+
+
+def _line(selection: Selection, limits: Limits) -> tuple[Figure, Draw]:
+    (dim,) = selection.dims
+    width, height = LARGEST[0] + 0.6, 3.3
+    figure, axes = _figure(width, height, right=0.35)
+    (line,) = axes.plot([], [], color=LINE, solid_joinstyle="round")
+    axes.set_xlim(selection.bounds(dim))
+    _, low, high = colour_scale(limits, selection.field.dtype)
+    low, high = (limits if low == -high and np.isfinite(limits[0]) else (low, high))
+    axes.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+    axes.set_xlabel(_axis_label(dim))
+    axes.set_ylabel(_field_label(selection))
+    _open_frame(axes)
+    heading = _heading(axes, selection, width)
+
+    def draw(values: NDArray[np.floating], time: float) -> None:
+        line.set_data(selection.coordinates(dim), values)
+        heading(values, time)
+
+    return figure, draw
+
+
+def _image(selection: Selection, limits: Limits) -> tuple[Figure, Draw]:
+    horizontal, vertical = selection.dims
+    (left, right), (bottom, top) = selection.bounds(horizontal), selection.bounds(vertical)
+    ratio = min(max((right - left) / (top - bottom), 1 / WIDEST), WIDEST)
+    width = min(LARGEST[0], LARGEST[1] * ratio)
+    height = width / ratio
+    flat = height < 2.2  # too low for a colour bar's label at its side: the bar lies below
+    figure, axes = _figure(width, height, right=0.35 if flat else 1.15, bottom=1.35 if flat else 0.6)
+    name, low, high = colour_scale(limits, selection.field.dtype)
+    image = axes.imshow(
+        [[np.nan]], origin="lower", extent=(left, right, bottom, top), aspect="auto", cmap=name, vmin=low, vmax=high
+    )
+    image.set_cmap(image.get_cmap().with_extremes(bad="0.6"))
+    bar_box = (0.0, -0.78 / height, 1.0, 0.15 / height) if flat else (1 + 0.14 / width, 0.0, 0.16 / width, 1.0)
+    direction = "horizontal" if flat else "vertical"
+    bar = figure.colorbar(image, cax=axes.inset_axes(bar_box), orientation=direction, label=_field_label(selection))
+    bar.outline.set_linewidth(0.5)  # type: ignore[operator]
+    axes.set_xlabel(_axis_label(horizontal))
+    axes.set_ylabel(_axis_label(vertical))
+    axes.locator_params(axis="x", nbins=max(2, min(6, int(width / 0.8))))
+    axes.locator_params(axis="y", nbins=max(2, min(6, int(height / 0.6))))
+    heading = _heading(axes, selection, width)
+
+    def draw(values: NDArray[np.floating], time: float) -> None:
+        image.set_data(values.T)
+        heading(values, time)
+
+    return figure, draw
+
+
+def _figure(width: float, height: float, right: float, bottom: float = 0.6) -> tuple[Figure, Axes]:
+    """A figure around one pair of axes of this size in inches, with room for labels and the heading."""
+    left, top = 0.95, 0.75
+    size = left + width + right, bottom + height + top
+    figure = Figure(figsize=size)
+    FigureCanvasAgg(figure)
+    return figure, figure.add_axes((left / size[0], bottom / size[1], width / size[0], height / size[1]))
+
+
+def _heading(axes: Axes, selection: Selection, width: float) -> Draw:
+    """Above the axes: the run's title, and under it time and place; what is returned sets the time."""
+    letters = max(24, int((width + 0.9) * 8.5))
+    title = textwrap.shorten(selection.view.title, letters, placeholder=" ...")
+    text: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "baseline", "annotation_clip": False}
+    axes.annotate(_math(title), (0, 1), (0, 24), fontsize=11.5, color="0.1", **text)
+    below = axes.annotate("", (0, 1), (0, 8), fontsize=10, color="0.35", **text)
+
+    def update(values: NDArray[np.floating], time: float) -> None:
+        lost = int(np.count_nonzero(~np.isfinite(values)))
+        parts = [f"t = {time:.6g}", selection.place(), f"{lost} values not finite" if lost else ""]
+        below.set_text(",  ".join(part for part in parts if part))
+
+    return update
+
+
+def diagnostics_figure(view: FileView) -> Figure:
+    """Time series of all diagnostics, a panel each. Raises RequestProblem where the file holds none."""
+    names = [name for name in view.diagnostics if name not in ("time", "step")]
+    if not names or len(view.diagnostics["time"]) == 0:
+        raise RequestProblem(f"{view.path} holds no diagnostics: add a [diagnostics] table to the input and run it.")
+    columns = 1 if len(names) <= 3 else 2
+    rows = -(-len(names) // columns)
+    figure = Figure(figsize=(6.6 if columns == 1 else 9.6, 0.9 + 1.9 * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(rows, columns, sharex=True, squeeze=False).T.ravel()
+    figure.suptitle(_math(textwrap.shorten(view.title, 70, placeholder=" ...")), x=0.02, ha="left", fontsize=11.5)
+    time = view.diagnostics["time"]
+    for axes, name in zip(grid, names, strict=False):
+        _series(axes, time, np.asarray(view.diagnostics[name], np.float64), name)
+    for axes in grid[len(names):]:
+        axes.remove()
+    for column in range(columns):
+        grid[min((column + 1) * rows, len(names)) - 1].set_xlabel("t")
+        grid[min((column + 1) * rows, len(names)) - 1].tick_params(labelbottom=True)
+    return figure
+
+
+def _series(axes: Axes, time: NDArray[np.float64], values: NDArray[np.float64], name: str) -> None:
+    """One diagnostic: its change from the start where it hardly changes, logarithmic where it spans decades."""
+    low, high = value_limits(values)
+    label = name
+    if np.isfinite(low) and np.isfinite(values[0]) and 0 < high - low < 1e-3 * max(abs(low), abs(high)):
+        label = f"{name} − {values[0]:.7g}"
+        values = values - values[0]
+    elif low > 0 and high > 1e3 * low:
+        axes.set_yscale("log")
+    axes.plot(time, values, color=LINE, marker="o" if len(time) < 3 else None, markersize=4)
+    if low == high:
+        axes.set_ylim(low - (0.01 * abs(low) or 1), high + (0.01 * abs(high) or 1))
+    if len(time) > 1:
+        axes.set_xlim(time[0], time[-1])
+    axes.set_title(_math(label), loc="left", fontsize=10, color="0.1")
+    _open_frame(axes)
+
+
+def _open_frame(axes: Axes) -> None:
+    axes.grid(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _axis_label(dim: str) -> str:
+    return dim.removesuffix("_face")
+
+
+def _field_label(selection: Selection) -> str:
+    """`long_name [units]`, without the units of a dimensionless field."""
+    field = selection.field
+    return _math(field.long_name if field.units in ("", "1") else f"{field.long_name} [{field.units}]")
+
+
+def _math(text: str) -> str:
+    """A user's text for matplotlib: `$...$` that is no valid mathematics is shown as it stands."""
+    try:
+        MathTextParser("path").parse(text)
+    except ValueError:
+        return text.replace("$", r"\$")
+    return text

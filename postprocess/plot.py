@@ -1,0 +1,185 @@
+"""Pictures and movies of an output or checkpoint file; also a script: `python -m postprocess.plot FILE.h5 --help`."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import click
+import numpy as np
+from matplotlib import animation, rc_context
+from matplotlib.figure import Figure
+from tqdm import tqdm
+
+from postprocess.figures import STYLE, Limits, diagnostics_figure, field_canvas, field_figure, value_limits
+from postprocess.options import plot_options
+from postprocess.reader import FileProblem, RequestProblem, read_view
+from postprocess.selection import Selection, select
+
+DPI = 200
+MOVIE_DPI = 120
+MOVIES = (".mp4", ".gif")
+SECONDS = 12.0  # a movie lasts about this long, within 5 to 25 frames per second
+
+
+class WriteProblem(Exception):
+    """The picture could not be written; the message is one sentence for the user."""
+
+
+@rc_context(STYLE)
+def plot_field(
+    path: str | Path,
+    field: str | None = None,
+    time: float | None = None,
+    slices: Mapping[str, float] | None = None,
+    output: str | Path | None = None,
+) -> Path:
+    """Write a picture of one field at one time and return its path, by default `STEM.FIELD.png` beside the file.
+
+    field: by default the file's first. time: the nearest snapshot is shown, by default the last. slices: axis to the
+    place where it is cut, such as {"z": 0.5}; a 3-D field without slices is cut in the middle of z. One remaining
+    axis gives a line, two an image. The suffix of `output` chooses the format (png, pdf, svg ...).
+    Raises FileProblem, RequestProblem or WriteProblem with one sentence for the user.
+    """
+    selection = select(read_view(path), field, time, slices)
+    return _save(field_figure(selection), output or _beside(path, f"{selection.field.name}.png"))
+
+
+@rc_context(STYLE)
+def plot_diagnostics(path: str | Path, output: str | Path | None = None) -> Path:
+    """Write the time series of all diagnostics in panels and return the path, by default `STEM.diagnostics.png`.
+
+    Raises as `plot_field` does.
+    """
+    return _save(diagnostics_figure(read_view(path)), output or _beside(path, "diagnostics.png"))
+
+
+@rc_context(STYLE)
+def plot_movie(
+    path: str | Path,
+    field: str | None = None,
+    slices: Mapping[str, float] | None = None,
+    output: str | Path | None = None,
+) -> Path:
+    """Animate all snapshots of a field, colours fixed over the movie, and return the path, by default `STEM.FIELD.mp4`.
+
+    mp4 needs ffmpeg; without it the default is a GIF. One frame is in memory at a time; each is read twice, once for
+    the limits. Raises as `plot_field` does.
+    """
+    selection = select(read_view(path), field, None, slices)
+    has_ffmpeg = shutil.which("ffmpeg") is not None
+    target = Path(output or _beside(path, selection.field.name + (".mp4" if has_ffmpeg else ".gif")))
+    if target.suffix.lower() not in MOVIES:
+        raise RequestProblem(f"A movie is written as .mp4 or .gif, not as '{target.name}'.")
+    if target.suffix.lower() == ".mp4" and not has_ffmpeg:
+        raise WriteProblem("An mp4 needs the program ffmpeg, which is not in PATH: install it, or write a .gif.")
+    frames = range(len(selection.view.times))
+    figure, draw = field_canvas(selection, movie_limits(selection))
+    rate = min(25.0, max(5.0, len(frames) / SECONDS))
+    _make_folder(target)
+    try:
+        writer = _movie_writer(target, rate)
+        with writer.saving(figure, str(target), MOVIE_DPI):
+            for frame in tqdm(frames, desc="movie", unit="frame", disable=None):
+                draw(selection.values(frame), float(selection.view.times[frame]))
+                writer.grab_frame()
+    except OSError as error:
+        raise WriteProblem(f"{target} could not be written: {error.strerror or error}.") from error
+    return target
+
+
+def movie_limits(selection: Selection) -> Limits:
+    """Least and greatest finite value of what is shown, over all snapshots."""
+    frames = range(len(selection.view.times))
+    limits = np.array([value_limits(selection.values(frame)) for frame in tqdm(frames, desc="limits", disable=None)])
+    return value_limits(limits)
+
+
+def render(
+    path: Path,
+    field: str | None = None,
+    time: float | None = None,
+    slices: Sequence[str] = (),
+    output: Path | None = None,
+    movie: bool = False,
+    diagnostics: bool = False,
+) -> Path:
+    """What the command line asks for, `slices` as 'z=0.5'. Raises as `plot_field` does."""
+    if diagnostics:
+        if movie or field is not None or time is not None or slices:
+            raise RequestProblem("--diagnostics plots time series: leave out --movie, --field, --time and --slice.")
+        return plot_diagnostics(path, output)
+    if movie:
+        if time is not None:
+            raise RequestProblem("--movie shows all times: it does not go with --time.")
+        return plot_movie(path, field, parse_slices(slices), output)
+    return plot_field(path, field, time, parse_slices(slices), output)
+
+
+def parse_slices(texts: Sequence[str]) -> dict[str, float]:
+    """'z=0.5' and the like as {axis: place}. Raises RequestProblem for anything else, and for an axis given twice."""
+    slices: dict[str, float] = {}
+    for text in texts:
+        axis, _, place = (part.strip() for part in text.partition("="))
+        try:
+            value = float(place)
+        except ValueError:
+            raise RequestProblem(f"A slice is an axis and a place, such as z=0.5, not '{text}'.") from None
+        if axis in slices:
+            raise RequestProblem(f"The axis '{axis}' is sliced twice: give each axis once.")
+        slices[axis] = value
+    return slices
+
+
+def _beside(path: str | Path, ending: str) -> Path:
+    return Path(path).with_name(f"{Path(path).stem}.{ending}")
+
+
+def _make_folder(target: Path) -> None:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WriteProblem(f"The folder {target.parent} could not be made: {error.strerror}.") from error
+
+
+def _save(figure: Figure, output: str | Path) -> Path:
+    target = Path(output)
+    if not target.suffix:
+        target = target.with_name(target.name + ".png")
+    kinds = figure.canvas.get_supported_filetypes()
+    if target.suffix[1:].lower() not in kinds:
+        known = ", ".join(f".{kind}" for kind in sorted(kinds))
+        raise RequestProblem(f"A picture cannot be written as '{target.name}': use one of {known}.")
+    _make_folder(target)
+    try:
+        figure.savefig(target, dpi=DPI, bbox_inches="tight", pad_inches=0.12)
+    except OSError as error:
+        raise WriteProblem(f"{target} could not be written: {error.strerror or error}.") from error
+    return target
+
+
+def _movie_writer(target: Path, rate: float) -> animation.AbstractMovieWriter:
+    if target.suffix.lower() == ".gif":
+        return animation.PillowWriter(fps=rate)  # type: ignore[arg-type]
+    even = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2:color=white", "-pix_fmt", "yuv420p", "-crf", "18"]
+    return animation.FFMpegWriter(fps=rate, codec="libx264", extra_args=even)  # type: ignore[arg-type]
+
+
+@click.command()
+@plot_options
+def main(
+    file: Path, field: str | None, time: float | None, slices: Sequence[str], output: Path | None, movie: bool,
+    diagnostics: bool,
+) -> None:  # fmt: skip
+    """Plot a field or the diagnostics of FILE, an output or checkpoint file."""
+    try:
+        click.echo(render(file, field, time, slices, output, movie, diagnostics))
+    except (FileProblem, RequestProblem, WriteProblem) as problem:
+        click.echo(str(problem), err=True)
+        sys.exit(4 if isinstance(problem, WriteProblem) else 2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,259 @@
+"""A read-only view of an output or checkpoint file, also of one that is still being written or whose run died.
+
+A snapshot counts once its entry of `/time` stands: the writer extends and flushes the fields first and `/time` last,
+so field datasets may be one snapshot longer than `/time`, and that one is ignored.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+AXES = ("x", "y", "z")
+_COORDINATES = (*AXES, *(f"{axis}_face" for axis in AXES))
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+
+
+class FileProblem(Exception):
+    """The file cannot be read, or does not hold what is needed; the message is one sentence for the user."""
+
+
+class RequestProblem(Exception):
+    """What was asked for does not fit the file (a field, a slice, a name); the message is one sentence for the user."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field without its values: `dims` and `shape` are spatial, one entry per grid axis (`x`, or `x_face` ...)."""
+
+    name: str
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    units: str
+    long_name: str
+
+
+@dataclass(frozen=True)
+class FileView:
+    """What a file holds, fields' values apart, which `read` fetches piece by piece.
+
+    kind: "output" or "checkpoint" (one snapshot). coordinates: dimension name -> (n,) float64, in order x, y, z.
+    times: (n,) float64 and steps: (n,) int64 of the n committed snapshots. attributes: those of the file's root.
+    diagnostics: name -> (m,) series, `time` and `step` among them. problems: sentences on what is not sound.
+    """
+
+    path: Path
+    kind: str
+    coordinates: Mapping[str, NDArray[np.float64]]
+    fields: Mapping[str, Field]
+    times: NDArray[np.float64]
+    steps: NDArray[np.int64]
+    attributes: Mapping[str, Any]
+    diagnostics: Mapping[str, NDArray[Any]]
+    problems: tuple[str, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether the run that wrote the file finished (a checkpoint: whether it was written whole)."""
+        return int(self.attributes.get("complete", 0)) == 1
+
+    @property
+    def title(self) -> str:
+        """The run's title, or the file's name where it has none."""
+        return str(self.attributes.get("title", "")).strip() or self.path.stem
+
+    def field(self, name: str | None = None) -> Field:
+        """The field of that name, by default the file's first. Raises RequestProblem, with the nearest name."""
+        if not self.fields:
+            raise FileProblem(f"{self.path} holds no fields.")
+        if name is None:
+            return next(iter(self.fields.values()))
+        if name in self.fields:
+            return self.fields[name]
+        if name in self.diagnostics:
+            raise RequestProblem(f"'{name}' is a diagnostic of {self.path}, not a field: plot it with --diagnostics.")
+        near = difflib.get_close_matches(name, self.fields, n=1)
+        hint = f" Did you mean '{near[0]}'?" if near else ""
+        raise RequestProblem(f"{self.path} has no field '{name}', only {', '.join(self.fields)}.{hint}")
+
+    def read(
+        self, name: str, snapshot: int = -1, fixed: Mapping[str, int | slice] | None = None
+    ) -> NDArray[np.floating]:
+        """Values of a field at one snapshot, in the file's precision; only what is asked for leaves the disk.
+
+        `fixed` maps dimensions to an index, which drops the dimension, or to a slice; the others are whole, in the
+        file's order (x, y, z). Raises FileProblem where there is no snapshot or the file cannot be read.
+        """
+        field, fixed = self.field(name), fixed or {}
+        if len(self.times) == 0:
+            raise FileProblem(f"{self.path} holds no finished snapshot yet: wait for the run, or start it again.")
+        index: tuple[int | slice, ...] = tuple(fixed.get(dim, slice(None)) for dim in field.dims)
+        if self.kind == "output":
+            index = (range(len(self.times))[snapshot], *index)
+        with opened(self.path) as file:
+            return np.asarray(file[name][index])
+
+
+def read_view(path: str | Path) -> FileView:
+    """View the file at `path`. Raises FileProblem for what is no readable output or checkpoint file."""
+    path = Path(path)
+    with opened(path) as file:
+        attributes = {key: _plain(value) for key, value in file.attrs.items()}
+        kind = str(attributes.get("kind", "output" if "time" in file else ""))
+        if kind not in ("output", "checkpoint"):
+            raise FileProblem(
+                f"{path} is an HDF5 file, but not one that hpcstencil wrote: it has neither an attribute 'kind' of "
+                "'output' or 'checkpoint' nor a dataset '/time'."
+            )
+        if "member" in file:
+            raise FileProblem(f"{path} holds an ensemble, and viewing ensembles is not available yet.")
+        coordinates = _coordinates(file)
+        fields = _fields(file, kind, sum(axis in coordinates for axis in AXES))
+        times, steps, problems = _snapshots(file, kind, attributes, tuple(fields))
+        return FileView(path, kind, coordinates, fields, times, steps, attributes, _diagnostics(file), problems)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[h5py.File]:
+    """The HDF5 file, open for reading without a lock, so that a run may go on writing it.
+
+    Raises FileProblem with one sentence where it cannot be opened, and where reading in the `with` block fails.
+    """
+    _require_hdf5(path)
+    try:
+        file = _open_without_lock(path)
+    except OSError as error:
+        raise FileProblem(_why_unopened(path, error)) from error
+    with file:
+        try:
+            yield file
+        except (OSError, KeyError, RuntimeError, ValueError) as error:
+            raise FileProblem(
+                f"{path} is damaged, or was changed while it was read ({_first_line(error)}): try again if a run is "
+                f"writing it, else {_remedy(path)}."
+            ) from error
+
+
+def _open_without_lock(path: Path) -> h5py.File:
+    try:
+        return h5py.File(path, "r", locking=False)
+    except ValueError:  # this HDF5 library is too old to be told about locks
+        return h5py.File(path, "r")
+
+
+def _require_hdf5(path: Path) -> None:
+    """Raise FileProblem for what is plainly no HDF5 file, before the library meets it."""
+    if not path.exists():
+        raise FileProblem(f"{path} does not exist: expected an output or checkpoint file (.h5) of hpcstencil.")
+    if path.is_dir():
+        raise FileProblem(f"{path} is a directory: expected an output or checkpoint file (.h5) of hpcstencil.")
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(SIGNATURE))
+    except OSError as error:
+        raise FileProblem(f"{path} cannot be read: {error.strerror}.") from error
+    if head == SIGNATURE:
+        return
+    if not head.strip(b"\0"):
+        raise FileProblem(f"{path} is empty: its writer died before the first flush; {_remedy(path)}.")
+    hints = {
+        ".toml": "it looks like an input file, for `hpcstencil run` or `check`",
+        ".xdmf": f"give the {path.stem}.h5 that it describes",
+    }
+    hint = hints.get(path.suffix.lower(), "give an output or checkpoint file (.h5) of hpcstencil")
+    raise FileProblem(f"{path} is not an HDF5 file: {hint}.")
+
+
+def _why_unopened(path: Path, error: OSError) -> str:
+    text = str(error)
+    if "truncated" in text:
+        return f"{path} is torn: it is shorter than its own header says, as its writer died; {_remedy(path)}."
+    if "h5clear" in text or "consistency flags" in text:
+        return f"{path} was not closed by its writer: if no run is writing it, `h5clear -s {path}` makes it readable."
+    return f"{path} cannot be opened as HDF5 ({_first_line(error)}): {_remedy(path)}."
+
+
+def _remedy(path: Path) -> str:
+    """What to do about a lost file: the newest checkpoint beside it, where there is one, else run again."""
+    if ".checkpoint." not in path.name:
+        checkpoints = sorted(path.parent.glob(f"{path.stem}.checkpoint.*.h5"))
+        if checkpoints:
+            return f"go on from {checkpoints[-1]} with `hpcstencil run INPUT.toml --restart` and that file"
+        return "run its input again"
+    return "use an older checkpoint, or run its input again"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip("'\"").splitlines() or [type(error).__name__])[0]
+
+
+def _plain(value: Any) -> Any:
+    """An attribute as a Python object."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _coordinates(file: h5py.File) -> dict[str, NDArray[np.float64]]:
+    return {name: file[name][...].astype(np.float64) for name in _COORDINATES if name in file}
+
+
+def _fields(file: h5py.File, kind: str, axes: int) -> dict[str, Field]:
+    """Every floating-point root dataset of the grid's dimension that is no dimension scale."""
+    leading = 1 if kind == "output" else 0
+    fields = {}
+    for name, data in file.items():
+        known = name in ("time", "step", *_COORDINATES)
+        if known or not isinstance(data, h5py.Dataset) or data.dtype.kind != "f" or data.ndim != axes + leading:
+            continue
+        dims = tuple(_dimension(data, leading + axis, AXES[axis]) for axis in range(axes))
+        units, long_name = (str(_plain(data.attrs.get(key, default))) for key, default in
+                            (("units", "1"), ("long_name", name)))
+        fields[name] = Field(name, dims, data.shape[leading:], data.dtype, units, long_name)
+    return fields
+
+
+def _dimension(data: h5py.Dataset, axis: int, default: str) -> str:
+    """The name of the dimension scale attached to an axis."""
+    scales = data.dims[axis]
+    return scales[0].name.rpartition("/")[2] if len(scales) else default
+
+
+def _snapshots(
+    file: h5py.File, kind: str, attributes: Mapping[str, Any], fields: tuple[str, ...]
+) -> tuple[NDArray[np.float64], NDArray[np.int64], tuple[str, ...]]:
+    """Times and steps of the committed snapshots, and sentences on what does not fit together."""
+    if kind == "checkpoint":
+        missing = [key for key in ("time", "step") if key not in attributes]
+        problems = tuple(f"The attribute '{key}' is missing." for key in missing)
+        time, step = float(attributes.get("time", np.nan)), int(attributes.get("step", -1))
+        return np.array([time]), np.array([step], np.int64), problems
+    n = len(file["time"])
+    found = []
+    for name in ("step", *fields):
+        if len(file[name]) < n:
+            found.append(f"/{name} has {len(file[name])} snapshots where /time has {n}.")
+    n = min([n, *(len(file[name]) for name in ("step", *fields))])
+    times, steps = file["time"][:n].astype(np.float64), file["step"][:n].astype(np.int64)
+    if not np.all(np.diff(times) > 0):
+        found.append("The times of the snapshots do not increase.")
+    return times, steps, tuple(found)
+
+
+def _diagnostics(file: h5py.File) -> dict[str, NDArray[Any]]:
+    """The time series, cut to the length that all of them have."""
+    group = file.get("diagnostics")
+    if not isinstance(group, h5py.Group) or "time" not in group:
+        return {}
+    series = {name: data for name, data in group.items() if isinstance(data, h5py.Dataset) and data.ndim == 1}
+    m = min(len(data) for data in series.values())
+    return {name: data[:m] for name, data in series.items()}

@@ -1,0 +1,108 @@
+"""Which part of a file a plot shows: a field, a snapshot, and the dimensions held fixed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from postprocess.reader import Field, FileProblem, FileView, RequestProblem
+
+
+@dataclass(frozen=True)
+class Selection:
+    """One or two dimensions of a field at one snapshot; `fixed` maps each other dimension to its index."""
+
+    view: FileView
+    field: Field
+    snapshot: int
+    fixed: Mapping[str, int]
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """The dimensions shown, in the file's order: the first lies along the horizontal axis."""
+        return tuple(dim for dim in self.field.dims if dim not in self.fixed)
+
+    @property
+    def time(self) -> float:
+        """The snapshot's time."""
+        return float(self.view.times[self.snapshot])
+
+    def coordinates(self, dim: str) -> NDArray[np.float64]:
+        """The dimension's coordinates, (n,); indices where the file has none."""
+        found = self.view.coordinates.get(dim)
+        return np.arange(self.field.shape[self.field.dims.index(dim)], dtype=np.float64) if found is None else found
+
+    def bounds(self, dim: str) -> tuple[float, float]:
+        """Where the first cell begins and the last one ends."""
+        return cell_bounds(self.coordinates(dim))
+
+    def values(self, snapshot: int | None = None) -> NDArray[np.floating]:
+        """The values shown, shape as `dims`; of this selection's snapshot or of another one."""
+        return self.view.read(self.field.name, self.snapshot if snapshot is None else snapshot, self.fixed)
+
+    def place(self) -> str:
+        """The fixed coordinates in words, such as 'z = 0.5'; empty where nothing is fixed."""
+        return ", ".join(
+            f"{dim.removesuffix('_face')} = {self.coordinates(dim)[index]:.4g}" for dim, index in self.fixed.items()
+        )
+
+
+def select(
+    view: FileView, field: str | None = None, time: float | None = None, slices: Mapping[str, float] | None = None
+) -> Selection:
+    """The selection for a plot: the snapshot nearest to `time` (default: the last), cut at `slices` (axis -> place).
+
+    Where more than two dimensions would remain, the last ones are cut in the middle. Raises RequestProblem for a
+    field, an axis or a place that the file does not have, FileProblem where there is no snapshot.
+    """
+    found = view.field(field)
+    if len(view.times) == 0:
+        raise FileProblem(f"{view.path} holds no finished snapshot yet: wait for the run, or start it again.")
+    fixed = {}
+    for axis, place in (slices or {}).items():
+        dim = _dimension(found, axis)
+        fixed[dim] = _index(view, found, dim, axis, place)
+    free = [dim for dim in found.dims if dim not in fixed]
+    if not free:
+        raise RequestProblem(f"Slices of every axis ({', '.join(fixed)}) leave a single point: leave out at least one.")
+    for dim in free[2:]:
+        fixed[dim] = found.shape[found.dims.index(dim)] // 2
+    return Selection(view, found, _nearest_snapshot(view, time), fixed)
+
+
+def cell_bounds(centres: NDArray[np.float64]) -> tuple[float, float]:
+    """The outer faces of uniform cells with these centres, (n,); a single cell counts as 1 wide."""
+    half = 0.5 * (centres[-1] - centres[0]) / (len(centres) - 1) if len(centres) > 1 else 0.5
+    return float(centres[0] - half), float(centres[-1] + half)
+
+
+def _nearest_snapshot(view: FileView, time: float | None) -> int:
+    if time is None:
+        return len(view.times) - 1
+    if not math.isfinite(time):
+        raise RequestProblem(f"The time must be a finite number, not {time}.")
+    return int(np.argmin(np.abs(view.times - time)))
+
+
+def _dimension(field: Field, axis: str) -> str:
+    """The field's dimension along an axis: `x`, or `x_face` for a staggered field."""
+    for dim in field.dims:
+        if axis in (dim, dim.removesuffix("_face")):
+            return dim
+    axes = ", ".join(dim.removesuffix("_face") for dim in field.dims)
+    raise RequestProblem(f"'{field.name}' has no axis '{axis}' to slice, only {axes}: write for example z=0.5.")
+
+
+def _index(view: FileView, field: Field, dim: str, axis: str, place: float) -> int:
+    """The cell that holds `place`."""
+    centres = view.coordinates.get(dim)
+    if centres is None:
+        raise FileProblem(f"{view.path} has no coordinate dataset '/{dim}', which '{field.name}' needs for a slice.")
+    lower, upper = cell_bounds(centres)
+    if not lower <= place <= upper:
+        raise RequestProblem(f"The slice {axis}={place:g} lies outside of the domain, {lower:.6g} to {upper:.6g}.")
+    return int(np.argmin(np.abs(centres - place)))

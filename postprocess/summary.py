@@ -1,0 +1,177 @@
+"""What a file holds, in words; also a script: `python -m postprocess.summary FILE.h5`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from postprocess.reader import AXES, Field, FileProblem, FileView, read_view
+from postprocess.selection import cell_bounds
+
+CHUNK = 64 * 2**20  # bytes of a field read at a time
+WIDTH = 15
+
+
+def summarize(path: str | Path) -> str:
+    """Several lines on an output or checkpoint file: contents, range of the last snapshot, complete and sound or not.
+
+    Reads the last snapshot of every field, piece by piece. Raises FileProblem for what cannot be read.
+    """
+    view = read_view(path)
+    ranges = {name: last_range(view, name) for name in view.fields} if len(view.times) else {}
+    rows: list[tuple[str, str]] = [
+        ("file", f"{view.path} ({_size(view.path.stat().st_size)})"),
+        ("kind", view.kind),
+        ("title", str(view.attributes.get("title", ""))),
+        *_input_rows(view.attributes),
+        ("grid", _grid(view)),
+        *(("field" if i == 0 else "", _field(field, ranges)) for i, field in enumerate(view.fields.values())),
+        ("snapshots", _snapshots(view)),
+        ("diagnostics", _diagnostics(view)),
+        ("decomposition", _decomposition(view.attributes.get("decomposition"))),
+        ("versions", _versions(view.attributes)),
+        ("complete", _complete(view)),
+        ("sound", _sound(view, ranges)),
+    ]
+    return "\n".join(f"{name:<{WIDTH}}{text}" for name, text in rows if text)
+
+
+def last_range(view: FileView, name: str) -> tuple[float, float, int]:
+    """Least and greatest finite value of a field's last snapshot, and how many values are not finite."""
+    low, high, lost = np.inf, -np.inf, 0
+    for piece in _pieces(view.fields[name]):
+        values = view.read(name, -1, piece)
+        finite = values[np.isfinite(values)]
+        lost += values.size - finite.size
+        if finite.size:
+            low, high = min(low, float(finite.min())), max(high, float(finite.max()))
+    return low, high, lost
+
+
+def _pieces(field: Field) -> Iterator[dict[str, int | slice]]:
+    """Slabs across the first axis of at most CHUNK bytes (or one layer)."""
+    layer = field.dtype.itemsize * int(np.prod(field.shape[1:]))
+    thickness = max(1, CHUNK // max(1, layer))
+    for start in range(0, field.shape[0], thickness):
+        yield {field.dims[0]: slice(start, min(start + thickness, field.shape[0]))}
+
+
+def _size(size: int) -> str:
+    value = float(size)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} TB"
+
+
+def _input_rows(attributes: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Equation and numerics from the input kept in the file; nothing where there is none."""
+    try:
+        tables = tomllib.loads(str(attributes.get("input", "")))
+    except tomllib.TOMLDecodeError:
+        return [("input", "the attribute 'input' is not valid TOML")]
+    rows = []
+    equation = tables.get("equation", {})
+    if "name" in equation:
+        plain = {key: value for key, value in equation.items() if key != "name" and not isinstance(value, dict)}
+        parameters = ", ".join(f"{key} = {value}" for key, value in plain.items())
+        rows.append(("equation", equation["name"] + (f" ({parameters})" if parameters else "")))
+    numerics = tables.get("numerics", {})
+    if numerics:
+        rows.append(("numerics", ", ".join(f"{key} {value}" for key, value in numerics.items())))
+    return rows
+
+
+def _grid(view: FileView) -> str:
+    axes = {axis: view.coordinates[axis] for axis in AXES if axis in view.coordinates}
+    shape = " x ".join(str(len(centres)) for centres in axes.values())
+    parts = []
+    for axis, centres in axes.items():
+        lower, upper = cell_bounds(centres)
+        parts.append(f"{axis} {lower:.6g} to {upper:.6g}, d{axis} {(upper - lower) / len(centres):.6g}")
+    return f"{shape} cells: {'; '.join(parts)}"
+
+
+def _field(field: Field, ranges: Mapping[str, tuple[float, float, int]]) -> str:
+    units = "" if field.units in ("", "1") else f" [{field.units}]"
+    name = field.name if field.long_name == field.name else f"{field.name} ({field.long_name})"
+    text = f"{name}{units}  {field.dtype.name}"
+    if field.name not in ranges:
+        return text
+    low, high, lost = ranges[field.name]
+    span = f"{low:.6g} to {high:.6g}" if low <= high else "no finite value"
+    return f"{text}  last: {span}" + (f", {lost} values NOT FINITE" if lost else ", all finite")
+
+
+def _snapshots(view: FileView) -> str:
+    if view.kind == "checkpoint":
+        return f"one state, t = {view.times[0]:.9g}, step {view.steps[0]}"
+    if len(view.times) == 0:
+        return "none finished"
+    first, last = (f"t = {view.times[i]:.9g} (step {view.steps[i]})" for i in (0, -1))
+    return f"{len(view.times)}: {first}" + (f" to {last}" if len(view.times) > 1 else "")
+
+
+def _diagnostics(view: FileView) -> str:
+    names = [name for name in view.diagnostics if name not in ("time", "step")]
+    return f"{', '.join(names)} ({len(view.diagnostics['time'])} values each)" if names else ""
+
+
+def _decomposition(value: Any) -> str:
+    """The JSON of what was chosen, in words."""
+    if value is None:
+        return ""
+    try:
+        chosen = json.loads(str(value))
+    except json.JSONDecodeError:
+        return str(value)
+    if not isinstance(chosen, dict):
+        return str(chosen)
+    return ", ".join(
+        f"{key} {' x '.join(map(str, item)) if isinstance(item, list) else item}" for key, item in chosen.items()
+    )
+
+
+def _versions(attributes: Mapping[str, Any]) -> str:
+    found = {key.removesuffix("_version"): value for key, value in attributes.items() if key.endswith("_version")}
+    return ", ".join(f"{name} {value}" for name, value in found.items())
+
+
+def _complete(view: FileView) -> str:
+    if view.complete:
+        return "yes"
+    if view.kind == "checkpoint":
+        return "no: its writing was not finished; use an older checkpoint"
+    return (
+        "no: the run is still going on or was stopped, and the snapshots above are good; "
+        "if it was stopped, continue with `hpcstencil run INPUT.toml --resume`"
+    )
+
+
+def _sound(view: FileView, ranges: Mapping[str, tuple[float, float, int]]) -> str:
+    problems = list(view.problems)
+    problems += [f"{name} has {lost} values that are not finite." for name, (_, _, lost) in ranges.items() if lost]
+    return "no: " + " ".join(problems) if problems else "yes"
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+def main(file: Path) -> None:
+    """Say what FILE, an output or checkpoint file, holds, and whether it is complete and sound."""
+    try:
+        click.echo(summarize(file))
+    except FileProblem as problem:
+        click.echo(str(problem), err=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""Tests on several processes fail together, and never hang.
+
+A test that fails on one rank leaves the others waiting in a collective, or ahead of it. After each `mpi` test the ranks
+therefore meet; if some do not come, the rank that waits says so and ends them all.
+"""
+
+import os
+import sys
+import time
+
+import pytest
+
+from hpcstencil.launch import bind_devices
+
+bind_devices(2)  # before any test imports jax: two host devices, XLA as `hpcstencil run` sets it up
+
+PATIENCE = 120.0  # seconds that a rank waits for the others after its test; XLA may compile on one rank only
+
+
+def _communicator(config: pytest.Config):
+    """A communicator of the tests' own if pytest runs on several MPI processes, else None."""
+    if not config.getoption("--with-mpi", default=False):
+        return None
+    from mpi4py import MPI
+
+    return MPI.COMM_WORLD.Dup() if MPI.COMM_WORLD.size > 1 else None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_COMMUNICATOR] = _communicator(config)
+
+
+_COMMUNICATOR: pytest.StashKey = pytest.StashKey()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
+    report = yield
+    comm = item.config.stash[_COMMUNICATOR]
+    if comm is None or item.get_closest_marker("mpi") is None or call.when != "call":
+        return report
+    meeting, start = comm.Ibarrier(), time.monotonic()
+    while not meeting.Test():
+        if time.monotonic() - start > PATIENCE:
+            print(f"rank {comm.rank}: {item.nodeid} {report.outcome} here, but other ranks are still in it.\n"
+                  f"{report.longreprtext}", file=sys.__stderr__, flush=True)
+            comm.Abort(1)
+            os._exit(1)
+        time.sleep(0.001)
+    return report

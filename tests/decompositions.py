@@ -1,0 +1,74 @@
+"""The table of the invariance tests: problems on awkward sizes, and ways to cut them."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+MIXED = {
+    "u": "dxy(u) + 0.1*laplacian(u**3 - u - 0.01*laplacian(u)) + 0.1*div_grad(1 + 0.5*sin(x), u)"
+    " + upwind(u, sin(t) + x, 0.3*u) + dx(x*x*cos(y)) + where(u > 0.5, exp(-u), tanh(u))",
+}
+WALLS = {
+    "x": {"lower": {"dirichlet": "0.3*cos(t)"}, "upper": {"neumann": "0.1*sin(t)"}},
+    "y": {"lower": {"neumann": 0.2}, "upper": {"dirichlet": "0.1 + 0.2*t"}},
+    "z": {"lower": {"dirichlet": 0.1}, "upper": {"neumann": "0.1*t"}},
+}
+ADVECTION = {"D": 0.3, "vx": 0.7, "vy": -0.4, "vz": 0.2}
+
+# name -> (equation table, shape, periodic axes)
+PROBLEMS: dict[str, tuple[dict[str, Any], tuple[int, ...], str]] = {
+    "heat-1d": ({"name": "heat", "D": 0.7}, (101,), "x"),
+    "heat-2d-walls": ({"name": "heat", "D": "1 + 0.5*sin(x)*cos(y)"}, (101, 67), ""),
+    "heat-3d": ({"name": "heat", "D": 0.7}, (37, 29, 23), "xz"),
+    "advection-1d": ({"name": "advection_diffusion", "D": 0.3, "vx": 0.7}, (83,), ""),
+    "advection-2d": ({"name": "advection_diffusion", "D": 0.3, "vx": 0.7, "vy": -0.4}, (61, 47), "y"),
+    "advection-3d": ({"name": "advection_diffusion", **ADVECTION}, (37, 29, 23), "xyz"),
+    "wave-1d": ({"name": "wave", "c": 0.8}, (97,), ""),
+    "wave-2d": ({"name": "wave", "c": "1 + 0.2*sin(y)"}, (101, 67), "xy"),
+    "wave-3d": ({"name": "wave", "c": 0.8}, (37, 29, 23), "y"),
+    "burgers-1d": ({"name": "burgers", "nu": 0.05}, (101,), "x"),
+    "burgers-2d": ({"name": "burgers", "nu": 0.05}, (61, 47), "x"),
+    "burgers-3d": ({"name": "burgers", "nu": 0.05}, (37, 29, 23), ""),
+    "gray-scott-1d": ({"name": "gray_scott", "D_u": 0.2, "D_v": 0.1}, (101,), ""),
+    "gray-scott-2d": ({"name": "gray_scott", "D_u": 0.2, "D_v": 0.1}, (101, 67), "xy"),
+    "gray-scott-3d": ({"name": "gray_scott", "D_u": 0.2, "D_v": 0.1}, (37, 29, 23), "z"),
+    "mixed-2d": ({"name": "custom", "rhs": MIXED}, (61, 47), ""),
+    "mixed-2d-periodic": ({"name": "custom", "rhs": MIXED}, (61, 47), "xy"),
+}
+# What CI runs: (problem, order, precision, integrator)
+SELECTED = [
+    ("heat-1d", 2, "float32", "euler"),
+    ("heat-3d", 4, "float32", "rk4"),
+    ("heat-2d-walls", 2, "float64", "euler"),
+    ("advection-2d", 6, "float32", "ssprk3"),
+    ("wave-2d", 2, "float32", "rk4"),
+    ("burgers-3d", 2, "float32", "euler"),
+    ("gray-scott-2d", 2, "float32", "rk4"),
+    ("mixed-2d", 4, "float64", "ssprk3"),
+    ("wave-1d", 8, "float64", "rk4"),
+]
+EVERYTHING = [
+    (name, order, precision, integrator)
+    for name, order, precision, integrator in itertools.product(
+        PROBLEMS, (2, 4, 8), ("float32", "float64"), ("euler", "ssprk3", "rk4")
+    )
+]
+
+
+def tables(name: str, order: int, precision: str, integrator: str, **decomposition: Any) -> dict[str, Any]:
+    """The input of a row, with the decomposition given."""
+    equation, shape, periodic = PROBLEMS[name]
+    axes = "xyz"[: len(shape)]
+    return {
+        "grid": {"shape": list(shape), "upper": [0.1 * n for n in shape]},
+        "equation": equation,
+        "boundary": {axis: "periodic" if axis in periodic else WALLS[axis] for axis in axes},
+        "numerics": {"order": order, "precision": precision, "integrator": integrator},
+        "decomposition": decomposition,
+    }
+
+
+def step_for(name: str) -> float:
+    """A step at which the problem stays finite at every order."""
+    return 2e-6 if name.startswith("mixed") else 5e-4

@@ -1,0 +1,100 @@
+"""The same bits for every decomposition: processes x devices x tiles x steps per exchange x kernels."""
+
+import numpy as np
+import pytest
+from decompositions import EVERYTHING, PROBLEMS, SELECTED, step_for, tables
+from support import problem_of, simulation_of, stepped
+
+from hpcstencil.errors import InputError
+from hpcstencil.parallel import connect
+
+pytestmark = pytest.mark.mpi
+STEPS = 5
+
+
+@pytest.fixture(scope="module")
+def communicator():
+    return connect()
+
+
+def ways(ndim, whole_table):
+    """(devices, tiles, steps per exchange, kernel) to compare with the one-process run."""
+    tilings = [[1] * ndim, [2] * ndim, [3] + [1] * (ndim - 1)]
+    if whole_table:
+        return [
+            (d, t, k, kernel) for d in (1, 2) for t in tilings for k in ("auto", 1, 2, 4) for kernel in ("shift", "conv")
+        ]
+    return [
+        (1, "auto", "auto", "shift"), (2, "auto", "auto", "shift"), (1, "auto", 2, "shift"), (2, tilings[1], 2, "shift"),
+        (2, tilings[2], 1, "conv"),
+    ]  # fmt: skip
+
+
+def compare(communicator, row, whole_table):
+    ndim = len(PROBLEMS[row[0]][1])
+    dt, references, compared = step_for(row[0]), {}, 0
+    for devices, tiles, every, kernel in ways(ndim, whole_table):
+        if kernel not in references:
+            alone = problem_of(**tables(*row))
+            references[kernel] = stepped(alone, simulation_of(alone, kernel=kernel), STEPS, dt)
+        problem = problem_of(**tables(*row, tiles=tiles, steps_per_exchange=every))
+        try:
+            simulation = simulation_of(problem, communicator, devices, kernel)
+        except InputError as refusal:
+            # Thin blocks: so many steps between exchanges, or so many blocks, do not fit.
+            assert every != "auto" or "counts that work" in str(refusal), refusal
+            continue
+        result = stepped(problem, simulation, STEPS, dt)
+        index = tuple(slice(*r) for r in simulation.ranges)
+        for name, block in result.items():
+            expected = references[kernel][name][index]
+            assert np.isfinite(expected).all()
+            different = np.count_nonzero(block.view(np.uint8) != np.ascontiguousarray(expected).view(np.uint8))
+            assert different == 0, (
+                f"{name}: {different} bytes differ, at most by {np.abs(block - expected).max()}; devices {devices}, "
+                f"tiles {tiles}, steps per exchange {every} ({simulation.plan.describe()}), kernel {kernel}"
+            )
+        compared += 1
+    assert compared >= 1
+
+
+@pytest.mark.parametrize("row", SELECTED, ids=lambda row: "-".join(map(str, row)))
+def test_every_decomposition_gives_the_same_bits(communicator, row):
+    compare(communicator, row, whole_table=False)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("row", EVERYTHING, ids=lambda row: "-".join(map(str, row)))
+def test_the_whole_table(communicator, row):
+    compare(communicator, row, whole_table=True)
+
+
+THIN = [
+    ("thin-1d", (13,), 8, "rk4"),
+    ("thin-2d", (9, 11), 4, "rk4"),
+]
+
+
+@pytest.mark.parametrize("name, shape, order, integrator", THIN, ids=lambda v: str(v))
+@pytest.mark.parametrize("walls", (False, True))
+@pytest.mark.parametrize("devices", (1, 2))
+def test_thin_blocks_exchange_for_every_stage(communicator, name, shape, order, integrator, walls, devices):
+    boundary = {"xyz"[a]: {"dirichlet": "0.1*t"} if walls else "periodic" for a in range(len(shape))}
+    given = {
+        "grid": {"shape": list(shape), "upper": [0.1 * n for n in shape]},
+        "equation": {"name": "heat", "D": 0.7},
+        "boundary": boundary,
+        "numerics": {"order": order, "precision": "float64", "integrator": integrator},
+    }
+    problem = problem_of(**given)
+    expected = stepped(problem, simulation_of(problem), STEPS, 5e-4)["u"]
+    try:
+        simulation = simulation_of(problem, communicator, devices)
+    except InputError as refusal:
+        assert communicator.size * devices > 2 and "counts that work" in str(refusal)
+        return
+    if communicator.size * devices > 1:
+        assert simulation.plan.every == 0
+    block = stepped(problem, simulation, STEPS, 5e-4)["u"]
+    assert np.array_equal(block, expected[tuple(slice(*r) for r in simulation.ranges)])

@@ -1,0 +1,71 @@
+"""Imports run one way: each module knows only those of earlier layers."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent / "hpcstencil"
+LAYERS = [
+    {"errors", "grid", "topology", "stencil", "expressions"},
+    {"parallel", "toml_text", "derivatives", "boundary", "noise", "pointwise", "integrators", "schedule", "signals",
+     "progress"},
+    {"schema", "parser", "radius", "files", "kernels", "halo", "host"},
+    {"conditions", "equations", "evaluate", "hyperslabs", "launch"},
+    {"config", "stability", "xdmf", "hdf5_layout", "hdf5_read", "blocks"},
+    {"hdf5", "checkpoint", "problem", "advance"},
+    {"decomposition", "calibration", "reductions"},
+    {"diagnostics", "simulation", "report"},
+    {"run", "benchmark"},
+    {"cli"},
+]  # fmt: skip
+HEAVY = {"jax", "mpi4jax", "mpi4py", "h5py", "matplotlib"}
+# What `hpcstencil check` loads: must not import jax or MPI at module level.
+LIGHT = set().union(*LAYERS[:2]) | {"schema", "parser", "config", "conditions", "radius", "host", "equations", "stability", "problem",
+                                    "decomposition", "calibration", "report", "cli"}  # fmt: skip
+
+
+def modules():
+    return sorted(p for p in ROOT.rglob("*.py") if p.name != "__main__.py")
+
+
+def unit(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imports(path: Path, everywhere: bool):
+    tree = ast.parse(path.read_text())
+    for part in ast.walk(tree) if everywhere else tree.body:
+        if isinstance(part, ast.ImportFrom) and part.module:
+            yield part.module
+            if part.module == "hpcstencil":
+                yield from (f"hpcstencil.{a.name}" for a in part.names)
+        elif isinstance(part, ast.Import):
+            yield from (a.name for a in part.names)
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_only_earlier_layers(path):
+    here = unit(path)
+    if here == "__init__":
+        return
+    level = next((i for i, layer in enumerate(LAYERS) if here in layer), None)
+    assert level is not None, f"{here} is in no layer: add it to LAYERS"
+    allowed = set().union(*LAYERS[:level]) | {here, "__version__"}
+    for name in imports(path, everywhere=False):
+        parts = name.split(".")
+        if parts[0] == "hpcstencil" and len(parts) > 1:
+            assert parts[1] in allowed, f"{path.name} imports {name} of the same or a later layer"
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_light_modules_import_nothing_heavy(path):
+    if unit(path) in LIGHT - {"__init__"}:
+        assert not {name.split(".")[0] for name in imports(path, everywhere=False)} & HEAVY
+
+
+def test_only_halo_and_advance_know_collectives():
+    for path in modules():
+        text = path.read_text()
+        if unit(path) not in ("halo", "advance", "parallel", "benchmark", "blocks"):
+            assert "mpi4jax." not in text and "lax.p" not in text.replace("lax.pad", ""), path

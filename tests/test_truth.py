@@ -1,0 +1,261 @@
+"""Against closed forms, conservation laws and observed order: one table per kind."""
+
+import numpy as np
+import pytest
+from support import coordinates, integrate, problem_of, random_block, simulation_of, stepped
+
+from hpcstencil.diagnostics import Diagnostics
+
+TAU = 2 * np.pi
+BOX = {1: [64], 2: [48, 40], 3: [24, 20, 16]}
+
+
+def box(ndim, cells=None):
+    shape = cells or BOX[ndim]
+    return {"shape": shape, "upper": [TAU] * ndim}
+
+
+def heat_mode(ndim, order, n):
+    """exp(-ndim t) Π cos(x_i) decays at rate ndim D."""
+    product = "*".join(f"cos({a})" for a in "xyz"[:ndim])
+    tables = {
+        "grid": box(ndim, [n] * ndim),
+        "equation": {"name": "heat", "D": 1.0},
+        "initial": {"u": product},
+        "numerics": {"order": order, "precision": "float64"},
+        "time": {"end": 0.05, "dt": 0.0005},
+    }
+    return tables, lambda *x: np.exp(-ndim * 0.05) * np.prod([np.cos(a) for a in np.broadcast_arrays(*x)], axis=0)
+
+
+def wave_mode(ndim, order, n):
+    """cos(ω t) Π sin(x_i) with ω = c sqrt(ndim)."""
+    product = "*".join(f"sin({a})" for a in "xyz"[:ndim])
+    tables = {
+        "grid": box(ndim, [n] * ndim),
+        "equation": {"name": "wave", "c": 1.0},
+        "initial": {"u": product},
+        "numerics": {"order": order, "precision": "float64"},
+        "time": {"end": 0.5, "dt": 0.001},
+    }
+    omega = np.sqrt(ndim)
+    return tables, lambda *x: np.cos(omega * 0.5) * np.prod([np.sin(a) for a in np.broadcast_arrays(*x)], axis=0)
+
+
+def moving_pulse(ndim, order, n):
+    """u(x - v t) for D = 0."""
+    terms = " + ".join(f"sin({a})" for a in "xyz"[:ndim])
+    v = (1.0, -0.5, 0.25)[:ndim]
+    tables = {
+        "grid": box(ndim, [n] * ndim),
+        "equation": {"name": "advection_diffusion", **{"v" + a: s for a, s in zip("xyz", v, strict=False)}},
+        "initial": {"u": terms},
+        "numerics": {"order": order, "precision": "float64"},
+        "time": {"end": 0.5, "dt": 0.002},
+    }
+    return tables, lambda *x: sum(np.sin(a - s * 0.5) for a, s in zip(x, v, strict=True))
+
+
+def error(make, ndim, order, n, field="u"):
+    tables, exact = make(ndim, order, n)
+    problem = problem_of(**tables)
+    return np.abs(integrate(problem)[field] - exact(*coordinates(problem))).max()
+
+
+CLOSED_FORMS = {"heat": heat_mode, "wave": wave_mode, "advection": moving_pulse}
+
+
+@pytest.mark.parametrize("ndim", (1, 2, 3))
+@pytest.mark.parametrize("name", CLOSED_FORMS)
+def test_closed_form(name, ndim):
+    assert error(CLOSED_FORMS[name], ndim, 6, 24) < 2e-5
+
+
+@pytest.mark.parametrize("order", (2, 4, 6, 8))
+@pytest.mark.parametrize("name", CLOSED_FORMS)
+def test_observed_order_in_space(name, order):
+    coarse, fine = (16, 32) if order < 8 else (12, 20)
+    errors = [error(CLOSED_FORMS[name], 1, order, n) for n in (coarse, fine)]
+    assert np.log(errors[0] / errors[1]) / np.log(fine / coarse) == pytest.approx(order, abs=0.2)
+
+
+@pytest.mark.parametrize(("integrator", "order"), [("euler", 1), ("ssprk3", 3), ("rk4", 4)])
+def test_observed_order_in_time(integrator, order):
+    """du/dt = -u + sin(3 t) in every cell, with the exact solution by variation of constants."""
+    errors = []
+    for dt in (0.02, 0.01):
+        problem = problem_of(
+            grid={"shape": [4]},
+            equation={"name": "custom", "rhs": {"u": "sin(3*t) - u"}},
+            initial={"u": "1"},
+            numerics={"integrator": integrator, "precision": "float64"},
+            time={"end": 1.0, "dt": dt},
+        )
+        exact = (1 + 0.3) * np.exp(-1.0) + (np.sin(3.0) - 3 * np.cos(3.0)) / 10
+        errors.append(np.abs(integrate(problem)["u"] - exact).max())
+    assert np.log2(errors[0] / errors[1]) == pytest.approx(order, abs=0.2)
+
+
+WALLS = {
+    "dirichlet": ({"dirichlet": "exp(-t)*sin(x + 0.3)"}, None),
+    "neumann": ({"lower": {"neumann": "-exp(-t)*cos(x + 0.3)"}, "upper": {"neumann": "exp(-t)*cos(x + 0.3)"}}, None),
+}
+
+
+@pytest.mark.parametrize("kind", WALLS)
+def test_boundary_closure_is_of_second_order(kind):
+    """exp(-t) sin(x + 0.3) solves the heat equation on a box that is no multiple of its period."""
+    errors = []
+    for n in (20, 40):
+        problem = problem_of(
+            grid={"shape": [n], "upper": [2.0]},
+            equation={"name": "heat"},
+            initial={"u": "sin(x + 0.3)"},
+            boundary={"x": WALLS[kind][0]},
+            numerics={"precision": "float64"},
+            time={"end": 0.3, "dt": 0.0005},
+        )
+        errors.append(np.abs(integrate(problem)["u"] - np.exp(-0.3) * np.sin(coordinates(problem)[0] + 0.3)).max())
+    assert np.log2(errors[0] / errors[1]) == pytest.approx(2.0, abs=0.2)
+
+
+@pytest.mark.parametrize("order", (4, 8))
+def test_symmetric_solutions_keep_the_order_at_walls(order):
+    """cos(x) is even at Neumann walls at 0 and π, sin(x) odd at Dirichlet walls there: mirror images are exact."""
+    for wall, function in (({"neumann": 0.0}, "cos"), ({"dirichlet": 0.0}, "sin")):
+        errors = []
+        for n in (8, 16):
+            problem = problem_of(
+                grid={"shape": [n], "upper": [np.pi]},
+                equation={"name": "heat"},
+                initial={"u": f"{function}(x)"},
+                boundary={"x": wall},
+                numerics={"order": order, "precision": "float64"},
+                time={"end": 0.01, "dt": 0.0005},
+            )
+            exact = np.exp(-0.01) * getattr(np, function)(coordinates(problem)[0])
+            errors.append(np.abs(integrate(problem)["u"] - exact).max())
+        assert np.log2(errors[0] / errors[1]) == pytest.approx(order, abs=0.3)
+
+
+@pytest.mark.parametrize("ndim", (1, 2, 3))
+def test_a_linear_profile_between_fixed_walls_stays(ndim):
+    """u = 1 + 2 x is steady between Dirichlet walls with those values (and equals its own mirror construction)."""
+    problem = problem_of(
+        grid={"shape": [8, 6, 5][:ndim]},
+        equation={"name": "heat", "D": 0.1},
+        initial={"u": "1 + 2*x"},
+        boundary={"x": {"lower": {"dirichlet": 1.0}, "upper": {"dirichlet": 17.0}}},
+        numerics={"precision": "float64"},
+        time={"end": 1.0, "dt": 0.1},
+    )
+    np.testing.assert_allclose(integrate(problem)["u"], np.broadcast_to(1 + 2 * coordinates(problem)[0], [8, 6, 5][:ndim]), rtol=1e-13)  # fmt: skip
+
+
+@pytest.mark.parametrize("diffusivity", [0.7, "1 + 0.5*sin(x)*cos(y)"])
+@pytest.mark.parametrize("walls", ["periodic", {"neumann": 0.0}])
+def test_heat_keeps_its_mean(diffusivity, walls):
+    problem = problem_of(
+        grid={"shape": [37, 29], "upper": [TAU, TAU]},
+        equation={"name": "heat", "D": diffusivity},
+        boundary={"x": walls, "y": walls},
+        numerics={"precision": "float64"},
+    )
+    simulation = simulation_of(problem)
+    before = random_block(problem, simulation)["u"].mean()
+    after = stepped(problem, simulation, 200, 1e-3)["u"]
+    assert after.std() < 0.25
+    assert after.mean() == pytest.approx(before, rel=1e-13)
+
+
+def test_gray_scott_balance():
+    """d/dt ∫(u + v) = ∫(F (1 - u) - (F + k) v): the reaction itself moves mass from u to v, diffusion keeps it."""
+    F, k, dt = 0.037, 0.06, 1e-3
+    problem = problem_of(
+        grid={"shape": [31, 23]},
+        equation={"name": "gray_scott", "F": F, "k": k, "D_u": 0.2, "D_v": 0.1},
+        numerics={"integrator": "euler", "precision": "float64"},
+    )
+    simulation = simulation_of(problem)
+    start = random_block(problem, simulation)
+    after = stepped(problem, simulation, 1, dt)
+    change = (after["u"] + after["v"] - start["u"] - start["v"]).sum() / dt
+    assert change == pytest.approx((F * (1 - start["u"]) - (F + k) * start["v"]).sum(), rel=1e-9)
+
+
+def test_burgers_travelling_wave():
+    """u = c - a tanh(a (x - c t) / (2 ν)) travels unchanged at speed c (Whitham, "Linear and Nonlinear Waves", 4.29)."""
+    c, a, nu = 0.5, 0.4, 0.05
+    wave = f"{c} - {a}*tanh({a}*(x - {c}*t)/(2*{nu}))"
+    problem = problem_of(
+        grid={"shape": [400], "lower": [-2.0], "upper": [2.0]},
+        equation={"name": "burgers", "nu": nu},
+        initial={"u": wave.replace("*t", "*0")},
+        boundary={"x": {"dirichlet": wave}},
+        numerics={"order": 4, "precision": "float64"},
+        time={"end": 0.5, "dt": 0.0005},
+    )
+    x = coordinates(problem)[0]
+    exact = c - a * np.tanh(a * (x - c * 0.5) / (2 * nu))
+    assert np.abs(integrate(problem)["u"] - exact).max() < 2e-5
+
+
+TWINS = {
+    "heat": ({"D": 0.7}, {"u": "D*laplacian(u)"}),
+    "wave": ({"c": 0.8}, {"u": "v", "v": "c*c*laplacian(u)"}),
+    "advection_diffusion": ({"D": 0.3, "vx": 0.7, "vy": 0.2}, {"u": "D*laplacian(u) - (vx*dx(u) + vy*dy(u))"}),
+    "burgers": (
+        {"nu": 0.05},
+        {"u": "nu*laplacian(u) - (u*dx(u) + v*dy(u))", "v": "nu*laplacian(v) - (u*dx(v) + v*dy(v))"},
+    ),
+    "gray_scott": (
+        {"F": 0.037, "k": 0.06, "D_u": 0.2, "D_v": 0.1},
+        {"u": "D_u*laplacian(u) - u*v*v + F*(1 - u)", "v": "D_v*laplacian(v) + u*v*v - (F + k)*v"},
+    ),
+}
+
+
+@pytest.mark.parametrize("kernel", ("shift", "conv"))
+@pytest.mark.parametrize("name", TWINS)
+def test_a_custom_expression_equals_the_built_in(name, kernel):
+    parameters, rhs = TWINS[name]
+    results = []
+    for equation in ({"name": name, **parameters}, {"name": "custom", **parameters, "rhs": rhs}):
+        problem = problem_of(grid={"shape": [31, 23]}, equation=equation, numerics={"order": 4})
+        results.append(stepped(problem, simulation_of(problem, kernel=kernel), 10, 1e-3))
+    for field in results[0]:
+        assert np.array_equal(results[0][field], results[1][field])
+
+
+def test_kernels_agree_to_round_off():
+    for order in (2, 4, 8):
+        problem = problem_of(
+            grid={"shape": [31, 23]},
+            equation={"name": "custom", "rhs": {"u": "dxy(u) + laplacian(u)"}},
+            numerics={"order": order, "precision": "float64"},
+        )
+        shift, conv = (stepped(problem, simulation_of(problem, kernel=k), 5, 1e-3)["u"] for k in ("shift", "conv"))
+        assert np.abs(shift - conv).max() < 1e-13
+
+
+def test_diagnostics_are_sums_over_the_grid():
+    problem = problem_of(
+        grid={"shape": [37, 29], "upper": [3.7, 5.8]},
+        equation={"name": "gray_scott"},
+        diagnostics={"mass": "integral(u + v)", "ratio": "mean(u)/mean(v)", "top": "max(u)", "low": "min(u*v)",
+                     "slope": "integral(gradient_squared(u))", "clock": "t*mean(1 + 0*u)"},
+        numerics={"precision": "float64"},
+    )  # fmt: skip
+    simulation = simulation_of(problem)
+    block = random_block(problem, simulation)
+    diagnostics = Diagnostics(problem.diagnostics, simulation.diagnosed, problem.parameters)
+    values = diagnostics.evaluate(simulation.put(block), 2.5)
+    u, v = block["u"], block["v"]
+    assert values["mass"] == pytest.approx((u + v).sum() * 0.1 * 0.2, rel=1e-14)
+    assert values["ratio"] == pytest.approx(u.mean() / v.mean(), rel=1e-14)
+    assert values["top"] == u.max() and values["low"] == (u * v).min()
+    slope = sum(
+        ((np.roll(u, -1, a) - np.roll(u, 1, a)) / (2 * h)) ** 2 for a, h in ((0, 0.1), (1, 0.2))
+    )
+    assert values["slope"] == pytest.approx(slope.sum() * 0.02, rel=1e-12)
+    assert values["clock"] == pytest.approx(2.5)
