@@ -134,13 +134,19 @@ class Machine:
             upper = jnp.where(place == topology.devices[axis] - 1, outer[axis][1], upper)
         return lower, upper
 
-    def exchanged(self, body: Body, widths: tuple[int, ...], shared: int) -> Body:
+    def exchanged(self, body: Body, widths: tuple[int, ...], has_loop: bool = False) -> Body:
         """``body(values, frame, *shared)`` on every block surrounded by ``widths`` ghost cells, as a function of the
-        fields and the shared arguments; in the phased form the exchange between processes comes before it."""
+        fields and the shared arguments; in the phased form the exchange between processes comes before it.
 
-        def whole(fields: Fields, places: Any, outer: Outer, shared_values: tuple[Any, ...]) -> Any:
+        XLA has another convolution outside of loops than inside, so a body that ``has_loop`` not is put into one.
+        """
+
+        def whole(fields: Fields, places: Any, outer: Outer, shared: tuple[Any, ...]) -> Any:
             frame = self.frame(places)
-            return body(self.surrounded(fields, widths, frame, outer), frame, *shared_values)
+            surrounded = self.surrounded(fields, widths, frame, outer)
+            if has_loop:
+                return body(surrounded, frame, *shared)
+            return in_loop(lambda: body(surrounded, frame, *shared), places["once"])
 
         run = self.compiled(whole, 1)
         outer_ghosts = self.outer_exchange(widths)
@@ -186,6 +192,12 @@ class Machine:
         return jax.tree.map(lambda a: jax.device_get(a.addressable_shards[0].data)[0] if self.devices.several else jax.device_get(a), result)  # fmt: skip
 
 
+def in_loop(body: Callable[[], Any], once: Any) -> Any:
+    """What ``body`` returns, computed inside a loop of ``once`` rounds: a traced 1, so that XLA keeps the loop."""
+    nothing = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(body))
+    return lax.fori_loop(0, once, lambda i, _: body(), nothing)
+
+
 Advance = Callable[[Fields, Mapping[str, float], float, int, float, int], Fields]
 
 
@@ -213,7 +225,7 @@ def build(machine: Machine, trees: Mapping[str, Node], rules: Rules, needs: Need
             new = one_step(u, parameters, t0 + (first + i) * dt, dt, frame)
             return {name: padded(new[name], u[name].windows) for name in u}
 
-        if every == 1:
+        if every == 1 and not machine.leaves_compiled_code:  # the loop over exchanges is around this
             new = one_step(framed, parameters, t0 + first * dt, dt, frame)
         else:
             new = lax.fori_loop(0, n, body, framed)
@@ -225,7 +237,7 @@ def build(machine: Machine, trees: Mapping[str, Node], rules: Rules, needs: Need
     widths = machine.widths(every * tableau.stages)
 
     if machine.leaves_compiled_code:
-        block = machine.exchanged(several_steps, widths, 5)
+        block = machine.exchanged(several_steps, widths, has_loop=True)
 
         def advance_phased(fields: Fields, parameters: Any, t0: float, first: int, dt: float, n: int) -> Fields:
             for done in range(0, n, every):
@@ -267,7 +279,7 @@ def _stage_by_stage(machine: Machine, rhs: Any, tableau: Tableau, interior: Any)
         return {name: value.crop(interior).array for name, value in rhs(y, parameters, t, frame).items()}
 
     if machine.leaves_compiled_code:
-        run = machine.exchanged(slope, widths, 2)
+        run = machine.exchanged(slope, widths)
         rows = [_combination(machine, stage_value, row) for row in (*tableau.a, tableau.b)]
 
         def advance_phased(fields: Fields, parameters: Any, t0: float, first: int, dt: float, n: int) -> Fields:

@@ -139,6 +139,7 @@ class Devices:
             "coordinates": tuple(move(c) for c in places.coordinates),
             "counts": move(places.counts),
             "touches": move(places.touches),
+            "once": move(np.ones(len(places.counts), np.int64)),
         }
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import keyword
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcstencil.conditions import BoundaryConfig, boundary_tables, read_boundary
+from hpcstencil.equations import EQUATIONS
 from hpcstencil.errors import InputError
 from hpcstencil.expressions import FUNCTIONS, REDUCTIONS
 from hpcstencil.grid import AXES, Grid
@@ -24,11 +27,12 @@ from hpcstencil.schema import (
     Key,
     any_text,
     choice,
+    clock_time,
     either,
     expression_text,
     list_of,
+    nearest,
     not_yet,
-    optional,
     read,
     table,
     take,
@@ -38,22 +42,23 @@ from hpcstencil.schema import (
 )
 from hpcstencil.toml_text import dumps, flatten, override, parse
 
-BUILT_IN = ("heat", "advection_diffusion", "wave", "burgers", "gray_scott")
+BUILT_IN = tuple(EQUATIONS)
 LATER_EQUATIONS = (
     "allen_cahn", "cahn_hilliard", "fitzhugh_nagumo", "kuramoto_sivashinsky", "swift_hohenberg", "nonlinear_diffusion",
     "acoustic", "maxwell", "shallow_water", "euler", "schroedinger",
 )  # fmt: skip
 OPERATORS = (
-    "laplacian", "dx", "dy", "dz", "dxx", "dxy", "dxz", "dyy", "dyz", "dzz", "divergence", "gradient_squared", "div_grad",
-    "upwind", "noise",
+    "laplacian", "dx", "dy", "dz", "dxx", "dxy", "dxz", "dyy", "dyz", "dzz", "divergence", "gradient_squared",
+    "div_grad", "upwind", "noise",
 )  # fmt: skip
 RESERVED = frozenset((
-    *FUNCTIONS, *REDUCTIONS, *OPERATORS, *AXES, "pi", "t", "time", "step", "member", "file", "every", "every_steps", "name",
-    "rhs", "seed", "diagnostics", "mesh", "operators",
+    *FUNCTIONS, *REDUCTIONS, *OPERATORS, *AXES, "pi", "t", "time", "step", "member", "file", "every", "every_steps",
+    "name", "rhs", "seed", "diagnostics", "mesh", "operators",
 ))  # fmt: skip
 
 AUTO = choice("auto")
 COUNTS = list_of(COUNT, "a list of positive integers, one per axis", longest=3)
+CLOCK = clock_time()
 NUMBERS = list_of(NUMBER, "a list of numbers, one per axis", longest=3)
 
 # The tables with fixed keys; [equation], [initial], [boundary] and [diagnostics] have keys of the user's choice.
@@ -95,19 +100,21 @@ TABLES: dict[str, dict[str, Key]] = {
         "every_steps": Key(COUNT, None, "every_steps = 1000"),
         "every_minutes": Key(POSITIVE, None, "every_minutes = 30"),
         "keep": Key(COUNT, 2, "keep = 2"),
-        "walltime": Key(choice("auto"), "auto", 'walltime = "auto"'),
+        "walltime": Key(either(TEXT, CLOCK), "auto", 'walltime = "auto"'),
     },
 }
 TOP = ("title", "grid", "equation", "initial", "boundary", "numerics", "time", "decomposition", "output", "diagnostics",
        "checkpoint")  # fmt: skip
 LATER_TABLES = ("mask", "ensemble")
+MOST_STEPS = 2.0**53  # float64 counts exactly up to here
+MOST_CELLS = 2**63
 # A continued run may differ from its origin in these without saying so.
 FREE = ("time.end", "output.", "checkpoint.", "diagnostics.every_steps", "decomposition.", "numerics.kernel", "title")
 
 
 @dataclass(frozen=True)
 class EquationConfig:
-    """The equation's name, its parameters as given (numbers or expressions of the coordinates), and a custom one's rhs."""
+    """The equation's name, its parameters as given (numbers, or expressions of the coordinates), a custom one's rhs."""
 
     name: str
     parameters: Mapping[str, float | str] = field(default_factory=dict)
@@ -200,13 +207,21 @@ class Config:
 def load(path: Path, overrides: Sequence[str] = ()) -> Config:
     """The input file at ``path`` with every ``--set`` applied; raises InputError for anything that is wrong with it."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a byte order mark
     except FileNotFoundError:
         raise InputError(f"{path}: expected an input file, but there is none; check the path") from None
     except (OSError, ValueError) as error:
         reason = "it is not UTF-8 text" if isinstance(error, ValueError) else error.strerror
         raise InputError(f"{path}: expected a readable input file, but {reason}; check the path") from None
-    return from_mapping(parse(text, str(path)), path.absolute().parent, overrides, path.stem)
+    config = from_mapping(parse(text, str(path)), path.absolute().parent, overrides, path.stem)
+    file = config.initial.file
+    if file is not None and not file.is_file():  # not in from_mapping: the input of a run on file may outlive its start
+        raise InputError(f"initial.file: expected an HDF5 file, but there is no {file}; check the path")
+    output = os.path.abspath(config.output.path)
+    for what, source in (("the input file itself", path), ("initial.file", file)):
+        if source is not None and output == os.path.abspath(source):
+            raise InputError(f"output.path: expected a file of its own, but got {what}, {output}; choose another path")
+    return config
 
 
 def from_mapping(raw: Mapping[str, Any], base: Path, overrides: Sequence[str] = (), stem: str = "output") -> Config:
@@ -266,18 +281,25 @@ def _grid(values: dict[str, Any]) -> Grid:
     lower = values["lower"] or (0.0,) * len(shape)
     for key, given in (("lower", lower), ("upper", values["upper"])):
         if given is not None and len(given) != len(shape):
-            raise wrong(f"grid.{key}", f"{len(shape)} numbers, one per axis of grid.shape", list(given), "make them agree")
+            raise wrong(f"grid.{key}", f"{len(shape)} numbers, one per axis of the shape", list(given), "make them agree")
     upper = values["upper"] or tuple(a + n for a, n in zip(lower, shape, strict=True))
     for axis, a, b in zip(AXES, lower, upper, strict=False):
         if not a < b:
-            raise InputError(f"grid.upper: expected more than grid.lower = {a:g} along {axis}, but got {b:g}; swap them")
-    return Grid(shape, lower, upper)
+            raise InputError(f"grid.upper: expected more than grid.lower = {a:g} along {axis}, but got {b:g}; swap")
+    grid = Grid(shape, lower, upper)
+    for axis, a, b, dx in zip(AXES, lower, upper, grid.spacing, strict=False):
+        if not math.isfinite(dx) or a + 0.5 * dx == a or b - 0.5 * dx == b:
+            raise InputError(
+                f"grid.upper: expected cells that float64 tells apart, but got {dx:g} wide cells from {a:g} to {b:g} "
+                f"along {axis}; move or scale the axis"
+            )
+    if grid.cells >= MOST_CELLS:
+        raise wrong("grid.shape", "fewer than 2**63 cells in all", list(shape), "take a coarser grid")
+    return grid
 
 
 def _equation(raw: Mapping[str, Any], base: Path) -> EquationConfig:
-    if "name" not in raw:
-        raise InputError('equation.name: expected the name of an equation, but the key is missing; write name = "heat"')
-    name = take("equation.name", optional(TEXT), raw["name"])
+    name = read("equation", raw, {"name": Key(TEXT, REQUIRED, 'name = "heat"')})["name"]
     known = (*BUILT_IN, "custom")
     if name in LATER_EQUATIONS or ".py:" in name:
         what = "an equation from a Python file" if ".py:" in name else f"'{name}'"
@@ -295,7 +317,7 @@ def _equation(raw: Mapping[str, Any], base: Path) -> EquationConfig:
             _allowed_name(f"equation.rhs.{key}", key)
             rhs[key] = expression_text(take(f"equation.rhs.{key}", Key(EXPRESSION, None, '"laplacian(u)"'), value))
     elif "rhs" in raw:
-        raise InputError(f"equation.rhs: only a custom equation has one; set name = \"custom\" or leave it out of '{name}'")
+        raise InputError(f"equation.rhs: only a custom equation has one; set name = \"custom\" or remove it")
     parameters = {}
     for key, value in raw.items():
         if key in ("name", "rhs"):
@@ -312,8 +334,8 @@ def _allowed_name(key: str, name: str) -> None:
     """A name that expressions can use and that nothing else has."""
     if not name.isidentifier() or not name.isascii():
         raise InputError(f"{key}: expected a name of letters, digits and '_', but got '{name}'; rename it")
-    if name in RESERVED:
-        raise InputError(f"{key}: '{name}' is the name of a function, operator, coordinate or key; rename it")
+    if name in RESERVED or keyword.iskeyword(name):
+        raise InputError(f"{key}: '{name}' is a word of the language, or of the input or output file; rename it")
 
 
 def _initial(raw: Mapping[str, Any], base: Path) -> InitialConfig:
@@ -321,10 +343,9 @@ def _initial(raw: Mapping[str, Any], base: Path) -> InitialConfig:
     for key, value in raw.items():
         if key == "file":
             file = Path(os.path.abspath(base / take("initial.file", Key(TEXT, None, 'file = "start.h5"'), value)))
-            if not file.is_file():
-                raise InputError(f"initial.file: expected an HDF5 file, but there is no {file}; check the path")
         else:
-            expressions[key] = expression_text(take(f"initial.{key}", Key(EXPRESSION, None, f'{key} = "sin(x)"'), value))
+            given = take(f"initial.{key}", Key(EXPRESSION, None, f'{key} = "sin(x)"'), value)
+            expressions[key] = expression_text(given)
     return InitialConfig(expressions, file)
 
 
@@ -335,6 +356,8 @@ def _time(values: dict[str, Any], equation: EquationConfig) -> TimeConfig:
         raise InputError("time.dt: a custom equation does not know its stable step; write for example dt = 0.1")
     if values["dt"] is None and values["cfl"] is None:
         values["cfl"] = 0.5
+    if values["dt"] is not None and values["end"] / values["dt"] > MOST_STEPS:
+        raise wrong("time.dt", "at most 2**53 steps up to time.end", values["dt"], "take longer steps")
     return TimeConfig(**values)
 
 
@@ -349,9 +372,12 @@ def _decomposition(values: dict[str, Any], grid: Grid) -> Decomposition:
 def _output(values: dict[str, Any], raw: Mapping[str, Any], stem: str) -> OutputConfig:
     if values["every"] is not None and values["every_steps"] is not None:
         raise too_many(("output.every", "output.every_steps"), "remove one")
-    texts = {}
+    fields = values["fields"] or ()
+    if len(set(fields)) < len(fields):
+        raise wrong("output.fields", "each field once", list(fields), "remove the repetition")
+    texts: dict[str, Any] = {}
     for key in ("units", "long_name"):
-        given = table(f"output.{key}", raw.get(key, {}), f'[output.{key}]\nu = "K"')
+        given = table(f"output.{key}", raw.get(key, {}), f'{key} = {{ u = "K" }}')
         texts[key] = {f: take(f"output.{key}.{f}", Key(any_text(), "", f'{f} = "K"'), v) for f, v in given.items()}
     values["path"] = Path(values["path"] or f"{stem}.h5")
     return OutputConfig(**values, **texts)
@@ -363,15 +389,20 @@ def _diagnostics(raw: Mapping[str, Any]) -> DiagnosticsConfig:
         if key == "every_steps":
             every = take("diagnostics.every_steps", Key(COUNT, None, "every_steps = 10"), value)
         else:
+            if key == "every" or not isinstance(value, str) and nearest(key, ("every_steps",)):
+                raise unknown(f"diagnostics.{key}", "key", key, (), "every_steps")
             _allowed_name(f"diagnostics.{key}", key)
-            text = take(f"diagnostics.{key}", Key(EXPRESSION, None, f'{key} = "integral(u)"'), value)
-            expressions[key] = expression_text(text)
+            # A number alone is no diagnostic, but may well be a key misspelled (every_step = 10).
+            expressions[key] = take(f"diagnostics.{key}", Key(TEXT, None, f'{key} = "integral(u)"'), value)
     return DiagnosticsConfig(every, expressions)
 
 
 def _checkpoint(values: dict[str, Any]) -> CheckpointConfig:
     if values["every_steps"] is not None and values["every_minutes"] is not None:
         raise too_many(("checkpoint.every_steps", "checkpoint.every_minutes"), "remove one")
+    if values["walltime"] != "auto":
+        available = ("checkpoints by every_steps, every_minutes and signals",)
+        raise not_yet("checkpoint.walltime", "a given walltime", available)
     return CheckpointConfig(**values)
 
 

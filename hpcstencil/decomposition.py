@@ -28,6 +28,7 @@ class Plan:
     every: int
     radius: tuple[int, ...]
     stages: int
+    lowered: bool = False  # whether blocks are too thin for a whole step between two exchanges
 
     @property
     def halo(self) -> tuple[int, ...]:
@@ -86,7 +87,8 @@ def plan(problem: Problem, processes: int, devices: int) -> Plan:
     tiles = (1,) * grid.ndim if isinstance(wishes.tiles, str) else tuple(wishes.tiles)
     topology = Topology(grid.shape, periodic, process_parts, device_parts, tiles)
     stages = problem.tableau.stages
-    return Plan(topology, _every(wishes, topology, radius, problem), radius, stages)
+    every, most = _every(wishes, topology, radius, problem)
+    return Plan(topology, every, radius, stages, lowered=most == 0)
 
 
 def _parts(
@@ -116,8 +118,8 @@ def _parts(
     return parts
 
 
-def _every(wishes: Wishes, topology: Topology, radius: tuple[int, ...], problem: Problem) -> int:
-    """Steps between two exchanges, as given or by the cost model; lowered to what the thinnest block allows."""
+def _every(wishes: Wishes, topology: Topology, radius: tuple[int, ...], problem: Problem) -> tuple[int, int]:
+    """Steps between two exchanges, as given or by the cost model, and the most that the thinnest block allows."""
     stages = problem.tableau.stages
     room = [
         topology.narrowest()[axis] // (r * stages)
@@ -142,12 +144,13 @@ def _every(wishes: Wishes, topology: Topology, radius: tuple[int, ...], problem:
                 f"decomposition.steps_per_exchange: {given} is above time.dt_every = {control.dt_every}, after which the "
                 f"step is determined anew; give at most {control.dt_every}, or \"auto\""
             )
-        return given
+        return given, most
     if not room:
-        return 1
+        return 1, most
     if adaptive:
         most = min(most, control.dt_every)
-    return min(range(min(most, MOST_STEPS) + 1), key=lambda k: (_cost(k, topology, radius, stages), -k))
+    best = min(range(min(most, MOST_STEPS) + 1), key=lambda k: (_cost(k, topology, radius, stages), -k))
+    return best, most
 
 
 def _cost(every: int, topology: Topology, radius: tuple[int, ...], stages: int) -> float:

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 
 from hpcstencil.errors import EnvironmentProblem, InputError
 from hpcstencil.parallel import local_place
@@ -25,8 +26,21 @@ def gpus() -> list[str]:
         return [part for part in os.environ[VISIBLE].split(",") if part.strip() and part.strip() != "-1"]
     if shutil.which("nvidia-smi") is None:
         return []
+    return [str(i) for i in range(len(_unique_ids()))]
+
+
+def _unique_ids() -> list[str]:
+    """What `nvidia-smi -L` calls the GPUs that it can see, in order; a job step may see a part of the host's."""
     listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=False)
-    return [str(i) for i, line in enumerate(listing.stdout.splitlines()) if line.startswith("GPU ")]
+    return [line.split("UUID: ")[-1].rstrip(")") for line in listing.stdout.splitlines() if line.startswith("GPU ")]
+
+
+def identities(ids: Sequence[str]) -> list[str]:
+    """The GPUs by names that are the same for all processes of a host, where `nvidia-smi` tells them."""
+    if not ids or shutil.which("nvidia-smi") is None:
+        return list(ids)
+    known = _unique_ids()
+    return [known[int(i)] if i.isdigit() and int(i) < len(known) else i for i in ids]
 
 
 def share(ids: list[str], place: int, processes: int) -> list[str]:

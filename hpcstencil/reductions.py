@@ -75,8 +75,8 @@ class Reductions:
                 totals.append(jnp.stack(parts))
             return machine.device_sum(jnp.stack(totals))
 
-        self.run_extremes = machine.exchanged(extremes, widths, 2)
-        self.run_sums = machine.exchanged(sums, widths, 3)
+        self.run_extremes = machine.exchanged(extremes, widths)
+        self.run_sums = machine.exchanged(sums, widths)
 
     def extremes(self, fields: Fields, parameters: Any, time: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(minimum, maximum, cells that are not finite) of each tree over the whole grid."""

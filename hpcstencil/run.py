@@ -213,26 +213,25 @@ class Run:
         """The signal that asked any process to stop, 0 if none; the same answer everywhere."""
         return int(self.communicator.maximum(np.array([request.number]))[0])
 
-    def loop(self, progress: Progress) -> None:
+    def loop(self, progress: Progress, request: signals.Request) -> None:
         """From event to event until the end.
 
         Raises NumericsError where the solution blows up, StoppedEarly after a signal.
         """
-        with signals.watched() as request:
-            while not self.schedule.finished(self.clock):
-                steps = self.advance(self.step_size())
-                start = time.perf_counter()
-                self.check_finite()
-                self.seconds.spent("diagnostics", start)
-                self.write_due()
-                progress.advance(steps, self.clock.step, self.clock.time)
-                number = self.stop_requested(request)
-                if number and not self.schedule.finished(self.clock):
-                    self.write_checkpoint()
-                    raise StoppedEarly(
-                        f"stopped by {signal.Signals(number).name} at step {self.clock.step}, t = {self.clock.time:g}, "
-                        f"with a checkpoint; run the same command with --resume to go on"
-                    )
+        while not self.schedule.finished(self.clock):
+            number = self.stop_requested(request)
+            if number:
+                self.write_checkpoint()
+                raise StoppedEarly(
+                    f"stopped by {signal.Signals(number).name} at step {self.clock.step}, t = {self.clock.time:g}, "
+                    f"with a checkpoint; run the same command with --resume to go on"
+                )
+            steps = self.advance(self.step_size())
+            start = time.perf_counter()
+            self.check_finite()
+            self.seconds.spent("diagnostics", start)
+            self.write_due()
+            progress.advance(steps, self.clock.step, self.clock.time)
 
 
 def run(
@@ -242,6 +241,19 @@ def run(
 
     Raises InputError (nothing written), NumericsError, StoppedEarly or EnvironmentProblem, on all processes alike.
     """
+    with signals.watched() as request:
+        return _run(config, problem, plan, options, communicator, devices, request)
+
+
+def _run(
+    config: Config,
+    problem: Problem,
+    plan: Plan,
+    options: Options,
+    communicator: Communicator,
+    devices: Any,
+    request: signals.Request,
+) -> Summary:
     began = time.perf_counter()
     source = agree(communicator, lambda: _source(config, options, communicator))
     if source == "complete":
@@ -262,7 +274,7 @@ def run(
     seconds.compile = time.perf_counter() - began
     resumed = options.resume and source is not None
     this.output = _open_output(this, append=resumed)
-    remove_stale(options.output, communicator)
+    remove_stale(options.output, communicator, after=clock.step if resumed else -1)
     first = clock.step
     shown = communicator.rank == 0 and not options.quiet
     progress = Progress(clock.time, config.time.end, config.grid.cells, shown)
@@ -270,7 +282,7 @@ def run(
         if not resumed:
             this.diagnostics.take(this.fields, clock.step, clock.time)
             this.write_snapshot()
-        this.loop(progress)
+        this.loop(progress, request)
     except (NumericsError, StoppedEarly):
         this.output.write_diagnostics(*diagnostics.drain())
         this.output.close(complete=False)
@@ -308,6 +320,8 @@ def _resume_source(config: Config, options: Options, communicator: Communicator)
     if contents.complete and contents.time is not None and config.time.end <= contents.time:
         return "complete"
     newest = newest_checkpoint(options.output, communicator)
+    if newest is not None:
+        _refuse_other_physics(config, newest, options.set_keys)
     if newest is None and contents.complete:
         raise InputError(f"{options.output}: the run is complete and left no checkpoint to go on from; use --overwrite")
     return newest

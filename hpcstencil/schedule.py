@@ -95,9 +95,10 @@ class Schedule:
         counts = [n for n in (self.output_steps, self.diagnostic_steps, self.checkpoint_steps) if n is not None]
         waits = [n - clock.step % n for n in counts]
         if self.fixed_dt is not None and self.output_time is not None:
-            number = math.floor(clock.step * self.fixed_dt / self.output_time)
-            due = (self.output_step(m) for m in range(max(0, number - 1), number + 4))
-            waits.append(min(s for s in due if s > clock.step) - clock.step)
+            number = math.floor((clock.step + 0.5) * self.fixed_dt / self.output_time) - 1
+            while self.output_step(number) <= clock.step:
+                number += 1
+            waits.append(self.output_step(number) - clock.step)
         return min(waits, default=None)
 
     def leap(self, clock: Clock, dt: float, most: int) -> Leap:

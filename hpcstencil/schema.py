@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -144,15 +145,26 @@ TEXT = Kind("a text that is not empty", _text)
 EXPRESSION = Kind("a number or an expression (a text in quotes)", _expression)
 
 
+def clock_time() -> Kind:
+    """Times of day as TOML has them without quotes, kept as texts."""
+
+    def convert(value: Any) -> str:
+        if not isinstance(value, datetime.time):
+            raise Unfit
+        return value.isoformat()
+
+    return Kind('"HH:MM:SS"', convert)
+
+
 def any_text() -> Kind:
     """A text, which may be empty."""
 
     def convert(value: Any) -> str:
-        if not isinstance(value, str):
+        if not isinstance(value, str) or "\0" in value:
             raise Unfit
         return value
 
-    return Kind("a text (in quotes)", convert)
+    return Kind("a text (in quotes, without NUL characters)", convert)
 
 
 def list_of(kind: Kind, words: str, longest: int | None = None) -> Kind:

@@ -47,6 +47,10 @@ def _lower(sentence: str) -> str:
 
 def parse_override(text: str) -> tuple[Path, Any]:
     """The key (as a path of names) and the value of one ``--set KEY=VALUE``; a value that is not TOML is a string."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"--set: expected UTF-8 text, but got {text!r}; check the terminal's encoding") from None
     for sign in re.finditer("=", text):
         path = _key_path(text[: sign.start()])
         if path:
@@ -109,7 +113,7 @@ def alternatives(path: Path) -> list[Path]:
 
 
 def is_set(key: str, overrides: Sequence[str]) -> bool:
-    """Whether a ``--set`` names ``key``, a table that holds it, something in it, or an alternative that displaces it."""
+    """Whether a ``--set`` names ``key``, a table that holds it, a part of it, or an alternative that displaces it."""
     wanted = _key_path(key) or (key,)
     for text in overrides:
         path, _ = parse_override(text)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis, YAxis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.mathtext import MathTextParser
@@ -80,14 +81,14 @@ def field_canvas(selection: Selection, limits: Limits) -> tuple[Figure, Draw]:
 def _line(selection: Selection, limits: Limits) -> tuple[Figure, Draw]:
     (dim,) = selection.dims
     width, height = LARGEST[0] + 0.6, 3.3
-    figure, axes = _figure(width, height, right=0.35)
+    figure, axes = _figure(width, height, right=0.35, lines=len(_title_lines(selection, width)))
     (line,) = axes.plot([], [], color=LINE, solid_joinstyle="round")
     axes.set_xlim(selection.bounds(dim))
     _, low, high = colour_scale(limits, selection.field.dtype)
     low, high = (limits if low == -high and np.isfinite(limits[0]) else (low, high))
     axes.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
     axes.set_xlabel(_axis_label(dim))
-    axes.set_ylabel(_field_label(selection))
+    _label(axes.yaxis, _field_label(selection))
     _open_frame(axes)
     heading = _heading(axes, selection, width)
 
@@ -105,7 +106,8 @@ def _image(selection: Selection, limits: Limits) -> tuple[Figure, Draw]:
     width = min(LARGEST[0], LARGEST[1] * ratio)
     height = width / ratio
     flat = height < 2.2  # too low for a colour bar's label at its side: the bar lies below
-    figure, axes = _figure(width, height, right=0.35 if flat else 1.15, bottom=1.35 if flat else 0.6)
+    lines = len(_title_lines(selection, width))
+    figure, axes = _figure(width, height, 0.35 if flat else 1.15, 1.35 if flat else 0.6, lines)
     name, low, high = colour_scale(limits, selection.field.dtype)
     image = axes.imshow(
         [[np.nan]], origin="lower", extent=(left, right, bottom, top), aspect="auto", cmap=name, vmin=low, vmax=high
@@ -113,10 +115,11 @@ def _image(selection: Selection, limits: Limits) -> tuple[Figure, Draw]:
     image.set_cmap(image.get_cmap().with_extremes(bad="0.6"))
     bar_box = (0.0, -0.78 / height, 1.0, 0.15 / height) if flat else (1 + 0.14 / width, 0.0, 0.16 / width, 1.0)
     direction = "horizontal" if flat else "vertical"
-    bar = figure.colorbar(image, cax=axes.inset_axes(bar_box), orientation=direction, label=_field_label(selection))
-    bar.outline.set_linewidth(0.5)  # type: ignore[operator]
+    bar = figure.colorbar(image, cax=axes.inset_axes(bar_box), orientation=direction)
+    bar.outline.set_linewidth(0.5)
+    _label(bar.long_axis, _field_label(selection))
     axes.set_xlabel(_axis_label(horizontal))
-    axes.set_ylabel(_axis_label(vertical))
+    _label(axes.yaxis, _axis_label(vertical))
     axes.locator_params(axis="x", nbins=max(2, min(6, int(width / 0.8))))
     axes.locator_params(axis="y", nbins=max(2, min(6, int(height / 0.6))))
     heading = _heading(axes, selection, width)
@@ -128,9 +131,9 @@ def _image(selection: Selection, limits: Limits) -> tuple[Figure, Draw]:
     return figure, draw
 
 
-def _figure(width: float, height: float, right: float, bottom: float = 0.6) -> tuple[Figure, Axes]:
-    """A figure around one pair of axes of this size in inches, with room for labels and the heading."""
-    left, top = 0.95, 0.75
+def _figure(width: float, height: float, right: float, bottom: float = 0.6, lines: int = 1) -> tuple[Figure, Axes]:
+    """A figure around one pair of axes of this size in inches, with room for labels and a title of so many lines."""
+    left, top = 0.95, 0.55 + 0.2 * lines
     size = left + width + right, bottom + height + top
     figure = Figure(figsize=size)
     FigureCanvasAgg(figure)
@@ -139,11 +142,9 @@ def _figure(width: float, height: float, right: float, bottom: float = 0.6) -> t
 
 def _heading(axes: Axes, selection: Selection, width: float) -> Draw:
     """Above the axes: the run's title, and under it time and place; what is returned sets the time."""
-    letters = max(24, int((width + 0.9) * 8.5))
-    title = textwrap.shorten(selection.view.title, letters, placeholder=" ...")
-    text: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "baseline", "annotation_clip": False}
-    axes.annotate(_math(title), (0, 1), (0, 24), fontsize=11.5, color="0.1", **text)
-    below = axes.annotate("", (0, 1), (0, 8), fontsize=10, color="0.35", **text)
+    place: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "annotation_clip": False}
+    axes.annotate("\n".join(_title_lines(selection, width)), (0, 1), (0, 24), fontsize=11.5, color="0.1", **place)
+    below = axes.annotate("", (0, 1), (0, 8), fontsize=10, color="0.35", **place)
 
     def update(values: NDArray[np.floating], time: float) -> None:
         lost = int(np.count_nonzero(~np.isfinite(values)))
@@ -151,6 +152,12 @@ def _heading(axes: Axes, selection: Selection, width: float) -> Draw:
         below.set_text(",  ".join(part for part in parts if part))
 
     return update
+
+
+def _title_lines(selection: Selection, width: float) -> list[str]:
+    """The run's title in at most two lines above axes of this width in inches (about 12 letters per inch fit)."""
+    lines = textwrap.wrap(selection.view.title, max(24, int(12 * (width + 0.7))), max_lines=2, placeholder=" ...")
+    return [_math(line) for line in lines]
 
 
 def diagnostics_figure(view: FileView) -> Figure:
@@ -197,6 +204,13 @@ def _open_frame(axes: Axes) -> None:
     axes.grid(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
+
+
+def _label(axis: Axis, text: str) -> None:
+    """Label an axis; a short label of a vertical one stands upright."""
+    axis.set_label_text(text)
+    if isinstance(axis, YAxis) and len(text) <= 3:
+        axis.label.set(rotation=0, va="center", ha="right" if axis.get_label_position() == "left" else "left")
 
 
 def _axis_label(dim: str) -> str:

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
-from matplotlib import animation, rc_context
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
-from postprocess.figures import STYLE, Limits, diagnostics_figure, field_canvas, field_figure, value_limits
+from postprocess.figures import STYLE, Draw, Limits, diagnostics_figure, field_canvas, field_figure, value_limits
+from postprocess.movie import write_gif, write_mp4
 from postprocess.options import plot_options
 from postprocess.reader import FileProblem, RequestProblem, read_view
 from postprocess.selection import Selection, select
 
 DPI = 200
-MOVIE_DPI = 120
 MOVIES = (".mp4", ".gif")
 SECONDS = 12.0  # a movie lasts about this long, within 5 to 25 frames per second
 
@@ -75,19 +77,24 @@ def plot_movie(
         raise RequestProblem(f"A movie is written as .mp4 or .gif, not as '{target.name}'.")
     if target.suffix.lower() == ".mp4" and not has_ffmpeg:
         raise WriteProblem("An mp4 needs the program ffmpeg, which is not in PATH: install it, or write a .gif.")
-    frames = range(len(selection.view.times))
     figure, draw = field_canvas(selection, movie_limits(selection))
-    rate = min(25.0, max(5.0, len(frames) / SECONDS))
+    rate = min(25.0, max(5.0, len(selection.view.times) / SECONDS))
     _make_folder(target)
+    write = write_mp4 if target.suffix.lower() == ".mp4" else write_gif
     try:
-        writer = _movie_writer(target, rate)
-        with writer.saving(figure, str(target), MOVIE_DPI):
-            for frame in tqdm(frames, desc="movie", unit="frame", disable=None):
-                draw(selection.values(frame), float(selection.view.times[frame]))
-                writer.grab_frame()
+        write(figure, _frames(selection, draw), target, rate)
     except OSError as error:
         raise WriteProblem(f"{target} could not be written: {error.strerror or error}.") from error
+    except subprocess.CalledProcessError as error:
+        raise WriteProblem(f"ffmpeg failed (status {error.returncode}) on {target}: write a .gif instead.") from error
     return target
+
+
+def _frames(selection: Selection, draw: Draw) -> Iterator[None]:
+    """Draws one snapshot after the other, with a progress bar where stderr is a terminal."""
+    for snapshot, time in enumerate(tqdm(selection.view.times, desc="movie", unit="frame", disable=None)):
+        draw(selection.values(snapshot), float(time))
+        yield
 
 
 def movie_limits(selection: Selection) -> Limits:
@@ -98,7 +105,7 @@ def movie_limits(selection: Selection) -> Limits:
 
 
 def render(
-    path: Path,
+    file: Path,
     field: str | None = None,
     time: float | None = None,
     slices: Sequence[str] = (),
@@ -110,12 +117,12 @@ def render(
     if diagnostics:
         if movie or field is not None or time is not None or slices:
             raise RequestProblem("--diagnostics plots time series: leave out --movie, --field, --time and --slice.")
-        return plot_diagnostics(path, output)
+        return plot_diagnostics(file, output)
     if movie:
         if time is not None:
             raise RequestProblem("--movie shows all times: it does not go with --time.")
-        return plot_movie(path, field, parse_slices(slices), output)
-    return plot_field(path, field, time, parse_slices(slices), output)
+        return plot_movie(file, field, parse_slices(slices), output)
+    return plot_field(file, field, time, parse_slices(slices), output)
 
 
 def parse_slices(texts: Sequence[str]) -> dict[str, float]:
@@ -160,22 +167,12 @@ def _save(figure: Figure, output: str | Path) -> Path:
     return target
 
 
-def _movie_writer(target: Path, rate: float) -> animation.AbstractMovieWriter:
-    if target.suffix.lower() == ".gif":
-        return animation.PillowWriter(fps=rate)  # type: ignore[arg-type]
-    even = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2:color=white", "-pix_fmt", "yuv420p", "-crf", "18"]
-    return animation.FFMpegWriter(fps=rate, codec="libx264", extra_args=even)  # type: ignore[arg-type]
-
-
 @click.command()
 @plot_options
-def main(
-    file: Path, field: str | None, time: float | None, slices: Sequence[str], output: Path | None, movie: bool,
-    diagnostics: bool,
-) -> None:  # fmt: skip
+def main(**request: Any) -> None:
     """Plot a field or the diagnostics of FILE, an output or checkpoint file."""
     try:
-        click.echo(render(file, field, time, slices, output, movie, diagnostics))
+        click.echo(render(**request))
     except (FileProblem, RequestProblem, WriteProblem) as problem:
         click.echo(str(problem), err=True)
         sys.exit(4 if isinstance(problem, WriteProblem) else 2)

@@ -237,12 +237,10 @@ def _snapshots(
         problems = tuple(f"The attribute '{key}' is missing." for key in missing)
         time, step = float(attributes.get("time", np.nan)), int(attributes.get("step", -1))
         return np.array([time]), np.array([step], np.int64), problems
-    n = len(file["time"])
-    found = []
-    for name in ("step", *fields):
-        if len(file[name]) < n:
-            found.append(f"/{name} has {len(file[name])} snapshots where /time has {n}.")
-    n = min([n, *(len(file[name]) for name in ("step", *fields))])
+    n = min(len(file["time"]), len(file["step"]))  # committed together; a kill may leave one of them longer
+    short = [name for name in fields if len(file[name]) < n]
+    found = [f"/{name} has {len(file[name])} snapshots where /time has {n}." for name in short]
+    n = min([n, *(len(file[name]) for name in short)])
     times, steps = file["time"][:n].astype(np.float64), file["step"][:n].astype(np.int64)
     if not np.all(np.diff(times) > 0):
         found.append("The times of the snapshots do not increase.")

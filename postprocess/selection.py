@@ -77,7 +77,10 @@ def select(
 def cell_bounds(centres: NDArray[np.float64]) -> tuple[float, float]:
     """The outer faces of uniform cells with these centres, (n,); a single cell counts as 1 wide."""
     half = 0.5 * (centres[-1] - centres[0]) / (len(centres) - 1) if len(centres) > 1 else 0.5
-    return float(centres[0] - half), float(centres[-1] + half)
+    faces = float(centres[0] - half), float(centres[-1] + half)
+    # a face at 0 comes out as some 1e-18, which would be shown
+    lower, upper = (0.0 if abs(face) < 1e-12 * (faces[1] - faces[0]) else face for face in faces)
+    return lower, upper
 
 
 def _nearest_snapshot(view: FileView, time: float | None) -> int:

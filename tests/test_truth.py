@@ -190,7 +190,7 @@ def test_burgers_travelling_wave():
     problem = problem_of(
         grid={"shape": [400], "lower": [-2.0], "upper": [2.0]},
         equation={"name": "burgers", "nu": nu},
-        initial={"u": wave.replace("*t", "*0")},
+        initial={"u": wave.replace("*t)", "*0)")},
         boundary={"x": {"dirichlet": wave}},
         numerics={"order": 4, "precision": "float64"},
         time={"end": 0.5, "dt": 0.0005},

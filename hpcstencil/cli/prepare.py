@@ -12,6 +12,7 @@ from hpcstencil.cli import abort_all
 from hpcstencil.config import Config, load
 from hpcstencil.decomposition import Plan, plan
 from hpcstencil.errors import EnvironmentProblem, HpcstencilError, InputError
+from hpcstencil.launch import bind_devices, identities
 from hpcstencil.parallel import Communicator, connect, environment_rank, host
 from hpcstencil.problem import Problem, build
 
@@ -46,7 +47,7 @@ def wanted_devices(config: Config, option: int | None) -> int | None:
 def planned(problem: Problem, processes: int, devices: int) -> Plan:
     """The decomposition; says so where the input's steps_per_exchange = "auto" had to go down to single stages."""
     chosen = plan(problem, processes, devices)
-    if chosen.every == 0:
+    if chosen.lowered:
         say("blocks are thin: halos are exchanged for every stage of the integrator")
     return chosen
 
@@ -70,7 +71,7 @@ def processes() -> Iterator[Communicator]:
 def warn_of_shared_gpus(communicator: Communicator, ids: Sequence[str]) -> None:
     """Tell when two processes of a host use one GPU."""
     users: dict[tuple[str, str], list[int]] = {}
-    for rank, (name, owned) in enumerate(communicator.allgather((host(), list(ids)))):
+    for rank, (name, owned) in enumerate(communicator.allgather((host(), identities(ids)))):
         for gpu in owned:
             users.setdefault((name, gpu), []).append(rank)
     for (name, gpu), ranks in users.items():
@@ -80,8 +81,6 @@ def warn_of_shared_gpus(communicator: Communicator, ids: Sequence[str]) -> None:
 
 def devices_of(config: Config, option: int | None) -> tuple[int, list[str]]:
     """Number of devices of this process and its GPU ids; settled before jax is imported."""
-    from hpcstencil.launch import bind_devices
-
     return bind_devices(wanted_devices(config, option))
 
 

@@ -1,0 +1,274 @@
+"""The command as a user starts it: mpirun included, files opened by the libraries that readers use."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import xarray
+
+pytestmark = pytest.mark.e2e
+ROOT = Path(__file__).parents[2]
+INPUT = """
+title = "end to end"
+[grid]
+shape = [61, 47]
+upper = [6.1, 4.7]
+[equation]
+name = "gray_scott"
+D_u = 0.02
+D_v = 0.01
+[initial]
+u = "1 - 0.5*exp(-4*(x - 3)**2 - 4*(y - 2)**2)"
+v = "0.25*exp(-4*(x - 3)**2 - 4*(y - 2)**2) + 0.01*noise(3)"
+[boundary]
+y = { lower = { dirichlet = "0.1*sin(t)" }, upper = { neumann = 0.0 } }
+[time]
+end = 12.0
+dt = 0.1
+[output]
+path = "run.h5"
+every = 2.0
+[output.units]
+u = "mol"
+[diagnostics]
+every_steps = 7
+mass = "integral(u + v)"
+[checkpoint]
+every_steps = 40
+"""
+ENVIRONMENT = {
+    **os.environ,
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_hwloc_base_binding_policy": "none",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+}
+ENVIRONMENT.pop("XLA_FLAGS", None)
+
+
+def line(processes, *arguments):
+    launcher = [] if processes == 0 else [os.environ.get("MPIEXEC", "mpirun"), "-n", str(processes)]
+    return [*launcher, sys.executable, "-m", "hpcstencil", *map(str, arguments)]
+
+
+def hpcstencil(processes, *arguments, folder, status=0, **environment):
+    """Run the command (0 processes: without mpirun) and return its result; the status must be as expected."""
+    result = subprocess.run(
+        line(processes, *arguments), cwd=folder, env={**ENVIRONMENT, **environment}, capture_output=True, text=True, timeout=240
+    )
+    assert result.returncode == status, result.stdout + result.stderr
+    return result
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    """The run on one process, and the folder it is in."""
+    folder = tmp_path_factory.mktemp("reference")
+    (folder / "input.toml").write_text(INPUT)
+    result = hpcstencil(0, "run", "input.toml", folder=folder)
+    assert "Mcell/s" in result.stdout and "T_eff" in result.stdout and "compiling" in result.stdout
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "input.toml").write_text(INPUT)
+    return tmp_path
+
+
+def contents(path):
+    """All series of an output file."""
+    with h5py.File(path) as file:
+        names = ["u", "v", "time", "step", "diagnostics/time", "diagnostics/step", "diagnostics/mass"]
+        return {name: file[name][()] for name in names}, file.attrs["complete"]
+
+
+def assert_same(one, other):
+    (a, complete_a), (b, complete_b) = contents(one), contents(other)
+    assert complete_a == complete_b == 1
+    for name in a:
+        assert np.array_equal(a[name], b[name]), name
+
+
+def test_the_reference_is_what_was_asked_for(reference):
+    series, complete = contents(reference / "run.h5")
+    assert complete == 1
+    np.testing.assert_array_equal(series["time"], np.arange(7) * 2.0)
+    np.testing.assert_array_equal(series["step"], np.arange(7) * 20)
+    assert list(series["diagnostics/step"]) == [*range(0, 120, 7), 120]
+    assert series["u"].shape == (7, 61, 47) and series["u"].dtype == np.float32
+    assert np.isfinite(series["u"]).all() and np.ptp(series["v"][-1]) > 0.01
+
+
+@pytest.mark.parametrize(
+    "processes, devices, more",
+    [
+        (1, 2, ()),
+        (2, 1, ("--set", "decomposition.steps_per_exchange=1")),
+        (3, 1, ("--set", "decomposition.tiles=[2, 2]")),
+        (2, 2, ("--set", "output.method=serial")),
+        (4, 1, ("--set", "output.compression=gzip")),
+    ],
+)
+def test_every_decomposition_writes_the_same_file(reference, folder, processes, devices, more):
+    hpcstencil(processes, "run", "input.toml", "--devices", devices, *more, folder=folder)
+    assert_same(reference / "run.h5", folder / "run.h5")
+
+
+def test_files_written_on_three_processes_open_everywhere(folder):
+    hpcstencil(3, "run", "input.toml", folder=folder)
+    with xarray.open_dataset(folder / "run.h5", engine="h5netcdf") as data:
+        assert dict(data.sizes) == {"time": 7, "x": 61, "y": 47}
+        assert data.u.dims == ("time", "x", "y") and data.u.attrs["units"] == "mol"
+        assert float(data.u.sel(time=4.0).mean()) > 0
+        np.testing.assert_allclose(data.x, (np.arange(61) + 0.5) * 0.1)
+    with h5py.File(folder / "run.h5") as file:
+        assert [d.keys()[0] for d in file["u"].dims] == ["time", "x", "y"]
+        assert sorted(json.loads(file.attrs["decomposition"])["processes"]) == [1, 3]
+        assert "Gray" not in file.attrs["title"] and "[equation]" in file.attrs["input"]
+        root = ElementTree.parse(folder / "run.xdmf").getroot()
+        items = [item for item in root.iter("DataItem") if item.text and ":" in item.text]
+        assert items
+        for item in items:
+            name, _, path = item.text.strip().partition(":")
+            assert name == "run.h5" and path.strip() in file
+        assert len(list(root.iter("Time"))) == 7
+
+
+@pytest.mark.parametrize("processes, devices", [(1, 1), (4, 1), (2, 2)])
+def test_resume_on_another_decomposition_continues_bitwise(reference, folder, processes, devices):
+    hpcstencil(3, "run", "input.toml", "--set", "time.end=9.0", folder=folder)
+    assert (folder / "run.checkpoint.000000000080.h5").exists()
+    hpcstencil(processes, "run", "input.toml", "--resume", "--devices", devices,
+               "--set", "decomposition.steps_per_exchange=1", folder=folder)  # fmt: skip
+    assert_same(reference / "run.h5", folder / "run.h5")
+    again = hpcstencil(processes, "run", "input.toml", "--resume", folder=folder)
+    assert "nothing to do" in again.stdout
+
+
+def test_restart_begins_a_new_output_at_the_checkpoint(reference, folder):
+    hpcstencil(2, "run", "input.toml", folder=folder)
+    hpcstencil(3, "run", "input.toml", "--restart", "run.checkpoint.000000000080.h5", "--output", "new.h5", folder=folder)
+    (new, _), (old, _) = contents(folder / "new.h5"), contents(reference / "run.h5")
+    np.testing.assert_array_equal(new["step"], [80, 100, 120])
+    assert np.array_equal(new["u"], old["u"][4:])
+    result = hpcstencil(0, "run", "input.toml", "--restart", "run.checkpoint.000000000080.h5", "--output", "other.h5",
+                        "--set", "grid.shape=[61, 48]", folder=folder, status=2)  # fmt: skip
+    assert "grid" in result.stderr and not (folder / "other.h5").exists()
+
+
+def test_an_existing_output_is_kept(folder):
+    (folder / "run.h5").write_bytes(b"precious")
+    result = hpcstencil(2, "run", "input.toml", folder=folder, status=2)
+    assert "--overwrite" in result.stderr and (folder / "run.h5").read_bytes() == b"precious"
+
+
+def test_other_physics_are_not_resumed(folder):
+    hpcstencil(0, "run", "input.toml", "--set", "time.end=5.0", folder=folder)
+    text = INPUT.replace("D_u = 0.02", "D_u = 0.03")
+    (folder / "input.toml").write_text(text)
+    result = hpcstencil(0, "run", "input.toml", "--resume", folder=folder, status=2)
+    assert "equation.D_u" in result.stderr
+    hpcstencil(0, "run", "input.toml", "--resume", "--set", "equation.D_u=0.03", folder=folder)
+    with h5py.File(folder / "run.h5") as file:
+        assert "D_u = 0.03" in file.attrs["input"]
+
+
+def test_overwriting_forgets_the_old_checkpoints(folder):
+    hpcstencil(0, "run", "input.toml", folder=folder)
+    hpcstencil(0, "run", "input.toml", "--overwrite", "--set", "time.end=5.0", folder=folder)
+    assert [p.name for p in folder.glob("*.checkpoint.*")] == ["run.checkpoint.000000000040.h5"]
+
+
+def test_an_unwritable_place_is_told_in_one_sentence(folder):
+    (folder / "file").write_text("")
+    result = hpcstencil(2, "run", "input.toml", "--output", "file/run.h5", folder=folder, status=4)
+    assert result.stderr.count("hpcstencil:") == 1 and "file" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_an_unstable_run_ends_with_3_and_keeps_what_was_good(folder):
+    result = hpcstencil(2, "run", "input.toml", "--set", "equation.D_u=1.0", "--set", "time.end=200.0", folder=folder, status=3)
+    assert "field 'u' is not finite" in result.stderr and "step" in result.stderr
+    with h5py.File(folder / "run.h5") as file:
+        assert file.attrs["complete"] == 0 and np.isfinite(file["u"][()]).all() and len(file["time"]) >= 1
+
+
+@pytest.mark.parametrize("processes", (0, 2))
+def test_a_signal_ends_with_75_and_resume_goes_on_bitwise(folder, processes):
+    tables = ("--set", "time.end=4000.0", "--set", "output.every=400.0")
+    number = signal.SIGTERM if processes == 0 else signal.SIGUSR1  # mpirun forwards USR1
+    run = subprocess.Popen(line(processes, "run", "input.toml", *tables), cwd=folder, env=ENVIRONMENT,
+                           stderr=subprocess.PIPE, text=True)  # fmt: skip
+    deadline = time.monotonic() + 120
+    while not list(folder.glob("run.checkpoint.*.h5")):
+        assert run.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    run.send_signal(number)
+    _, told = run.communicate(timeout=60)
+    assert run.returncode == 75, told
+    assert number.name in told and "--resume" in told
+    hpcstencil(3, "run", "input.toml", "--resume", *tables, folder=folder)
+    hpcstencil(0, "run", "input.toml", *tables, "--output", "whole.h5", folder=folder)
+    assert_same(folder / "run.h5", folder / "whole.h5")
+
+
+def test_copies_that_cannot_see_each_other_are_refused(folder):
+    """As under srun without a working MPI plugin: the environment says 4 tasks, MPI says 1."""
+    result = hpcstencil(0, "run", "input.toml", folder=folder, status=4, SLURM_PROCID="0", SLURM_STEP_NUM_TASKS="4")
+    assert "4 processes" in result.stderr and "srun --mpi=pmix" in result.stderr
+    assert not (folder / "run.h5").exists()
+
+
+def test_too_many_processes_are_told_which_counts_work(folder):
+    result = hpcstencil(4, "run", "input.toml", "--set", "grid={shape=[3]}", "--set", "numerics.order=8", "--set",
+                        "initial={}", "--set", "boundary={}", folder=folder, status=2)  # fmt: skip
+    assert "counts that work: 1" in result.stderr and result.stderr.count("hpcstencil:") == 1
+
+
+def test_help_and_check_answer_at_once(folder):
+    for arguments in (("--help",), ("check", "input.toml")):
+        result = subprocess.run(
+            [sys.executable, "-X", "importtime", "-m", "hpcstencil", *arguments],
+            cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert result.returncode == 0
+        loaded = {row.rsplit("|", 1)[-1].strip() for row in result.stderr.splitlines()}
+        assert not loaded & {"jax", "mpi4py", "h5py", "matplotlib"}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "inputs").glob("*.toml")), ids=lambda p: p.stem)
+def test_every_shipped_input_checks_and_begins(path, tmp_path):
+    """A hundredth of each example's time runs, stays finite and can be looked at."""
+    import tomllib
+
+    end = tomllib.loads(path.read_text())["time"]["end"] / 100
+    hpcstencil(0, "check", path, folder=tmp_path)
+    hpcstencil(2, "run", path, "--set", f"time.end={end}", "--output", "out.h5", folder=tmp_path)
+    told = hpcstencil(0, "info", "out.h5", folder=tmp_path).stdout
+    assert "complete" in told
+    hpcstencil(0, "plot", "out.h5", "-o", "out.png", folder=tmp_path)
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_bench_measures_in_hardware_terms(folder):
+    result = hpcstencil(2, "bench", "input.toml", "--json", folder=folder)
+    found = json.loads(result.stdout)
+    assert found["copy_bandwidth"] > 1e8
+    (row,) = found["rows"]
+    assert sorted(row["processes"]) == [1, 2] and row["equation"] == "gray_scott" and row["stages"] == 4
+    assert row["t_eff"] == pytest.approx(row["cells_per_second"] * 16)
+    assert row["ratio"] == pytest.approx(row["t_eff"] / found["copy_bandwidth"])
+    assert row["ratio_stages"] == pytest.approx(4 * row["ratio"])
+    assert 0 < row["exchange_fraction"] <= 1 and row["compile_seconds"] > 0
+    hpcstencil(0, "bench", "input.toml", folder=folder)
+    told = hpcstencil(0, "check", "input.toml", folder=folder).stdout
+    assert "Mcell/s measured here" in told
