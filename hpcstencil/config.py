@@ -281,7 +281,7 @@ def _grid(values: dict[str, Any]) -> Grid:
     lower = values["lower"] or (0.0,) * len(shape)
     for key, given in (("lower", lower), ("upper", values["upper"])):
         if given is not None and len(given) != len(shape):
-            raise wrong(f"grid.{key}", f"{len(shape)} numbers, one per axis of the shape", list(given), "make them agree")
+            raise wrong(f"grid.{key}", f"{len(shape)} numbers, one per axis", list(given), "add or drop some")
     upper = values["upper"] or tuple(a + n for a, n in zip(lower, shape, strict=True))
     for axis, a, b in zip(AXES, lower, upper, strict=False):
         if not a < b:
@@ -317,7 +317,7 @@ def _equation(raw: Mapping[str, Any], base: Path) -> EquationConfig:
             _allowed_name(f"equation.rhs.{key}", key)
             rhs[key] = expression_text(take(f"equation.rhs.{key}", Key(EXPRESSION, None, '"laplacian(u)"'), value))
     elif "rhs" in raw:
-        raise InputError(f"equation.rhs: only a custom equation has one; set name = \"custom\" or remove it")
+        raise InputError("equation.rhs: only a custom equation has one; set name = \"custom\" or remove it")
     parameters = {}
     for key, value in raw.items():
         if key in ("name", "rhs"):
