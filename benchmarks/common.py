@@ -44,7 +44,12 @@ def command(processes: int, *arguments: str) -> list[str]:
 def output_of(line: list[str], **environment: str) -> str:
     """Standard output of a command; ends the benchmark if it fails."""
     result = subprocess.run(
-        line, env={**os.environ, **MPI_ENVIRONMENT, **environment}, cwd=ROOT, capture_output=True, text=True, check=False
+        line,
+        env={**os.environ, **MPI_ENVIRONMENT, **environment},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if result.returncode:
         sys.exit(f"{' '.join(line)} ended with {result.returncode}:\n{result.stderr}")

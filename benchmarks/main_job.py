@@ -20,11 +20,22 @@ INPUT = str(ROOT / "inputs" / "gray_scott.toml")
 
 def main(end: str = "2000.0") -> None:
     print(f"{machine()}; inputs/gray_scott.toml up to t = {end}")
-    print(f"{'processes':>9}{'devices':>9}{'Mcell/s':>9}{'T_eff GB/s':>12}{'exchange':>10}{'output':>8}{'compiling':>11}{'wall s':>8}")
+    print(
+        f"{'processes':>9}{'devices':>9}{'Mcell/s':>9}{'T_eff GB/s':>12}{'exchange':>10}{'output':>8}{'compiling':>11}{'wall s':>8}"
+    )
     for processes in (1, 2, 4):
         for devices in (1, 2):
             with tempfile.TemporaryDirectory() as folder:
-                arguments = ["run", INPUT, "--set", f"time.end={end}", "--output", f"{folder}/o.h5", "--devices", str(devices)]
+                arguments = [
+                    "run",
+                    INPUT,
+                    "--set",
+                    f"time.end={end}",
+                    "--output",
+                    f"{folder}/o.h5",
+                    "--devices",
+                    str(devices),
+                ]
                 text = output_of(command(processes, *arguments))
             wall, compiling, output = (
                 float(re.search(pattern, text).group(1))  # type: ignore[union-attr]
@@ -32,7 +43,9 @@ def main(end: str = "2000.0") -> None:
             )
             speed = re.search(r"speed +([0-9.]+) Mcell/s, T_eff ([0-9.]+)", text)
             assert speed
-            row = json.loads(output_of(command(processes, "bench", INPUT, "--devices", str(devices), "--json")))["rows"][0]
+            row = json.loads(output_of(command(processes, "bench", INPUT, "--devices", str(devices), "--json")))[
+                "rows"
+            ][0]
             print(
                 f"{processes:>9}{devices:>9}{speed.group(1):>9}{speed.group(2):>12}{row['exchange_fraction']:>10.1%}"
                 f"{output / wall:>8.1%}{compiling / wall:>11.1%}{wall:>8.1f}"

@@ -1,6 +1,6 @@
 """Peak resident memory of `hpcstencil run`, above what importing everything takes, in copies of the field.
 
-    .venv/bin/python benchmarks/memory.py [cells per axis]
+.venv/bin/python benchmarks/memory.py [cells per axis]
 """
 
 from __future__ import annotations

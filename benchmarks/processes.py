@@ -1,6 +1,6 @@
 """3-D heat, euler, float32, 256^3: two processes, or two devices, against one process that uses both cores.
 
-    .venv/bin/python benchmarks/processes.py [rounds] [cells per axis]
+.venv/bin/python benchmarks/processes.py [rounds] [cells per axis]
 """
 
 from __future__ import annotations

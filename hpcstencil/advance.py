@@ -98,11 +98,11 @@ class Machine:
             return jax.jit(body, donate_argnums=donated)
         count = body.__code__.co_argcount
         axes = (0,) * (count - shared) + (None,) * shared
-        return jax.pmap(
-            body, DEVICE_AXIS, in_axes=axes, devices=self.devices.devices, donate_argnums=donated
-        )
+        return jax.pmap(body, DEVICE_AXIS, in_axes=axes, devices=self.devices.devices, donate_argnums=donated)
 
-    def surrounded(self, fields: Mapping[str, Any], widths: tuple[int, ...], frame: Frame, outer: Outer) -> dict[str, Value]:
+    def surrounded(
+        self, fields: Mapping[str, Any], widths: tuple[int, ...], frame: Frame, outer: Outer
+    ) -> dict[str, Value]:
         """The fields with their halos, inside compiled code."""
         framed = surround(fields, widths, frame.counts, lambda *strips: self.swap(outer, *strips))
         windows = tuple(
@@ -201,7 +201,9 @@ def in_loop(body: Callable[[], Any], once: Any) -> Any:
 Advance = Callable[[Fields, Mapping[str, float], float, int, float, int], Fields]
 
 
-def build(machine: Machine, trees: Mapping[str, Node], rules: Rules, needs: Needs, tableau: Tableau, every: int) -> Advance:
+def build(
+    machine: Machine, trees: Mapping[str, Node], rules: Rules, needs: Needs, tableau: Tableau, every: int
+) -> Advance:
     """The function advance(fields, parameters, base_time, first, dt, n) that takes n steps.
 
     Step i = 0 .. n - 1 of them goes from t = base_time + (first + i) dt to t + dt. ``every`` steps are taken between two
@@ -218,7 +220,9 @@ def build(machine: Machine, trees: Mapping[str, Node], rules: Rules, needs: Need
             k.append(rhs(y, parameters, t + tableau.c[i] * dt, frame))
         return {name: combined(u[name], dt, tableau.b, [s[name] for s in k]) for name in u}
 
-    def several_steps(framed: dict[str, Value], frame: Frame, parameters: Any, t0: Any, first: Any, dt: Any, n: Any) -> Fields:
+    def several_steps(
+        framed: dict[str, Value], frame: Frame, parameters: Any, t0: Any, first: Any, dt: Any, n: Any
+    ) -> Fields:
         """Steps first .. first + n - 1 on a block with halo, cropped to the block."""
 
         def body(i: Any, u: dict[str, Value]) -> dict[str, Value]:
@@ -251,7 +255,9 @@ def build(machine: Machine, trees: Mapping[str, Node], rules: Rules, needs: Need
 
         def body(b: Any, u: Fields) -> Fields:
             framed = machine.surrounded(u, widths, frame, {})
-            return several_steps(framed, frame, parameters, t0, first + b * every, dt, jnp.minimum(every, n - b * every))
+            return several_steps(
+                framed, frame, parameters, t0, first + b * every, dt, jnp.minimum(every, n - b * every)
+            )
 
         return lax.fori_loop(0, (n + every - 1) // every, body, fields)
 
@@ -284,7 +290,8 @@ def _stage_by_stage(machine: Machine, rhs: Any, tableau: Tableau, interior: Any)
 
         def advance_phased(fields: Fields, parameters: Any, t0: float, first: int, dt: float, n: int) -> Fields:
             for i in range(n):
-                t, k = t0 + (first + i) * dt, []
+                t = t0 + (first + i) * dt
+                k: list[Fields] = []
                 for row, c in zip(rows, tableau.c, strict=False):
                     k.append(jax.block_until_ready(run(row(fields, k, dt), parameters, t + c * dt)))
                 fields = rows[-1](fields, k, dt)
@@ -296,7 +303,8 @@ def _stage_by_stage(machine: Machine, rhs: Any, tableau: Tableau, interior: Any)
         frame = machine.frame(places)
 
         def body(i: Any, u: Fields) -> Fields:
-            t, k = t0 + (first + i) * dt, []
+            t = t0 + (first + i) * dt
+            k: list[Fields] = []
             for row, c in zip(tableau.a, tableau.c, strict=True):
                 y = machine.surrounded(stage_value(u, k, dt, row), widths, frame, {})
                 k.append(slope(y, frame, parameters, t + c * dt))

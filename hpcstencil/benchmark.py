@@ -105,7 +105,7 @@ def measure(simulation: Simulation, communicator: Communicator, bandwidth: float
     problem, plan = simulation.problem, simulation.plan
     start = time.perf_counter()
     fields = simulation.initial_fields()
-    dt = problem.config.time.dt or problem.dt({name: 1.0 for name in problem.fields})
+    dt = problem.config.time.dt or problem.dt(dict.fromkeys(problem.fields, 1.0))
     fields = simulation.compile(fields, dt)
     compile_seconds = time.perf_counter() - start
     state = {"fields": fields}
@@ -145,7 +145,9 @@ def machine_description() -> dict[str, Any]:
     model = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
-        model = next((line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line), model)
+        model = next(
+            (line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line), model
+        )
     device = jax.local_devices()[0]
     return {"processor": model, "cores": os.cpu_count(), "device": f"{device.platform} {device.device_kind}"}
 

@@ -24,17 +24,17 @@ def sides(topology: Topology, wrapped_as_halo: Sequence[bool]) -> tuple[tuple[Si
 
     ``wrapped_as_halo``: periodic axes that are whole in a block but exchanged with itself all the same.
     """
-    result = []
+    result: list[tuple[Side, Side]] = []
     for axis in range(topology.ndim):
-        neighbours = topology.neighbour(axis, -1), topology.neighbour(axis, +1)
+        below, above = topology.neighbour(axis, -1), topology.neighbour(axis, +1)
         if not topology.is_split(axis):
             kind = ("halo" if wrapped_as_halo[axis] else "wrap") if topology.periodic[axis] else "face"
             result.append((Side(kind), Side(kind)))
         elif topology.devices[axis] > 1:
-            result.append(tuple(Side("halo", boundary=n is None) for n in neighbours))
+            result.append((Side("halo", boundary=below is None), Side("halo", boundary=above is None)))
         else:
-            result.append(tuple(Side("face" if n is None else "halo") for n in neighbours))
-    return tuple(result)  # type: ignore[arg-type]
+            result.append((Side("face" if below is None else "halo"), Side("face" if above is None else "halo")))
+    return tuple(result)
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Devices:
         stacked = np.zeros((len(self.devices), *self.topology.capacity()), block.dtype)
         for device in range(len(self.devices)):
             here, there = self.slices(device)
-            stacked[(device, *there)] = block[here]
+            stacked[device][there] = block[here]
         return jax.device_put(stacked, self.sharding)
 
     def get(self, array: Any) -> np.ndarray:
@@ -125,13 +125,14 @@ class Devices:
             return np.asarray(array)
         block = np.empty([stop - start for start, stop in self.topology.block()], array.dtype)
         for shard in array.addressable_shards:
-            device = shard.index[0].start or 0
+            device = int(shard.index[0].start or 0)
             here, there = self.slices(device)
             block[here] = np.asarray(shard.data)[0][there]
         return block
 
     def put_places(self, places: Places) -> dict[str, Any]:
         """`Places` on the devices."""
+
         def move(a: np.ndarray) -> Any:
             return jax.device_put(a if self.several else a[0], self.sharding)
 

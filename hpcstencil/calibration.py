@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcstencil import __version__
+from hpcstencil.parallel import Communicator
 from hpcstencil.problem import Problem
 
 PROBE_CELLS = 2**16
@@ -32,7 +33,9 @@ def store() -> Path:
 def key(problem: Problem, what: str) -> str:
     """The name under which a measurement of a problem is kept: everything that the compiled code depends on."""
     numerics = problem.config.numerics
-    text = repr((__version__, what, sorted(problem.trees.items()), numerics.order, numerics.precision, numerics.integrator))
+    text = repr(
+        (__version__, what, sorted(problem.trees.items()), numerics.order, numerics.precision, numerics.integrator)
+    )
     return f"{what}:{problem.config.equation.name}:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
@@ -99,9 +102,10 @@ def _seconds_per_step(problem: Problem, device: Any, kernel: str) -> float:
     return elapsed / steps
 
 
-def kernel_for(problem: Problem, devices: Sequence[Any], rank: int) -> str | None:
-    """The kernel that the input asks for, or the faster one (measured on rank 0 only: None elsewhere)."""
+def kernel_for(problem: Problem, devices: Sequence[Any], communicator: Communicator) -> str:
+    """The kernel that the input asks for, or the faster one as rank 0 measures it: the same on all processes."""
     wanted = problem.config.numerics.kernel
     if wanted != "auto":
         return wanted
-    return fastest_kernel(problem, devices[0]) if rank == 0 else None
+    measured = fastest_kernel(problem, devices[0]) if communicator.rank == 0 else ""
+    return communicator.broadcast(measured)

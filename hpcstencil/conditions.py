@@ -102,10 +102,14 @@ def _sides(key: str, value: Any) -> Sides:
                 raise unknown(f"{key}.{side}", "side", side, SIDES)
         missing = [side for side in SIDES if side not in value]
         if missing:
-            raise InputError(f"{key}.{missing[0]}: expected a condition for both sides, but it is missing; write {EXAMPLE}")
+            raise InputError(
+                f"{key}.{missing[0]}: expected a condition for both sides, but it is missing; write {EXAMPLE}"
+            )
         lower, upper = (_condition(f"{key}.{side}", value[side]) for side in SIDES)
         if isinstance(lower, Periodic) or isinstance(upper, Periodic):
-            raise InputError(f"{key}: an axis cannot be periodic at one side only; write {key.split('.')[-1]} = \"periodic\"")
+            raise InputError(
+                f'{key}: an axis cannot be periodic at one side only; write {key.split(".")[-1]} = "periodic"'
+            )
         return lower, upper
     both = _condition(key, value)
     return both, both
@@ -118,7 +122,7 @@ def _condition(key: str, value: Any) -> Condition:
     if isinstance(value, str) and value in LATER_KINDS:
         raise not_yet(key, shown(value), ["periodic", *KINDS])
     if not isinstance(value, Mapping) or len(value) != 1:
-        raise wrong(key, "\"periodic\" or a table with one kind of condition", value, f"write for example {EXAMPLE}")
+        raise wrong(key, '"periodic" or a table with one kind of condition', value, f"write for example {EXAMPLE}")
     ((kind, given),) = value.items()
     if kind in LATER_KINDS:
         raise not_yet(f"{key}.{kind}", f"'{kind}'", ["periodic", *KINDS])

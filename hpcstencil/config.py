@@ -317,7 +317,7 @@ def _equation(raw: Mapping[str, Any], base: Path) -> EquationConfig:
             _allowed_name(f"equation.rhs.{key}", key)
             rhs[key] = expression_text(take(f"equation.rhs.{key}", Key(EXPRESSION, None, '"laplacian(u)"'), value))
     elif "rhs" in raw:
-        raise InputError("equation.rhs: only a custom equation has one; set name = \"custom\" or remove it")
+        raise InputError('equation.rhs: only a custom equation has one; set name = "custom" or remove it')
     parameters = {}
     for key, value in raw.items():
         if key in ("name", "rhs"):

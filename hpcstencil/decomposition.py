@@ -99,13 +99,13 @@ def _parts(
         if math.prod(wish) != count:
             raise InputError(
                 f"decomposition.{key}: {list(wish)} makes {math.prod(wish)} blocks, but there are {count} {key}; give "
-                f"factors of {count}, or \"auto\""
+                f'factors of {count}, or "auto"'
             )
         for axis, (p, n, r) in enumerate(zip(wish, shape, radius, strict=True)):
             if p > 1 and n // p < max(r, 1):
                 raise InputError(
                     f"decomposition.{key}: {p} blocks along {AXES[axis]} would have {n // p} cells, fewer than the "
-                    f"stencil's radius {r}; give at most {max(1, n // max(r, 1))} there, or \"auto\""
+                    f'stencil\'s radius {r}; give at most {max(1, n // max(r, 1))} there, or "auto"'
                 )
         return wish
     parts = best_parts(count, shape, periodic, radius)
@@ -122,9 +122,7 @@ def _every(wishes: Wishes, topology: Topology, radius: tuple[int, ...], problem:
     """Steps between two exchanges, as given or by the cost model, and the most that the thinnest block allows."""
     stages = problem.tableau.stages
     room = [
-        topology.narrowest()[axis] // (r * stages)
-        for axis, r in enumerate(radius)
-        if r and topology.is_split(axis)
+        topology.narrowest()[axis] // (r * stages) for axis, r in enumerate(radius) if r and topology.is_split(axis)
     ]
     most = min(room, default=MOST_STEPS)
     given = wishes.steps_per_exchange
@@ -134,15 +132,15 @@ def _every(wishes: Wishes, topology: Topology, radius: tuple[int, ...], problem:
         if given > most:
             raise InputError(
                 f"decomposition.steps_per_exchange: {given} steps need blocks {given * stages * max(radius)} cells wide, but "
-                f"the thinnest has {min(topology.narrowest())}; give at most {most}, or \"auto\""
+                f'the thinnest has {min(topology.narrowest())}; give at most {most}, or "auto"'
                 if most
-                else f"decomposition.steps_per_exchange: blocks are too thin to take even one whole step between "
-                f"exchanges; give \"auto\" (an exchange per stage) or fewer processes and devices"
+                else "decomposition.steps_per_exchange: blocks are too thin to take even one whole step between "
+                'exchanges; give "auto" (an exchange per stage) or fewer processes and devices'
             )
         if adaptive and given > control.dt_every:
             raise InputError(
                 f"decomposition.steps_per_exchange: {given} is above time.dt_every = {control.dt_every}, after which the "
-                f"step is determined anew; give at most {control.dt_every}, or \"auto\""
+                f'step is determined anew; give at most {control.dt_every}, or "auto"'
             )
         return given, most
     if not room:

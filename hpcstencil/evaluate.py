@@ -124,7 +124,7 @@ class Evaluation:
     def __post_init__(self) -> None:
         self.known: dict[Node, Value] = {}
         self.extended: dict[Node, Value] = {}
-        self.functions = functions(jnp, self.rules.dtype)  # type: ignore[arg-type]
+        self.functions = functions(jnp, self.rules.dtype)
         self.everywhere: Windows = (None,) * self.frame.ndim
 
     def __call__(self, tree: Node) -> Value:
@@ -375,5 +375,3 @@ def right_hand_side(trees: Mapping[str, Node], rules: Rules, needs: Needs) -> Ri
         return values
 
     return rhs
-
-

@@ -45,7 +45,8 @@ def surrounding(
     sent the ghost cells that those gave, None where there is no neighbour. ``counts`` are the cells per axis that are
     owned (a number, or traced where devices own different numbers).
     """
-    names, received = list(fields), []
+    names = list(fields)
+    received: list[Received] = []
     for axis, width in enumerate(widths):
         if not width:
             continue

@@ -24,7 +24,15 @@ def write_attributes(file: h5py.File, attributes: Attributes) -> None:
 
 def _series(group: h5py.Group, name: str, dtype: Any, fillvalue: float | int) -> h5py.Dataset:
     """An empty, unlimited, one-dimensional dataset."""
-    return group.create_dataset(name, (0,), dtype, maxshape=(None,), chunks=(ROWS,), fillvalue=fillvalue)
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_chunk((ROWS,))
+    # Space for a further chunk is made when the series grows, on all ranks alike: made by the write instead, as a file laid
+    # out serially would have it, the second chunk fails with MPI_ERR_TYPE on several ranks (HDF5 1.10.8).
+    properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    properties.set_fill_value(np.array(fillvalue, dtype))
+    space = h5py.h5s.create_simple((0,), (h5py.h5s.UNLIMITED,))
+    kind = h5py.h5t.py_create(np.dtype(dtype), logical=True)
+    return h5py.Dataset(h5py.h5d.create(group.id, name.encode(), kind, space, dcpl=properties))
 
 
 def lay_out_axes(file: h5py.File, grid: Grid) -> None:

@@ -50,7 +50,8 @@ def evaluate(
 def block_coordinates(grid: Grid, ranges: Sequence[Range]) -> list[np.ndarray]:
     """Cell centres of an index range per axis, each shaped to broadcast over the block."""
     return [
-        grid.centres(axis, *r).reshape([-1 if a == axis else 1 for a in range(grid.ndim)]) for axis, r in enumerate(ranges)
+        grid.centres(axis, *r).reshape([-1 if a == axis else 1 for a in range(grid.ndim)])
+        for axis, r in enumerate(ranges)
     ]
 
 

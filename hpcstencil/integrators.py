@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 
@@ -33,7 +33,9 @@ INTEGRATORS = {
     # Shu & Osher, J. Comput. Phys. 77 (1988) 439-471, eq. (2.18), in Butcher form
     "ssprk3": Tableau(((), (1.0,), (0.25, 0.25)), (1 / 6, 1 / 6, 2 / 3), (0.0, 1.0, 0.5), order=3),
     # Kutta (1901)
-    "rk4": Tableau(((), (0.5,), (0.0, 0.5), (0.0, 0.0, 1.0)), (1 / 6, 1 / 3, 1 / 3, 1 / 6), (0.0, 0.5, 0.5, 1.0), order=4),
+    "rk4": Tableau(
+        ((), (0.5,), (0.0, 0.5), (0.0, 0.0, 1.0)), (1 / 6, 1 / 3, 1 / 3, 1 / 6), (0.0, 0.5, 0.5, 1.0), order=4
+    ),
 }
 
 
@@ -56,7 +58,7 @@ def _reach(tableau: Tableau, direction: Callable[[float], complex]) -> float:
     return float(steps[-1] if stable.all() else steps[np.argmin(stable)] - 1e-3)
 
 
-@lru_cache(maxsize=None)
+@cache
 def stability_limits(tableau: Tableau) -> tuple[float, float]:
     """Extent of the stability region along the negative real and along the imaginary axis (dimensionless dt * rate)."""
     return _reach(tableau, lambda r: complex(-r, 0.0)), _reach(tableau, lambda r: complex(0.0, r))

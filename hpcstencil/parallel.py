@@ -175,9 +175,9 @@ def agree(communicator: Communicator, action: Callable[[], T]) -> T:
         result = action()
     except HpcstencilError as error:
         failure = error
-    for error in communicator.allgather(failure):
-        if error is not None:
-            raise error
+    for told in communicator.allgather(failure):
+        if told is not None:
+            raise told
     return result  # type: ignore[return-value]  # set: no process failed, this one included
 
 

@@ -73,10 +73,11 @@ class Scope:
         return known
 
 
-def _noise(seed: Node, stream: Node = Constant(0.0)) -> Node:
-    if not all(isinstance(a, Constant) and a.value == int(a.value) and 0 <= a.value < 2**32 for a in (seed, stream)):
+def _noise(*arguments: Node) -> Node:
+    whole = [int(a.value) for a in arguments if isinstance(a, Constant) and 0 <= a.value < 2**32 and a.value % 1 == 0]
+    if len(whole) < len(arguments):
         raise ValueError("noise() expects whole numbers from 0 to 2**32 - 1")
-    return Noise(int(seed.value), int(stream.value))  # type: ignore[attr-defined]
+    return Noise(*whole)
 
 
 def parse(text: str, scope: Scope, key: str) -> Node:
@@ -98,7 +99,9 @@ class _Parser:
 
     def tree(self) -> Node:
         if len(self.text) > LONGEST:
-            raise InputError(f"{self.key}: the expression has {len(self.text)} characters, at most {LONGEST} are allowed")
+            raise InputError(
+                f"{self.key}: the expression has {len(self.text)} characters, at most {LONGEST} are allowed"
+            )
         try:
             parsed = ast.parse(self.text.strip(), mode="eval")
         except SyntaxError as error:

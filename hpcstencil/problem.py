@@ -180,9 +180,7 @@ def _refuse_unused(config: Config, custom: bool, trees: Mapping[str, Node], symb
             raise InputError(f"equation.{name}: {why}; remove it")
 
 
-def _faces(
-    config: Config, fields: tuple[str, ...], symbols: Mapping[str, Node]
-) -> dict[tuple[str, int, int], Face]:
+def _faces(config: Config, fields: tuple[str, ...], symbols: Mapping[str, Node]) -> dict[tuple[str, int, int], Face]:
     """The boundary conditions of the axes that are not periodic."""
     ndim = config.grid.ndim
     faces = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 from hpcstencil.expressions import Derivative, DivGrad, Node, children, varies, walk
 from hpcstencil.stencil import Stencil, biased, central, product, staggered
@@ -66,7 +66,7 @@ class Discretization:
         """Cells per axis by which a block must be surrounded to evaluate the trees in it, nested derivatives added."""
         ndim = len(self.spacing)
 
-        @lru_cache(maxsize=None)
+        @cache
         def depth(tree: Node) -> tuple[int, ...]:
             below = [depth(child) for child in children(tree)]
             deepest = tuple(max((b[axis] for b in below), default=0) for axis in range(ndim))

@@ -28,20 +28,21 @@ from hpcstencil.problem import Problem
 from hpcstencil.progress import Progress
 from hpcstencil.schedule import Clock, Schedule
 from hpcstencil.simulation import Simulation, simulate
+from hpcstencil.toml_text import is_set
 
 SECONDS_PER_CALL = 0.5  # a compiled call is kept about this long, so that signals and progress are served in time
 
 
 @dataclass(frozen=True)
 class Options:
-    """How the command line asks for the run. ``set_keys`` are the keys given with --set."""
+    """How the command line asks for the run. ``overrides`` are the texts given with --set."""
 
     output: Path
     overwrite: bool = False
     resume: bool = False
     restart: Path | None = None
     quiet: bool = False
-    set_keys: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
 
 
 @dataclass
@@ -260,13 +261,11 @@ def _run(
         finished = Clock(time=config.time.end)
         return Summary(options.output, 0, finished, 0.0, Seconds(), 0, 0, already_complete=True)
     seconds = Seconds()
-    kernel = communicator.broadcast(agree(communicator, lambda: kernel_for(problem, devices, communicator.rank)))
+    kernel = kernel_for(problem, devices, communicator)
     simulation = simulate(problem, plan, communicator, devices, kernel)
     clock, fields = agree(communicator, lambda: _state(simulation, source))
     diagnostics = Diagnostics(problem.diagnostics, simulation.diagnosed, problem.parameters)
-    this = Run(
-        simulation, communicator, options, problem.schedule(), clock, fields, diagnostics, seconds, began=began
-    )
+    this = Run(simulation, communicator, options, problem.schedule(), clock, fields, diagnostics, seconds, began=began)
     this.check_finite()
     dt = this.step_size()
     this.fields = simulation.compile(this.fields, dt)
@@ -292,9 +291,7 @@ def _run(
     this.output.close(complete=True)
     steps = this.clock.step - first
     itemsize = 2 * len(problem.fields) * simulation.dtype.itemsize
-    return Summary(
-        options.output, steps, this.clock, time.perf_counter() - began, seconds, config.grid.cells, itemsize
-    )
+    return Summary(options.output, steps, this.clock, time.perf_counter() - began, seconds, config.grid.cells, itemsize)
 
 
 def _source(config: Config, options: Options, communicator: Communicator) -> Path | str | None:
@@ -302,7 +299,7 @@ def _source(config: Config, options: Options, communicator: Communicator) -> Pat
     if options.restart is not None:
         if not options.overwrite:
             refuse_existing(options.output)
-        _refuse_other_physics(config, options.restart, options.set_keys)
+        _refuse_other_physics(config, options.restart, options.overrides)
         return options.restart
     if options.resume:
         return _resume_source(config, options, communicator)
@@ -316,24 +313,24 @@ def _resume_source(config: Config, options: Options, communicator: Communicator)
     if not options.output.exists():
         return None
     contents = inspect(options.output)
-    _refuse_other_physics(config, options.output, options.set_keys)
+    _refuse_other_physics(config, options.output, options.overrides)
     if contents.complete and contents.time is not None and config.time.end <= contents.time:
         return "complete"
     newest = newest_checkpoint(options.output, communicator)
     if newest is not None:
-        _refuse_other_physics(config, newest, options.set_keys)
+        _refuse_other_physics(config, newest, options.overrides)
     if newest is None and contents.complete:
         raise InputError(f"{options.output}: the run is complete and left no checkpoint to go on from; use --overwrite")
     return newest
 
 
-def _refuse_other_physics(config: Config, path: Path, set_keys: tuple[str, ...]) -> None:
+def _refuse_other_physics(config: Config, path: Path, overrides: tuple[str, ...]) -> None:
     """A continued run may differ from its origin in its end, cadences and decomposition; all else must be asked for
     with --set, and another grid never."""
     contents = inspect(path)
     origin = from_mapping(tomllib.loads(contents.input), path.parent)
     for key in differences(origin, config):
-        given = any(key == k or key.startswith(k + ".") for k in set_keys)
+        given = is_set(key, overrides)
         if allowed(key) or (given and not key.startswith("grid.")):
             continue
         remedy = "keep the grid" if key.startswith("grid.") else f"if that is meant, say it with --set {key}=..."

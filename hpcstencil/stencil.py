@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache
 
 HALF = Fraction(1, 2)
 
@@ -32,7 +32,7 @@ class Stencil:
         return tuple(max(0, *o) for o in zip(*self.offsets, strict=True))
 
 
-@lru_cache(maxsize=None)
+@cache
 def weights(derivative: int, points: tuple[Fraction, ...]) -> tuple[Fraction, ...]:
     """Weights of the ``derivative``-th derivative at 0 from values at ``points`` (in units of the spacing), exact for
     polynomials of degree ``len(points) - 1``."""

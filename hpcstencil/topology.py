@@ -55,9 +55,7 @@ def best_parts(
     return min(fitting, key=lambda parts: (halo_surface(shape, parts, periodic), [-p for p in parts]))
 
 
-def counts_that_work(
-    limit: int, shape: Sequence[int], periodic: Sequence[bool], narrowest: Sequence[int]
-) -> list[int]:
+def counts_that_work(limit: int, shape: Sequence[int], periodic: Sequence[bool], narrowest: Sequence[int]) -> list[int]:
     """The block counts from 1 to ``limit`` for which ``best_parts`` finds a decomposition."""
     return [n for n in range(1, limit + 1) if best_parts(n, shape, periodic, narrowest) is not None]
 
@@ -110,7 +108,9 @@ class Topology:
 
     def capacity(self) -> tuple[int, ...]:
         """Cells per axis of this process's largest device block: the shape that every device's array has."""
-        return tuple(-(-(stop - start) // parts) for (start, stop), parts in zip(self.block(), self.devices, strict=True))
+        return tuple(
+            -(-(stop - start) // parts) for (start, stop), parts in zip(self.block(), self.devices, strict=True)
+        )
 
     def narrowest(self) -> tuple[int, ...]:
         """Cells per axis of the thinnest device block of the whole grid."""

@@ -85,7 +85,7 @@ def _line(selection: Selection, limits: Limits) -> tuple[Figure, Draw]:
     (line,) = axes.plot([], [], color=LINE, solid_joinstyle="round")
     axes.set_xlim(selection.bounds(dim))
     _, low, high = colour_scale(limits, selection.field.dtype)
-    low, high = (limits if low == -high and np.isfinite(limits[0]) else (low, high))
+    low, high = limits if low == -high and np.isfinite(limits[0]) else (low, high)
     axes.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
     axes.set_xlabel(_axis_label(dim))
     _label(axes.yaxis, _field_label(selection))
@@ -174,7 +174,7 @@ def diagnostics_figure(view: FileView) -> Figure:
     time = view.diagnostics["time"]
     for axes, name in zip(grid, names, strict=False):
         _series(axes, time, np.asarray(view.diagnostics[name], np.float64), name)
-    for axes in grid[len(names):]:
+    for axes in grid[len(names) :]:
         axes.remove()
     for column in range(columns):
         grid[min((column + 1) * rows, len(names)) - 1].set_xlabel("t")

@@ -216,8 +216,9 @@ def _fields(file: h5py.File, kind: str, axes: int) -> dict[str, Field]:
         if known or not isinstance(data, h5py.Dataset) or data.dtype.kind != "f" or data.ndim != axes + leading:
             continue
         dims = tuple(_dimension(data, leading + axis, AXES[axis]) for axis in range(axes))
-        units, long_name = (str(_plain(data.attrs.get(key, default))) for key, default in
-                            (("units", "1"), ("long_name", name)))
+        units, long_name = (
+            str(_plain(data.attrs.get(key, default))) for key, default in (("units", "1"), ("long_name", name))
+        )
         fields[name] = Field(name, dims, data.shape[leading:], data.dtype, units, long_name)
     return fields
 

@@ -42,8 +42,12 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     meeting, start = comm.Ibarrier(), time.monotonic()
     while not meeting.Test():
         if time.monotonic() - start > PATIENCE:
-            print(f"rank {comm.rank}: {item.nodeid} {report.outcome} here, but other ranks are still in it.\n"
-                  f"{report.longreprtext}", file=sys.__stderr__, flush=True)
+            print(
+                f"rank {comm.rank}: {item.nodeid} {report.outcome} here, but other ranks are still in it.\n"
+                f"{report.longreprtext}",
+                file=sys.__stderr__,
+                flush=True,
+            )
             comm.Abort(1)
             os._exit(1)
         time.sleep(0.001)

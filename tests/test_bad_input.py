@@ -144,7 +144,9 @@ CUSTOM_SET = [
 ]
 
 
-@pytest.mark.parametrize("base, setting, words", [*((GOOD, *row) for row in SET), *((CUSTOM, *row) for row in CUSTOM_SET)])
+@pytest.mark.parametrize(
+    "base, setting, words", [*((GOOD, *row) for row in SET), *((CUSTOM, *row) for row in CUSTOM_SET)]
+)
 def test_one_sentence_and_nothing_written(folder, monkeypatch, capsys, base, setting, words):
     path = folder / "input.toml"
     path.write_text(base)

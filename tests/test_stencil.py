@@ -28,7 +28,9 @@ def test_central_weights_are_exact_for_polynomials(order, derivative):
     offsets = [Fraction(o[0]) for o in stencil.offsets]
     exact = weights(derivative, tuple(offsets)) if 0 in offsets else None
     for degree in range(derivative + order):
-        value = sum(Fraction(w).limit_denominator(10**9) * o**degree for o, w in zip(offsets, stencil.weights, strict=True))
+        value = sum(
+            Fraction(w).limit_denominator(10**9) * o**degree for o, w in zip(offsets, stencil.weights, strict=True)
+        )
         factorial = 1
         for i in range(degree - derivative + 1, degree + 1):
             factorial *= i
@@ -52,7 +54,9 @@ def test_observed_order(name, order):
     make, exact, shift, lost = STENCILS[name]
     errors = []
     for dx in (0.2, 0.1):
-        errors.append(max(abs(apply(make(order, dx), np.sin, x, dx) - exact(x + shift * dx)) for x in np.linspace(0, 6, 50)))
+        errors.append(
+            max(abs(apply(make(order, dx), np.sin, x, dx) - exact(x + shift * dx)) for x in np.linspace(0, 6, 50))
+        )
     assert np.log2(errors[0] / errors[1]) == pytest.approx(order + lost, abs=0.2)
 
 

@@ -254,8 +254,6 @@ def test_diagnostics_are_sums_over_the_grid():
     assert values["mass"] == pytest.approx((u + v).sum() * 0.1 * 0.2, rel=1e-14)
     assert values["ratio"] == pytest.approx(u.mean() / v.mean(), rel=1e-14)
     assert values["top"] == u.max() and values["low"] == (u * v).min()
-    slope = sum(
-        ((np.roll(u, -1, a) - np.roll(u, 1, a)) / (2 * h)) ** 2 for a, h in ((0, 0.1), (1, 0.2))
-    )
+    slope = sum(((np.roll(u, -1, a) - np.roll(u, 1, a)) / (2 * h)) ** 2 for a, h in ((0, 0.1), (1, 0.2)))
     assert values["slope"] == pytest.approx(slope.sum() * 0.02, rel=1e-12)
     assert values["clock"] == pytest.approx(2.5)

@@ -22,7 +22,9 @@ STANDARD = {
 
 @click.command()
 @click.argument("input_file", metavar="[INPUT.toml]", required=False, type=click.Path(path_type=Path))
-@click.option("--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Override a key of the input (repeatable).")
+@click.option(
+    "--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Override a key of the input (repeatable)."
+)
 @click.option("--devices", type=int, help="Devices per process.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def bench(input_file: Path | None, overrides: tuple[str, ...], devices: int | None, as_json: bool) -> None:
@@ -48,7 +50,7 @@ def bench(input_file: Path | None, overrides: tuple[str, ...], devices: int | No
         from hpcstencil.calibration import kernel_for
         from hpcstencil.simulation import simulate
 
-        kernel = communicator.broadcast(kernel_for(problem, local, communicator.rank))
+        kernel = kernel_for(problem, local, communicator)
         bandwidth = benchmark.copy_bandwidth(communicator, local)
         row = benchmark.measure(simulate(problem, plan, communicator, local, kernel), communicator, bandwidth)
         result = {

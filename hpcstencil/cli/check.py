@@ -11,8 +11,12 @@ from hpcstencil.parallel import environment_rank, environment_size
 
 @click.command()
 @click.argument("input_file", metavar="INPUT.toml", type=click.Path(path_type=Path))
-@click.option("--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Override a key of the input (repeatable).")
-@click.option("--processes", type=int, help="Check for so many processes (default: those of this launch, or the input's).")
+@click.option(
+    "--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Override a key of the input (repeatable)."
+)
+@click.option(
+    "--processes", type=int, help="Check for so many processes (default: those of this launch, or the input's)."
+)
 @click.option("--devices", type=int, help="Check for so many devices per process.")
 def check(input_file: Path, overrides: tuple[str, ...], processes: int | None, devices: int | None) -> None:
     """Validate INPUT.toml without running: the resolved input, decomposition, memory, halo traffic, predicted time."""

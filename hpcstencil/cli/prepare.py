@@ -76,7 +76,9 @@ def warn_of_shared_gpus(communicator: Communicator, ids: Sequence[str]) -> None:
             users.setdefault((name, gpu), []).append(rank)
     for (name, gpu), ranks in users.items():
         if len(ranks) > 1:
-            say(f"warning: ranks {', '.join(map(str, ranks))} share GPU {gpu} of {name}; start fewer processes per host")
+            say(
+                f"warning: ranks {', '.join(map(str, ranks))} share GPU {gpu} of {name}; start fewer processes per host"
+            )
 
 
 def devices_of(config: Config, option: int | None) -> tuple[int, list[str]]:
@@ -92,4 +94,3 @@ def same_everywhere(communicator: Communicator, count: int) -> None:
             f"processes have {min(counts)} to {max(counts)} devices; give each the same number, for example with --devices "
             f"{min(counts)}"
         )
-

@@ -12,7 +12,9 @@ from hpcstencil.parallel import environment_rank
 
 @click.command()
 @click.argument("input_file", metavar="INPUT.toml", type=click.Path(path_type=Path))
-@click.option("--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Override a key of the input (repeatable).")
+@click.option(
+    "--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Override a key of the input (repeatable)."
+)
 @click.option("--output", type=click.Path(path_type=Path), help="Output file, instead of the input's output.path.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing output file.")
 @click.option("--resume", is_flag=True, help="Go on from this run's newest good checkpoint, if there is one.")
@@ -31,7 +33,9 @@ def run(
 ) -> None:
     """Run the simulation that INPUT.toml describes and write its output file."""
     if resume and (restart is not None or overwrite):
-        raise InputError(f"--resume: cannot be combined with {'--restart' if restart else '--overwrite'}; give one of them")
+        raise InputError(
+            f"--resume: cannot be combined with {'--restart' if restart else '--overwrite'}; give one of them"
+        )
     from hpcstencil.cli.prepare import (
         devices_of,
         planned,
@@ -60,7 +64,7 @@ def run(
             resume=resume,
             restart=restart,
             quiet=quiet,
-            set_keys=tuple(item.split("=", 1)[0].strip() for item in overrides),
+            overrides=overrides,
         )
         summary = run_problem(config, problem, plan, options, communicator, local)
         if environment_rank() == 0 and not quiet:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -19,6 +20,10 @@ def apply(array: jax.Array, stencil: Stencil, start: tuple[int, ...], shape: tup
     last = [f + n + w - 1 for f, n, w in zip(first, shape, weights.shape, strict=True)]
     window = lax.slice(array, first, last)
     result = lax.conv_general_dilated(
-        window[None, None], weights[None, None], (1,) * array.ndim, "VALID", precision=lax.Precision.HIGHEST
+        window[None, None],
+        jnp.asarray(weights)[None, None],
+        (1,) * array.ndim,
+        "VALID",
+        precision=lax.Precision.HIGHEST,
     )
     return result[0, 0]

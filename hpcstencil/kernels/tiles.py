@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -35,16 +34,13 @@ def tiled(kernel: Apply, tiles: tuple[int, ...]) -> Apply:
             first = [p + s - a for p, s, a in zip(place, start, lower, strict=True)]
             last = [f + a + n + b for f, a, n, b in zip(first, lower, size, upper, strict=True)]
             windows.append(lax.slice(array, first, last))
-        one_tile = partial(kernel, stencil=stencil, start=lower, shape=size)
-        results = jax.vmap(lambda window: one_tile(window))(jnp.stack(windows))
+        results = jax.vmap(lambda window: kernel(window, stencil, lower, size))(jnp.stack(windows))
         return _assemble(results, counts, size, shape)
 
     return apply
 
 
-def _assemble(
-    results: jax.Array, counts: tuple[int, ...], size: tuple[int, ...], shape: tuple[int, ...]
-) -> jax.Array:
+def _assemble(results: jax.Array, counts: tuple[int, ...], size: tuple[int, ...], shape: tuple[int, ...]) -> jax.Array:
     """Tiles in C order, of one ``size``, put together to ``shape``; of overlapping cells the earlier tile's are kept."""
     pieces = list(results)
     for axis in reversed(range(len(shape))):

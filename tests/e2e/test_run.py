@@ -63,7 +63,12 @@ def line(processes, *arguments):
 def hpcstencil(processes, *arguments, folder, status=0, **environment):
     """Run the command (0 processes: without mpirun) and return its result; the status must be as expected."""
     result = subprocess.run(
-        line(processes, *arguments), cwd=folder, env={**ENVIRONMENT, **environment}, capture_output=True, text=True, timeout=240
+        line(processes, *arguments),
+        cwd=folder,
+        env={**ENVIRONMENT, **environment},
+        capture_output=True,
+        text=True,
+        timeout=240,
     )
     assert result.returncode == status, result.stdout + result.stderr
     return result
@@ -157,7 +162,9 @@ def test_resume_on_another_decomposition_continues_bitwise(reference, folder, pr
 
 def test_restart_begins_a_new_output_at_the_checkpoint(reference, folder):
     hpcstencil(2, "run", "input.toml", folder=folder)
-    hpcstencil(3, "run", "input.toml", "--restart", "run.checkpoint.000000000080.h5", "--output", "new.h5", folder=folder)
+    hpcstencil(
+        3, "run", "input.toml", "--restart", "run.checkpoint.000000000080.h5", "--output", "new.h5", folder=folder
+    )
     (new, _), (old, _) = contents(folder / "new.h5"), contents(reference / "run.h5")
     np.testing.assert_array_equal(new["step"], [80, 100, 120])
     assert np.array_equal(new["u"], old["u"][4:])
@@ -196,7 +203,9 @@ def test_an_unwritable_place_is_told_in_one_sentence(folder):
 
 
 def test_an_unstable_run_ends_with_3_and_keeps_what_was_good(folder):
-    result = hpcstencil(2, "run", "input.toml", "--set", "equation.D_u=1.0", "--set", "time.end=200.0", folder=folder, status=3)
+    result = hpcstencil(
+        2, "run", "input.toml", "--set", "equation.D_u=1.0", "--set", "time.end=200.0", folder=folder, status=3
+    )
     assert "field 'u' is not finite" in result.stderr and "step" in result.stderr
     with h5py.File(folder / "run.h5") as file:
         assert file.attrs["complete"] == 0 and np.isfinite(file["u"][()]).all() and len(file["time"]) >= 1
@@ -204,7 +213,7 @@ def test_an_unstable_run_ends_with_3_and_keeps_what_was_good(folder):
 
 @pytest.mark.parametrize("processes", (0, 2))
 def test_a_signal_ends_with_75_and_resume_goes_on_bitwise(folder, processes):
-    tables = ("--set", "time.end=4000.0", "--set", "output.every=400.0")
+    tables = ("--set", "time.end=1500.0", "--set", "output.every=300.0")
     number = signal.SIGTERM if processes == 0 else signal.SIGUSR1  # mpirun forwards USR1
     run = subprocess.Popen(line(processes, "run", "input.toml", *tables), cwd=folder, env=ENVIRONMENT,
                            stderr=subprocess.PIPE, text=True)  # fmt: skip

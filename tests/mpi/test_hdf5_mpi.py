@@ -218,3 +218,18 @@ def test_all_processes_fail_together(processes, folder, method):
     with pytest.raises(InputError, match="this run has"):
         OutputFile.append(folder / "run.h5", processes, grid, fields=["other"], step=0, method=method)
     assert processes.allgather(processes.rank) == list(range(processes.size))
+
+
+def test_long_series_cross_the_edges_of_their_chunks(processes, folder):
+    """Rows beyond the first chunk of a time series, written in pieces that do not fit the chunks."""
+    path = folder / "series.h5"
+    grid = Grid((16, 12), (0.0, 0.0), (1.0, 1.0))
+    output = OutputFile.create(path, processes, grid, fields=["u"], dtype=np.float32, diagnostics=["m"], attributes={})
+    rows = np.arange(40 * 60)
+    for part in rows.reshape(60, 40):
+        output.write_diagnostics(part.tolist(), (0.5 * part).tolist(), {"m": (2.0 * part).tolist()})
+    output.close(complete=True)
+    processes.barrier()
+    with h5py.File(path, "r") as file:
+        assert np.array_equal(file["diagnostics/step"][()], rows)
+        assert np.array_equal(file["diagnostics/m"][()], 2.0 * rows)

@@ -22,7 +22,11 @@ def ways(ndim, whole_table):
     tilings = [[1] * ndim, [2] * ndim, [3] + [1] * (ndim - 1)]
     if whole_table:
         return [
-            (d, t, k, kernel) for d in (1, 2) for t in tilings for k in ("auto", 1, 2, 4) for kernel in ("shift", "conv")
+            (d, t, k, kernel)
+            for d in (1, 2)
+            for t in tilings
+            for k in ("auto", 1, 2, 4)
+            for kernel in ("shift", "conv")
         ]
     return [
         (1, "auto", "auto", "shift"), (2, "auto", "auto", "shift"), (1, "auto", 2, "shift"), (2, tilings[1], 2, "shift"),
