@@ -189,7 +189,11 @@ class Machine:
 
     def first(self, result: Any) -> Any:
         """A result that is the same on all devices, as numpy arrays."""
-        return jax.tree.map(lambda a: jax.device_get(a.addressable_shards[0].data)[0] if self.devices.several else jax.device_get(a), result)  # fmt: skip
+
+        def one(a: Any) -> Any:
+            return jax.device_get(a.addressable_shards[0].data)[0] if self.devices.several else jax.device_get(a)
+
+        return jax.tree.map(one, result)
 
 
 def in_loop(body: Callable[[], Any], once: Any) -> Any:

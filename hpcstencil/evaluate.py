@@ -184,22 +184,21 @@ class Evaluation:
     def div_grad(self, tree: DivGrad) -> Value:
         gradient, mean, divergence = self.rules.discretization.div_grad(tree)
         value, coefficient = self.extend(tree.operand), self.extend(tree.coefficient)
-        axis, reach = tree.axis, divergence.lower[tree.axis] + gradient.lower[tree.axis]
-        around = tuple(reach if a == axis else 0 for a in range(self.frame.ndim))
-        windows = list(self.shrunk(value, tree.operand, around, around))
-        if coefficient.windows[axis] is not None:
-            windows = list(common([replace(value, windows=tuple(windows)),
-                                   replace(coefficient, windows=self.shrunk(coefficient, tree.coefficient, around, around))]))  # fmt: skip
-        inner = windows[axis]
-        assert inner is not None
-        faces = list(windows)
-        faces[axis] = (inner[0] - divergence.lower[axis], inner[1] + divergence.upper[axis])
-        flux = self.apply(gradient, value, tuple(faces))
-        if coefficient.windows[axis] is not None:
-            coefficient = self.apply(mean, coefficient, tuple(faces))
-        else:
-            coefficient = coefficient.crop(faces)
-        return self.apply(divergence, replace(flux, array=coefficient.array * flux.array), tuple(windows))
+        around = [max(pair) for pair in self.rules.discretization.reach(tree)]
+        reached = [replace(value, windows=self.shrunk(value, tree.operand, around, around))]
+        if coefficient.windows[tree.axis] is not None:
+            windows = self.shrunk(coefficient, tree.coefficient, around, around)
+            reached.append(replace(coefficient, windows=windows))
+        windows = common(reached)
+        faces = tuple(
+            None if w is None else (w[0] - low, w[1] + high)
+            for w, low, high in zip(windows, divergence.lower, divergence.upper, strict=True)
+        )
+        if coefficient.windows[tree.axis] is not None:
+            coefficient = self.apply(mean, coefficient, faces)
+        flux = self.apply(gradient, value, faces)
+        flux = replace(flux, array=coefficient.crop(faces).array * flux.array)
+        return self.apply(divergence, flux, windows)
 
     def apply(self, stencil: Any, value: Value, windows: Windows) -> Value:
         """A stencil applied to a value, giving it on ``windows``; axes without a window keep their single value."""

@@ -21,8 +21,8 @@ LAYERS = [
 ]  # fmt: skip
 HEAVY = {"jax", "mpi4jax", "mpi4py", "h5py", "matplotlib"}
 # What `hpcstencil check` loads: must not import jax or MPI at module level.
-LIGHT = set().union(*LAYERS[:2]) | {"schema", "parser", "config", "conditions", "radius", "host", "equations", "stability", "problem",
-                                    "decomposition", "calibration", "report", "cli"}  # fmt: skip
+LIGHT = set().union(*LAYERS[:2]) | {"schema", "parser", "config", "conditions", "radius", "host", "equations", "stability",
+                                    "problem", "decomposition", "calibration", "report", "cli"}  # fmt: skip
 
 
 def modules():

@@ -243,6 +243,11 @@ def test_too_many_processes_are_told_which_counts_work(folder):
     assert "counts that work: 1" in result.stderr and result.stderr.count("hpcstencil:") == 1
 
 
+def test_more_blocks_than_processes_are_refused(folder):
+    result = hpcstencil(2, "run", "input.toml", "--set", "decomposition.processes=[2, 2]", folder=folder, status=2)
+    assert "makes 4 blocks" in result.stderr and not (folder / "run.h5").exists()
+
+
 def test_help_and_check_answer_at_once(folder):
     for arguments in (("--help",), ("check", "input.toml")):
         result = subprocess.run(
