@@ -20,9 +20,16 @@ INPUT = str(ROOT / "inputs" / "gray_scott.toml")
 
 def main(end: str = "2000.0") -> None:
     print(f"{machine()}; inputs/gray_scott.toml up to t = {end}")
-    print(
-        f"{'processes':>9}{'devices':>9}{'Mcell/s':>9}{'T_eff GB/s':>12}{'exchange':>10}{'output':>8}{'compiling':>11}{'wall s':>8}"
-    )
+    columns = {
+        "processes": 9,
+        "devices": 9,
+        "Mcell/s": 9,
+        "T_eff GB/s": 12,
+        "exchange": 10,
+        "output": 8,
+        "compiling": 11,
+    }
+    print("".join(f"{name:>{width}}" for name, width in columns.items()) + f"{'wall s':>8}")
     for processes in (1, 2, 4):
         for devices in (1, 2):
             with tempfile.TemporaryDirectory() as folder:
