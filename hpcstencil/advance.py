@@ -19,8 +19,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from hpcstencil.blocks import Devices, Places, frame_of, sides, values
-from hpcstencil.evaluate import Frame, Rules, Value, common, right_hand_side
+from hpcstencil.evaluate import Rules, right_hand_side
 from hpcstencil.expressions import Node
+from hpcstencil.frame import Frame, Value, common
 from hpcstencil.grid import Grid
 from hpcstencil.halo import (
     DEVICE_AXIS,

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from hpcstencil.evaluate import Frame, Side, Value
+from hpcstencil.frame import Frame, Side, Value
 from hpcstencil.grid import Grid
 from hpcstencil.halo import DEVICE_AXIS
 from hpcstencil.topology import Topology, unravel

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import keyword
 import math
 import os
@@ -11,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcstencil.conditions import BoundaryConfig, boundary_tables, read_boundary
+from hpcstencil.conditions import BoundaryConfig, read_boundary
 from hpcstencil.equations import EQUATIONS
 from hpcstencil.errors import InputError
 from hpcstencil.expressions import FUNCTIONS, REDUCTIONS
@@ -40,7 +39,7 @@ from hpcstencil.schema import (
     unknown,
     wrong,
 )
-from hpcstencil.toml_text import dumps, flatten, override, parse
+from hpcstencil.toml_text import override, parse
 
 BUILT_IN = tuple(EQUATIONS)
 LATER_EQUATIONS = (
@@ -108,8 +107,6 @@ TOP = ("title", "grid", "equation", "initial", "boundary", "numerics", "time", "
 LATER_TABLES = ("mask", "ensemble")
 MOST_STEPS = 2.0**53  # float64 counts exactly up to here
 MOST_CELLS = 2**63
-# A continued run may differ from its origin in these without saying so.
-FREE = ("time.end", "output.", "checkpoint.", "diagnostics.every_steps", "decomposition.", "numerics.kernel", "title")
 
 
 @dataclass(frozen=True)
@@ -422,54 +419,3 @@ def check_fields(config: Config, fields: tuple[str, ...]) -> None:
     for name in config.diagnostics.expressions:
         if name in fields or name in config.equation.parameters:
             raise InputError(f"diagnostics.{name}: '{name}' is a field or parameter already; rename the diagnostic")
-
-
-# ---- back to text ----------------------------------------------------------------------------------------------------
-
-
-def to_tables(config: Config) -> dict[str, Any]:
-    """The input as tables, defaults filled in and paths absolute: enough to run it again."""
-    grid, output = config.grid, config.output
-    tables: dict[str, Any] = {
-        "title": config.title,
-        "grid": {"shape": grid.shape, "lower": grid.lower, "upper": grid.upper},
-        "equation": {"name": config.equation.name, **config.equation.parameters, "rhs": config.equation.rhs},
-        "initial": {"file": config.initial.file and str(config.initial.file), **config.initial.expressions},
-        "boundary": boundary_tables(config.boundary, grid.axes),
-        "numerics": vars(config.numerics),
-        "time": vars(config.time),
-        "decomposition": vars(config.decomposition),
-        "output": {**vars(output), "path": os.path.abspath(output.path)},
-        "diagnostics": {"every_steps": config.diagnostics.every_steps, **config.diagnostics.expressions},
-        "checkpoint": vars(config.checkpoint),
-    }
-    return {name: _without_nothing(value) for name, value in tables.items() if value != {}}
-
-
-def _without_nothing(value: Any) -> Any:
-    """A table without the keys that hold nothing."""
-    if not isinstance(value, Mapping):
-        return value
-    kept = {key: _without_nothing(entry) for key, entry in value.items() if entry is not None}
-    return {key: entry for key, entry in kept.items() if entry != {}}
-
-
-def to_toml(config: Config) -> str:
-    """The input as TOML text: defaults filled in, paths absolute, `auto` as written."""
-    return dumps(to_tables(config))
-
-
-def sha256(config: Config) -> str:
-    """Checksum of the input's text."""
-    return hashlib.sha256(to_toml(config).encode()).hexdigest()
-
-
-def differences(old: Config, new: Config) -> list[str]:
-    """Dotted keys whose values differ between two inputs."""
-    before, after = dict(flatten(to_tables(old))), dict(flatten(to_tables(new)))
-    return [key for key in {**before, **after} if before.get(key) != after.get(key)]
-
-
-def allowed(key: str) -> bool:
-    """Whether a continued run may differ from its origin in this key without being told so."""
-    return any(key == free or (free.endswith(".") and key.startswith(free)) for free in FREE) and key != "output.fields"

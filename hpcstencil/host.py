@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from hpcstencil.expressions import Constant, Coordinate, Field, Node, Noise, Parameter, Pointwise, Reduction, Time
+from hpcstencil.expressions import (
+    Constant,
+    Coordinate,
+    Field,
+    Node,
+    Noise,
+    Parameter,
+    Pointwise,
+    Reduction,
+    Time,
+    walk,
+)
 from hpcstencil.grid import Grid
 from hpcstencil.noise import uniform
 from hpcstencil.pointwise import functions, integer_power
 from hpcstencil.topology import Range
 
 FUNCTIONS = functions(np, np.float64)
+CELLS_AT_ONCE = 2**18
 SAMPLES = 65  # points per axis at which the bound of a parameter is looked for
 
 
@@ -60,11 +73,23 @@ def block_index(grid: Grid, ranges: Sequence[Range]) -> np.ndarray:
     return np.ravel_multi_index(np.ix_(*(np.arange(*r) for r in ranges)), grid.shape)
 
 
-def block_values(tree: Node, grid: Grid, ranges: Sequence[Range], parameters: Mapping[Any, Any]) -> np.ndarray:
-    """The values of an initial expression on a block, float64, C-contiguous."""
-    shape = [stop - start for start, stop in ranges]
-    value = evaluate(tree, block_coordinates(grid, ranges), parameters, block_index(grid, ranges))
-    return np.ascontiguousarray(np.broadcast_to(value, shape))
+def block_values(
+    tree: Node, grid: Grid, ranges: Sequence[Range], parameters: Mapping[Any, Any], dtype: np.dtype
+) -> np.ndarray:
+    """The values of an initial expression on a block, computed in float64 and kept as ``dtype``, C-contiguous.
+
+    A few planes at a time, so that the temporaries of a long expression stay small.
+    """
+    (first, last), *rest = ranges
+    block = np.empty([stop - start for start, stop in ranges], dtype)
+    planes = max(1, CELLS_AT_ONCE // math.prod(block.shape[1:]))
+    for start in range(first, last, planes):
+        part = [(start, min(start + planes, last)), *rest]
+        index = block_index(grid, part) if any(isinstance(node, Noise) for node in walk(tree)) else None
+        values = evaluate(tree, block_coordinates(grid, part), parameters, index)
+        with np.errstate(over="ignore"):
+            block[start - first : part[0][1] - first] = values
+    return block
 
 
 def largest(tree: Node, grid: Grid, parameters: Mapping[Any, Any]) -> float:

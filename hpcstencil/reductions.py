@@ -18,8 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from hpcstencil.advance import Machine
-from hpcstencil.evaluate import Evaluation, Frame, Rules, Value
+from hpcstencil.evaluate import Evaluation, Rules
 from hpcstencil.expressions import Field, Node
+from hpcstencil.frame import Frame, Value
 from hpcstencil.halo import Fields
 from hpcstencil.parallel import Communicator
 from hpcstencil.radius import Needs

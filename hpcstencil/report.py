@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from hpcstencil.calibration import key, recall
-from hpcstencil.config import Config, to_toml
+from hpcstencil.config import Config
 from hpcstencil.decomposition import Plan
 from hpcstencil.problem import Problem
+from hpcstencil.provenance import to_toml
 
 
 def report(config: Config, problem: Problem, plan: Plan) -> str:

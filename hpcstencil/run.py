@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import time
-import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,34 +14,22 @@ import numpy as np
 
 from hpcstencil import __version__, signals
 from hpcstencil.calibration import kernel_for
-from hpcstencil.checkpoint import newest_checkpoint, read_checkpoint, remove_stale, write_checkpoint
-from hpcstencil.config import Config, allowed, differences, from_mapping, sha256, to_toml
+from hpcstencil.checkpoint import read_checkpoint, remove_stale, write_checkpoint
+from hpcstencil.config import Config
+from hpcstencil.continuation import Options, source_of
 from hpcstencil.decomposition import Plan
 from hpcstencil.diagnostics import Diagnostics
-from hpcstencil.errors import InputError, NumericsError, StoppedEarly
+from hpcstencil.errors import NumericsError, StoppedEarly
 from hpcstencil.halo import Fields
-from hpcstencil.hdf5 import OutputFile, refuse_existing
-from hpcstencil.hdf5_read import inspect
+from hpcstencil.hdf5 import OutputFile
 from hpcstencil.parallel import Communicator, agree
 from hpcstencil.problem import Problem
 from hpcstencil.progress import Progress
+from hpcstencil.provenance import sha256, to_toml
 from hpcstencil.schedule import Clock, Schedule
 from hpcstencil.simulation import Simulation, simulate
-from hpcstencil.toml_text import is_set
 
 SECONDS_PER_CALL = 0.5  # a compiled call is kept about this long, so that signals and progress are served in time
-
-
-@dataclass(frozen=True)
-class Options:
-    """How the command line asks for the run. ``overrides`` are the texts given with --set."""
-
-    output: Path
-    overwrite: bool = False
-    resume: bool = False
-    restart: Path | None = None
-    quiet: bool = False
-    overrides: tuple[str, ...] = ()
 
 
 @dataclass
@@ -256,7 +243,7 @@ def _run(
     request: signals.Request,
 ) -> Summary:
     began = time.perf_counter()
-    source = agree(communicator, lambda: _source(config, options, communicator))
+    source = agree(communicator, lambda: source_of(config, options, communicator))
     if source == "complete":
         finished = Clock(time=config.time.end)
         return Summary(options.output, 0, finished, 0.0, Seconds(), 0, 0, already_complete=True)
@@ -292,49 +279,6 @@ def _run(
     steps = this.clock.step - first
     itemsize = 2 * len(problem.fields) * simulation.dtype.itemsize
     return Summary(options.output, steps, this.clock, time.perf_counter() - began, seconds, config.grid.cells, itemsize)
-
-
-def _source(config: Config, options: Options, communicator: Communicator) -> Path | str | None:
-    """Where the state comes from: a checkpoint, "complete" where nothing is left to do, None for the initial state."""
-    if options.restart is not None:
-        if not options.overwrite:
-            refuse_existing(options.output)
-        _refuse_other_physics(config, options.restart, options.overrides)
-        return options.restart
-    if options.resume:
-        return _resume_source(config, options, communicator)
-    if not options.overwrite:
-        refuse_existing(options.output)
-    return None
-
-
-def _resume_source(config: Config, options: Options, communicator: Communicator) -> Path | str | None:
-    """For --resume: the newest good checkpoint of this output, if the run is not complete already."""
-    if not options.output.exists():
-        return None
-    contents = inspect(options.output)
-    _refuse_other_physics(config, options.output, options.overrides)
-    if contents.complete and contents.time is not None and config.time.end <= contents.time:
-        return "complete"
-    newest = newest_checkpoint(options.output, communicator)
-    if newest is not None:
-        _refuse_other_physics(config, newest, options.overrides)
-    if newest is None and contents.complete:
-        raise InputError(f"{options.output}: the run is complete and left no checkpoint to go on from; use --overwrite")
-    return newest
-
-
-def _refuse_other_physics(config: Config, path: Path, overrides: tuple[str, ...]) -> None:
-    """A continued run may differ from its origin in its end, cadences and decomposition; all else must be asked for
-    with --set, and another grid never."""
-    contents = inspect(path)
-    origin = from_mapping(tomllib.loads(contents.input), path.parent)
-    for key in differences(origin, config):
-        given = is_set(key, overrides)
-        if allowed(key) or (given and not key.startswith("grid.")):
-            continue
-        remedy = "keep the grid" if key.startswith("grid.") else f"if that is meant, say it with --set {key}=..."
-        raise InputError(f"{key}: {path} was made with another value; {remedy}")
 
 
 def _state(simulation: Simulation, source: Path | str | None) -> tuple[Clock, Fields]:

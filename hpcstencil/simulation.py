@@ -47,17 +47,19 @@ class Simulation:
     def initial_fields(self) -> Fields:
         """The fields at t = 0 on the devices, each process making or reading its own block only."""
         config = self.problem.config
-        blocks = {}
+        fields = {}
         for name in self.problem.fields:
             if name in self.problem.initial:
                 values = {Parameter(p): v for p, v in self.problem.parameters.items()}
-                block = host.block_values(self.problem.initial[name], config.grid, self.ranges, values)
+                tree = self.problem.initial[name]
+                block = host.block_values(tree, config.grid, self.ranges, values, self.dtype)
             elif config.initial.file is not None:
-                block = read_block(config.initial.file, name, self.ranges, shape=config.grid.shape)
+                shape = config.grid.shape
+                block = read_block(config.initial.file, name, self.ranges, shape=shape, dtype=self.dtype)
             else:
-                block = np.zeros([stop - start for start, stop in self.ranges])
-            blocks[name] = block.astype(self.dtype)
-        return self.put(blocks)
+                block = np.zeros([stop - start for start, stop in self.ranges], self.dtype)
+            fields[name] = self.machine.devices.put(block)
+        return fields
 
     def put(self, blocks: Mapping[str, np.ndarray]) -> Fields:
         """This process's blocks on its devices."""

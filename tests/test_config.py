@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from hpcstencil import config
 from hpcstencil.conditions import Dirichlet, Neumann, Periodic
-from hpcstencil.config import allowed, check_fields, differences, from_mapping, load, sha256, to_toml
+from hpcstencil.config import check_fields, from_mapping, load
 from hpcstencil.equations import EQUATIONS
 from hpcstencil.errors import InputError
 from hpcstencil.expressions import FUNCTIONS, REDUCTIONS
+from hpcstencil.provenance import allowed, differences, sha256, to_toml
 from hpcstencil.toml_text import dump_value, is_set, override, parse_override
 
 INPUTS = sorted((Path(__file__).parent.parent / "inputs").glob("*.toml"))

@@ -55,8 +55,9 @@ def run(
         from hpcstencil.launch import start_jax
 
         local = start_jax(count)
-        from hpcstencil.run import Options, tell
+        from hpcstencil.continuation import Options
         from hpcstencil.run import run as run_problem
+        from hpcstencil.run import tell
 
         options = Options(
             output=(output or config.output.path).absolute(),

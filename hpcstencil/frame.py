@@ -1,0 +1,97 @@
+"""A device's block as its code sees it, and values on parts of it.
+
+A value lives on a *window* of cell indices per axis, [0, cells) being the block itself. What lies beyond a side depends
+on the side:
+  wrap  the axis is whole in this block and periodic: ghost cells are taken from the other end, when needed
+  face  the physical boundary, at index 0 or ``cells``: ghost cells follow from the boundary condition, when needed
+  halo  another block: its cells are part of the window, put there by the last exchange; each derivative uses some up
+Under `pmap` all devices run one program, so a side that is the boundary for some devices only is a halo whose cells are
+replaced where the device touches the boundary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+Window = tuple[int, int]
+Windows = tuple[Window | None, ...]
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["array"], meta_fields=["windows"])
+@dataclass(frozen=True)
+class Value:
+    """An array and the window it covers per axis (None: one value for all cells, the array has length 1 there)."""
+
+    array: Any
+    windows: Windows
+
+    def crop(self, windows: Sequence[Window | None]) -> Value:
+        """The part of the value on smaller windows."""
+        array, kept = self.array, []
+        for axis, (have, want) in enumerate(zip(self.windows, windows, strict=True)):
+            kept.append(have if have is None or want is None else want)
+            if have is not None and want is not None and have != want:
+                assert have[0] <= want[0] and want[1] <= have[1], (have, want)
+                array = lax.slice_in_dim(array, want[0] - have[0], want[1] - have[0], axis=axis)
+        return Value(array, tuple(kept))
+
+
+def common(values: Sequence[Value]) -> Windows:
+    """The windows that all values cover."""
+    result: list[Window | None] = []
+    for windows in zip(*(value.windows for value in values), strict=True):
+        real = [w for w in windows if w is not None]
+        result.append((max(w[0] for w in real), min(w[1] for w in real)) if real else None)
+    return tuple(result)
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a block: its kind, and on a halo side whether a device there can touch the physical boundary."""
+
+    kind: str
+    boundary: bool = False
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A device's block as its code sees it.
+
+    ``cells`` per axis (the array's, the same on all devices); ``sides`` (lower, upper) per axis. ``counts`` are the cells
+    really owned and ``touches`` whether a side is the physical boundary, per axis: numbers, or traced under `pmap`.
+    ``coordinates`` are one-dimensional arrays of cell centres per axis, with ``margin`` more on both sides.
+    """
+
+    cells: tuple[int, ...]
+    sides: tuple[tuple[Side, Side], ...]
+    counts: Sequence[Any]
+    touches: Sequence[Sequence[Any]]
+    coordinates: Sequence[Any]
+    margin: tuple[int, ...]
+
+    @property
+    def ndim(self) -> int:
+        return len(self.cells)
+
+
+def wrapped(array: Any, axis: int, lower: int, upper: int) -> tuple[Any, Any]:
+    """Ghost cells of a periodic axis that is whole in ``array``; it may be shorter than they are many."""
+    cells = array.shape[axis]
+
+    def take(first: int, count: int) -> Any:
+        parts, index = [], first
+        while index < first + count:
+            start = index % cells
+            stop = min(cells, start + first + count - index)
+            parts.append(lax.slice_in_dim(array, start, stop, axis=axis))
+            index += stop - start
+        return jnp.concatenate(parts, axis) if len(parts) > 1 else parts[0]
+
+    return take(-lower, lower) if lower else None, take(cells, upper) if upper else None
