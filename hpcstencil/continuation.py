@@ -54,7 +54,10 @@ def _resume_source(config: Config, options: Options, communicator: Communicator)
     if newest is not None:
         _refuse_other_physics(config, newest, options.overrides)
     if newest is None and contents.complete:
-        raise InputError(f"{options.output}: the run is complete and left no checkpoint to go on from; use --overwrite")
+        raise InputError(
+            f"{options.output}: the run is complete and left no checkpoint to go on from (set checkpoint.every_steps or "
+            f"every_minutes beforehand); use --overwrite to run it again"
+        )
     return newest
 
 
@@ -67,5 +70,9 @@ def _refuse_other_physics(config: Config, path: Path, overrides: tuple[str, ...]
         given = is_set(key, overrides)
         if allowed(key) or (given and not key.startswith("grid.")):
             continue
-        remedy = "keep the grid" if key.startswith("grid.") else f"if that is meant, say it with --set {key}=..."
+        remedy = (
+            f"keep its grid of {' x '.join(map(str, origin.grid.shape))} cells"
+            if key.startswith("grid.")
+            else f"if that is meant, say it with --set {key}=..."
+        )
         raise InputError(f"{key}: {path} was made with another value; {remedy}")

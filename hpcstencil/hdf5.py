@@ -148,6 +148,7 @@ class OutputFile:
             with file_errors(path, "append to"), open_alone(path, "r+") as file:
                 _check_same(file, path, grid, fields)
                 file.attrs["complete"] = 0
+                file.attrs.pop("failure", None)
                 write_attributes(file, attributes or {})
                 _cut(file, ["time", "step", *fields], step)
                 diagnostics = file["diagnostics"]
@@ -204,9 +205,15 @@ class OutputFile:
         )
         self.rows += len(steps)
 
-    def close(self, complete: bool) -> None:
-        """Mark the run as ``complete`` or not, and close."""
-        self.shared.apply(lambda file: file.attrs.modify("complete", int(complete)))
+    def close(self, complete: bool, failure: str = "") -> None:
+        """Mark the run as ``complete`` or not, or as ended by a ``failure``, and close."""
+
+        def mark(file: h5py.File) -> None:
+            file.attrs.modify("complete", int(complete))
+            if failure:
+                file.attrs["failure"] = failure
+
+        self.shared.apply(mark)
         self.shared.close()
         self._describe()
 

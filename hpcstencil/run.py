@@ -14,12 +14,12 @@ import numpy as np
 
 from hpcstencil import __version__, signals
 from hpcstencil.calibration import kernel_for
-from hpcstencil.checkpoint import read_checkpoint, remove_stale, write_checkpoint
+from hpcstencil.checkpoint import list_checkpoints, read_checkpoint, remove_stale, write_checkpoint
 from hpcstencil.config import Config
 from hpcstencil.continuation import Options, source_of
 from hpcstencil.decomposition import Plan
 from hpcstencil.diagnostics import Diagnostics
-from hpcstencil.errors import NumericsError, StoppedEarly
+from hpcstencil.errors import InputError, NumericsError, StoppedEarly
 from hpcstencil.halo import Fields
 from hpcstencil.hdf5 import OutputFile
 from hpcstencil.parallel import Communicator, agree
@@ -110,10 +110,17 @@ class Run:
             return self.schedule.fixed_dt
         if not problem.equation.solution_dependent:
             return problem.dt({})
-        low, high = self.check_finite()
-        self.clock = self.schedule.rebased(self.clock)
-        largest = np.maximum(np.abs(low), np.abs(high))
-        return problem.dt(dict(zip(problem.fields, largest.tolist(), strict=True)))
+        # Measured at fixed distances in steps, whatever else ends a compiled call: outputs, signals, its length in time.
+        if not self.clock.measured_dt or self.steps_to_measurement() == 0:
+            low, high = self.check_finite()
+            largest = np.maximum(np.abs(low), np.abs(high)).tolist()
+            dt = problem.dt(dict(zip(problem.fields, largest, strict=True)))
+            self.clock = self.schedule.measured(self.clock, dt)
+        return self.clock.measured_dt
+
+    def steps_to_measurement(self) -> int:
+        """Steps until a solution-dependent step has to be measured anew."""
+        return self.clock.measured_step + self.config.time.dt_every - self.clock.step
 
     def check_finite(self) -> tuple[np.ndarray, np.ndarray]:
         """Least and greatest value of each field; raises NumericsError, on all processes, where one is not finite."""
@@ -121,10 +128,16 @@ class Run:
         low, high, broken = self.simulation.extremes.extremes(self.fields, problem.parameters, self.clock.time)
         for name, count in zip(problem.fields, broken.tolist(), strict=True):
             if count:
+                where = f"not finite in {count} of {self.config.grid.cells} cells"
+                if self.output is None:
+                    precision = self.config.numerics.precision
+                    raise InputError(
+                        f"initial.{name}: the initial state is {where} (or beyond {precision}); correct the expression"
+                    )
                 raise NumericsError(
-                    f"field '{name}' is not finite in {count} of {self.config.grid.cells} cells at step "
-                    f"{self.clock.step}, t = {self.clock.time:g}: the run is unstable; try a smaller time.dt (or cfl). "
-                    f"The last good state is kept in {self.options.output}"
+                    f"field '{name}' is {where} at step {self.clock.step}, t = {self.clock.time:g}: the run is unstable; try "
+                    f"a smaller time.{'cfl' if self.config.time.dt is None else 'dt'} or a finer grid. The last good state "
+                    f"is kept in {self.options.output}"
                 )
         return low, high
 
@@ -132,7 +145,7 @@ class Run:
         """Take the next steps in one compiled call; returns how many."""
         most = self.steps_per_call
         if self.schedule.fixed_dt is None and self.simulation.problem.equation.solution_dependent:
-            most = min(most, self.config.time.dt_every - (self.clock.step - self.clock.base_step))
+            most = min(most, self.steps_to_measurement())
         leap = self.schedule.leap(self.clock, dt, most)
         start = time.perf_counter()
         parameters = self.simulation.problem.parameters
@@ -189,7 +202,7 @@ class Run:
             time=self.clock.time,
             arrays=self.simulation.get(self.fields, self.simulation.problem.fields),
             ranges=self.simulation.ranges,
-            scalars={"base_step": self.clock.base_step, "base_time": self.clock.base_time},
+            scalars={key: value for key, value in vars(self.clock).items() if key not in ("step", "time")},
             attributes=self.attributes(),
             keep=self.config.checkpoint.keep,
             method=self.config.output.method,
@@ -269,9 +282,9 @@ def _run(
             this.diagnostics.take(this.fields, clock.step, clock.time)
             this.write_snapshot()
         this.loop(progress, request)
-    except (NumericsError, StoppedEarly):
+    except (NumericsError, StoppedEarly) as error:
         this.output.write_diagnostics(*diagnostics.drain())
-        this.output.close(complete=False)
+        this.output.close(complete=False, failure=str(error) if isinstance(error, NumericsError) else "")
         raise
     finally:
         progress.close()
@@ -288,7 +301,7 @@ def _state(simulation: Simulation, source: Path | str | None) -> tuple[Clock, Fi
     problem = simulation.problem
     step, t, arrays, scalars, _ = read_checkpoint(Path(source), simulation.ranges, problem.fields)
     blocks = {name: block.astype(simulation.dtype) for name, block in arrays.items()}
-    clock = Clock(step, t, int(scalars["base_step"]), float(scalars["base_time"]))
+    clock = Clock(step=step, time=t, **scalars)
     return clock, simulation.put(blocks)
 
 
@@ -324,7 +337,10 @@ def _open_output(this: Run, append: bool) -> OutputFile:
 def tell(summary: Summary) -> str:
     """The closing summary, for standard output."""
     if summary.already_complete:
-        return f"{summary.path} is complete up to t = {summary.clock.time:g}; nothing to do (set a later time.end to go on)"
+        further = (
+            "set a later time.end to go on" if list_checkpoints(summary.path) else "it left no checkpoint to go on from"
+        )
+        return f"{summary.path} is complete up to t = {summary.clock.time:g}; nothing to do ({further})"
     s = summary.seconds
     return "\n".join([
         f"steps        {summary.steps} (to step {summary.clock.step}, t = {summary.clock.time:g})",

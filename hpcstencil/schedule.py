@@ -13,12 +13,17 @@ ROUND = 1e-9  # a remainder of a step below this fraction counts as none
 
 @dataclass(frozen=True)
 class Clock:
-    """Where a run stands. Times between are counted from a base: t = base_time + (step - base_step) dt."""
+    """Where a run stands. Times between are counted from a base: t = base_time + (step - base_step) dt.
+
+    ``measured_dt`` is a step that depends on the solution, 0 before the first measurement at ``measured_step``.
+    """
 
     step: int = 0
     time: float = 0.0
     base_step: int = 0
     base_time: float = 0.0
+    measured_step: int = 0
+    measured_dt: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -116,7 +121,7 @@ class Schedule:
             time = clock.base_time + (done + n) * dt
             return Leap(n, dt, clock.base_time, done, replace(clock, step=clock.step + n, time=time))
         last = target - clock.time
-        after = Clock(clock.step + 1, target, clock.step + 1, target)
+        after = replace(clock, step=clock.step + 1, time=target, base_step=clock.step + 1, base_time=target)
         return Leap(1, last, clock.time, 0, after)
 
     def _fixed(self, clock: Clock, most: int) -> Leap:
@@ -129,6 +134,6 @@ class Schedule:
         start = before_last * self.fixed_dt
         return Leap(1, self.end - start, start, 0, replace(clock, step=self.total_steps, time=self.end))
 
-    def rebased(self, clock: Clock) -> Clock:
-        """The clock with its base here: for a step that is determined anew."""
-        return replace(clock, base_step=clock.step, base_time=clock.time)
+    def measured(self, clock: Clock, dt: float) -> Clock:
+        """The clock with its base here and a step that was measured here."""
+        return replace(clock, base_step=clock.step, base_time=clock.time, measured_step=clock.step, measured_dt=dt)

@@ -13,6 +13,7 @@ from hpcstencil import host
 from hpcstencil.advance import Advance, Machine, build
 from hpcstencil.blocks import Devices
 from hpcstencil.decomposition import Plan
+from hpcstencil.errors import InputError
 from hpcstencil.evaluate import Rules
 from hpcstencil.expressions import Field, Parameter
 from hpcstencil.halo import Fields
@@ -55,7 +56,12 @@ class Simulation:
                 block = host.block_values(tree, config.grid, self.ranges, values, self.dtype)
             elif config.initial.file is not None:
                 shape = config.grid.shape
-                block = read_block(config.initial.file, name, self.ranges, shape=shape, dtype=self.dtype)
+                try:
+                    block = read_block(config.initial.file, name, self.ranges, shape=shape, dtype=self.dtype)
+                except InputError as error:
+                    raise InputError(
+                        f"initial.file: {error}; every field without an expression is read from it"
+                    ) from None
             else:
                 block = np.zeros([stop - start for start, stop in self.ranges], self.dtype)
             fields[name] = self.machine.devices.put(block)

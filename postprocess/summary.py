@@ -150,6 +150,8 @@ def _complete(view: FileView) -> str:
         return "yes"
     if view.kind == "checkpoint":
         return "no: its writing was not finished; use an older checkpoint"
+    if view.attributes.get("failure"):
+        return f"no: the run failed, the snapshots above are good: {view.attributes['failure']}"
     return (
         "no: the run is still going on or was stopped, and the snapshots above are good; "
         "if it was stopped, continue with `hpcstencil run INPUT.toml --resume`"

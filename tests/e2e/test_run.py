@@ -208,7 +208,12 @@ def test_an_unstable_run_ends_with_3_and_keeps_what_was_good(folder):
     )
     assert "field 'u' is not finite" in result.stderr and "step" in result.stderr
     with h5py.File(folder / "run.h5") as file:
-        assert file.attrs["complete"] == 0 and np.isfinite(file["u"][()]).all() and len(file["time"]) >= 1
+        assert (
+            file.attrs["failure"]
+            and file.attrs["complete"] == 0
+            and np.isfinite(file["u"][()]).all()
+            and len(file["time"]) >= 1
+        )
 
 
 @pytest.mark.parametrize("processes", (0, 2))
@@ -228,6 +233,52 @@ def test_a_signal_ends_with_75_and_resume_goes_on_bitwise(folder, processes):
     hpcstencil(3, "run", "input.toml", "--resume", *tables, folder=folder)
     hpcstencil(0, "run", "input.toml", *tables, "--output", "whole.h5", folder=folder)
     assert_same(folder / "run.h5", folder / "whole.h5")
+
+
+BURGERS = """
+[grid]
+shape = [37, 29]
+upper = [6.283185307179586, 6.283185307179586]
+[equation]
+name = "burgers"
+nu = 0.1
+[initial]
+u = "sin(x)*cos(y) + 0.5*cos(2*x + y)"
+v = "-cos(x)*sin(y) + 0.05*noise(3)"
+[numerics]
+order = 4
+integrator = "ssprk3"
+kernel = "shift"
+[time]
+end = 1.0
+cfl = 0.4
+dt_every = 3
+[output]
+path = "run.h5"
+every = 0.33
+[diagnostics]
+every_steps = 7
+mass = "integral(u**2 + v**2)"
+"""
+
+
+def test_a_step_that_follows_the_solution_is_the_same_however_the_run_is_cut(folder):
+    """Cadences, the length of compiled calls, decomposition and restart must not move the measurements of the step."""
+    (folder / "input.toml").write_text(BURGERS)
+    hpcstencil(0, "run", "input.toml", "--output", "whole.h5", folder=folder)
+    hpcstencil(2, "run", "input.toml", "--devices", 2, "--set", "checkpoint.every_steps=10", folder=folder)
+    assert_same(folder / "whole.h5", folder / "run.h5")
+    newest = sorted(folder.glob("run.checkpoint.*.h5"))[-1]
+    assert int(newest.name.split(".")[2]) % 3, "the checkpoint should lie between two measurements"
+    hpcstencil(3, "run", "input.toml", "--restart", newest.name, "--output", "rest.h5", folder=folder)
+    (rest, _), (whole, _) = contents(folder / "rest.h5"), contents(folder / "whole.h5")
+    assert np.array_equal(rest["u"][-1], whole["u"][-1]) and rest["time"][-1] == whole["time"][-1] == 1.0
+    assert np.array_equal(rest["step"][-1], whole["step"][-1])
+
+
+def test_an_initial_state_that_is_not_finite_is_bad_input(folder):
+    result = hpcstencil(2, "run", "input.toml", "--set", "initial.u=sqrt(x - 100)", folder=folder, status=2)
+    assert "initial.u" in result.stderr and "not finite" in result.stderr and not (folder / "run.h5").exists()
 
 
 def test_copies_that_cannot_see_each_other_are_refused(folder):
