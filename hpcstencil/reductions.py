@@ -57,8 +57,8 @@ class Reductions:
         def extremes(fields: Mapping[str, Value], frame: Frame, parameters: Any, time: Any) -> Any:
             owned = _owned(frame)
             values = cellwise(fields, frame, parameters, time)
-            high = jnp.stack([jnp.where(owned, v, -jnp.inf).max() for v in values])
-            low = jnp.stack([jnp.where(owned, -v, -jnp.inf).max() for v in values])
+            high = jnp.stack([jnp.where(owned, v, -jnp.inf).max() for v in values]).astype(jnp.float64)
+            low = -jnp.stack([jnp.where(owned, v, jnp.inf).min() for v in values]).astype(jnp.float64)
             # max() may pass over a NaN, so cells that are not finite are counted on their own.
             broken = jnp.stack([jnp.where(owned, ~jnp.isfinite(v), False).sum() for v in values])
             return machine.device_max(high), machine.device_max(low), machine.device_sum(broken)
@@ -67,7 +67,7 @@ class Reductions:
             owned = _owned(frame)
             totals = []
             for i, v in enumerate(cellwise(fields, frame, parameters, time)):
-                rest, parts = jnp.where(owned, v, 0.0) * exponents[i], []
+                rest, parts = jnp.where(owned, v, 0).astype(jnp.float64) * exponents[i], []
                 for _ in range(PARTS):
                     rest = rest * 2.0**self.bits
                     whole = jnp.rint(rest)
@@ -102,9 +102,9 @@ class Reductions:
 
 
 def _on_block(value: Value, frame: Frame) -> Any:
-    """A value on the block's own cells, float64."""
+    """A value on the block's own cells."""
     interior = tuple((0, n) for n in frame.cells)
-    return jnp.broadcast_to(value.crop(interior).array, frame.cells).astype(jnp.float64)
+    return jnp.broadcast_to(value.crop(interior).array, frame.cells)
 
 
 def _owned(frame: Frame) -> Any:
