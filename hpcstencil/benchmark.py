@@ -25,7 +25,7 @@ from hpcstencil.calibration import key, remember
 from hpcstencil.parallel import Communicator
 from hpcstencil.simulation import Simulation
 
-COPY_CELLS = 2**24
+COPY_CELLS = 2**26  # 256 MB, beyond the caches
 REPEATS = 10
 SECONDS_PER_TIMING = 0.3
 
