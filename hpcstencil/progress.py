@@ -8,7 +8,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-SECONDS_BETWEEN_LINES = 10.0
+FIRST_WAIT, LONGEST_WAIT = 2.0, 60.0  # seconds between plain lines; each wait is twice the one before
 BAR = "{percentage:3.0f}%|{bar:24}| {desc} [{elapsed}<{remaining}]"
 
 
@@ -18,6 +18,7 @@ class Progress:
     def __init__(self, start: float, end: float, cells: int, shown: bool) -> None:
         self.cells, self.end, self.shown = cells, end, shown
         self.began = self.told = time.monotonic()
+        self.wait = FIRST_WAIT
         self.steps = 0
         self.bar: Any = None
         if shown and sys.stderr.isatty():
@@ -35,8 +36,8 @@ class Progress:
         if self.bar is not None:
             self.bar.set_description_str(text, refresh=False)
             self.bar.update(t - self.bar.n)
-        elif now - self.told >= SECONDS_BETWEEN_LINES:
-            self.told = now
+        elif now - self.told >= self.wait:
+            self.told, self.wait = now, min(2 * self.wait, LONGEST_WAIT)
             left = (now - self.began) * (self.end - t) / max(t - self.start, 1e-300)
             print(f"{text}  {left:.0f} s left", file=sys.stderr, flush=True)
 
