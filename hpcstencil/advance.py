@@ -249,7 +249,7 @@ def build(
         block = machine.exchanged(several_steps, widths, has_loop=True)
 
         def advance_phased(fields: Fields, parameters: Any, t0: float, first: int, dt: float, n: int) -> Fields:
-            for done in range(0, n, every):
+            for done in range(0, n or 1, every):  # no step at all still compiles
                 fields = jax.block_until_ready(block(fields, parameters, t0, first + done, dt, min(every, n - done)))
             return fields
 
@@ -294,13 +294,14 @@ def _stage_by_stage(machine: Machine, rhs: Any, tableau: Tableau, interior: Any)
         rows = [_combination(machine, stage_value, row) for row in (*tableau.a, tableau.b)]
 
         def advance_phased(fields: Fields, parameters: Any, t0: float, first: int, dt: float, n: int) -> Fields:
-            for i in range(n):
+            before = fields
+            for i in range(n or 1):  # no step at all still compiles
                 t = t0 + (first + i) * dt
                 k: list[Fields] = []
                 for row, c in zip(rows, tableau.c, strict=False):
                     k.append(jax.block_until_ready(run(row(fields, k, dt), parameters, t + c * dt)))
                 fields = rows[-1](fields, k, dt)
-            return fields
+            return fields if n else before
 
         return advance_phased
 
