@@ -14,7 +14,7 @@ import numpy as np
 
 from hpcstencil import __version__, signals
 from hpcstencil.calibration import kernel_for
-from hpcstencil.checkpoint import list_checkpoints, read_checkpoint, remove_stale, write_checkpoint
+from hpcstencil.checkpoint import read_checkpoint, remove_stale, write_checkpoint
 from hpcstencil.config import Config
 from hpcstencil.continuation import Options, source_of
 from hpcstencil.decomposition import Plan
@@ -28,47 +28,9 @@ from hpcstencil.progress import Progress
 from hpcstencil.provenance import sha256, to_toml
 from hpcstencil.schedule import Clock, Schedule
 from hpcstencil.simulation import Simulation, simulate
+from hpcstencil.summary import Seconds, Summary
 
 SECONDS_PER_CALL = 0.5  # a compiled call is kept about this long, so that signals and progress are served in time
-
-
-@dataclass
-class Seconds:
-    """Where the wall time went."""
-
-    compile: float = 0.0
-    compute: float = 0.0
-    output: float = 0.0
-    checkpoint: float = 0.0
-    diagnostics: float = 0.0
-
-    def spent(self, what: str, since: float) -> None:
-        setattr(self, what, getattr(self, what) + time.perf_counter() - since)
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What a run did. ``wall`` seconds include everything after jax was started."""
-
-    path: Path
-    steps: int
-    clock: Clock
-    wall: float
-    seconds: Seconds
-    cells: int
-    bytes_per_cell: int
-    already_complete: bool = False
-    notes: tuple[str, ...] = ()
-
-    @property
-    def cells_per_second(self) -> float:
-        """Cells advanced by one step per second of computing (exchange included; compiling and output not)."""
-        return self.cells * self.steps / self.seconds.compute if self.seconds.compute else 0.0
-
-    @property
-    def t_eff(self) -> float:
-        """Effective memory throughput, bytes/s: each field read once and written once per step."""
-        return self.cells_per_second * self.bytes_per_cell
 
 
 @dataclass
@@ -332,20 +294,3 @@ def _open_output(this: Run, append: bool) -> OutputFile:
         compression=config.output.compression,
         method=config.output.method,
     )
-
-
-def tell(summary: Summary) -> str:
-    """The closing summary, for standard output."""
-    if summary.already_complete:
-        further = (
-            "set a later time.end to go on" if list_checkpoints(summary.path) else "it left no checkpoint to go on from"
-        )
-        return f"{summary.path} is complete up to t = {summary.clock.time:g}; nothing to do ({further})"
-    s = summary.seconds
-    return "\n".join([
-        f"steps        {summary.steps} (to step {summary.clock.step}, t = {summary.clock.time:g})",
-        f"wall time    {summary.wall:.2f} s, of which compiling {s.compile:.2f} s, computing {s.compute:.2f} s, output "
-        f"{s.output:.2f} s, checkpoints {s.checkpoint:.2f} s, diagnostics {s.diagnostics:.2f} s",
-        f"speed        {summary.cells_per_second / 1e6:.1f} Mcell/s, T_eff {summary.t_eff / 1e9:.2f} GB/s",
-        f"output       {summary.path}",
-    ])  # fmt: skip

@@ -12,17 +12,18 @@ LAYERS = [
      "progress"},
     {"schema", "parser", "radius", "files", "kernels", "halo", "host"},
     {"conditions", "equations", "frame", "hyperslabs", "launch"},
+    {"keys"},
     {"config", "stability", "xdmf", "hdf5_layout", "hdf5_read", "evaluate", "blocks"},
     {"hdf5", "checkpoint", "problem", "advance", "provenance"},
     {"decomposition", "calibration", "reductions", "continuation"},
-    {"diagnostics", "simulation", "report"},
+    {"diagnostics", "simulation", "report", "summary"},
     {"run", "benchmark"},
     {"cli"},
 ]  # fmt: skip
 HEAVY = {"jax", "mpi4jax", "mpi4py", "h5py", "matplotlib"}
 # What `hpcstencil check` loads: must not import jax or MPI at module level.
-LIGHT = set().union(*LAYERS[:2]) | {"schema", "parser", "config", "conditions", "radius", "host", "equations", "stability",
-                                    "problem", "decomposition", "calibration", "report", "cli"}  # fmt: skip
+LIGHT = set().union(*LAYERS[:2]) | {"schema", "keys", "parser", "config", "conditions", "radius", "host", "equations",
+                                    "stability", "problem", "decomposition", "calibration", "report", "cli"}  # fmt: skip
 
 
 def modules():

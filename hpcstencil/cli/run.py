@@ -57,7 +57,7 @@ def run(
         local = start_jax(count)
         from hpcstencil.continuation import Options
         from hpcstencil.run import run as run_problem
-        from hpcstencil.run import tell
+        from hpcstencil.summary import tell
 
         options = Options(
             output=(output or config.output.path).absolute(),

@@ -1,0 +1,87 @@
+"""What an input file may hold, as tables: the names that exist, and each fixed key with its kind, default and example."""
+
+from __future__ import annotations
+
+from hpcstencil.equations import EQUATIONS
+from hpcstencil.expressions import FUNCTIONS, REDUCTIONS
+from hpcstencil.grid import AXES
+from hpcstencil.integrators import INTEGRATORS
+from hpcstencil.schema import (
+    COUNT,
+    NUMBER,
+    POSITIVE,
+    REQUIRED,
+    TEXT,
+    Key,
+    choice,
+    clock_time,
+    either,
+    list_of,
+)
+
+BUILT_IN = tuple(EQUATIONS)
+LATER_EQUATIONS = (
+    "allen_cahn", "cahn_hilliard", "fitzhugh_nagumo", "kuramoto_sivashinsky", "swift_hohenberg", "nonlinear_diffusion",
+    "acoustic", "maxwell", "shallow_water", "euler", "schroedinger",
+)  # fmt: skip
+OPERATORS = (
+    "laplacian", "dx", "dy", "dz", "dxx", "dxy", "dxz", "dyy", "dyz", "dzz", "divergence", "gradient_squared",
+    "div_grad", "upwind", "noise",
+)  # fmt: skip
+RESERVED = frozenset((
+    *FUNCTIONS, *REDUCTIONS, *OPERATORS, *AXES, "pi", "t", "time", "step", "member", "file", "every", "every_steps",
+    "name", "rhs", "seed", "diagnostics", "mesh", "operators",
+))  # fmt: skip
+
+AUTO = choice("auto")
+COUNTS = list_of(COUNT, "a list of positive integers, one per axis", longest=3)
+CLOCK = clock_time()
+NUMBERS = list_of(NUMBER, "a list of numbers, one per axis", longest=3)
+
+# The tables with fixed keys; [equation], [initial], [boundary] and [diagnostics] have keys of the user's choice.
+TABLES: dict[str, dict[str, Key]] = {
+    "grid": {
+        "shape": Key(COUNTS, REQUIRED, "shape = [512, 512]"),
+        "lower": Key(NUMBERS, None, "lower = [0.0, 0.0]"),
+        "upper": Key(NUMBERS, None, "upper = [1.0, 1.0]"),
+    },
+    "numerics": {
+        "order": Key(choice(2, 4, 6, 8), 2, "order = 2"),
+        "integrator": Key(
+            choice(*INTEGRATORS, later=("ssprk2", "bs3", "dopri5", "leapfrog", "ab2")), "rk4", 'integrator = "rk4"'
+        ),
+        "precision": Key(choice("float32", "float64"), "float32", 'precision = "float32"'),
+        "kernel": Key(choice("auto", "shift", "conv", later=("native", "pallas")), "auto", 'kernel = "auto"'),
+    },
+    "time": {
+        "end": Key(POSITIVE, REQUIRED, "end = 10.0"),
+        "dt": Key(POSITIVE, None, "dt = 0.1"),
+        "cfl": Key(POSITIVE, None, "cfl = 0.5"),
+        "dt_every": Key(COUNT, 1, "dt_every = 1"),
+    },
+    "decomposition": {
+        "processes": Key(either(AUTO, COUNTS), "auto", "processes = [2, 1]"),
+        "devices": Key(either(AUTO, either(COUNT, COUNTS)), "auto", "devices = 2"),
+        "tiles": Key(either(AUTO, COUNTS), "auto", "tiles = [4, 4]"),
+        "steps_per_exchange": Key(either(AUTO, COUNT), "auto", "steps_per_exchange = 2"),
+    },
+    "output": {
+        "path": Key(TEXT, None, 'path = "run.h5"'),
+        "every": Key(POSITIVE, None, "every = 1.0"),
+        "every_steps": Key(COUNT, None, "every_steps = 100"),
+        "fields": Key(list_of(TEXT, "a list of field names"), None, 'fields = ["u"]'),
+        "compression": Key(choice("none", "gzip"), "none", 'compression = "none"'),
+        "method": Key(choice("auto", "mpio", "serial"), "auto", 'method = "auto"'),
+    },
+    "checkpoint": {
+        "every_steps": Key(COUNT, None, "every_steps = 1000"),
+        "every_minutes": Key(POSITIVE, None, "every_minutes = 30"),
+        "keep": Key(COUNT, 2, "keep = 2"),
+        "walltime": Key(either(TEXT, CLOCK), "auto", 'walltime = "auto"'),
+    },
+}
+TOP = ("title", "grid", "equation", "initial", "boundary", "numerics", "time", "decomposition", "output", "diagnostics",
+       "checkpoint")  # fmt: skip
+LATER_TABLES = ("mask", "ensemble")
+MOST_STEPS = 2.0**53  # float64 counts exactly up to here
+MOST_CELLS = 2**63
