@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -52,12 +53,42 @@ def local_place() -> tuple[int, int]:
     return _launcher_values()[2:]
 
 
+class Watch(Protocol):
+    """Who watches over the processes, and is told how far they are (see `watchdog`). ``place`` is that in words."""
+
+    @property
+    def place(self) -> str: ...
+    def step(self, step: int) -> None: ...
+    def checkpoint(self, path: Path) -> None: ...
+    def failed(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Unwatched:
+    """Nobody watches: there is one process, or the watchdog has not started yet."""
+
+    place = "at the start"
+
+    def step(self, step: int) -> None:
+        return None
+
+    def checkpoint(self, path: Path) -> None:
+        return None
+
+    def failed(self) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
+
+
 class Communicator(Protocol):
     """What the rest of the program asks of the processes. ``mpi`` is the mpi4py communicator, None for one process."""
 
     rank: int
     size: int
     mpi: Any
+    watch: Watch
 
     def barrier(self) -> None: ...
     def broadcast(self, value: T) -> T: ...
@@ -74,6 +105,7 @@ class OneProcess:
     rank = 0
     size = 1
     mpi = None
+    watch: Watch = Unwatched()
 
     def barrier(self) -> None:
         return None
@@ -104,6 +136,7 @@ class MpiProcesses:
         self.mpi = mpi
         self.rank: int = mpi.Get_rank()
         self.size: int = mpi.Get_size()
+        self.watch: Watch = Unwatched()
 
     def barrier(self) -> None:
         self.mpi.Barrier()

@@ -156,7 +156,7 @@ class Run:
         assert self.output is not None
         start = time.perf_counter()
         self.output.write_diagnostics(*self.diagnostics.drain())
-        write_checkpoint(
+        path = write_checkpoint(
             self.options.output,
             self.communicator,
             self.config.grid,
@@ -169,6 +169,7 @@ class Run:
             keep=self.config.checkpoint.keep,
             method=self.config.output.method,
         )
+        self.communicator.watch.checkpoint(path)
         self.last_checkpoint = time.monotonic()
         self.seconds.spent("checkpoint", start)
 
@@ -194,6 +195,7 @@ class Run:
             self.check_finite()
             self.seconds.spent("diagnostics", start)
             self.write_due()
+            self.communicator.watch.step(self.clock.step)
             progress.advance(steps, self.clock.step, self.clock.time)
 
 

@@ -7,10 +7,10 @@ import pytest
 
 ROOT = Path(__file__).parent.parent / "hpcstencil"
 LAYERS = [
-    {"errors", "grid", "topology", "stencil", "expressions"},
+    {"errors", "grid", "topology", "stencil", "expressions", "monitor"},
     {"parallel", "toml_text", "derivatives", "boundary", "noise", "pointwise", "integrators", "schedule", "signals",
      "progress"},
-    {"schema", "parser", "radius", "files", "kernels", "halo", "host"},
+    {"schema", "parser", "radius", "files", "kernels", "halo", "host", "watchdog"},
     {"conditions", "equations", "frame", "hyperslabs", "launch"},
     {"keys"},
     {"config", "stability", "xdmf", "hdf5_layout", "hdf5_read", "evaluate", "blocks"},

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import traceback
+from typing import NoReturn
 
 import click
 
 from hpcstencil import __version__
-from hpcstencil.errors import HpcstencilError
-from hpcstencil.parallel import environment_rank, environment_size
+from hpcstencil.errors import EnvironmentProblem, HpcstencilError
+from hpcstencil.parallel import Communicator, environment_rank, host
 
 COMMANDS = {
     "run": "Run the simulation that INPUT.toml describes and write its output file.",
@@ -72,8 +74,14 @@ def main() -> None:
         status = tell(f"hpcstencil: {error.format_message()}", 2)
     except click.Abort:
         status = tell("hpcstencil: interrupted", 130)
+    except EnvironmentProblem as error:
+        leave_at_once(tell(f"hpcstencil: {error}", error.status))
     except HpcstencilError as error:
         status = tell(f"hpcstencil: {error}", error.status)
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
+        leave_at_once(tell(f"hpcstencil: {sentence(error)}", EnvironmentProblem.status))
     sys.exit(status)
 
 
@@ -84,9 +92,41 @@ def tell(text: str, status: int) -> int:
     return status
 
 
-def abort_all(communicator: object, status: int) -> None:
-    """End all processes at once after a failure that the others do not know of, saying where it happened."""
-    print(f"hpcstencil: rank {environment_rank()} of {environment_size()} failed:", file=sys.stderr)
-    traceback.print_exc()
+def leave_at_once(status: int) -> NoReturn:
+    """Exit without closing what is open: HDF5 may crash when it closes a file that it could not write."""
+    sys.stdout.flush()
     sys.stderr.flush()
-    communicator.abort(status)  # type: ignore[attr-defined]
+    if "mpi4py.MPI" in sys.modules:
+        sys.modules["mpi4py.MPI"].Finalize()
+    os._exit(status)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether numpy, Python or XLA (on any device) found no memory."""
+    return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
+
+
+def sentence(error: BaseException) -> str:
+    """What a user is told of an exception; of one that is not ours, with where it came from."""
+    if isinstance(error, HpcstencilError):
+        return str(error)
+    if out_of_memory(error):
+        said = " ".join(str(error).split())[:200]
+        return f"out of memory ({said}): use more processes or devices; hpcstencil check says what each of them needs"
+    trace = "".join(traceback.format_exception(error)).rstrip()
+    return f"{type(error).__name__}, a defect of the program or of what it is built on; please report this:\n{trace}"
+
+
+def abort_all(communicator: Communicator, error: BaseException) -> None:
+    """End all processes at once after a failure that the others do not know of, saying where it happened and why."""
+    communicator.watch.failed()
+    place = f"rank {communicator.rank} of {communicator.size} on {host()}, {communicator.watch.place}"
+    print(f"hpcstencil: {place}: {sentence(error)}", file=sys.stderr, flush=True)
+    match error:
+        case HpcstencilError():
+            status = error.status
+        case KeyboardInterrupt():
+            status = 130
+        case _:
+            status = EnvironmentProblem.status if out_of_memory(error) else 1
+    communicator.abort(status)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from hpcstencil import watchdog
 from hpcstencil.cli import abort_all
 from hpcstencil.config import Config, load
 from hpcstencil.decomposition import Plan, plan
@@ -54,18 +55,23 @@ def planned(problem: Problem, processes: int, devices: int) -> Plan:
 
 @contextmanager
 def processes() -> Iterator[Communicator]:
-    """The communicator of this run. A failure that only this process knows of ends all of them."""
+    """The communicator of this run, watched over. A failure that only this process knows of ends all of them."""
     communicator = connect()
+    unreachable = watchdog.start(communicator)
+    if unreachable:
+        say(
+            f"warning: no TCP connection to rank 0 from ranks {', '.join(map(str, unreachable))}: if one of them is lost, "
+            "the others may wait for ever"
+        )
     try:
         yield communicator
-    except HpcstencilError as error:
-        if communicator.size > 1 and not error.shared:
-            abort_all(communicator, error.status)
+    except BaseException as error:
+        shared = isinstance(error, HpcstencilError) and error.shared
+        if communicator.size > 1 and not shared:
+            abort_all(communicator, error)
         raise
-    except Exception:
-        if communicator.size == 1:
-            raise
-        abort_all(communicator, 1)
+    finally:
+        communicator.watch.close()
 
 
 def warn_of_shared_gpus(communicator: Communicator, ids: Sequence[str]) -> None:

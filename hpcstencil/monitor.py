@@ -1,0 +1,384 @@
+"""A small process beside each rank that notices when a rank is lost, and ends the others.
+
+It runs apart from the rank because a rank waiting inside MPI or HDF5 can neither answer nor be interrupted from Python.
+The monitor of rank 0 is the centre: all others hold a TCP connection to it, independent of MPI, and send a pulse. A rank
+is lost when its process ended without saying so, is stopped, or is not heard from for ``PATIENCE`` seconds. The centre
+then collects the stacks of those that answer, reports once, and has all monitors end their ranks.
+
+Started by `watchdog`, with the standard library alone; messages are lines of JSON on pipes and sockets:
+
+| from | to | keys |
+|---|---|---|
+| rank | its monitor | ``centre`` (addresses to connect to), ``step``, ``checkpoint``, ``bye``, ``failed`` |
+| monitor | its rank | ``addresses`` (rank 0's), ``connected``, ``end`` |
+| monitor | centre | ``rank`` ``host`` ``token`` (first), pulses (``step``, ``stopped``), ``stack``, ``lost``, ``bye``, ``failed`` |
+| centre | monitor | pulses, ``welcome``, ``dump`` (send your stack), ``end``, ``bye``, ``failed`` |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import resource
+import selectors
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+PULSE = 1.0  # seconds between pulses
+PATIENCE = 20.0  # seconds of silence after which a rank counts as lost
+STALLED = 300.0  # seconds without a step after which the run's stacks are shown; nothing is ended then
+ANSWER = 2.0  # seconds given to the others to send their stacks
+MERCY = 3.0  # seconds a rank has to end itself before it is killed
+FRAMES = 8  # of a stack in the report
+
+
+class Line:
+    """One side of a connection: sends and receives messages without ever waiting."""
+
+    def __init__(self, incoming: Any, outgoing: Any) -> None:
+        self.incoming, self.outgoing = incoming, outgoing
+        self.unread, self.unsent = b"", b""
+        self.heard = time.monotonic()
+        self.open = True
+        os.set_blocking(incoming.fileno(), False)
+        os.set_blocking(outgoing.fileno(), False)
+
+    def send(self, **message: Any) -> None:
+        self.unsent += json.dumps(message).encode() + b"\n"
+        try:
+            self.unsent = self.unsent[os.write(self.outgoing.fileno(), self.unsent) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.open = False
+
+    def receive(self) -> Iterator[dict[str, Any]]:
+        """The messages that have come; after the end of the stream ``open`` is False."""
+        try:
+            data = os.read(self.incoming.fileno(), 2**16)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        self.open = self.open and bool(data)
+        self.heard = time.monotonic()
+        *lines, self.unread = (self.unread + data).split(b"\n")
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                yield json.loads(line)
+
+
+class Peer:
+    """What the centre knows of a rank, itself included; ``stopped`` is since when its process is, None if it runs."""
+
+    def __init__(self, rank: int, host: str, line: Line | None) -> None:
+        self.rank, self.host, self.line = rank, host, line
+        self.step = -1
+        self.stopped: float | None = None
+        self.stack = ""
+        self.gone = False
+
+    def hear(self, message: dict[str, Any]) -> None:
+        self.step = message.get("step", self.step)
+        self.stack = message.get("stack", self.stack)
+        self.gone = self.gone or "bye" in message
+        if "stopped" in message:
+            self.stopped = (self.stopped or time.monotonic()) if message["stopped"] else None
+
+
+class Monitor:
+    """The monitor of one rank; of rank 0, also the centre."""
+
+    def __init__(self, rank: int, size: int, parent: int, dump: int, dump_signal: int, token: str) -> None:
+        """``dump`` is the reading end of the pipe into which the rank writes its stack at ``dump_signal``."""
+        self.rank, self.size, self.parent, self.token = rank, size, parent, token
+        self.dump, self.dump_signal = dump, dump_signal
+        os.set_blocking(dump, False)
+        self.host = socket.gethostname()
+        self.rank_line = Line(sys.stdin.buffer, sys.stdout.buffer)
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(sys.stdin.buffer, selectors.EVENT_READ, self.rank_line)
+        self.centre: Line | None = None
+        self.me = Peer(rank, self.host, None)
+        self.peers = {rank: self.me}
+        self.checkpoint = ""
+        self.progress = self.ticked = time.monotonic()
+        self.warned = STALLED
+        self.done = False
+
+    # ---- the loop ----------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        if self.rank == 0:
+            self.listen()
+        while not self.done:
+            for key, _ in self.selector.select(PULSE):
+                if not self.done:
+                    self.serve(key.data)
+            self.tick()
+
+    def serve(self, line: Line | None) -> None:
+        """Something has come on a connection; None is the centre's door."""
+        if line is None:
+            with contextlib.suppress(OSError):
+                connection, _ = self.door.accept()
+                self.selector.register(connection, selectors.EVENT_READ, Line(connection, connection))
+        elif line is self.rank_line:
+            self.from_rank(line)
+        elif line is self.centre:
+            self.from_centre(line)
+        else:
+            self.from_monitor(line)
+
+    def tick(self) -> None:
+        """What is due every second: pulses, and a look at who is silent."""
+        now = time.monotonic()
+        pause = now - self.ticked
+        if pause < PULSE / 2 or self.done:
+            return
+        if pause > 5 * PULSE:  # this process itself was held up, as when the whole job is suspended: nobody is to blame
+            for line in [self.centre, *(peer.line for peer in self.peers.values())]:
+                if line is not None:
+                    line.heard += pause
+            self.progress += pause
+        self.ticked = now
+        self.me.hear({"stopped": is_stopped(self.parent)})
+        if self.centre is not None:
+            self.centre.send(step=self.me.step, stopped=self.me.stopped is not None)
+            if now - self.centre.heard > PATIENCE:
+                self.lost_centre(f"has not been heard from for {PATIENCE:.0f} s")
+        if self.rank == 0:
+            self.look_around(now)
+
+    # ---- the rank ----------------------------------------------------------------------------------------------------
+
+    def from_rank(self, line: Line) -> None:
+        for message in line.receive():
+            if "centre" in message:
+                self.connect(message["centre"])
+            self.checkpoint = message.get("checkpoint", self.checkpoint)
+            if "step" in message:
+                self.me.hear(message)
+                self.progressed()
+            if "bye" in message or "failed" in message:
+                self.leave("bye" if "bye" in message else "failed")
+                return
+        if not line.open:
+            self.selector.unregister(line.incoming)
+            why = "ended without a word (killed, or out of memory)"
+            if self.rank == 0:
+                self.lost(self.me, why)
+            elif self.centre is not None:
+                self.centre.send(lost=why, step=self.me.step)
+                time.sleep(2 * PULSE)  # so that the message comes before the end of the connection
+            self.done = True
+
+    def leave(self, how: str) -> None:
+        """The rank is done, or has reported its failure itself."""
+        for line in [self.centre, *(peer.line for peer in self.peers.values())]:
+            if line is not None:
+                line.send(**{how: 1})
+        self.done = True
+
+    def stack(self) -> str:
+        """Where the rank's main thread is, newest call first, as faulthandler writes it; empty if it does not answer."""
+        with contextlib.suppress(OSError):
+            os.kill(self.parent, self.dump_signal)
+        text = b""
+        for _ in range(10):
+            time.sleep(0.02)
+            with contextlib.suppress(BlockingIOError):
+                text += os.read(self.dump, 2**16)
+        return "\n".join(row.strip() for row in text.decode(errors="replace").splitlines() if "File" in row)
+
+    def end_rank(self, how: str = "end") -> None:
+        """Have the rank end itself; kill it where it cannot. ``failed``: another rank is ending all already."""
+        if how == "end":
+            self.rank_line.send(end=1)
+        deadline = time.monotonic() + MERCY
+        while time.monotonic() < deadline and os.getppid() == self.parent:
+            time.sleep(0.05)
+        if os.getppid() == self.parent:
+            with contextlib.suppress(OSError):
+                os.kill(self.parent, signal.SIGKILL)
+        self.done = True
+
+    # ---- a monitor's side of the connection to the centre --------------------------------------------------------------
+
+    def connect(self, centre: dict[str, Any]) -> None:
+        """Reach the centre at one of its addresses; tell the rank whether it worked."""
+        for address in centre["addresses"]:
+            with contextlib.suppress(OSError):
+                connection = socket.create_connection((address, centre["port"]), timeout=3)
+                hello = {"rank": self.rank, "host": self.host, "token": self.token}
+                connection.sendall(json.dumps(hello).encode() + b"\n")
+                # An address of the centre's host may be another machine's here: only the centre knows the token.
+                if connection.recv(2**10).startswith(b'{"welcome"'):
+                    self.centre = Line(connection, connection)
+                    self.selector.register(connection, selectors.EVENT_READ, self.centre)
+                    break
+        self.rank_line.send(connected=self.centre is not None)
+
+    def from_centre(self, line: Line) -> None:
+        for message in line.receive():
+            if "dump" in message:
+                line.send(stack=self.stack())
+            if "bye" in message:
+                self.done = True
+            if "end" in message or "failed" in message:
+                self.end_rank("end" if "end" in message else "failed")
+            if self.done:
+                return
+        if not line.open:
+            self.lost_centre("ended without a word, or its host did")
+
+    def lost_centre(self, why: str) -> None:
+        """Rank 0's monitor is gone: the lowest rank that is left reports, by waiting the least."""
+        assert self.centre is not None
+        time.sleep(min(0.2 * (self.rank - 1), MERCY))
+        if os.getppid() == self.parent:
+            self.me.stack = self.stack()
+            self.report(Peer(0, "its host", None), why, [self.me])
+        self.end_rank()
+
+    # ---- the centre ----------------------------------------------------------------------------------------------------
+
+    def listen(self) -> None:
+        """Open the centre's door and tell the rank where it is."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        self.door = socket.create_server(("", 0), backlog=min(self.size, 4096))
+        self.door.setblocking(False)
+        self.selector.register(self.door, selectors.EVENT_READ, None)
+        self.rank_line.send(addresses=own_addresses(), port=self.door.getsockname()[1])
+
+    def from_monitor(self, line: Line) -> None:
+        peer = next((peer for peer in self.peers.values() if peer.line is line), None)
+        for message in line.receive():
+            if peer is None:
+                if message.get("token") != self.token:
+                    line.open = False
+                    break
+                peer = self.peers[message["rank"]] = Peer(message["rank"], message["host"], line)
+                line.send(welcome=1)
+            before = peer.step
+            peer.hear(message)
+            if peer.step != before:
+                self.progressed()
+            if "failed" in message:
+                self.end_all("failed")
+                return
+            if "lost" in message:
+                self.lost(peer, message["lost"])
+                return
+        if not line.open:
+            self.selector.unregister(line.incoming)
+            if peer is not None and not peer.gone:
+                self.lost(peer, "ended without a word, or its host did")
+
+    def look_around(self, now: float) -> None:
+        for peer in list(self.peers.values()):
+            if peer.line is not None and not peer.gone:
+                peer.line.send(pulse=1)
+                if now - peer.line.heard > PATIENCE:
+                    self.lost(peer, f"has not been heard from for {PATIENCE:.0f} s")
+            if not self.done and not peer.gone and peer.stopped is not None and now - peer.stopped > PATIENCE:
+                self.lost(peer, f"has been stopped for {PATIENCE:.0f} s")
+        if not self.done and now - self.progress > self.warned:
+            self.warned *= 2
+            self.collect_stacks(None)
+            tell(f"hpcstencil: no step for {now - self.progress:.0f} s; the run goes on waiting", self.peers.values())
+
+    def progressed(self) -> None:
+        self.progress, self.warned = time.monotonic(), STALLED
+
+    def lost(self, peer: Peer, why: str) -> None:
+        """A rank is lost: report it with the stacks of the others, and end them."""
+        self.collect_stacks(peer)
+        self.report(peer, why, [other for other in self.peers.values() if other is not peer])
+        self.end_all("end")
+
+    def collect_stacks(self, without: Peer | None) -> None:
+        """Ask all but one for their stacks and wait a little for the answers."""
+        asked = [p for p in self.peers.values() if p is not without and p.line is not None and not p.gone]
+        for peer in asked:
+            peer.stack = ""
+            peer.line.send(dump=1)  # type: ignore[union-attr]  # asked: those with a line
+        if without is not self.me:
+            self.me.stack = self.stack()
+        deadline = time.monotonic() + ANSWER
+        while time.monotonic() < deadline and any(not p.stack and p.line.open for p in asked):  # type: ignore[union-attr]
+            for peer in asked:
+                for message in peer.line.receive():  # type: ignore[union-attr]
+                    peer.hear(message)
+            time.sleep(0.02)
+
+    def report(self, peer: Peer, why: str, others: list[Peer]) -> None:
+        step = max([peer.step, *(other.step for other in others)])
+        place = f"at step {step}" if step >= 0 else "before the first step"
+        state = (
+            f"The last good state is {self.checkpoint}: run the same command with --resume to go on"
+            if self.checkpoint
+            else "There is no checkpoint yet"
+        )
+        tell(f"hpcstencil: rank {peer.rank} on {peer.host} {why}, {place}; all ranks are ended. {state}", others)
+
+    def end_all(self, how: str) -> None:
+        for peer in self.peers.values():
+            if peer.line is not None:
+                peer.line.send(**{how: 1})
+        self.end_rank(how)
+
+
+def tell(sentence: str, peers: Any) -> None:
+    """Print the sentence and, for each different stack, the ranks that have it; in one piece."""
+    stacks: dict[str, list[int]] = {}
+    for peer in peers:
+        if peer.stack:
+            stacks.setdefault("\n".join(peer.stack.splitlines()[:FRAMES]), []).append(peer.rank)
+    rows = [sentence]
+    for text, ranks in stacks.items():
+        rows.append(f"  rank{'s' * (len(ranks) > 1)} {', '.join(map(str, sorted(ranks)))}, newest call first:")
+        rows += [f"    {row}" for row in text.splitlines()]
+    with contextlib.suppress(OSError):
+        os.write(2, ("\n".join(rows) + "\n").encode())
+
+
+def is_stopped(process: int) -> bool:
+    """Whether a process exists but is stopped by a signal or a debugger."""
+    try:
+        with open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] in "Tt"
+    except OSError:
+        return False
+
+
+def own_addresses() -> list[str]:
+    """This host's IPv4 addresses, the loopback last, and its name: one of them is likely to be reachable from another."""
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):
+                answer = fcntl.ioctl(probe.fileno(), 0x8915, struct.pack("256s", name.encode()))  # SIOCGIFADDR
+                found.append(socket.inet_ntoa(answer[20:24]))
+    found.sort(key=lambda address: address.startswith("127."))
+    return [*found, socket.gethostname()]
+
+
+def main() -> None:
+    rank, size, parent, dump, dump_signal = map(int, sys.argv[1:6])
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # what is sent to the whole job is for the ranks
+    token = sys.stdin.buffer.readline().decode().strip()
+    Monitor(rank, size, parent, dump, dump_signal, token).run()
+
+
+if __name__ == "__main__":
+    main()
