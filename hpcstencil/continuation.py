@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from hpcstencil.checkpoint import newest_checkpoint
+from hpcstencil.checkpoint import newest_checkpoint, verify
+from hpcstencil.checkpoint_names import list_checkpoints
 from hpcstencil.config import Config, from_mapping
-from hpcstencil.errors import InputError
+from hpcstencil.errors import HpcstencilError, InputError
 from hpcstencil.hdf5 import refuse_existing
-from hpcstencil.hdf5_read import inspect
-from hpcstencil.parallel import Communicator
+from hpcstencil.hdf5_read import Contents, inspect
+from hpcstencil.parallel import Communicator, agree, from_rank_0
 from hpcstencil.provenance import allowed, differences
 from hpcstencil.toml_text import is_set
 
@@ -28,51 +31,92 @@ class Options:
     overrides: tuple[str, ...] = ()
 
 
-def source_of(config: Config, options: Options, communicator: Communicator) -> Path | str | None:
-    """Where the state comes from: a checkpoint, "complete" where nothing is left to do, None for the initial state."""
-    if options.restart is not None:
-        if not options.overwrite:
-            refuse_existing(options.output)
-        _refuse_other_physics(config, options.restart, options.overrides)
-        return options.restart
+@dataclass(frozen=True)
+class Source:
+    """Where the state comes from: ``checkpoint``, or the initial state where that is None. ``append`` says that the run
+    goes on in its own output; ``complete`` that nothing is left to do. ``history`` is that of the run so far: where it
+    was continued, and with which changes of the input."""
+
+    checkpoint: Path | None = None
+    append: bool = False
+    complete: bool = False
+    history: tuple[dict[str, Any], ...] = ()
+
+
+def source_of(config: Config, options: Options, communicator: Communicator) -> Source:
+    """Decide it, all processes together; every file that the run will go on from is verified.
+
+    Raises InputError where the output is in the way, or what is there is of another run.
+    """
     if options.resume:
-        return _resume_source(config, options, communicator)
+        return _resumed(config, options, communicator)
     if not options.overwrite:
-        refuse_existing(options.output)
-    return None
+        agree(communicator, lambda: refuse_existing(options.output))
+    if options.restart is None:
+        return Source()
+    verify(options.restart, communicator)
+    return Source(options.restart, history=_continued(config, options.restart, options.overrides, communicator))
 
 
-def _resume_source(config: Config, options: Options, communicator: Communicator) -> Path | str | None:
-    """For --resume: the newest good checkpoint of this output, if the run is not complete already."""
-    if not options.output.exists():
-        return None
-    contents = inspect(options.output)
-    _refuse_other_physics(config, options.output, options.overrides)
+def _resumed(config: Config, options: Options, communicator: Communicator) -> Source:
+    """For --resume: the newest sound checkpoint of this output, if the run is not complete already."""
+    output = options.output
+    contents = from_rank_0(communicator, lambda: _output_to_resume(output))
+    if contents is None:
+        return Source()
+    _continued(config, output, options.overrides, communicator)
     if contents.complete and contents.time is not None and config.time.end <= contents.time:
-        return "complete"
-    newest = newest_checkpoint(options.output, communicator)
-    if newest is not None:
-        _refuse_other_physics(config, newest, options.overrides)
+        return Source(complete=True)
+    newest = newest_checkpoint(output, communicator)
     if newest is None and contents.complete:
         raise InputError(
-            f"{options.output}: the run is complete and left no checkpoint to go on from (set checkpoint.every_steps or "
+            f"{output}: the run is complete and left no checkpoint to go on from (set checkpoint.every_steps or "
             f"every_minutes beforehand); use --overwrite to run it again"
         )
-    return newest
+    if newest is None:
+        return Source()
+    return Source(newest, append=True, history=_continued(config, newest, options.overrides, communicator))
 
 
-def _refuse_other_physics(config: Config, path: Path, overrides: tuple[str, ...]) -> None:
-    """A continued run may differ from its origin in its end, cadences and decomposition; all else must be asked for
-    with --set, and another grid never."""
-    contents = inspect(path)
-    origin = from_mapping(tomllib.loads(contents.input), path.parent)
-    for key in differences(origin, config):
-        given = is_set(key, overrides)
-        if allowed(key) or (given and not key.startswith("grid.")):
-            continue
-        remedy = (
-            f"keep its grid of {' x '.join(map(str, origin.grid.shape))} cells"
-            if key.startswith("grid.")
-            else f"if that is meant, say it with --set {key}=..."
-        )
-        raise InputError(f"{key}: {path} was made with another value; {remedy}")
+def _output_to_resume(output: Path) -> Contents | None:
+    """What the output holds; None where neither it nor a checkpoint of it exists."""
+    checkpoints = list_checkpoints(output)
+    advice = f"go on from {checkpoints[0]} with --restart and another --output" if checkpoints else ""
+    if not output.exists():
+        if checkpoints:
+            raise InputError(f"{output}: does not exist, but checkpoints of it do; {advice}, or begin with --overwrite")
+        return None
+    try:
+        return inspect(output)
+    except HpcstencilError as error:
+        raise type(error)(f"{error}; {advice}") from error if checkpoints else error
+
+
+def _continued(
+    config: Config, path: Path, overrides: tuple[str, ...], communicator: Communicator
+) -> tuple[dict[str, Any], ...]:
+    """The history of the run that wrote ``path``, with an entry for going on from there under this input.
+
+    Raises InputError for changes that a continued run may not have: it may differ from its origin in its end, cadences
+    and decomposition; all else must be asked for with --set, and another grid never.
+    """
+
+    def compared() -> tuple[dict[str, Any], ...]:
+        contents = inspect(path)
+        origin = from_mapping(tomllib.loads(contents.input), path.parent)
+        changed = differences(origin, config)
+        for key in changed:
+            given = is_set(key, overrides)
+            if allowed(key) or (given and not key.startswith("grid.")):
+                continue
+            remedy = (
+                f"keep its grid of {' x '.join(map(str, origin.grid.shape))} cells"
+                if key.startswith("grid.")
+                else f"if that is meant, say it with --set {key}=..."
+            )
+            raise InputError(f"{key}: {path} was made with another value; {remedy}")
+        before = json.loads(contents.attributes.get("history", "[]"))
+        entry = {"step": contents.step, "time": contents.time, "from": path.name, "changed": changed}
+        return (*before, entry)
+
+    return from_rank_0(communicator, compared)

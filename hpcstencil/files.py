@@ -104,3 +104,19 @@ def _allocate(descriptor: int, start: int, size: int) -> int:
         return errno.EOPNOTSUPP
     keep_size = 1  # FALLOC_FL_KEEP_SIZE
     return ctypes.get_errno() if fallocate(descriptor, keep_size, ctypes.c_int64(start), ctypes.c_int64(size)) else 0
+
+
+def file_system(folder: Path) -> str:
+    """The kind of file system that ``folder`` lies on, as Linux calls it ("ext4", "lustre", "nfs4" ...); "" if unknown."""
+    there, kind, deepest = os.path.realpath(folder), "", -1
+    try:
+        mounts = Path("/proc/self/mounts").read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    for line in mounts:
+        _, point, name, *_ = line.split(" ")
+        point = point.replace("\\040", " ")
+        inside = point == "/" or there == point or there.startswith(point + "/")
+        if inside and len(point) >= deepest:
+            kind, deepest = name, len(point)
+    return kind

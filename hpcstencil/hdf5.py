@@ -2,12 +2,15 @@
 
 Rank 0 lays the file out alone (attributes, coordinates, empty datasets), then all open it through ``hyperslabs`` and
 only ever extend and fill datasets. A snapshot is committed by two flushes: the fields, then ``time`` and ``step``;
-readers count snapshots by the length of ``/time``, so a run killed in between loses that snapshot alone.
+readers count snapshots by the length of ``/time``. Every change is covered by a `journal`, so a run killed at any moment
+leaves all committed snapshots readable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from hpcstencil import xdmf
+from hpcstencil import journal, xdmf
 from hpcstencil.errors import InputError
 from hpcstencil.files import file_errors, prepare_folder, reserve
 from hpcstencil.grid import Grid
@@ -27,8 +30,10 @@ from hpcstencil.hdf5_layout import (
     lay_out_fields,
     write_attributes,
 )
+from hpcstencil.hdf5_spans import SettledSpans, all_values, remember_unused
 from hpcstencil.hyperslabs import Method, chosen_method, open_alone, open_shared
-from hpcstencil.parallel import Communicator, agree
+from hpcstencil.journal import Span, complement, journal_path, roll_back
+from hpcstencil.parallel import Communicator, agree, from_rank_0
 from hpcstencil.topology import Range
 
 FORMAT_VERSION = 1
@@ -76,6 +81,8 @@ class OutputFile:
         self.state = state
         self.rows = state.rows
         self.times = list(state.times)
+        self.settled = SettledSpans(path)
+        self.changing = False
         self.shared = open_shared(path, communicator, method)
         self._describe()
 
@@ -103,20 +110,23 @@ class OutputFile:
         clash = [name for name in fields if name in RESERVED]
         if clash:
             raise InputError(f"field '{clash[0]}': the output file uses this name itself; choose another")
-        chosen_method(method, communicator)
+        chosen_method(method, communicator, path.parent)
         prepare_folder(path, communicator)
 
         def lay_out() -> None:
             if communicator.rank == 0:
+                temporary = path.with_name(path.name + ".tmp")
                 with file_errors(path, "create"):
-                    path.unlink(missing_ok=True)  # not truncated: whoever reads the old file keeps it whole
-                    with open_alone(path, "w") as file:
+                    temporary.unlink(missing_ok=True)
+                    with open_alone(temporary, "w") as file:
                         write_attributes(file, {**attributes, "kind": "output", "format_version": FORMAT_VERSION})
                         file.attrs["complete"] = 0
                         lay_out_axes(file, grid)
                         lay_out_fields(file, grid, fields, np.dtype(dtype), units or {}, long_names or {}, compression)
                         lay_out_diagnostics(file, diagnostics)
                         xdmf.write_mesh(file, grid)
+                    journal_path(path).unlink(missing_ok=True)
+                    os.replace(temporary, path)  # whoever reads the old file keeps it whole
 
         agree(communicator, lay_out)
         return cls(
@@ -140,27 +150,47 @@ class OutputFile:
 
         Raises InputError where the file is not an output with these fields on this grid.
         """
-        chosen_method(method, communicator)
+        chosen_method(method, communicator, path.parent)
 
-        def cut() -> _State | None:
-            if communicator.rank != 0:
-                return None
-            with file_errors(path, "append to"), open_alone(path, "r+") as file:
-                _check_same(file, path, grid, fields)
-                file.attrs["complete"] = 0
-                file.attrs.pop("failure", None)
-                write_attributes(file, attributes or {})
-                _cut(file, ["time", "step", *fields], step)
-                diagnostics = file["diagnostics"]
-                _cut(diagnostics, list(diagnostics), step)
-                field = file[fields[0]]
-                times = tuple(file["time"][()].tolist())
-                rows = diagnostics["time"].shape[0]
-                return _State(times, rows, field.dtype.itemsize, field.compression is not None)
+        def cut() -> _State:
+            with file_errors(path, "append to"):
+                roll_back(path)
+                with open_alone(path, "r") as file:
+                    _check_same(file, path, grid, fields)
+                return _cut_back(path, fields, step, attributes or {})
 
-        state = communicator.broadcast(agree(communicator, cut))
-        assert state is not None  # rank 0 made it
+        state = from_rank_0(communicator, cut)
         return cls(path, communicator, grid, fields, method, state)
+
+    @contextmanager
+    def change(self) -> Iterator[None]:
+        """What is written inside is there as a whole or not at all, should the run be killed; calls may nest."""
+        if self.changing:
+            yield
+            return
+        self._begin()
+        yield
+        self.shared.apply(lambda file: file.flush())
+        self._end()
+
+    def _begin(self) -> None:
+        def begin() -> None:
+            if self.communicator.rank == 0:
+                with file_errors(journal_path(self.path), "write"):
+                    journal.begin(self.path, self.settled.find())
+
+        agree(self.communicator, begin)
+        self.changing = True
+
+    def _end(self) -> None:
+        def commit() -> None:
+            if self.communicator.rank == 0:
+                with file_errors(self.path, "write"):
+                    journal.commit(self.path)
+
+        self.communicator.barrier()  # the change is whole when all processes have written
+        agree(self.communicator, commit)
+        self.changing = False
 
     def write_snapshot(self, step: int, time: float, blocks: Blocks, ranges: Sequence[Range]) -> None:
         """Append the state at ``time`` (``step`` steps taken): ``blocks`` maps every field to this process's block
@@ -175,10 +205,11 @@ class OutputFile:
             for name in self.fields:
                 file[name].resize(n + 1, 0)
 
-        self.shared.apply(extend)
-        for name in self.fields:
-            self.shared.write(name, start, blocks[name][np.newaxis])
-        self._commit({"step": np.array([step], np.int64), "time": np.array([time])}, n)
+        with self.change():
+            self.shared.apply(extend)
+            for name in self.fields:
+                self.shared.write(name, start, blocks[name][np.newaxis])
+            self._commit({"step": np.array([step], np.int64), "time": np.array([time])}, n)
         self.times.append(time)
         # Rewriting costs more the more snapshots there are: from 100 on, only with every further hundredth.
         if len(self.times) % max(1, len(self.times) // 100) == 0:
@@ -194,15 +225,16 @@ class OutputFile:
         n = self.rows
         reserve(self.path, MARGIN, self.communicator)
         series = {f"diagnostics/{name}": np.asarray(value, np.float64) for name, value in values.items()}
-        if series:
-            self._write_series(series, n)
-        self._commit(
-            {
-                "diagnostics/step": np.asarray(steps, np.int64),
-                "diagnostics/time": np.asarray(times, np.float64),
-            },
-            n,
-        )
+        with self.change():
+            if series:
+                self._write_series(series, n)
+            self._commit(
+                {
+                    "diagnostics/step": np.asarray(steps, np.int64),
+                    "diagnostics/time": np.asarray(times, np.float64),
+                },
+                n,
+            )
         self.rows += len(steps)
 
     def close(self, complete: bool, failure: str = "") -> None:
@@ -213,8 +245,10 @@ class OutputFile:
             if failure:
                 file.attrs["failure"] = failure
 
+        self._begin()
         self.shared.apply(mark)
-        self.shared.close()
+        self.shared.close()  # this too may change the file's length and its header
+        self._end()
         self._describe()
 
     def _commit(self, series: Mapping[str, np.ndarray], start: int) -> None:
@@ -259,8 +293,56 @@ def _check_same(file: h5py.File, path: Path, grid: Grid, fields: Sequence[str]) 
             raise InputError(f"{path}: its grid has shape {file[name].shape[1:]}, this run's {grid.shape}")
 
 
+def _cut_back(path: Path, fields: Sequence[str], step: int, attributes: Attributes) -> _State:
+    """Shorten all series of the file to what was taken up to ``step``; rank 0 alone.
+
+    Three changes, each whole or not made: first the short series, by which readers count, then the fields, whose space
+    HDF5 may give back at once, then the note of the space that is left unused.
+    """
+
+    def shorten_series(file: h5py.File) -> None:
+        file.attrs["complete"] = 0
+        file.attrs.pop("failure", None)
+        write_attributes(file, attributes)
+        _cut(file, ["time", "step"], step)
+        _cut(file["diagnostics"], list(file["diagnostics"]), step)
+
+    def shorten_fields(file: h5py.File) -> None:
+        for name in fields:
+            file[name].resize(len(file["time"]), 0)
+
+    names = list(fields)
+    with open_alone(path, "r") as file:
+        before = all_values(file, names)
+    _changed(path, before, shorten_series)
+    _changed(path, before, shorten_fields)
+    with open_alone(path, "r") as file:
+        kept = all_values(file, names)
+    size = path.stat().st_size
+    lost = [span for start, stop in before for span in _within(complement(kept, size), start, stop)]
+    _changed(path, [*kept, *lost], lambda file: remember_unused(file, lost))
+    with open_alone(path, "r") as file:
+        field = file[fields[0]]
+        times = tuple(file["time"][()].tolist())
+        return _State(times, len(file["diagnostics/time"]), field.dtype.itemsize, field.compression is not None)
+
+
+def _changed(path: Path, untouched: list[Span], action: Callable[[h5py.File], None]) -> None:
+    """Change the file by ``action``, wholly or not at all; rank 0 alone."""
+    journal.begin(path, untouched)
+    with open_alone(path, "r+") as file:
+        action(file)
+    journal.commit(path)
+
+
+def _within(spans: list[Span], start: int, stop: int) -> list[Span]:
+    """The parts of the spans that lie in [start, stop)."""
+    parts = [(max(a, start), min(b, stop)) for a, b in spans]
+    return [(a, b) for a, b in parts if a < b]
+
+
 def _cut(group: h5py.Group, names: Sequence[str], step: int) -> None:
-    """Shorten all series of ``group`` to the entries taken up to ``step``; also levels what a kill left uneven."""
+    """Shorten series of ``group`` to the entries taken up to ``step``; also levels what a kill left uneven."""
     committed = min(group["time"].shape[0], group["step"].shape[0])
     keep = int(np.searchsorted(group["step"][:committed], step, side="right"))
     for name in names:

@@ -14,6 +14,7 @@ import numpy as np
 from hpcstencil.errors import InputError
 from hpcstencil.files import file_errors
 from hpcstencil.hyperslabs import open_alone
+from hpcstencil.journal import Before, pending
 from hpcstencil.topology import Range
 
 SCALES = ("time", "step", "x", "y", "z")  # root datasets that are not fields
@@ -52,11 +53,17 @@ class Contents:
 def open_for_reading(path: Path) -> Iterator[h5py.File]:
     """The open file; raises InputError where it is missing or not HDF5, EnvironmentProblem where reading fails.
 
-    No lock is taken, so a file that a run is still writing opens too.
+    No lock is taken, so a file that a run is still writing opens too. A change that was begun and not finished is left
+    out: the file is as it was before.
     """
     with file_errors(path, "read"):
         if not path.is_file():
             raise InputError(f"{path}: no such file")
+        unfinished = pending(path)
+        if unfinished is not None:
+            with Before(path, unfinished) as before, h5py.File(before, "r") as file:
+                yield file
+            return
         if not h5py.is_hdf5(path):
             raise InputError(f"{path}: not an HDF5 file, or one that was never finished")
         with open_alone(path, "r") as file:

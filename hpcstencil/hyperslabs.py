@@ -1,10 +1,11 @@
-"""Many processes write one HDF5 file: one interface, two ways behind it.
+"""Many processes write one HDF5 file: one interface, three ways behind it.
 
 ``Collective``: every process has the file open through MPI-IO and writes its own hyperslab, all of them in one
 collective call. ``Gathered``: where h5py is serial, or there is one process, rank 0 alone has the file open and the
-others send it their blocks. The way is chosen once, in ``open_shared``; the bytes of the datasets are the same.
+others send it their blocks. ``InTurn``: one process after the other opens the file and writes its own block.
+The way is chosen once, in ``open_shared``; the bytes of the datasets are the same.
 
-Both keep the format of HDF5 1.8 (``LIBVER``): a file killed after a flush opens again without repair, and every reader
+All keep the format of HDF5 1.8 (``LIBVER``): a file killed after a flush opens again without repair, and every reader
 knows it. No lock is taken: MPI-IO never takes one, and some parallel file systems refuse them.
 """
 
@@ -19,10 +20,10 @@ import h5py
 import numpy as np
 
 from hpcstencil.errors import EnvironmentProblem
-from hpcstencil.files import file_errors
+from hpcstencil.files import file_errors, file_system
 from hpcstencil.parallel import Communicator, agree
 
-Method = Literal["auto", "mpio", "serial"]
+Method = Literal["auto", "mpio", "serial", "per_process"]
 
 LIBVER = ("v108", "v108")
 CHUNK_CACHE = 64 * 2**20  # bytes per dataset, serial files only: holds chunks until they are whole
@@ -46,7 +47,8 @@ class UnsharedProblem(EnvironmentProblem):
 
 
 def open_alone(path: Path, mode: Literal["r", "r+", "w"]) -> h5py.File:
-    """Open ``path`` in this process alone, without a lock where HDF5 allows it."""
+    """Open ``path`` in this process alone, without a lock where HDF5 allows it, as it is: an unfinished change to it
+    shows (`hdf5_read.open_for_reading` hides it)."""
     unlocked = {"locking": False} if CAN_UNLOCK else {}
     cached = {} if mode == "r" else {"libver": LIBVER, "rdcc_nbytes": CHUNK_CACHE}
     return h5py.File(path, mode, **unlocked, **cached)
@@ -203,21 +205,71 @@ def messages(block: np.ndarray) -> Iterator[np.ndarray]:
     return (flat[start : start + step] for start in range(0, flat.size, step))
 
 
-def chosen_method(method: Method, communicator: Communicator) -> Literal["mpio", "serial"]:
-    """The way ``method`` stands for: ``auto`` takes mpio where h5py has it and there are several processes.
+class InTurn:
+    """One process after the other opens the file alone and writes its own block. All processes raise together.
+
+    Slow, but needs neither MPI-IO nor memory for foreign blocks, and is safe on file systems that promise no more than
+    that a file opened after it was closed shows what was written.
+    """
+
+    def __init__(self, path: Path, communicator: Communicator) -> None:
+        self.path = path
+        self.communicator = communicator
+
+    def apply(self, action: Callable[[h5py.File], None]) -> None:
+        def act() -> None:
+            if self.communicator.rank == 0:
+                with file_errors(self.path, "write"), open_alone(self.path, "r+") as file:
+                    action(file)
+
+        agree(self.communicator, act)
+
+    def write(self, name: str, start: Sequence[int], block: np.ndarray) -> None:
+        def write_own() -> None:
+            mpi, rank = self.communicator.mpi, self.communicator.rank
+            if rank > 0:
+                mpi.recv(source=rank - 1)
+            try:
+                with file_errors(self.path, f"write '{name}' into"), open_alone(self.path, "r+") as file:
+                    write_hyperslab(file[name], start, block)
+            finally:
+                if rank + 1 < self.communicator.size:
+                    mpi.send(None, dest=rank + 1)
+
+        agree(self.communicator, write_own)
+
+    def close(self) -> None:
+        agree(self.communicator, lambda: None)
+
+
+WAYS: dict[str, Callable[[Path, Communicator], SharedFile]] = {
+    "mpio": Collective,
+    "serial": Gathered,
+    "per_process": InTurn,
+}
+# File systems on which MPI-IO needs locks that are often missing, slow or wrong.
+NOT_FOR_MPIO = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "fuse.sshfs", "vboxsf", "fuse.s3fs")
+
+
+def chosen_method(method: Method, communicator: Communicator, folder: Path) -> Literal["mpio", "serial", "per_process"]:
+    """The way ``method`` stands for: ``auto`` takes mpio where there are several processes, h5py has it and the file
+    system of ``folder``, as rank 0 sees it, is made for it.
 
     Raises EnvironmentProblem where mpio is asked for and h5py was built without it.
     """
-    if method == "mpio" and not h5py.get_config().mpi:
+    parallel = h5py.get_config().mpi
+    if method == "mpio" and not parallel:
         raise EnvironmentProblem(
             "method 'mpio' needs an h5py built with MPI, this one is serial: install a parallel h5py, or use 'auto'"
         )
-    if communicator.size == 1 or method == "serial":
+    if communicator.size == 1:
         return "serial"
-    return "mpio" if h5py.get_config().mpi else "serial"
+    if method != "auto":
+        return method
+    suited = communicator.broadcast(file_system(folder) not in NOT_FOR_MPIO)
+    return "mpio" if parallel and suited else "serial"
 
 
 def open_shared(path: Path, communicator: Communicator, method: Method = "auto") -> SharedFile:
     """Open the existing file ``path`` for writing by all processes."""
-    way = Collective if chosen_method(method, communicator) == "mpio" else Gathered
-    return way(path, communicator)
+    return WAYS[chosen_method(method, communicator, path.parent)](path, communicator)

@@ -71,7 +71,7 @@ TABLES: dict[str, dict[str, Key]] = {
         "every_steps": Key(COUNT, None, "every_steps = 100"),
         "fields": Key(list_of(TEXT, "a list of field names"), None, 'fields = ["u"]'),
         "compression": Key(choice("none", "gzip"), "none", 'compression = "none"'),
-        "method": Key(choice("auto", "mpio", "serial"), "auto", 'method = "auto"'),
+        "method": Key(choice("auto", "mpio", "serial", "per_process"), "auto", 'method = "auto"'),
     },
     "checkpoint": {
         "every_steps": Key(COUNT, None, "every_steps = 1000"),

@@ -11,7 +11,7 @@ Started by `watchdog`, with the standard library alone; messages are lines of JS
 |---|---|---|
 | rank | its monitor | ``centre`` (addresses to connect to), ``step``, ``checkpoint``, ``bye``, ``failed`` |
 | monitor | its rank | ``addresses`` (rank 0's), ``connected``, ``end`` |
-| monitor | centre | ``rank`` ``host`` ``token`` (first), pulses (``step``, ``stopped``), ``stack``, ``lost``, ``bye``, ``failed`` |
+| monitor | centre | first ``rank host token``; pulses (``step``, ``stopped``), ``stack``, ``lost``, ``bye``, ``failed`` |
 | centre | monitor | pulses, ``welcome``, ``dump`` (send your stack), ``end``, ``bye``, ``failed`` |
 """
 

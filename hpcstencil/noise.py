@@ -11,7 +11,8 @@ import numpy as np
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-def _mixed(x: np.ndarray) -> np.ndarray:
+def mixed(x: np.ndarray) -> np.ndarray:
+    """A hash of each uint64 of an array."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
@@ -20,6 +21,6 @@ def _mixed(x: np.ndarray) -> np.ndarray:
 def uniform(seed: int, stream: int, index: np.ndarray) -> np.ndarray:
     """Numbers on [-1, 1), float64, for global cell indices (C order, non-negative integers of any shape)."""
     with np.errstate(over="ignore"):
-        key = _mixed(np.array([(seed << 32) | stream], np.uint64) * GOLDEN + GOLDEN)
-        bits = _mixed(_mixed(index.astype(np.uint64) * GOLDEN + key) + key)
+        key = mixed(np.array([(seed << 32) | stream], np.uint64) * GOLDEN + GOLDEN)
+        bits = mixed(mixed(index.astype(np.uint64) * GOLDEN + key) + key)
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0

@@ -214,6 +214,12 @@ def agree(communicator: Communicator, action: Callable[[], T]) -> T:
     return result  # type: ignore[return-value]  # set: no process failed, this one included
 
 
+def from_rank_0(communicator: Communicator, action: Callable[[], T]) -> T:
+    """What ``action`` returns on rank 0, which alone runs it; its error of ours is raised on all."""
+    result = agree(communicator, lambda: action() if communicator.rank == 0 else None)
+    return communicator.broadcast(result)  # type: ignore[return-value]  # rank 0's is no None of ours
+
+
 def host() -> str:
     """Name of this host."""
     return socket.gethostname()

@@ -14,9 +14,10 @@ import numpy as np
 
 from hpcstencil import __version__, signals
 from hpcstencil.calibration import kernel_for
-from hpcstencil.checkpoint import read_checkpoint, remove_stale, write_checkpoint
+from hpcstencil.checkpoint import read_checkpoint, write_checkpoint
+from hpcstencil.checkpoint_names import remove_stale
 from hpcstencil.config import Config
-from hpcstencil.continuation import Options, source_of
+from hpcstencil.continuation import Options, Source, source_of
 from hpcstencil.decomposition import Plan
 from hpcstencil.diagnostics import Diagnostics
 from hpcstencil.errors import InputError, NumericsError, StoppedEarly
@@ -28,6 +29,7 @@ from hpcstencil.progress import Progress
 from hpcstencil.provenance import sha256, to_toml
 from hpcstencil.schedule import Clock, Schedule
 from hpcstencil.simulation import Simulation, simulate
+from hpcstencil.state import State, join, split
 from hpcstencil.summary import Seconds, Summary
 
 SECONDS_PER_CALL = 0.5  # a compiled call is kept about this long, so that signals and progress are served in time
@@ -40,6 +42,7 @@ class Run:
     simulation: Simulation
     communicator: Communicator
     options: Options
+    source: Source
     schedule: Schedule
     clock: Clock
     fields: Fields
@@ -63,6 +66,7 @@ class Run:
             "input_sha256": sha256(self.config),
             "hpcstencil_version": __version__,
             "decomposition": json.dumps(decomposition),
+            "history": json.dumps(self.source.history),
         }
 
     def step_size(self) -> float:
@@ -139,9 +143,10 @@ class Run:
     def write_snapshot(self) -> None:
         assert self.output is not None
         start = time.perf_counter()
-        self.output.write_diagnostics(*self.diagnostics.drain())
         blocks = self.simulation.get(self.fields, self.output.fields)
-        self.output.write_snapshot(self.clock.step, self.clock.time, blocks, self.simulation.ranges)
+        with self.output.change():
+            self.output.write_diagnostics(*self.diagnostics.drain())
+            self.output.write_snapshot(self.clock.step, self.clock.time, blocks, self.simulation.ranges)
         self.seconds.spent("output", start)
 
     def checkpoint_by_minutes(self) -> bool:
@@ -156,15 +161,16 @@ class Run:
         assert self.output is not None
         start = time.perf_counter()
         self.output.write_diagnostics(*self.diagnostics.drain())
+        arrays, scalars = split(State(self.clock, self.fields), self.simulation.block)
         path = write_checkpoint(
             self.options.output,
             self.communicator,
             self.config.grid,
             step=self.clock.step,
             time=self.clock.time,
-            arrays=self.simulation.get(self.fields, self.simulation.problem.fields),
+            arrays=arrays,
             ranges=self.simulation.ranges,
-            scalars={key: value for key, value in vars(self.clock).items() if key not in ("step", "time")},
+            scalars=scalars,
             attributes=self.attributes(),
             keep=self.config.checkpoint.keep,
             method=self.config.output.method,
@@ -220,29 +226,30 @@ def _run(
     request: signals.Request,
 ) -> Summary:
     began = time.perf_counter()
-    source = agree(communicator, lambda: source_of(config, options, communicator))
-    if source == "complete":
+    source = source_of(config, options, communicator)
+    if source.complete:
         finished = Clock(time=config.time.end)
         return Summary(options.output, 0, finished, 0.0, Seconds(), 0, 0, already_complete=True)
     seconds = Seconds()
     kernel = kernel_for(problem, devices, communicator)
     simulation = simulate(problem, plan, communicator, devices, kernel)
-    clock, fields = agree(communicator, lambda: _state(simulation, source))
+    clock, fields = _state(simulation, source.checkpoint)
     diagnostics = Diagnostics(problem.diagnostics, simulation.diagnosed, problem.parameters)
-    this = Run(simulation, communicator, options, problem.schedule(), clock, fields, diagnostics, seconds, began=began)
+    this = Run(
+        simulation, communicator, options, source, problem.schedule(), clock, fields, diagnostics, seconds, began=began
+    )
     this.check_finite()
     dt = this.step_size()
     this.fields = simulation.compile(this.fields, dt)
     communicator.barrier()
     seconds.compile = time.perf_counter() - began
-    resumed = options.resume and source is not None
-    this.output = _open_output(this, append=resumed)
-    remove_stale(options.output, communicator, after=clock.step if resumed else -1)
+    this.output = _open_output(this)
+    remove_stale(options.output, communicator, after=clock.step if source.append else -1)
     first = clock.step
     shown = communicator.rank == 0 and not options.quiet
     progress = Progress(clock.time, config.time.end, config.grid.cells, shown)
     try:
-        if not resumed:
+        if not source.append:
             this.diagnostics.take(this.fields, clock.step, clock.time)
             this.write_snapshot()
         this.loop(progress, request)
@@ -258,22 +265,23 @@ def _run(
     return Summary(options.output, steps, this.clock, time.perf_counter() - began, seconds, config.grid.cells, itemsize)
 
 
-def _state(simulation: Simulation, source: Path | str | None) -> tuple[Clock, Fields]:
+def _state(simulation: Simulation, checkpoint: Path | None) -> tuple[Clock, Fields]:
     """The clock and the fields to begin with."""
-    if source is None:
-        return Clock(), simulation.initial_fields()
-    problem = simulation.problem
-    step, t, arrays, scalars, _ = read_checkpoint(Path(source), simulation.ranges, problem.fields)
+    if checkpoint is None:
+        return Clock(), agree(simulation.communicator, simulation.initial_fields)
+    template = State(Clock(), dict.fromkeys(simulation.problem.fields, 0))
+    communicator = simulation.communicator
+    arrays, scalars, _ = read_checkpoint(checkpoint, simulation.ranges, communicator, simulation.problem.fields)
     blocks = {name: block.astype(simulation.dtype) for name, block in arrays.items()}
-    clock = Clock(step=step, time=t, **scalars)
-    return clock, simulation.put(blocks)
+    state = join(template, simulation.put(blocks), scalars)
+    return state.clock, dict(state.fields)
 
 
-def _open_output(this: Run, append: bool) -> OutputFile:
+def _open_output(this: Run) -> OutputFile:
     """The output file, new or to be continued."""
     config, problem = this.config, this.simulation.problem
     fields = config.output.fields or problem.fields
-    if append:
+    if this.source.append:
         return OutputFile.append(
             this.options.output,
             this.communicator,

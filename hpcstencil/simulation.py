@@ -31,6 +31,7 @@ class Simulation:
     problem: Problem
     plan: Plan
     kernel: str
+    communicator: Communicator
     machine: Machine
     advance: Advance
     extremes: Reductions
@@ -73,7 +74,11 @@ class Simulation:
 
     def get(self, fields: Fields, names: Sequence[str]) -> dict[str, np.ndarray]:
         """This process's blocks of some fields, C-contiguous numpy arrays."""
-        return {name: np.ascontiguousarray(self.machine.devices.get(fields[name])) for name in names}
+        return {name: self.block(fields[name]) for name in names}
+
+    def block(self, array: jax.Array) -> np.ndarray:
+        """This process's block of one array on the devices, C-contiguous."""
+        return np.ascontiguousarray(self.machine.devices.get(array))
 
     def compile(self, fields: Fields, dt: float) -> Fields:
         """Compile the step loop by running it for no step at all; returns the fields, which it may have moved."""
@@ -112,6 +117,7 @@ def simulate(
         problem=problem,
         plan=plan,
         kernel=kernel,
+        communicator=communicator,
         machine=machine,
         advance=build(machine, problem.trees, rules, needs, problem.tableau, plan.every),
         extremes=Reductions(machine, communicator, rules, needs, fields),

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcstencil.checkpoint import list_checkpoints
+from hpcstencil.checkpoint_names import list_checkpoints
 from hpcstencil.schedule import Clock
 
 

@@ -7,13 +7,14 @@ import pytest
 
 ROOT = Path(__file__).parent.parent / "hpcstencil"
 LAYERS = [
-    {"errors", "grid", "topology", "stencil", "expressions", "monitor"},
-    {"parallel", "toml_text", "derivatives", "boundary", "noise", "pointwise", "integrators", "schedule", "signals",
-     "progress"},
+    {"errors", "grid", "topology", "stencil", "expressions", "monitor", "journal"},
+    {"parallel", "toml_text", "derivatives", "boundary", "noise", "pointwise", "integrators", "schedule", "signals"},
+    {"progress", "state", "seal"},
     {"schema", "parser", "radius", "files", "kernels", "halo", "host", "watchdog"},
+    {"checkpoint_names"},
     {"conditions", "equations", "frame", "hyperslabs", "launch"},
     {"keys"},
-    {"config", "stability", "xdmf", "hdf5_layout", "hdf5_read", "evaluate", "blocks"},
+    {"config", "stability", "xdmf", "hdf5_layout", "hdf5_read", "hdf5_spans", "evaluate", "blocks"},
     {"hdf5", "checkpoint", "problem", "advance", "provenance"},
     {"decomposition", "calibration", "reductions", "continuation"},
     {"diagnostics", "simulation", "report", "summary"},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +13,9 @@ from hpcstencil.config import Config, load
 from hpcstencil.decomposition import Plan, plan
 from hpcstencil.errors import EnvironmentProblem, HpcstencilError, InputError
 from hpcstencil.launch import bind_devices, identities
-from hpcstencil.parallel import Communicator, connect, environment_rank, host
+from hpcstencil.parallel import Communicator, connect, host
 from hpcstencil.problem import Problem, build
+from hpcstencil.progress import say
 
 
 def problem_of(path: Path, overrides: Sequence[str]) -> tuple[Config, Problem]:
@@ -25,12 +25,6 @@ def problem_of(path: Path, overrides: Sequence[str]) -> tuple[Config, Problem]:
     for warning in problem.warnings():
         say(f"warning: {warning}")
     return config, problem
-
-
-def say(text: str) -> None:
-    """A line on standard error, from rank 0 alone."""
-    if environment_rank() == 0:
-        print(f"hpcstencil: {text}", file=sys.stderr, flush=True)
 
 
 def wanted_devices(config: Config, option: int | None) -> int | None:

@@ -1,0 +1,75 @@
+"""Which bytes of an output file are values that nobody will change any more: what a journal may leave out."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from hpcstencil.hyperslabs import open_alone
+from hpcstencil.journal import Span, merged
+
+UNUSED = "unused-bytes"  # attribute of the root: spans that shortened series have left behind
+
+
+class SettledSpans:
+    """The settled bytes of the file at ``path``, found step by step as its series grow."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.spans: list[Span] = []
+        self.rows: dict[str, int] = {}
+
+    def find(self) -> list[Span]:
+        """All settled spans; the file must be flushed. Raises OSError or RuntimeError.
+
+        Settled are whole chunks of committed rows, what lies in datasets that do not grow, and unused bytes.
+        """
+        with open_alone(self.path, "r") as file:
+            if not self.rows:
+                self.spans += [(int(start), int(stop)) for start, stop in file.attrs.get(UNUSED, ())]
+            for name, dataset in datasets(file):
+                if dataset.chunks is None:
+                    continue  # coordinates: small
+                if dataset.maxshape[0] is not None:
+                    done = len(dataset)
+                else:
+                    group = dataset.parent
+                    done = min(len(dataset), len(group["time"]), len(group["step"])) // dataset.chunks[0]
+                    done *= dataset.chunks[0]
+                self.spans += chunks_of(dataset, self.rows.get(name, 0), done)
+                self.rows[name] = done
+        self.spans = merged(self.spans)
+        return self.spans
+
+
+def datasets(file: h5py.File) -> list[tuple[str, h5py.Dataset]]:
+    """Every dataset of the file with its path."""
+    found: list[tuple[str, h5py.Dataset]] = []
+    file.visititems(lambda name, item: found.append((name, item)) if isinstance(item, h5py.Dataset) else None)
+    return found
+
+
+def chunks_of(dataset: h5py.Dataset, first: int, last: int) -> Iterator[Span]:
+    """Where the chunks of rows [first, last) are; ``first`` lies on the edge of a chunk."""
+    starts = [range(first, last, dataset.chunks[0])]
+    starts += [range(0, n, chunk) for n, chunk in zip(dataset.shape[1:], dataset.chunks[1:], strict=True)]
+    for corner in itertools.product(*starts):
+        place = dataset.id.get_chunk_info_by_coord(corner)
+        if place.byte_offset is not None and place.size:
+            yield place.byte_offset, place.byte_offset + place.size
+
+
+def all_values(file: h5py.File, names: list[str]) -> list[Span]:
+    """Where all chunks of some datasets are, committed or not."""
+    return merged(span for name in names for span in chunks_of(file[name], 0, len(file[name])))
+
+
+def remember_unused(file: h5py.File, spans: list[Span]) -> None:
+    """Note spans that no dataset uses any more, beside those noted before."""
+    before = [(int(start), int(stop)) for start, stop in file.attrs.get(UNUSED, ())]
+    if spans:
+        file.attrs[UNUSED] = np.array(merged([*before, *spans]), np.int64)

@@ -1,0 +1,164 @@
+"""A rollback journal: what a killed process leaves half done to an HDF5 file can be undone.
+
+HDF5 cannot change its metadata at one blow. Before a file is changed, all of its bytes that the change might touch are
+therefore copied to ``NAME.h5.journal`` with the file's length, and that journal is on disk before the change begins and
+is removed when the change is on disk. A journal that is still there undoes the change: its bytes go back to their
+places, and the file gets its length back. (The same way round as in SQLite: "Atomic Commit In SQLite", sqlite.org.)
+
+Bytes that no change touches, values of committed snapshots above all, are left out, so the journal is small.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+Span = tuple[int, int]  # half-open range of bytes [start, stop)
+
+
+@dataclass(frozen=True)
+class Journal:
+    """What the file was: its ``length``, and the bytes of some ``spans`` of it, one after the other."""
+
+    length: int
+    spans: tuple[Span, ...]
+    data: bytes
+
+    def pieces(self) -> Iterator[tuple[int, bytes]]:
+        """(start in the file, bytes) of each span."""
+        position = 0
+        for start, stop in self.spans:
+            yield start, self.data[position : position + stop - start]
+            position += stop - start
+
+
+def journal_path(path: Path) -> Path:
+    """``NAME.h5.journal`` beside ``NAME.h5``."""
+    return path.with_name(path.name + ".journal")
+
+
+def begin(path: Path, untouched: Iterable[Span]) -> None:
+    """Keep the bytes of the file at ``path`` but the ``untouched``, before it is changed. Raises OSError."""
+    length = path.stat().st_size
+    spans = complement(untouched, length)
+    with path.open("rb") as file:
+        data = b"".join(_piece(file, span) for span in spans)
+    head = json.dumps({"length": length, "spans": spans, "sha256": hashlib.sha256(data).hexdigest()}).encode()
+    temporary = journal_path(path).with_suffix(".journal.tmp")
+    with temporary.open("wb") as file:
+        file.write(head + b"\n" + data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, journal_path(path))
+
+
+def commit(path: Path) -> None:
+    """The change is whole: have it on disk, then forget what was before. Raises OSError."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    journal_path(path).unlink(missing_ok=True)
+
+
+def pending(path: Path) -> Journal | None:
+    """The journal of a change to ``path`` that was begun and not finished; None where there is none."""
+    try:
+        content = journal_path(path).read_bytes()
+    except FileNotFoundError:
+        return None
+    head, _, data = content.partition(b"\n")
+    try:
+        said = json.loads(head)
+        sound = said["sha256"] == hashlib.sha256(data).hexdigest()
+        spans = tuple((start, stop) for start, stop in said["spans"])
+        return Journal(said["length"], spans, data) if sound else None
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def roll_back(path: Path) -> bool:
+    """Undo the unfinished change to ``path``, if there is one; returns whether there was. Raises OSError.
+
+    To be called only where no run is writing the file. May itself be interrupted, and repeated.
+    """
+    journal = pending(path)
+    if journal is None:
+        return False
+    with path.open("r+b") as file:
+        for start, data in journal.pieces():
+            file.seek(start)
+            file.write(data)
+        file.truncate(journal.length)
+    commit(path)
+    return True
+
+
+def complement(spans: Iterable[Span], length: int) -> list[Span]:
+    """The parts of [0, length) that no span covers."""
+    rest, position = [], 0
+    for start, stop in sorted(spans):
+        if start > position:
+            rest.append((position, min(start, length)))
+        position = max(position, stop)
+        if position >= length:
+            return rest
+    return [*rest, (position, length)]
+
+
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """The same bytes in as few spans as possible, in order."""
+    result: list[Span] = []
+    for start, stop in sorted(spans):
+        if result and start <= result[-1][1]:
+            result[-1] = (result[-1][0], max(stop, result[-1][1]))
+        else:
+            result.append((start, stop))
+    return result
+
+
+def _piece(file: io.BufferedReader, span: Span) -> bytes:
+    file.seek(span[0])
+    return file.read(span[1] - span[0])
+
+
+class Before(io.RawIOBase):
+    """The file at ``path`` as it was before the unfinished change, for reading; h5py opens it as it opens a path."""
+
+    def __init__(self, path: Path, journal: Journal) -> None:
+        self.file = path.open("rb", buffering=0)
+        self.length = journal.length
+        self.pieces = list(journal.pieces())
+        self.position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self.position, os.SEEK_END: self.length}[whence]
+        self.position = base + offset
+        return self.position
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # any buffer, as h5py passes it
+        """Fill the buffer, as far as the file reaches, from the journal where it has the bytes."""
+        wanted = min(len(buffer), max(0, self.length - self.position))
+        self.file.seek(self.position)
+        there = self.file.read(wanted)
+        content = bytearray(there.ljust(wanted, b"\0"))
+        for start, data in self.pieces:
+            first, last = max(start, self.position), min(start + len(data), self.position + wanted)
+            if first < last:
+                content[first - self.position : last - self.position] = data[first - start : last - start]
+        buffer[:wanted] = content
+        self.position += wanted
+        return wanted
+
+    def close(self) -> None:
+        self.file.close()
+        super().close()
