@@ -22,6 +22,10 @@ from hpcstencil.problem import Problem
 
 PROBE_CELLS = 2**16
 PROBE_SECONDS = 0.1
+WRITING = "checkpoint:bytes per second"
+WRITING_UNMEASURED = 1e8  # bytes/s, assumed where no checkpoint has been written yet
+WRITING_OVERHEAD = 0.1  # seconds of a checkpoint that holds nothing
+WRITING_SHOWS = 10**7  # bytes from which on a checkpoint tells the speed
 
 
 def store() -> Path:
@@ -109,3 +113,22 @@ def kernel_for(problem: Problem, devices: Sequence[Any], communicator: Communica
         return wanted
     measured = fastest_kernel(problem, devices[0]) if communicator.rank == 0 else ""
     return communicator.broadcast(measured)
+
+
+def seconds_to_checkpoint(problem: Problem) -> float:
+    """What writing a checkpoint is expected to take, from this machine's speed of the last one."""
+    speed = recall(WRITING)
+    return WRITING_OVERHEAD + state_bytes(problem) / (speed if isinstance(speed, float) else WRITING_UNMEASURED)
+
+
+def remember_checkpoint(problem: Problem, elapsed: float) -> None:
+    """Keep the speed of a checkpoint that took ``elapsed`` seconds, if it was large enough to show one."""
+    size = state_bytes(problem)
+    if size >= WRITING_SHOWS and elapsed > WRITING_OVERHEAD:
+        remember(WRITING, size / (elapsed - WRITING_OVERHEAD))
+
+
+def state_bytes(problem: Problem) -> int:
+    """Bytes of all fields over the whole grid."""
+    itemsize = 4 if problem.config.numerics.precision == "float32" else 8
+    return len(problem.fields) * problem.config.grid.cells * itemsize

@@ -322,9 +322,6 @@ def _diagnostics(raw: Mapping[str, Any]) -> DiagnosticsConfig:
 def _checkpoint(values: dict[str, Any]) -> CheckpointConfig:
     if values["every_steps"] is not None and values["every_minutes"] is not None:
         raise too_many(("checkpoint.every_steps", "checkpoint.every_minutes"), "remove one")
-    if values["walltime"] != "auto":
-        available = ("checkpoints by every_steps, every_minutes and signals",)
-        raise not_yet("checkpoint.walltime", "a given walltime", available)
     return CheckpointConfig(**values)
 
 

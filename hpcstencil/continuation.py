@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from hpcstencil.toml_text import is_set
 
 @dataclass(frozen=True)
 class Options:
-    """How the command line asks for the run. ``overrides`` are the texts given with --set."""
+    """How the command line asks for the run. ``overrides`` are the texts given with --set; ``started`` is when the
+    command was, on time.monotonic's clock."""
 
     output: Path
     overwrite: bool = False
@@ -29,6 +31,7 @@ class Options:
     restart: Path | None = None
     quiet: bool = False
     overrides: tuple[str, ...] = ()
+    started: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True)

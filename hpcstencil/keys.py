@@ -77,7 +77,7 @@ TABLES: dict[str, dict[str, Key]] = {
         "every_steps": Key(COUNT, None, "every_steps = 1000"),
         "every_minutes": Key(POSITIVE, None, "every_minutes = 30"),
         "keep": Key(COUNT, 2, "keep = 2"),
-        "walltime": Key(either(TEXT, CLOCK), "auto", 'walltime = "auto"'),
+        "walltime": Key(either(AUTO, CLOCK), "auto", 'walltime = "12:00:00"'),
     },
 }
 TOP = ("title", "grid", "equation", "initial", "boundary", "numerics", "time", "decomposition", "output", "diagnostics",

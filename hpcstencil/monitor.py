@@ -9,7 +9,7 @@ Started by `watchdog`, with the standard library alone; messages are lines of JS
 
 | from | to | keys |
 |---|---|---|
-| rank | its monitor | ``centre`` (addresses to connect to), ``step``, ``checkpoint``, ``bye``, ``failed`` |
+| rank | its monitor | ``token``, ``centre`` (addresses to connect to), ``step``, ``checkpoint``, ``bye``, ``failed`` |
 | monitor | its rank | ``addresses`` (rank 0's), ``connected``, ``end`` |
 | monitor | centre | first ``rank host token``; pulses (``step``, ``stopped``), ``stack``, ``lost``, ``bye``, ``failed`` |
 | centre | monitor | pulses, ``welcome``, ``dump`` (send your stack), ``end``, ``bye``, ``failed`` |
@@ -96,9 +96,10 @@ class Peer:
 class Monitor:
     """The monitor of one rank; of rank 0, also the centre."""
 
-    def __init__(self, rank: int, size: int, parent: int, dump: int, dump_signal: int, token: str) -> None:
+    def __init__(self, rank: int, size: int, parent: int, dump: int, dump_signal: int) -> None:
         """``dump`` is the reading end of the pipe into which the rank writes its stack at ``dump_signal``."""
-        self.rank, self.size, self.parent, self.token = rank, size, parent, token
+        self.rank, self.size, self.parent = rank, size, parent
+        self.token = ""  # what the monitors of this run know each other by; comes from the rank
         self.dump, self.dump_signal = dump, dump_signal
         os.set_blocking(dump, False)
         self.host = socket.gethostname()
@@ -161,6 +162,7 @@ class Monitor:
 
     def from_rank(self, line: Line) -> None:
         for message in line.receive():
+            self.token = message.get("token", self.token)
             if "centre" in message:
                 self.connect(message["centre"])
             self.checkpoint = message.get("checkpoint", self.checkpoint)
@@ -263,7 +265,7 @@ class Monitor:
         peer = next((peer for peer in self.peers.values() if peer.line is line), None)
         for message in line.receive():
             if peer is None:
-                if message.get("token") != self.token:
+                if not self.token or message.get("token") != self.token:
                     line.open = False
                     break
                 peer = self.peers[message["rank"]] = Peer(message["rank"], message["host"], line)
@@ -376,8 +378,7 @@ def main() -> None:
     rank, size, parent, dump, dump_signal = map(int, sys.argv[1:6])
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # what is sent to the whole job is for the ranks
-    token = sys.stdin.buffer.readline().decode().strip()
-    Monitor(rank, size, parent, dump, dump_signal, token).run()
+    Monitor(rank, size, parent, dump, dump_signal).run()
 
 
 if __name__ == "__main__":

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcstencil.calibration import key, recall
+from hpcstencil.calibration import key, recall, seconds_to_checkpoint
 from hpcstencil.config import Config
 from hpcstencil.decomposition import Plan
 from hpcstencil.problem import Problem
 from hpcstencil.provenance import to_toml
+from hpcstencil.walltime import within
 
 
 def report(config: Config, problem: Problem, plan: Plan) -> str:
@@ -29,6 +30,7 @@ def report(config: Config, problem: Problem, plan: Plan) -> str:
         f"time step             {_time_step(problem)}",
         f"steps                 {_steps(problem)}",
         f"predicted time        {_predicted(problem, topology.size)}",
+        f"stopping early        within {within(seconds_to_checkpoint(problem)):.2g} s of a signal, so long before the walltime",
     ]
     return "\n".join(lines)
 

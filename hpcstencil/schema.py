@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import difflib
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -146,12 +147,13 @@ EXPRESSION = Kind("a number or an expression (a text in quotes)", _expression)
 
 
 def clock_time() -> Kind:
-    """Times of day as TOML has them without quotes, kept as texts."""
+    """Spans of time as "HH:MM:SS", any number of hours, kept as texts; TOML's own times of day are taken for such."""
 
     def convert(value: Any) -> str:
-        if not isinstance(value, datetime.time):
+        text = value.isoformat("seconds") if isinstance(value, datetime.time) else value
+        if not isinstance(text, str) or not re.fullmatch(r"\d{1,5}:[0-5]\d:[0-5]\d", text):
             raise Unfit
-        return value.isoformat()
+        return text
 
     return Kind('"HH:MM:SS"', convert)
 

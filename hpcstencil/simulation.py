@@ -80,6 +80,18 @@ class Simulation:
         """This process's block of one array on the devices, C-contiguous."""
         return np.ascontiguousarray(self.machine.devices.get(array))
 
+    def first_not_finite(self, array: jax.Array) -> str:
+        """Where the first cell (in index order) is whose value is not finite, in words; all processes together."""
+        grid = self.problem.config.grid
+        here = np.argwhere(~np.isfinite(self.block(array)))
+        mine = tuple(int(i) + start for i, (start, _) in zip(here[0], self.ranges, strict=True)) if len(here) else None
+        cell = min(cell for cell in self.communicator.allgather(mine) if cell is not None)
+        place = ", ".join(
+            f"{name} = {grid.centres(a, i, i + 1)[0]:.6g}"
+            for a, (name, i) in enumerate(zip(grid.axes, cell, strict=True))
+        )
+        return f"cell {list(cell)} ({place})"
+
     def compile(self, fields: Fields, dt: float) -> Fields:
         """Compile the step loop by running it for no step at all; returns the fields, which it may have moved."""
         for _ in range(2):  # pmap compiles again for what it returned itself

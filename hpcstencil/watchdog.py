@@ -41,7 +41,7 @@ class Watchdog:
         assert self.process.stdin is not None
         os.set_blocking(self.process.stdin.fileno(), False)
         token = communicator.broadcast(secrets.token_hex(16) if rank == 0 else "")
-        self._write(token.encode() + b"\n")
+        self._tell(token=token)
         centre = communicator.broadcast(self._read() if rank == 0 else {})
         connected = True
         if rank != 0:
@@ -69,12 +69,9 @@ class Watchdog:
         faulthandler.unregister(DUMP_SIGNAL)
 
     def _tell(self, **message: Any) -> None:
-        self._write(json.dumps(message).encode() + b"\n")
-
-    def _write(self, data: bytes) -> None:
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):  # a monitor that is gone can watch no more; the run goes on
-            os.write(self.process.stdin.fileno(), data)
+            os.write(self.process.stdin.fileno(), json.dumps(message).encode() + b"\n")
 
     def _read(self) -> dict[str, Any]:
         """The next message of the monitor; as if unconnected where the monitor did not start."""

@@ -177,7 +177,6 @@ NOT_YET = [
     ('ensemble={"equation.D"=[1, 2]}', "ensemble", "equation"),
     ("equation.seed=1", "equation.seed", "noise"),
     ("equation.name=my_equation.py:MyEquation", "equation.name", "custom"),
-    ('checkpoint.walltime="01:00:00"', "checkpoint.walltime", "available:"),
     *((f"equation.name={name}", "equation.name", name) for name in config.LATER_EQUATIONS),
 ]
 

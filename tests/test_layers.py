@@ -11,14 +11,15 @@ LAYERS = [
     {"parallel", "toml_text", "derivatives", "boundary", "noise", "pointwise", "integrators", "schedule", "signals"},
     {"progress", "state", "seal"},
     {"schema", "parser", "radius", "files", "kernels", "halo", "host", "watchdog"},
-    {"checkpoint_names"},
+    {"checkpoint_names", "walltime"},
     {"conditions", "equations", "frame", "hyperslabs", "launch"},
     {"keys"},
     {"config", "stability", "xdmf", "hdf5_layout", "hdf5_read", "hdf5_spans", "evaluate", "blocks"},
     {"hdf5", "checkpoint", "problem", "advance", "provenance"},
     {"decomposition", "calibration", "reductions", "continuation"},
     {"diagnostics", "simulation", "report", "summary"},
-    {"run", "benchmark"},
+    {"loop", "benchmark"},
+    {"run"},
     {"cli"},
 ]  # fmt: skip
 HEAVY = {"jax", "mpi4jax", "mpi4py", "h5py", "matplotlib"}

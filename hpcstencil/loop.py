@@ -1,0 +1,218 @@
+"""The loop of a run, from event to event: steps, and what is written between them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from hpcstencil import __version__, signals
+from hpcstencil.calibration import remember_checkpoint
+from hpcstencil.checkpoint import write_checkpoint
+from hpcstencil.config import Config
+from hpcstencil.continuation import Options, Source
+from hpcstencil.diagnostics import Diagnostics
+from hpcstencil.errors import InputError, NumericsError, StoppedEarly
+from hpcstencil.halo import Fields
+from hpcstencil.hdf5 import OutputFile
+from hpcstencil.progress import Progress
+from hpcstencil.provenance import sha256, to_toml
+from hpcstencil.schedule import Clock
+from hpcstencil.simulation import Simulation
+from hpcstencil.state import State, split
+from hpcstencil.summary import Seconds
+from hpcstencil.walltime import Walltime
+
+SECONDS_PER_CALL = 0.5  # a compiled call is kept about this long, so that signals and progress are served in time
+AT_WALLTIME = 1000  # beside the numbers of signals
+STEPS_PER_CALL = 1000  # at most, so that a value that is not finite is found within so many steps
+
+
+@dataclass
+class Run:
+    """A run under way: the state, the clock, and the files it writes."""
+
+    simulation: Simulation
+    options: Options
+    source: Source
+    walltime: Walltime
+    checkpoint_seconds: float  # what writing a checkpoint is expected to take
+    clock: Clock
+    fields: Fields
+    seconds: Seconds = field(default_factory=Seconds)
+    steps_per_call: int = 1
+    last_checkpoint: float = field(default_factory=time.monotonic)
+    output: OutputFile | None = None
+
+    def __post_init__(self) -> None:
+        problem = self.simulation.problem
+        self.communicator = self.simulation.communicator
+        self.schedule = problem.schedule()
+        self.diagnostics = Diagnostics(problem.diagnostics, self.simulation.diagnosed, problem.parameters)
+
+    @property
+    def config(self) -> Config:
+        return self.simulation.problem.config
+
+    def attributes(self) -> dict[str, Any]:
+        """Provenance that goes into every file."""
+        decomposition = {**self.simulation.plan.describe(), "kernel": self.simulation.kernel}
+        return {
+            "title": self.config.title,
+            "input": to_toml(self.config),
+            "input_sha256": sha256(self.config),
+            "hpcstencil_version": __version__,
+            "decomposition": json.dumps(decomposition),
+            "history": json.dumps(self.source.history),
+        }
+
+    def step_size(self) -> float:
+        """The step to take now, where it is not fixed; a solution-dependent one is measured anew."""
+        problem = self.simulation.problem
+        if self.schedule.fixed_dt is not None:
+            return self.schedule.fixed_dt
+        if not problem.equation.solution_dependent:
+            return problem.dt({})
+        # Measured at fixed distances in steps, whatever else ends a compiled call: outputs, signals, its length in time.
+        if not self.clock.measured_dt or self.steps_to_measurement() == 0:
+            low, high = self.check_finite()
+            largest = np.maximum(np.abs(low), np.abs(high)).tolist()
+            dt = problem.dt(dict(zip(problem.fields, largest, strict=True)))
+            self.clock = self.schedule.measured(self.clock, dt)
+        return self.clock.measured_dt
+
+    def steps_to_measurement(self) -> int:
+        """Steps until a solution-dependent step has to be measured anew."""
+        return self.clock.measured_step + self.config.time.dt_every - self.clock.step
+
+    def check_finite(self) -> tuple[np.ndarray, np.ndarray]:
+        """Least and greatest value of each field; raises NumericsError, on all processes, where one is not finite."""
+        problem = self.simulation.problem
+        low, high, broken = self.simulation.extremes.extremes(self.fields, problem.parameters, self.clock.time)
+        for name, count in zip(problem.fields, broken.tolist(), strict=True):
+            if count:
+                place = self.simulation.first_not_finite(self.fields[name])
+                where = f"not finite in {count} of {self.config.grid.cells} cells, the first at {place}"
+                if self.output is None:
+                    precision = self.config.numerics.precision
+                    raise InputError(
+                        f"initial.{name}: the initial state is {where} (or beyond {precision}); correct the expression"
+                    )
+                raise NumericsError(
+                    f"field '{name}' is {where} at step {self.clock.step}, t = {self.clock.time:g}: the run is unstable; try "
+                    f"a smaller time.{'cfl' if self.config.time.dt is None else 'dt'} or a finer grid. The last good state "
+                    f"is kept in {self.options.output}"
+                )
+        return low, high
+
+    def advance(self, dt: float) -> int:
+        """Take the next steps in one compiled call; returns how many."""
+        most = self.steps_per_call
+        if self.schedule.fixed_dt is None and self.simulation.problem.equation.solution_dependent:
+            most = min(most, self.steps_to_measurement())
+        leap = self.schedule.leap(self.clock, dt, most)
+        start = time.perf_counter()
+        parameters = self.simulation.problem.parameters
+        self.fields = jax.block_until_ready(
+            self.simulation.advance(self.fields, parameters, leap.base_time, leap.first, leap.dt, leap.steps)
+        )
+        self.seconds.spent("compute", start)
+        self.clock = leap.after
+        self.pace(leap.steps, time.perf_counter() - start)
+        return leap.steps
+
+    def pace(self, steps: int, elapsed: float) -> None:
+        """Choose the length of the next compiled call from rank 0's timing of the last, the same on all processes."""
+        fitting = int(steps * SECONDS_PER_CALL / max(elapsed, 1e-6))
+        most = min(fitting, 4 * self.steps_per_call, STEPS_PER_CALL)
+        self.steps_per_call = self.communicator.broadcast(max(1, most))
+
+    def write_due(self) -> None:
+        """Diagnostics, snapshot and checkpoint, whichever is due at this step."""
+        assert self.output is not None
+        start = time.perf_counter()
+        if self.schedule.is_diagnostic(self.clock):
+            self.diagnostics.take(self.fields, self.clock.step, self.clock.time)
+        self.seconds.spent("diagnostics", start)
+        if self.schedule.is_output(self.clock):
+            self.write_snapshot()
+        if self.schedule.is_checkpoint(self.clock) or self.checkpoint_by_minutes():
+            self.write_checkpoint()
+
+    def write_snapshot(self) -> None:
+        assert self.output is not None
+        start = time.perf_counter()
+        blocks = self.simulation.get(self.fields, self.output.fields)
+        with self.output.change():
+            self.output.write_diagnostics(*self.diagnostics.drain())
+            self.output.write_snapshot(self.clock.step, self.clock.time, blocks, self.simulation.ranges)
+        self.seconds.spent("output", start)
+
+    def checkpoint_by_minutes(self) -> bool:
+        """Whether the time between checkpoints has passed, as rank 0's clock says."""
+        minutes = self.config.checkpoint.every_minutes
+        if minutes is None:
+            return False
+        return self.communicator.broadcast(time.monotonic() - self.last_checkpoint >= 60 * minutes)
+
+    def write_checkpoint(self) -> None:
+        """Everything needed to go on from here, on any decomposition."""
+        assert self.output is not None
+        start = time.perf_counter()
+        self.output.write_diagnostics(*self.diagnostics.drain())
+        arrays, scalars = split(State(self.clock, self.fields), self.simulation.block)
+        path = write_checkpoint(
+            self.options.output,
+            self.communicator,
+            self.config.grid,
+            step=self.clock.step,
+            time=self.clock.time,
+            arrays=arrays,
+            ranges=self.simulation.ranges,
+            scalars=scalars,
+            attributes=self.attributes(),
+            keep=self.config.checkpoint.keep,
+            method=self.config.output.method,
+        )
+        self.checkpoint_seconds = max(self.checkpoint_seconds, time.perf_counter() - start)
+        if self.communicator.rank == 0 and self.seconds.checkpoint == 0:
+            remember_checkpoint(self.simulation.problem, time.perf_counter() - start)
+        self.communicator.watch.checkpoint(path)
+        self.last_checkpoint = time.monotonic()
+        self.seconds.spent("checkpoint", start)
+
+    def stop_requested(self, request: signals.Request) -> str:
+        """Why any process has to stop, in words, "" while none has; the same answer everywhere."""
+        number = request.number
+        if self.communicator.rank == 0 and number == 0 and self.walltime.is_near(self.checkpoint_seconds):
+            number = AT_WALLTIME
+        number = int(self.communicator.maximum(np.array([number]))[0])
+        if number == 0:
+            return ""
+        return "the walltime" if number == AT_WALLTIME else signal.Signals(number).name
+
+    def loop(self, progress: Progress, request: signals.Request) -> None:
+        """From event to event until the end.
+
+        Raises NumericsError where the solution blows up, StoppedEarly after a signal or at the walltime.
+        """
+        while not self.schedule.finished(self.clock):
+            reason = self.stop_requested(request)
+            if reason:
+                self.write_checkpoint()
+                raise StoppedEarly(
+                    f"stopped by {reason} at step {self.clock.step}, t = {self.clock.time:g}, with a checkpoint; run the "
+                    f"same command with --resume to go on"
+                )
+            steps = self.advance(self.step_size())
+            start = time.perf_counter()
+            self.check_finite()
+            self.seconds.spent("diagnostics", start)
+            self.write_due()
+            self.communicator.watch.step(self.clock.step)
+            progress.advance(steps, self.clock.step, self.clock.time)
