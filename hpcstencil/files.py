@@ -106,17 +106,21 @@ def _allocate(descriptor: int, start: int, size: int) -> int:
     return ctypes.get_errno() if fallocate(descriptor, keep_size, ctypes.c_int64(start), ctypes.c_int64(size)) else 0
 
 
+# File systems on which MPI-IO needs locks that are often missing, slow or wrong.
+NOT_FOR_MPIO = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "vboxsf", "virtiofs")
+
+
 def file_system(folder: Path) -> str:
-    """The kind of file system that ``folder`` lies on, as Linux calls it ("ext4", "lustre", "nfs4" ...); "" if unknown."""
-    there, kind, deepest = os.path.realpath(folder), "", -1
+    """The kind of file system that ``folder`` lies on, as Linux calls it ("ext4", "lustre", "nfs4" ...): that of the last
+    mount whose point is above it. "" where nobody tells."""
+    there, kind, deepest = folder.resolve(), "", -1
     try:
-        mounts = Path("/proc/self/mounts").read_text(errors="replace").splitlines()
+        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     except OSError:
         return ""
     for line in mounts:
-        _, point, name, *_ = line.split(" ")
-        point = point.replace("\\040", " ")
-        inside = point == "/" or there == point or there.startswith(point + "/")
-        if inside and len(point) >= deepest:
-            kind, deepest = name, len(point)
+        left, right = line.split(" - ", 1)
+        point = Path(left.split()[4].encode().decode("unicode_escape"))
+        if (point == there or point in there.parents) and len(point.parts) >= deepest:
+            deepest, kind = len(point.parts), right.split()[0]
     return kind

@@ -20,7 +20,7 @@ import h5py
 import numpy as np
 
 from hpcstencil.errors import EnvironmentProblem
-from hpcstencil.files import file_errors, file_system
+from hpcstencil.files import NOT_FOR_MPIO, file_errors, file_system
 from hpcstencil.parallel import Communicator, agree
 
 Method = Literal["auto", "mpio", "serial", "per_process"]
@@ -247,8 +247,6 @@ WAYS: dict[str, Callable[[Path, Communicator], SharedFile]] = {
     "serial": Gathered,
     "per_process": InTurn,
 }
-# File systems on which MPI-IO needs locks that are often missing, slow or wrong.
-NOT_FOR_MPIO = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "fuse.sshfs", "vboxsf", "fuse.s3fs")
 
 
 def chosen_method(method: Method, communicator: Communicator, folder: Path) -> Literal["mpio", "serial", "per_process"]:

@@ -31,7 +31,13 @@ def gpus() -> list[str]:
 
 def _unique_ids() -> list[str]:
     """What `nvidia-smi -L` calls the GPUs that it can see, in order; a job step may see a part of the host's."""
-    listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=False)
+    try:
+        listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=False)
+    except subprocess.TimeoutExpired:
+        raise EnvironmentProblem(
+            "nvidia-smi does not answer within 60 s, so the GPU's driver hangs: restart it or take another machine, or "
+            "set JAX_PLATFORMS=cpu to compute without GPUs"
+        ) from None
     return [line.split("UUID: ")[-1].rstrip(")") for line in listing.stdout.splitlines() if line.startswith("GPU ")]
 
 

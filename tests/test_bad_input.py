@@ -174,7 +174,7 @@ LINES = [
     (["run", "good.toml", "--resume", "--restart", "a.h5"], "--resume"),
     (["check", "good.toml", "--processes", "500"], "counts that work"),
     (["verify", "good.toml"], "not available yet"),
-    (["doctor"], "not available yet"),
+    (["doctor", "--timeout", "0"], "--timeout"),
     (["sweep", "plan", "a.toml"], "not available yet"),
     (["info", "missing.h5"], "missing.h5"),
     (["info", "good.toml"], "HDF5"),

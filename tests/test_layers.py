@@ -19,13 +19,14 @@ LAYERS = [
     {"decomposition", "calibration", "reductions", "continuation"},
     {"diagnostics", "simulation", "report", "summary"},
     {"loop", "benchmark"},
-    {"run"},
+    {"run", "doctor"},
     {"cli"},
 ]  # fmt: skip
 HEAVY = {"jax", "mpi4jax", "mpi4py", "h5py", "matplotlib"}
 # What `hpcstencil check` loads: must not import jax or MPI at module level.
 LIGHT = set().union(*LAYERS[:2]) | {"schema", "keys", "parser", "config", "conditions", "radius", "host", "equations",
-                                    "stability", "problem", "decomposition", "calibration", "report", "cli"}  # fmt: skip
+                                    "stability", "problem", "decomposition", "calibration", "report", "cli",
+                                    "doctor"}  # fmt: skip
 
 
 def modules():
@@ -70,5 +71,5 @@ def test_light_modules_import_nothing_heavy(path):
 def test_only_halo_and_advance_know_collectives():
     for path in modules():
         text = path.read_text()
-        if unit(path) not in ("halo", "advance", "parallel", "benchmark", "blocks"):
+        if unit(path) not in ("halo", "advance", "parallel", "benchmark", "blocks", "doctor"):
             assert "mpi4jax." not in text and "lax.p" not in text.replace("lax.pad", ""), path

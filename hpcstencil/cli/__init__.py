@@ -20,10 +20,10 @@ COMMANDS = {
     "info": "Say what a run or checkpoint file holds, and whether it is complete and sound.",
     "plot": "Make a PNG of a field, an animation, or the time series of a run.",
     "bench": "Measure speed in hardware terms: cells/s, T_eff, and its ratio to the copy bandwidth.",
+    "doctor": "Check the environment (launch, MPI, HDF5, devices, folder) and say what to do about what is wrong.",
 }
 LATER = {
     "verify": "Measure the order of convergence and conservation of an input (not available yet).",
-    "doctor": "Check the environment (not available yet).",
     "sweep": "Expand and run parameter sweeps (not available yet).",
 }
 

@@ -1,0 +1,193 @@
+"""The course of an examination on one process: children started, facts gathered, verdicts printed by rank 0.
+
+This process starts neither MPI nor jax, so that it can tell of both when they hang, crash or end the whole launch.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from hpcstencil.doctor import checks, local, places
+from hpcstencil.doctor.checks import Check, Facts
+from hpcstencil.doctor.guard import Child, Ended, how, last_words, own_environment, probe_command
+from hpcstencil.errors import EnvironmentProblem
+from hpcstencil.parallel import environment_rank, environment_size, host
+
+MARGIN = 3.0  # seconds that other ranks wait longer than rank 0, which has to speak before a launcher ends all
+TAIL = 20  # lines of a failed child's prints that are shown
+FAILED = EnvironmentProblem.status
+
+
+class Stopped(Exception):
+    """A signal came: the launcher ends all processes, or the user does."""
+
+
+@contextmanager
+def stopping() -> Iterator[None]:
+    """SIGTERM and SIGINT raise Stopped inside the block; after it SIGTERM is ignored, so that the end can be told."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Stopped(signal.Signals(number).name)
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+class Report:
+    """The verdicts so far, printed as they come where this is rank 0."""
+
+    def __init__(self) -> None:
+        self.prints = environment_rank() == 0
+        self.several = environment_size() > 1
+        self.all = self.failed = 0
+
+    def add(self, verdicts: Iterable[Check | None]) -> None:
+        """Count and print; None is no verdict."""
+        for check in verdicts:
+            if check is not None:
+                self.all += 1
+                self.failed += check.status == "failed"
+                if self.prints:
+                    print(check, flush=True)
+
+
+class Examination:
+    """What is known at a moment: of all ranks where they have met, else of this one."""
+
+    def __init__(self, folder: Path, patience: float) -> None:
+        self.folder = folder
+        self.patience = patience
+        self.report = Report()
+        self.probe = "MPI"
+        self.mpi: Facts = {}
+        self.every: list[Facts] = []  # of all ranks, once MPI has gathered them
+        self.own: Facts = {}
+        self.own_error = ""
+        self.late = ""  # ranks that rank 0 waits for, having done its part
+        self.complete = False
+
+    def follow(self, child: Child) -> None:
+        """Hear the MPI child out, and give a verdict on each of its probes."""
+        if not self.own:
+            self.own = {**local.facts(), "folder": str(self.folder), **local.guarded_facts(self.folder, self.patience)}
+        child.tell({"facts": self.own, "folder": str(self.folder)})
+        for line in child.lines(self.patience + (0 if environment_rank() == 0 else MARGIN)):
+            if "begin" in line:
+                self.probe, self.own_error, self.late = line["begin"], "", ""
+            elif "missing" in line:
+                some = ", ".join(map(str, line["missing"])) + (" ..." if line["of"] > len(line["missing"]) else "")
+                self.late = f"rank{'s' * (line['of'] > 1)} {some}"
+            elif "local" in line:
+                self.own_error = line["facts"].get("error", "")
+            elif line["probe"] == "end":
+                self.complete = True
+                child.tell({})
+            else:
+                self.judge(line["probe"], line["all"])
+
+    def judge(self, probe: str, found: list[Facts]) -> None:
+        """The verdicts that a probe allows."""
+        report = self.report
+        if probe == "MPI":
+            self.mpi = found[0]
+            if not report.several and "error" not in self.mpi:
+                # a launcher that is not known tells no rank
+                report.prints, report.several = self.mpi["rank"] == 0, self.mpi["size"] > 1
+        elif probe == "messages":
+            self.every = found
+            report.add(self.alone())
+        elif probe == "folder":
+            report.add([places.same_folder(self.every, found)])
+        elif probe == "h5py":
+            report.add([places.h5py_build(self.every, found, report.several)])
+        elif probe == "write":
+            report.add([places.write(self.every, found)])
+        elif probe == "mpi4jax":
+            report.add([places.jax_messages(self.every, found, report.several)])
+
+    def alone(self) -> Iterator[Check | None]:
+        """The verdicts on what each process found alone."""
+        every = self.every or [self.own]
+        yield checks.installation(every)
+        if self.mpi:
+            yield checks.launch(every, self.mpi)
+            yield checks.mpi_library(every, self.mpi)
+        yield checks.cores(every)
+        yield from checks.limits(every)
+        yield from checks.devices(every)
+        yield places.shared_memory(every)
+        yield places.output_folder(every)
+        yield from places.small_folders(every)
+        yield from places.slurm(every[0], self.mpi.get("library", ""))
+
+    def tell_failure(self, what: str, ended: Ended | None) -> None:
+        """The MPI child did not come to its end: rank 0 says what it knows, another rank what only it can know."""
+        report, output = self.report, ended.output if ended else ""
+        said = self.own_error or last_words(output)
+        if report.prints:
+            if not self.every and self.own:
+                report.add(self.alone())
+            if self.late:
+                what = f"{what}, {self.late} did not come to its end"
+            report.add([places.interrupted(self.probe, what, said, report.several)])
+            for line in output.splitlines()[-TAIL:]:
+                print(f"  | {line}", file=sys.stderr, flush=True)
+            return
+        report.failed += 1
+        if self.own_error or (ended and "answer" not in what):
+            text = f"hpcstencil: rank {environment_rank()} ({host()}): {self.probe}: {what}"
+            print(text + (f": {said}" if said else ""), file=sys.stderr, flush=True)
+
+
+def examine(folder: Path, patience: float) -> int:
+    """Examine this environment; the exit status, the same on all processes. ``patience``: seconds for each probe."""
+    examination = Examination(folder.absolute(), patience)
+    child = Child(probe_command("mpi"), os.environ)
+    try:
+        ended = attended(examination, child)
+        if ended.failure and examination.probe == "MPI" and not examination.report.several:
+            # one process works without MPI: see what else there is
+            examination.mpi = {"error": f"MPI {how(ended)}"}
+            child = Child(probe_command("mpi", "--alone"), own_environment())
+            ended = attended(examination, child)
+    except Stopped as stopped:
+        examination.tell_failure(
+            f"was being tried when {stopped} came to end all processes (the reason may stand on standard error)", None
+        )
+        child.kill()
+        finish(examination.report)
+        os._exit(FAILED)  # threads may wait for probes that hang
+    finally:
+        child.kill()
+    if ended.failure:
+        examination.tell_failure(ended.failure, ended)
+    elif not examination.complete:
+        examination.tell_failure("ended too early", ended)
+    return finish(examination.report)
+
+
+def attended(examination: Examination, child: Child) -> Ended:
+    """Follow a child and see it off."""
+    with stopping():
+        examination.follow(child)
+    return child.end(examination.patience)
+
+
+def finish(report: Report) -> int:
+    """The closing word on standard error where something failed; the exit status."""
+    if report.failed and report.prints:
+        sys.stdout.flush()
+        text = f"hpcstencil: {report.failed} of {report.all} checks failed; see the remedies above"
+        print(text, file=sys.stderr, flush=True)
+    return FAILED if report.failed else 0

@@ -1,0 +1,227 @@
+"""What one process finds out alone: about its installation, cores, limits, devices, folders, and Slurm.
+
+What can hang or crash is asked by children: foreign commands, or this module run as a probe (``devices``, ``folders``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import resource
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import hpcstencil
+from hpcstencil.doctor import report
+from hpcstencil.doctor.guard import guarded, how, own_environment, probe_command
+from hpcstencil.files import file_system
+from hpcstencil.parallel import environment_rank, environment_size
+
+Facts = dict[str, Any]
+
+PACKAGES = ("jax", "jaxlib", "numpy", "h5py", "mpi4py", "mpi4jax")
+LIMITS = {
+    "open files": resource.RLIMIT_NOFILE,
+    "locked memory": resource.RLIMIT_MEMLOCK,
+    "file size": resource.RLIMIT_FSIZE,
+    "address space": resource.RLIMIT_AS,
+    "core file": resource.RLIMIT_CORE,
+}
+TRIAL = 2**20  # bytes written to a folder
+
+
+def facts() -> Facts:
+    """What this process knows without asking anything that could hang."""
+    return {
+        "rank": environment_rank(),
+        "expected": environment_size(),
+        "host": socket.gethostname(),
+        "launcher": launcher(),
+        "prefix": sys.prefix,
+        "versions": {"Python": platform.python_version(), "hpcstencil": hpcstencil.__version__, **versions()},
+        "required": required(),
+        "source": source_digest(),
+        "cores": sorted(os.sched_getaffinity(0)),
+        "launcher_cores": launcher_cores(),
+        "limits": {name: resource.getrlimit(limit)[0] for name, limit in LIMITS.items()},
+        "infiniband": Path("/sys/class/infiniband").is_dir() and any(Path("/sys/class/infiniband").iterdir()),
+        "tasks": int(os.environ.get("SLURM_NTASKS", "1")) if "SLURM_JOB_ID" in os.environ else 1,
+    }
+
+
+def launcher() -> str:
+    """The program that started this process, as its variables tell."""
+    names = {"OMPI_COMM_WORLD_SIZE": "mpirun", "SLURM_STEP_NUM_TASKS": "srun", "PMI_SIZE": "mpirun"}
+    return next((program for name, program in names.items() if name in os.environ), "")
+
+
+def versions() -> dict[str, str]:
+    """Versions of the installed packages, without importing them."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def required() -> list[str]:
+    """What the installed hpcstencil asks for, as ``h5py>=3.12``; nothing where it runs from its sources alone."""
+    try:
+        return [text for text in metadata.requires("hpcstencil") or [] if ";" not in text]
+    except metadata.PackageNotFoundError:
+        return []
+
+
+def source_digest() -> str:
+    """Checksum of hpcstencil's own code: two hosts with copies of one version may still differ."""
+    root = Path(hpcstencil.__file__).parent
+    code = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        code.update(str(path.relative_to(root)).encode() + path.read_bytes())
+    return code.hexdigest()[:12]
+
+
+def launcher_cores() -> int | None:
+    """Cores that Open MPI's launcher, the parent of this process, may use on this host; None where unknown."""
+    if "OMPI_COMM_WORLD_SIZE" not in os.environ:
+        return None
+    try:
+        return len(os.sched_getaffinity(os.getppid()))
+    except OSError:
+        return None
+
+
+def guarded_facts(folder: Path, patience: float) -> Facts:
+    """What the children find out, all at the same time: ``gpus``, ``devices``, ``folders``, on rank 0 ``slurm``."""
+    pool = ThreadPoolExecutor()
+    try:
+        devices = pool.submit(device_facts, patience)
+        folders = pool.submit(probe_facts, "folders", patience, str(folder))
+        slurm = pool.submit(slurm_facts, patience)
+        return {**devices.result(), "folders": folders.result(), "slurm": slurm.result()}
+    finally:
+        pool.shutdown(wait=False)  # a signal must not wait for a probe that hangs
+
+
+def device_facts(patience: float) -> Facts:
+    """GPUs that `nvidia-smi` lists, if it is there, then the devices that jax starts."""
+    listed = 0
+    if shutil.which("nvidia-smi") is not None and os.environ.get("JAX_PLATFORMS", "").lower() != "cpu":
+        _, ended = guarded(["nvidia-smi", "-L"], own_environment(), patience)
+        if ended.failure:
+            return {"gpus": {"error": f"nvidia-smi {how(ended)}"}}
+        listed = sum(line.startswith("GPU ") for line in ended.output.splitlines())
+    return {"gpus": {"listed": listed}, **probe_facts("devices", patience)}
+
+
+def probe_facts(name: str, patience: float, *arguments: str) -> Facts:
+    """What a probe of this module, run as a child, reports: facts of several things, and how it failed if it did."""
+    lines, ended = guarded(probe_command("local", name, *arguments), own_environment(), patience)
+    found: Facts = {}
+    trying = name
+    for line in lines:
+        trying = line.get("begin", trying)
+        found.update(line.get("facts", {}))
+    if ended.failure:
+        found[trying] = {"error": how(ended)}
+    return found
+
+
+def slurm_facts(patience: float) -> Facts:
+    """Inside a Slurm job, on rank 0: the kinds of MPI that srun knows, and the time that the job has left."""
+    job = os.environ.get("SLURM_JOB_ID")
+    if job is None or environment_rank() != 0:
+        return {}
+    commands = {"kinds": ["srun", "--mpi=list"], "left": ["squeue", "--noheader", "--jobs", job, "--format=%L"]}
+    found = {}
+    for name, command in commands.items():
+        _, ended = guarded(command, own_environment(), patience)
+        failed = ended.failure is not None
+        found[name] = {"error": f"{' '.join(command[:2])} {how(ended)}"} if failed else {"said": ended.output}
+    return found
+
+
+# ---- in a child -------------------------------------------------------------------------------------------------------
+
+
+def devices() -> Facts:
+    """The devices that a run would have, started and used once."""
+    from hpcstencil.launch import bind_devices, identities, start_jax
+
+    count, ids = bind_devices(None)
+    names = identities(ids)
+    local: tuple[Any, ...] = start_jax(count)
+    import jax
+    import numpy as np
+
+    for device in local:
+        total = jax.jit(lambda u: (u * u).sum())(jax.device_put(np.arange(100.0), device))
+        if float(total) != 328350.0:
+            return {"error": f"{device} computes wrongly: the sum of squares up to 99 came out as {float(total):g}"}
+    platform = local[0].platform
+    return {"platform": platform, "kind": local[0].device_kind, "count": len(local), "gpus": names}
+
+
+def folders(folder: str) -> None:
+    """Tell of each folder that a run needs; the user's own, most likely to hang, comes last."""
+    from hpcstencil.calibration import store
+
+    tries: dict[str, Callable[[], Facts]] = {
+        "temporary": lambda: writable(Path(os.environ.get("TMPDIR", "/tmp"))),
+        "cache": lambda: writable(existing(store().parent)),
+        "shared memory": lambda: space(Path("/dev/shm")),
+        "output": lambda: {**space(Path(folder)), **writable(Path(folder))},
+    }
+    for name, probe in tries.items():
+        report.tell(begin=name)
+        report.tell(facts={name: report.outcome(probe)})
+
+
+def existing(path: Path) -> Path:
+    """The path, or the nearest folder above it that exists already."""
+    return next(folder for folder in (path, *path.parents) if folder.exists())
+
+
+def writable(path: Path) -> Facts:
+    """Write a file to a folder, through to the disk, and read it back; nothing is left behind."""
+    with tempfile.TemporaryFile(dir=path, prefix=".hpcstencil-doctor-") as file:
+        data = os.urandom(TRIAL)
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+        file.seek(0)
+        if file.read() != data:
+            return {"error": f"{path} gives back other data than was written"}
+    return {"path": str(path)}
+
+
+def space(path: Path) -> Facts:
+    """The kind of file system that a folder is on, and its free space in bytes (None where it does not say)."""
+    system = os.statvfs(path)
+    free = system.f_bavail * system.f_frsize if system.f_blocks else None
+    return {"path": str(path.resolve()), "kind": file_system(path.resolve()), "free": free}
+
+
+def main() -> None:
+    """The probe that the command line names."""
+    report.start()
+    name, *arguments = sys.argv[1:]
+    if name == "folders":
+        folders(*arguments)
+    else:
+        report.tell(begin="devices")
+        report.tell(facts={"devices": report.outcome(devices)})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,229 @@
+"""The MPI child of a rank: it takes the rank's place in the launch and tries everything that needs the other processes.
+
+Its parent has the launcher's environment but never starts MPI itself, so one child per rank may. The probes run in one
+order on all ranks. Each tells the parent what it found here, then, when the ranks have met, what all of them found: of a
+rank that fails alone its own parent knows, and no rank waits longer than its parent allows.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hpcstencil.doctor import report
+from hpcstencil.doctor.report import Facts
+
+LIBRARY = re.compile(r"/libmpi(ch)?([_-](cray|intel|gnu|[0-9a-f]{8})[^/]*)?\.so[.\d]*$")
+VALUES = 1000  # float64 values that each rank writes
+HURRIED = 1.0  # seconds after which a rank that has not come is late
+NAMED = 8  # late ranks that are told by number
+SEEN_LATE = 5.0  # seconds after which a file must be visible on the other hosts
+
+
+class Ranks:
+    """The processes that see each other: mpi4py's communicator, or this process alone."""
+
+    def __init__(self, mpi: Any) -> None:
+        self.mpi = mpi
+        self.rank: int = mpi.Get_rank() if mpi else 0
+        self.size: int = mpi.Get_size() if mpi else 1
+
+    def everywhere(self, value: Any) -> list[Any]:
+        """The values of all ranks. Rank 0 tells its parent while it waits whom it waits for."""
+        if self.rank != 0:
+            self.mpi.send((self.rank, value), 0)
+            return self.mpi.bcast(None)
+        values = {0: value}
+        told = 0
+        asked = time.monotonic()
+        while len(values) < self.size:
+            if self.mpi.iprobe():
+                rank, theirs = self.mpi.recv()
+                values[rank] = theirs
+            elif told != len(values) and time.monotonic() - asked > HURRIED:
+                missing = [rank for rank in range(self.size) if rank not in values]
+                report.tell(missing=missing[:NAMED], of=len(missing))
+                told = len(values)
+            else:
+                time.sleep(0.001)
+        every = [values[rank] for rank in range(self.size)]
+        return self.mpi.bcast(every) if self.mpi else every
+
+    def wait(self) -> None:
+        """Until all ranks are here."""
+        if self.mpi:
+            self.mpi.Barrier()
+
+
+def mpi_libraries() -> set[str]:
+    """Files of the MPI libraries that this process has loaded."""
+    mapped = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()}
+    return {os.path.realpath(path) for path in mapped if LIBRARY.search(path)}
+
+
+def start_mpi() -> tuple[Ranks, Facts]:
+    """MPI as mpi4py starts it."""
+    from mpi4py import MPI
+
+    ranks = Ranks(MPI.COMM_WORLD.Clone())
+    library = MPI.Get_library_version().split("\n")[0].split(",")[0].strip("\0 ")
+    return ranks, {"rank": ranks.rank, "size": ranks.size, "library": library, "files": sorted(mpi_libraries())}
+
+
+def same_folder(ranks: Ranks, folder: Path) -> Facts:
+    """Whether a file that rank 0 makes in the folder is there for this rank too."""
+    path = folder / ranks.everywhere(f".hpcstencil-doctor-{os.uname().nodename}-{os.getpid()}")[0]
+    if ranks.rank == 0:
+        path.touch()
+    ranks.wait()
+    until = time.monotonic() + SEEN_LATE
+    seen = path.exists()
+    while not seen and time.monotonic() < until:
+        time.sleep(0.1)
+        os.listdir(folder)  # makes a network file system look again
+        seen = path.exists()
+    ranks.wait()
+    if ranks.rank == 0:
+        path.unlink(missing_ok=True)
+    return {"seen": seen}
+
+
+def h5py_build() -> Facts:
+    """How h5py was built, and the MPI libraries that come with it beside the one that is loaded."""
+    before = mpi_libraries()
+    import h5py
+
+    return {
+        "parallel": bool(h5py.get_config().mpi),
+        "hdf5": h5py.version.hdf5_version,
+        "other_mpi": sorted(mpi_libraries() - before) if before else [],
+        "file": h5py.__file__,
+    }
+
+
+def write(ranks: Ranks, folder: Path, parallel: bool) -> Facts:
+    """Write a small file as a run would, read it back, and leave nothing behind."""
+    path = folder / ranks.everywhere(f".hpcstencil-doctor-{os.uname().nodename}-{os.getpid()}.h5")[0]
+    start = time.perf_counter()
+    try:
+        good = written_and_read(path, ranks, parallel and ranks.size > 1)
+        ranks.wait()
+    finally:
+        if ranks.rank == 0:
+            path.unlink(missing_ok=True)
+    if not good:
+        return {"error": "what was read back is not what was written"}
+    return {"way": "mpio" if parallel and ranks.size > 1 else "serial", "seconds": time.perf_counter() - start}
+
+
+def written_and_read(path: Path, ranks: Ranks, together: bool) -> bool:
+    """Whether a file holds what was written to it: by all ranks ``together`` through MPI-IO, or by rank 0 alone."""
+    import h5py
+    import numpy as np
+
+    values = np.repeat(np.arange(ranks.size, dtype=float), VALUES)
+    own = slice(ranks.rank * VALUES, (ranks.rank + 1) * VALUES)
+    next_one = (ranks.rank + 1) % ranks.size
+    theirs = slice(next_one * VALUES, (next_one + 1) * VALUES)
+    if not together:
+        if ranks.rank != 0:
+            return True
+        with h5py.File(path, "w") as file:
+            file["u"] = values
+        with h5py.File(path, "r") as file:
+            return bool(np.array_equal(file["u"][...], values))
+    with h5py.File(path, "w", driver="mpio", comm=ranks.mpi) as file:
+        dataset = file.create_dataset("u", shape=values.shape, dtype=values.dtype)
+        with dataset.collective:
+            dataset[own] = values[own]
+    with h5py.File(path, "r", driver="mpio", comm=ranks.mpi) as file:
+        dataset = file["u"]
+        with dataset.collective:
+            return bool(np.array_equal(dataset[theirs], values[theirs]))
+
+
+def jax_messages(ranks: Ranks) -> Facts:
+    """mpi4jax between the ranks, compiled: each sends its number to the next, and all add theirs up."""
+    from hpcstencil.launch import bind_devices, start_jax
+
+    count, _ = bind_devices(None)
+    before = mpi_libraries()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        import mpi4jax
+    other = mpi_libraries() - before
+    if other:
+        return {"error": f"it was built against another MPI library than mpi4py ({', '.join(sorted(other))})"}
+    device: Any = start_jax(count)[0]
+    import jax
+    import numpy as np
+    from mpi4py import MPI
+
+    own = ranks.mpi.Clone()  # mpi4py and mpi4jax must not share one
+    before_me, after_me = (ranks.rank - 1) % ranks.size, (ranks.rank + 1) % ranks.size
+
+    def exchange(u: Any) -> Any:
+        got = mpi4jax.sendrecv(u, u, source=before_me, dest=after_me, comm=own)
+        return got, mpi4jax.allreduce(u, op=MPI.SUM, comm=own)
+
+    got, total = jax.jit(exchange)(jax.device_put(np.full(4, float(ranks.rank)), device))
+    expected = ranks.size * (ranks.size - 1) / 2
+    if not (np.all(np.asarray(got) == before_me) and np.all(np.asarray(total) == expected)):
+        return {"error": f"messages arrive wrongly: expected {before_me} and {expected:g}, got {got[0]} and {total[0]}"}
+    told_of_jax = [" ".join(str(warning.message).split()) for warning in told if "JAX" in str(warning.message)]
+    return {"platform": device.platform, "warning": told_of_jax[0] if told_of_jax else ""}
+
+
+def main() -> None:
+    """All probes in order; ``--alone`` leaves MPI out."""
+    report.start()
+    ranks = Ranks(None)
+    report.tell(begin="MPI")
+    if "--alone" not in sys.argv:
+        found: list[Facts] = []
+
+        def start() -> Facts:
+            nonlocal ranks
+            ranks, started = start_mpi()
+            return started
+
+        found.append(report.outcome(start))
+        report.tell(probe="MPI", all=found)
+
+    def probe(name: str, look: Callable[[], Facts]) -> list[Facts]:
+        report.tell(begin=name)
+        mine = report.outcome(look)
+        report.tell(local=name, facts=mine)
+        every = ranks.everywhere(mine)
+        report.tell(probe=name, all=every)
+        return every
+
+    report.tell(begin="messages")
+    asked = report.listen()
+    every = probe("messages", lambda: asked["facts"])
+    if any("error" in one.get("devices", {"error": ""}) for one in every):
+        os.environ["JAX_PLATFORMS"] = "cpu"  # a broken device must not hide what else there is to find
+    folder = Path(asked["folder"])
+    good = all("error" not in one["folders"].get("output", {"error": ""}) for one in every)
+    if good and ranks.size > 1:
+        good = all(one.get("seen") for one in probe("folder", lambda: same_folder(ranks, folder)))
+    builds = probe("h5py", h5py_build)
+    if good and not any(one.get("error") or one["other_mpi"] for one in builds):
+        parallel = all(one["parallel"] for one in builds)
+        probe("write", lambda: write(ranks, folder, parallel))
+    if ranks.mpi:
+        probe("mpi4jax", lambda: jax_messages(ranks))
+    report.tell(begin="the end of MPI")
+    report.tell(probe="end", all=[])
+    report.listen()  # rank 0's parent answers when it has printed: a launcher may end all when one process leaves
+    ranks.wait()
+
+
+if __name__ == "__main__":
+    main()
