@@ -14,6 +14,7 @@ import hashlib
 import io
 import json
 import os
+import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +24,13 @@ Span = tuple[int, int]  # half-open range of bytes [start, stop)
 
 @dataclass(frozen=True)
 class Journal:
-    """What the file was: its ``length``, and the bytes of some ``spans`` of it, one after the other."""
+    """What the file was: its ``length``, and the bytes of some ``spans`` of it, one after the other. ``writer`` is the
+    process that began the change: (host, process number, when it started)."""
 
     length: int
     spans: tuple[Span, ...]
     data: bytes
+    writer: tuple[str, int, str]
 
     def pieces(self) -> Iterator[tuple[int, bytes]]:
         """(start in the file, bytes) of each span."""
@@ -48,7 +51,8 @@ def begin(path: Path, untouched: Iterable[Span]) -> None:
     spans = complement(untouched, length)
     with path.open("rb") as file:
         data = b"".join(_piece(file, span) for span in spans)
-    head = json.dumps({"length": length, "spans": spans, "sha256": hashlib.sha256(data).hexdigest()}).encode()
+    said = {"length": length, "spans": spans, "writer": _myself(), "sha256": hashlib.sha256(data).hexdigest()}
+    head = json.dumps(said).encode()
     temporary = journal_path(path).with_suffix(".journal.tmp")
     with temporary.open("wb") as file:
         file.write(head + b"\n" + data)
@@ -75,7 +79,7 @@ def pending(path: Path) -> Journal | None:
         said = json.loads(head)
         sound = said["sha256"] == hashlib.sha256(data).hexdigest()
         spans = tuple((start, stop) for start, stop in said["spans"])
-        return Journal(said["length"], spans, data) if sound else None
+        return Journal(said["length"], spans, data, tuple(said["writer"])) if sound else None
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -95,6 +99,24 @@ def roll_back(path: Path) -> bool:
         file.truncate(journal.length)
     commit(path)
     return True
+
+
+def writer_of(journal: Journal) -> int | None:
+    """The number of the process that is making the change, if it is one of this host and alive."""
+    host, process, started = journal.writer
+    return process if host == socket.gethostname() and _started(process) == started else None
+
+
+def _myself() -> tuple[str, int, str]:
+    return socket.gethostname(), os.getpid(), _started(os.getpid())
+
+
+def _started(process: int) -> str:
+    """When a process of this host started, in clock ticks since boot; "" where there is none of that number."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
 
 
 def complement(spans: Iterable[Span], length: int) -> list[Span]:

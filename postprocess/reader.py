@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,14 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcstencil.journal import Before, pending
+
 AXES = ("x", "y", "z")
 _COORDINATES = (*AXES, *(f"{axis}_face" for axis in AXES))
+UNFINISHED = (
+    "A change to the file was begun and not finished, and what it says is as before: wait if a run is writing it; if that "
+    "was killed, `hpcstencil info --repair` or `run --resume` undoes the change for good, and every snapshot is kept."
+)
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 
@@ -119,6 +125,8 @@ def read_view(path: str | Path) -> FileView:
         coordinates = _coordinates(file)
         fields = _fields(file, kind, sum(axis in coordinates for axis in AXES))
         times, steps, problems = _snapshots(file, kind, attributes, tuple(fields))
+        if pending(path):
+            problems = (*problems, UNFINISHED)
         return FileView(path, kind, coordinates, fields, times, steps, attributes, _diagnostics(file), problems)
 
 
@@ -126,14 +134,21 @@ def read_view(path: str | Path) -> FileView:
 def opened(path: Path) -> Iterator[h5py.File]:
     """The HDF5 file, open for reading without a lock, so that a run may go on writing it.
 
-    Raises FileProblem with one sentence where it cannot be opened, and where reading in the `with` block fails.
+    A change that a run has begun and not finished is left out. Raises FileProblem with one sentence where the file
+    cannot be opened, and where reading in the `with` block fails.
     """
-    _require_hdf5(path)
+    _require_file(path)
+    unfinished = pending(path)
+    if unfinished is None:
+        _require_hdf5(path)
     try:
-        file = _open_without_lock(path)
+        with ExitStack() as stack:
+            before = stack.enter_context(Before(path, unfinished)) if unfinished else None
+            file = stack.enter_context(h5py.File(before, "r") if before else _open_without_lock(path))
+            opened_all = stack.pop_all()
     except OSError as error:
         raise FileProblem(_why_unopened(path, error)) from error
-    with file:
+    with opened_all:
         try:
             yield file
         except (OSError, KeyError, RuntimeError, ValueError) as error:
@@ -150,12 +165,15 @@ def _open_without_lock(path: Path) -> h5py.File:
         return h5py.File(path, "r")
 
 
-def _require_hdf5(path: Path) -> None:
-    """Raise FileProblem for what is plainly no HDF5 file, before the library meets it."""
+def _require_file(path: Path) -> None:
     if not path.exists():
         raise FileProblem(f"{path} does not exist: expected an output or checkpoint file (.h5) of hpcstencil.")
     if path.is_dir():
         raise FileProblem(f"{path} is a directory: expected an output or checkpoint file (.h5) of hpcstencil.")
+
+
+def _require_hdf5(path: Path) -> None:
+    """Raise FileProblem for what is plainly no HDF5 file, before the library meets it."""
     try:
         with path.open("rb") as file:
             head = file.read(len(SIGNATURE))

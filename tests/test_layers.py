@@ -17,7 +17,7 @@ LAYERS = [
     {"config", "stability", "xdmf", "hdf5_layout", "hdf5_read", "hdf5_spans", "evaluate", "blocks"},
     {"hdf5", "checkpoint", "problem", "advance", "provenance"},
     {"decomposition", "calibration", "reductions", "continuation"},
-    {"diagnostics", "simulation", "report", "summary"},
+    {"diagnostics", "simulation", "report", "summary", "repair"},
     {"loop", "benchmark"},
     {"run", "doctor"},
     {"cli"},

@@ -7,20 +7,29 @@ from pathlib import Path
 import click
 
 from hpcstencil.errors import InputError
-from hpcstencil.parallel import environment_rank
+from hpcstencil.parallel import OneProcess, environment_rank
 
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-def info(file: Path) -> None:
+@click.option("--repair", is_flag=True, help="First undo what a killed run left half written in FILE.")
+def info(file: Path, repair: bool) -> None:
     """Say what FILE, an output or checkpoint file, holds, and whether it is complete and sound."""
     if environment_rank() != 0:
         return
     # h5py is imported only here, so that `hpcstencil --help` answers at once
+    from hpcstencil.checkpoint import verify
+    from hpcstencil.repair import repaired
     from postprocess.reader import FileProblem
     from postprocess.summary import summarize
 
+    if repair:
+        click.echo("\n".join(repaired(file)))
     try:
-        click.echo(summarize(file))
+        text = summarize(file)
     except FileProblem as problem:
         raise InputError(str(problem)) from problem
+    if ".checkpoint." in file.name:
+        verify(file, OneProcess())
+        text += "\nchecksums      verified: every byte is as it was written"
+    click.echo(text)

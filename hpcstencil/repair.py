@@ -1,0 +1,27 @@
+"""Putting right what a killed run left half done, where it is asked for: `hpcstencil info --repair`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hpcstencil.checkpoint_names import remove_stale
+from hpcstencil.errors import InputError
+from hpcstencil.files import file_errors
+from hpcstencil.journal import pending, roll_back, writer_of
+from hpcstencil.parallel import OneProcess
+
+
+def repaired(path: Path) -> list[str]:
+    """Undo the unfinished change to ``path`` and remove half-written checkpoints beside it; says what was done.
+
+    Raises InputError where the process that writes the file is alive, or the file does not exist.
+    """
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    journal = pending(path)
+    if journal is not None and (alive := writer_of(journal)):
+        raise InputError(f"{path}: process {alive} of this host is writing it; repair it when that run has ended")
+    with file_errors(path, "write"):
+        undone = roll_back(path)
+    remove_stale(path, OneProcess())
+    return ["an unfinished change was undone: the file is as before it" if undone else "nothing to repair"]
