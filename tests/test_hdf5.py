@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -192,47 +191,6 @@ def test_append_refuses_another_file(tmp_path):
     with pytest.raises(InputError, match="not an output"):
         OutputFile.append(tmp_path / "other.h5", OneProcess(), grid, fields=["u", "v"], step=0)
     assert inspect(path).complete
-
-
-DYING = """
-import os, sys
-sys.path.insert(0, {tests!r})
-from pathlib import Path
-from test_hdf5 import create, grid_of, write_snapshots
-grid = grid_of((40, 60, 50))
-output = create(Path({path!r}), grid, compression={compression!r})
-for index in range(10**6):
-    write_snapshots(output, grid, [index])
-    os.write(1, b"%d\\n" % (index + 1))
-"""
-
-
-@pytest.mark.parametrize("compression", ["none", "gzip"])
-@pytest.mark.parametrize("snapshots", [1, 4])
-def test_killed_run_leaves_its_committed_snapshots(tmp_path, compression, snapshots):
-    xarray = pytest.importorskip("xarray")
-    path = tmp_path / "run.h5"
-    script = DYING.format(tests=str(Path(__file__).parent), path=str(path), compression=compression)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=environment) as child:
-        told = [child.stdout.readline() for _ in range(snapshots)]
-        child.send_signal(signal.SIGKILL)
-        told += child.stdout.readlines()
-    committed = int(told[-1])
-    grid = grid_of((40, 60, 50))
-    contents = inspect(path)
-    assert not contents.complete
-    assert len(contents.steps) >= committed >= snapshots
-    with h5py.File(path) as file:
-        for index in range(len(contents.steps)):
-            assert file["step"][index] == 10 * index
-            assert np.array_equal(file["u"][index], field(grid, index))
-    with xarray.open_dataset(path, engine="h5netcdf") as data:
-        assert data["time"].values[:committed].tolist() == list(range(committed))
-    output = OutputFile.append(path, OneProcess(), grid, fields=["u", "v"], step=contents.step)
-    write_snapshots(output, grid, [len(contents.steps)])
-    output.close(True)
-    assert inspect(path).steps == tuple(range(0, 10 * len(contents.steps) + 1, 10))
 
 
 FULL = """
