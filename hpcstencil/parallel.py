@@ -208,9 +208,9 @@ def agree(communicator: Communicator, action: Callable[[], T]) -> T:
         result = action()
     except HpcstencilError as error:
         failure = error
-    for told in communicator.allgather(failure):
+    for rank, told in enumerate(communicator.allgather(failure)):
         if told is not None:
-            raise told
+            raise told if rank == 0 else type(told)(f"rank {rank}: {told}")
     return result  # type: ignore[return-value]  # set: no process failed, this one included
 
 

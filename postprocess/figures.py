@@ -89,7 +89,7 @@ def _line(selection: Selection, limits: Limits) -> tuple[Figure, Draw]:
     axes.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
     axes.set_xlabel(_axis_label(dim))
     _label(axes.yaxis, _field_label(selection))
-    _open_frame(axes)
+    open_frame(axes)
     heading = _heading(axes, selection, width)
 
     def draw(values: NDArray[np.floating], time: float) -> None:
@@ -157,7 +157,7 @@ def _heading(axes: Axes, selection: Selection, width: float) -> Draw:
 def _title_lines(selection: Selection, width: float) -> list[str]:
     """The run's title in at most two lines above axes of this width in inches (about 12 letters per inch fit)."""
     lines = textwrap.wrap(selection.view.title, max(24, int(12 * (width + 0.7))), max_lines=2, placeholder=" ...")
-    return [_math(line) for line in lines]
+    return [as_text(line) for line in lines]
 
 
 def diagnostics_figure(view: FileView) -> Figure:
@@ -170,7 +170,7 @@ def diagnostics_figure(view: FileView) -> Figure:
     figure = Figure(figsize=(6.6 if columns == 1 else 9.6, 0.9 + 1.9 * rows), layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.subplots(rows, columns, sharex=True, squeeze=False).T.ravel()
-    figure.suptitle(_math(textwrap.shorten(view.title, 70, placeholder=" ...")), x=0.02, ha="left", fontsize=11.5)
+    figure.suptitle(as_text(textwrap.shorten(view.title, 70, placeholder=" ...")), x=0.02, ha="left", fontsize=11.5)
     time = view.diagnostics["time"]
     for axes, name in zip(grid, names, strict=False):
         _series(axes, time, np.asarray(view.diagnostics[name], np.float64), name)
@@ -196,11 +196,11 @@ def _series(axes: Axes, time: NDArray[np.float64], values: NDArray[np.float64], 
         axes.set_ylim(low - (0.01 * abs(low) or 1), high + (0.01 * abs(high) or 1))
     if len(time) > 1:
         axes.set_xlim(time[0], time[-1])
-    axes.set_title(_math(label), loc="left", fontsize=10, color="0.1")
-    _open_frame(axes)
+    axes.set_title(as_text(label), loc="left", fontsize=10, color="0.1")
+    open_frame(axes)
 
 
-def _open_frame(axes: Axes) -> None:
+def open_frame(axes: Axes) -> None:
     axes.grid(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
@@ -220,10 +220,10 @@ def _axis_label(dim: str) -> str:
 def _field_label(selection: Selection) -> str:
     """`long_name [units]`, without the units of a dimensionless field."""
     field = selection.field
-    return _math(field.long_name if field.units in ("", "1") else f"{field.long_name} [{field.units}]")
+    return as_text(field.long_name if field.units in ("", "1") else f"{field.long_name} [{field.units}]")
 
 
-def _math(text: str) -> str:
+def as_text(text: str) -> str:
     """A user's text for matplotlib: `$...$` that is no valid mathematics is shown as it stands."""
     try:
         MathTextParser("path").parse(text)

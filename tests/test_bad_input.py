@@ -175,7 +175,7 @@ LINES = [
     (["check", "good.toml", "--processes", "500"], "counts that work"),
     (["verify", "good.toml"], "not available yet"),
     (["doctor", "--timeout", "0"], "--timeout"),
-    (["sweep", "plan", "a.toml"], "not available yet"),
+    (["sweep", "plan", "a.toml"], "expected a sweep file"),
     (["info", "missing.h5"], "missing.h5"),
     (["info", "good.toml"], "HDF5"),
     (["plot", "missing.h5"], "missing.h5"),

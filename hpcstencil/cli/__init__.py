@@ -21,10 +21,10 @@ COMMANDS = {
     "plot": "Make a PNG of a field, an animation, or the time series of a run.",
     "bench": "Measure speed in hardware terms: cells/s, T_eff, and its ratio to the copy bandwidth.",
     "doctor": "Check the environment (launch, MPI, HDF5, devices, folder) and say what to do about what is wrong.",
+    "sweep": "Plan a parameter sweep, run its members, and collect their results in one table.",
 }
 LATER = {
     "verify": "Measure the order of convergence and conservation of an input (not available yet).",
-    "sweep": "Expand and run parameter sweeps (not available yet).",
 }
 
 

@@ -33,14 +33,14 @@ def bench(input_file: Path | None, overrides: tuple[str, ...], devices: int | No
     from hpcstencil.config import from_mapping
     from hpcstencil.problem import build
 
-    if input_file is None:
-        config = from_mapping(STANDARD, Path.cwd(), overrides)
-        problem = build(config)
-    else:
-        config, problem = problem_of(input_file, overrides)
     with processes() as communicator:
+        if input_file is None:
+            config = from_mapping(STANDARD, Path.cwd(), overrides)
+            problem = build(config)
+        else:
+            config, problem = problem_of(input_file, overrides, communicator)
         count, _ = devices_of(config, devices)
-        same_everywhere(communicator, count)
+        same_everywhere(communicator, count, config)
         plan = planned(problem, communicator.size, count)
 
         from hpcstencil.launch import start_jax

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hpcstencil.parallel import environment_rank, environment_size
+from hpcstencil.parallel import OneProcess, environment_rank, environment_size
 
 
 @click.command()
@@ -25,7 +25,7 @@ def check(input_file: Path, overrides: tuple[str, ...], processes: int | None, d
     from hpcstencil.cli.prepare import planned, problem_of, wanted_devices
     from hpcstencil.report import report
 
-    config, problem = problem_of(input_file, overrides)
+    config, problem = problem_of(input_file, overrides, OneProcess())
     given = config.decomposition.processes
     default = math.prod(given) if isinstance(given, tuple) and environment_size() == 1 else environment_size()
     plan = planned(problem, processes or default, wanted_devices(config, devices) or 1)

@@ -7,21 +7,25 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from hpcstencil import watchdog
+from hpcstencil import __version__, provenance, watchdog
 from hpcstencil.cli import abort_all
 from hpcstencil.config import Config, load
 from hpcstencil.decomposition import Plan, plan
 from hpcstencil.errors import EnvironmentProblem, HpcstencilError, InputError
 from hpcstencil.launch import bind_devices, identities
-from hpcstencil.parallel import Communicator, connect, host
+from hpcstencil.parallel import Communicator, agree, connect, host
 from hpcstencil.problem import Problem, build
 from hpcstencil.progress import say
 
 
-def problem_of(path: Path, overrides: Sequence[str]) -> tuple[Config, Problem]:
-    """The checked input; its warnings go to standard error."""
-    config = load(path, overrides)
-    problem = build(config)
+def problem_of(path: Path, overrides: Sequence[str], communicator: Communicator) -> tuple[Config, Problem]:
+    """The checked input, read by every process; its warnings go to standard error. Raises InputError on all together."""
+
+    def read() -> tuple[Config, Problem]:
+        config = load(path, overrides)
+        return config, build(config)
+
+    config, problem = agree(communicator, read)
     for warning in problem.warnings():
         say(f"warning: {warning}")
     return config, problem
@@ -86,11 +90,27 @@ def devices_of(config: Config, option: int | None) -> tuple[int, list[str]]:
     return bind_devices(wanted_devices(config, option))
 
 
-def same_everywhere(communicator: Communicator, count: int) -> None:
-    """All processes must have the same number of devices."""
+def same_everywhere(communicator: Communicator, count: int, config: Config) -> None:
+    """All processes must have the same input, program and number of devices: hosts may see different versions of a file.
+
+    Raises EnvironmentProblem on all.
+    """
     counts = communicator.allgather(count)
     if len(set(counts)) > 1:
         raise EnvironmentProblem(
             f"processes have {min(counts)} to {max(counts)} devices; give each the same number, for example with --devices "
             f"{min(counts)}"
         )
+    known = {
+        "the input": provenance.sha256(config),
+        "initial.file": config.initial.file and config.initial.file.stat().st_size,
+        "hpcstencil": __version__,
+    }
+    for what, told in known.items():
+        everywhere = communicator.allgather((host(), told))
+        for rank, (name, other) in enumerate(everywhere):
+            if other != everywhere[0][1]:
+                raise EnvironmentProblem(
+                    f"{what}: rank {rank} on {name} has another version of it than rank 0 on {everywhere[0][0]}; use one "
+                    "folder that all hosts share, and start again when all of them see the same file there"
+                )

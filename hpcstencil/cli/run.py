@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hpcstencil.errors import InputError
 from hpcstencil.parallel import environment_rank
+
+if TYPE_CHECKING:
+    from hpcstencil.config import Config
+    from hpcstencil.continuation import Options
+    from hpcstencil.parallel import Communicator
+    from hpcstencil.problem import Problem
 
 
 @click.command()
@@ -36,37 +43,33 @@ def run(
         raise InputError(
             f"--resume: cannot be combined with {'--restart' if restart else '--overwrite'}; give one of them"
         )
-    from hpcstencil.cli.prepare import (
-        devices_of,
-        planned,
-        problem_of,
-        processes,
-        same_everywhere,
-        warn_of_shared_gpus,
-    )
+    from hpcstencil.cli.prepare import problem_of, processes
 
-    config, problem = problem_of(input_file, overrides)
     with processes() as communicator:
-        count, ids = devices_of(config, devices)
-        same_everywhere(communicator, count)
-        plan = planned(problem, communicator.size, count)
-        warn_of_shared_gpus(communicator, ids)
+        config, problem = problem_of(input_file, overrides, communicator)
 
-        from hpcstencil.launch import start_jax
-
-        local = start_jax(count)
         from hpcstencil.continuation import Options
-        from hpcstencil.run import run as run_problem
-        from hpcstencil.summary import tell
 
-        options = Options(
-            output=(output or config.output.path).absolute(),
-            overwrite=overwrite,
-            resume=resume,
-            restart=restart,
-            quiet=quiet,
-            overrides=overrides,
-        )
-        summary = run_problem(config, problem, plan, options, communicator, local)
-        if environment_rank() == 0 and not quiet:
-            click.echo(tell(summary))
+        options = Options((output or config.output.path).absolute(), overwrite, resume, restart, quiet, overrides)
+        execute(communicator, config, problem, options, devices)
+
+
+def execute(
+    communicator: Communicator, config: Config, problem: Problem, options: Options, devices: int | None
+) -> None:
+    """Run a checked problem on the processes that are there, and print the summary. Before it jax is not imported."""
+    from hpcstencil.cli.prepare import devices_of, planned, same_everywhere, warn_of_shared_gpus
+    from hpcstencil.launch import start_jax
+
+    count, ids = devices_of(config, devices)
+    same_everywhere(communicator, count, config)
+    plan = planned(problem, communicator.size, count)
+    warn_of_shared_gpus(communicator, ids)
+    local = start_jax(count)
+
+    from hpcstencil.run import run as run_problem
+    from hpcstencil.summary import tell
+
+    summary = run_problem(config, problem, plan, options, communicator, local)
+    if environment_rank() == 0 and not options.quiet:
+        click.echo(tell(summary))

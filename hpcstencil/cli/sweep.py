@@ -1,0 +1,231 @@
+"""`hpcstencil sweep`: plan the members of a parameter sweep, run one, say how they stand, collect their results."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from hpcstencil.errors import HpcstencilError, InputError
+
+if TYPE_CHECKING:
+    from hpcstencil.sweep.folder import Member
+
+T = TypeVar("T")
+FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+
+
+@click.group()
+def sweep() -> None:
+    """Expand a parameter sweep into members, run them one by one, and collect their results in one table.
+
+    \b
+    hpcstencil sweep plan sweep.toml --dir runs        makes runs/0000, runs/0001 ...
+    hpcstencil sweep run runs --index 0                or: sbatch --array=0-7 jobs/array.sbatch runs
+    hpcstencil sweep status runs
+    hpcstencil sweep collect runs                      runs/table.csv, table.h5 and table.png
+    """
+
+
+@sweep.command()
+@click.argument("sweep_file", metavar="SWEEP.toml", type=click.Path(path_type=Path))
+@click.option("--dir", "folder", type=click.Path(path_type=Path), help="The sweep's folder; default: the file's stem.")
+@click.option("--overwrite", is_flag=True, help="Change or drop members of an existing plan.")
+def plan(sweep_file: Path, folder: Path | None, overwrite: bool) -> None:
+    """Check the members that SWEEP.toml describes and lay them out in a folder, an input file each.
+
+    Safe to repeat: the same plan changes nothing, a plan with more members adds them. The base input is recorded, so
+    that later edits of it change no member.
+    """
+
+    def act() -> str:
+        from hpcstencil.sweep.members import member_inputs, read_sweep
+        from hpcstencil.sweep.plan import write_plan
+        from hpcstencil.sweep.report import planned_report, warned
+
+        asked = read_sweep(sweep_file)
+        configs, warnings = member_inputs(asked)
+        planned, change = write_plan(asked, configs, folder or Path(sweep_file.stem), overwrite, busy)
+        for text in warned(warnings):
+            _say(text)
+        return planned_report(planned, folder or Path(sweep_file.stem), change)
+
+    _once(act)
+
+
+@sweep.command("run")
+@FOLDER
+@click.option("--index", type=int, help="Number of the member; default: SLURM_ARRAY_TASK_ID.")
+@click.option(
+    "--set",
+    "sets",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Another setting for this member, kept for its later runs.",
+)
+@click.option("--overwrite", is_flag=True, help="Run it anew, even if it is complete.")
+@click.option("--devices", type=int, help="Devices per process.")
+@click.option("--quiet", is_flag=True, help="No progress and no summary.")
+def run_member(
+    folder: Path,
+    index: int | None,
+    sets: tuple[str, ...],
+    overwrite: bool,
+    devices: int | None,
+    quiet: bool,
+) -> None:
+    """Run one member: from its newest checkpoint where it was stopped, or afresh; at once done where it is complete.
+
+    The exit status is that of `hpcstencil run`. A member that another process is running is refused with status 4.
+    """
+    from hpcstencil.cli.prepare import problem_of, processes
+    from hpcstencil.cli.run import execute
+    from hpcstencil.continuation import Options
+    from hpcstencil.parallel import from_rank_0
+    from hpcstencil.sweep.attempts import kept
+    from hpcstencil.sweep.folder import read_plan
+    from hpcstencil.sweep.members import described
+    from hpcstencil.sweep.state import repaired, start
+
+    with processes() as communicator:
+        member = from_rank_0(communicator, lambda: read_plan(folder).member(_index(index)))
+        number = member.index
+        with _named(number):
+            begin = from_rank_0(
+                communicator, lambda: start(read_plan(folder), member, sets, overwrite, communicator.size, _say)
+            )
+            if begin.attempt is None:
+                if communicator.rank == 0:
+                    click.echo(f"member {number} {begin.note}")
+                return
+            _say(f"member {number}: {described(repaired(member.settings, begin.overrides))}")
+            if begin.note:
+                _say(f"member {number}: {begin.note}")
+            with kept(begin.attempt) if communicator.rank == 0 else nullcontext():
+                config, problem = problem_of(member.input, begin.overrides, communicator)
+                options = Options(
+                    member.output, overwrite=begin.fresh, resume=not begin.fresh, quiet=quiet, overrides=begin.overrides
+                )
+                execute(communicator, config, problem, options, devices)
+
+
+@sweep.command()
+@FOLDER
+@click.option("--failed", is_flag=True, help="Print only the failed members, as sbatch --array takes them.")
+@click.option(
+    "--unfinished",
+    is_flag=True,
+    help="Print only those never begun, stopped or interrupted, as sbatch --array takes them.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def status(folder: Path, failed: bool, unfinished: bool, as_json: bool) -> None:
+    """Say how many members are done, and for each other one how it stands and why.
+
+    Together, --failed and --unfinished print both kinds. To run the failed members again:
+
+    sbatch --array=$(hpcstencil sweep status DIR --failed) jobs/array.sbatch DIR
+    """
+    if as_json and (failed or unfinished):
+        raise InputError("--json: cannot be combined with --failed or --unfinished; give one of them")
+
+    def act() -> str | None:
+        from hpcstencil.schema import listing
+        from hpcstencil.sweep.folder import read_plan
+        from hpcstencil.sweep.report import array_list, status_json, status_report
+        from hpcstencil.sweep.state import UNFINISHED, standing
+
+        planned = read_plan(folder)
+        found = [standing(planned, member) for member in planned.members]
+        if as_json:
+            return status_json(planned, found)
+        if not (failed or unfinished):
+            return status_report(planned, found, folder)
+        wanted = (*(("failed",) if failed else ()), *(UNFINISHED if unfinished else ()))
+        listed = [here.member.index for here in found if here.state in wanted]
+        if not listed:
+            _say(f"no member of {folder} is {listing(wanted, 'or')}")
+        return array_list(listed) if listed else None
+
+    _once(act)
+
+
+@sweep.command()
+@FOLDER
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="The table's path without ending; default: DIR/table."
+)
+def collect(folder: Path, output: Path | None) -> None:
+    """Write one table of all members, as CSV and HDF5, and a plot: parameters against final diagnostics.
+
+    Members that are not done have rows without values, and are named in a warning.
+    """
+
+    def act() -> str:
+        from hpcstencil.sweep.folder import read_plan
+        from hpcstencil.sweep.report import array_list
+        from hpcstencil.sweep.state import standing
+        from hpcstencil.sweep.table import collect as collect_table
+
+        planned = read_plan(folder)
+        found = [standing(planned, member) for member in planned.members]
+        written = collect_table(planned, found, output or folder / "table")
+        missing = [here.member.index for here in found if here.state != "done"]
+        if missing:
+            _say(f"warning: {len(missing)} of {len(found)} members are not done and have rows without values: "
+                 f"{array_list(missing)} (see hpcstencil sweep status {folder})")  # fmt: skip
+        return "\n".join(map(str, written))
+
+    _once(act)
+
+
+# ---- shared ----------------------------------------------------------------------------------------------------------
+
+
+def busy(member: Member) -> bool:
+    """Whether a member is being run right now."""
+    from hpcstencil.sweep.attempts import attempts, running
+
+    found = attempts(member.folder)
+    return bool(found) and running(found[-1])
+
+
+def _once(action: Callable[[], str | None]) -> None:
+    """Do something on rank 0 alone and print what it returns; a failure is everybody's."""
+    from hpcstencil.cli.prepare import processes
+    from hpcstencil.parallel import from_rank_0
+
+    with processes() as communicator:
+        told = from_rank_0(communicator, action)
+        if communicator.rank == 0 and told is not None:
+            click.echo(told)
+
+
+def _index(option: int | None) -> int:
+    """The member's number: as given, or that of the Slurm array task."""
+    if option is not None:
+        return option
+    task = os.environ.get("SLURM_ARRAY_TASK_ID", "")
+    if not task.isdigit():
+        raise InputError("--index: expected the number of a member, but there is neither it nor a Slurm array task "
+                         "(SLURM_ARRAY_TASK_ID); write for example --index 0")  # fmt: skip
+    return int(task)
+
+
+@contextmanager
+def _named(number: int) -> Iterator[None]:
+    """Put the member's number before the sentence of a failure."""
+    try:
+        yield
+    except HpcstencilError as error:
+        text = str(error).replace("run the same command with --resume to go on", "run the same command to go on")
+        raise type(error)(f"member {number}: {text}") from error
+
+
+def _say(text: str) -> None:
+    from hpcstencil.progress import say
+
+    say(text)

@@ -1,0 +1,243 @@
+"""Attempts at a task in a folder that many hosts share: one at a time, and each one's end on record.
+
+The files ``attempt-001.json``, ``attempt-002.json`` ... are claim and record in one. Whoever makes the next number owns
+the task; making a file that must not exist yet is the one thing that every file system does atomically. Nothing is ever
+deleted, so two processes that find the same dead attempt cannot both take its place. While it runs, the owner touches
+its file; at its end it replaces the file with one that says how it ended.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from hpcstencil.errors import EnvironmentProblem, HpcstencilError
+from hpcstencil.files import file_errors
+from hpcstencil.parallel import host
+from hpcstencil.publish import hidden, write_atomically
+
+BEAT = 10.0  # seconds between two touches of a living attempt's file
+SILENT = 600.0  # untouched for so long: dead. A long collective write may hold the thread that touches up
+SILENT_AND_OVER = 40.0  # the same where Slurm, too, says that the job is over
+HELD = {"RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
+ENDS = {0: "done", 75: "stopped"}  # other exit statuses: "failed"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt. ``status`` is running, done, failed or stopped; times are ISO 8601; ``owner`` tells the process."""
+
+    number: int
+    path: Path
+    status: str = "running"
+    exit_status: int | None = None
+    reason: str = ""
+    overrides: tuple[str, ...] = ()
+    identity: str = ""
+    processes: int = 1
+    owner: Mapping[str, Any] = field(default_factory=dict)
+    started: str = ""
+    ended: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """How long it took; of one that was killed, as long as it gave a sign of life. NaN where that is unknown."""
+        try:
+            start = datetime.fromisoformat(self.started).timestamp()
+            return (datetime.fromisoformat(self.ended).timestamp() if self.ended else self.path.stat().st_mtime) - start
+        except (ValueError, OSError):
+            return float("nan")
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------------
+
+
+def attempts(folder: Path) -> list[Attempt]:
+    """All attempts on record, in order."""
+    with file_errors(folder, "read"):
+        names = sorted(name for name in os.listdir(folder) if re.fullmatch(r"attempt-\d{3,}\.json", name))
+    return sorted((_read(folder / name) for name in names), key=lambda attempt: attempt.number)
+
+
+def _read(path: Path) -> Attempt:
+    """What the file says. One that cannot be read has been made a moment ago, or was lost in a crash: it counts as
+    running, and is judged by its age."""
+    number = int(path.stem.removeprefix("attempt-"))
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        known = {name: record[name] for name in Attempt.__dataclass_fields__ if name not in ("path", "number")}
+        return Attempt(number=number, path=path, **{**known, "overrides": tuple(known["overrides"])})
+    except (OSError, ValueError, KeyError, TypeError):
+        return Attempt(number=number, path=path)
+
+
+def running(attempt: Attempt) -> bool:
+    """Whether the attempt's process is, as far as can be found out, at work right now."""
+    if attempt.status != "running":
+        return False
+    allowed = silence(attempt)
+    return allowed > 0 and _age(attempt.path) < allowed
+
+
+def silence(attempt: Attempt) -> float:
+    """Seconds after which an attempt that gives no sign of life counts as dead: 0 where it is known to be, infinite
+    where its process is seen."""
+    owner, here = attempt.owner, process()
+    if owner.get("boot") and (owner["boot"], owner["space"]) == (here["boot"], here["space"]):
+        return float("inf") if born(owner["pid"]) == owner["born"] else 0.0
+    job = owner.get("job")
+    if not job:
+        return SILENT
+    if job == here["job"] and here["restarts"] > owner["restarts"]:
+        return 0.0  # our own job, requeued
+    return SILENT_AND_OVER if _over(job) else SILENT
+
+
+def _over(job: str) -> bool:
+    """Whether Slurm says that the job has ended; False where it does not tell.
+
+    Not enough for a verdict: another cluster on the same file system has jobs that this one does not know.
+    """
+    if shutil.which("squeue") is None:
+        return False
+    try:
+        asked = subprocess.run(
+            ["squeue", "--noheader", f"--jobs={job}", "--format=%T"],
+            capture_output=True, text=True, timeout=20, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    if asked.returncode:
+        return "Invalid job id" in asked.stderr
+    return not set(asked.stdout.split()) & HELD
+
+
+def _age(path: Path) -> float:
+    """Seconds since the file was touched, by the clock of the file's own server where it can be asked."""
+    probe = hidden(path)
+    try:
+        touched = path.stat().st_mtime
+        try:
+            probe.touch()
+            return probe.stat().st_mtime - touched
+        except OSError:
+            return time.time() - touched
+        finally:
+            probe.unlink(missing_ok=True)
+    except OSError:
+        return 0.0
+
+
+# ---- this process ----------------------------------------------------------------------------------------------------
+
+
+def process() -> dict[str, Any]:
+    """What tells this process from all others, on whatever host, and its Slurm job."""
+    environment = os.environ.get
+    job, array = environment("SLURM_JOB_ID", ""), environment("SLURM_ARRAY_JOB_ID")
+    if array:  # the last task of an array has the array's own number
+        job = f"{array}_{environment('SLURM_ARRAY_TASK_ID', '')}"
+    restarts = environment("SLURM_RESTART_COUNT", "0")
+    space, boot = "", ""
+    with suppress(OSError):  # a system without /proc is judged by signs of life alone
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        space = os.readlink("/proc/self/ns/pid")
+    return {
+        "host": host(), "boot": boot, "space": space, "pid": os.getpid(), "born": born(os.getpid()), "job": job,
+        "restarts": int(restarts) if restarts.isdigit() else 0,
+    }  # fmt: skip
+
+
+def born(pid: int) -> int | None:
+    """When process ``pid`` of this machine began (in clock ticks since the boot); None where there is none, or a dead
+    one whose parent has not noticed."""
+    try:
+        values = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if values[0] in "ZX" else int(values[19])
+
+
+# ---- claiming --------------------------------------------------------------------------------------------------------
+
+
+def claim(folder: Path, after: int, **what: Any) -> Attempt | None:
+    """Make the attempt that follows number ``after``; None where another process has made it first."""
+    path = folder / f"attempt-{after + 1:03d}.json"
+    attempt = Attempt(after + 1, path, owner=process(), started=_now(), **what)
+    temporary = hidden(path)
+    with file_errors(path, "create"):
+        try:
+            temporary.write_text(_text(attempt), encoding="utf-8")
+            return attempt if _place(temporary, path) else None
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _place(temporary: Path, path: Path) -> bool:
+    """Give a file its final name if no file has it; a link, unlike a rename, replaces nothing."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return os.stat(temporary).st_nlink == 2  # NFS may answer a repeated request with an error: ours all the same
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EACCES):
+            raise
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(temporary.read_text(encoding="utf-8"))
+        except FileExistsError:
+            return False
+    return True
+
+
+@contextmanager
+def kept(attempt: Attempt) -> Iterator[None]:
+    """Show that the attempt lives while entered, and record how it ended."""
+    over = threading.Event()
+    beats = threading.Thread(target=_beat, args=(attempt.path, over), daemon=True)
+    beats.start()
+    try:
+        yield
+    except HpcstencilError as error:
+        with suppress(EnvironmentProblem):  # what went wrong first is what the user must hear
+            _finish(attempt, error.status, str(error))
+        raise
+    finally:
+        over.set()
+        beats.join()
+    _finish(attempt, 0, "")
+
+
+def _beat(path: Path, over: threading.Event) -> None:
+    while not over.wait(BEAT):
+        with suppress(OSError):
+            os.utime(path)  # without a time of ours: the file server sets its own
+
+
+def _finish(attempt: Attempt, exit_status: int, reason: str) -> None:
+    status = ENDS.get(exit_status, "failed")
+    ended = replace(attempt, status=status, exit_status=exit_status, reason=reason, ended=_now())
+    write_atomically(attempt.path, _text(ended))
+
+
+def _text(attempt: Attempt) -> str:
+    record = asdict(attempt)
+    del record["path"]
+    return json.dumps(record, indent=1) + "\n"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,104 @@
+"""The folder of a sweep: its record, and a folder with a complete input for each member.
+
+``DIR/plan.json`` is the record, frozen when the sweep is planned: later edits of the sweep file or its base change no
+member. ``DIR/0000/input.toml`` ... are the members' inputs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcstencil.errors import EnvironmentProblem, InputError
+from hpcstencil.sweep.members import Settings
+
+FORMAT_VERSION = 1
+PLAN = "plan.json"
+INPUT = "input.toml"
+
+
+@dataclass(frozen=True)
+class Member:
+    """One planned run. ``checksum`` is that of its input file's text, ``identity`` that of what the input means."""
+
+    index: int
+    folder: Path
+    output: Path
+    settings: Settings
+    checksum: str
+    identity: str
+
+    @property
+    def input(self) -> Path:
+        return self.folder / INPUT
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A sweep as its folder has it."""
+
+    folder: Path
+    mode: str
+    parameters: tuple[str, ...]
+    members: tuple[Member, ...]
+
+    def member(self, index: int) -> Member:
+        """The member of that number; raises InputError where there is none."""
+        if not 0 <= index < len(self.members):
+            raise InputError(
+                f"--index: expected a member of {self.folder}, 0 to {len(self.members) - 1}, but got {index}"
+            )
+        return self.members[index]
+
+
+def read_plan(folder: Path) -> Planned:
+    """The sweep in ``folder``; raises InputError where there is none."""
+    path = folder / PLAN
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if record["format_version"] > FORMAT_VERSION:
+            raise InputError(f"{path}: was planned by hpcstencil {record['hpcstencil_version']}; use that version")
+        members = [
+            Member(
+                index=index,
+                folder=folder / f"{index:04d}",
+                output=folder / f"{index:04d}" / record["output"],
+                settings={key: tomllib.loads(f"value = {text}")["value"] for key, text in entry["settings"].items()},
+                checksum=entry["input_sha256"],
+                identity=entry["identity"],
+            )
+            for index, entry in enumerate(record["members"])
+        ]
+        return Planned(folder, record["mode"], tuple(record["parameters"]), tuple(members))
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(
+            f"{folder}: expected the folder of a sweep, but it has no {PLAN}; make one with: hpcstencil sweep plan "
+            f"SWEEP.toml --dir {folder}"
+        ) from None
+    except OSError as error:
+        raise EnvironmentProblem(f"cannot read {path}: {error.strerror}; check its permissions") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path}: expected the record of a sweep, but it is damaged; plan the sweep anew") from error
+
+
+def input_text(member: Member) -> str:
+    """The member's input as it was planned; raises InputError where the file is gone or was changed by hand."""
+    try:
+        text = member.input.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        text = ""
+    except (OSError, ValueError) as error:
+        raise EnvironmentProblem(f"cannot read {member.input}: {error}; check its permissions") from error
+    if checksum(text) != member.checksum:
+        raise InputError(
+            f"{member.input}: expected the input as planned, but it was changed or removed, so the sweep's table would "
+            f"be wrong; give other values with sweep run --set KEY=VALUE, and restore the file with sweep plan"
+        )
+    return text
+
+
+def checksum(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,268 @@
+"""A parameter sweep as text and numbers: what sweep.toml asks for, and the settings of each of its members.
+
+Nothing is written here. The settings of a member are dotted keys with values, as ``--set`` takes them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcstencil.config import Config, load
+from hpcstencil.errors import InputError
+from hpcstencil.keys import TOP
+from hpcstencil.problem import build
+from hpcstencil.provenance import to_tables
+from hpcstencil.schema import (
+    COUNT,
+    NUMBER,
+    TEXT,
+    Key,
+    choice,
+    integer,
+    listing,
+    nearest,
+    shown,
+    take,
+    too_many,
+    unknown,
+    wrong,
+)
+from hpcstencil.toml_text import alternatives, dotted, dump_value, flatten, parse, parse_override
+
+MOST_MEMBERS = 10_000  # folders are numbered with four digits
+DIGITS = 12  # of a random number: short to read, and the same where two machines' exp() differ in the last bit
+KEYS = {
+    "base": Key(TEXT, None, 'base = "input.toml"'),
+    "mode": Key(choice("grid", "list", "random"), "grid", 'mode = "grid"'),
+    "samples": Key(COUNT, None, "samples = 100"),
+    "seed": Key(integer(0), None, "seed = 1"),
+}
+RANGE = {
+    "min": Key(NUMBER, None, "min = 0.0"),
+    "max": Key(NUMBER, None, "max = 1.0"),
+    "log": Key(choice(True, False), False, "log = true"),
+    "integer": Key(choice(True, False), False, "integer = true"),
+}
+LIST = "write for example [0.1, 0.2, 0.3]"
+
+Settings = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a sweep file asks for. ``members`` are the settings of each, every one with the same ``parameters``."""
+
+    path: Path
+    base: Path
+    mode: str
+    parameters: tuple[str, ...]
+    members: tuple[Settings, ...]
+    texts: Mapping[str, str]  # of the sweep file and of its base, for the record
+
+
+def read_sweep(path: Path) -> Sweep:
+    """The sweep file at ``path``, expanded; raises InputError for anything that is wrong with it."""
+    text = _text(path, "a sweep file")
+    raw = parse(text, str(path))
+    for name in raw:
+        if name not in (*KEYS, "parameters"):
+            raise unknown(name, "key", name, (*KEYS, "parameters"))
+    if "base" not in raw:
+        raise InputError(f"{path}: expected base, the input file to vary, but the key is missing; write "
+                         f"{KEYS['base'].example}")  # fmt: skip
+    values = {key: take(key, spec, raw[key]) if key in raw else spec.default for key, spec in KEYS.items()}
+    base = path.parent / values["base"]
+    base_text = _text(base, "the base of the sweep, an input file,")
+    mode = values["mode"]
+    for key in ("samples", "seed"):
+        if values[key] is not None and mode != "random":
+            raise InputError(f'{key}: only a sweep with mode = "random" has {key}, but mode is "{mode}"; remove it')
+    given = raw.get("parameters")
+    if not isinstance(given, Mapping) or not given:
+        raise InputError(
+            f"{path}: expected a table [parameters] with a dotted key of the input and its values on each line, such as "
+            f'"equation.D" = [0.1, 0.2]'
+        )
+    leaves = list(_leaves(given, ()))
+    _refuse_conflicts([key for key, _ in leaves])
+    parameters = dict(leaves)
+    listed = mode != "random"
+    members = _listed(parameters, mode) if listed else _random(parameters, values["samples"], values["seed"] or 0)
+    return Sweep(path, base, mode, tuple(parameters), tuple(members), {"sweep": text, "base": base_text})
+
+
+def _text(path: Path, what: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise InputError(f"{path}: expected {what} but there is none; check the path") from None
+    except (OSError, ValueError) as error:
+        why = "it is not UTF-8 text" if isinstance(error, ValueError) else error.strerror
+        raise InputError(f"{path}: expected {what} but {why}; check the path") from None
+
+
+# ---- keys ------------------------------------------------------------------------------------------------------------
+
+
+def key_path(name: str) -> tuple[str, ...]:
+    """The parts of a dotted key; a text that is none stands for itself."""
+    try:
+        path, value = parse_override(f"{name}=0")
+    except InputError:
+        return (name,)
+    return path if value == 0 else (name,)
+
+
+def _leaves(table: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """(dotted key, values) of [parameters], whether keys are written "equation.F", equation.F or in tables."""
+    for name, value in table.items():
+        path = (*above, *key_path(name))
+        if isinstance(value, Mapping) and value and not set(value) & set(RANGE):
+            yield from _leaves(value, path)
+        else:
+            yield dotted(path), value
+
+
+def _refuse_conflicts(keys: Sequence[str]) -> None:
+    """Keys that name, hold or displace each other: which one counts would depend on their order."""
+    for key in keys:
+        if key_path(key) == ("output", "path"):
+            raise InputError("parameters.output.path: each member's output lies in the member's own folder; remove it")
+    for one, other in itertools.combinations(keys, 2):
+        a, b = key_path(one), key_path(other)
+        shared = min(len(a), len(b))
+        if a[:shared] == b[:shared] or b in alternatives(a):
+            raise too_many((one, other), "one would displace the other")
+
+
+# ---- members ---------------------------------------------------------------------------------------------------------
+
+
+def _listed(parameters: Mapping[str, Any], mode: str) -> list[Settings]:
+    """Members of a grid (last key fastest) or of a list (line by line)."""
+    for key, values in parameters.items():
+        if not isinstance(values, list) or not values:
+            advice = 'a range needs mode = "random"' if isinstance(values, Mapping) else LIST
+            near = nearest(key_path(key)[-1], RANGE)
+            advice = f"did you mean {near}?" if near and key_path(key)[-1] not in RANGE else advice
+            raise wrong(f"parameters.{key}", "a list of values", values, advice)
+    lengths = {key: len(values) for key, values in parameters.items()}
+    if mode == "list" and len(set(lengths.values())) > 1:
+        told = listing(f"{key} has {length}" for key, length in lengths.items())
+        raise InputError(f'parameters: expected lists of one length (mode = "list"), but {told}; make them agree')
+    count = math.prod(lengths.values()) if mode == "grid" else next(iter(lengths.values()))
+    _refuse_too_many(count)
+    rows = itertools.product(*parameters.values()) if mode == "grid" else zip(*parameters.values(), strict=True)
+    return [dict(zip(parameters, row, strict=True)) for row in rows]
+
+
+def _refuse_too_many(count: int) -> None:
+    if count > MOST_MEMBERS:
+        raise InputError(f"parameters: expected at most {MOST_MEMBERS} members, but got {count}; take fewer values")
+
+
+def _random(parameters: Mapping[str, Any], samples: int | None, seed: int) -> list[Settings]:
+    """Random members. A value depends on the seed, its key and the member's number alone, so that more samples, or
+    another parameter, leave the others as they are."""
+    if samples is None:
+        raise InputError('samples: expected the number of members (mode = "random"), but the key is missing; write '
+                         f"for example {KEYS['samples'].example}")  # fmt: skip
+    _refuse_too_many(samples)
+    columns = [_drawn(key, values, _uniform(seed, key, samples)) for key, values in parameters.items()]
+    return [dict(zip(parameters, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _uniform(seed: int, key: str, samples: int) -> list[float]:
+    """Numbers on [0, 1) from the generator's raw bits: numpy promises those for all versions, its distributions not."""
+    sequence = np.random.SeedSequence(seed, spawn_key=(zlib.crc32(key.encode()),))
+    bits = np.random.PCG64(sequence).random_raw(samples)
+    return ((bits >> np.uint64(11)).astype(np.float64) * 2.0**-53).tolist()
+
+
+def _drawn(key: str, values: Any, uniform: Sequence[float]) -> list[Any]:
+    """One value per number on [0, 1), out of a list or a range."""
+    where = f"parameters.{key}"
+    if isinstance(values, list) and values:
+        return [values[int(u * len(values))] for u in uniform]
+    if not isinstance(values, Mapping) or not values:
+        raise wrong(where, "a range or a list of values", values, "write for example { min = 0.1, max = 0.5 }")
+    for name in values:
+        if name not in RANGE:
+            raise unknown(f"{where}.{name}", "key", name, tuple(RANGE))
+    for name in ("min", "max"):
+        if name not in values:
+            raise InputError(f"{where}.{name}: expected both ends of the range, but {name} is missing; add it")
+    spec = {n: take(f"{where}.{n}", k, values[n]) if n in values else k.default for n, k in RANGE.items()}
+    low, high = spec["min"], spec["max"]
+    if not low < high:
+        raise wrong(where, f"max to be more than min = {low:g}", values["max"], "swap them")
+    if spec["integer"]:
+        return _integers(where, low, high, spec["log"], uniform)
+    if spec["log"] and low <= 0:
+        raise wrong(f"{where}.min", "a positive number, as log = true", low, "raise it or leave log out")
+    spread = (low * (high / low) ** u if spec["log"] else low + (high - low) * u for u in uniform)
+    return [min(max(float(f"{value:.{DIGITS}g}"), low), high) for value in spread]
+
+
+def _integers(where: str, low: float, high: float, log: bool, uniform: Sequence[float]) -> list[int]:
+    """Whole numbers from ``low`` to ``high``, both included."""
+    if log:
+        raise too_many((f"{where}.log", f"{where}.integer"), "remove one")
+    if low != int(low) or high != int(high):
+        raise wrong(where, "whole numbers for min and max, as integer = true", [low, high], "round them")
+    return [int(low) + int(u * (int(high) - int(low) + 1)) for u in uniform]
+
+
+# ---- the members' inputs ---------------------------------------------------------------------------------------------
+
+
+def overrides(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """Settings as ``--set`` takes them."""
+    return tuple(f"{key}={dump_value(value)}" for key, value in settings.items())
+
+
+def described(settings: Mapping[str, Any]) -> str:
+    """Settings for a sentence; without keys that another has displaced."""
+    return ", ".join(f"{key} = {shown(value)}" for key, value in settings.items() if value is not None)
+
+
+def member_inputs(sweep: Sweep) -> tuple[list[Config], dict[str, list[int]]]:
+    """The checked input of every member, as `hpcstencil check` would check it, and its warnings: text -> members.
+
+    Raises InputError that names the first member that is wrong, and its settings.
+    """
+    _refuse_bare_names(sweep)
+    configs: list[Config] = []
+    warnings: dict[str, list[int]] = {}
+    for index, settings in enumerate(sweep.members):
+        try:
+            config = load(sweep.base, overrides(settings))
+            told = build(config).warnings()
+        except InputError as error:
+            raise InputError(f"member {index} ({described(settings)}): {error}") from error
+        configs.append(config)
+        for text in told:
+            warnings.setdefault(text, []).append(index)
+    if _text(sweep.base, "the base of the sweep, an input file,") != sweep.texts["base"]:
+        raise InputError(f"{sweep.base}: expected it to stay as it is, but it was changed meanwhile; plan again")
+    return configs, warnings
+
+
+def _refuse_bare_names(sweep: Sweep) -> None:
+    """A parameter without its table (F for equation.F): say which key may be meant."""
+    bare = [key for key in sweep.parameters if len(key_path(key)) == 1 and key not in TOP]
+    if not bare:
+        return
+    known = {key_path(key)[-1]: key for key, _ in flatten(to_tables(load(sweep.base)))}
+    for name in bare:
+        near = nearest(name, known)
+        if near:
+            raise unknown(f"parameters.{name}", "table or key", name, TOP, known[near])

@@ -1,0 +1,148 @@
+"""The table of a sweep: a row per member, its parameters against the final values of its diagnostics.
+
+The values of a row are those of a finished run alone: a member that is not done has NaN, whatever its file holds.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from hpcstencil import __version__
+from hpcstencil.files import file_errors
+from hpcstencil.hdf5_read import open_for_reading
+from hpcstencil.publish import publish, write_atomically
+from hpcstencil.sweep.folder import Planned
+from hpcstencil.sweep.report import plain
+from hpcstencil.sweep.state import Standing
+from hpcstencil.toml_text import dotted, parse_override
+
+FORMAT_VERSION = 1
+ENDINGS = (".csv", ".h5", ".png")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns by name, each with a value (or None) per member. ``parameters`` and ``diagnostics`` name some of them."""
+
+    columns: Mapping[str, Sequence[Any]]
+    parameters: tuple[str, ...]
+    diagnostics: tuple[str, ...]
+    title: str
+
+
+def collect(planned: Planned, found: Sequence[Standing], output: Path) -> list[Path]:
+    """Write the table beside ``output`` as .csv and .h5, and a plot of it as .png where there is something to plot;
+    returns the paths. Each file is replaced as a whole."""
+    output = output.with_suffix("") if output.suffix in ENDINGS else output
+    with file_errors(output, "create"):
+        output.parent.mkdir(parents=True, exist_ok=True)
+    table = tabulate(planned, found)
+    paths = [output.with_name(output.name + ending) for ending in ENDINGS]
+    write_atomically(paths[0], as_csv(table))
+    publish(paths[1], lambda temporary: write_hdf5(table, planned, temporary))
+    if not table.diagnostics or all(here.state != "done" for here in found):
+        return paths[:2]
+    # matplotlib is slow to load, and only needed here
+    from postprocess.sweep import save_sweep_figure
+
+    publish(paths[2], lambda temporary: save_sweep_figure(paths[1], temporary))
+    return paths
+
+
+def tabulate(planned: Planned, found: Sequence[Standing]) -> Table:
+    """The table. Besides the sweep's parameters it has a column for every key that a member was repaired in."""
+    repaired = {dotted(parse_override(text)[0]): None for here in found for text in here.overrides}
+    parameters = tuple(dict.fromkeys((*planned.parameters, *repaired)))
+    finals = [final_values(here.member.output) if here.state == "done" else {} for here in found]
+    names = tuple(dict.fromkeys(
+        name for here, final in zip(found, finals, strict=True)
+        for name in (*here.config.diagnostics.expressions, *(name for name in final if name not in ("time", "step")))
+    ))  # fmt: skip
+    own: dict[str, list[Any]] = {
+        "member": [here.member.index for here in found],
+        "status": [here.state for here in found],
+        **{key: [plain(here.value(key)) for here in found] for key in parameters},
+    }
+    last: dict[str, list[Any]] = {
+        "time": [final.get("time") for final in finals],
+        "step": [final.get("step") for final in finals],
+        "wall_time": [here.seconds if math.isfinite(here.seconds) else None for here in found],
+        "attempts": [len(here.attempts) for here in found],
+        "reason": [here.reason for here in found],
+    }
+    # A diagnostic may have the name of a column of ours.
+    called = {name: f"diagnostics.{name}" if name in (*own, *last) else name for name in names}
+    values = {called[name]: [final.get(name) for final in finals] for name in names}
+    return Table({**own, **values, **last}, parameters, tuple(called.values()), found[0].config.title)
+
+
+def final_values(path: Path) -> dict[str, float]:
+    """The last value of every diagnostic of a finished run, and its last time and step."""
+    with open_for_reading(path) as file:
+        values = {"time": float(file["time"][-1]), "step": int(file["step"][-1])}
+        series = {name: data for name, data in file.get("diagnostics", {}).items() if name not in ("time", "step")}
+        return {**values, **{name: float(data[-1]) for name, data in series.items() if data.ndim == 1 and len(data)}}
+
+
+def as_csv(table: Table) -> str:
+    """The table as text: numbers so that they read back as themselves, nan for a number that is not there."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(table.columns)
+    numeric = {name for name, values in table.columns.items() if is_numeric(values)}
+    for row in zip(*table.columns.values(), strict=True):
+        entries = zip(table.columns, row, strict=True)
+        writer.writerow([("nan" if name in numeric else "") if v is None else v for name, v in entries])
+    return text.getvalue()
+
+
+def is_numeric(values: Sequence[Any]) -> bool:
+    """Whether a column holds numbers, or nothing at all."""
+    return all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values)
+
+
+def write_hdf5(table: Table, planned: Planned, path: Path) -> None:
+    """The table as a file that xarray opens: dimension `member`, parameters as coordinates along it."""
+    with h5py.File(path, "w") as file:
+        attributes = {
+            "kind": "sweep",
+            "title": table.title,
+            "format_version": FORMAT_VERSION,
+            "hpcstencil_version": __version__,
+            "mode": planned.mode,
+            "parameters": json.dumps(table.parameters),
+            "varied": json.dumps(planned.parameters),
+            "diagnostics": json.dumps(table.diagnostics),
+            # xarray: these are coordinates. Blanks separate the names, so one that holds a blank stays a variable.
+            "coordinates": " ".join(name for name in table.parameters if " " not in name),
+        }
+        for name, value in attributes.items():
+            file.attrs[name] = value
+        file["member"] = np.array(table.columns["member"], np.int64)
+        file["member"].make_scale("member")
+        for name, values in table.columns.items():
+            if name == "member":
+                continue
+            # '/' would make a group
+            dataset = file.create_dataset(name.replace("/", "_"), data=_array(values))
+            dataset.dims[0].attach_scale(file["member"])
+        file["wall_time"].attrs["long_name"] = "wall time of all attempts with these settings"
+        file["wall_time"].attrs["unit"] = "s"  # not 'units', which xarray would take for a time difference
+
+
+def _array(values: Sequence[Any]) -> np.ndarray:
+    """A column: float64 with NaN for what is not there, int64 where all are whole numbers, else texts."""
+    if is_numeric(values):
+        whole = all(isinstance(value, int) and abs(value) < 2**63 for value in values)
+        return np.array([math.nan if v is None else v for v in values], np.int64 if whole else np.float64)
+    return np.array(["" if v is None else str(v) for v in values], h5py.string_dtype())
