@@ -1,5 +1,5 @@
 """`python -m hpcstencil`."""
 
-from hpcstencil.cli import main
+from hpcstencil.cli import start
 
-main()
+start()

@@ -74,15 +74,24 @@ def main() -> None:
         status = tell(f"hpcstencil: {error.format_message()}", 2)
     except click.Abort:
         status = tell("hpcstencil: interrupted", 130)
-    except EnvironmentProblem as error:
-        leave_at_once(tell(f"hpcstencil: {error}", error.status))
     except HpcstencilError as error:
         status = tell(f"hpcstencil: {error}", error.status)
     except Exception as error:
         if not out_of_memory(error):
             raise
-        leave_at_once(tell(f"hpcstencil: {sentence(error)}", EnvironmentProblem.status))
+        status = tell(f"hpcstencil: {sentence(error)}", EnvironmentProblem.status)
     sys.exit(status)
+
+
+def start() -> None:
+    """As `main`, as a process of its own: after a failure of the environment it leaves without closing what is open,
+    since HDF5 may crash when it closes a file that it could not write."""
+    try:
+        main()
+    except SystemExit as leaving:
+        if leaving.code == EnvironmentProblem.status:
+            leave_at_once(EnvironmentProblem.status)
+        raise
 
 
 def tell(text: str, status: int) -> int:
@@ -93,7 +102,7 @@ def tell(text: str, status: int) -> int:
 
 
 def leave_at_once(status: int) -> NoReturn:
-    """Exit without closing what is open: HDF5 may crash when it closes a file that it could not write."""
+    """Exit without the interpreter's own tidying up."""
     sys.stdout.flush()
     sys.stderr.flush()
     if "mpi4py.MPI" in sys.modules:
