@@ -163,11 +163,14 @@ class OutputFile:
         return cls(path, communicator, grid, fields, method, state)
 
     @contextmanager
-    def change(self) -> Iterator[None]:
-        """What is written inside is there as a whole or not at all, should the run be killed; calls may nest."""
+    def change(self, size: int) -> Iterator[None]:
+        """What is written inside, at most ``size`` bytes of values, is there as a whole or not at all, should the run be
+        killed; calls may nest. Where there is no space for it nothing is begun."""
         if self.changing:
             yield
             return
+        # What compression will leave is not known: space set aside for all would stay with the file.
+        reserve(self.path, size + size // 100 + MARGIN, self.communicator, allocate=not self.state.compressed)
         self._begin()
         yield
         self.shared.apply(lambda file: file.flush())
@@ -192,20 +195,22 @@ class OutputFile:
         agree(self.communicator, commit)
         self.changing = False
 
+    @property
+    def snapshot_bytes(self) -> int:
+        """Bytes of all fields over the whole grid."""
+        return len(self.fields) * self.grid.cells * self.state.itemsize
+
     def write_snapshot(self, step: int, time: float, blocks: Blocks, ranges: Sequence[Range]) -> None:
         """Append the state at ``time`` (``step`` steps taken): ``blocks`` maps every field to this process's block
         (interior, local, C-contiguous, the run's precision) of the global index ``ranges``."""
         n = len(self.times)
-        size = len(self.fields) * self.grid.cells * self.state.itemsize
-        # What compression will leave is not known: space set aside for all would stay with the file.
-        reserve(self.path, size + size // 100 + MARGIN, self.communicator, allocate=not self.state.compressed)
         start = (n, *(first for first, _ in ranges))
 
         def extend(file: h5py.File) -> None:
             for name in self.fields:
                 file[name].resize(n + 1, 0)
 
-        with self.change():
+        with self.change(self.snapshot_bytes):
             self.shared.apply(extend)
             for name in self.fields:
                 self.shared.write(name, start, blocks[name][np.newaxis])
@@ -223,9 +228,8 @@ class OutputFile:
         if len(steps) == 0:
             return
         n = self.rows
-        reserve(self.path, MARGIN, self.communicator)
         series = {f"diagnostics/{name}": np.asarray(value, np.float64) for name, value in values.items()}
-        with self.change():
+        with self.change(0):
             if series:
                 self._write_series(series, n)
             self._commit(

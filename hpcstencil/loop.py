@@ -148,7 +148,7 @@ class Run:
         assert self.output is not None
         start = time.perf_counter()
         blocks = self.simulation.get(self.fields, self.output.fields)
-        with self.output.change():
+        with self.output.change(self.output.snapshot_bytes):
             self.output.write_diagnostics(*self.diagnostics.drain())
             self.output.write_snapshot(self.clock.step, self.clock.time, blocks, self.simulation.ranges)
         self.seconds.spent("output", start)
@@ -166,7 +166,7 @@ class Run:
         start = time.perf_counter()
         self.output.write_diagnostics(*self.diagnostics.drain())
         arrays, scalars = split(State(self.clock, self.fields), self.simulation.block)
-        path = write_checkpoint(
+        write_checkpoint(
             self.options.output,
             self.communicator,
             self.config.grid,
@@ -182,7 +182,6 @@ class Run:
         self.checkpoint_seconds = max(self.checkpoint_seconds, time.perf_counter() - start)
         if self.communicator.rank == 0 and self.seconds.checkpoint == 0:
             remember_checkpoint(self.simulation.problem, time.perf_counter() - start)
-        self.communicator.watch.checkpoint(path)
         self.last_checkpoint = time.monotonic()
         self.seconds.spent("checkpoint", start)
 

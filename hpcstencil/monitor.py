@@ -9,7 +9,7 @@ Started by `watchdog`, with the standard library alone; messages are lines of JS
 
 | from | to | keys |
 |---|---|---|
-| rank | its monitor | ``token``, ``centre`` (addresses to connect to), ``step``, ``checkpoint``, ``bye``, ``failed`` |
+| rank | its monitor | ``token``, ``centre`` (addresses to connect to), ``step``, ``output``, ``bye``, ``failed`` |
 | monitor | its rank | ``addresses`` (rank 0's), ``connected``, ``end`` |
 | monitor | centre | first ``rank host token``; pulses (``step``, ``stopped``), ``stack``, ``lost``, ``bye``, ``failed`` |
 | centre | monitor | pulses, ``welcome``, ``dump`` (send your stack), ``end``, ``bye``, ``failed`` |
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import json
 import os
 import resource
@@ -109,7 +110,7 @@ class Monitor:
         self.centre: Line | None = None
         self.me = Peer(rank, self.host, None)
         self.peers = {rank: self.me}
-        self.checkpoint = ""
+        self.output = ""  # the run's output file, beside which its checkpoints lie
         self.progress = self.ticked = time.monotonic()
         self.warned = STALLED
         self.done = False
@@ -165,7 +166,7 @@ class Monitor:
             self.token = message.get("token", self.token)
             if "centre" in message:
                 self.connect(message["centre"])
-            self.checkpoint = message.get("checkpoint", self.checkpoint)
+            self.output = message.get("output", self.output)
             if "step" in message:
                 self.me.hear(message)
                 self.progressed()
@@ -325,9 +326,10 @@ class Monitor:
     def report(self, peer: Peer, why: str, others: list[Peer]) -> None:
         step = max([peer.step, *(other.step for other in others)])
         place = f"at step {step}" if step >= 0 else "before the first step"
+        checkpoints = sorted(glob.glob(f"{glob.escape(self.output.removesuffix('.h5'))}.checkpoint.*.h5"))
         state = (
-            f"The last good state is {self.checkpoint}: run the same command with --resume to go on"
-            if self.checkpoint
+            f"The last good state is {checkpoints[-1]}: run the same command with --resume to go on"
+            if self.output and checkpoints
             else "There is no checkpoint yet"
         )
         tell(f"hpcstencil: rank {peer.rank} on {peer.host} {why}, {place}; all ranks are ended. {state}", others)

@@ -62,6 +62,7 @@ def _run(
     if source.complete:
         finished = Clock(time=config.time.end)
         return Summary(options.output, 0, finished, 0.0, Seconds(), 0, 0, already_complete=True)
+    communicator.watch.output(options.output)
     walltime = Walltime(config.checkpoint.walltime, communicator, options.started)
     simulation = simulate(problem, plan, communicator, devices, kernel_for(problem, devices, communicator))
     clock, fields = _state(simulation, source.checkpoint)

@@ -55,9 +55,9 @@ class Watchdog:
         self.place = f"at step {step}"
         self._tell(step=step)
 
-    def checkpoint(self, path: Path) -> None:
-        """The newest checkpoint."""
-        self._tell(checkpoint=str(path))
+    def output(self, path: Path) -> None:
+        """The run's output file, beside which its checkpoints lie."""
+        self._tell(output=str(path))
 
     def failed(self) -> None:
         """This rank reports a failure itself and ends all; the monitors need not report it again."""

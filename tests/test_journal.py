@@ -82,7 +82,7 @@ def check_killed_amid_changes(path: Path, kills: int) -> None:
         with h5py.File(path) as file:
             for index in range(len(file["time"])):
                 assert np.array_equal(file["u"][index], field(grid_of((4, 3)), index))
-    assert unfinished > 0
+    assert kills < 100 or unfinished > kills / 20
     print(f"kills {kills}, amid a change {unfinished}, snapshots lost 0")
 
 
@@ -149,7 +149,7 @@ def test_space_that_a_cut_leaves_is_not_kept_in_journals(tmp_path):
     grid = grid_of((64, 64, 64))
     path = written(tmp_path / "run.h5", grid, snapshots=4, complete=False)
     output = OutputFile.append(path, OneProcess(), grid, fields=["u", "v"], step=0)
-    with output.change():
+    with output.change(0):
         assert journal_path(path).stat().st_size < 10**5 < 2 * 4 * grid.cells
     write_snapshots(output, grid, range(1, 3))
     output.close(True)

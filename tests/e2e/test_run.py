@@ -1,7 +1,6 @@
 """The command as a user starts it: mpirun included, files opened by the libraries that readers use."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,65 +12,10 @@ import h5py
 import numpy as np
 import pytest
 import xarray
+from commands import ENVIRONMENT, INPUT, assert_same, contents, hpcstencil, line
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
-INPUT = """
-title = "end to end"
-[grid]
-shape = [61, 47]
-upper = [6.1, 4.7]
-[equation]
-name = "gray_scott"
-D_u = 0.02
-D_v = 0.01
-[initial]
-u = "1 - 0.5*exp(-4*(x - 3)**2 - 4*(y - 2)**2)"
-v = "0.25*exp(-4*(x - 3)**2 - 4*(y - 2)**2) + 0.01*noise(3)"
-[boundary]
-y = { lower = { dirichlet = "0.1*sin(t)" }, upper = { neumann = 0.0 } }
-[time]
-end = 12.0
-dt = 0.1
-[output]
-path = "run.h5"
-every = 2.0
-[output.units]
-u = "mol"
-[diagnostics]
-every_steps = 7
-mass = "integral(u + v)"
-[checkpoint]
-every_steps = 40
-"""
-ENVIRONMENT = {
-    **os.environ,
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "OMPI_MCA_rmaps_base_oversubscribe": "1",
-    "OMPI_MCA_hwloc_base_binding_policy": "none",
-    "OMPI_MCA_mpi_yield_when_idle": "1",
-}
-ENVIRONMENT.pop("XLA_FLAGS", None)
-
-
-def line(processes, *arguments):
-    launcher = [] if processes == 0 else [os.environ.get("MPIEXEC", "mpirun"), "-n", str(processes)]
-    return [*launcher, sys.executable, "-m", "hpcstencil", *map(str, arguments)]
-
-
-def hpcstencil(processes, *arguments, folder, status=0, **environment):
-    """Run the command (0 processes: without mpirun) and return its result; the status must be as expected."""
-    result = subprocess.run(
-        line(processes, *arguments),
-        cwd=folder,
-        env={**ENVIRONMENT, **environment},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert result.returncode == status, result.stdout + result.stderr
-    return result
 
 
 @pytest.fixture(scope="module")
@@ -88,20 +32,6 @@ def reference(tmp_path_factory):
 def folder(tmp_path):
     (tmp_path / "input.toml").write_text(INPUT)
     return tmp_path
-
-
-def contents(path):
-    """All series of an output file."""
-    with h5py.File(path) as file:
-        names = ["u", "v", "time", "step", "diagnostics/time", "diagnostics/step", "diagnostics/mass"]
-        return {name: file[name][()] for name in names}, file.attrs["complete"]
-
-
-def assert_same(one, other):
-    (a, complete_a), (b, complete_b) = contents(one), contents(other)
-    assert complete_a == complete_b == 1
-    for name in a:
-        assert np.array_equal(a[name], b[name]), name
 
 
 def test_the_reference_is_what_was_asked_for(reference):

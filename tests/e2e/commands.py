@@ -1,0 +1,113 @@
+"""The command as a user starts it, for the end-to-end tests; and what its output files hold."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+INPUT = """
+title = "end to end"
+[grid]
+shape = [61, 47]
+upper = [6.1, 4.7]
+[equation]
+name = "gray_scott"
+D_u = 0.02
+D_v = 0.01
+[initial]
+u = "1 - 0.5*exp(-4*(x - 3)**2 - 4*(y - 2)**2)"
+v = "0.25*exp(-4*(x - 3)**2 - 4*(y - 2)**2) + 0.01*noise(3)"
+[boundary]
+y = { lower = { dirichlet = "0.1*sin(t)" }, upper = { neumann = 0.0 } }
+[time]
+end = 12.0
+dt = 0.1
+[output]
+path = "run.h5"
+every = 2.0
+[output.units]
+u = "mol"
+[diagnostics]
+every_steps = 7
+mass = "integral(u + v)"
+[checkpoint]
+every_steps = 40
+"""
+ENVIRONMENT = {
+    **os.environ,
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_hwloc_base_binding_policy": "none",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+}
+ENVIRONMENT.pop("XLA_FLAGS", None)
+
+
+def line(processes, *arguments):
+    launcher = [] if processes == 0 else [os.environ.get("MPIEXEC", "mpirun"), "-n", str(processes)]
+    return [*launcher, sys.executable, "-m", "hpcstencil", *map(str, arguments)]
+
+
+def hpcstencil(processes, *arguments, folder, status=0, **environment):
+    """Run the command (0 processes: without mpirun) and return its result; the status must be as expected."""
+    result = subprocess.run(
+        line(processes, *arguments),
+        cwd=folder,
+        env={**ENVIRONMENT, **environment},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert result.returncode == status, result.stdout + result.stderr
+    return result
+
+
+def started(processes, *arguments, folder, **environment):
+    """The command, running; its messages go to ``folder``/told."""
+    with (folder / "told").open("w") as told:
+        return subprocess.Popen(
+            line(processes, *arguments), cwd=folder, env={**ENVIRONMENT, **environment}, stdout=told, stderr=told
+        )
+
+
+def ended(run, folder, within):
+    """(status, messages) of a started command, which must end by itself in so many seconds."""
+    try:
+        run.wait(timeout=within)
+    except subprocess.TimeoutExpired:
+        run.kill()
+        raise AssertionError(f"still running after {within} s\n" + (folder / "told").read_text()) from None
+    return run.returncode, (folder / "told").read_text()
+
+
+def ranks(run):
+    """The process numbers of a started command's ranks, in order; of the command itself without mpirun."""
+    children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+    return sorted(map(int, children)) or [run.pid]
+
+
+def wait_until(condition, run, seconds=120):
+    """Wait for something that a started command does."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert run.poll() is None and time.monotonic() < deadline, f"ended or late: {run.poll()}"
+        time.sleep(0.01)
+
+
+def contents(path):
+    """All series of an output file."""
+    with h5py.File(path) as file:
+        names = ["u", "v", "time", "step", "diagnostics/time", "diagnostics/step", "diagnostics/mass"]
+        return {name: file[name][()] for name in names}, file.attrs["complete"]
+
+
+def assert_same(one, other):
+    (a, complete_a), (b, complete_b) = contents(one), contents(other)
+    assert complete_a == complete_b == 1
+    for name in a:
+        assert np.array_equal(a[name], b[name]), name

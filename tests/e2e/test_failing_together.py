@@ -1,0 +1,169 @@
+"""Whatever happens to one process, no other waits for it; it is told once, and nothing that was computed is lost."""
+
+import os
+import resource
+import signal
+import subprocess
+import time
+
+import pytest
+from commands import ENVIRONMENT, INPUT, assert_same, ended, hpcstencil, line, ranks, started, wait_until
+
+pytestmark = pytest.mark.e2e
+LONG = ("--set", "time.end=1e5", "--set", "output.every=50.0", "--set", "checkpoint.every_steps=500")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "input.toml").write_text(INPUT)
+    return tmp_path
+
+
+def computing(processes, folder, *more):
+    """A long run that has written a checkpoint."""
+    run = started(processes, "run", "input.toml", *LONG, *more, folder=folder)
+    wait_until(lambda: list(folder.glob("run.checkpoint.*.h5")), run)
+    return run
+
+
+def resumes(folder, processes=2):
+    """Go on for a while from what the failed run has left; the result must equal that of an uninterrupted run."""
+    newest = max(folder.glob("run.checkpoint.*.h5"))
+    end = (int(newest.name.split(".")[2]) // 500 + 2) * 50.0
+    more = (*LONG, "--set", f"time.end={end}")
+    hpcstencil(processes, "run", "input.toml", "--resume", *more, folder=folder)
+    hpcstencil(0, "run", "input.toml", *more, "--output", "whole.h5", folder=folder)
+    assert_same(folder / "run.h5", folder / "whole.h5")
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_killed_rank_is_told_and_ends_the_others(folder, victim):
+    run = computing(3, folder)
+    os.kill(ranks(run)[victim], signal.SIGKILL)
+    status, told = ended(run, folder, within=30)
+    assert status == 128 + signal.SIGKILL  # the launcher's own
+    assert told.count("ended without a word") == 1 and f"rank {victim} on" in told and "at step" in told
+    assert "newest call first" in told and "run.checkpoint." in told and "--resume" in told
+    resumes(folder)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_stopped_rank_ends_the_others(folder, victim):
+    run = computing(2, folder)
+    os.kill(ranks(run)[victim], signal.SIGSTOP)
+    status, told = ended(run, folder, within=40)
+    assert status == 4 and f"rank {victim} on" in told and "has been stopped for 20 s, at step" in told
+    assert "newest call first" in told and "--resume" in told
+
+
+def limit(run, rank, what, value):
+    """From now on one rank may have no more of something."""
+    resource.prlimit(ranks(run)[rank], what, (value, value))
+
+
+def test_a_failure_that_one_rank_alone_knows_of(folder):
+    """Rank 1 cannot open the next checkpoint, while the others are waiting inside the same collective call."""
+    run = computing(3, folder, "--set", "output.method=mpio")
+    limit(run, 1, resource.RLIMIT_NOFILE, 3)
+    status, told = ended(run, folder, within=60)
+    assert status == 4, told
+    assert told.count("hpcstencil: ") == 1 and "hpcstencil: rank 1 of 3 on" in told and "at step" in told
+    assert "Too many open files" in told and "Traceback" not in told
+    resumes(folder)
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_a_full_disk_keeps_what_was_written(folder, processes):
+    run = computing(processes, folder)
+    limit(run, 0, resource.RLIMIT_FSIZE, (folder / "run.h5").stat().st_size + 10)
+    status, told = ended(run, folder, within=60)
+    assert status == 4 and told.count("hpcstencil: ") == 1, told
+    assert "File too large" in told and "Traceback" not in told
+    info = hpcstencil(0, "info", "run.h5", folder=folder).stdout
+    assert "all finite" in info and "sound          yes" in info
+    resumes(folder)
+
+
+def test_a_folder_that_vanishes(folder):
+    place = folder / "place"
+    run = computing_in(folder, place)
+    away = folder / "away"
+    place.rename(away)
+    status, told = ended(run, folder, within=60)
+    assert status == 4 and told.count("hpcstencil: ") == 1 and "No such file" in told and "Traceback" not in told
+    away.rename(place)
+    sound = hpcstencil(0, "info", "place/run.h5", folder=folder).stdout
+    assert "all finite" in sound
+
+
+def computing_in(folder, place):
+    run = started(2, "run", "input.toml", *LONG, "--output", "place/run.h5", folder=folder)
+    wait_until(lambda: list(place.glob("run.checkpoint.*.h5")), run)
+    return run
+
+
+def test_a_second_interrupt_ends_at_once(folder):
+    run = computing(0, folder)
+    run.send_signal(signal.SIGINT)
+    run.send_signal(signal.SIGINT)
+    status, told = ended(run, folder, within=20)
+    assert status in (130, 75), told  # 75 where the first had been served before the second came
+    run = started(2, "run", "input.toml", "--resume", *LONG, folder=folder)
+    wait_until(lambda: (folder / "run.h5.journal").exists() or "step" in (folder / "told").read_text(), run)
+    first = ranks(run)[0]
+    os.kill(ranks(run)[1], signal.SIGSTOP)  # so that the first interrupt cannot be served
+    time.sleep(1)
+    os.kill(first, signal.SIGINT)
+    time.sleep(0.2)
+    os.kill(first, signal.SIGINT)
+    status, told = ended(run, folder, within=15)
+    assert status == 130 and told.count("interrupted twice") == 1, told
+    resumes(folder)
+
+
+def test_the_walltime_ends_with_75_and_resume_goes_on_bitwise(folder):
+    started_at = time.monotonic()
+    result = hpcstencil(
+        2, "run", "input.toml", *LONG, "--set", "checkpoint.walltime=00:00:15", folder=folder, status=75
+    )
+    assert time.monotonic() - started_at < 30
+    assert "stopped by the walltime at step" in result.stderr
+    resumes(folder)
+
+
+def test_where_a_value_is_not_finite_is_named(folder):
+    result = hpcstencil(
+        3, "run", "input.toml", "--set", "equation.D_u=1.0", "--set", "time.end=200.0", folder=folder, status=3
+    )
+    assert result.stderr.count("hpcstencil: field") == 1
+    assert "the first at cell [" in result.stderr and "x = " in result.stderr and "at step" in result.stderr
+
+
+def test_versions_of_the_input_that_differ_are_found_out(folder):
+    differing = 'exec "$@" --set time.end=$((12 + OMPI_COMM_WORLD_RANK / 2))'
+    command = [*line(3)[:3], "bash", "-c", differing, "bash", *line(0, "run", "input.toml")]
+    result = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 4 and "the input: rank 2 on" in result.stderr, result.stderr
+    assert not (folder / "run.h5").exists()
+
+
+def test_a_damaged_checkpoint_is_passed_over(folder):
+    hpcstencil(2, "run", "input.toml", "--set", "time.end=9.0", folder=folder)
+    older, newer = sorted(folder.glob("run.checkpoint.*.h5"))
+    content = bytearray(newer.read_bytes())
+    content[len(content) // 2] ^= 16
+    newer.write_bytes(content)
+    info = hpcstencil(0, "info", newer.name, folder=folder, status=2)
+    assert "damaged" in info.stderr
+    assert "verified" in hpcstencil(0, "info", older.name, folder=folder).stdout
+    result = hpcstencil(3, "run", "input.toml", "--resume", folder=folder)
+    assert result.stderr.count("a checkpoint is passed over") == 1 and newer.name in result.stderr
+    hpcstencil(0, "run", "input.toml", "--output", "whole.h5", folder=folder)
+    assert_same(folder / "run.h5", folder / "whole.h5")
+
+
+def test_checkpoints_of_an_output_that_is_gone_are_not_forgotten(folder):
+    hpcstencil(0, "run", "input.toml", folder=folder)
+    (folder / "run.h5").unlink()
+    result = hpcstencil(2, "run", "input.toml", "--resume", folder=folder, status=2)
+    assert "--restart" in result.stderr and len(list(folder.glob("*.checkpoint.*"))) == 2
