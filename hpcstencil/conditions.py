@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcstencil.errors import InputError
-from hpcstencil.schema import EXPRESSION, Key, not_yet, shown, take, unknown, wrong
+from hpcstencil.schema import EXPRESSION, Key, at, not_yet, shown, take, unknown, wrong
 
 SIDES = ("lower", "upper")
 LATER_KINDS = ("robin", "open", "sponge", "cpml")
@@ -70,17 +70,17 @@ def read_boundary(raw: Mapping[str, Any], axes: tuple[str, ...]) -> BoundaryConf
         raise not_yet("boundary.operators", "[boundary.operators]", ["zero normal derivative for inner results"])
     for name, value in raw.items():
         if name in axes:
-            conditions[axes.index(name)] = _sides(f"boundary.{name}", value)
+            conditions[axes.index(name)] = _sides(at("boundary", name), value)
         elif isinstance(value, Mapping) and not set(value) & {*KINDS, *LATER_KINDS, *SIDES}:
             fields[name] = _field(name, value, axes)
         else:
-            raise unknown(f"boundary.{name}", "axis", name, axes)
+            raise unknown(at("boundary", name), "axis", name, axes)
     result = BoundaryConfig(tuple(conditions), fields)
     for name, own in fields.items():
         for axis, sides in enumerate(own):
             if sides is not None and isinstance(sides[0], Periodic) != result.periodic[axis]:
                 raise InputError(
-                    f"boundary.{name}.{axes[axis]}: an axis is periodic for all fields or for none; make boundary."
+                    f"{at('boundary', name, axes[axis])}: an axis is periodic for all fields or for none; make boundary."
                     f"{axes[axis]} and this agree"
                 )
     return result
@@ -90,8 +90,8 @@ def _field(name: str, value: Mapping[str, Any], axes: tuple[str, ...]) -> tuple[
     """The conditions of one field, None on axes that it shares with the others."""
     for axis in value:
         if axis not in axes:
-            raise unknown(f"boundary.{name}.{axis}", "axis", axis, axes)
-    return tuple(_sides(f"boundary.{name}.{axis}", value[axis]) if axis in value else None for axis in axes)
+            raise unknown(at("boundary", name, axis), "axis", axis, axes)
+    return tuple(_sides(at("boundary", name, axis), value[axis]) if axis in value else None for axis in axes)
 
 
 def _sides(key: str, value: Any) -> Sides:
@@ -99,7 +99,7 @@ def _sides(key: str, value: Any) -> Sides:
     if isinstance(value, Mapping) and set(value) & set(SIDES):
         for side in value:
             if side not in SIDES:
-                raise unknown(f"{key}.{side}", "side", side, SIDES)
+                raise unknown(f"{key}.{at(side)}", "side", side, SIDES)
         missing = [side for side in SIDES if side not in value]
         if missing:
             raise InputError(
@@ -127,7 +127,7 @@ def _condition(key: str, value: Any) -> Condition:
     if kind in LATER_KINDS:
         raise not_yet(f"{key}.{kind}", f"'{kind}'", ["periodic", *KINDS])
     if kind not in KINDS:
-        raise unknown(f"{key}.{kind}", "kind of boundary", kind, ("periodic", *KINDS))
+        raise unknown(f"{key}.{at(kind)}", "kind of boundary", kind, ("periodic", *KINDS))
     return KINDS[kind](take(f"{key}.{kind}", Key(EXPRESSION, None, "0.0"), given))
 
 

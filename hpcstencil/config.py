@@ -13,7 +13,19 @@ from typing import Any
 from hpcstencil.conditions import BoundaryConfig, read_boundary
 from hpcstencil.errors import InputError
 from hpcstencil.grid import AXES, Grid
-from hpcstencil.keys import BUILT_IN, LATER_EQUATIONS, LATER_TABLES, MOST_CELLS, MOST_STEPS, RESERVED, TABLES, TOP
+from hpcstencil.keys import (
+    BUILT_IN,
+    LATER_EQUATIONS,
+    LATER_TABLES,
+    LONGEST_NAME,
+    MOST_CELLS,
+    MOST_OUTPUTS,
+    MOST_STEPS,
+    RESERVED,
+    TABLES,
+    TOP,
+    WIDTHS,
+)
 from hpcstencil.schema import (
     COUNT,
     EXPRESSION,
@@ -21,6 +33,7 @@ from hpcstencil.schema import (
     TEXT,
     Key,
     any_text,
+    at,
     expression_text,
     nearest,
     not_yet,
@@ -31,7 +44,7 @@ from hpcstencil.schema import (
     unknown,
     wrong,
 )
-from hpcstencil.toml_text import override, parse
+from hpcstencil.toml_text import override, read_file
 
 
 @dataclass(frozen=True)
@@ -128,22 +141,19 @@ class Config:
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Config:
     """The input file at ``path`` with every ``--set`` applied; raises InputError for anything that is wrong with it."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a byte order mark
-    except FileNotFoundError:
-        raise InputError(f"{path}: expected an input file, but there is none; check the path") from None
-    except (OSError, ValueError) as error:
-        reason = "it is not UTF-8 text" if isinstance(error, ValueError) else error.strerror
-        raise InputError(f"{path}: expected a readable input file, but {reason}; check the path") from None
-    config = from_mapping(parse(text, str(path)), path.absolute().parent, overrides, path.stem)
+    config = from_mapping(read_file(path), path.absolute().parent, overrides, path.stem)
     file = config.initial.file
     if file is not None and not file.is_file():  # not in from_mapping: the input of a run on file may outlive its start
         raise InputError(f"initial.file: expected an HDF5 file, but there is no {file}; check the path")
-    output = os.path.abspath(config.output.path)
-    for what, source in (("the input file itself", path), ("initial.file", file)):
-        if source is not None and output == os.path.abspath(source):
-            raise InputError(f"output.path: expected a file of its own, but got {what}, {output}; choose another path")
+    refuse_own_input(config, path, config.output.path, "output.path")
     return config
+
+
+def refuse_own_input(config: Config, path: Path, output: Path, key: str) -> None:
+    """Raise InputError where the output file would replace a file that the run reads."""
+    for what, source in (("the input file itself", path), ("initial.file", config.initial.file)):
+        if source is not None and os.path.realpath(output) == os.path.realpath(source):
+            raise InputError(f"{key}: expected a file of its own, but got {what}, {output}; choose another path")
 
 
 def from_mapping(raw: Mapping[str, Any], base: Path, overrides: Sequence[str] = (), stem: str = "output") -> Config:
@@ -155,11 +165,11 @@ def from_mapping(raw: Mapping[str, Any], base: Path, overrides: Sequence[str] = 
             raise not_yet(name, f"[{name}]", TOP)
         if name not in TOP:
             home = next((f"{t}.{name}" for t, keys in TABLES.items() if name in keys), None)
-            raise unknown(name, "table or key", name, TOP, home)
+            raise unknown(at(name), "table or key", name, TOP, home)
     _refuse_unknown_keys(raw)
     grid = _grid(_table(raw, "grid"))
     equation = _equation(_section(raw, "equation"), base)
-    return Config(
+    config = Config(
         title=take("title", Key(any_text(), "", 'title = "a title"'), raw.get("title", "")),
         grid=grid,
         equation=equation,
@@ -172,6 +182,22 @@ def from_mapping(raw: Mapping[str, Any], base: Path, overrides: Sequence[str] = 
         diagnostics=_diagnostics(_section(raw, "diagnostics")),
         checkpoint=_checkpoint(_table(raw, "checkpoint")),
     )
+    _refuse_extremes(config)
+    return config
+
+
+def _refuse_extremes(config: Config) -> None:
+    """Values that are fine on their own but too much together."""
+    end, every, precision = config.time.end, config.output.every, config.numerics.precision
+    if every is not None and end / every > MOST_OUTPUTS:
+        raise wrong("output.every", "at most 2**31 outputs up to time.end", every, "write output less often")
+    least, most = WIDTHS[precision]
+    for axis, dx in zip(AXES, config.grid.spacing, strict=False):
+        if not least <= dx <= most:
+            raise InputError(
+                f"grid.upper: expected cells between {least:g} and {most:g} wide, whose squares {precision} can hold, but "
+                f"got {dx:g} along {axis}; use another unit of length"
+            )
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
@@ -193,7 +219,7 @@ def _refuse_unknown_keys(raw: Mapping[str, Any]) -> None:
         for key in _section(raw, name):
             if key not in known:
                 home = next((f"{t}.{key}" for t, others in TABLES.items() if key in others), None)
-                raise unknown(f"{name}.{key}", "key", key, known, home)
+                raise unknown(at(name, key), "key", key, known, home)
     if "tolerance" in _section(raw, "time"):
         raise not_yet("time.tolerance", "adaptive stepping", ("time.dt", "time.cfl"))
 
@@ -236,8 +262,8 @@ def _equation(raw: Mapping[str, Any], base: Path) -> EquationConfig:
         if not given:
             raise InputError('equation.rhs: expected one entry per field, but there is none; write u = "laplacian(u)"')
         for key, value in given.items():
-            _allowed_name(f"equation.rhs.{key}", key)
-            rhs[key] = expression_text(take(f"equation.rhs.{key}", Key(EXPRESSION, None, '"laplacian(u)"'), value))
+            _allowed_name(at("equation", "rhs", key), key)
+            rhs[key] = expression_text(take(at("equation", "rhs", key), Key(EXPRESSION, None, '"laplacian(u)"'), value))
     elif "rhs" in raw:
         raise InputError('equation.rhs: only a custom equation has one; set name = "custom" or remove it')
     parameters = {}
@@ -245,17 +271,18 @@ def _equation(raw: Mapping[str, Any], base: Path) -> EquationConfig:
         if key in ("name", "rhs"):
             continue
         if name == "custom":
-            _allowed_name(f"equation.{key}", key)
+            _allowed_name(at("equation", key), key)
             if key in rhs:
-                raise InputError(f"equation.{key}: '{key}' is a field already; give the parameter another name")
-        parameters[key] = take(f"equation.{key}", Key(EXPRESSION, None, f"{key} = 1.0"), value)
+                raise InputError(f"{at('equation', key)}: '{key}' is a field already; give the parameter another name")
+        parameters[key] = take(at("equation", key), Key(EXPRESSION, None, f"{at(key)} = 1.0"), value)
     return EquationConfig(name, parameters, rhs)
 
 
 def _allowed_name(key: str, name: str) -> None:
     """A name that expressions can use and that nothing else has."""
-    if not name.isidentifier() or not name.isascii():
-        raise InputError(f"{key}: expected a name of letters, digits and '_', but got '{name}'; rename it")
+    if not name.isidentifier() or not name.isascii() or len(name) > LONGEST_NAME:
+        expected = f"a name of letters, digits and '_', at most {LONGEST_NAME} of them"
+        raise wrong(key, expected, name, "rename it")
     if name in RESERVED or keyword.iskeyword(name):
         raise InputError(f"{key}: '{name}' is a word of the language, or of the input or output file; rename it")
 
@@ -266,7 +293,7 @@ def _initial(raw: Mapping[str, Any], base: Path) -> InitialConfig:
         if key == "file":
             file = Path(os.path.abspath(base / take("initial.file", Key(TEXT, None, 'file = "start.h5"'), value)))
         else:
-            given = take(f"initial.{key}", Key(EXPRESSION, None, f'{key} = "sin(x)"'), value)
+            given = take(at("initial", key), Key(EXPRESSION, None, f'{at(key)} = "sin(x)"'), value)
             expressions[key] = expression_text(given)
     return InitialConfig(expressions, file)
 
@@ -300,7 +327,7 @@ def _output(values: dict[str, Any], raw: Mapping[str, Any], stem: str) -> Output
     texts: dict[str, Any] = {}
     for key in ("units", "long_name"):
         given = table(f"output.{key}", raw.get(key, {}), f'{key} = {{ u = "K" }}')
-        texts[key] = {f: take(f"output.{key}.{f}", Key(any_text(), "", f'{f} = "K"'), v) for f, v in given.items()}
+        texts[key] = {f: take(at("output", key, f), Key(any_text(), "", f'{at(f)} = "K"'), v) for f, v in given.items()}
     values["path"] = Path(values["path"] or f"{stem}.h5")
     return OutputConfig(**values, **texts)
 
@@ -312,10 +339,10 @@ def _diagnostics(raw: Mapping[str, Any]) -> DiagnosticsConfig:
             every = take("diagnostics.every_steps", Key(COUNT, None, "every_steps = 10"), value)
         else:
             if key == "every" or not isinstance(value, str) and nearest(key, ("every_steps",)):
-                raise unknown(f"diagnostics.{key}", "key", key, (), "every_steps")
-            _allowed_name(f"diagnostics.{key}", key)
+                raise unknown(at("diagnostics", key), "key", key, (), "every_steps")
+            _allowed_name(at("diagnostics", key), key)
             # A number alone is no diagnostic, but may well be a key misspelled (every_step = 10).
-            expressions[key] = take(f"diagnostics.{key}", Key(TEXT, None, f'{key} = "integral(u)"'), value)
+            expressions[key] = take(at("diagnostics", key), Key(TEXT, None, f'{at(key)} = "integral(u)"'), value)
     return DiagnosticsConfig(every, expressions)
 
 
@@ -330,11 +357,11 @@ def _checkpoint(values: dict[str, Any]) -> CheckpointConfig:
 
 def check_fields(config: Config, fields: tuple[str, ...]) -> None:
     """Raise InputError where the input names a field that the equation does not have, or uses one's name for more."""
-    named = [(f"initial.{name}", name) for name in config.initial.expressions]
-    named += [(f"boundary.{name}", name) for name in config.boundary.fields]
+    named = [(at("initial", name), name) for name in config.initial.expressions]
+    named += [(at("boundary", name), name) for name in config.boundary.fields]
     named += [("output.fields", name) for name in config.output.fields or ()]
-    named += [(f"output.units.{name}", name) for name in config.output.units]
-    named += [(f"output.long_name.{name}", name) for name in config.output.long_name]
+    named += [(at("output", "units", name), name) for name in config.output.units]
+    named += [(at("output", "long_name", name), name) for name in config.output.long_name]
     for key, name in named:
         if name not in fields:
             raise unknown(key, "field", name, fields)

@@ -18,6 +18,7 @@ EXCHANGE_IN_LOOP = 5e-5
 EXCHANGE_BETWEEN_CALLS = 1e-3
 SECONDS_PER_CELL = 1e-9
 MOST_STEPS = 16
+MOST_TRIED, MOST_NAMED = 4096, 16  # counts of processes looked at, and named, where the given one does not work
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def _parts(
         return wish
     parts = best_parts(count, shape, periodic, radius)
     if parts is None:
-        working = counts_that_work(max(count, 2), shape, periodic, radius)
+        working = counts_that_work(min(max(count, 2), MOST_TRIED), shape, periodic, radius)[-MOST_NAMED:]
         raise InputError(
             f"decomposition.{key}: {count} {key} would leave blocks thinner than the stencil's radius "
             f"{max(radius)} on {' x '.join(map(str, shape))} cells; counts that work: {', '.join(map(str, working))}"

@@ -21,6 +21,7 @@ from hpcstencil.expressions import (
     Parameter,
     Pointwise,
     Time,
+    bottom_up,
     varies,
 )
 from hpcstencil.frame import Frame, Value, Window, Windows, common, wrapped
@@ -58,9 +59,11 @@ class Evaluation:
         self.everywhere: Windows = (None,) * self.frame.ndim
 
     def __call__(self, tree: Node) -> Value:
-        """The value of a tree."""
+        """The value of a tree, worked out from the bottom so that a tall one does not exhaust Python's stack."""
         if tree not in self.known:
-            self.known[tree] = self.compute(tree)
+            for part in bottom_up(tree):
+                if part not in self.known:
+                    self.known[part] = self.compute(part)
         return self.known[tree]
 
     def compute(self, tree: Node) -> Value:
@@ -114,6 +117,8 @@ class Evaluation:
     def div_grad(self, tree: DivGrad) -> Value:
         gradient, mean, divergence = self.rules.discretization.div_grad(tree)
         value, coefficient = self.extend(tree.operand), self.extend(tree.coefficient)
+        if value.windows[tree.axis] is None:  # one value along the axis: no gradient
+            return self.scalar(0.0)
         around = [max(pair) for pair in self.rules.discretization.reach(tree)]
         reached = [replace(value, windows=self.shrunk(value, tree.operand, around, around))]
         if coefficient.windows[tree.axis] is not None:

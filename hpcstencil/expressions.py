@@ -159,10 +159,37 @@ def children(tree: Node) -> tuple[Node, ...]:
 
 
 def walk(tree: Node) -> Iterator[Node]:
-    """The node and all nodes below it."""
-    yield tree
-    for child in children(tree):
-        yield from walk(child)
+    """The node and all nodes below it, parts that are shared by several once: a Laplacian holds its operand up to three
+    times, so that written out a nest of them has thousands of times the nodes that there are."""
+    seen, pending = set(), [tree]
+    while pending:
+        part = pending.pop()
+        if id(part) not in seen:
+            seen.add(id(part))
+            yield part
+            pending.extend(reversed(children(part)))
+
+
+def bottom_up(tree: Node) -> Iterator[Node]:
+    """As `walk`, but each node after those below it."""
+    seen, pending = set(), [(tree, False)]
+    while pending:
+        part, ready = pending.pop()
+        if ready:
+            yield part
+        elif id(part) not in seen:
+            seen.add(id(part))
+            pending.append((part, True))
+            pending.extend((child, False) for child in reversed(children(part)))
+
+
+def size_and_height(tree: Node) -> tuple[int, int]:
+    """Nodes of the tree with shared parts written out each time, and its levels."""
+    known: dict[int, tuple[int, int]] = {}
+    for part in bottom_up(tree):
+        below = [known[id(child)] for child in children(part)]
+        known[id(part)] = 1 + sum(size for size, _ in below), 1 + max((height for _, height in below), default=0)
+    return known[id(tree)]
 
 
 def substitute(tree: Node, change: Callable[[Node], Node | None]) -> Node:

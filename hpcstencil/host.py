@@ -93,6 +93,14 @@ def block_values(
 
 
 def largest(tree: Node, grid: Grid, parameters: Mapping[Any, Any]) -> float:
-    """Largest magnitude of an expression of the coordinates, on a coarse sample that includes the corners."""
-    points = [np.linspace(a, b, SAMPLES) for a, b in zip(grid.lower, grid.upper, strict=True)]
-    return float(np.abs(evaluate(tree, np.meshgrid(*points, indexing="ij", sparse=True), parameters)).max())
+    """Largest magnitude of an expression of the coordinates, on a coarse sample that includes the corners; not finite
+    only where it is not at cell centres either (1/x may be infinite at the face x = 0, where no cell needs it)."""
+
+    def on(points: Sequence[np.ndarray]) -> float:
+        return float(np.abs(evaluate(tree, np.meshgrid(*points, indexing="ij", sparse=True), parameters)).max())
+
+    found = on([np.linspace(a, b, SAMPLES) for a, b in zip(grid.lower, grid.upper, strict=True)])
+    if math.isfinite(found):
+        return found
+    cells = [np.unique(np.linspace(0, n - 1, SAMPLES).astype(np.int64)) for n in grid.shape]
+    return on([a + (i + 0.5) * dx for a, i, dx in zip(grid.lower, cells, grid.spacing, strict=True)])

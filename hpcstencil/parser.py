@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
-import difflib
-from collections.abc import Callable, Mapping
+import math
+import re
+import unicodedata
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -20,20 +23,30 @@ from hpcstencil.expressions import (
     Pointwise,
     Reduction,
     Time,
-    children,
+    size_and_height,
 )
 from hpcstencil.grid import AXES
+from hpcstencil.schema import listing, nearest
 
 PI = 3.141592653589793
 LONGEST = 10_000  # characters
-DEEPEST = 200  # nested nodes
+DEEPEST = 100  # expressions in one another; a sum or product counts once, however many terms it has
+LARGEST = 20_000  # nodes of the tree when every shared part is written out: what a walk over it may have to visit
+TALLEST = 200  # levels of that tree; hashing and comparing trees takes a Python frame per level
+CHAIN = 64  # terms of a sum or product up to which they are taken one by one, from left to right
+SHOWN = 60  # characters of an expression in an error's sentence
+
+# Python reads more than this language has: '#' would hide the rest of a line, and letters of other alphabets would be
+# taken for those that they look like.
+FOREIGN = re.compile(r"[^ -~\t\n\r]|[#\\]")
+BREAKS = re.compile(r"[\t\n\r]")
 
 BINARY = {ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", ast.Div: "divide", ast.Pow: "power"}
 COMPARISON = {
     ast.Lt: "less", ast.LtE: "less_equal", ast.Gt: "greater", ast.GtE: "greater_equal",
     ast.Eq: "equal", ast.NotEq: "not_equal",
 }  # fmt: skip
-COMPARED = frozenset(COMPARISON.values())
+CHAINS = ({ast.Add, ast.Sub}, {ast.Mult})
 
 
 @dataclass(frozen=True)
@@ -83,9 +96,9 @@ def _noise(*arguments: Node) -> Node:
 def parse(text: str, scope: Scope, key: str) -> Node:
     """The tree of an expression.
 
-    ``key`` is where the text stands in the input file, for the error. Raises InputError, with a caret under the place,
-    for syntax errors, unknown names and functions, wrong argument counts and anything that is not an expression of the
-    contract's language.
+    ``key`` is where the text stands in the input file, for the error. Raises InputError, naming the place in the text,
+    for syntax errors, unknown names and functions, wrong argument counts, anything that is not an expression of the
+    contract's language, and what is too long, too deep or too large once its operators are written out.
     """
     return _Parser(text, scope, key).tree()
 
@@ -94,25 +107,45 @@ class _Parser:
     """One text being parsed; carries the text and the key for error messages."""
 
     def __init__(self, text: str, scope: Scope, key: str) -> None:
-        self.text, self.key = text, key
+        self.text, self.key = text.strip(" \t\n\r"), key
         self.symbols, self.calls = scope.symbols(), scope.calls()
 
     def tree(self) -> Node:
         if len(self.text) > LONGEST:
             raise InputError(
-                f"{self.key}: the expression has {len(self.text)} characters, at most {LONGEST} are allowed"
+                f"{self.key}: expected an expression of at most {LONGEST} characters, but got {len(self.text)}; shorten it"
             )
+        strange = FOREIGN.search(self.text)
+        if strange:
+            self.fail(strange.start(), _strange(strange[0]))
+        tree = self.convert(self.python(), 0)
+        size, height = size_and_height(tree)
+        if size > LARGEST or height > TALLEST:
+            what = f"{size:.3g} operations" if size > LARGEST else f"{height} levels of operations"
+            most = LARGEST if size > LARGEST else TALLEST
+            raise InputError(
+                f"{self.key}: expected at most {most} once nested operators are written out, but got {what}; nest fewer"
+            )
+        return tree
+
+    def python(self) -> ast.expr:
+        """The text as Python's syntax tree, each line break a space."""
         try:
-            parsed = ast.parse(self.text.strip(), mode="eval")
+            with warnings.catch_warnings():  # of Python, about texts that are refused here in our own words
+                warnings.simplefilter("ignore")
+                return ast.parse(BREAKS.sub(" ", self.text), mode="eval").body
         except SyntaxError as error:
             self.fail((error.offset or 1) - 1, f"the expression cannot be read ({error.msg})")
         except (ValueError, RecursionError, MemoryError):
-            self.fail(0, "the expression cannot be read: it is nested too deeply or holds a character that is not text")
-        return self.convert(parsed.body, 0)
+            self.fail(0, "the expression cannot be read: it is nested too deeply, or one sum has thousands of terms")
 
-    def fail(self, column: int, what: str) -> NoReturn:
-        text = self.text.strip().replace("\n", " ")
-        raise InputError(f"{self.key}: {what}\n  {text}\n  {' ' * column}^")
+    def fail(self, column: int, what: str, advice: str = "") -> NoReturn:
+        text = BREAKS.sub(" ", self.text)
+        column = min(column, len(text))
+        start = 0 if len(text) <= SHOWN else max(0, column - SHOWN // 2)
+        part = text[start : start + SHOWN]
+        part = ("..." if start else "") + part + ("..." if start + SHOWN < len(text) else "")
+        raise InputError(f"{self.key}: {what}, at character {column + 1} of {part!r}" + (advice and f"; {advice}"))
 
     def convert(self, part: ast.expr, depth: int) -> Node:
         if depth > DEEPEST:
@@ -129,29 +162,44 @@ class _Parser:
                 return -self.convert(operand, down)
             case ast.UnaryOp(op=ast.UAdd(), operand=operand):
                 return self.convert(operand, down)
-            case ast.BinOp(left=left, op=operator, right=right) if type(operator) in BINARY:
-                return Pointwise(BINARY[type(operator)], (self.convert(left, down), self.convert(right, down)))
+            case ast.BinOp(op=operator) if type(operator) in BINARY:
+                return self.chain(part, down)
             case ast.Compare(left=left, ops=[operator], comparators=[right]) if type(operator) in COMPARISON:
                 return Pointwise(COMPARISON[type(operator)], (self.convert(left, down), self.convert(right, down)))
             case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
                 return self.call(part, name, arguments, down)
         self.fail(part.col_offset, self.foreign(part))
 
+    def chain(self, part: ast.BinOp, depth: int) -> Node:
+        """Operations of one rank, a + b - c ..., from left to right; a long sum or product in halves, to keep it flat."""
+        kinds = next((kinds for kinds in CHAINS if type(part.op) in kinds), {type(part.op)})
+        first: ast.expr = part
+        pending: list[tuple[str, ast.expr]] = []
+        while isinstance(first, ast.BinOp) and type(first.op) in kinds and (kinds in CHAINS or not pending):
+            pending.append((BINARY[type(first.op)], first.right))
+            first = first.left
+        start = self.convert(first, depth)
+        links = [(function, self.convert(right, depth)) for function, right in reversed(pending)]
+        return _joined(start, links)
+
     def number(self, part: ast.Constant) -> float:
         try:
-            return float(part.value)  # type: ignore[arg-type]
+            value = float(part.value)  # type: ignore[arg-type]
         except OverflowError:
-            self.fail(part.col_offset, "this number is too large")
+            value = math.inf
+        if not math.isfinite(value):
+            self.fail(part.col_offset, "this number is too large for float64")
+        return value
 
     def foreign(self, part: ast.expr) -> str:
         """Why a piece of Python is not part of the language."""
         match part:
-            case ast.Compare():
+            case ast.Compare(ops=[_, _, *_]):
                 return "comparisons cannot be chained: write (a < b)*(b < c)"
             case ast.BoolOp() | ast.UnaryOp():
                 return "'and', 'or' and 'not' are not part of the language: multiply comparisons, or use where()"
             case ast.BinOp():
-                return "only the operators + - * / ** are part of the language"
+                return "only the operators + - * / ** are part of the language (a power is written **)"
             case ast.Call():
                 return "only plain calls such as laplacian(u) are part of the language"
         return "this is not part of the expression language (numbers, names, + - * / **, comparisons and functions)"
@@ -160,14 +208,15 @@ class _Parser:
         if name in self.symbols:
             return self.symbols[name]
         if name in self.calls:
-            self.fail(part.col_offset, f"'{name}' is a function: write {name}(...)")
-        self.fail(part.col_offset, f"unknown name '{name}'" + self.suggestion(name, self.symbols))
+            self.fail(part.col_offset, f"'{name}' is a function", f"write {name}(...)")
+        self.fail(part.col_offset, f"unknown name {_short(name)}", _suggestion(name, self.symbols))
 
     def call(self, part: ast.Call, name: str, arguments: list[ast.expr], depth: int) -> Node:
         if name not in self.calls:
             if name in self.symbols:
-                self.fail(part.col_offset, f"'{name}' is not a function; write {name}*(...) to multiply")
-            self.fail(part.col_offset, f"unknown function '{name}'" + self.suggestion(name, self.calls))
+                advice = f"write {name}*(...) to multiply"
+                self.fail(part.col_offset, f"{_short(name)} is not a function", _short(advice, quote=""))
+            self.fail(part.col_offset, f"unknown function {_short(name)}", _suggestion(name, self.calls))
         make, least, most = self.calls[name]
         if not least <= len(arguments) <= most:
             expected = str(least) if least == most else f"{least} to {most}"
@@ -177,12 +226,33 @@ class _Parser:
         except ValueError as error:
             self.fail(part.col_offset, str(error))
 
-    @staticmethod
-    def suggestion(name: str, known: Mapping[str, object]) -> str:
-        near = difflib.get_close_matches(name, known, n=1)
-        return f": did you mean '{near[0]}'?" if near else f"; known here: {', '.join(sorted(known))}"
+
+def _joined(start: Node, links: Sequence[tuple[str, Node]]) -> Node:
+    """``start`` with the operations ``links`` applied to it; more than CHAIN of them are joined in two halves."""
+    if len(links) <= CHAIN:
+        for function, operand in links:
+            start = Pointwise(function, (start, operand))
+        return start
+    half = len(links) // 2
+    function, middle = links[half]
+    left = _joined(start, links[:half])
+    if function == "subtract":
+        function, middle = "add", -middle
+    return Pointwise(function, (left, _joined(middle, links[half + 1 :])))
 
 
-def depth(tree: Node) -> int:
-    """Levels of a tree."""
-    return 1 + max((depth(child) for child in children(tree)), default=0)
+def _short(text: str, quote: str = "'") -> str:
+    return quote + (text if len(text) <= SHOWN else text[:SHOWN] + "...") + quote
+
+
+def _strange(character: str) -> str:
+    """Why a character cannot stand in an expression."""
+    if character == "#":
+        return "a comment cannot stand inside an expression"
+    name = unicodedata.name(character, "")
+    return f"the character {character!a}{name and f' ({name})'} is not part of the expression language"
+
+
+def _suggestion(name: str, known: Mapping[str, object]) -> str:
+    near = nearest(name, known)
+    return f"did you mean '{near}'?" if near else f"known here: {listing(sorted(known))}"

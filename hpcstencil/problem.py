@@ -5,11 +5,12 @@ Neither jax nor MPI is needed here, so `hpcstencil check` sees all that a run wo
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
+
+import numpy as np
 
 from hpcstencil import host
 from hpcstencil.boundary import Face
@@ -20,10 +21,12 @@ from hpcstencil.equations import EQUATIONS, Custom, Equation
 from hpcstencil.equations.custom import parameters_used
 from hpcstencil.errors import InputError
 from hpcstencil.expressions import Coordinate, Field, Node, Parameter, Reduction, children, node, walk
-from hpcstencil.integrators import INTEGRATORS, Tableau
+from hpcstencil.integrators import INTEGRATORS, Tableau, stability_limits
+from hpcstencil.keys import MOST_STEPS
 from hpcstencil.parser import Scope, parse
 from hpcstencil.radius import Discretization, Needs
 from hpcstencil.schedule import Schedule
+from hpcstencil.schema import at, nearest, shown, wrong
 from hpcstencil.stability import stable_step
 
 
@@ -77,9 +80,13 @@ class Problem:
         """
         time, integrator = self.config.time, self.config.numerics.integrator
         stable = self.stable_dt(largest)
-        if stable == 0.0:
+        if stable == 0.0 and not stability_limits(self.tableau)[1]:
             raise InputError(
                 f"numerics.integrator: '{integrator}' is unstable for this equation at any step; use 'rk4' or 'ssprk3'"
+            )
+        if stable == 0.0:
+            raise InputError(
+                "time.cfl: the equation's rates are so large that no step is stable; use smaller parameters"
             )
         if math.isinf(stable):
             raise InputError("time.cfl: nothing in this equation limits the step (all its rates are 0); give time.dt")
@@ -100,7 +107,9 @@ class Problem:
 
     def warnings(self) -> list[str]:
         """What a careful user would want to be told before the run."""
-        dt = self.config.time.dt
+        dt, cfl = self.config.time.dt, self.config.time.cfl
+        if cfl is not None and cfl > 1.0:
+            return [f"time.cfl = {cfl:g} is more than the whole stable step: expect the solution to blow up"]
         if dt is None or isinstance(self.equation, Custom) or self.equation.solution_dependent:
             return []
         stable = self.stable_dt({})
@@ -130,13 +139,19 @@ def build(config: Config) -> Problem:
     trees = equation.rhs(SimpleNamespace(**unknowns), SimpleNamespace(**symbols), Space(ndim))
     _refuse_unused(config, custom, trees, symbols)
     values = {Parameter(name): value for name, value in numbers.items()}
+    bounds = {name: host.largest(symbols[name], config.grid, values) for name in symbols}
+    precision = config.numerics.precision
+    for name, bound in bounds.items():
+        if not bound <= float(np.finfo(precision).max):
+            expected = f"values that {precision} can hold on the whole grid"
+            raise wrong(f"equation.{name}", expected, given[name], f"it is {bound:g} somewhere; change it")
     problem = Problem(
         config=config,
         equation=equation,
         fields=fields,
         trees=trees,
         parameters=numbers,
-        bounds={name: host.largest(symbols[name], config.grid, values) for name in symbols},
+        bounds=bounds,
         initial={
             name: parse(text, Scope(ndim, symbols, time=False, noise=True), f"initial.{name}")
             for name, text in config.initial.expressions.items()
@@ -146,9 +161,20 @@ def build(config: Config) -> Problem:
         tableau=INTEGRATORS[config.numerics.integrator],
         discretization=Discretization(config.numerics.order, config.grid.spacing),
     )
-    if config.time.cfl is not None and not equation.solution_dependent:
-        problem.dt({})
+    if config.time.cfl is not None:
+        _check_step(problem, config.time.cfl)
     return problem
+
+
+def _check_step(problem: Problem, cfl: float) -> None:
+    """Refuse now what would be found out only when the first step is taken: none is stable, or they are too small."""
+    if problem.equation.solution_dependent:
+        ones = dict.fromkeys(problem.fields, 1.0)
+        if problem.stable_dt(ones) == 0.0:
+            problem.dt(ones)  # says why
+        return
+    if problem.config.time.end > MOST_STEPS * problem.dt({}):
+        raise wrong("time.cfl", "at most 2**53 steps up to time.end", cfl, "take longer steps, or end earlier")
 
 
 def _parameters(equation: Equation, config: Config, custom: bool) -> dict[str, float | str]:
@@ -158,9 +184,9 @@ def _parameters(equation: Equation, config: Config, custom: bool) -> dict[str, f
         return given
     for name in given:
         if name not in equation.parameters:
-            near = difflib.get_close_matches(name, equation.parameters, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"it has {', '.join(equation.parameters)}"
-            raise InputError(f"equation.{name}: '{config.equation.name}' has no such parameter; {hint}")
+            near = nearest(name, equation.parameters)
+            hint = f"did you mean '{near}'?" if near else f"it has {', '.join(equation.parameters)}"
+            raise InputError(f"{at('equation', name)}: '{config.equation.name}' has no such parameter; {hint}")
     return {**equation.parameters, **given}
 
 
@@ -191,7 +217,9 @@ def _faces(config: Config, fields: tuple[str, ...], symbols: Mapping[str, Node])
                 if not isinstance(condition, Dirichlet | Neumann):
                     continue
                 kind = type(condition).__name__.lower()
-                key = f"boundary.{config.grid.axes[axis]}.{('lower', 'upper')[side]}.{kind}"
+                own = config.boundary.fields.get(field, (None,) * ndim)[axis] is not None
+                where = f"boundary.{field}" if own else "boundary"
+                key = f"{where}.{config.grid.axes[axis]}.{('lower', 'upper')[side]}.{kind}"
                 value = condition.value
                 tree = parse(value, Scope(ndim, symbols), key) if isinstance(value, str) else node(value)
                 faces[field, axis, side] = Face(kind, tree)
@@ -212,9 +240,9 @@ def _check_number(tree: Node, key: str, text: str, inside: bool) -> None:
     """Fields and coordinates stand inside a reduction, and reductions do not nest."""
     if isinstance(tree, Reduction):
         if inside:
-            raise InputError(f"{key}: '{text}' nests one reduction in another; take them apart")
+            raise InputError(f"{key}: {shown(text)} nests one reduction in another; take them apart")
         inside = True
     elif isinstance(tree, Field | Coordinate) and not inside:
-        raise InputError(f"{key}: '{text}' is not one number; put it inside integral(), mean(), min() or max()")
+        raise InputError(f"{key}: {shown(text)} is not one number; put it inside integral(), mean(), min() or max()")
     for child in children(tree):
         _check_number(child, key, text, inside)

@@ -62,15 +62,16 @@ class Discretization:
                     result[operand] = widths, corners
         return result
 
-    def radius(self, trees: Iterable[Node]) -> tuple[int, ...]:
-        """Cells per axis by which a block must be surrounded to evaluate the trees in it, nested derivatives added."""
+    def radius(self, trees: Iterable[Node], coordinates: bool = False) -> tuple[int, ...]:
+        """Cells per axis by which a block must be surrounded to evaluate the trees in it, nested derivatives added; those
+        of ``coordinates`` alone, which need no cells but places beyond them, only where asked for."""
         ndim = len(self.spacing)
 
         @cache
         def depth(tree: Node) -> tuple[int, ...]:
             below = [depth(child) for child in children(tree)]
             deepest = tuple(max((b[axis] for b in below), default=0) for axis in range(ndim))
-            if isinstance(tree, Derivative | DivGrad) and varies(tree):
+            if isinstance(tree, Derivative | DivGrad) and (coordinates or varies(tree)):
                 return tuple(d + max(r) for d, r in zip(deepest, self.reach(tree), strict=True))
             return deepest
 

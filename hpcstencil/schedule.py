@@ -65,7 +65,10 @@ class Schedule:
         """First time after ``time`` at which output is due by time, or the end."""
         if self.output_time is None:
             return self.end
-        due = (math.floor(time / self.output_time + ROUND) + 1) * self.output_time
+        number = math.floor(time / self.output_time + ROUND) + 1
+        if number * self.output_time <= time:  # the quotient of large numbers may be rounded down
+            number += 1
+        due = number * self.output_time
         return due if due < self.end - ROUND * self.output_time else self.end
 
     def output_step(self, number: int) -> int:
@@ -100,11 +103,18 @@ class Schedule:
         counts = [n for n in (self.output_steps, self.diagnostic_steps, self.checkpoint_steps) if n is not None]
         waits = [n - clock.step % n for n in counts]
         if self.fixed_dt is not None and self.output_time is not None:
-            number = math.floor((clock.step + 0.5) * self.fixed_dt / self.output_time) - 1
-            while self.output_step(number) <= clock.step:
-                number += 1
-            waits.append(self.output_step(number) - clock.step)
+            waits.append(self._steps_to_output(clock.step))
         return min(waits, default=None)
+
+    def _steps_to_output(self, step: int) -> int:
+        """With a fixed step: steps until the next output by time."""
+        assert self.output_time is not None and self.fixed_dt is not None
+        if self.output_time <= self.fixed_dt:
+            return 1
+        number = math.floor((step + 0.5) * self.fixed_dt / self.output_time) - 1
+        while self.output_step(number) <= step:
+            number += 1
+        return self.output_step(number) - step
 
     def leap(self, clock: Clock, dt: float, most: int) -> Leap:
         """The next equal steps: up to the next event, at most ``most``; ``dt`` is the step to take (not the fixed one:

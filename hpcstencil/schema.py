@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcstencil.errors import InputError
-from hpcstencil.toml_text import dotted, dump_value
+from hpcstencil.toml_text import dump_key, dump_value
 
 REQUIRED: Any = object()
-LONGEST_SHOWN = 80
+LONGEST_SHOWN = 80  # characters of a value or a path in a sentence
+LONGEST_PART = 40  # characters of one name of a key
+LONGEST_LIST = 200  # characters of a list of names
+LONGEST_COMPARED = 100  # characters of a name that is compared with others: comparing costs their product
 
 
 class Unfit(Exception):
@@ -52,14 +55,28 @@ def shown(value: Any) -> str:
     return text if len(text) <= LONGEST_SHOWN else text[: LONGEST_SHOWN - 3] + "..."
 
 
+def at(*names: str) -> str:
+    """A dotted key for a sentence: quoted where it must be, long names shortened."""
+    parts = map(dump_key, names)
+    return ".".join(part if len(part) <= LONGEST_PART else part[: LONGEST_PART - 3] + "..." for part in parts)
+
+
 def listing(items: Iterable[object], last: str = "and") -> str:
-    """'a, b and c'."""
-    words = [str(item) for item in items]
+    """'a, b and c'; of a long list the first ones."""
+    words, length = [str(item) for item in items], 0
+    for i, word in enumerate(words):
+        length += len(word) + 2
+        if i and length > LONGEST_LIST:
+            words[i:] = [f"{len(words) - i} more"]
+            last = "and"
+            break
     return f"{', '.join(words[:-1])} {last} {words[-1]}" if len(words) > 1 else "".join(words)
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
     """The candidate most like ``name``, or None where nothing is like it."""
+    if len(name) > LONGEST_COMPARED:
+        return None
     spelled = {candidate.lower(): candidate for candidate in candidates}
     found = difflib.get_close_matches(name.lower(), list(spelled), n=1, cutoff=0.6)
     return spelled[found[0]] if found else None
@@ -227,11 +244,11 @@ def read(name: str, raw: Mapping[str, Any], keys: Mapping[str, Key]) -> dict[str
     values = {}
     for key, spec in keys.items():
         if key in raw:
-            values[key] = take(dotted((name, key)), spec, raw[key])
+            values[key] = take(at(name, key), spec, raw[key])
         elif spec.default is REQUIRED:
             near = nearest(key, [given for given in raw if given not in keys])
             advice = f"is {shown(near)} meant for it?" if near else f"write for example {spec.example}"
-            raise InputError(f"{dotted((name, key))}: expected {spec.kind.words}, but the key is missing; {advice}")
+            raise InputError(f"{at(name, key)}: expected {spec.kind.words}, but the key is missing; {advice}")
         else:
             values[key] = spec.default
     return values

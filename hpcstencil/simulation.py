@@ -114,13 +114,14 @@ def simulate(
         dtype=dtype,
     )
     rounds = plan.every * plan.stages or 1
+    places = problem.discretization.radius([*problem.trees.values(), *problem.reduced()], coordinates=True)
     machine = Machine(
         topology=topology,
         grid=config.grid,
         devices=Devices(topology, tuple(devices)),
         communicator=None if communicator.mpi is None else communicator.mpi.Clone(),
         radius=plan.radius,
-        margin=tuple((rounds + 2) * r + 1 for r in plan.radius),
+        margin=tuple((rounds + 1) * r + p + 1 for r, p in zip(plan.radius, places, strict=True)),
         halo_wraps=rounds == 1,
     )
     needs = problem.needs()

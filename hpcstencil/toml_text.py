@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import pathlib
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +17,11 @@ EXCLUSIVE = (
     ("output", ("every", "every_steps")),
     ("checkpoint", ("every_steps", "every_minutes")),
 )
+LONGEST = 2**20  # bytes of an input file
+DEEPEST = 16  # tables and lists in one another
+LONGEST_KEY = 1000  # characters of the key of a --set
+# tomllib takes time with the square of a dotted key's parts.
+LONG_KEY = re.compile(r"""(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){100}""")
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
@@ -25,17 +31,60 @@ Path = tuple[str, ...]
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 
+def read_file(path: pathlib.Path) -> dict[str, Any]:
+    """The tables of the input file at ``path``; raises InputError where there is none that may be one."""
+    name = str(path) if str(path).isprintable() else repr(str(path))
+    return parse(_text(path, name), name)
+
+
+def _text(path: pathlib.Path, name: str) -> str:
+    """The text of an input file; raises InputError where there is none that may be one."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(LONGEST + 1)  # not more: it may be a device without end
+        if len(content) > LONGEST:
+            raise InputError(f"{name}: expected an input file of at most 1 MiB, but it is longer; check the path")
+        return content.decode("utf-8-sig")  # some editors begin a file with a byte order mark
+    except FileNotFoundError:
+        raise InputError(f"{name}: expected an input file, but there is none; check the path") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{name}: expected an input file, but it is not UTF-8 text; check path and encoding") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{name}: expected a readable input file, but got: {reason}; check the path") from None
+
+
 def parse(text: str, origin: str) -> dict[str, Any]:
     """The tables of TOML ``text``; ``origin`` (a file's name) opens the sentence of an InputError."""
+    if LONG_KEY.search(text):
+        raise InputError(f"{origin}: expected keys of a few names, but got one of 100 or more; check its dots")
     try:
-        return tomllib.loads(text)
+        tables = tomllib.loads(text)
     except ValueError as error:  # TOMLDecodeError, or an integer of more digits than Python converts
         match = re.search(r"at line (\d+)", str(error))
-        line = text.splitlines()[int(match[1]) - 1].strip() if match else ""
-        where = f", in the line {line[:80]!r}" if line else ""
-        raise InputError(f"{origin}: expected TOML, but got a syntax error: {_lower(str(error))}{where}") from error
+        line = text.split("\n")[int(match[1]) - 1].strip() if match else ""
+        where = f", in the line {_cut(repr(line), 80)}" if line else ""
+        what = _cut(_lower(str(error)), 160)
+        raise InputError(f"{origin}: expected TOML, but got a syntax error: {what}{where}; correct it") from error
     except RecursionError as error:
-        raise InputError(f"{origin}: expected TOML, but got brackets nested too deeply to read") from error
+        raise InputError(f"{origin}: expected TOML, but got brackets nested too deeply to read; nest fewer") from error
+    _refuse_deep(tables, origin)
+    return tables
+
+
+def _refuse_deep(value: Any, origin: str) -> None:
+    """Raise InputError for tables and lists nested deeper than any input needs and than functions here may recurse."""
+    level, depth = [value], 0
+    while level:
+        if depth > DEEPEST:
+            raise InputError(f"{origin}: expected tables and lists at most {DEEPEST} deep, but got more; nest fewer")
+        depth += 1
+        inner = [v.values() if isinstance(v, Mapping) else v for v in level if isinstance(v, Mapping | list | tuple)]
+        level = [entry for entries in inner for entry in entries]
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[: longest - 3] + "..."
 
 
 def _lower(sentence: str) -> str:
@@ -47,15 +96,20 @@ def _lower(sentence: str) -> str:
 
 def parse_override(text: str) -> tuple[Path, Any]:
     """The key (as a path of names) and the value of one ``--set KEY=VALUE``; a value that is not TOML is a string."""
+    given = _cut(repr(text), 80)
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise InputError(f"--set: expected UTF-8 text, but got {text!r}; check the terminal's encoding") from None
-    for sign in re.finditer("=", text):
+        raise InputError(f"--set: expected UTF-8 text, but got {given}; check the terminal's encoding") from None
+    for sign in re.finditer("=", text[:LONGEST_KEY]):
         path = _key_path(text[: sign.start()])
         if path:
-            return path, _override_value(text[sign.end() :].strip())
-    raise InputError(f"--set: expected KEY=VALUE with a dotted key, but got {text!r}; write for example time.end=2.0")
+            value = _override_value(text[sign.end() :].strip())
+            _refuse_deep([*path, value], f"--set {given}")
+            if len(path) >= DEEPEST:
+                raise InputError(f"--set: expected a key of a few names, but got {len(path)} of them; check its dots")
+            return path, value
+    raise InputError(f"--set: expected KEY=VALUE with a dotted key, but got {given}; write for example time.end=2.0")
 
 
 def _key_path(text: str) -> Path | None:
@@ -72,6 +126,8 @@ def _key_path(text: str) -> Path | None:
 
 
 def _override_value(text: str) -> Any:
+    if LONG_KEY.search(text):
+        return text
     try:
         table = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):
@@ -91,9 +147,10 @@ def override(raw: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]
         for depth, name in enumerate(path[:-1]):
             node = node.setdefault(name, {})
             if not isinstance(node, dict):
+                key = _cut(dotted(path[: depth + 1]), 80)
                 raise InputError(
-                    f"--set {text}: expected {dotted(path[: depth + 1])} to be a table, but the input has "
-                    f"{dump_value(node)}; set {dotted(path[: depth + 1])} as a whole"
+                    f"--set {_cut(repr(text)[1:-1], 80)}: expected {key} to be a table, but the input has "
+                    f"{_cut(dump_value(node), 80)}; set {key} as a whole"
                 )
         for displaced in alternatives(path):
             node.pop(displaced[-1], None)
@@ -142,7 +199,13 @@ def dotted(path: Sequence[str]) -> str:
 
 
 def _string(text: str) -> str:
-    return '"' + "".join(ESCAPES.get(c, f"\\u{ord(c):04x}" if c < " " or c == "\x7f" else c) for c in text) + '"'
+    """The text in quotes on one line; what a terminal would not show (line separators, marks of direction) is escaped."""
+    return '"' + "".join(c if c.isprintable() and c not in '"\\' else _escaped(c) for c in text) + '"'
+
+
+def _escaped(character: str) -> str:
+    number = ord(character)
+    return ESCAPES.get(character) or (f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}")
 
 
 def dump_value(value: Any) -> str:

@@ -26,10 +26,10 @@ def factorizations(number: int, axes: int) -> Iterator[tuple[int, ...]]:
     if axes == 1:
         yield (number,)
         return
-    for first in range(1, number + 1):
-        if number % first == 0:
-            for rest in factorizations(number // first, axes - 1):
-                yield first, *rest
+    small = [n for n in range(1, math.isqrt(max(number, 0)) + 1) if number % n == 0]
+    for first in [*small, *(number // n for n in reversed(small) if n * n != number)]:
+        for rest in factorizations(number // first, axes - 1):
+            yield first, *rest
 
 
 def halo_surface(shape: Sequence[int], parts: Sequence[int], periodic: Sequence[bool]) -> int:

@@ -75,3 +75,16 @@ def test_the_length_of_a_call_changes_nothing(dt, output_time, diagnostic_steps,
         rest = trace(schedule, dt, most, clock)
         assert rest[0] == whole[0][clock.step :]
         assert rest[1] == [o for o in whole[1] if o[0] >= clock.step]
+
+
+def test_outputs_closer_than_steps_are_found_at_once():
+    """Each step is an output then; counting the outputs in between would not come to an end."""
+    schedule = Schedule(end=1.0, fixed_dt=0.1, output_time=1e-300)
+    assert [schedule.steps_to_event(Clock(step=n)) for n in range(3)] == [1, 1, 1]
+    assert all(schedule.is_output(Clock(step=n)) for n in range(11))
+
+
+def test_the_next_output_is_later_whatever_the_rounding():
+    schedule = Schedule(end=1e9, fixed_dt=None, output_time=0.1)
+    for number in range(10**8, 10**8 + 2000):
+        assert schedule.next_output_time(number * 0.1) > number * 0.1

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from hpcstencil.errors import InputError
 from hpcstencil.parallel import OneProcess, environment_rank, environment_size
 
 
@@ -25,6 +26,9 @@ def check(input_file: Path, overrides: tuple[str, ...], processes: int | None, d
     from hpcstencil.cli.prepare import planned, problem_of, wanted_devices
     from hpcstencil.report import report
 
+    for option, count in (("--processes", processes), ("--devices", devices)):
+        if count is not None and not 1 <= count < 2**31:
+            raise InputError(f"{option}: expected a number from 1 to 2**31 - 1, but got {count}; correct it")
     config, problem = problem_of(input_file, overrides, OneProcess())
     given = config.decomposition.processes
     default = math.prod(given) if isinstance(given, tuple) and environment_size() == 1 else environment_size()

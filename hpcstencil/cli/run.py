@@ -48,8 +48,10 @@ def run(
     with processes() as communicator:
         config, problem = problem_of(input_file, overrides, communicator)
 
+        from hpcstencil.config import refuse_own_input
         from hpcstencil.continuation import Options
 
+        refuse_own_input(config, input_file, output or config.output.path, "--output")
         options = Options((output or config.output.path).absolute(), overwrite, resume, restart, quiet, overrides)
         execute(communicator, config, problem, options, devices)
 
