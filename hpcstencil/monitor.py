@@ -23,6 +23,7 @@ import glob
 import json
 import os
 import resource
+import select
 import selectors
 import signal
 import socket
@@ -37,6 +38,8 @@ PATIENCE = 20.0  # seconds of silence after which a rank counts as lost
 STALLED = 300.0  # seconds without a step after which the run's stacks are shown; nothing is ended then
 ANSWER = 2.0  # seconds given to the others to send their stacks
 MERCY = 3.0  # seconds a rank has to end itself before it is killed
+LAUNCHER_MERCY = 10.0  # seconds a launcher has to leave after its ranks
+LAUNCHERS = ("mpirun", "mpiexec", "orterun", "orted", "prterun", "prted")  # Open MPI's
 FRAMES = 8  # of a stack in the report
 
 
@@ -114,6 +117,7 @@ class Monitor:
         self.progress = self.ticked = time.monotonic()
         self.warned = STALLED
         self.done = False
+        self.launcher = launcher_of(parent)
 
     # ---- the loop ----------------------------------------------------------------------------------------------------
 
@@ -211,7 +215,19 @@ class Monitor:
         if os.getppid() == self.parent:
             with contextlib.suppress(OSError):
                 os.kill(self.parent, signal.SIGKILL)
+        self.end_launcher()
         self.done = True
+
+    def end_launcher(self) -> None:
+        """End the launcher's daemon of this host where it does not leave after its ranks.
+
+        Open MPI's waits for word from a host that is cut off until TCP gives up, a quarter of an hour. It is killed, since a
+        second request to terminate makes some versions crash with a page of addresses.
+        """
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # which a launcher may wait for
+        if self.launcher is not None and not select.select([self.launcher], [], [], LAUNCHER_MERCY)[0]:
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(self.launcher, signal.SIGKILL)
 
     # ---- a monitor's side of the connection to the centre --------------------------------------------------------------
 
@@ -288,6 +304,8 @@ class Monitor:
 
     def look_around(self, now: float) -> None:
         for peer in list(self.peers.values()):
+            if self.done:  # one of a host's ranks was reported lost; the others would be next
+                return
             if peer.line is not None and not peer.gone:
                 peer.line.send(pulse=1)
                 if now - peer.line.heard > PATIENCE:
@@ -362,6 +380,21 @@ def is_stopped(process: int) -> bool:
             return file.read().rpartition(")")[2].split()[0] in "Tt"
     except OSError:
         return False
+
+
+def launcher_of(process: int) -> int | None:
+    """A handle on the parent of a process, where that is the daemon of a launcher and this is the host's first rank."""
+    if os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK") != "0":
+        return None
+    with contextlib.suppress(OSError):
+        with open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as file:
+            parent = int(file.read().rpartition(")")[2].split()[1])
+        handle = os.pidfd_open(parent)
+        with open(f"/proc/{parent}/comm", encoding="ascii", errors="replace") as file:
+            if file.read().strip() in LAUNCHERS:
+                return handle
+        os.close(handle)
+    return None
 
 
 def own_addresses() -> list[str]:
