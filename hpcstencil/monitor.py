@@ -308,7 +308,7 @@ class Monitor:
                 return
             if peer.line is not None and not peer.gone:
                 peer.line.send(pulse=1)
-                if now - peer.line.heard > PATIENCE:
+                if not self.done and now - peer.line.heard > PATIENCE:
                     self.lost(peer, f"has not been heard from for {PATIENCE:.0f} s")
             if not self.done and not peer.gone and peer.stopped is not None and now - peer.stopped > PATIENCE:
                 self.lost(peer, f"has been stopped for {PATIENCE:.0f} s")

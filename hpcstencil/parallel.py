@@ -179,6 +179,13 @@ def connect() -> Communicator:
     expected = environment_size()
     if expected == 1:
         return OneProcess()
+    # An MPI library that finds no process manager beside srun ends the process in its own words, before we can speak.
+    if "SLURM_STEP_NUM_TASKS" in os.environ and not any(name.startswith(("PMI", "OMPI_COMM")) for name in os.environ):
+        raise EnvironmentProblem(
+            f"the launcher started {expected} processes, but gave them no way to find each other: each would write the "
+            f"same file; start them with 'srun --mpi=pmix' ('srun --mpi=list' says whether this Slurm has it), or with "
+            f"the mpirun of the MPI library that mpi4py was built with"
+        )
     try:
         from mpi4py import MPI
     except ImportError as error:

@@ -1,0 +1,56 @@
+"""Runs that do not end in one go: walltime, requeue, scancel. Each ends as if nothing had happened.
+
+However fast the machine, the first job must not finish: its input asks for an end that is far away. Once it has been
+stopped, the input asks for an end a little after the last checkpoint, which a run that goes on is allowed to.
+"""
+
+import pytest
+
+pytestmark = pytest.mark.slurm
+
+
+def test_scancel_leaves_a_sound_checkpoint(cluster, submission):
+    job = submission.begin(cluster, "jobs/cpu_nodes.sbatch")
+    cluster.run("scancel", job)
+    assert cluster.wait(job, 60)["JobState"] == "CANCELLED"
+    newest = submission.shorten()
+    assert f"stopped by SIGTERM at step {newest}" in submission.log()
+    submission.here("info", f"run.checkpoint.{newest:012d}.h5")
+    submission.here("info", "run.h5")
+    submission.here("run", "input.toml", "--resume", "--quiet")
+    submission.assert_same_as_uninterrupted()
+
+
+def test_a_requeued_job_goes_on_from_its_checkpoint(cluster, submission):
+    job = submission.begin(cluster, "jobs/cpu_nodes.sbatch")
+    with cluster.no_new_jobs():
+        cluster.run("scontrol", "requeue", job)
+        cluster.until(lambda: cluster.job(job)["JobState"] == "PENDING", 60, "the job back in the queue")
+        newest = submission.shorten()
+    told = cluster.wait(job, 90)
+    assert (told["JobState"], told["Restarts"]) == ("COMPLETED", "1"), submission.log()
+    assert submission.checkpoints()[0] >= newest, "the second course went on from the first one's checkpoint"
+    assert f"stopped by SIGTERM at step {newest}" in submission.log() and "T_eff" in submission.log(), "one log of both"
+    submission.assert_same_as_uninterrupted()
+
+
+def test_a_chain_of_jobs_finishes_a_run_longer_than_the_time_limit(cluster, submission, other_submission):
+    # Slurm looks at time limits every 30 s, so a warning 10 s before a limit of one minute comes after 20 to 50 s.
+    # Beside the chain goes a job that nobody warns: the run asks Slurm for its limit and stops before it.
+    unwarned = other_submission.begin(cluster, "--time=1", "jobs/cpu_nodes.sbatch")
+    job = submission.begin(cluster, "--time=1", "--signal=USR1@10", "--nodes=2", "jobs/restart_chain.sbatch")
+    with cluster.no_new_jobs():
+        assert cluster.wait(job, 120)["ExitCode"] == "75:0", submission.log()
+        newest = submission.shorten()
+        assert f"stopped by SIGUSR1 at step {newest}" in submission.log()
+        following = cluster.queue().split()[-1]
+        assert int(following) > int(job)
+    assert cluster.wait(following, 90)["ExitCode"] == "0:0", submission.log()
+    assert "job 2 of at most 100" in submission.log()
+    submission.assert_same_as_uninterrupted()
+
+    told = cluster.wait(unwarned, 60)
+    assert (told["JobState"], told["ExitCode"]) == ("FAILED", "75:0"), other_submission.log()
+    assert f"stopped by the walltime at step {other_submission.shorten()}" in other_submission.log()
+    other_submission.here("run", "input.toml", "--resume", "--quiet")
+    other_submission.assert_same_as_uninterrupted()

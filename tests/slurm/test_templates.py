@@ -1,0 +1,26 @@
+"""Every template of jobs/ as it stands, submitted and finished; array.sbatch has a file of its own."""
+
+import pytest
+from submission import ROOT
+
+TEMPLATES = {  # what a cluster without GPUs, on a machine of few cores, must say beside the template's own lines
+    "one_node_gpus": ["--gres=none"],
+    "several_nodes": ["--gres=none", "--ntasks-per-node=2"],
+    "cpu_nodes": [],
+    "restart_chain": [],
+}
+
+
+@pytest.mark.slurm
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_template_runs_as_it_stands(cluster, submission, template):
+    script = f"jobs/{template}.sbatch"
+    job = cluster.submit(*TEMPLATES[template], script, "input.toml", folder=submission.folder)
+    told = cluster.wait(job, 90)
+    assert (told["JobState"], told["ExitCode"]) == ("COMPLETED", "0:0"), submission.log()
+    assert submission.log().count("T_eff") == 1, submission.log()
+    submission.assert_same_as_uninterrupted()
+
+
+def test_every_template_is_tested():
+    assert {path.stem for path in (ROOT / "jobs").glob("*.sbatch")} == {*TEMPLATES, "array"}
