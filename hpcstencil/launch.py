@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from hpcstencil.errors import EnvironmentProblem, InputError
-from hpcstencil.parallel import local_place
+from hpcstencil.parallel import host, local_place
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 HOST_DEVICES = "--xla_force_host_platform_device_count"
@@ -93,7 +93,13 @@ def start_jax(count: int) -> tuple[object, ...]:
     import jax
 
     jax.config.update("jax_enable_x64", True)
-    devices = tuple(jax.local_devices())
+    try:
+        devices = tuple(jax.local_devices())
+    except RuntimeError as error:
+        raise EnvironmentProblem(
+            f"jax cannot start its devices on {host()} ({' '.join(str(error).split())[:200]}): check JAX_PLATFORMS and the "
+            "driver; hpcstencil doctor says more"
+        ) from error
     if len(devices) < count:
         raise EnvironmentProblem(
             f"{count} devices were asked for, but jax sees {len(devices)} ({devices[0].platform}); check XLA_FLAGS, "

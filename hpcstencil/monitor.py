@@ -35,7 +35,8 @@ from typing import Any
 
 PULSE = 1.0  # seconds between pulses
 PATIENCE = 20.0  # seconds of silence after which a rank counts as lost
-STALLED = 300.0  # seconds without a step after which the run's stacks are shown; nothing is ended then
+STALLED = 300.0  # seconds without a step after which the ranks' stacks are shown, and again after twice as long
+GIVE_UP = 3600.0  # seconds without a step after which the run is ended: it waits for itself
 ANSWER = 2.0  # seconds given to the others to send their stacks
 MERCY = 3.0  # seconds a rank has to end itself before it is killed
 LAUNCHER_MERCY = 10.0  # seconds a launcher has to leave after its ranks
@@ -313,9 +314,13 @@ class Monitor:
             if not self.done and not peer.gone and peer.stopped is not None and now - peer.stopped > PATIENCE:
                 self.lost(peer, f"has been stopped for {PATIENCE:.0f} s")
         if not self.done and now - self.progress > self.warned:
-            self.warned *= 2
+            self.warned = min(2 * self.warned, GIVE_UP)
             self.collect_stacks(None)
-            tell(f"hpcstencil: no step for {now - self.progress:.0f} s; the run goes on waiting", self.peers.values())
+            last = now - self.progress > GIVE_UP
+            outcome = "the run is ended" if last else f"after {GIVE_UP:.0f} s the run will be ended"
+            tell(f"hpcstencil: no step for {now - self.progress:.0f} s; {outcome}", self.peers.values())
+            if last:
+                self.end_all("end")
 
     def progressed(self) -> None:
         self.progress, self.warned = time.monotonic(), STALLED

@@ -44,8 +44,9 @@ def bench(input_file: Path | None, overrides: tuple[str, ...], devices: int | No
         plan = planned(problem, communicator.size, count)
 
         from hpcstencil.launch import start_jax
+        from hpcstencil.parallel import agree
 
-        local = start_jax(count)
+        local = agree(communicator, lambda: start_jax(count))
         from hpcstencil import benchmark
         from hpcstencil.calibration import kernel_for
         from hpcstencil.simulation import simulate

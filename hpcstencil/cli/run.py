@@ -62,12 +62,13 @@ def execute(
     """Run a checked problem on the processes that are there, and print the summary. Before it jax is not imported."""
     from hpcstencil.cli.prepare import devices_of, planned, same_everywhere, warn_of_shared_gpus
     from hpcstencil.launch import start_jax
+    from hpcstencil.parallel import agree
 
     count, ids = devices_of(config, devices)
     same_everywhere(communicator, count, config)
     plan = planned(problem, communicator.size, count)
     warn_of_shared_gpus(communicator, ids)
-    local = start_jax(count)
+    local = agree(communicator, lambda: start_jax(count))
 
     from hpcstencil.run import run as run_problem
     from hpcstencil.summary import tell

@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -61,15 +62,41 @@ def limit(run, rank, what, value):
     resource.prlimit(ranks(run)[rank], what, (value, value))
 
 
-def test_a_failure_that_one_rank_alone_knows_of(folder):
-    """Rank 1 cannot open the next checkpoint, while the others are waiting inside the same collective call."""
-    run = computing(3, folder, "--set", "output.method=mpio")
-    limit(run, 1, resource.RLIMIT_NOFILE, 3)
-    status, told = ended(run, folder, within=60)
-    assert status == 4, told
-    assert told.count("hpcstencil: ") == 1 and "hpcstencil: rank 1 of 3 on" in told and "at step" in told
-    assert "Too many open files" in told and "Traceback" not in told
+RAISING = """
+import ctypes, os, threading, time
+from pathlib import Path
+
+def later(main):
+    while not list(Path().glob("run.checkpoint.*.h5")):
+        time.sleep(0.01)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(main), ctypes.py_object({exception}))
+
+if os.environ.get("OMPI_COMM_WORLD_RANK") == "1":
+    threading.Thread(target=later, args=[threading.get_ident()], daemon=True).start()
+"""
+
+
+@pytest.mark.parametrize(
+    "exception, expected, words", [("ZeroDivisionError", 1, "please report this"), ("MemoryError", 4, "out of memory")]
+)
+def test_an_exception_that_one_rank_alone_raises(folder, exception, expected, words):
+    """It comes from outside, at whatever line the main thread of rank 1 is."""
+    (folder / "sitecustomize.py").write_text(RAISING.format(exception=exception))
+    path = os.pathsep.join([str(folder), *filter(None, sys.path)])
+    run = started(3, "run", "input.toml", *LONG, folder=folder, PYTHONPATH=path)
+    status, told = ended(run, folder, within=120)
+    assert status == expected, told
+    assert told.count("hpcstencil: ") == 1 and "hpcstencil: rank 1 of 3 on" in told and words in told
+    assert "at step" in told or "before the first step" in told
     resumes(folder)
+
+
+def test_devices_that_fail_on_one_rank(folder):
+    broken = 'if [[ $OMPI_COMM_WORLD_RANK == 1 ]]; then export JAX_PLATFORMS=cpu,nonsense; fi; exec "$@"'
+    command = [*line(3)[:3], "bash", "-c", broken, "bash", *line(0, "run", "input.toml")]
+    result = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 4 and result.stderr.count("hpcstencil: ") == 1, result.stderr
+    assert "rank 1: jax cannot start its devices" in result.stderr and not (folder / "run.h5").exists()
 
 
 @pytest.mark.parametrize("processes", [0, 2])

@@ -1,0 +1,44 @@
+"""The monitor beside a rank, with less patience than in earnest."""
+
+import signal
+import subprocess
+import sys
+
+# A rank that is stuck: it tells its monitor one step, and no more.
+STUCK = """
+import json, os, subprocess, sys, time
+reading, writing = os.pipe()
+code = "from hpcstencil import monitor; monitor.STALLED, monitor.GIVE_UP, monitor.MERCY = 1, 3, 1; monitor.main()"
+numbers = ("0", "1", str(os.getpid()), str(reading), "62")
+child = subprocess.Popen([sys.executable, "-c", code, *numbers], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                         pass_fds=(reading,), start_new_session=True)
+import faulthandler
+faulthandler.register(62, file=writing, all_threads=False)
+for message in ({"token": "t"}, {"output": "/nowhere/run.h5"}, {"step": 7}, *json.loads(sys.argv[1])):
+    child.stdin.write(json.dumps(message).encode() + b"\\n")
+    child.stdin.flush()
+
+def stuck_here():
+    time.sleep(30)
+
+stuck_here()
+"""
+
+
+def run(messages):
+    return subprocess.run([sys.executable, "-c", STUCK, messages], capture_output=True, text=True, timeout=60)
+
+
+def test_a_run_that_waits_for_itself_is_shown_and_ended():
+    result = run("[]")
+    assert result.returncode == -signal.SIGKILL
+    assert result.stderr.count("hpcstencil: no step for") >= 2 and "the run is ended" in result.stderr
+    assert "in stuck_here" in result.stderr and "rank 0, newest call first" in result.stderr
+
+
+def test_a_rank_that_has_said_goodbye_is_left_alone():
+    result = subprocess.run(
+        [sys.executable, "-c", STUCK.replace("sleep(30)", "sleep(6)"), '[{"bye": 1}]'],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert result.returncode == 0 and result.stderr == ""
