@@ -52,10 +52,11 @@ def sha256(config: Config) -> str:
     return hashlib.sha256(to_toml(config).encode()).hexdigest()
 
 
-def differences(old: Config, new: Config) -> list[str]:
-    """Dotted keys whose values differ between two inputs."""
+def differences(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
+    """(old, new) value of every dotted key that differs between two inputs; None where a key is absent."""
     before, after = dict(flatten(to_tables(old))), dict(flatten(to_tables(new)))
-    return [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    return {key: (before.get(key), after.get(key)) for key in keys}
 
 
 def allowed(key: str) -> bool:

@@ -118,6 +118,8 @@ def test_other_physics_are_not_resumed(folder):
     hpcstencil(0, "run", "input.toml", "--resume", "--set", "equation.D_u=0.03", folder=folder)
     with h5py.File(folder / "run.h5") as file:
         assert "D_u = 0.03" in file.attrs["input"]
+        (entry,) = json.loads(file.attrs["history"])
+    assert entry["step"] == 40 and entry["changed"] == {"equation.D_u": [0.02, 0.03], "time.end": [5.0, 12.0]}
 
 
 def test_overwriting_forgets_the_old_checkpoints(folder):
