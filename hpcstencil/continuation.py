@@ -76,6 +76,11 @@ def _resumed(config: Config, options: Options, communicator: Communicator) -> So
             f"{output}: the run is complete and left no checkpoint to go on from (set checkpoint.every_steps or "
             f"every_minutes beforehand); use --overwrite to run it again"
         )
+    if newest is None and from_rank_0(communicator, lambda: bool(list_checkpoints(output))):
+        raise InputError(
+            f"{output}: the run is not complete and none of its checkpoints is sound; keep what it holds and choose another "
+            "--output, or use --overwrite to run it again"
+        )
     if newest is None:
         return Source()
     return Source(newest, append=True, history=_continued(config, newest, options.overrides, communicator))
@@ -107,6 +112,11 @@ def _continued(
     def compared() -> tuple[dict[str, Any], ...]:
         contents = inspect(path)
         origin = from_mapping(tomllib.loads(contents.input), path.parent)
+        if contents.kind == "checkpoint" and contents.time is not None and contents.time > config.time.end:
+            raise InputError(
+                f"time.end: expected a time after that of {path.name}, t = {contents.time:g}, but got {config.time.end:g}; "
+                "set a later end"
+            )
         changed = differences(origin, config)
         for key in changed:
             given = is_set(key, overrides)

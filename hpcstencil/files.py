@@ -40,7 +40,19 @@ def file_errors(path: Path, doing: str, problem: type[EnvironmentProblem] = Envi
             if doing == "read"
             else ("the folder must be writable, have free space and be the same on all hosts")
         )
-        raise problem(f"cannot {doing} {path}: {reason(error)}; {remedy}") from error
+        said = reason(error)
+        if doing != "read" and os.strerror(errno.ENOSPC) not in said and _full(path):
+            said = f"{os.strerror(errno.ENOSPC)} ({said})"  # MPI-IO does not tell why a write failed
+        raise problem(f"cannot {doing} {path}: {said}; {remedy}") from error
+
+
+def _full(path: Path) -> bool:
+    """Whether the file system that ``path`` is to be on says that it has no space left."""
+    try:
+        system = os.statvfs(path.parent)
+    except OSError:
+        return False
+    return system.f_blocks > 0 and system.f_bavail * system.f_frsize < 2**16
 
 
 def prepare_folder(path: Path, communicator: Communicator) -> None:

@@ -175,6 +175,10 @@ class OutputFile:
         yield
         self.shared.apply(lambda file: file.flush())
         self._end()
+        # Only now: what fails here leaves no unfinished change. Rewriting costs more the more snapshots there are: from
+        # 100 on, only with every further hundredth.
+        if len(self.times) - self.described >= max(1, len(self.times) // 100):
+            self._describe()
 
     def _begin(self) -> None:
         def begin() -> None:
@@ -215,10 +219,7 @@ class OutputFile:
             for name in self.fields:
                 self.shared.write(name, start, blocks[name][np.newaxis])
             self._commit({"step": np.array([step], np.int64), "time": np.array([time])}, n)
-        self.times.append(time)
-        # Rewriting costs more the more snapshots there are: from 100 on, only with every further hundredth.
-        if len(self.times) % max(1, len(self.times) // 100) == 0:
-            self._describe()
+            self.times.append(time)
 
     def write_diagnostics(
         self, steps: Sequence[int], times: Sequence[float], values: Mapping[str, Sequence[float]]
@@ -281,6 +282,7 @@ class OutputFile:
                     xdmf.write(self.path, self.grid, self.fields, self.state.itemsize, self.times)
 
         agree(self.communicator, describe)
+        self.described = len(self.times)
 
 
 def _check_same(file: h5py.File, path: Path, grid: Grid, fields: Sequence[str]) -> None:

@@ -16,6 +16,7 @@ import json
 import os
 import socket
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,11 +55,16 @@ def begin(path: Path, untouched: Iterable[Span]) -> None:
     said = {"length": length, "spans": spans, "writer": _myself(), "sha256": hashlib.sha256(data).hexdigest()}
     head = json.dumps(said).encode()
     temporary = journal_path(path).with_suffix(".journal.tmp")
-    with temporary.open("wb") as file:
-        file.write(head + b"\n" + data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, journal_path(path))
+    try:
+        with temporary.open("wb") as file:
+            file.write(head + b"\n" + data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, journal_path(path))
+    except OSError:
+        with suppress(OSError):  # what is left of it would take space on a disk that has none
+            temporary.unlink()
+        raise
 
 
 def commit(path: Path) -> None:

@@ -31,9 +31,15 @@ from hpcstencil.watchdog import end_at_once
 
 
 def run(
-    config: Config, problem: Problem, plan: Plan, options: Options, communicator: Communicator, devices: Any
+    config: Config,
+    problem: Problem,
+    plan: Plan,
+    options: Options,
+    communicator: Communicator,
+    devices: Any,
+    request: signals.Request,
 ) -> Summary:
-    """Run a checked problem to its end. All processes call it together.
+    """Run a checked problem to its end, or until a signal is noted in ``request``. All processes call it together.
 
     Raises InputError (nothing written), NumericsError, StoppedEarly or EnvironmentProblem, on all processes alike.
     """
@@ -44,19 +50,7 @@ def run(
         communicator.watch.failed()
         end_at_once(communicator, 128 + signal.SIGINT)
 
-    with signals.watched(at_once) as request:
-        return _run(config, problem, plan, options, communicator, devices, request)
-
-
-def _run(
-    config: Config,
-    problem: Problem,
-    plan: Plan,
-    options: Options,
-    communicator: Communicator,
-    devices: Any,
-    request: signals.Request,
-) -> Summary:
+    request.at_once = at_once
     began = time.perf_counter()
     source = source_of(config, options, communicator)
     if source.complete:

@@ -20,15 +20,16 @@ STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 @dataclass
 class Request:
-    """The signal that asked this process to stop; 0 while none has."""
+    """The signal that asked this process to stop; 0 while none has. ``at_once`` is what a second interrupt does."""
 
     number: int = 0
+    at_once: Callable[[], None] = lambda: os._exit(128 + signal.SIGINT)
 
 
 @contextmanager
-def watched(at_once: Callable[[], None]) -> Iterator[Request]:
-    """While entered, stopping signals are noted rather than obeyed; at a second interrupt ``at_once`` is called, from
-    another thread."""
+def watched() -> Iterator[Request]:
+    """While entered, stopping signals are noted rather than obeyed; at a second interrupt the request's ``at_once`` is
+    called, from another thread."""
     request = Request()
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
@@ -37,7 +38,7 @@ def watched(at_once: Callable[[], None]) -> Iterator[Request]:
         while numbers := os.read(reading, 64):
             for number in numbers:
                 if number == signal.SIGINT and request.number == signal.SIGINT:
-                    at_once()
+                    request.at_once()
                 if number in STOPPING:
                     request.number = number
 

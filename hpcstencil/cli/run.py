@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpcstencil import signals
 from hpcstencil.errors import InputError
 from hpcstencil.parallel import environment_rank
 
@@ -45,7 +46,7 @@ def run(
         )
     from hpcstencil.cli.prepare import problem_of, processes
 
-    with processes() as communicator:
+    with signals.watched() as request, processes() as communicator:
         config, problem = problem_of(input_file, overrides, communicator)
 
         from hpcstencil.config import refuse_own_input
@@ -53,11 +54,16 @@ def run(
 
         refuse_own_input(config, input_file, output or config.output.path, "--output")
         options = Options((output or config.output.path).absolute(), overwrite, resume, restart, quiet, overrides)
-        execute(communicator, config, problem, options, devices)
+        execute(communicator, config, problem, options, devices, request)
 
 
 def execute(
-    communicator: Communicator, config: Config, problem: Problem, options: Options, devices: int | None
+    communicator: Communicator,
+    config: Config,
+    problem: Problem,
+    options: Options,
+    devices: int | None,
+    request: signals.Request,
 ) -> None:
     """Run a checked problem on the processes that are there, and print the summary. Before it jax is not imported."""
     from hpcstencil.cli.prepare import devices_of, planned, same_everywhere, warn_of_shared_gpus
@@ -73,6 +79,6 @@ def execute(
     from hpcstencil.run import run as run_problem
     from hpcstencil.summary import tell
 
-    summary = run_problem(config, problem, plan, options, communicator, local)
+    summary = run_problem(config, problem, plan, options, communicator, local, request)
     if environment_rank() == 0 and not options.quiet:
         click.echo(tell(summary))

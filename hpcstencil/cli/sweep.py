@@ -86,12 +86,13 @@ def run_member(
     from hpcstencil.cli.run import execute
     from hpcstencil.continuation import Options
     from hpcstencil.parallel import from_rank_0
+    from hpcstencil.signals import watched
     from hpcstencil.sweep.attempts import kept
     from hpcstencil.sweep.folder import read_plan
     from hpcstencil.sweep.members import described
     from hpcstencil.sweep.state import repaired, start
 
-    with processes() as communicator:
+    with watched() as request, processes() as communicator:
         member = from_rank_0(communicator, lambda: read_plan(folder).member(_index(index)))
         number = member.index
         with _named(number):
@@ -110,7 +111,7 @@ def run_member(
                 options = Options(
                     member.output, overwrite=begin.fresh, resume=not begin.fresh, quiet=quiet, overrides=begin.overrides
                 )
-                execute(communicator, config, problem, options, devices)
+                execute(communicator, config, problem, options, devices, request)
 
 
 @sweep.command()

@@ -48,7 +48,7 @@ def test_a_killed_rank_is_told_and_ends_the_others(folder, victim):
     resumes(folder)
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_a_stopped_rank_ends_the_others(folder, victim):
     run = computing(2, folder)
     os.kill(ranks(run)[victim], signal.SIGSTOP)
