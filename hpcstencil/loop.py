@@ -29,6 +29,7 @@ from hpcstencil.summary import Seconds
 from hpcstencil.walltime import Walltime
 
 SECONDS_PER_CALL = 0.5  # a compiled call is kept about this long, so that signals and progress are served in time
+ROWS_SECONDS = 30.0  # a row of diagnostics is in the file so long after it was taken, at most
 AT_WALLTIME = 1000  # beside the numbers of signals
 STEPS_PER_CALL = 1000  # at most, so that a value that is not finite is found within so many steps
 
@@ -47,6 +48,7 @@ class Run:
     seconds: Seconds = field(default_factory=Seconds)
     steps_per_call: int = 1
     last_checkpoint: float = field(default_factory=time.monotonic)
+    last_rows: float = field(default_factory=time.monotonic)
     output: OutputFile | None = None
 
     def __post_init__(self) -> None:
@@ -143,28 +145,38 @@ class Run:
             self.write_snapshot()
         if self.schedule.is_checkpoint(self.clock) or self.checkpoint_by_minutes():
             self.write_checkpoint()
+        if len(self.diagnostics.steps) > 0 and self.passed(ROWS_SECONDS, self.last_rows):
+            self.write_rows()
+
+    def write_rows(self) -> None:
+        """The rows of diagnostics taken since the last time."""
+        assert self.output is not None
+        self.output.write_diagnostics(*self.diagnostics.drain())
+        self.last_rows = time.monotonic()
 
     def write_snapshot(self) -> None:
         assert self.output is not None
         start = time.perf_counter()
         blocks = self.simulation.get(self.fields, self.output.fields)
         with self.output.change(self.output.snapshot_bytes):
-            self.output.write_diagnostics(*self.diagnostics.drain())
+            self.write_rows()
             self.output.write_snapshot(self.clock.step, self.clock.time, blocks, self.simulation.ranges)
         self.seconds.spent("output", start)
 
     def checkpoint_by_minutes(self) -> bool:
-        """Whether the time between checkpoints has passed, as rank 0's clock says."""
+        """Whether the time between checkpoints has passed."""
         minutes = self.config.checkpoint.every_minutes
-        if minutes is None:
-            return False
-        return self.communicator.broadcast(time.monotonic() - self.last_checkpoint >= 60 * minutes)
+        return minutes is not None and self.passed(60 * minutes, self.last_checkpoint)
+
+    def passed(self, seconds: float, since: float) -> bool:
+        """Whether so much time has passed, as rank 0's clock says: the same answer everywhere."""
+        return self.communicator.broadcast(time.monotonic() - since >= seconds)
 
     def write_checkpoint(self) -> None:
         """Everything needed to go on from here, on any decomposition."""
         assert self.output is not None
         start = time.perf_counter()
-        self.output.write_diagnostics(*self.diagnostics.drain())
+        self.write_rows()
         arrays, scalars = split(State(self.clock, self.fields), self.simulation.block)
         write_checkpoint(
             self.options.output,

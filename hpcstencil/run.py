@@ -77,7 +77,7 @@ def run(
             this.write_snapshot()
         this.loop(progress, request)
     except (InputError, NumericsError, StoppedEarly) as error:
-        this.output.write_diagnostics(*this.diagnostics.drain())
+        this.write_rows()
         this.output.close(complete=False, failure="" if isinstance(error, StoppedEarly) else str(error))
         raise
     finally:
