@@ -9,9 +9,8 @@ leaves all committed snapshots readable.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from hpcstencil import journal, xdmf
 from hpcstencil.errors import InputError
 from hpcstencil.files import file_errors, prepare_folder, reserve
 from hpcstencil.grid import Grid
+from hpcstencil.hdf5_cut import Prepared, cut_back
 from hpcstencil.hdf5_layout import (
     Attributes,
     Compression,
@@ -30,9 +30,9 @@ from hpcstencil.hdf5_layout import (
     lay_out_fields,
     write_attributes,
 )
-from hpcstencil.hdf5_spans import SettledSpans, all_values, remember_unused
+from hpcstencil.hdf5_spans import SettledSpans
 from hpcstencil.hyperslabs import Method, chosen_method, open_alone, open_shared
-from hpcstencil.journal import Span, complement, journal_path, roll_back
+from hpcstencil.journal import journal_path, roll_back
 from hpcstencil.parallel import Communicator, agree, from_rank_0
 from hpcstencil.topology import Range
 
@@ -54,16 +54,6 @@ def refuse_existing(path: Path) -> None:
         )
 
 
-@dataclass(frozen=True)
-class _State:
-    """What a prepared file holds: times of its snapshots, rows of diagnostics, bytes of a field's value."""
-
-    times: tuple[float, ...]
-    rows: int
-    itemsize: int
-    compressed: bool
-
-
 class OutputFile:
     """The open output file; every method is called by all processes together.
 
@@ -71,7 +61,7 @@ class OutputFile:
     """
 
     def __init__(
-        self, path: Path, communicator: Communicator, grid: Grid, fields: Sequence[str], method: Method, state: _State
+        self, path: Path, communicator: Communicator, grid: Grid, fields: Sequence[str], method: Method, state: Prepared
     ) -> None:
         """Open a file that ``create`` or ``append`` has prepared; not for direct use."""
         self.path = path
@@ -130,7 +120,7 @@ class OutputFile:
 
         agree(communicator, lay_out)
         return cls(
-            path, communicator, grid, fields, method, _State((), 0, np.dtype(dtype).itemsize, compression != "none")
+            path, communicator, grid, fields, method, Prepared((), 0, np.dtype(dtype).itemsize, compression != "none")
         )
 
     @classmethod
@@ -152,12 +142,12 @@ class OutputFile:
         """
         chosen_method(method, communicator, path.parent)
 
-        def cut() -> _State:
+        def cut() -> Prepared:
             with file_errors(path, "append to"):
                 roll_back(path)
                 with open_alone(path, "r") as file:
                     _check_same(file, path, grid, fields)
-                return _cut_back(path, fields, step, attributes or {})
+                return cut_back(path, fields, step, attributes or {})
 
         state = from_rank_0(communicator, cut)
         return cls(path, communicator, grid, fields, method, state)
@@ -297,59 +287,3 @@ def _check_same(file: h5py.File, path: Path, grid: Grid, fields: Sequence[str]) 
     for name in fields:
         if file[name].shape[1:] != grid.shape:
             raise InputError(f"{path}: its grid has shape {file[name].shape[1:]}, this run's {grid.shape}")
-
-
-def _cut_back(path: Path, fields: Sequence[str], step: int, attributes: Attributes) -> _State:
-    """Shorten all series of the file to what was taken up to ``step``; rank 0 alone.
-
-    Three changes, each whole or not made: first the short series, by which readers count, then the fields, whose space
-    HDF5 may give back at once, then the note of the space that is left unused.
-    """
-
-    def shorten_series(file: h5py.File) -> None:
-        file.attrs["complete"] = 0
-        file.attrs.pop("failure", None)
-        write_attributes(file, attributes)
-        _cut(file, ["time", "step"], step)
-        _cut(file["diagnostics"], list(file["diagnostics"]), step)
-
-    def shorten_fields(file: h5py.File) -> None:
-        for name in fields:
-            file[name].resize(len(file["time"]), 0)
-
-    names = list(fields)
-    with open_alone(path, "r") as file:
-        before = all_values(file, names)
-    _changed(path, before, shorten_series)
-    _changed(path, before, shorten_fields)
-    with open_alone(path, "r") as file:
-        kept = all_values(file, names)
-    size = path.stat().st_size
-    lost = [span for start, stop in before for span in _within(complement(kept, size), start, stop)]
-    _changed(path, [*kept, *lost], lambda file: remember_unused(file, lost))
-    with open_alone(path, "r") as file:
-        field = file[fields[0]]
-        times = tuple(file["time"][()].tolist())
-        return _State(times, len(file["diagnostics/time"]), field.dtype.itemsize, field.compression is not None)
-
-
-def _changed(path: Path, untouched: list[Span], action: Callable[[h5py.File], None]) -> None:
-    """Change the file by ``action``, wholly or not at all; rank 0 alone."""
-    journal.begin(path, untouched)
-    with open_alone(path, "r+") as file:
-        action(file)
-    journal.commit(path)
-
-
-def _within(spans: list[Span], start: int, stop: int) -> list[Span]:
-    """The parts of the spans that lie in [start, stop)."""
-    parts = [(max(a, start), min(b, stop)) for a, b in spans]
-    return [(a, b) for a, b in parts if a < b]
-
-
-def _cut(group: h5py.Group, names: Sequence[str], step: int) -> None:
-    """Shorten series of ``group`` to the entries taken up to ``step``; also levels what a kill left uneven."""
-    committed = min(group["time"].shape[0], group["step"].shape[0])
-    keep = int(np.searchsorted(group["step"][:committed], step, side="right"))
-    for name in names:
-        group[name].resize(keep, 0)

@@ -14,11 +14,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from hpcstencil import monitor
+import hpcstencil
 from hpcstencil.parallel import Communicator, MpiProcesses
 
 DUMP_SIGNAL = signal.SIGRTMAX - 2  # asks for a stack; not one that users, launchers or libraries send
 ENDED_BY_WATCHDOG = 4
+FOLDER = str(Path(hpcstencil.__file__).parents[1])
+MONITOR = f"import sys; sys.path.insert(0, {FOLDER!r}); from hpcstencil.monitor import main; main()"
 
 
 class Watchdog:
@@ -34,7 +36,7 @@ class Watchdog:
         numbers = (rank, size, os.getpid(), reading, int(DUMP_SIGNAL))
         # In a session of its own, so that it outlives a rank that the launcher kills, for long enough to report.
         self.process = subprocess.Popen(
-            [sys.executable, "-S", monitor.__file__, *map(str, numbers)],
+            [sys.executable, "-S", "-c", MONITOR, *map(str, numbers)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=(reading,), start_new_session=True,
         )  # fmt: skip
         os.close(reading)

@@ -7,8 +7,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent / "hpcstencil"
 LAYERS = [
-    {"errors", "grid", "topology", "stencil", "expressions", "monitor", "journal"},
-    {"parallel", "toml_text", "derivatives", "boundary", "noise", "pointwise", "integrators", "schedule", "signals"},
+    {"errors", "grid", "topology", "stencil", "expressions", "monitor_parts", "journal"},
+    {"parallel", "toml_text", "derivatives", "boundary", "noise", "pointwise", "integrators", "schedule", "signals",
+     "monitor"},
     {"progress", "state", "seal"},
     {"schema"},
     {"parser", "radius", "files", "kernels", "halo", "host", "watchdog"},
@@ -16,6 +17,7 @@ LAYERS = [
     {"conditions", "equations", "frame", "hyperslabs", "launch", "publish"},
     {"keys"},
     {"config", "stability", "xdmf", "hdf5_layout", "hdf5_read", "hdf5_spans", "evaluate", "blocks"},
+    {"hdf5_cut"},
     {"hdf5", "checkpoint", "problem", "advance", "provenance"},
     {"decomposition", "calibration", "reductions", "continuation"},
     {"diagnostics", "simulation", "report", "summary", "repair"},

@@ -1,0 +1,82 @@
+"""Shortening an output file to the step from which a run goes on, so that it is whole at every moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from hpcstencil import journal
+from hpcstencil.hdf5_layout import Attributes, write_attributes
+from hpcstencil.hdf5_spans import all_values, remember_unused
+from hpcstencil.hyperslabs import open_alone
+from hpcstencil.journal import Span, complement
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a prepared file holds: times of its snapshots, rows of diagnostics, bytes of a field's value."""
+
+    times: tuple[float, ...]
+    rows: int
+    itemsize: int
+    compressed: bool
+
+
+def cut_back(path: Path, fields: Sequence[str], step: int, attributes: Attributes) -> Prepared:
+    """Shorten all series of the file to what was taken up to ``step``; rank 0 alone.
+
+    Three changes, each whole or not made: first the short series, by which readers count, then the fields, whose space
+    HDF5 may give back at once, then the note of the space that is left unused.
+    """
+
+    def shorten_series(file: h5py.File) -> None:
+        file.attrs["complete"] = 0
+        file.attrs.pop("failure", None)
+        write_attributes(file, attributes)
+        _cut(file, ["time", "step"], step)
+        _cut(file["diagnostics"], list(file["diagnostics"]), step)
+
+    def shorten_fields(file: h5py.File) -> None:
+        for name in fields:
+            file[name].resize(len(file["time"]), 0)
+
+    names = list(fields)
+    with open_alone(path, "r") as file:
+        before = all_values(file, names)
+    _changed(path, before, shorten_series)
+    _changed(path, before, shorten_fields)
+    with open_alone(path, "r") as file:
+        kept = all_values(file, names)
+    size = path.stat().st_size
+    lost = [span for start, stop in before for span in _within(complement(kept, size), start, stop)]
+    _changed(path, [*kept, *lost], lambda file: remember_unused(file, lost))
+    with open_alone(path, "r") as file:
+        field = file[fields[0]]
+        times = tuple(file["time"][()].tolist())
+        return Prepared(times, len(file["diagnostics/time"]), field.dtype.itemsize, field.compression is not None)
+
+
+def _changed(path: Path, untouched: list[Span], action: Callable[[h5py.File], None]) -> None:
+    """Change the file by ``action``, wholly or not at all; rank 0 alone."""
+    journal.begin(path, untouched)
+    with open_alone(path, "r+") as file:
+        action(file)
+    journal.commit(path)
+
+
+def _within(spans: list[Span], start: int, stop: int) -> list[Span]:
+    """The parts of the spans that lie in [start, stop)."""
+    parts = [(max(a, start), min(b, stop)) for a, b in spans]
+    return [(a, b) for a, b in parts if a < b]
+
+
+def _cut(group: h5py.Group, names: Sequence[str], step: int) -> None:
+    """Shorten series of ``group`` to the entries taken up to ``step``; also levels what a kill left uneven."""
+    committed = min(group["time"].shape[0], group["step"].shape[0])
+    keep = int(np.searchsorted(group["step"][:committed], step, side="right"))
+    for name in names:
+        group[name].resize(keep, 0)

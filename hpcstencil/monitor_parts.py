@@ -1,0 +1,120 @@
+"""What the monitors are made of: connections, what is known of a rank, and what the system knows. Standard library alone."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from typing import Any
+
+LAUNCHERS = ("mpirun", "mpiexec", "orterun", "orted", "prterun", "prted")  # Open MPI's
+FRAMES = 8  # of a stack in the report
+
+
+class Line:
+    """One side of a connection: sends and receives messages without ever waiting."""
+
+    def __init__(self, incoming: Any, outgoing: Any) -> None:
+        self.incoming, self.outgoing = incoming, outgoing
+        self.unread, self.unsent = b"", b""
+        self.heard = time.monotonic()
+        self.open = True
+        os.set_blocking(incoming.fileno(), False)
+        os.set_blocking(outgoing.fileno(), False)
+
+    def send(self, **message: Any) -> None:
+        self.unsent += json.dumps(message).encode() + b"\n"
+        try:
+            self.unsent = self.unsent[os.write(self.outgoing.fileno(), self.unsent) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.open = False
+
+    def receive(self) -> Iterator[dict[str, Any]]:
+        """The messages that have come; after the end of the stream ``open`` is False."""
+        try:
+            data = os.read(self.incoming.fileno(), 2**16)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        self.open = self.open and bool(data)
+        self.heard = time.monotonic()
+        *lines, self.unread = (self.unread + data).split(b"\n")
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                yield json.loads(line)
+
+
+class Peer:
+    """What the centre knows of a rank, itself included; ``stopped`` is since when its process is, None if it runs."""
+
+    def __init__(self, rank: int, host: str, line: Line | None) -> None:
+        self.rank, self.host, self.line = rank, host, line
+        self.step = -1
+        self.stopped: float | None = None
+        self.stack = ""
+        self.gone = False
+
+    def hear(self, message: dict[str, Any]) -> None:
+        self.step = message.get("step", self.step)
+        self.stack = message.get("stack", self.stack)
+        self.gone = self.gone or "bye" in message
+        if "stopped" in message:
+            self.stopped = (self.stopped or time.monotonic()) if message["stopped"] else None
+
+
+def tell(sentence: str, peers: Any) -> None:
+    """Print the sentence and, for each different stack, the ranks that have it; in one piece."""
+    stacks: dict[str, list[int]] = {}
+    for peer in peers:
+        if peer.stack:
+            stacks.setdefault("\n".join(peer.stack.splitlines()[:FRAMES]), []).append(peer.rank)
+    rows = [sentence]
+    for text, ranks in stacks.items():
+        rows.append(f"  rank{'s' * (len(ranks) > 1)} {', '.join(map(str, sorted(ranks)))}, newest call first:")
+        rows += [f"    {row}" for row in text.splitlines()]
+    with contextlib.suppress(OSError):
+        os.write(2, ("\n".join(rows) + "\n").encode())
+
+
+def is_stopped(process: int) -> bool:
+    """Whether a process exists but is stopped by a signal or a debugger."""
+    try:
+        with open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] in "Tt"
+    except OSError:
+        return False
+
+
+def launcher_of(process: int) -> int | None:
+    """A handle on the parent of a process, where that is the daemon of a launcher and this is the host's first rank."""
+    if os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK") != "0":
+        return None
+    with contextlib.suppress(OSError):
+        with open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as file:
+            parent = int(file.read().rpartition(")")[2].split()[1])
+        handle = os.pidfd_open(parent)
+        with open(f"/proc/{parent}/comm", encoding="ascii", errors="replace") as file:
+            if file.read().strip() in LAUNCHERS:
+                return handle
+        os.close(handle)
+    return None
+
+
+def own_addresses() -> list[str]:
+    """This host's IPv4 addresses, the loopback last, and its name: one of them is likely to be reachable from another."""
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):
+                answer = fcntl.ioctl(probe.fileno(), 0x8915, struct.pack("256s", name.encode()))  # SIOCGIFADDR
+                found.append(socket.inet_ntoa(answer[20:24]))
+    found.sort(key=lambda address: address.startswith("127."))
+    return [*found, socket.gethostname()]
