@@ -102,7 +102,7 @@ def launcher_of(process: int) -> int | None:
             parent = int(file.read().rpartition(")")[2].split()[1])
         handle = os.pidfd_open(parent)
         with open(f"/proc/{parent}/comm", encoding="ascii", errors="replace") as file:
-            if file.read().strip() in LAUNCHERS:
+            if file.read().strip().split(".")[0] in LAUNCHERS:  # Debian's is called mpirun.openmpi
                 return handle
         os.close(handle)
     return None

@@ -37,7 +37,7 @@ def resumes(folder, processes=2):
     assert_same(folder / "run.h5", folder / "whole.h5")
 
 
-@pytest.mark.parametrize("victim", [0, 2])
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.long), 2])
 def test_a_killed_rank_is_told_and_ends_the_others(folder, victim):
     run = computing(3, folder)
     os.kill(ranks(run)[victim], signal.SIGKILL)

@@ -218,7 +218,7 @@ def test_the_wall_clock_may_jump(folder, uninterrupted):
 # ---- signals at any time, and what cannot be resumed -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seconds", [1.0, 1.7, 2.5, 4.0])
+@pytest.mark.parametrize("seconds", [1.0, pytest.param(1.7, marks=pytest.mark.long), 2.5, 4.0])
 def test_a_signal_at_any_time_is_obeyed(folder, seconds):
     """While packages are loaded, while the program is compiled, while it runs."""
     run = started(0, "run", "input.toml", *FOREVER, folder=folder)
