@@ -32,7 +32,7 @@ from hpcstencil.hdf5_layout import (
 )
 from hpcstencil.hdf5_spans import SettledSpans
 from hpcstencil.hyperslabs import Method, chosen_method, open_alone, open_shared
-from hpcstencil.journal import journal_path, roll_back
+from hpcstencil.journal import journal_path, living_writer, roll_back
 from hpcstencil.parallel import Communicator, agree, from_rank_0
 from hpcstencil.topology import Range
 
@@ -143,6 +143,8 @@ class OutputFile:
         chosen_method(method, communicator, path.parent)
 
         def cut() -> Prepared:
+            if alive := living_writer(path):
+                raise InputError(f"{path}: process {alive} of this host is writing it; go on when that run has ended")
             with file_errors(path, "append to"):
                 roll_back(path)
                 with open_alone(path, "r") as file:

@@ -15,6 +15,7 @@ import io
 import json
 import os
 import socket
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -107,10 +108,20 @@ def roll_back(path: Path) -> bool:
     return True
 
 
-def writer_of(journal: Journal) -> int | None:
-    """The number of the process that is making the change, if it is one of this host and alive."""
-    host, process, started = journal.writer
-    return process if host == socket.gethostname() and _started(process) == started else None
+def living_writer(path: Path, patience: float = 10.0) -> int | None:
+    """The number of the process of this host that is in the middle of a change to ``path``; None where there is none.
+
+    One that is about to end, as the last of a killed run, is given so many seconds for it.
+    """
+    deadline = time.monotonic() + patience
+    while (journal := pending(path)) is not None:
+        host, process, started = journal.writer
+        if host != socket.gethostname() or _started(process) != started:
+            return None
+        if time.monotonic() > deadline:
+            return process
+        time.sleep(0.1)
+    return None
 
 
 def _myself() -> tuple[str, int, str]:
@@ -118,11 +129,12 @@ def _myself() -> tuple[str, int, str]:
 
 
 def _started(process: int) -> str:
-    """When a process of this host started, in clock ticks since boot; "" where there is none of that number."""
+    """When a process of this host started, in clock ticks since boot; "" where none of that number is alive."""
     try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+        state, *rest = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return ""
+    return "" if state in "ZX" else rest[18]
 
 
 def complement(spans: Iterable[Span], length: int) -> list[Span]:

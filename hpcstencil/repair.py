@@ -7,7 +7,7 @@ from pathlib import Path
 from hpcstencil.checkpoint_names import remove_stale
 from hpcstencil.errors import InputError
 from hpcstencil.files import file_errors
-from hpcstencil.journal import pending, roll_back, writer_of
+from hpcstencil.journal import living_writer, roll_back
 from hpcstencil.parallel import OneProcess
 
 
@@ -18,8 +18,7 @@ def repaired(path: Path) -> list[str]:
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file")
-    journal = pending(path)
-    if journal is not None and (alive := writer_of(journal)):
+    if alive := living_writer(path):
         raise InputError(f"{path}: process {alive} of this host is writing it; repair it when that run has ended")
     with file_errors(path, "write"):
         undone = roll_back(path)

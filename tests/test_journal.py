@@ -18,7 +18,7 @@ from hpcstencil.hdf5 import OutputFile
 from hpcstencil.hdf5_read import inspect, open_for_reading, read_block
 from hpcstencil.hdf5_spans import SettledSpans
 from hpcstencil.hyperslabs import open_alone
-from hpcstencil.journal import complement, journal_path, merged, roll_back
+from hpcstencil.journal import complement, journal_path, living_writer, merged, roll_back
 from hpcstencil.parallel import OneProcess
 
 DYING = """
@@ -159,13 +159,14 @@ def test_space_that_a_cut_leaves_is_not_kept_in_journals(tmp_path):
             assert np.array_equal(file["u"][index], field(grid, index))
 
 
-def test_repair_waits_for_the_writer(tmp_path):
+def test_repair_waits_for_the_writer(tmp_path, monkeypatch):
     from hpcstencil.errors import InputError
     from hpcstencil.repair import repaired
 
     path = written(tmp_path / "run.h5", grid_of((4, 3)), complete=False)
     assert repaired(path) == ["nothing to repair"]
     journal.begin(path, [])
+    monkeypatch.setattr("hpcstencil.repair.living_writer", lambda path: living_writer(path, patience=0.1))
     with pytest.raises(InputError, match=f"process {os.getpid()} of this host is writing it"):
         repaired(path)
     assert journal_path(path).exists()
