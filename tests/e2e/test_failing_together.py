@@ -77,7 +77,11 @@ if os.environ.get("OMPI_COMM_WORLD_RANK") == "1":
 
 
 @pytest.mark.parametrize(
-    "exception, expected, words", [("ZeroDivisionError", 1, "please report this"), ("MemoryError", 4, "out of memory")]
+    "exception, expected, words",
+    [
+        ("ZeroDivisionError", 1, "please report this"),
+        pytest.param("MemoryError", 4, "out of memory", marks=pytest.mark.long),
+    ],
 )
 def test_an_exception_that_one_rank_alone_raises(folder, exception, expected, words):
     """It comes from outside, at whatever line the main thread of rank 1 is."""
@@ -99,7 +103,7 @@ def test_devices_that_fail_on_one_rank(folder):
     assert "rank 1: jax cannot start its devices" in result.stderr and not (folder / "run.h5").exists()
 
 
-@pytest.mark.parametrize("processes", [0, 2])
+@pytest.mark.parametrize("processes", [0, pytest.param(2, marks=pytest.mark.long)])
 def test_a_full_disk_keeps_what_was_written(folder, processes):
     run = computing(processes, folder)
     limit(run, 0, resource.RLIMIT_FSIZE, (folder / "run.h5").stat().st_size + 10)

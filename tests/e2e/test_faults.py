@@ -4,6 +4,7 @@ Every case ends alike: the status, one sentence, the output sound up to its last
 and a resumed run that equals one that was never interrupted.
 """
 
+import itertools
 import os
 import re
 import signal
@@ -100,22 +101,22 @@ def resumes(output, uninterrupted, folder, processes=1, *more):
 # ---- full disks --------------------------------------------------------------------------------------------------------
 
 WAYS = [(0, "serial"), (2, "mpio"), (2, "serial"), (2, "per_process")]
-COMMON = {(0, "serial", "gzip"), (2, "mpio", "none")}  # the rest is for the long suite
+COMMON = {("the output", 0, "gzip"), ("somebody else", 2, "none")}  # the rest is for the long suite
 
 
 def every_way():
-    for processes, method in WAYS:
-        for compression in ("none", "gzip"):
-            marks = () if (processes, method, compression) in COMMON else pytest.mark.long
-            yield pytest.param(processes, method, compression, marks=marks)
+    for by, (processes, method), compression in itertools.product(
+        ("the output", "somebody else"), WAYS, ("none", "gzip")
+    ):
+        common = (by, processes, compression) in COMMON and method != "per_process"
+        yield pytest.param(by, processes, method, compression, marks=() if common else pytest.mark.long)
 
 
 def written_by(method, compression):
     return "--set", f"output.method={method}", "--set", f"output.compression={compression}"
 
 
-@pytest.mark.parametrize("processes, method, compression", list(every_way()))
-@pytest.mark.parametrize("by", ["the output", "somebody else"])
+@pytest.mark.parametrize("by, processes, method, compression", list(every_way()))
 def test_a_disk_that_is_filled_up(folder, uninterrupted, by, processes, method, compression):
     way = written_by(method, compression)
     with small_disk(folder / "disk", 3) as disk:
@@ -184,9 +185,9 @@ def remount_when_idle(run, disk):
 
 WRITES = [
     ("/run.h5", "write", 2, "mpio"),
-    ("run.h5", "write", 0, "serial"),
-    ("run.h5.journal", "fsync", 2, "serial"),
     (".checkpoint.", "write fsync", 2, "mpio"),
+    pytest.param("run.h5", "write", 0, "serial", marks=pytest.mark.long),
+    pytest.param("run.h5.journal", "fsync", 2, "serial", marks=pytest.mark.long),
 ]
 
 
@@ -218,7 +219,9 @@ def test_the_wall_clock_may_jump(folder, uninterrupted):
 # ---- signals at any time, and what cannot be resumed -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seconds", [1.0, pytest.param(1.7, marks=pytest.mark.long), 2.5, 4.0])
+@pytest.mark.parametrize(
+    "seconds", [1.7, *(pytest.param(seconds, marks=pytest.mark.long) for seconds in (1.0, 2.5, 4.0))]
+)
 def test_a_signal_at_any_time_is_obeyed(folder, seconds):
     """While packages are loaded, while the program is compiled, while it runs."""
     run = started(0, "run", "input.toml", *FOREVER, folder=folder)
