@@ -7,10 +7,12 @@ import errno
 import os
 import re
 import resource
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from hpcstencil.errors import EnvironmentProblem
 from hpcstencil.parallel import Communicator, agree
@@ -33,7 +35,8 @@ def file_errors(path: Path, doing: str, problem: type[EnvironmentProblem] = Envi
     h5py reports a failed HDF5 call as OSError or RuntimeError, depending on HDF5's own error class.
     """
     try:
-        yield
+        with _nothing_ignored():
+            yield
     except (OSError, RuntimeError) as error:
         remedy = (
             "the file is damaged or not readable"
@@ -44,6 +47,34 @@ def file_errors(path: Path, doing: str, problem: type[EnvironmentProblem] = Envi
         if doing != "read" and os.strerror(errno.ENOSPC) not in said and _full(path):
             said = f"{os.strerror(errno.ENOSPC)} ({said})"  # MPI-IO does not tell why a write failed
         raise problem(f"cannot {doing} {path}: {said}; {remedy}") from error
+
+
+@contextmanager
+def _nothing_ignored() -> Iterator[None]:
+    """Raise at the end what h5py only prints: where HDF5 writes a cached chunk no earlier than the dataset's handle goes
+    and fails, the value is lost, and everything afterwards looks well."""
+    ignored: list[BaseException] = []
+    before = sys.excepthook, sys.unraisablehook  # h5py's handles call both
+
+    def note(kind: type[BaseException], value: BaseException, trace: Any) -> None:
+        if isinstance(value, OSError | RuntimeError):
+            ignored.append(value)
+        else:
+            before[0](kind, value, trace)
+
+    def note_unraisable(told: Any) -> None:
+        if isinstance(told.exc_value, OSError | RuntimeError):
+            ignored.append(told.exc_value)
+        else:
+            before[1](told)
+
+    sys.excepthook, sys.unraisablehook = note, note_unraisable
+    try:
+        yield
+    finally:
+        sys.excepthook, sys.unraisablehook = before
+    if ignored:
+        raise ignored[0]
 
 
 def _full(path: Path) -> bool:
