@@ -197,6 +197,8 @@ def _sealed(path: Path, communicator: Communicator) -> dict[str, Array]:
         with file_errors(path, "read"):
             if not path.is_file():
                 raise InputError(f"{path}: no such file")
+            if not h5py.is_hdf5(path):
+                raise InputError(f"{path}: not an HDF5 file, so no checkpoint; take another")
             return read_seal(path)
 
     return from_rank_0(communicator, look)

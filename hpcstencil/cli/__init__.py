@@ -119,7 +119,7 @@ def sentence(error: BaseException) -> str:
         return str(error)
     if out_of_memory(error):
         said = " ".join(str(error).split())[:200]
-        return f"out of memory ({said}): use more processes or devices; hpcstencil check says what each of them needs"
+        return f"out of memory ({said}): take a coarser grid or more processes; hpcstencil check says what each needs"
     trace = "".join(traceback.format_exception(error)).rstrip()
     return f"{type(error).__name__}, a defect of the program or of what it is built on; please report this:\n{trace}"
 
