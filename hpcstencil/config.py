@@ -17,6 +17,7 @@ from hpcstencil.keys import (
     BUILT_IN,
     LATER_EQUATIONS,
     LATER_TABLES,
+    LONGEST_FILE_NAME,
     LONGEST_NAME,
     MOST_CELLS,
     MOST_OUTPUTS,
@@ -145,12 +146,23 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
     file = config.initial.file
     if file is not None and not file.is_file():  # not in from_mapping: the input of a run on file may outlive its start
         raise InputError(f"initial.file: expected an HDF5 file, but there is no {file}; check the path")
-    refuse_own_input(config, path, config.output.path, "output.path")
+    check_output_path(config, path, config.output.path, "output.path")
     return config
 
 
-def refuse_own_input(config: Config, path: Path, output: Path, key: str) -> None:
-    """Raise InputError where the output file would replace a file that the run reads."""
+def check_output_path(config: Config, path: Path, output: Path, key: str) -> None:
+    """Raise InputError where the output file would replace a file that the run reads, or has a name that the files
+    beside it cannot be made from."""
+    length = len(os.fsencode(output.name))
+    if length > LONGEST_FILE_NAME:
+        raise InputError(
+            f"{key}: expected a file name of at most {LONGEST_FILE_NAME} bytes, since those of its checkpoints are longer, but "
+            f"got one of {length}; choose a shorter one"
+        )
+    if output.suffix == ".xdmf":
+        raise InputError(
+            f"{key}: expected a name like 'run.h5', but got '{output.name}', which is that of the XDMF file beside an output"
+        )
     for what, source in (("the input file itself", path), ("initial.file", config.initial.file)):
         if source is not None and os.path.realpath(output) == os.path.realpath(source):
             raise InputError(f"{key}: expected a file of its own, but got {what}, {output}; choose another path")

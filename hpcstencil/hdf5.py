@@ -18,7 +18,7 @@ import h5py
 import numpy as np
 
 from hpcstencil import journal, xdmf
-from hpcstencil.errors import InputError
+from hpcstencil.errors import EnvironmentProblem, InputError
 from hpcstencil.files import file_errors, prepare_folder, reserve
 from hpcstencil.grid import Grid
 from hpcstencil.hdf5_cut import Prepared, cut_back
@@ -73,6 +73,7 @@ class OutputFile:
         self.times = list(state.times)
         self.settled = SettledSpans(path)
         self.changing = False
+        self.left: os.stat_result | None = None
         self.shared = open_shared(path, communicator, method)
         self._describe()
 
@@ -105,7 +106,8 @@ class OutputFile:
 
         def lay_out() -> None:
             if communicator.rank == 0:
-                temporary = path.with_name(path.name + ".tmp")
+                target = Path(os.path.realpath(path))  # a link, to a larger disk perhaps, stays one
+                temporary = target.with_name(target.name + ".tmp")
                 with file_errors(path, "create"):
                     temporary.unlink(missing_ok=True)
                     with open_alone(temporary, "w") as file:
@@ -116,7 +118,7 @@ class OutputFile:
                         lay_out_diagnostics(file, diagnostics)
                         xdmf.write_mesh(file, grid)
                     journal_path(path).unlink(missing_ok=True)
-                    os.replace(temporary, path)  # whoever reads the old file keeps it whole
+                    os.replace(temporary, target)  # whoever reads the old file keeps it whole
 
         agree(communicator, lay_out)
         return cls(
@@ -175,17 +177,31 @@ class OutputFile:
     def _begin(self) -> None:
         def begin() -> None:
             if self.communicator.rank == 0:
+                self._check_untouched()
                 with file_errors(journal_path(self.path), "write"):
                     journal.begin(self.path, self.settled.find())
 
         agree(self.communicator, begin)
         self.changing = True
 
+    def _check_untouched(self) -> None:
+        """Raise EnvironmentProblem where the file is not the one that the last change has left; rank 0 alone."""
+        with file_errors(self.path, "write"):
+            now = self.path.stat()
+        if self.left is None or ((self.left.st_ino, self.left.st_size) == (now.st_ino, now.st_size)):
+            return
+        what = f"cut or changed ({self.left.st_size} bytes were written, {now.st_size} are there)"
+        raise EnvironmentProblem(
+            f"{self.path}: was {what if self.left.st_ino == now.st_ino else 'replaced'} by somebody else while this run was "
+            "writing it; the checkpoints beside it stand: go on from one with --restart and another --output"
+        )
+
     def _end(self) -> None:
         def commit() -> None:
             if self.communicator.rank == 0:
                 with file_errors(self.path, "write"):
                     journal.commit(self.path)
+                    self.left = self.path.stat()
 
         self.communicator.barrier()  # the change is whole when all processes have written
         agree(self.communicator, commit)

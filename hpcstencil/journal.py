@@ -43,8 +43,8 @@ class Journal:
 
 
 def journal_path(path: Path) -> Path:
-    """``NAME.h5.journal`` beside ``NAME.h5``."""
-    return path.with_name(path.name + ".journal")
+    """``NAME.h5.journal`` beside ``NAME.h5``; of a link, beside the file itself, so that whoever opens that finds it."""
+    return Path(f"{os.path.realpath(path)}.journal")
 
 
 def begin(path: Path, untouched: Iterable[Span]) -> None:

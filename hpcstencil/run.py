@@ -12,10 +12,12 @@ from hpcstencil import signals
 from hpcstencil.calibration import kernel_for, seconds_to_checkpoint
 from hpcstencil.checkpoint import read_checkpoint
 from hpcstencil.checkpoint_names import remove_stale
+from hpcstencil.claim import Claim, claimed
 from hpcstencil.config import Config
-from hpcstencil.continuation import Options, source_of
+from hpcstencil.continuation import Options, Source, source_of
 from hpcstencil.decomposition import Plan
 from hpcstencil.errors import InputError, NumericsError, StoppedEarly
+from hpcstencil.files import prepare_folder
 from hpcstencil.halo import Fields
 from hpcstencil.hdf5 import OutputFile
 from hpcstencil.loop import Run
@@ -56,6 +58,23 @@ def run(
     if source.complete:
         finished = Clock(time=config.time.end)
         return Summary(options.output, 0, finished, 0.0, Seconds(), 0, 0, already_complete=True)
+    with claimed(options.output, communicator) as claim:
+        return _run(problem, plan, options, communicator, devices, request, source, claim, began)
+
+
+def _run(
+    problem: Problem,
+    plan: Plan,
+    options: Options,
+    communicator: Communicator,
+    devices: Any,
+    request: signals.Request,
+    source: Source,
+    claim: Claim,
+    began: float,
+) -> Summary:
+    """The run from its ``source`` on; it ``began`` on time.perf_counter's clock."""
+    config = problem.config
     communicator.watch.output(options.output)
     walltime = Walltime(config.checkpoint.walltime, communicator, options.started)
     simulation = simulate(problem, plan, communicator, devices, kernel_for(problem, devices, communicator))
@@ -66,6 +85,8 @@ def run(
     this.fields = simulation.compile(this.fields, dt)
     communicator.barrier()
     this.seconds.compile = time.perf_counter() - began
+    prepare_folder(options.output, communicator)
+    claim.take()
     this.output = _open_output(this)
     remove_stale(options.output, communicator, after=clock.step if source.append else -1)
     first = clock.step

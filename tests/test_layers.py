@@ -13,7 +13,7 @@ LAYERS = [
     {"progress", "state", "seal"},
     {"schema"},
     {"parser", "radius", "files", "kernels", "halo", "host", "watchdog"},
-    {"checkpoint_names", "walltime"},
+    {"checkpoint_names", "walltime", "claim"},
     {"conditions", "equations", "frame", "hyperslabs", "launch", "publish"},
     {"keys"},
     {"config", "stability", "xdmf", "hdf5_layout", "hdf5_read", "hdf5_spans", "evaluate", "blocks"},

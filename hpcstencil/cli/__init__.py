@@ -76,6 +76,9 @@ def main() -> None:
         status = tell("hpcstencil: interrupted", 130)
     except HpcstencilError as error:
         status = tell(f"hpcstencil: {error}", error.status)
+        if status == EnvironmentProblem.status:
+            # Handles of a file that HDF5 could not write go with the error, and h5py would print that it fails again.
+            sys.excepthook, sys.unraisablehook = lambda *_: None, lambda _: None
     except Exception as error:
         if not out_of_memory(error):
             raise

@@ -49,10 +49,10 @@ def run(
     with signals.watched() as request, processes() as communicator:
         config, problem = problem_of(input_file, overrides, communicator)
 
-        from hpcstencil.config import refuse_own_input
+        from hpcstencil.config import check_output_path
         from hpcstencil.continuation import Options
 
-        refuse_own_input(config, input_file, output or config.output.path, "--output")
+        check_output_path(config, input_file, output or config.output.path, "--output")
         options = Options((output or config.output.path).absolute(), overwrite, resume, restart, quiet, overrides)
         execute(communicator, config, problem, options, devices, request)
 

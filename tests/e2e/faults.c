@@ -3,6 +3,7 @@
  * FAULT_FLAG   the file that turns failures on        FAULT_NAME   part of the path whose calls fail
  * FAULT_CALLS  which calls, "write fsync truncate"    FAULT_ERROR  the error number
  * FAULT_SPARE  so many of these calls go well first   FAULT_RANK   only in this rank, if given
+ * FAULT_TIMES  so many calls fail, then all is well again
  * CLOCK_JUMP   a file that holds seconds to be added to the wall clock
  */
 #define _GNU_SOURCE
@@ -23,6 +24,7 @@ static int calls;
 static int fails(int file, const char *call) {
     const char *flag = getenv("FAULT_FLAG"), *name = getenv("FAULT_NAME"), *which = getenv("FAULT_CALLS");
     const char *rank = getenv("FAULT_RANK"), *mine = getenv("OMPI_COMM_WORLD_RANK"), *spare = getenv("FAULT_SPARE");
+    const char *times = getenv("FAULT_TIMES");
     char link[64], path[4096];
     if (!flag || !name || !which || !strstr(which, call) || (rank && mine && strcmp(rank, mine))) return 0;
     int before = errno;
@@ -32,7 +34,8 @@ static int fails(int file, const char *call) {
     errno = before;
     if (!there) return 0;
     path[length] = 0;
-    if (!strstr(path, name) || calls++ < (spare ? atoi(spare) : 0)) return 0;
+    int first = spare ? atoi(spare) : 0;
+    if (!strstr(path, name) || calls++ < first || (times && calls > first + atoi(times))) return 0;
     errno = atoi(getenv("FAULT_ERROR"));
     return 1;
 }

@@ -4,22 +4,30 @@ Every case ends alike: the status, one sentence, the output sound up to its last
 and a resumed run that equals one that was never interrupted.
 """
 
+import errno
 import itertools
 import os
+import random
 import re
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
-from commands import INPUT, ended, hpcstencil, started, wait_until
-from faults import failing, fill, library, mount, remount, small_disk
+from commands import ENVIRONMENT, INPUT, ended, hpcstencil, ranks, started, wait_until
+from faults import failing, family, fill, library, mount, remount, small_disk
 
 from hpcstencil.checkpoint import verify
 from hpcstencil.checkpoint_names import list_checkpoints, step_of
-from hpcstencil.hdf5_read import open_for_reading
+from hpcstencil.hdf5_read import inspect, open_for_reading
 from hpcstencil.parallel import OneProcess
+
+sys.path.append(str(Path(__file__).parent.parent))  # of the tests of single modules
+from test_hdf5 import field, grid_of
 
 pytestmark = pytest.mark.e2e
 # A snapshot every 10 steps and a checkpoint every 30: much of the time goes into writing.
@@ -213,6 +221,111 @@ def test_the_wall_clock_may_jump(folder, uninterrupted):
     run.send_signal(signal.SIGUSR1)
     status, told = ended(run, folder, within=30)
     assert status == 75 and "SIGUSR1" in told
+    resumes(folder / "run.h5", uninterrupted, folder)
+
+
+WRITING = """
+import os, sys
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+from test_hdf5 import create, grid_of, write_snapshots
+from hpcstencil.errors import EnvironmentProblem
+grid = grid_of((4, 3))
+output = create(Path("run.h5"), grid, compression={compression!r})
+Path("broken").touch()
+try:
+    for index in range(40):
+        write_snapshots(output, grid, [index])
+        print(index + 1, flush=True)
+    output.close(True)
+except EnvironmentProblem as error:
+    assert "No space left" in str(error) or "Input/output error" in str(error), error
+    os._exit(4)
+"""
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+@pytest.mark.parametrize("calls, error", [("write", errno.ENOSPC), ("fsync truncate", errno.EIO)])
+def test_any_one_call_may_fail(tmp_path, compression, calls, error):
+    """Whichever of the calls that change the file fails, the file holds what it says to hold."""
+    tests = str(Path(__file__).parent.parent)
+    script = WRITING.format(tests=tests, compression=compression)
+    rng = random.Random(3)
+    grid = grid_of((4, 3))
+    for spare in [*range(3), *rng.sample(range(3, 80), 5)]:
+        for file in tmp_path.iterdir():
+            file.unlink()
+        environment = {**ENVIRONMENT, **failing(tmp_path, "run.h5", calls, error, spare), "FAULT_TIMES": "1"}
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+        run = subprocess.run(
+            [sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        assert run.returncode == 4 and run.stderr == "", (spare, run.stderr)
+        steps = inspect(tmp_path / "run.h5").steps
+        assert len(steps) >= len(run.stdout.split())
+        with open_for_reading(tmp_path / "run.h5") as file:
+            for index in range(len(steps)):
+                assert np.array_equal(file["u"][index], field(grid, index)), (spare, index)
+
+
+# ---- somebody else's hands ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("processes", [0, pytest.param(2, marks=pytest.mark.long)])
+def test_an_output_that_somebody_cuts(folder, processes):
+    run = busy(processes, folder)
+    os.truncate(folder / "run.h5", 1000)
+    status, told = ended(run, folder, within=30)
+    assert status == 4 and "was cut or changed" in told_once(told), told
+    assert (folder / "run.h5").stat().st_size == 1000  # and is left for somebody to look at
+    verify(list_checkpoints(folder / "run.h5")[0], OneProcess())
+
+
+def test_one_run_at_a_time_writes_an_output(folder, uninterrupted):
+    run = busy(2, folder)
+    (folder / "link.h5").symlink_to(folder / "run.h5")
+    for more in (("--resume", *FOREVER), ("--overwrite", "--output", "link.h5")):
+        result = hpcstencil(0, "run", "input.toml", *more, folder=folder, status=4)
+        assert "another run is writing it (process" in result.stderr and result.stderr.count("hpcstencil: ") == 1
+    os.kill(ranks(run)[0], signal.SIGKILL)  # which leaves the lock lying, held by nobody
+    ended(run, folder, within=30)
+    assert (folder / "run.h5.lock").exists()
+    sound(folder / "run.h5")
+    resumes(folder / "run.h5", uninterrupted, folder)
+
+
+def test_an_output_may_be_a_link_and_have_a_long_path(folder):
+    there = folder.joinpath(*5 * ["a rather long name, with spaces and ünïcödé, for a folder"])
+    there.mkdir(parents=True)
+    assert len(str(there)) > 256  # some parts of Open MPI have room for fewer
+    (folder / "link.h5").symlink_to(there / "target.h5")
+    short = ("--set", "checkpoint.every_steps=10", "--output", "link.h5", "--quiet")
+    hpcstencil(2, "run", "input.toml", *short, "--set", "time.end=4.0", folder=folder)
+    hpcstencil(2, "run", "input.toml", *short, "--set", "time.end=6.0", "--resume", folder=folder)
+    assert (folder / "link.h5").is_symlink() and os.listdir(there) == ["target.h5"]
+    with open_for_reading(folder / "link.h5") as file:
+        assert file["time"][-1] == 6.0
+    hpcstencil(2, "run", "input.toml", "--output", there / "run.h5", "--set", "time.end=0.5", folder=folder)
+
+
+@pytest.mark.long
+def test_a_job_that_is_suspended_goes_on(folder, uninterrupted):
+    """The whole job, monitors and all, for longer than any of them waits for another."""
+    run = busy(2, folder)
+    members = family(run.pid)
+    for process in members:
+        os.kill(process, signal.SIGSTOP)
+    time.sleep(30)
+    for process in reversed(members):
+        os.kill(process, signal.SIGCONT)
+    newest = list_checkpoints(folder / "run.h5")[0]
+    wait_until(lambda: list_checkpoints(folder / "run.h5")[0] > newest, run)
+    time.sleep(5)
+    first, second = ranks(run)
+    os.kill(first, signal.SIGUSR1)
+    os.kill(second, signal.SIGTERM)  # whichever comes first, all stop together, once
+    status, told = ended(run, folder, within=30)
+    assert status == 75 and "stopped by SIG" in told_once(told), told
     resumes(folder / "run.h5", uninterrupted, folder)
 
 
