@@ -58,7 +58,7 @@ def write_checkpoint(
     """
     final = checkpoint_path(output, step)
     temporary = final.with_name(final.name + ".tmp")
-    chosen_method(method, communicator, output.parent)
+    way = chosen_method(method, communicator, output)
     prepare_folder(final, communicator)
 
     def lay_out() -> Places:
@@ -74,7 +74,7 @@ def write_checkpoint(
         if communicator.rank == 0:
             temporary.unlink(missing_ok=True)
         raise
-    _fill(open_shared(temporary, communicator, method), arrays, ranges)
+    _fill(open_shared(temporary, communicator, way), arrays, ranges)
     checksums = _checksums(arrays, ranges, communicator)
 
     def flush() -> None:

@@ -31,7 +31,7 @@ from hpcstencil.hdf5_layout import (
     write_attributes,
 )
 from hpcstencil.hdf5_spans import SettledSpans
-from hpcstencil.hyperslabs import Method, chosen_method, open_alone, open_shared
+from hpcstencil.hyperslabs import Method, Way, chosen_method, open_alone, open_shared
 from hpcstencil.journal import journal_path, living_writer, roll_back
 from hpcstencil.parallel import Communicator, agree, from_rank_0
 from hpcstencil.topology import Range
@@ -61,7 +61,7 @@ class OutputFile:
     """
 
     def __init__(
-        self, path: Path, communicator: Communicator, grid: Grid, fields: Sequence[str], method: Method, state: Prepared
+        self, path: Path, communicator: Communicator, grid: Grid, fields: Sequence[str], way: Way, state: Prepared
     ) -> None:
         """Open a file that ``create`` or ``append`` has prepared; not for direct use."""
         self.path = path
@@ -74,7 +74,7 @@ class OutputFile:
         self.settled = SettledSpans(path)
         self.changing = False
         self.left: os.stat_result | None = None
-        self.shared = open_shared(path, communicator, method)
+        self.shared = open_shared(path, communicator, way)
         self._describe()
 
     @classmethod
@@ -101,7 +101,7 @@ class OutputFile:
         clash = [name for name in fields if name in RESERVED]
         if clash:
             raise InputError(f"field '{clash[0]}': the output file uses this name itself; choose another")
-        chosen_method(method, communicator, path.parent)
+        way = chosen_method(method, communicator, path)
         prepare_folder(path, communicator)
 
         def lay_out() -> None:
@@ -122,7 +122,7 @@ class OutputFile:
 
         agree(communicator, lay_out)
         return cls(
-            path, communicator, grid, fields, method, Prepared((), 0, np.dtype(dtype).itemsize, compression != "none")
+            path, communicator, grid, fields, way, Prepared((), 0, np.dtype(dtype).itemsize, compression != "none")
         )
 
     @classmethod
@@ -142,7 +142,7 @@ class OutputFile:
 
         Raises InputError where the file is not an output with these fields on this grid.
         """
-        chosen_method(method, communicator, path.parent)
+        way = chosen_method(method, communicator, path)
 
         def cut() -> Prepared:
             if alive := living_writer(path):
@@ -154,7 +154,7 @@ class OutputFile:
                 return cut_back(path, fields, step, attributes or {})
 
         state = from_rank_0(communicator, cut)
-        return cls(path, communicator, grid, fields, method, state)
+        return cls(path, communicator, grid, fields, way, state)
 
     @contextmanager
     def change(self, size: int) -> Iterator[None]:

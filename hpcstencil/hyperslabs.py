@@ -3,7 +3,7 @@
 ``Collective``: every process has the file open through MPI-IO and writes its own hyperslab, all of them in one
 collective call. ``Gathered``: where h5py is serial, or there is one process, rank 0 alone has the file open and the
 others send it their blocks. ``InTurn``: one process after the other opens the file and writes its own block.
-The way is chosen once, in ``open_shared``; the bytes of the datasets are the same.
+The way is chosen once (``chosen_method``); the bytes of the datasets are the same.
 
 All keep the format of HDF5 1.8 (``LIBVER``): a file killed after a flush opens again without repair, and every reader
 knows it. No lock is taken: MPI-IO never takes one, and some parallel file systems refuse them.
@@ -12,6 +12,7 @@ knows it. No lock is taken: MPI-IO never takes one, and some parallel file syste
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -23,10 +24,12 @@ from hpcstencil.errors import EnvironmentProblem
 from hpcstencil.files import NOT_FOR_MPIO, file_errors, file_system
 from hpcstencil.parallel import Communicator, agree
 
-Method = Literal["auto", "mpio", "serial", "per_process"]
+Way = Literal["mpio", "serial", "per_process"]
+Method = Literal["auto"] | Way
 
 LIBVER = ("v108", "v108")
 CHUNK_CACHE = 64 * 2**20  # bytes per dataset, serial files only: holds chunks until they are whole
+LONGEST_PATH = 200  # bytes of an output's path: Open MPI 4.1 crashes from 256 on, and its lock files have longer ones
 MESSAGE = 2**30  # bytes per message: counts of MPI 3 are 32 bits wide
 # HDF5 before 1.10.7 (and 1.12.0) cannot be told not to lock.
 CAN_UNLOCK = (1, 10, 7) <= h5py.version.hdf5_version_tuple[:3] < (1, 12, 0) or h5py.version.hdf5_version_tuple > (
@@ -242,19 +245,20 @@ class InTurn:
         agree(self.communicator, lambda: None)
 
 
-WAYS: dict[str, Callable[[Path, Communicator], SharedFile]] = {
+WAYS: dict[Way, Callable[[Path, Communicator], SharedFile]] = {
     "mpio": Collective,
     "serial": Gathered,
     "per_process": InTurn,
 }
 
 
-def chosen_method(method: Method, communicator: Communicator, folder: Path) -> Literal["mpio", "serial", "per_process"]:
-    """The way ``method`` stands for: ``auto`` takes mpio where there are several processes, h5py has it and the file
-    system of ``folder``, as rank 0 sees it, is made for it.
+def chosen_method(method: Method, communicator: Communicator, output: Path) -> Way:
+    """The way ``method`` stands for, for the file ``output`` and its checkpoints: ``auto`` takes mpio where there are
+    several processes, h5py has it, and the file system that rank 0 sees there is made for it.
 
-    Raises EnvironmentProblem where mpio is asked for and h5py was built without it.
+    Raises EnvironmentProblem where mpio is asked for and h5py was built without it, or ``output`` too long a path for it.
     """
+    too_long = len(os.fsencode(output)) > LONGEST_PATH
     parallel = h5py.get_config().mpi
     if method == "mpio" and not parallel:
         raise EnvironmentProblem(
@@ -262,12 +266,17 @@ def chosen_method(method: Method, communicator: Communicator, folder: Path) -> L
         )
     if communicator.size == 1:
         return "serial"
+    if method == "mpio" and too_long:
+        raise EnvironmentProblem(
+            f"{output}: method 'mpio' takes paths of at most {LONGEST_PATH} bytes, for Open MPI crashes on longer ones, "
+            f"but got one of {len(os.fsencode(output))}; choose a shorter one, or use 'auto'"
+        )
     if method != "auto":
         return method
-    suited = communicator.broadcast(file_system(folder) not in NOT_FOR_MPIO)
+    suited = communicator.broadcast(not too_long and file_system(output.parent) not in NOT_FOR_MPIO)
     return "mpio" if parallel and suited else "serial"
 
 
-def open_shared(path: Path, communicator: Communicator, method: Method = "auto") -> SharedFile:
+def open_shared(path: Path, communicator: Communicator, way: Way) -> SharedFile:
     """Open the existing file ``path`` for writing by all processes."""
-    return WAYS[chosen_method(method, communicator, path.parent)](path, communicator)
+    return WAYS[way](path, communicator)

@@ -186,8 +186,6 @@ def connect() -> Communicator:
             f"same file; start them with 'srun --mpi=pmix' ('srun --mpi=list' says whether this Slurm has it), or with "
             f"the mpirun of the MPI library that mpi4py was built with"
         )
-    # Open MPI's other kinds of shared file pointers, which we never use, crash on paths longer than 240 bytes.
-    os.environ.setdefault("OMPI_MCA_sharedfp", "individual")
     try:
         from mpi4py import MPI
     except ImportError as error:
