@@ -38,12 +38,17 @@ class Options:
 class Source:
     """Where the state comes from: ``checkpoint``, or the initial state where that is None. ``append`` says that the run
     goes on in its own output; ``complete`` that nothing is left to do. ``history`` is that of the run so far: where it
-    was continued, and with which changes of the input."""
+    was continued, with which kernel before that, and with which changes of the input."""
 
     checkpoint: Path | None = None
     append: bool = False
     complete: bool = False
     history: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def kernel(self) -> str:
+        """The kernel of the run that is continued; "" where there is none."""
+        return self.history[-1]["kernel"] if self.history else ""
 
 
 def source_of(config: Config, options: Options, communicator: Communicator) -> Source:
@@ -129,7 +134,8 @@ def _continued(
             )
             raise InputError(f"{key}: {path} was made with another value; {remedy}")
         before = json.loads(contents.attributes.get("history", "[]"))
-        entry = {"step": contents.step, "time": contents.time, "from": path.name, "changed": changed}
+        kernel = json.loads(contents.attributes.get("decomposition", "{}")).get("kernel", "")
+        entry = {"step": contents.step, "time": contents.time, "from": path.name, "kernel": kernel, "changed": changed}
         return (*before, entry)
 
     return from_rank_0(communicator, compared)

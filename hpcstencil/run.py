@@ -54,11 +54,11 @@ def run(
 
     request.at_once = at_once
     began = time.perf_counter()
-    source = source_of(config, options, communicator)
-    if source.complete:
-        finished = Clock(time=config.time.end)
-        return Summary(options.output, 0, finished, 0.0, Seconds(), 0, 0, already_complete=True)
     with claimed(options.output, communicator) as claim:
+        source = source_of(config, options, communicator)
+        if source.complete:
+            finished = Clock(time=config.time.end)
+            return Summary(options.output, 0, finished, 0.0, Seconds(), 0, 0, already_complete=True)
         return _run(problem, plan, options, communicator, devices, request, source, claim, began)
 
 
@@ -77,7 +77,8 @@ def _run(
     config = problem.config
     communicator.watch.output(options.output)
     walltime = Walltime(config.checkpoint.walltime, communicator, options.started)
-    simulation = simulate(problem, plan, communicator, devices, kernel_for(problem, devices, communicator))
+    kernel = kernel_for(problem, devices, communicator, source.kernel)
+    simulation = simulate(problem, plan, communicator, devices, kernel)
     clock, fields = _state(simulation, source.checkpoint)
     this = Run(simulation, options, source, walltime, seconds_to_checkpoint(problem), clock, fields)
     this.check_finite()

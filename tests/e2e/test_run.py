@@ -90,6 +90,14 @@ def test_resume_on_another_decomposition_continues_bitwise(reference, folder, pr
     assert "nothing to do" in again.stdout
 
 
+def test_auto_goes_on_with_the_kernel_that_the_run_began_with(folder):
+    conv = ("--set", "numerics.kernel=conv")
+    hpcstencil(0, "run", "input.toml", *conv, "--set", "time.end=5.0", folder=folder)
+    hpcstencil(2, "run", "input.toml", "--resume", folder=folder)
+    hpcstencil(0, "run", "input.toml", *conv, "--output", "whole.h5", folder=folder)
+    assert_same(folder / "run.h5", folder / "whole.h5")
+
+
 def test_restart_begins_a_new_output_at_the_checkpoint(reference, folder):
     hpcstencil(2, "run", "input.toml", folder=folder)
     hpcstencil(
