@@ -159,6 +159,9 @@ def check_output_path(config: Config, path: Path, output: Path, key: str) -> Non
             f"{key}: expected a file name of at most {LONGEST_FILE_NAME} bytes, since those of its checkpoints are longer, but "
             f"got one of {length}; choose a shorter one"
         )
+    if output.exists() and not output.is_file():
+        what = "a folder" if output.is_dir() else "a device or pipe"
+        raise InputError(f"{key}: expected the name of the output file, but {output} is {what}; choose another path")
     if output.suffix == ".xdmf":
         raise InputError(
             f"{key}: expected a name like 'run.h5', but got '{output.name}', which is that of the XDMF file beside an output"

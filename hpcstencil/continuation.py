@@ -94,15 +94,17 @@ def _resumed(config: Config, options: Options, communicator: Communicator) -> So
 def _output_to_resume(output: Path) -> Contents | None:
     """What the output holds; None where neither it nor a checkpoint of it exists."""
     checkpoints = list_checkpoints(output)
-    advice = f"go on from {checkpoints[0]} with --restart and another --output" if checkpoints else ""
+    advice = "begin anew with --overwrite"
+    if checkpoints:
+        advice = f"go on from {checkpoints[0]} with --restart and another --output, or {advice}"
     if not output.exists():
         if checkpoints:
-            raise InputError(f"{output}: does not exist, but checkpoints of it do; {advice}, or begin with --overwrite")
+            raise InputError(f"{output}: does not exist, but checkpoints of it do; {advice}")
         return None
     try:
         return inspect(output)
     except HpcstencilError as error:
-        raise type(error)(f"{error}; {advice}") from error if checkpoints else error
+        raise type(error)(f"{error}; {advice}") from error
 
 
 def _continued(

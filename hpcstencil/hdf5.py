@@ -45,8 +45,6 @@ Blocks = Mapping[str, np.ndarray]
 
 def refuse_existing(path: Path) -> None:
     """Raise InputError where ``path`` exists: an output is never replaced unasked."""
-    if path.is_dir():
-        raise InputError(f"{path}: is a folder, expected the name of the output file")
     if path.exists():
         raise InputError(
             f"{path}: exists already; say --overwrite to replace it, --resume to continue its run, or choose another "

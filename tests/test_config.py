@@ -4,6 +4,7 @@ What is refused, and in which words, stands in `malformed.py`.
 """
 
 import keyword
+import os
 import pickle
 import tomllib
 from pathlib import Path
@@ -74,6 +75,16 @@ def test_output_may_not_be_a_file_that_is_read(tmp_path):
     (tmp_path / "start.h5").touch()
     for name in ("plate.toml", "start.h5"):
         with pytest.raises(InputError, match=r"output\.path: expected a file of its own"):
+            load(path, [f'output.path="{tmp_path / name}"'])
+
+
+def test_an_output_is_a_plain_file(tmp_path):
+    path = tmp_path / "plate.toml"
+    path.write_text(GOOD)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for name, what in (("pipe", "a device or pipe"), ("folder", "a folder")):
+        with pytest.raises(InputError, match=rf"output\.path: expected the name .*{name} is {what}"):
             load(path, [f'output.path="{tmp_path / name}"'])
 
 
