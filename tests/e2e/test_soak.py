@@ -58,6 +58,9 @@ def test_nothing_grows(tmp_path):
         assert max(slopes) < GROWTH
         assert (np.median(files[-10:], axis=0) == np.median(files[:10], axis=0)).all()
     end = float(max(tmp_path.glob("*.checkpoint.*")).name.split(".")[2]) / 10 + 1
-    hpcstencil(2, "run", "input.toml", "--resume", *SETTINGS, "--set", f"time.end={end}", folder=tmp_path)
-    hpcstencil(0, "run", "input.toml", *SETTINGS, "--set", f"time.end={end}", "--output", "whole.h5", folder=tmp_path)
+    to_end = ("run", "input.toml", *SETTINGS, "--set", f"time.end={end}")
+    hpcstencil(2, *to_end, "--resume", folder=tmp_path)
+    whole = started(0, *to_end, "--output", "whole.h5", folder=tmp_path)
+    status, told = ended(whole, tmp_path, within=60 * MINUTES)
+    assert status == 0, told
     assert_same(tmp_path / "run.h5", tmp_path / "whole.h5")
