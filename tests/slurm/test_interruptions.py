@@ -35,10 +35,11 @@ def test_a_requeued_job_goes_on_from_its_checkpoint(cluster, submission):
 
 
 def test_a_chain_of_jobs_finishes_a_run_longer_than_the_time_limit(cluster, submission, other_submission):
-    # Slurm looks at time limits every 30 s, so a warning 10 s before a limit of one minute comes after 20 to 50 s.
+    # Slurm looks at time limits every 30 s, so a warning a minute before a limit of two comes after 30 to 60 s, and leaves
+    # time to write a checkpoint on a machine that does much else.
     # Beside the chain goes a job that nobody warns: the run asks Slurm for its limit and stops before it.
     unwarned = other_submission.begin(cluster, "--time=1", "jobs/cpu_nodes.sbatch")
-    job = submission.begin(cluster, "--time=1", "--signal=USR1@10", "--nodes=2", "jobs/restart_chain.sbatch")
+    job = submission.begin(cluster, "--time=2", "--signal=USR1@60", "--nodes=2", "jobs/restart_chain.sbatch")
     with cluster.no_new_jobs():
         assert cluster.wait(job, 120)["ExitCode"] == "75:0", submission.log()
         newest = submission.shorten()
