@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpcstencil.expressions import Derivative, DivGrad, Node, Operand, Pointwise, node, total
+from hpcstencil.expressions import Derivative, DivGrad, Node, Operand, Parameter, Pointwise, node, total
 from hpcstencil.grid import AXES
 
 
@@ -40,6 +40,10 @@ class Space:
     def div_grad(self, coefficient: Operand, a: Operand) -> Node:
         """∇·(k ∇a) with k and ∇a at the faces between cells, so that it conserves a."""
         return total([DivGrad(node(coefficient), node(a), axis) for axis in range(self.ndim)])
+
+    def diffusion(self, coefficient: Node, a: Operand) -> Node:
+        """∇·(D ∇a): D ∇²a where D is a number, `div_grad` where it varies in space."""
+        return coefficient * self.laplacian(a) if isinstance(coefficient, Parameter) else self.div_grad(coefficient, a)
 
     def upwind(self, a: Operand, *velocity: Operand) -> Node:
         """v·∇a with each derivative leaning against the sign of v."""

@@ -32,11 +32,12 @@ from hpcstencil.radius import Discretization, Needs
 
 @dataclass(frozen=True)
 class Rules:
-    """What a tree means on this run's grid: discretization, kernel and boundary conditions ((axis, side) per field)."""
+    """What a tree means on this run's grid: discretization, kernel, and the boundary conditions per (field or inner result,
+    axis, side); inner results without one have no flux."""
 
     discretization: Discretization
     kernel: Kernel
-    faces: Mapping[tuple[str, int, int], Face]
+    faces: Mapping[tuple[Node, int, int], Face]
     domain: tuple[tuple[float, float], ...]
     dtype: Any
 
@@ -260,9 +261,7 @@ class Ghosts:
         if evaluation.frame.sides[axis][side].kind == "face":
             face = value.array.shape[axis] if side else 0
         inner = lax.dynamic_slice_in_dim(value.array, face - width if side else face, width, axis)
-        condition = NO_FLUX
-        if isinstance(self.operand, Field):
-            condition = rules.faces[self.operand.name, axis, side]
+        condition = rules.faces.get((self.operand, axis, side), NO_FLUX)
         distance = np.arange(1, width + 1) if side else np.arange(width, 0, -1)
         height = (2 * distance - 1) * rules.discretization.spacing[axis]
         shape = [1] * value.array.ndim
@@ -271,8 +270,8 @@ class Ghosts:
         windows[axis] = None
         at_face = replace(evaluation)  # a fresh evaluation: its axis coordinate is that of the face
         at_face.known[Coordinate(axis)] = at_face.scalar(rules.domain[axis][side])
-        given = at_face(condition.value).crop(windows).array
-        return GHOSTS[condition.kind](jnp.flip(inner, axis), given, height.astype(rules.dtype).reshape(shape))
+        given = [at_face(value).crop(windows).array for value in condition.values]
+        return GHOSTS[condition.kind](jnp.flip(inner, axis), height.astype(rules.dtype).reshape(shape), *given)
 
 
 RightHandSide = Callable[[Mapping[str, Value], Mapping[str, Any], Any, Frame], dict[str, Value]]

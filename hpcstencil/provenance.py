@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpcstencil.conditions import boundary_tables
-from hpcstencil.config import Config
+from hpcstencil.settings import Config
 from hpcstencil.toml_text import dumps, flatten
 
 # A continued run may differ from its origin in these without saying so.

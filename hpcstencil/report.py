@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from hpcstencil.calibration import key, recall, seconds_to_checkpoint
-from hpcstencil.config import Config
 from hpcstencil.decomposition import Plan
 from hpcstencil.problem import Problem
 from hpcstencil.provenance import to_toml
+from hpcstencil.settings import Config
 from hpcstencil.walltime import within
 
 
@@ -48,7 +48,9 @@ def _time_step(problem: Problem) -> str:
     time = problem.config.time
     if time.dt is not None:
         return f"{time.dt:g}, fixed"
-    if problem.equation.solution_dependent:
+    if time.tolerance is not None:
+        return f"such that the estimated error stays below tolerance = {time.tolerance:g}"
+    if problem.step_follows_solution:
         return f"cfl = {time.cfl:g} of the stable step, which depends on the solution"
     return f"{problem.dt({}):.6g} (cfl = {time.cfl:g})"
 
@@ -56,7 +58,7 @@ def _time_step(problem: Problem) -> str:
 def step_count(problem: Problem) -> int | None:
     """Steps of the run, about; None where they depend on the solution."""
     total = problem.schedule().total_steps
-    if total is not None or problem.equation.solution_dependent:
+    if total is not None or problem.step_follows_solution:
         return total
     return max(1, round(problem.config.time.end / problem.dt({})))
 

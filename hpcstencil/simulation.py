@@ -10,15 +10,17 @@ import jax
 import numpy as np
 
 from hpcstencil import host
-from hpcstencil.advance import Advance, Machine, build
+from hpcstencil.advance import Advance, Stepper
 from hpcstencil.blocks import Devices
+from hpcstencil.control import Control
 from hpcstencil.decomposition import Plan
 from hpcstencil.errors import InputError
-from hpcstencil.evaluate import Rules
+from hpcstencil.evaluate import Rules, right_hand_side
 from hpcstencil.expressions import Field, Parameter
 from hpcstencil.halo import Fields
 from hpcstencil.hdf5_read import read_block
 from hpcstencil.kernels import KERNELS, tiled
+from hpcstencil.machine import Machine
 from hpcstencil.parallel import Communicator
 from hpcstencil.problem import Problem
 from hpcstencil.reductions import Reductions
@@ -34,6 +36,7 @@ class Simulation:
     communicator: Communicator
     machine: Machine
     advance: Advance
+    control: Control | None
     extremes: Reductions
     diagnosed: Reductions
 
@@ -92,10 +95,13 @@ class Simulation:
         )
         return f"cell {list(cell)} ({place})"
 
-    def compile(self, fields: Fields, dt: float) -> Fields:
+    def compile(self, fields: Fields) -> Fields:
         """Compile the step loop by running it for no step at all; returns the fields, which it may have moved."""
         for _ in range(2):  # pmap compiles again for what it returned itself
-            fields = self.advance(fields, self.problem.parameters, 0.0, 0, dt, 0)
+            if self.control is None:
+                fields = self.advance(fields, self.problem.parameters, 0.0, 0, 0.0, 0)
+            else:
+                self.control.error(fields, *self.control.attempt(fields, self.problem.parameters, 0.0, 0.0))
         return jax.block_until_ready(fields)
 
 
@@ -126,13 +132,16 @@ def simulate(
     )
     needs = problem.needs()
     fields = tuple(Field(name) for name in problem.fields)
+    rhs = right_hand_side(problem.trees, rules, needs)
+    stepper = Stepper(machine, rhs, problem.method, problem.groups, plan.every)
     return Simulation(
         problem=problem,
         plan=plan,
         kernel=kernel,
         communicator=communicator,
         machine=machine,
-        advance=build(machine, problem.trees, rules, needs, problem.tableau, plan.every),
+        advance=stepper.advance(),
+        control=Control.of(problem, stepper, communicator, rules),
         extremes=Reductions(machine, communicator, rules, needs, fields),
         diagnosed=Reductions(machine, communicator, rules, needs, problem.reduced()),
     )
