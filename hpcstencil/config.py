@@ -38,6 +38,7 @@ from hpcstencil.schema import (
     any_text,
     at,
     expression_text,
+    list_of,
     listing,
     nearest,
     not_yet,
@@ -59,6 +60,7 @@ from hpcstencil.settings import (
     Numerics,
     OutputConfig,
     TimeConfig,
+    VerifyConfig,
 )
 from hpcstencil.toml_text import override, read_file
 
@@ -120,6 +122,7 @@ def from_mapping(raw: Mapping[str, Any], base: Path, overrides: Sequence[str] = 
         output=_output(_table(raw, "output"), _section(raw, "output"), stem),
         diagnostics=_diagnostics(_section(raw, "diagnostics")),
         checkpoint=_checkpoint(_table(raw, "checkpoint")),
+        verify=_verify(_section(raw, "verify")),
     )
     _refuse_extremes(config)
     return config
@@ -315,6 +318,20 @@ def _diagnostics(raw: Mapping[str, Any]) -> DiagnosticsConfig:
     return DiagnosticsConfig(every, expressions)
 
 
+def _verify(raw: Mapping[str, Any]) -> VerifyConfig:
+    for key in raw:
+        if key not in ("exact", "conserved"):
+            raise unknown(at("verify", key), "key", key, ("exact", "conserved"))
+    exact = table("verify.exact", raw.get("exact", {}), 'exact = { u = "exp(-t)*sin(x)" }')
+    texts = {
+        name: expression_text(take(at("verify", "exact", name), Key(EXPRESSION, None, '"exp(-t)*sin(x)"'), value))
+        for name, value in exact.items()
+    }
+    names = Key(list_of(TEXT, "a list of names of diagnostics"), (), 'conserved = ["mass"]')
+    conserved = take("verify.conserved", names, raw["conserved"]) if "conserved" in raw else ()
+    return VerifyConfig(texts, conserved)
+
+
 def _checkpoint(values: dict[str, Any]) -> CheckpointConfig:
     if values["every_steps"] is not None and values["every_minutes"] is not None:
         raise too_many(("checkpoint.every_steps", "checkpoint.every_minutes"), "remove one")
@@ -328,12 +345,22 @@ def check_fields(config: Config, fields: tuple[str, ...]) -> None:
     """Raise InputError where the input names a field that the equation does not have, or uses one's name for more."""
     named = [(at("initial", name), name) for name in config.initial.expressions]
     named += [(at("boundary", name), name) for name in config.boundary.fields]
+    named += [(at("verify", "exact", name), name) for name in config.verify.exact]
     named += [("output.fields", name) for name in config.output.fields or ()]
     named += [(at("output", "units", name), name) for name in config.output.units]
     named += [(at("output", "long_name", name), name) for name in config.output.long_name]
     for key, name in named:
         if name not in fields:
             raise unknown(key, "field", name, fields)
+    exact = config.verify.exact
+    for name in fields if exact else ():
+        if name not in exact:
+            raise InputError(
+                f"{at('verify', 'exact', name)}: expected a solution for every field, but it is missing; add it"
+            )
+    for name in config.verify.conserved:
+        if name not in config.diagnostics.expressions:
+            raise unknown("verify.conserved", "diagnostic", name, tuple(config.diagnostics.expressions))
     for name in config.diagnostics.expressions:
         if name in fields or name in config.equation.parameters:
             raise InputError(f"diagnostics.{name}: '{name}' is a field or parameter already; rename the diagnostic")

@@ -37,7 +37,8 @@ class Problem:
     ``trees`` are the time derivatives per field, ``initial`` the initial expressions of those fields that have one,
     ``faces`` the boundary conditions of non-periodic axes per (field or inner result, axis, side), ``diagnostics`` trees
     over reductions.
-    ``parameters`` are the numbers handed to the compiled code; those given as expressions are part of the trees.
+    ``parameters`` are the numbers handed to the compiled code; those given as expressions are part of the trees,
+    and ``symbols`` has both kinds as nodes.
     ``groups`` tells the fields of a partitioned ``method`` apart. ``source`` is the text of the equation's Python file.
     """
 
@@ -46,6 +47,7 @@ class Problem:
     fields: tuple[str, ...]
     trees: Mapping[str, Node]
     parameters: Mapping[str, float]
+    symbols: Mapping[str, Node]
     bounds: Mapping[str, float]
     initial: Mapping[str, Node]
     faces: Mapping[tuple[Node, int, int], Face]
@@ -155,6 +157,7 @@ def build(config: Config) -> Problem:
         fields=model.fields,
         trees=damped(model.trees, config),
         parameters=numbers,
+        symbols=symbols,
         bounds=bounds,
         initial={
             name: parse(text, Scope(config.grid.ndim, symbols, time=False, noise=True), f"initial.{name}")

@@ -12,7 +12,16 @@ from hpcstencil.settings import Config
 from hpcstencil.toml_text import dumps, flatten
 
 # A continued run may differ from its origin in these without saying so.
-FREE = ("time.end", "output.", "checkpoint.", "diagnostics.every_steps", "decomposition.", "numerics.kernel", "title")
+FREE = (
+    "time.end",
+    "output.",
+    "checkpoint.",
+    "diagnostics.every_steps",
+    "decomposition.",
+    "numerics.kernel",
+    "title",
+    "verify.",
+)
 
 
 def to_tables(config: Config) -> dict[str, Any]:
@@ -30,6 +39,7 @@ def to_tables(config: Config) -> dict[str, Any]:
         "output": {**vars(output), "path": os.path.abspath(output.path)},
         "diagnostics": {"every_steps": config.diagnostics.every_steps, **config.diagnostics.expressions},
         "checkpoint": vars(config.checkpoint),
+        "verify": {"exact": config.verify.exact, "conserved": config.verify.conserved or None},
     }
     return {name: _without_nothing(value) for name, value in tables.items() if value != {}}
 

@@ -104,6 +104,14 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True)
+class VerifyConfig:
+    """For `hpcstencil verify`: a solution to be made exact per field, and the diagnostics that are conserved."""
+
+    exact: Mapping[str, str] = field(default_factory=dict)
+    conserved: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Config:
     """A checked input file, one attribute per table."""
 
@@ -118,3 +126,4 @@ class Config:
     output: OutputConfig
     diagnostics: DiagnosticsConfig
     checkpoint: CheckpointConfig
+    verify: VerifyConfig = VerifyConfig()

@@ -179,6 +179,12 @@ INPUTS = [
     ("boundary.u={z={dirichlet=0}}", "boundary.u.z: unknown axis", "use x or y"),
     ("boundary.dirichlet=0", "boundary.dirichlet: unknown axis", "use x or y"),
     ("boundary={x={dirichlet=0}, u={x='periodic'}}", "boundary.u.x", "periodic for all fields or for none"),
+    # [verify]
+    ("verify=1", "verify: expected a table", "got 1"),
+    ("verify.exct=1", "verify.exct: unknown key", '"exact"'),
+    ("verify.exact.v=1", "verify.exact.v: unknown field", "u"),
+    ("verify.conserved=mass", "verify.conserved: expected a list of names", '"mass"'),
+    ('verify.conserved=["mass"]', "verify.conserved: unknown diagnostic", '"mass"'),
     # [numerics]
     ("numerics=[1]", "numerics: expected a table", "[1]"),
     ("numerics.order=3", "numerics.order: expected 2, 4, 6 or 8", "got 3"),

@@ -21,9 +21,9 @@ LAYERS = [
     {"hdf5", "checkpoint", "model", "advance", "walls"},
     {"problem"},
     {"decomposition", "calibration", "reductions", "continuation"},
-    {"control"},
+    {"control", "calculus"},
     {"diagnostics", "simulation", "report", "summary", "repair"},
-    {"loop", "benchmark"},
+    {"loop", "benchmark", "verify"},
     {"run", "doctor", "sweep"},
     {"cli"},
 ]  # fmt: skip
