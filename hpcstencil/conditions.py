@@ -93,30 +93,31 @@ class BoundaryConfig:
 def read_boundary(raw: Mapping[str, Any], axes: tuple[str, ...]) -> BoundaryConfig:
     """The table [boundary]; raises InputError for kinds that do not exist or do not go together."""
     conditions: list[Sides] = [(PERIODIC, PERIODIC)] * len(axes)
-    fields, operators = {}, {}
+    fields = {}
+    given = table(
+        "boundary.operators", raw.get("operators", {}), 'operators = { "laplacian(u)" = { dirichlet = 0.0 } }'
+    )
     for name, value in raw.items():
         if name in axes:
             conditions[axes.index(name)] = _sides(at("boundary", name), value)
         elif name == "operators":
-            given = table("boundary.operators", value, 'operators = { "laplacian(u)" = { dirichlet = 0.0 } }')
-            operators = {
-                text: _operator(at("boundary", "operators", text), sides, axes) for text, sides in given.items()
-            }
+            continue
         elif isinstance(value, Mapping) and not set(value) & {*KINDS, *LATER_KINDS, *SIDES}:
             fields[name] = _field(at("boundary", name), value, axes)
         else:
             raise unknown(at("boundary", name), "axis", name, axes)
-    result = BoundaryConfig(tuple(conditions), fields, operators)
+    periodic = BoundaryConfig(tuple(conditions)).periodic
+    operators = {text: _operator(at("boundary", "operators", text), v, axes, periodic) for text, v in given.items()}
     special = {at("boundary", name): own for name, own in fields.items()}
     special |= {at("boundary", "operators", text): own for text, own in operators.items()}
     for key, own in special.items():
         for axis, sides in enumerate(own):
-            if sides is not None and (sides[0] == PERIODIC) != result.periodic[axis]:
+            if sides is not None and (sides[0] == PERIODIC) != periodic[axis]:
                 raise InputError(
                     f"{key}.{axes[axis]}: an axis is periodic for all fields or for none; make boundary.{axes[axis]} and this "
                     "agree"
                 )
-    return BoundaryConfig(result.axes, fields, operators)
+    return BoundaryConfig(tuple(conditions), fields, operators)
 
 
 def _field(key: str, value: Mapping[str, Any], axes: tuple[str, ...]) -> tuple[Sides | None, ...]:
@@ -127,13 +128,13 @@ def _field(key: str, value: Mapping[str, Any], axes: tuple[str, ...]) -> tuple[S
     return tuple(_sides(f"{key}.{axis}", value[axis]) if axis in value else None for axis in axes)
 
 
-def _operator(key: str, value: Any, axes: tuple[str, ...]) -> tuple[Sides | None, ...]:
-    """The conditions of an inner result: per axis, or one for all sides; only ghost cells can be asked of them."""
+def _operator(key: str, value: Any, axes: tuple[str, ...], periodic: tuple[bool, ...]) -> tuple[Sides | None, ...]:
+    """The conditions of an inner result: per axis, or one for all sides that there are; they say what ghost cells are."""
     if isinstance(value, Mapping) and set(value) & set(axes):
         own = _field(key, value, axes)
     else:
         both = _condition(key, value)
-        own = ((both, both),) * len(axes) if both != PERIODIC else (None,) * len(axes)
+        own = tuple(None if wraps else (both, both) for wraps in periodic)
     for sides in own:
         for condition in sides or ():
             if condition.kind not in GHOST_KINDS:

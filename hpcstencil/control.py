@@ -26,6 +26,9 @@ from hpcstencil.schedule import Clock, Schedule
 
 SAFETY, LEAST_FACTOR, MOST_FACTOR = 0.9, 0.2, 5.0
 LEAST_ERROR = 1e-4  # of a step before, as the controller takes it: one lucky step is not believed
+HOPELESS = (
+    1e100  # the square of an error in units of the tolerance: beyond it only that the step is far too long matters
+)
 FIRST_FRACTION = 0.01  # of the time in which the solution changes by its own size: the first step that is tried
 COLLAPSED = 1e-15  # of the end time: a step that no run gets anywhere with
 
@@ -102,10 +105,10 @@ class Control:
         state = {**before}
         for name in self.problem.fields:
             state[f"new {name}"], state[f"error {name}"] = after[name], error[name]
-        low, high, broken = self.errors.extremes(state, self.problem.parameters, 0.0)
-        if broken.any():
+        _, largest, broken = self.errors.extremes(state, self.problem.parameters, 0.0)
+        if broken.any() or largest.max() > HOPELESS:
             return math.inf
-        sums = self.errors.sums(state, self.problem.parameters, 0.0, np.maximum(np.abs(low), np.abs(high)))
+        sums = self.errors.sums(state, self.problem.parameters, 0.0, largest)
         return math.sqrt(math.fsum(sums) / (self.errors.cells * len(sums)))
 
     def first_step(self, fields: Fields, time: float) -> float:

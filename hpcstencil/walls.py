@@ -62,13 +62,10 @@ def _faces(sides: Sides, key: str, scope: Scope) -> Iterator[tuple[int, Face]]:
     for side, condition in enumerate(sides):
         if condition.kind in GHOSTS:
             where = f"{key}.{SIDES[side]}.{condition.kind}"
-            yield (
-                side,
-                Face(
-                    condition.kind,
-                    tuple(parse(v, scope, where) if isinstance(v, str) else node(v) for v in condition.values),
-                ),
-            )
+            if condition.kind == "robin" and condition.values[:2] == (0.0, 0.0):
+                raise InputError(f"{where}: expected a or b other than 0, but got 0 for both; give one of them")
+            values = [parse(v, scope, where) if isinstance(v, str) else node(v) for v in condition.values]
+            yield side, Face(condition.kind, tuple(values))
         elif condition != PERIODIC:
             yield side, NO_FLUX
 

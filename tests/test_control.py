@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from support import integrated, problem_of, simulation_of
 
+from hpcstencil.decomposition import plan
 from hpcstencil.errors import InputError, NumericsError
 
 # ∂u/∂t = -50 (u - cos(t)) forgets its start quickly: the step must be short at first, and may be long later.
@@ -98,3 +99,9 @@ def test_the_steps_are_the_same_for_every_decomposition():
 def test_a_method_without_an_estimate_is_refused():
     with pytest.raises(InputError, match='numerics.integrator: expected "bs3" or "dopri5" with time.tolerance'):
         run("rk4", **STIFF)
+
+
+def test_wide_halos_are_refused():
+    tables = {**STIFF, "numerics": {"integrator": "bs3"}, "time": {"end": 1.0, "tolerance": 1e-3}}
+    with pytest.raises(InputError, match=r"steps_per_exchange: 2 is too much, since with time.tolerance the step"):
+        plan(problem_of(**tables, decomposition={"steps_per_exchange": 2}), 1, 1)
