@@ -4,7 +4,7 @@ The face lies half-way between the first cell and its mirror image, so the ghost
 it and its mirror image u_{j-1} are h = (2 j - 1) dx apart:
   dirichlet  u = g:                u_{-j} = 2 g - u_{j-1}
   neumann    ∂u/∂n = q:            u_{-j} = u_{j-1} + h q
-  robin      a u + b ∂u/∂n = r:    u_{-j} = (r - (a/2 - b/h) u_{j-1}) / (a/2 + b/h)
+  robin      a u + b ∂u/∂n = r:    u_{-j} = (h r - (h a/2 - b) u_{j-1}) / (h a/2 + b)
 (LeVeque, "Finite Difference Methods" (2007), sect. 2.12, for cell centres). The closure is of second order in dx; it
 keeps the order of a wider stencil where the solution continues with that symmetry.
 A new kind is a function here, listed in GHOSTS, and an entry of `conditions.KINDS`.
@@ -44,8 +44,10 @@ def neumann(mirror: Any, height: np.ndarray, value: Any) -> Any:
 
 def robin(mirror: Any, height: np.ndarray, a: Any, b: Any, value: Any) -> Any:
     """Ghost cells of a u + b ∂u/∂n = value."""
-    half = mirror.dtype.type(0.5)
-    return (value - (half * a - b / height) * mirror) / (half * a + b / height)
+    half = height * mirror.dtype.type(0.5) * a
+    # XLA makes a multiplication of a division by what it knows when it compiles, and knows more in some decompositions.
+    inverse = mirror.dtype.type(1) / (half + b)
+    return (height * value - (half - b) * mirror) * inverse
 
 
 GHOSTS: dict[str, Callable[..., Any]] = {"dirichlet": dirichlet, "neumann": neumann, "robin": robin}

@@ -10,21 +10,24 @@ from hpcstencil.errors import InputError
 from hpcstencil.schema import EXPRESSION, POSITIVE, Key, at, listing, not_yet, shown, table, take, unknown, wrong
 
 SIDES = ("lower", "upper")
-LATER_KINDS = ("open", "cpml")
+LATER_KINDS = ("open",)
+Values = tuple[float | str | None, ...]
 EXAMPLE = '"periodic" or { dirichlet = 0.0 }'
 
 
 @dataclass(frozen=True)
 class Form:
     """What a kind of condition is given by: its values by name, and an example. One value alone is written without its
-    name. ``positive`` values are plain numbers above 0, the others may be expressions of coordinates and t."""
+    name. ``positive`` values are plain numbers above 0, the others may be expressions of coordinates and t; ``optional``
+    ones may be missing."""
 
     values: tuple[str, ...]
     example: str
     positive: bool = False
+    optional: tuple[str, ...] = ()
 
-    def read(self, key: str, given: Any) -> tuple[float | str, ...]:
-        """The values, in order; raises InputError where some are missing, unknown or unfit."""
+    def read(self, key: str, given: Any) -> Values:
+        """The values, in order, None for those left out; raises InputError where some are missing, unknown or unfit."""
         spec = Key(POSITIVE if self.positive else EXPRESSION, None, "1.0")
         if self.values == ("value",):
             return (take(key, spec, given),)
@@ -34,13 +37,15 @@ class Form:
             if name not in self.values:
                 raise unknown(f"{key}.{at(name)}", "key", name, self.values)
         for name in self.values:
-            if name not in values:
+            if name not in values and name not in self.optional:
                 raise InputError(f"{key}.{name}: expected {spec.kind.words}, but the key is missing; write {example}")
-        return tuple(take(f"{key}.{name}", spec, values[name]) for name in self.values)
+        return tuple(take(f"{key}.{name}", spec, values[name]) if name in values else None for name in self.values)
 
-    def written(self, values: tuple[float | str, ...]) -> Any:
+    def written(self, values: Values) -> Any:
         """The values as they stand in an input file."""
-        return values[0] if self.values == ("value",) else dict(zip(self.values, values, strict=True))
+        if self.values == ("value",):
+            return values[0]
+        return {name: value for name, value in zip(self.values, values, strict=True) if value is not None}
 
 
 KINDS = {
@@ -48,6 +53,7 @@ KINDS = {
     "neumann": Form(("value",), "0.0"),
     "robin": Form(("a", "b", "value"), "{ a = 1.0, b = 0.5, value = 0.0 }"),
     "sponge": Form(("width", "strength"), "{ width = 0.5, strength = 10.0 }", positive=True),
+    "cpml": Form(("width", "speed"), "{ width = 0.5 }", positive=True, optional=("speed",)),
 }
 
 
@@ -56,7 +62,7 @@ class Condition:
     """What holds at one side of an axis: "periodic" or one of KINDS, with its values in the order of its form."""
 
     kind: str
-    values: tuple[float | str, ...] = ()
+    values: Values = ()
 
 
 PERIODIC = Condition("periodic")

@@ -5,17 +5,19 @@ Each works in any number of dimensions; the number is that of the `Space` that m
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from hpcstencil.expressions import Derivative, DivGrad, Node, Operand, Parameter, Pointwise, node, total
+from hpcstencil.expressions import Coordinate, Derivative, DivGrad, Node, Operand, Parameter, Pointwise, node, total
 from hpcstencil.grid import AXES
 
 
 @dataclass(frozen=True)
 class Space:
-    """The differential operators of a grid with ``ndim`` axes."""
+    """The differential operators of a grid with ``ndim`` axes and cells of widths ``spacing``."""
 
     ndim: int
+    spacing: tuple[float, ...] = ()
 
     def derivative(self, a: Operand, *axes: int) -> Node:
         """d/dx_i d/dx_j ... a, one factor per axis named."""
@@ -45,6 +47,18 @@ class Space:
         """∇·(D ∇a): D ∇²a where D is a number, `div_grad` where it varies in space."""
         return coefficient * self.laplacian(a) if isinstance(coefficient, Parameter) else self.div_grad(coefficient, a)
 
+    def point(self, *position: Operand) -> Node:
+        """δ(x - position), spread linearly over the cells next to it: its integral over the grid is 1."""
+        weight = node(1.0 / math.prod(self.spacing))
+        for axis, place in enumerate(position):
+            weight = weight * self._hat(axis, place)
+        return weight
+
+    def _hat(self, axis: int, place: Operand) -> Node:
+        """1 at the place, falling to 0 a cell away."""
+        distance = Pointwise("abs", (Coordinate(axis) - place,)) / self.spacing[axis]
+        return Pointwise("maximum", (node(0.0), 1.0 - distance))
+
     def upwind(self, a: Operand, *velocity: Operand) -> Node:
         """v·∇a with each derivative leaning against the sign of v."""
         terms: list[Node] = []
@@ -63,6 +77,7 @@ class Space:
             "divergence": (self.divergence, self.ndim, self.ndim),
             "div_grad": (self.div_grad, 2, 2),
             "upwind": (self.upwind, 1 + self.ndim, 1 + self.ndim),
+            "point": (self.point, self.ndim, self.ndim),
         }
         for i in range(self.ndim):
             table["d" + AXES[i]] = ((lambda a, i=i: self.derivative(a, i)), 1, 1)

@@ -72,7 +72,7 @@ class Evaluation:
             case Field(name):
                 return self.fields[name]
             case Constant(value):
-                return self.scalar(value)
+                return self.scalar(self.frame.constants.get(value, value))
             case Parameter(name):
                 return self.scalar(self.parameters[name])
             case Time():

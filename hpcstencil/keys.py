@@ -20,10 +20,10 @@ from hpcstencil.schema import (
 )
 
 BUILT_IN = tuple(EQUATIONS)
-LATER_EQUATIONS = ("acoustic", "maxwell", "shallow_water", "euler")
+LATER_EQUATIONS = ("maxwell", "shallow_water", "euler")
 OPERATORS = (
     "laplacian", "dx", "dy", "dz", "dxx", "dxy", "dxz", "dyy", "dyz", "dzz", "divergence", "gradient_squared",
-    "div_grad", "upwind", "noise",
+    "div_grad", "upwind", "point", "at", "noise",
 )  # fmt: skip
 RESERVED = frozenset((
     *FUNCTIONS, *REDUCTIONS, *OPERATORS, *AXES, "pi", "t", "time", "step", "member", "file", "every", "every_steps",

@@ -35,7 +35,9 @@ class Machine:
     """A decomposed grid on this process's devices: puts ghost cells around fields and runs code on every block.
 
     ``communicator`` is the mpi4py communicator of the halo exchange alone (None with one process). ``halo_wraps`` says
-    that ghost cells of whole periodic axes are filled by the exchange rather than by each derivative.
+    that ghost cells of whole periodic axes are filled by the exchange rather than by each derivative. ``constants`` are the
+    numbers of the expressions: handed to compiled code when it runs, so that the compiler does not multiply them into
+    others where it sees a chance, which depends on the decomposition.
     """
 
     topology: Topology
@@ -45,6 +47,7 @@ class Machine:
     radius: tuple[int, ...]
     margin: tuple[int, ...]
     halo_wraps: bool
+    constants: tuple[float, ...] = ()
 
     @cached_property
     def sides(self) -> Any:
@@ -53,7 +56,7 @@ class Machine:
 
     @cached_property
     def places(self) -> dict[str, Any]:
-        return self.devices.put_places(Places.of(self.topology, self.grid, self.margin))
+        return self.devices.put_places(Places.of(self.topology, self.grid, self.margin), self.constants)
 
     @property
     def leaves_compiled_code(self) -> bool:
@@ -61,7 +64,7 @@ class Machine:
         return self.devices.several and self.topology.size > 1
 
     def frame(self, places: Mapping[str, Any]) -> Frame:
-        return frame_of(self.topology, self.sides, self.margin, places)
+        return frame_of(self.topology, self.sides, self.margin, places, self.constants)
 
     def widths(self, radii: int) -> tuple[int, ...]:
         """Ghost cells per axis for ``radii`` evaluations in a row between two exchanges."""

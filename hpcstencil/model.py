@@ -94,7 +94,7 @@ def _right_hand_sides(
     equation: Equation, config: Config, unknowns: Mapping[str, Node], symbols: Mapping[str, Node]
 ) -> dict[str, Node]:
     """The time derivative of each field."""
-    f, p, space = SimpleNamespace(**unknowns), SimpleNamespace(**symbols), Space(config.grid.ndim)
+    f, p, space = SimpleNamespace(**unknowns), SimpleNamespace(**symbols), Space(config.grid.ndim, config.grid.spacing)
     if config.equation.in_file is None:
         return equation.rhs(f, p, space)
     path, name = config.equation.in_file

@@ -16,18 +16,19 @@ from hpcstencil import host
 from hpcstencil.boundary import Face
 from hpcstencil.equations import Equation, Limited
 from hpcstencil.errors import InputError
-from hpcstencil.expressions import Coordinate, Field, Node, Parameter, Reduction, children, walk
+from hpcstencil.expressions import Constant, Coordinate, Field, Node, Parameter, Reduction, children, walk
 from hpcstencil.integrators import SUPER_STEPPING, Method, method, stability_limits
 from hpcstencil.keys import MOST_STEPS
+from hpcstencil.layers import layered
 from hpcstencil.method_choice import groups_of, with_enough_stages
-from hpcstencil.model import model_of
+from hpcstencil.model import Model, model_of
 from hpcstencil.parser import Scope, parse
 from hpcstencil.radius import Discretization, Needs
 from hpcstencil.schedule import Schedule
 from hpcstencil.schema import shown, wrong
 from hpcstencil.settings import Config
 from hpcstencil.stability import stable_step
-from hpcstencil.walls import damped, damping, faces_of
+from hpcstencil.walls import faces_of
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ class Problem:
     over reductions.
     ``parameters`` are the numbers handed to the compiled code; those given as expressions are part of the trees,
     and ``symbols`` has both kinds as nodes.
-    ``groups`` tells the fields of a partitioned ``method`` apart. ``source`` is the text of the equation's Python file.
+    ``groups`` tells the fields of a partitioned ``method`` apart; ``memory`` names the fields that absorbing
+    layers added, ``damping`` is their fastest rate. ``source`` is the text of the equation's Python file.
     """
 
     config: Config
@@ -55,7 +57,14 @@ class Problem:
     method: Method
     groups: Mapping[str, int]
     discretization: Discretization
+    memory: tuple[str, ...] = ()
+    damping: float = 0.0
     source: str = ""
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The fields that the equation has: all but the memories of absorbing layers."""
+        return tuple(name for name in self.fields if name not in self.memory)
 
     @property
     def step_follows_solution(self) -> bool:
@@ -76,6 +85,12 @@ class Problem:
         """Ghost cells that the derivatives ask of their operands."""
         return self.discretization.needs([*self.trees.values(), *self.reduced()])
 
+    def constants(self) -> tuple[float, ...]:
+        """All numbers that the expressions evaluated on the grid hold."""
+        values = (value for face in self.faces.values() for value in face.values)
+        trees = [*self.trees.values(), *self.reduced(), *values]
+        return tuple(dict.fromkeys(part.value for tree in trees for part in walk(tree) if isinstance(part, Constant)))
+
     def reduced(self) -> tuple[Node, ...]:
         """Operands of all reductions in the diagnostics."""
         return tuple(
@@ -88,7 +103,7 @@ class Problem:
         """Largest stable step, ``largest`` being the greatest magnitude of each field (used by nonlinear transport)."""
         assert isinstance(self.equation, Limited)
         rates = self.equation.rates(SimpleNamespace(**self.bounds), largest, self.config.grid.ndim)
-        rates = replace(rates, reaction=rates.reaction + damping(self.config, self.fields))
+        rates = replace(rates, reaction=rates.reaction + self.damping)
         return stable_step(rates, self.method, self.config.numerics.order, self.config.grid.spacing)
 
     def dt(self, largest: Mapping[str, float]) -> float:
@@ -150,12 +165,13 @@ def build(config: Config) -> Problem:
         if not bound <= float(np.finfo(precision).max):
             expected = f"values that {precision} can hold on the whole grid"
             raise wrong(f"equation.{name}", expected, model.given[name], f"it is {bound:g} somewhere; change it")
+    layers = layered(model.trees, config, _fastest_wave(model, bounds, config.grid.ndim))
     chosen = method(config.numerics.integrator, config.numerics.stages)
     problem = Problem(
         config=config,
         equation=equation,
-        fields=model.fields,
-        trees=damped(model.trees, config),
+        fields=tuple(layers.trees),
+        trees=layers.trees,
         parameters=numbers,
         symbols=symbols,
         bounds=bounds,
@@ -166,8 +182,10 @@ def build(config: Config) -> Problem:
         faces=faces_of(config, model.fields, symbols, model.trees),
         diagnostics=_diagnostics(config, {**symbols, **model.unknowns}),
         method=chosen,
-        groups=groups_of(model.trees, chosen, config.numerics.integrator),
+        groups=groups_of(layers.trees, chosen, config.numerics.integrator),
         discretization=Discretization(config.numerics.order, config.grid.spacing),
+        memory=layers.memory,
+        damping=layers.rate,
         source=model.source,
     )
     if config.time.cfl is not None:
@@ -184,6 +202,14 @@ def build(config: Config) -> Problem:
     return problem
 
 
+def _fastest_wave(model: Model, bounds: Mapping[str, float], ndim: int) -> float:
+    """Speed of the fastest wave, as the equation knows it; 0 where it does not."""
+    if not isinstance(model.equation, Limited):
+        return 0.0
+    rates = model.equation.rates(SimpleNamespace(**bounds), dict.fromkeys(model.fields, 1.0), ndim)
+    return max([rates.wave, *rates.velocity])
+
+
 def _check_step(problem: Problem, cfl: float) -> None:
     """Refuse now what would be found out only when the first step is taken: none is stable, or they are too small."""
     if problem.rates_follow_solution:
@@ -197,7 +223,7 @@ def _check_step(problem: Problem, cfl: float) -> None:
 
 def _diagnostics(config: Config, names: Mapping[str, Node]) -> dict[str, Node]:
     """The diagnostics; each must be a number, made of reductions."""
-    scope = Scope(config.grid.ndim, names, operators=True, reductions=True)
+    scope = Scope(config.grid.ndim, names, operators=True, reductions=True, spacing=config.grid.spacing)
     trees = {}
     for name, text in config.diagnostics.expressions.items():
         trees[name] = parse(text, scope, f"diagnostics.{name}")

@@ -20,7 +20,7 @@ def report(config: Config, problem: Problem, plan: Plan) -> str:
     lines = [
         to_toml(config).rstrip(),
         "",
-        f"fields                {', '.join(problem.fields)}",
+        f"fields                {', '.join(problem.shown)}{_memory(problem)}",
         f"stencil radius        {' x '.join(map(str, plan.radius))} cells, {plan.stages} stage(s) per step",
         f"processes             {' x '.join(map(str, topology.processes))}, largest block {block} cells",
         f"devices per process   {' x '.join(map(str, topology.devices))}, tiles {' x '.join(map(str, topology.tiles))}",
@@ -33,6 +33,10 @@ def report(config: Config, problem: Problem, plan: Plan) -> str:
         f"stopping early        within {within(seconds_to_checkpoint(problem)):.2g} s of a signal, so long before the walltime",
     ]
     return "\n".join(lines)
+
+
+def _memory(problem: Problem) -> str:
+    return f", and {len(problem.memory)} memories of absorbing layers" if problem.memory else ""
 
 
 def human(count: float) -> str:

@@ -128,7 +128,7 @@ def _state(simulation: Simulation, checkpoint: Path | None) -> tuple[Clock, Fiel
 def _open_output(this: Run) -> OutputFile:
     """The output file, new or to be continued."""
     config, problem = this.config, this.simulation.problem
-    fields = config.output.fields or problem.fields
+    fields = config.output.fields or problem.shown
     if this.source.append:
         return OutputFile.append(
             this.options.output,

@@ -58,7 +58,7 @@ class Simulation:
                 values = {Parameter(p): v for p, v in self.problem.parameters.items()}
                 tree = self.problem.initial[name]
                 block = host.block_values(tree, config.grid, self.ranges, values, self.dtype)
-            elif config.initial.file is not None:
+            elif config.initial.file is not None and name in self.problem.shown:
                 shape = config.grid.shape
                 try:
                     block = read_block(config.initial.file, name, self.ranges, shape=shape, dtype=self.dtype)
@@ -129,6 +129,7 @@ def simulate(
         radius=plan.radius,
         margin=tuple((rounds + 1) * r + p + 1 for r, p in zip(plan.radius, places, strict=True)),
         halo_wraps=rounds == 1,
+        constants=problem.constants(),
     )
     needs = problem.needs()
     fields = tuple(Field(name) for name in problem.fields)

@@ -1,20 +1,18 @@
-"""What the boundary conditions of an input make of a problem: values at faces, and layers that damp what comes near."""
+"""What the boundary conditions of an input say of the faces of the domain."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from hpcstencil.boundary import GHOSTS, NO_FLUX, Face
-from hpcstencil.conditions import PERIODIC, SIDES, Condition, Sides
+from hpcstencil.boundary import GHOSTS, Face
+from hpcstencil.conditions import PERIODIC, SIDES, Sides
 from hpcstencil.errors import InputError
 from hpcstencil.expressions import (
     Constant,
-    Coordinate,
     Derivative,
     DivGrad,
     Field,
     Node,
-    Pointwise,
     children,
     node,
     walk,
@@ -43,7 +41,12 @@ def faces_of(
                 faces[Field(name), axis, side] = face
     derivatives = [part for tree in trees.values() for part in walk(tree) if isinstance(part, Derivative | DivGrad)]
     operands = {operand for part in derivatives for operand in children(part)}
-    inner = Scope(config.grid.ndim, {**symbols, **{name: Field(name) for name in fields}}, operators=True)
+    inner = Scope(
+        config.grid.ndim,
+        {**symbols, **{name: Field(name) for name in fields}},
+        operators=True,
+        spacing=config.grid.spacing,
+    )
     for text, given in boundary.operators.items():
         key = at("boundary", "operators", text)
         operand = parse(text, inner, key)
@@ -58,52 +61,15 @@ def faces_of(
 
 
 def _faces(sides: Sides, key: str, scope: Scope) -> Iterator[tuple[int, Face]]:
-    """(side, face) of both sides; none of a periodic axis. A layer ends at a face without flux."""
+    """(side, face) of both sides; none of a periodic axis. An absorbing layer ends at a face that is held at 0."""
     for side, condition in enumerate(sides):
         if condition.kind in GHOSTS:
             where = f"{key}.{SIDES[side]}.{condition.kind}"
             if condition.kind == "robin" and condition.values[:2] == (0.0, 0.0):
                 raise InputError(f"{where}: expected a or b other than 0, but got 0 for both; give one of them")
-            values = [parse(v, scope, where) if isinstance(v, str) else node(v) for v in condition.values]
+            values = [
+                parse(v, scope, where) if isinstance(v, str) else node(v) for v in condition.values if v is not None
+            ]
             yield side, Face(condition.kind, tuple(values))
         elif condition != PERIODIC:
-            yield side, NO_FLUX
-
-
-def damped(trees: Mapping[str, Node], config: Config) -> dict[str, Node]:
-    """The time derivatives with -σ u in every sponge: σ rises to ``strength`` as the square of the depth in the layer.
-
-    M. Israeli & S. Orszag, "Approximation of radiation boundary conditions", J. Comput. Phys. 41 (1981) 115-135, sect. 4.
-    Raises InputError for a layer that is wider than the domain.
-    """
-    result = dict(trees)
-    for name, axis, side, condition in _sponges(config, tuple(trees)):
-        width, strength = (float(value) for value in condition.values)
-        lower, upper = config.grid.lower[axis], config.grid.upper[axis]
-        if width > upper - lower:
-            key = f"boundary.{config.grid.axes[axis]}.{SIDES[side]}.sponge.width"
-            raise InputError(
-                f"{key}: expected at most the extent of the axis, {upper - lower:g}, but got {width:g}; make it smaller"
-            )
-        distance = Coordinate(axis) - lower if side == 0 else upper - Coordinate(axis)
-        depth = Pointwise("maximum", (Constant(0.0), 1.0 - distance / width))
-        result[name] = result[name] - strength * depth**2 * Field(name)
-    return result
-
-
-def damping(config: Config, fields: tuple[str, ...]) -> float:
-    """The fastest rate, 1/time, at which sponges damp any field."""
-    strongest: dict[tuple[str, int], float] = {}
-    for name, axis, _, condition in _sponges(config, fields):
-        strongest[name, axis] = max(strongest.get((name, axis), 0.0), float(condition.values[1]))
-    rates = [sum(rate for (other, _), rate in strongest.items() if other == name) for name in fields]
-    return max(rates, default=0.0)
-
-
-def _sponges(config: Config, fields: tuple[str, ...]) -> Iterator[tuple[str, int, int, Condition]]:
-    for name in fields:
-        for axis in range(config.grid.ndim):
-            for side in (0, 1):
-                condition = config.boundary.condition(name, axis, side)
-                if condition.kind == "sponge":
-                    yield name, axis, side, condition
+            yield side, Face("dirichlet", (Constant(0.0),))

@@ -32,6 +32,11 @@ PROBLEMS: dict[str, tuple[dict[str, Any], tuple[int, ...], str]] = {
     "wave-1d": ({"name": "wave", "c": 0.8}, (97,), ""),
     "wave-2d": ({"name": "wave", "c": "1 + 0.2*sin(y)"}, (101, 67), "xy"),
     "wave-3d": ({"name": "wave", "c": 0.8}, (37, 29, 23), "y"),
+    "acoustic-2d": (
+        {"name": "acoustic", "c": "1 + 0.2*sin(y)", "rho": "1 + 0.1*x", "source": 2.0, "xs": 3.0, "ys": 2.5},
+        (61, 47),
+        "",
+    ),
     "burgers-1d": ({"name": "burgers", "nu": 0.05}, (101,), "x"),
     "burgers-2d": ({"name": "burgers", "nu": 0.05}, (61, 47), "x"),
     "burgers-3d": ({"name": "burgers", "nu": 0.05}, (37, 29, 23), ""),
@@ -54,6 +59,7 @@ SELECTED = [
     ("wave-2d", 2, "float32", "leapfrog"),
     ("burgers-3d", 2, "float32", "euler"),
     ("gray-scott-2d", 2, "float32", "lsrk4"),
+    ("acoustic-2d", 2, "float32", "ssprk3"),
     ("beam-2d", 2, "float32", "ssprk2"),
     ("cahn-hilliard-2d", 2, "float64", "rkl2"),
     ("mixed-2d", 4, "float64", "ssprk3"),
@@ -71,6 +77,11 @@ def tables(name: str, order: int, precision: str, integrator: str, **decompositi
     """The input of a row, with the decomposition given."""
     equation, shape, periodic = PROBLEMS[name]
     boundary: dict[str, Any] = {a: "periodic" if a in periodic else WALLS[a] for a in "xyz"[: len(shape)]}
+    if name.startswith("acoustic"):
+        boundary = {
+            "x": {"cpml": {"width": 1.0}},
+            "y": {"lower": {"dirichlet": 0.0}, "upper": {"cpml": {"width": 0.8}}},
+        }
     if name.startswith("beam"):
         boundary["operators"] = BEAM
     return {

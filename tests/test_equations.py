@@ -131,6 +131,7 @@ def plane_wave(k=2, V=0.7, end=1.0):
 
 
 F, K = 0.037, 0.06
+OMEGA = 1.5 * np.sqrt(4 + 1 / 16)
 TRUTHS: dict[str, Truth] = {
     "heat": Truth(
         periodic({"name": "heat", "D": 0.7}, {"u": "cos(2*x)"}, 0.1, 0.0005),
@@ -147,6 +148,20 @@ TRUTHS: dict[str, Truth] = {
         periodic({"name": "wave", "c": 1.5}, {"u": "cos(2*x)"}, 0.5, 0.001),
         {"u": lambda x: np.cos(1.5) * np.cos(2 * x), "v": lambda x: -3.0 * np.sin(1.5) * np.cos(2 * x)},
         bound=5e-3,
+    ),
+    # With ρ = exp(-x/2), p = exp(-x/4) cos(2 x - ω t) is a wave whose amplitude follows the density: ω² = c² (4 + 1/16).
+    "acoustic": Truth(
+        {
+            "grid": {"lower": [0.0], "upper": [2.0]},
+            "equation": {"name": "acoustic", "c": 1.5, "rho": "exp(-x/2)"},
+            "initial": {"p": "exp(-x/4)*cos(2*x)", "q": f"{OMEGA}*exp(-x/4)*sin(2*x)"},
+            "boundary": {"x": {"dirichlet": f"exp(-x/4)*cos(2*x - {OMEGA}*t)"}},
+            "numerics": {"order": 2, "precision": "float64"}, "time": {"end": 0.5, "dt": 0.002},
+        },
+        {"p": lambda x: np.exp(-x / 4) * np.cos(2 * x - OMEGA * 0.5)},
+        bound=1e-2,
+        cells=80,
+        order=2,
     ),
     "burgers": burgers_wave(),
     # u = 1, v = 0 is stable: what is small decays by the linear terms alone.

@@ -18,7 +18,7 @@ LAYERS = [
     {"keys"},
     {"settings", "stability", "xdmf", "hdf5_layout", "hdf5_read", "hdf5_spans", "evaluate", "blocks", "stepping"},
     {"config", "hdf5_cut", "machine", "provenance"},
-    {"hdf5", "checkpoint", "model", "advance", "walls"},
+    {"hdf5", "checkpoint", "model", "advance", "walls", "layers"},
     {"problem"},
     {"decomposition", "calibration", "reductions", "continuation"},
     {"control", "calculus"},
@@ -30,8 +30,9 @@ LAYERS = [
 HEAVY = {"jax", "mpi4jax", "mpi4py", "h5py", "matplotlib"}
 # What `hpcstencil check` loads: must not import jax or MPI at module level.
 LIGHT = set().union(*LAYERS[:2]) | {
-    "schema", "keys", "parser", "settings", "config", "model", "method_choice", "walls", "conditions", "radius", "host",
-    "equations", "stability", "problem", "decomposition", "calibration", "report", "cli", "doctor", "sweep", "publish",
+    "schema", "keys", "parser", "settings", "config", "model", "method_choice", "walls", "layers", "conditions", "radius",
+    "host", "equations", "stability", "problem", "decomposition", "calibration", "report", "cli", "doctor", "sweep",
+    "publish",
 }  # fmt: skip
 
 

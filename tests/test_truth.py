@@ -322,6 +322,56 @@ def test_a_sponge_takes_waves_away():
     assert np.abs(integrate(problem)["u"]).max() < 1e-3
 
 
+def remaining(boundary, half, order):
+    """(u, v) of the inner box, 0.76 wide to each side, when a pulse has left it."""
+    cells = int(50 * half)
+    problem = problem_of(
+        grid={"shape": [2 * cells, 2 * cells], "lower": [-half, -half], "upper": [half, half]},
+        equation={"name": "wave"},
+        initial={"u": "exp(-60*(x**2 + y**2))"},
+        boundary={"x": boundary, "y": boundary},
+        numerics={"precision": "float64", "order": order},
+        time={"end": 1.6, "cfl": 0.5},
+    )
+    inner = slice(cells - 38, cells + 38)
+    fields = integrate(problem)
+    return fields["u"][inner, inner], fields["v"][inner, inner]
+
+
+def energy(u, v):
+    return (v**2 + sum(np.square(slope) for slope in np.gradient(u, 0.02))).sum()
+
+
+def test_cpml_reflects_less_than_a_ten_thousandth_of_the_energy():
+    """A layer of 10 cells, against a domain whose walls are too far away to matter."""
+    layered, free = (
+        remaining({"cpml": {"width": 0.2}}, 1.0, 4), remaining({"dirichlet": 0.0}, 2.0, 4)
+    )  # fmt: skip
+    x = (np.arange(-38, 38) + 0.5) * 0.02
+    incident = energy(np.exp(-60 * (x[:, None] ** 2 + x**2)), 0.0)
+    assert energy(*(a - b for a, b in zip(layered, free, strict=True))) < 1e-5 * incident
+
+
+def test_a_point_source_in_an_acoustic_medium():
+    """In 1-D, p = ½ ρ c ∫ ricker up to the time t - |x - x_s| / c, and the integral is (t - t0) exp(-(π f0 (t - t0))²)."""
+    c, rho, f0, t0, end = 1.5, 2.0, 1.0, 1.2, 3.0
+    problem = problem_of(
+        grid={"shape": [500], "lower": [-3.0], "upper": [3.0]},
+        equation={"name": "acoustic", "c": c, "rho": rho, "f0": f0, "t0": t0, "xs": 0.4321, "source": 3.0},
+        boundary={"x": {"cpml": {"width": 0.6}}},
+        diagnostics={"near": "at(p, 0.4321)", "far": "at(p, -1.7)"},
+        numerics={"order": 4, "precision": "float64"},
+        time={"end": end, "cfl": 0.5},
+    )
+    simulation = simulation_of(problem)
+    diagnostics = Diagnostics(problem.diagnostics, simulation.diagnosed, problem.parameters)
+    found = diagnostics.evaluate(simulation.put(integrate(problem)), end)
+    for name, distance in (("near", 0.0), ("far", 2.1321)):
+        late = end - distance / c - t0
+        exact = 0.5 * rho * c * 3.0 * late * np.exp(-((np.pi * f0 * late) ** 2))
+        assert found[name] == pytest.approx(exact, abs=2e-3)
+
+
 def test_super_time_stepping_takes_long_steps():
     """Diffusion with a step 40 times that of forward Euler, to the accuracy of second order."""
     problem = problem_of(

@@ -8,13 +8,14 @@ from hpcstencil.equations.patterns import KuramotoSivashinsky, SwiftHohenberg
 from hpcstencil.equations.phase_field import AllenCahn, CahnHilliard
 from hpcstencil.equations.reaction_diffusion import FitzHughNagumo, GrayScott
 from hpcstencil.equations.schroedinger import Schroedinger
-from hpcstencil.equations.wave import Wave
+from hpcstencil.equations.wave import Acoustic, Wave
 
 EQUATIONS: dict[str, type[Equation]] = {
     "heat": Heat,
     "nonlinear_diffusion": NonlinearDiffusion,
     "advection_diffusion": AdvectionDiffusion,
     "wave": Wave,
+    "acoustic": Acoustic,
     "burgers": Burgers,
     "gray_scott": GrayScott,
     "fitzhugh_nagumo": FitzHughNagumo,
