@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from hpcstencil.evaluate import RightHandSide
@@ -24,7 +25,7 @@ from hpcstencil.halo import (
 )
 from hpcstencil.integrators import Method, Stage
 from hpcstencil.machine import Body, Machine
-from hpcstencil.stepping import fields_of, take
+from hpcstencil.stepping import fields_of, take, uniform
 
 Advance = Callable[[Fields, Mapping[str, float], float, int, float, int], Fields]
 Attempt = Callable[[Fields, Mapping[str, float], float, float], tuple[Fields, Fields]]
@@ -59,7 +60,31 @@ class Stepper:
         def combine(i: int, stage: Stage, y: Any, k: Any) -> Any:
             return fields_of(stage, i - 1, y, k, self.groups, dt)
 
-        return take(self.method, u, slope, combine)
+        def loop(u: dict[str, Value], before: Any, last: dict[str, Value], k0: Any) -> dict[str, Value]:
+            """Stages on arrays of constant shape, of which each leaves a rim that is not valid any more."""
+            kept: dict[str, Any] = {}
+
+            def body(n: Any, carry: Any) -> Any:
+                y = {0: u, -1: carry[0], -2: carry[1]}
+                k = {0: k0, -1: self.rhs(y[-1], parameters, t + nodes[n] * dt, frame)}
+                new = fields_of(uniform(self.method, weights[n]), 0, y, k, {}, dt)
+                kept.update({name: value.windows for name, value in new.items()})
+                return {name: padded(new[name], u[name].windows) for name in u}, carry[0]
+
+            weights, nodes = self.uniform_stages()
+            whole = [{name: padded(y[name], u[name].windows) for name in u} for y in (last, before)]
+            result, _ = lax.fori_loop(0, len(weights), body, (whole[0], whole[1]))
+            return {
+                name: value.crop(shrunk(last[name].windows, value.windows, kept[name], len(weights)))
+                for name, value in result.items()
+            }
+
+        return take(self.method, u, slope, combine, loop)
+
+    def uniform_stages(self) -> tuple[Any, Any]:
+        """Weights of the stages that are taken in a loop, and the nodes of the values that their slopes are taken at."""
+        nodes = np.array(self.method.nodes[self.method.uniform_from : -1])
+        return jnp.asarray(self.method.uniform_weights), jnp.asarray(nodes)
 
     def cropped(self, fields: Mapping[str, Value]) -> Fields:
         """The block's own cells."""
@@ -115,7 +140,17 @@ class Stepper:
             framed = self.machine.surrounded(y, self.widths, frame, {})
             return self.cropped(self.rhs(framed, parameters, t + self.method.nodes[j] * dt, frame))
 
-        return take(self.method, u, slope, lambda i, stage, y, k: self._whole(i, stage, y, k, dt))
+        def loop(u: Fields, before: Fields, last: Fields, k0: Fields) -> Fields:
+            def body(n: Any, carry: Any) -> Any:
+                framed = self.machine.surrounded(carry[0], self.widths, frame, {})
+                k = self.cropped(self.rhs(framed, parameters, t + nodes[n] * dt, frame))
+                y = {0: u, -1: carry[0], -2: carry[1]}
+                return self._whole(0, uniform(self.method, weights[n]), y, {0: k0, -1: k}, dt), carry[0]
+
+            weights, nodes = self.uniform_stages()
+            return lax.fori_loop(0, len(weights), body, (last, before))[0]
+
+        return take(self.method, u, slope, lambda i, stage, y, k: self._whole(i, stage, y, k, dt), loop)
 
     def _whole(self, i: int, stage: Stage, y: Mapping[int, Fields], k: Mapping[int, Fields], dt: Any) -> Fields:
         """A stage's combination on the block's own cells."""
@@ -164,12 +199,29 @@ class Stepper:
 
             return combinations.setdefault(i, self.machine.compiled(body, 1))
 
+        def uniform_body(y: Any, k: Any, weights: Any, dt: Any) -> Fields:
+            return self._whole(0, uniform(self.method, weights), y, k, dt)
+
+        combine_uniform = self.machine.compiled(uniform_body, 2)
+
         def step(fields: Fields, parameters: Any, t: float, dt: float) -> tuple[Fields, Any]:
+            def slope(y: Fields, node: float) -> Fields:
+                return jax.block_until_ready(evaluate(y, parameters, t + node * dt))
+
+            def loop(u: Fields, before: Fields, last: Fields, k0: Fields) -> Fields:
+                for weights, node in zip(
+                    self.method.uniform_weights, self.method.nodes[self.method.uniform_from :], strict=False
+                ):
+                    y = {0: u, -1: last, -2: before}
+                    before, last = last, combine_uniform(y, {0: k0, -1: slope(last, node)}, weights, dt)
+                return last
+
             return take(
                 self.method,
                 fields,
-                lambda j, y: jax.block_until_ready(evaluate(y, parameters, t + self.method.nodes[j] * dt)),
+                lambda j, y: slope(y, self.method.nodes[j]),
                 lambda i, stage, y, k: combination(i, stage)(y, k, dt),
+                loop,
             )
 
         return step
@@ -187,6 +239,14 @@ class Stepper:
             return self.cropped(new), self.cropped(error)
 
         return self.machine.exchanged(body, self.widths)
+
+
+def shrunk(windows: Any, before: Any, after: Any, times: int) -> Any:
+    """Windows from which so many times is taken what one time takes from ``before``, leaving ``after``."""
+    return tuple(
+        (w[0] + times * (b[0] - a[0]), w[1] + times * (b[1] - a[1]))
+        for w, a, b in zip(windows, before, after, strict=True)
+    )
 
 
 def padded(value: Value, windows: Any) -> Value:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcstencil.errors import InputError
-from hpcstencil.schema import EXPRESSION, POSITIVE, Key, at, listing, not_yet, shown, table, take, unknown, wrong
+from hpcstencil.schema import EXPRESSION, POSITIVE, Key, at, listing, table, take, unknown, wrong
 
 SIDES = ("lower", "upper")
-LATER_KINDS = ("open",)
+PLAIN = ("periodic", "open")  # kinds that are a word alone
 Values = tuple[float | str | None, ...]
 EXAMPLE = '"periodic" or { dirichlet = 0.0 }'
 
@@ -59,7 +59,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Condition:
-    """What holds at one side of an axis: "periodic" or one of KINDS, with its values in the order of its form."""
+    """What holds at one side of an axis: one of PLAIN, or one of KINDS with its values in the order of its form."""
 
     kind: str
     values: Values = ()
@@ -108,7 +108,7 @@ def read_boundary(raw: Mapping[str, Any], axes: tuple[str, ...]) -> BoundaryConf
             conditions[axes.index(name)] = _sides(at("boundary", name), value)
         elif name == "operators":
             continue
-        elif isinstance(value, Mapping) and not set(value) & {*KINDS, *LATER_KINDS, *SIDES}:
+        elif isinstance(value, Mapping) and not set(value) & {*KINDS, *SIDES}:
             fields[name] = _field(at("boundary", name), value, axes)
         else:
             raise unknown(at("boundary", name), "axis", name, axes)
@@ -174,17 +174,15 @@ def _sides(key: str, value: Any) -> Sides:
 
 def _condition(key: str, value: Any) -> Condition:
     """One condition: "periodic" or a table with one kind."""
-    if value == "periodic":
-        return PERIODIC
-    if isinstance(value, str) and value in LATER_KINDS:
-        raise not_yet(key, shown(value), ["periodic", *KINDS])
+    if value in PLAIN:
+        return Condition(value)
     if not isinstance(value, Mapping) or len(value) != 1:
-        raise wrong(key, '"periodic" or a table with one kind of condition', value, f"write for example {EXAMPLE}")
+        raise wrong(
+            key, '"periodic", "open" or a table with one kind of condition', value, f"write for example {EXAMPLE}"
+        )
     ((kind, given),) = value.items()
-    if kind in LATER_KINDS:
-        raise not_yet(f"{key}.{kind}", f"'{kind}'", ["periodic", *KINDS])
     if kind not in KINDS:
-        raise unknown(f"{key}.{at(kind)}", "kind of boundary", kind, ("periodic", *KINDS))
+        raise unknown(f"{key}.{at(kind)}", "kind of boundary", kind, (*PLAIN, *KINDS))
     return Condition(kind, KINDS[kind].read(f"{key}.{kind}", given))
 
 
@@ -205,5 +203,5 @@ def boundary_tables(boundary: BoundaryConfig, axes: tuple[str, ...]) -> dict[str
 def _written(sides: Sides) -> Any:
     if sides[0] == PERIODIC:
         return "periodic"
-    lower, upper = ({c.kind: KINDS[c.kind].written(c.values)} for c in sides)
+    lower, upper = (c.kind if c.kind in PLAIN else {c.kind: KINDS[c.kind].written(c.values)} for c in sides)
     return {"lower": lower, "upper": upper}

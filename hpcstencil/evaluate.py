@@ -23,6 +23,7 @@ from hpcstencil.expressions import (
     Time,
     bottom_up,
     varies,
+    walk,
 )
 from hpcstencil.frame import Frame, Value, Window, Windows, common, wrapped
 from hpcstencil.kernels import Kernel
@@ -72,7 +73,7 @@ class Evaluation:
             case Field(name):
                 return self.fields[name]
             case Constant(value):
-                return self.scalar(self.frame.constants.get(value, value))
+                return self.scalar(self.number(value))
             case Parameter(name):
                 return self.scalar(self.parameters[name])
             case Time():
@@ -143,7 +144,11 @@ class Evaluation:
             start.append(0 if have is None or want is None else want[0] - have[0])
             shape.append(1 if have is None or want is None else want[1] - want[0])
         kept = tuple(None if have is None else want for have, want in zip(value.windows, windows, strict=True))
-        return Value(self.rules.kernel(value.array, stencil, tuple(start), tuple(shape)), kept)
+        return Value(self.rules.kernel(value.array, stencil, tuple(start), tuple(shape), self.number), kept)
+
+    def number(self, value: float) -> Any:
+        """A number of an expression or a stencil, known when the code runs only."""
+        return jnp.asarray(self.frame.constants.get(value, value)).astype(self.rules.dtype)
 
     def shrunk(self, value: Value, operand: Node, lower: Sequence[int], upper: Sequence[int]) -> Windows:
         """Windows of the result of a stencil: a halo is used up, a wrapped or boundary side was extended for it."""
@@ -268,10 +273,21 @@ class Ghosts:
         shape[axis] = width
         windows = list(value.windows)
         windows[axis] = None
-        at_face = replace(evaluation)  # a fresh evaluation: its axis coordinate is that of the face
+        at_face = replace(evaluation)  # a fresh evaluation: its coordinate and fields are those next to the face
         at_face.known[Coordinate(axis)] = at_face.scalar(rules.domain[axis][side])
+        for name in {part.name for value in condition.values for part in walk(value) if isinstance(part, Field)}:
+            at_face.known[Field(name)] = self.next_to(evaluation.fields[name], axis, side)
         given = [at_face(value).crop(windows).array for value in condition.values]
         return GHOSTS[condition.kind](jnp.flip(inner, axis), height.astype(rules.dtype).reshape(shape), *given)
+
+    def next_to(self, field: Value, axis: int, side: int) -> Value:
+        """A field in the cells next to a boundary, as one value along the axis."""
+        window = field.windows[axis]
+        assert window is not None
+        index = (self.evaluation.frame.counts[axis] - 1 if side else 0) - window[0]
+        windows = list(field.windows)
+        windows[axis] = None
+        return Value(lax.dynamic_slice_in_dim(field.array, index, 1, axis), tuple(windows))
 
 
 RightHandSide = Callable[[Mapping[str, Value], Mapping[str, Any], Any, Frame], dict[str, Value]]

@@ -16,6 +16,7 @@ from functools import cache, cached_property
 import numpy as np
 
 Terms = tuple[tuple[int, float], ...]  # (index j of a stage, its weight)
+LOOPED = 3  # uniform stages from which on they are taken in a loop, so that the compiler sees one of them only
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,31 @@ class Method:
             c.append((moved[0], moved[1]))
             nodes.append(moved[stage.group or 0])
         return tuple(nodes)
+
+    @cached_property
+    def uniform_from(self) -> int:
+        """How many stages there are before those that all combine what came before them in the same way: u, the last two
+        values, and the slopes at u and the last value. All of them where it is not worth a loop."""
+        start = len(self.stages)
+        while start > 1 and self.stages[start - 1].group is None:
+            keys = self.relative(start - 1)
+            if keys != self.relative(len(self.stages) - 1) or not (
+                set(keys[0]) <= {0, -1, -2} and set(keys[1]) <= {0, -1}
+            ):
+                break
+            start -= 1
+        return start if len(self.stages) - start >= LOOPED else len(self.stages)
+
+    def relative(self, number: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What a stage uses, values and slopes: 0 for u, -1 for the value before it, -2 for that before ..."""
+        stage = self.stages[number]
+        values, slopes = ([j and j - number - 1 for j, _ in terms] for terms in (stage.values, stage.slopes))
+        return tuple(values), tuple(slopes)
+
+    @cached_property
+    def uniform_weights(self) -> np.ndarray:
+        """Weights of the uniform stages, a row per stage: those of the values, then those of the slopes."""
+        return np.array([[w for _, w in (*s.values, *s.slopes)] for s in self.stages[self.uniform_from :]])
 
 
 # ---- making methods --------------------------------------------------------------------------------------------------

@@ -16,7 +16,18 @@ from hpcstencil import host
 from hpcstencil.boundary import Face
 from hpcstencil.equations import Equation, Limited
 from hpcstencil.errors import InputError
-from hpcstencil.expressions import Constant, Coordinate, Field, Node, Parameter, Reduction, children, walk
+from hpcstencil.expressions import (
+    Constant,
+    Coordinate,
+    Derivative,
+    DivGrad,
+    Field,
+    Node,
+    Parameter,
+    Reduction,
+    children,
+    walk,
+)
 from hpcstencil.integrators import SUPER_STEPPING, Method, method, stability_limits
 from hpcstencil.keys import MOST_STEPS
 from hpcstencil.layers import layered
@@ -86,10 +97,16 @@ class Problem:
         return self.discretization.needs([*self.trees.values(), *self.reduced()])
 
     def constants(self) -> tuple[float, ...]:
-        """All numbers that the expressions evaluated on the grid hold."""
+        """All numbers that the expressions evaluated on the grid hold, weights of stencils included."""
         values = (value for face in self.faces.values() for value in face.values)
-        trees = [*self.trees.values(), *self.reduced(), *values]
-        return tuple(dict.fromkeys(part.value for tree in trees for part in walk(tree) if isinstance(part, Constant)))
+        parts = [part for tree in [*self.trees.values(), *self.reduced(), *values] for part in walk(tree)]
+        numbers = [part.value for part in parts if isinstance(part, Constant)]
+        for part in parts:
+            if isinstance(part, Derivative):
+                numbers += self.discretization.derivative(part).weights
+            elif isinstance(part, DivGrad):
+                numbers += [w for stencil in self.discretization.div_grad(part) for w in stencil.weights]
+        return tuple(dict.fromkeys(numbers))
 
     def reduced(self) -> tuple[Node, ...]:
         """Operands of all reductions in the diagnostics."""
@@ -179,7 +196,7 @@ def build(config: Config) -> Problem:
             name: parse(text, Scope(config.grid.ndim, symbols, time=False, noise=True), f"initial.{name}")
             for name, text in config.initial.expressions.items()
         },
-        faces=faces_of(config, model.fields, symbols, model.trees),
+        faces=faces_of(config, model, layers.trees),
         diagnostics=_diagnostics(config, {**symbols, **model.unknowns}),
         method=chosen,
         groups=groups_of(layers.trees, chosen, config.numerics.integrator),

@@ -1,13 +1,15 @@
 """One step of a method: which right-hand sides are evaluated, and how values and slopes are combined.
 
 The walk over the stages stands here once; the step inside a compiled loop, and the one that leaves it for every exchange,
-hand in how they evaluate a right-hand side and form a combination.
+hand in how they evaluate a right-hand side and form a combination, and how they loop over stages that are all alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
+
+import jax.numpy as jnp
 
 from hpcstencil.frame import Value, common
 from hpcstencil.integrators import Method, Stage
@@ -24,8 +26,8 @@ def combined(stage: Stage, dt: Any, values: Mapping[int, Value], slopes: Mapping
         array = value.crop(windows).array
         if scale is not None:
             array = (scale * weight).astype(array.dtype) * array
-        elif weight != 1.0:
-            array = array.dtype.type(weight) * array
+        elif not isinstance(weight, float) or weight != 1.0:
+            array = jnp.asarray(weight, array.dtype) * array
         result = array if result is None else result + array
     return Value(result, windows)
 
@@ -35,23 +37,37 @@ def take(
     u: Any,
     slope: Callable[[int, Any], Any],
     combine: Callable[[int, Stage, Mapping[int, Any], Mapping[int, Any]], Any],
+    loop: Callable[[Any, Any, Any, Any], Any],
 ) -> tuple[Any, Any]:
     """(u after one step, estimate of its error or None). ``slope(j, y)`` evaluates the right-hand side at the j-th value;
-    ``combine(i, stage, values, slopes)`` makes the i-th from those before."""
-    values, slopes = {0: u}, {}
+    ``combine(i, stage, values, slopes)`` makes the i-th from those before; ``loop(u, before, last, slope at u)`` takes the
+    uniform stages."""
+    values, slopes, end = {0: u}, {}, len(method.stages)
 
     def evaluate(terms: Any) -> None:
         for j, _ in terms:
             if j not in slopes:
                 slopes[j] = slope(j, values[j])
 
-    for i, stage in enumerate(method.stages, start=1):
+    for i, stage in enumerate(method.stages[: method.uniform_from], start=1):
         evaluate(stage.slopes)
         values[i] = combine(i, stage, values, slopes)
+    if method.uniform_from < end:
+        evaluate(((0, 1.0),))
+        return loop(u, values[method.uniform_from - 1], values[method.uniform_from], slopes[0]), None
     if not method.error:
-        return values[len(method.stages)], None
+        return values[end], None
     evaluate(method.error)
-    return values[len(method.stages)], combine(0, Stage((), method.error), values, slopes)
+    return values[end], combine(0, Stage((), method.error), values, slopes)
+
+
+def uniform(method: Method, weights: Any) -> Stage:
+    """The stage of which ``weights`` are a row of `Method.uniform_weights`, by relative indices."""
+    values, slopes = method.relative(len(method.stages) - 1)
+    return Stage(
+        tuple((j, weights[n]) for n, j in enumerate(values)),
+        tuple((j, weights[len(values) + n]) for n, j in enumerate(slopes)),
+    )
 
 
 def fields_of(

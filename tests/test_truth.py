@@ -352,6 +352,19 @@ def test_cpml_reflects_less_than_a_ten_thousandth_of_the_energy():
     assert energy(*(a - b for a, b in zip(layered, free, strict=True))) < 1e-5 * incident
 
 
+@pytest.mark.parametrize("order", (2, 6))
+def test_waves_leave_through_an_open_end(order):
+    problem = problem_of(
+        grid={"shape": [400], "lower": [-2.0], "upper": [2.0]},
+        equation={"name": "wave", "c": 2.0},
+        initial={"u": "exp(-20*x**2)"},
+        boundary={"x": "open"},
+        numerics={"precision": "float64", "order": order},
+        time={"end": 2.5, "cfl": 0.5},
+    )
+    assert np.abs(integrate(problem)["u"]).max() < 5e-3
+
+
 def test_a_point_source_in_an_acoustic_medium():
     """In 1-D, p = ½ ρ c ∫ ricker up to the time t - |x - x_s| / c, and the integral is (t - t0) exp(-(π f0 (t - t0))²)."""
     c, rho, f0, t0, end = 1.5, 2.0, 1.0, 1.2, 3.0

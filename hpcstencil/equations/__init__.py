@@ -1,6 +1,6 @@
 """Right-hand sides, one file per family. A new built-in is a class of the form of `base.Equation`, listed here."""
 
-from hpcstencil.equations.base import Equation, Limited, Rates
+from hpcstencil.equations.base import Equation, Limited, Radiating, Rates
 from hpcstencil.equations.burgers import Burgers
 from hpcstencil.equations.custom import Custom
 from hpcstencil.equations.heat import AdvectionDiffusion, Heat, NonlinearDiffusion
@@ -26,4 +26,4 @@ EQUATIONS: dict[str, type[Equation]] = {
     "schroedinger": Schroedinger,
 }
 
-__all__ = ["EQUATIONS", "Custom", "Equation", "Limited", "Rates"]
+__all__ = ["EQUATIONS", "Custom", "Equation", "Limited", "Radiating", "Rates"]

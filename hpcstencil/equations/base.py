@@ -56,3 +56,13 @@ class Limited(Equation, Protocol):
     def rates(self, p: SimpleNamespace, largest: Mapping[str, float], ndim: int) -> Rates:
         """Bounds for the stable step; ``p`` holds the largest magnitude of each parameter, ``largest`` of each field."""
         ...
+
+
+@runtime_checkable
+class Radiating(Equation, Protocol):
+    """An equation that knows how its waves leave the domain through an open end."""
+
+    def radiation(self, f: SimpleNamespace, p: SimpleNamespace) -> dict[str, Node]:
+        """The outward normal derivative of each field whose derivatives the equation takes, for waves that only leave, in
+        terms of the fields next to the face."""
+        ...

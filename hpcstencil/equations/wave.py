@@ -27,6 +27,9 @@ class Wave:
     def rhs(self, f: SimpleNamespace, p: SimpleNamespace, space: Space) -> dict[str, Node]:
         return {"u": f.v, "v": p.c * p.c * space.laplacian(f.u)}
 
+    def radiation(self, f: SimpleNamespace, p: SimpleNamespace) -> dict[str, Node]:
+        return {"u": -f.v / p.c}  # ∂u/∂t + c ∂u/∂n = 0 (Engquist & Majda, Math. Comp. 31 (1977) 629-651, eq. (1.11))
+
     def rates(self, p: SimpleNamespace, largest: Mapping[str, float], ndim: int) -> Rates:
         return Rates(wave=p.c)
 
@@ -54,6 +57,9 @@ class Acoustic:
         else:
             forced = p.rho * p.c * p.c * (space.div_grad(1.0 / p.rho, f.p) + self.source(p, space.point(*place)))
         return {"p": f.q, "q": forced}
+
+    def radiation(self, f: SimpleNamespace, p: SimpleNamespace) -> dict[str, Node]:
+        return {"p": -f.q / p.c}
 
     @staticmethod
     def source(p: SimpleNamespace, delta: Node) -> Node:

@@ -77,6 +77,7 @@ def test_the_whole_table(communicator, row):
 THIN = [
     ("thin-1d", (13,), 8, "rk4"),
     ("thin-2d", (9, 11), 4, "rk4"),
+    ("thin-2d", (9, 11), 2, "rkl2"),
 ]
 
 
@@ -91,6 +92,8 @@ def test_thin_blocks_exchange_for_every_stage(communicator, name, shape, order, 
         "boundary": boundary,
         "numerics": {"order": order, "precision": "float64", "integrator": integrator},
     }
+    if integrator == "rkl2":
+        given["numerics"]["stages"] = 9
     problem = problem_of(**given)
     expected = stepped(problem, simulation_of(problem), STEPS, 5e-4)["u"]
     try:
