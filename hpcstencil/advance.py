@@ -20,9 +20,7 @@ from jax import lax
 
 from hpcstencil.evaluate import RightHandSide
 from hpcstencil.frame import Frame, Value
-from hpcstencil.halo import (
-    Fields,
-)
+from hpcstencil.halo import Fields
 from hpcstencil.integrators import Method, Stage
 from hpcstencil.machine import Body, Machine
 from hpcstencil.stepping import fields_of, take, uniform
