@@ -57,6 +57,7 @@ from hpcstencil.settings import (
     DiagnosticsConfig,
     EquationConfig,
     InitialConfig,
+    MaskConfig,
     Numerics,
     OutputConfig,
     TimeConfig,
@@ -123,8 +124,13 @@ def from_mapping(raw: Mapping[str, Any], base: Path, overrides: Sequence[str] = 
         diagnostics=_diagnostics(_section(raw, "diagnostics")),
         checkpoint=_checkpoint(_table(raw, "checkpoint")),
         verify=_verify(_section(raw, "verify")),
+        mask=_mask(_section(raw, "mask")) if "mask" in raw else None,
     )
     _refuse_extremes(config)
+    if config.mask is not None and config.numerics.order != 2:
+        raise wrong(
+            "numerics.order", "2 with [mask], whose surfaces run along cells", config.numerics.order, "set it to 2"
+        )
     return config
 
 
@@ -316,6 +322,20 @@ def _diagnostics(raw: Mapping[str, Any]) -> DiagnosticsConfig:
             # A number alone is no diagnostic, but may well be a key misspelled (every_step = 10).
             expressions[key] = take(at("diagnostics", key), Key(TEXT, None, f'{at(key)} = "integral(u)"'), value)
     return DiagnosticsConfig(every, expressions)
+
+
+def _mask(raw: Mapping[str, Any]) -> MaskConfig:
+    for key in raw:
+        if key not in ("solid", "surface"):
+            raise unknown(at("mask", key), "key", key, ("solid", "surface"))
+    solid = Key(TEXT, REQUIRED, 'solid = "(x - 1)**2 + (y - 1)**2 < 0.04"')
+    text = read("mask", {k: v for k, v in raw.items() if k == "solid"}, {"solid": solid})["solid"]
+    surface = raw.get("surface", "no_flux")
+    if surface == "no_flux":
+        return MaskConfig(text)
+    if not isinstance(surface, Mapping) or list(surface) != ["value"]:
+        raise wrong("mask.surface", '"no_flux" or a table with a value', surface, "write for example { value = 0.0 }")
+    return MaskConfig(text, take("mask.surface.value", Key(EXPRESSION, None, "value = 0.0"), surface["value"]))
 
 
 def _verify(raw: Mapping[str, Any]) -> VerifyConfig:

@@ -27,8 +27,10 @@ from hpcstencil.expressions import (
 )
 from hpcstencil.frame import Frame, Value, Window, Windows, common, wrapped
 from hpcstencil.kernels import Kernel
+from hpcstencil.mask import Mask
 from hpcstencil.pointwise import functions, integer_power
 from hpcstencil.radius import Discretization, Needs
+from hpcstencil.stencil import Stencil
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Rules:
     faces: Mapping[tuple[Node, int, int], Face]
     domain: tuple[tuple[float, float], ...]
     dtype: Any
+    mask: Mask | None = None
 
 
 @dataclass
@@ -114,7 +117,24 @@ class Evaluation:
         if any(window is None and order for window, order in zip(value.windows, tree.orders, strict=True)):
             return self.scalar(0.0)
         windows = self.shrunk(value, tree.operand, stencil.lower, stencil.upper)
+        if self.rules.mask is not None and varies(tree.operand):
+            return self.masked(stencil, value, windows, self.rules.mask, tree.operand)
         return self.apply(stencil, value, windows)
+
+    def masked(self, stencil: Stencil, value: Value, windows: Windows, mask: Mask, operand: Node) -> Value:
+        """A stencil along one axis that reaches no further than the next cell, beside solid cells."""
+        solid, here = self(mask.solid), moved(value, windows, (0,) * self.frame.ndim)
+        mirrored = here
+        if mask.value is not None and isinstance(operand, Field):
+            mirrored = self.rules.dtype.type(2) * self(mask.value).crop(windows).array - here
+        result: Any = None
+        for offset, weight in zip(stencil.offsets, stencil.weights, strict=True):
+            there = here
+            if any(offset):
+                there = jnp.where(moved(solid, windows, offset) != 0, mirrored, moved(value, windows, offset))
+            term = self.number(weight) * there
+            result = term if result is None else result + term
+        return Value(result, windows)
 
     def div_grad(self, tree: DivGrad) -> Value:
         gradient, mean, divergence = self.rules.discretization.div_grad(tree)
@@ -134,8 +154,24 @@ class Evaluation:
         if coefficient.windows[tree.axis] is not None:
             coefficient = self.apply(mean, coefficient, faces)
         flux = self.apply(gradient, value, faces)
+        if self.rules.mask is not None:
+            flux = self.beside_solid(flux, value, faces, tree, self.rules.mask)
         flux = replace(flux, array=coefficient.crop(faces).array * flux.array)
         return self.apply(divergence, flux, windows)
+
+    def beside_solid(self, slope: Value, value: Value, faces: Windows, tree: DivGrad, mask: Mask) -> Value:
+        """The gradient at the upper faces of cells where one of the two cells is solid: none, or that to the surface's
+        value."""
+        solid, upper = self(mask.solid), tuple(int(a == tree.axis) for a in range(self.frame.ndim))
+        here = (0,) * self.frame.ndim
+        below, above = (moved(solid, faces, offset) != 0 for offset in (here, upper))
+        given = jnp.zeros_like(slope.array)
+        if mask.value is not None and isinstance(tree.operand, Field):
+            surface = self(mask.value).crop(faces).array
+            step = self.number(2.0 / self.rules.discretization.spacing[tree.axis])
+            to_above = step * (surface - moved(value, faces, here))
+            given = jnp.where(above, to_above, step * (moved(value, faces, upper) - surface))
+        return replace(slope, array=jnp.where(below | above, given, slope.array))
 
     def apply(self, stencil: Any, value: Value, windows: Windows) -> Value:
         """A stencil applied to a value, giving it on ``windows``; axes without a window keep their single value."""
@@ -174,6 +210,12 @@ class Evaluation:
             widths, corners = self.needs[operand]
             self.extended[operand] = Ghosts(self, operand, widths).around(self(operand), corners)
         return self.extended[operand]
+
+
+def moved(value: Value, windows: Windows, offset: Sequence[int]) -> Any:
+    """The value at cells ``offset`` away from those of the windows."""
+    shifted = [None if w is None else (w[0] + o, w[1] + o) for w, o in zip(windows, offset, strict=True)]
+    return value.crop(shifted).array
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from hpcstencil.expressions import (
 from hpcstencil.integrators import SUPER_STEPPING, Method, method, stability_limits
 from hpcstencil.keys import MOST_STEPS
 from hpcstencil.layers import layered
+from hpcstencil.mask import Mask, mask_of, masked_diagnostics, masked_initial, masked_rates
 from hpcstencil.method_choice import groups_of, with_enough_stages
 from hpcstencil.model import Model, model_of
 from hpcstencil.parser import Scope, parse
@@ -51,8 +52,8 @@ class Problem:
     over reductions.
     ``parameters`` are the numbers handed to the compiled code; those given as expressions are part of the trees,
     and ``symbols`` has both kinds as nodes.
-    ``groups`` tells the fields of a partitioned ``method`` apart; ``memory`` names the fields that absorbing
-    layers added, ``damping`` is their fastest rate. ``source`` is the text of the equation's Python file.
+    ``groups`` tells the fields of a partitioned ``method`` apart; ``memory`` names the fields that absorbing layers
+    added, ``damping`` is their fastest rate; ``mask`` has the solid cells, ``source`` the text of the equation's Python file.
     """
 
     config: Config
@@ -70,6 +71,7 @@ class Problem:
     discretization: Discretization
     memory: tuple[str, ...] = ()
     damping: float = 0.0
+    mask: Mask | None = None
     source: str = ""
 
     @property
@@ -99,13 +101,17 @@ class Problem:
     def constants(self) -> tuple[float, ...]:
         """All numbers that the expressions evaluated on the grid hold, weights of stencils included."""
         values = (value for face in self.faces.values() for value in face.values)
-        parts = [part for tree in [*self.trees.values(), *self.reduced(), *values] for part in walk(tree)]
+        surface = [self.mask.value] if self.mask is not None and self.mask.value is not None else []
+        trees = [*self.trees.values(), *self.reduced(), *values, *surface]
+        parts = [part for tree in trees for part in walk(tree)]
         numbers = [part.value for part in parts if isinstance(part, Constant)]
         for part in parts:
             if isinstance(part, Derivative):
                 numbers += self.discretization.derivative(part).weights
             elif isinstance(part, DivGrad):
                 numbers += [w for stencil in self.discretization.div_grad(part) for w in stencil.weights]
+        if self.mask is not None:
+            numbers += [2.0 / dx for dx in self.discretization.spacing]
         return tuple(dict.fromkeys(numbers))
 
     def reduced(self) -> tuple[Node, ...]:
@@ -182,27 +188,32 @@ def build(config: Config) -> Problem:
         if not bound <= float(np.finfo(precision).max):
             expected = f"values that {precision} can hold on the whole grid"
             raise wrong(f"equation.{name}", expected, model.given[name], f"it is {bound:g} somewhere; change it")
+    initial = {
+        name: parse(text, Scope(config.grid.ndim, symbols, time=False, noise=True), f"initial.{name}")
+        for name, text in config.initial.expressions.items()
+    }
+    mask = mask_of(config, symbols)
     layers = layered(model.trees, config, _fastest_wave(model, bounds, config.grid.ndim))
     chosen = method(config.numerics.integrator, config.numerics.stages)
     problem = Problem(
         config=config,
         equation=equation,
         fields=tuple(layers.trees),
-        trees=layers.trees,
+        trees=masked_rates(mask, layers.trees),
         parameters=numbers,
         symbols=symbols,
         bounds=bounds,
-        initial={
-            name: parse(text, Scope(config.grid.ndim, symbols, time=False, noise=True), f"initial.{name}")
-            for name, text in config.initial.expressions.items()
-        },
+        initial=masked_initial(mask, initial),
         faces=faces_of(config, model, layers.trees),
-        diagnostics=_diagnostics(config, {**symbols, **model.unknowns}),
+        diagnostics=masked_diagnostics(
+            mask, _diagnostics(config, {**symbols, **model.unknowns}), config.numerics.precision
+        ),
         method=chosen,
         groups=groups_of(layers.trees, chosen, config.numerics.integrator),
         discretization=Discretization(config.numerics.order, config.grid.spacing),
         memory=layers.memory,
         damping=layers.rate,
+        mask=mask,
         source=model.source,
     )
     if config.time.cfl is not None:

@@ -39,9 +39,17 @@ def to_tables(config: Config) -> dict[str, Any]:
         "output": {**vars(output), "path": os.path.abspath(output.path)},
         "diagnostics": {"every_steps": config.diagnostics.every_steps, **config.diagnostics.expressions},
         "checkpoint": vars(config.checkpoint),
+        "mask": _mask(config),
         "verify": {"exact": config.verify.exact, "conserved": config.verify.conserved or None},
     }
     return {name: _without_nothing(value) for name, value in tables.items() if value != {}}
+
+
+def _mask(config: Config) -> dict[str, Any]:
+    if config.mask is None:
+        return {}
+    value = config.mask.value
+    return {"solid": config.mask.solid, "surface": "no_flux" if value is None else {"value": value}}
 
 
 def _without_nothing(value: Any) -> Any:

@@ -79,6 +79,7 @@ def _run(
     walltime = Walltime(config.checkpoint.walltime, communicator, options.started)
     kernel = kernel_for(problem, devices, communicator, source.kernel)
     simulation = simulate(problem, plan, communicator, devices, kernel)
+    simulation.check_mask()
     clock, fields = _state(simulation, source.checkpoint)
     this = Run(simulation, options, source, walltime, seconds_to_checkpoint(problem), clock, fields)
     this.check_finite()

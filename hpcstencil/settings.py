@@ -104,6 +104,14 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True)
+class MaskConfig:
+    """Solid cells: those whose centres have a ``solid`` other than 0. Their surface has no flux, or the ``value`` given."""
+
+    solid: str
+    value: float | str | None = None
+
+
+@dataclass(frozen=True)
 class VerifyConfig:
     """For `hpcstencil verify`: a solution to be made exact per field, and the diagnostics that are conserved."""
 
@@ -127,3 +135,4 @@ class Config:
     diagnostics: DiagnosticsConfig
     checkpoint: CheckpointConfig
     verify: VerifyConfig = VerifyConfig()
+    mask: MaskConfig | None = None

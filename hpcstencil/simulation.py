@@ -71,6 +71,18 @@ class Simulation:
             fields[name] = self.machine.devices.put(block)
         return fields
 
+    def check_mask(self) -> None:
+        """Raise InputError, on all processes, where solid cells leave no fluid."""
+        mask = self.problem.mask
+        if mask is None:
+            return
+        parameters = {Parameter(name): value for name, value in self.problem.parameters.items()}
+        solid = host.block_values(mask.solid, self.problem.config.grid, self.ranges, parameters, np.dtype(bool))
+        if int(self.communicator.total(np.array([np.count_nonzero(~solid)]))[0]) == 0:
+            raise InputError(
+                "mask.solid: expected some cells that are not solid, but it covers the whole grid; change it"
+            )
+
     def put(self, blocks: Mapping[str, np.ndarray]) -> Fields:
         """This process's blocks on its devices."""
         return {name: self.machine.devices.put(block) for name, block in blocks.items()}
@@ -118,6 +130,7 @@ def simulate(
         faces=problem.faces,
         domain=tuple(zip(config.grid.lower, config.grid.upper, strict=True)),
         dtype=dtype,
+        mask=problem.mask,
     )
     rounds = plan.every * plan.stages or 1
     places = problem.discretization.radius([*problem.trees.values(), *problem.reduced()], coordinates=True)

@@ -10,6 +10,7 @@ MIXED = {
     " + upwind(u, sin(t) + x, 0.3*u) + dx(x*x*cos(y)) - 0.3*x*dy(u) + where(u > 0.5, exp(-u), tanh(u))",
 }
 # Every kind of condition, at every side of some axis.
+MASKED = {"u": "0.3*laplacian(u) + dxy(u) - upwind(u, x, 0.3) - 0.2*dx(u) + 0.1*div_grad(1 + 0.5*sin(x), u)"}
 WALLS = {
     "x": {"lower": {"dirichlet": "0.3*cos(t)"}, "upper": {"neumann": "0.1*sin(t)"}},
     "y": {"lower": {"neumann": 0.2}, "upper": {"dirichlet": "0.1 + 0.2*t"}},
@@ -44,6 +45,7 @@ PROBLEMS: dict[str, tuple[dict[str, Any], tuple[int, ...], str]] = {
     "gray-scott-2d": ({"name": "gray_scott", "D_u": 0.2, "D_v": 0.1}, (101, 67), "xy"),
     "gray-scott-3d": ({"name": "gray_scott", "D_u": 0.2, "D_v": 0.1}, (37, 29, 23), "z"),
     "mixed-2d": ({"name": "custom", "rhs": MIXED}, (61, 47), ""),
+    "mask-2d": ({"name": "custom", "rhs": MASKED}, (61, 47), "y"),
     "beam-2d": ({"name": "custom", "rhs": {"u": "-0.001*laplacian(laplacian(u))"}}, (61, 47), ""),
     "cahn-hilliard-2d": ({"name": "cahn_hilliard", "M": 0.01, "kappa": 0.1}, (61, 47), "x"),
     "schroedinger-2d": ({"name": "schroedinger", "V": "x*x"}, (61, 47), "y"),
@@ -60,6 +62,7 @@ SELECTED = [
     ("burgers-3d", 2, "float32", "euler"),
     ("gray-scott-2d", 2, "float32", "lsrk4"),
     ("acoustic-2d", 2, "float32", "ssprk3"),
+    ("mask-2d", 2, "float32", "ssprk3"),
     ("beam-2d", 2, "float32", "ssprk2"),
     ("cahn-hilliard-2d", 2, "float64", "rkl2"),
     ("mixed-2d", 4, "float64", "ssprk3"),
@@ -70,6 +73,7 @@ EVERYTHING = [
     for name, order, precision, integrator in itertools.product(
         PROBLEMS, (2, 4, 8), ("float32", "float64"), ("euler", "ssprk3", "rk4")
     )
+    if order == 2 or not name.startswith("mask")  # solid cells go with order 2
 ]
 
 
@@ -84,7 +88,10 @@ def tables(name: str, order: int, precision: str, integrator: str, **decompositi
         }
     if name.startswith("beam"):
         boundary["operators"] = BEAM
+    discs = "((x - 3)**2 + (y - 2.3)**2 < 1) + (x > 5.9)*(y < 1)"
+    mask = {"mask": {"solid": discs, "surface": {"value": "0.3*sin(x + t)"}}} if name.startswith("mask") else {}
     return {
+        **mask,
         "grid": {"shape": list(shape), "upper": [0.1 * n for n in shape]},
         "equation": equation,
         "boundary": boundary,

@@ -16,8 +16,9 @@ LAYERS = [
     {"checkpoint_names", "walltime", "claim"},
     {"conditions", "equations", "frame", "hyperslabs", "launch", "publish", "functions", "method_choice"},
     {"keys"},
-    {"settings", "stability", "xdmf", "hdf5_layout", "hdf5_read", "hdf5_spans", "evaluate", "blocks", "stepping"},
-    {"config", "hdf5_cut", "machine", "provenance"},
+    {"settings", "stability", "xdmf", "hdf5_layout", "hdf5_read", "hdf5_spans", "blocks", "stepping"},
+    {"config", "hdf5_cut", "machine", "provenance", "mask"},
+    {"evaluate"},
     {"hdf5", "checkpoint", "model", "advance", "layers"},
     {"walls"},
     {"problem"},
@@ -31,9 +32,9 @@ LAYERS = [
 HEAVY = {"jax", "mpi4jax", "mpi4py", "h5py", "matplotlib"}
 # What `hpcstencil check` loads: must not import jax or MPI at module level.
 LIGHT = set().union(*LAYERS[:2]) | {
-    "schema", "keys", "parser", "settings", "config", "model", "method_choice", "walls", "layers", "conditions", "radius",
-    "host", "equations", "stability", "problem", "decomposition", "calibration", "report", "cli", "doctor", "sweep",
-    "publish",
+    "schema", "keys", "parser", "settings", "config", "model", "method_choice", "walls", "layers", "mask", "conditions",
+    "radius", "host", "equations", "stability", "problem", "decomposition", "calibration", "report", "cli", "doctor",
+    "sweep", "publish",
 }  # fmt: skip
 
 

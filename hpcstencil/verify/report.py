@@ -14,9 +14,10 @@ SIZES = {"space": "cells per axis", "time": "steps"}
 def opening(config: Config) -> str:
     """What was measured, in words."""
     solution = "the solution given in [verify] exact" if config.verify.exact else "a solution made of waves"
+    without = ", without solid cells" if config.mask is not None else ""
     return (
         f"equation     {config.equation.name}, order {config.numerics.order} in space, {config.numerics.integrator} in time\n"
-        f"orders       against {solution}, which a source makes exact; in float64, on small grids of the same extent"
+        f"orders       against {solution}, which a source makes exact; in float64, on small grids of the same extent{without}"
     )
 
 

@@ -74,13 +74,14 @@ class Finding:
 
 
 def adapted(config: Config, cells: Sequence[int], **changes: Any) -> Config:
-    """The input on another grid of the same extent, in float64, without output and diagnostics, undecomposed."""
+    """The input on another grid of the same extent, in float64, without output, diagnostics and mask, undecomposed."""
     grid = Grid(tuple(cells), config.grid.lower, config.grid.upper)
     numerics = replace(config.numerics, precision="float64", kernel="shift")
     output = replace(config.output, every=None, every_steps=None, fields=None)
     return replace(
         config, grid=grid, numerics=numerics, output=output, decomposition=AUTO,
-        initial=InitialConfig(), diagnostics=DiagnosticsConfig(None), verify=replace(config.verify, conserved=()), **changes,
+        initial=InitialConfig(), diagnostics=DiagnosticsConfig(None), verify=replace(config.verify, conserved=()),
+        mask=None, **changes,
     )  # fmt: skip
 
 
