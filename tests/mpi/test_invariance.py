@@ -76,7 +76,6 @@ def test_the_whole_table(communicator, row):
 
 THIN = [
     ("thin-1d", (13,), 8, "rk4"),
-    ("thin-2d", (9, 11), 4, "rk4"),
     ("thin-2d", (9, 11), 2, "rkl2"),
 ]
 
