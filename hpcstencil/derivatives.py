@@ -5,19 +5,31 @@ Each works in any number of dimensions; the number is that of the `Space` that m
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from hpcstencil.expressions import Coordinate, Derivative, DivGrad, Node, Operand, Parameter, Pointwise, node, total
-from hpcstencil.grid import AXES
+from hpcstencil.expressions import (
+    Constant,
+    Coordinate,
+    Derivative,
+    DivGrad,
+    Node,
+    Operand,
+    Parameter,
+    Pointwise,
+    node,
+    total,
+)
+from hpcstencil.grid import AXES, Grid
 
 
 @dataclass(frozen=True)
 class Space:
-    """The differential operators of a grid with ``ndim`` axes and cells of widths ``spacing``."""
+    """The operators on a grid with ``ndim`` axes; those that have to know where places are need the ``grid`` itself, and
+    which of its axes are ``periodic``."""
 
     ndim: int
-    spacing: tuple[float, ...] = ()
+    grid: Grid | None = None
+    periodic: tuple[bool, ...] = ()
 
     def derivative(self, a: Operand, *axes: int) -> Node:
         """d/dx_i d/dx_j ... a, one factor per axis named."""
@@ -48,16 +60,29 @@ class Space:
         return coefficient * self.laplacian(a) if isinstance(coefficient, Parameter) else self.div_grad(coefficient, a)
 
     def point(self, *position: Operand) -> Node:
-        """δ(x - position), spread linearly over the cells next to it: its integral over the grid is 1."""
-        weight = node(1.0 / math.prod(self.spacing))
+        """δ(x - position), spread linearly over the cells next to it: its integral over the grid is 1. A place nearer to a
+        wall than the first centre of a cell is moved there.
+
+        Raises ValueError for a place outside of the grid.
+        """
+        assert self.grid is not None
+        weight = node(1.0 / self.grid.cell_volume)
         for axis, place in enumerate(position):
-            weight = weight * self._hat(axis, place)
+            weight = weight * self._hat(self.grid, axis, node(place))
         return weight
 
-    def _hat(self, axis: int, place: Operand) -> Node:
+    def _hat(self, grid: Grid, axis: int, place: Node) -> Node:
         """1 at the place, falling to 0 a cell away."""
-        distance = Pointwise("abs", (Coordinate(axis) - place,)) / self.spacing[axis]
-        return Pointwise("maximum", (node(0.0), 1.0 - distance))
+        lower, upper, dx = grid.lower[axis], grid.upper[axis], grid.spacing[axis]
+        if isinstance(place, Constant) and not lower <= place.value <= upper:
+            raise ValueError(f"{place.value:g} is outside of the grid, {lower:g} to {upper:g} along {AXES[axis]}")
+        if self.periodic[axis]:
+            distance = Pointwise("abs", (Coordinate(axis) - place,))
+            distance = Pointwise("minimum", (distance, (upper - lower) - distance))
+        else:
+            inside = Pointwise("minimum", (Pointwise("maximum", (place, node(lower + dx / 2))), node(upper - dx / 2)))
+            distance = Pointwise("abs", (Coordinate(axis) - inside,))
+        return Pointwise("maximum", (node(0.0), 1.0 - distance / dx))
 
     def upwind(self, a: Operand, *velocity: Operand) -> Node:
         """v·∇a with each derivative leaning against the sign of v."""

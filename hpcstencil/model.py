@@ -44,6 +44,11 @@ class Model:
         return {name: Field(name) for name in self.fields}
 
 
+def space_of(config: Config) -> Space:
+    """The operators on the input's grid."""
+    return Space(config.grid.ndim, config.grid, config.boundary.periodic)
+
+
 def model_of(config: Config) -> Model:
     """The model of an input. Raises InputError for unknown names and unfit parameters, and where a user's class fails."""
     ndim = config.grid.ndim
@@ -94,7 +99,7 @@ def _right_hand_sides(
     equation: Equation, config: Config, unknowns: Mapping[str, Node], symbols: Mapping[str, Node]
 ) -> dict[str, Node]:
     """The time derivative of each field."""
-    f, p, space = SimpleNamespace(**unknowns), SimpleNamespace(**symbols), Space(config.grid.ndim, config.grid.spacing)
+    f, p, space = SimpleNamespace(**unknowns), SimpleNamespace(**symbols), space_of(config)
     if config.equation.in_file is None:
         return equation.rhs(f, p, space)
     path, name = config.equation.in_file

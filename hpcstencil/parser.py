@@ -54,7 +54,7 @@ class Scope:
     """What an expression may use.
 
     ``names`` maps each field and parameter to its node. ``time``, ``operators``, ``noise`` and ``reductions`` allow `t`,
-    the differential operators (with the cells' ``spacing``), noise() and integral() and its kin.
+    the operators of ``space``, noise() and integral() and its kin.
     """
 
     ndim: int
@@ -63,7 +63,7 @@ class Scope:
     operators: bool = False
     noise: bool = False
     reductions: bool = False
-    spacing: tuple[float, ...] = ()
+    space: Space | None = None
 
     def symbols(self) -> dict[str, Node]:
         """Every bare name that may be used."""
@@ -79,7 +79,7 @@ class Scope:
             name: ((lambda *a, name=name: Pointwise(name, a)), count, count) for name, count in FUNCTIONS.items()
         }
         if self.operators:
-            known.update(Space(self.ndim, self.spacing).operators())  # type: ignore[arg-type]
+            known.update((self.space or Space(self.ndim)).operators())  # type: ignore[arg-type]
         if self.reductions:
             known.update({name: ((lambda a, name=name: Reduction(name, a)), 1, 1) for name in REDUCTIONS})
             known["at"] = (self._probe, 1 + self.ndim, 1 + self.ndim)
@@ -89,7 +89,8 @@ class Scope:
 
     def _probe(self, a: Node, *position: Node) -> Node:
         """The value at a place, linear between cell centres: the integral of a δ there."""
-        return Reduction("integral", a * Space(self.ndim, self.spacing).point(*position))
+        assert self.space is not None
+        return Reduction("integral", a * self.space.point(*position))
 
 
 def _noise(*arguments: Node) -> Node:

@@ -33,7 +33,7 @@ from hpcstencil.keys import MOST_STEPS
 from hpcstencil.layers import layered
 from hpcstencil.mask import Mask, mask_of, masked_diagnostics, masked_initial, masked_rates
 from hpcstencil.method_choice import groups_of, with_enough_stages
-from hpcstencil.model import Model, model_of
+from hpcstencil.model import Model, model_of, space_of
 from hpcstencil.parser import Scope, parse
 from hpcstencil.radius import Discretization, Needs
 from hpcstencil.schedule import Schedule
@@ -251,7 +251,7 @@ def _check_step(problem: Problem, cfl: float) -> None:
 
 def _diagnostics(config: Config, names: Mapping[str, Node]) -> dict[str, Node]:
     """The diagnostics; each must be a number, made of reductions."""
-    scope = Scope(config.grid.ndim, names, operators=True, reductions=True, spacing=config.grid.spacing)
+    scope = Scope(config.grid.ndim, names, operators=True, reductions=True, space=space_of(config))
     trees = {}
     for name, text in config.diagnostics.expressions.items():
         trees[name] = parse(text, scope, f"diagnostics.{name}")

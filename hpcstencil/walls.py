@@ -19,7 +19,7 @@ from hpcstencil.expressions import (
     node,
     walk,
 )
-from hpcstencil.model import Model
+from hpcstencil.model import Model, space_of
 from hpcstencil.parser import Scope, parse
 from hpcstencil.schema import at
 from hpcstencil.settings import Config
@@ -49,7 +49,7 @@ def faces_of(config: Config, model: Model, trees: Mapping[str, Node]) -> dict[tu
         config.grid.ndim,
         {**symbols, **{name: Field(name) for name in fields}},
         operators=True,
-        spacing=config.grid.spacing,
+        space=space_of(config),
     )
     for text, given in boundary.operators.items():
         key = at("boundary", "operators", text)

@@ -186,6 +186,8 @@ INPUTS = [
     ("boundary.u={z={dirichlet=0}}", "boundary.u.z: unknown axis", "use x or y"),
     ("boundary.dirichlet=0", "boundary.dirichlet: unknown axis", "use x or y"),
     ("boundary={x={dirichlet=0}, u={x='periodic'}}", "boundary.u.x", "periodic for all fields or for none"),
+    ("diagnostics.far='at(u, 99, 1)'", "diagnostics.far: 99 is outside of the grid, 0 to 8 along x"),
+    ("diagnostics.far='at(u, 1)'", "diagnostics.far: at() takes 3 argument(s) here, not 2"),
     # [mask]
     ("mask=1", "mask: expected a table", "got 1"),
     ("mask={}", "mask.solid: expected a text", "missing"),

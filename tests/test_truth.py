@@ -365,6 +365,24 @@ def test_waves_leave_through_an_open_end(order):
     assert np.abs(integrate(problem)["u"]).max() < 5e-3
 
 
+@pytest.mark.parametrize("wall", ("periodic", {"neumann": 0.0}))
+def test_points_weigh_1_wherever_they_are(wall):
+    places = {
+        f"p{i}": f"at(1 + 0*u, {x}, {y})" for i, (x, y) in enumerate([(0, 0), (0.01, 1.2), (3.1, 0.55), (3.2, 2.4)])
+    }
+    problem = problem_of(
+        grid={"shape": [32, 24], "upper": [3.2, 2.4]},
+        equation={"name": "heat"},
+        boundary={"x": wall},
+        diagnostics=places,
+        numerics={"precision": "float64"},
+    )
+    simulation = simulation_of(problem)
+    diagnostics = Diagnostics(problem.diagnostics, simulation.diagnosed, problem.parameters)
+    found = diagnostics.evaluate(simulation.initial_fields(), 0.0)
+    assert found == {name: pytest.approx(1.0, rel=1e-12) for name in places}
+
+
 def test_a_point_source_in_an_acoustic_medium():
     """In 1-D, p = ½ ρ c ∫ ricker up to the time t - |x - x_s| / c, and the integral is (t - t0) exp(-(π f0 (t - t0))²)."""
     c, rho, f0, t0, end = 1.5, 2.0, 1.0, 1.2, 3.0

@@ -24,7 +24,7 @@ class Custom:
         return tuple(self.expressions)
 
     def rhs(self, f: SimpleNamespace, p: SimpleNamespace, space: Space) -> dict[str, Node]:
-        scope = Scope(space.ndim, {**vars(f), **vars(p)}, operators=True, spacing=space.spacing)
+        scope = Scope(space.ndim, {**vars(f), **vars(p)}, operators=True, space=space)
         return {name: parse(text, scope, f"equation.rhs.{name}") for name, text in self.expressions.items()}
 
 

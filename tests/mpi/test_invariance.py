@@ -6,7 +6,7 @@ from decompositions import EVERYTHING, PROBLEMS, SELECTED, step_for, tables
 from support import problem_of, simulation_of, stepped
 
 from hpcstencil.errors import InputError
-from hpcstencil.parallel import connect
+from hpcstencil.parallel import connect, from_rank_0
 
 pytestmark = pytest.mark.mpi
 STEPS = 5
@@ -34,13 +34,18 @@ def ways(ndim, whole_table):
     ]  # fmt: skip
 
 
+def reference(communicator, row, kernel, dt):
+    """The fields on one process alone; computed once, since the processes of a test share few cores."""
+    alone = problem_of(**tables(*row))
+    return from_rank_0(communicator, lambda: stepped(alone, simulation_of(alone, kernel=kernel), STEPS, dt))
+
+
 def compare(communicator, row, whole_table):
     ndim = len(PROBLEMS[row[0]][1])
     dt, references, compared = step_for(row[0]), {}, 0
     for devices, tiles, every, kernel in ways(ndim, whole_table):
         if kernel not in references:
-            alone = problem_of(**tables(*row))
-            references[kernel] = stepped(alone, simulation_of(alone, kernel=kernel), STEPS, dt)
+            references[kernel] = reference(communicator, row, kernel, dt)
         problem = problem_of(**tables(*row, tiles=tiles, steps_per_exchange=every))
         try:
             simulation = simulation_of(problem, communicator, devices, kernel)
@@ -94,7 +99,7 @@ def test_thin_blocks_exchange_for_every_stage(communicator, name, shape, order, 
     if integrator == "rkl2":
         given["numerics"]["stages"] = 9
     problem = problem_of(**given)
-    expected = stepped(problem, simulation_of(problem), STEPS, 5e-4)["u"]
+    expected = from_rank_0(communicator, lambda: stepped(problem, simulation_of(problem), STEPS, 5e-4)["u"])
     try:
         simulation = simulation_of(problem, communicator, devices)
     except InputError as refusal:
