@@ -11,321 +11,243 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from hpcstencil.blocks import Devices, Places, frame_of, sides, values
-from hpcstencil.evaluate import Rules, right_hand_side
-from hpcstencil.expressions import Node
-from hpcstencil.frame import Frame, Value, common
-from hpcstencil.grid import Grid
-from hpcstencil.halo import (
-    DEVICE_AXIS,
-    Fields,
-    Ghosts,
-    exchange_devices,
-    exchange_edges,
-    exchange_processes,
-    strips_for,
-    surround,
-)
-from hpcstencil.integrators import Tableau
-from hpcstencil.radius import Needs
-from hpcstencil.topology import Topology, unravel
+from hpcstencil.evaluate import RightHandSide
+from hpcstencil.frame import Frame, Value
+from hpcstencil.halo import Fields
+from hpcstencil.integrators import Method, Stage
+from hpcstencil.machine import Body, Machine
+from hpcstencil.stepping import fields_of, take, uniform
 
-Outer = dict[int, tuple[Any, Any]]  # process axis -> ghost cells (lower, upper) from other processes, per device
-Body = Callable[..., Any]
-
-
-def combined(u: Value, dt: Any, coefficients: tuple[float, ...], slopes: list[Value]) -> Value:
-    """u + dt Σ_j a_j k_j, from left to right, on the windows that all have."""
-    terms = [(a, k) for a, k in zip(coefficients, slopes, strict=False) if a]
-    windows = common([u, *(k for _, k in terms)])
-    result = u.crop(windows).array
-    for a, k in terms:
-        result = result + (dt * a).astype(result.dtype) * k.crop(windows).array
-    return Value(result, windows)
+Advance = Callable[[Fields, Mapping[str, float], float, int, float, int], Fields]
+Attempt = Callable[[Fields, Mapping[str, float], float, float], tuple[Fields, Fields]]
 
 
 @dataclass(frozen=True)
-class Machine:
-    """A decomposed grid on this process's devices: puts ghost cells around fields and runs code on every block.
+class Stepper:
+    """A right-hand side and a method on a machine. ``groups`` tells the fields of a partitioned method apart; ``every``
+    steps are taken between two halo exchanges, 0 meaning an exchange for each evaluation."""
 
-    ``communicator`` is the mpi4py communicator of the halo exchange alone (None with one process). ``halo_wraps`` says
-    that ghost cells of whole periodic axes are filled by the exchange rather than by each derivative.
-    """
-
-    topology: Topology
-    grid: Grid
-    devices: Devices
-    communicator: Any
-    radius: tuple[int, ...]
-    margin: tuple[int, ...]
-    halo_wraps: bool
-
-    @cached_property
-    def sides(self) -> Any:
-        cells = self.topology.capacity()
-        return sides(self.topology, [self.halo_wraps and n >= r for n, r in zip(cells, self.radius, strict=True)])
-
-    @cached_property
-    def places(self) -> dict[str, Any]:
-        return self.devices.put_places(Places.of(self.topology, self.grid, self.margin))
+    machine: Machine
+    rhs: RightHandSide
+    method: Method
+    groups: Mapping[str, int]
+    every: int
 
     @property
-    def leaves_compiled_code(self) -> bool:
-        """Whether the exchange between processes has to happen outside the compiled loop."""
-        return self.devices.several and self.topology.size > 1
+    def interior(self) -> tuple[tuple[int, int], ...]:
+        return tuple((0, n) for n in self.machine.topology.capacity())
 
-    def frame(self, places: Mapping[str, Any]) -> Frame:
-        return frame_of(self.topology, self.sides, self.margin, places)
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Ghost cells per axis of one exchange."""
+        return self.machine.widths(self.every * self.method.evaluations or 1)
 
-    def widths(self, radii: int) -> tuple[int, ...]:
-        """Ghost cells per axis for ``radii`` evaluations in a row between two exchanges."""
-        return tuple(
-            radii * r if "halo" in (low.kind, high.kind) else 0
-            for r, (low, high) in zip(self.radius, self.sides, strict=True)
-        )
+    def one_step(self, u: dict[str, Value], parameters: Any, t: Any, dt: Any, frame: Frame) -> tuple[Any, Any]:
+        """(fields after a step, estimate of their error) on the windows that are left of those of ``u``."""
 
-    def compiled(self, body: Body, shared: int, donate: bool = False) -> Body:
-        """``body(fields, places, ..., shared arguments)`` on every device; the last ``shared`` arguments are the same
-        for all devices, the others have a device axis."""
-        donated = (0,) if donate else ()
-        if not self.devices.several:
-            return jax.jit(body, donate_argnums=donated)
-        count = body.__code__.co_argcount
-        axes = (0,) * (count - shared) + (None,) * shared
-        return jax.pmap(body, DEVICE_AXIS, in_axes=axes, devices=self.devices.devices, donate_argnums=donated)
+        def slope(j: int, y: Any) -> Any:
+            return self.rhs(y, parameters, t + self.method.nodes[j] * dt, frame)
 
-    def surrounded(
-        self, fields: Mapping[str, Any], widths: tuple[int, ...], frame: Frame, outer: Outer
-    ) -> dict[str, Value]:
-        """The fields with their halos, inside compiled code."""
-        framed = surround(fields, widths, frame.counts, lambda *strips: self.swap(outer, *strips))
-        windows = tuple(
-            (-w * (low.kind == "halo"), n + w * (high.kind == "halo"))
-            for w, n, (low, high) in zip(widths, frame.cells, frame.sides, strict=True)
-        )
-        return values(framed, windows)
+        def combine(i: int, stage: Stage, y: Any, k: Any) -> Any:
+            return fields_of(stage, i - 1, y, k, self.groups, dt)
 
-    def swap(self, outer: Outer, axis: int, first: Any, last: Any) -> Ghosts:
-        """Ghost cells for the strips of one axis, inside compiled code; ``outer`` holds what came from elsewhere."""
-        topology = self.topology
-        between_processes = topology.processes[axis] > 1
-        if not self.devices.several:
-            if between_processes:
-                return exchange_processes(first, last, topology, axis, self.communicator)
-            return last, first
-        if topology.devices[axis] == 1:
-            if not between_processes:
-                return last, first
-            return tuple(
-                None if topology.neighbour(axis, direction) is None else ghosts
-                for direction, ghosts in zip((-1, 1), outer[axis], strict=True)
-            )  # type: ignore[return-value]
-        lower, upper = exchange_devices(first, last, topology, axis)
-        if between_processes:
-            places = jnp.array([unravel(d, topology.devices)[axis] for d in range(topology.device_count)])
-            place = places[lax.axis_index(DEVICE_AXIS)]
-            lower = jnp.where(place == 0, outer[axis][0], lower)
-            upper = jnp.where(place == topology.devices[axis] - 1, outer[axis][1], upper)
-        return lower, upper
+        def loop(u: dict[str, Value], before: Any, last: dict[str, Value], k0: Any) -> dict[str, Value]:
+            """Stages on arrays of constant shape, of which each leaves a rim that is not valid any more."""
+            kept: dict[str, Any] = {}
 
-    def exchanged(self, body: Body, widths: tuple[int, ...], has_loop: bool = False) -> Body:
-        """``body(values, frame, *shared)`` on every block surrounded by ``widths`` ghost cells, as a function of the
-        fields and the shared arguments; in the phased form the exchange between processes comes before it.
+            def body(n: Any, carry: Any) -> Any:
+                y = {0: u, -1: carry[0], -2: carry[1]}
+                k = {0: k0, -1: self.rhs(y[-1], parameters, t + nodes[n] * dt, frame)}
+                new = fields_of(uniform(self.method, weights[n]), 0, y, k, {}, dt)
+                kept.update({name: value.windows for name, value in new.items()})
+                return {name: padded(new[name], u[name].windows) for name in u}, carry[0]
 
-        XLA has another convolution outside of loops than inside, so a body that ``has_loop`` not is put into one.
+            weights, nodes = self.uniform_stages()
+            whole = [{name: padded(y[name], u[name].windows) for name in u} for y in (last, before)]
+            result, _ = lax.fori_loop(0, len(weights), body, (whole[0], whole[1]))
+            return {
+                name: value.crop(shrunk(last[name].windows, value.windows, kept[name], len(weights)))
+                for name, value in result.items()
+            }
+
+        return take(self.method, u, slope, combine, loop)
+
+    def uniform_stages(self) -> tuple[Any, Any]:
+        """Weights of the stages that are taken in a loop, and the nodes of the values that their slopes are taken at."""
+        nodes = np.array(self.method.nodes[self.method.uniform_from : -1])
+        return jnp.asarray(self.method.uniform_weights), jnp.asarray(nodes)
+
+    def cropped(self, fields: Mapping[str, Value]) -> Fields:
+        """The block's own cells."""
+        return {name: value.crop(self.interior).array for name, value in fields.items()}
+
+    # ---- many steps ----
+
+    def advance(self) -> Advance:
+        """The function advance(fields, parameters, base_time, first, dt, n) that takes n steps.
+
+        Step i = 0 .. n - 1 of them goes from t = base_time + (first + i) dt to t + dt. The fields given are used up
+        (their memory is reused).
         """
+        if self.machine.leaves_compiled_code:
+            return self._phased()
+        machine, every, widths = self.machine, self.every, self.widths
 
-        def whole(fields: Fields, places: Any, outer: Outer, shared: tuple[Any, ...]) -> Any:
-            frame = self.frame(places)
-            surrounded = self.surrounded(fields, widths, frame, outer)
-            if has_loop:
-                return body(surrounded, frame, *shared)
-            return in_loop(lambda: body(surrounded, frame, *shared), places["once"])
+        def loop(fields: Fields, places: Any, parameters: Any, t0: Any, first: Any, dt: Any, n: Any) -> Fields:
+            frame = machine.frame(places)
 
-        run = self.compiled(whole, 1)
-        outer_ghosts = self.outer_exchange(widths)
-        return lambda fields, *arguments: run(fields, self.places, outer_ghosts(fields), arguments)
+            def one(i: Any, u: Fields) -> Fields:
+                return self._exchanging_step(u, parameters, t0 + (first + i) * dt, dt, frame)[0]
 
-    def outer_exchange(self, widths: tuple[int, ...]) -> Callable[[Fields], Outer]:
-        """The exchange between processes outside compiled code: nothing to do where the compiled code does it."""
-        if not self.leaves_compiled_code:
-            return lambda fields: {}
-        axes = [a for a in range(self.grid.ndim) if self.topology.processes[a] > 1 and widths[a]]
+            def block(b: Any, u: Fields) -> Fields:
+                framed = machine.surrounded(u, widths, frame, {})
+                start, count = first + b * every, jnp.minimum(every, n - b * every)
+                if every == 1:  # the loop over exchanges is around this
+                    return self.cropped(self.one_step(framed, parameters, t0 + start * dt, dt, frame)[0])
+                return self._steps(framed, frame, parameters, t0, start, dt, count)
 
-        def strips_along(axis: int) -> Body:
-            def body(fields: Fields, places: Any, outer: Outer) -> Any:
-                frame = self.frame(places)
-                return strips_for(fields, widths, frame.counts, lambda *strips: self.swap(outer, *strips), axis)
+            return (
+                lax.fori_loop(0, (n + every - 1) // every, block, fields) if every else lax.fori_loop(0, n, one, fields)
+            )
 
-            return self.compiled(body, 0)
+        compiled = machine.compiled(loop, 5, donate=True)
+        return lambda fields, *arguments: compiled(fields, machine.places, *arguments)
 
-        def edges_along(axis: int) -> Body:
-            return jax.jit(lambda first, last: exchange_edges(first, last, self.topology, axis, self.communicator))
-
-        programs = [(axis, strips_along(axis), edges_along(axis)) for axis in axes]
-
-        def exchange(fields: Fields) -> Outer:
-            outer: Outer = {}
-            for axis, strips, edges in programs:
-                first, last = jax.device_put(strips(fields, self.places, dict(outer)), self.devices.devices[0])
-                outer[axis] = jax.device_put(edges(first, last), self.devices.sharding)
-            return outer
-
-        return exchange
-
-    def device_sum(self, x: Any) -> Any:
-        """Sum over the devices of this process, inside compiled code."""
-        return lax.psum(x, DEVICE_AXIS) if self.devices.several else x
-
-    def device_max(self, x: Any) -> Any:
-        """Maximum over the devices of this process, inside compiled code."""
-        return lax.pmax(x, DEVICE_AXIS) if self.devices.several else x
-
-    def first(self, result: Any) -> Any:
-        """A result that is the same on all devices, as numpy arrays."""
-
-        def one(a: Any) -> Any:
-            return jax.device_get(a.addressable_shards[0].data)[0] if self.devices.several else jax.device_get(a)
-
-        return jax.tree.map(one, result)
-
-
-def in_loop(body: Callable[[], Any], once: Any) -> Any:
-    """What ``body`` returns, computed inside a loop of ``once`` rounds: a traced 1, so that XLA keeps the loop."""
-    nothing = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(body))
-    return lax.fori_loop(0, once, lambda i, _: body(), nothing)
-
-
-Advance = Callable[[Fields, Mapping[str, float], float, int, float, int], Fields]
-
-
-def build(
-    machine: Machine, trees: Mapping[str, Node], rules: Rules, needs: Needs, tableau: Tableau, every: int
-) -> Advance:
-    """The function advance(fields, parameters, base_time, first, dt, n) that takes n steps.
-
-    Step i = 0 .. n - 1 of them goes from t = base_time + (first + i) dt to t + dt. ``every`` steps are taken between two
-    halo exchanges; 0 means an exchange for each stage. The fields given are used up (their memory is reused).
-    """
-    rhs = right_hand_side(trees, rules, needs)
-    stages = range(tableau.stages)
-    interior = tuple((0, n) for n in machine.topology.capacity())
-
-    def one_step(u: dict[str, Value], parameters: Any, t: Any, dt: Any, frame: Frame) -> dict[str, Value]:
-        k: list[dict[str, Value]] = []
-        for i in stages:
-            y = {name: combined(u[name], dt, tableau.a[i], [s[name] for s in k]) for name in u}
-            k.append(rhs(y, parameters, t + tableau.c[i] * dt, frame))
-        return {name: combined(u[name], dt, tableau.b, [s[name] for s in k]) for name in u}
-
-    def several_steps(
-        framed: dict[str, Value], frame: Frame, parameters: Any, t0: Any, first: Any, dt: Any, n: Any
+    def _steps(
+        self, framed: dict[str, Value], frame: Frame, parameters: Any, t0: Any, first: Any, dt: Any, n: Any
     ) -> Fields:
         """Steps first .. first + n - 1 on a block with halo, cropped to the block."""
 
         def body(i: Any, u: dict[str, Value]) -> dict[str, Value]:
-            new = one_step(u, parameters, t0 + (first + i) * dt, dt, frame)
+            new, _ = self.one_step(u, parameters, t0 + (first + i) * dt, dt, frame)
             return {name: padded(new[name], u[name].windows) for name in u}
 
-        if every == 1 and not machine.leaves_compiled_code:  # the loop over exchanges is around this
-            new = one_step(framed, parameters, t0 + first * dt, dt, frame)
-        else:
-            new = lax.fori_loop(0, n, body, framed)
-        return {name: value.crop(interior).array for name, value in new.items()}
+        return self.cropped(lax.fori_loop(0, n, body, framed))
 
-    if every == 0:
-        return _stage_by_stage(machine, rhs, tableau, interior)
+    def _exchanging_step(self, u: Fields, parameters: Any, t: Any, dt: Any, frame: Frame) -> tuple[Fields, Any]:
+        """One step with an exchange for every evaluation, inside compiled code."""
 
-    widths = machine.widths(every * tableau.stages)
+        def slope(j: int, y: Fields) -> Fields:
+            framed = self.machine.surrounded(y, self.widths, frame, {})
+            return self.cropped(self.rhs(framed, parameters, t + self.method.nodes[j] * dt, frame))
 
-    if machine.leaves_compiled_code:
-        block = machine.exchanged(several_steps, widths, has_loop=True)
+        def loop(u: Fields, before: Fields, last: Fields, k0: Fields) -> Fields:
+            def body(n: Any, carry: Any) -> Any:
+                framed = self.machine.surrounded(carry[0], self.widths, frame, {})
+                k = self.cropped(self.rhs(framed, parameters, t + nodes[n] * dt, frame))
+                y = {0: u, -1: carry[0], -2: carry[1]}
+                return self._whole(0, uniform(self.method, weights[n]), y, {0: k0, -1: k}, dt), carry[0]
 
-        def advance_phased(fields: Fields, parameters: Any, t0: float, first: int, dt: float, n: int) -> Fields:
-            for done in range(0, n or 1, every):  # no step at all still compiles
+            weights, nodes = self.uniform_stages()
+            return lax.fori_loop(0, len(weights), body, (last, before))[0]
+
+        return take(self.method, u, slope, lambda i, stage, y, k: self._whole(i, stage, y, k, dt), loop)
+
+    def _whole(self, i: int, stage: Stage, y: Mapping[int, Fields], k: Mapping[int, Fields], dt: Any) -> Fields:
+        """A stage's combination on the block's own cells."""
+        values, slopes = (
+            {j: {name: Value(array, self.interior) for name, array in fields.items()} for j, fields in x.items()}
+            for x in (y, k)
+        )
+        return {name: v.array for name, v in fields_of(stage, i - 1, values, slopes, self.groups, dt).items()}
+
+    # ---- the form that leaves compiled code ----
+
+    def _phased(self) -> Advance:
+        """`advance` where exchanges happen outside of compiled code."""
+        if self.every == 0:
+            step = self._step_in_pieces()
+
+            def stepwise(fields: Fields, parameters: Any, t0: float, first: int, dt: float, n: int) -> Fields:
+                after = fields
+                for i in range(n or 1):  # no step at all still compiles
+                    after, _ = step(after, parameters, t0 + (first + i) * dt, dt)
+                return after if n else fields
+
+            return stepwise
+        every = self.every
+        block = self.machine.exchanged(self._steps, self.widths, has_loop=True)
+
+        def advance(fields: Fields, parameters: Any, t0: float, first: int, dt: float, n: int) -> Fields:
+            for done in range(0, n or 1, every):
                 fields = jax.block_until_ready(block(fields, parameters, t0, first + done, dt, min(every, n - done)))
             return fields
 
-        return advance_phased
+        return advance
 
-    def loop(fields: Fields, places: Any, parameters: Any, t0: Any, first: Any, dt: Any, n: Any) -> Fields:
-        frame = machine.frame(places)
+    def _step_in_pieces(self) -> Attempt:
+        """One step, each evaluation and each combination a compiled call of its own."""
 
-        def body(b: Any, u: Fields) -> Fields:
-            framed = machine.surrounded(u, widths, frame, {})
-            return several_steps(
-                framed, frame, parameters, t0, first + b * every, dt, jnp.minimum(every, n - b * every)
+        def slope(y: dict[str, Value], frame: Frame, parameters: Any, t: Any) -> Fields:
+            return self.cropped(self.rhs(y, parameters, t, frame))
+
+        evaluate = self.machine.exchanged(slope, self.widths)
+        combinations: dict[int, Body] = {}
+
+        def combination(i: int, stage: Stage) -> Body:
+            def body(y: Any, k: Any, dt: Any) -> Fields:
+                return self._whole(i, stage, y, k, dt)
+
+            return combinations.setdefault(i, self.machine.compiled(body, 1))
+
+        def uniform_body(y: Any, k: Any, weights: Any, dt: Any) -> Fields:
+            return self._whole(0, uniform(self.method, weights), y, k, dt)
+
+        combine_uniform = self.machine.compiled(uniform_body, 2)
+
+        def step(fields: Fields, parameters: Any, t: float, dt: float) -> tuple[Fields, Any]:
+            def slope(y: Fields, node: float) -> Fields:
+                return jax.block_until_ready(evaluate(y, parameters, t + node * dt))
+
+            def loop(u: Fields, before: Fields, last: Fields, k0: Fields) -> Fields:
+                for weights, node in zip(
+                    self.method.uniform_weights, self.method.nodes[self.method.uniform_from :], strict=False
+                ):
+                    y = {0: u, -1: last, -2: before}
+                    before, last = last, combine_uniform(y, {0: k0, -1: slope(last, node)}, weights, dt)
+                return last
+
+            return take(
+                self.method,
+                fields,
+                lambda j, y: slope(y, self.method.nodes[j]),
+                lambda i, stage, y, k: combination(i, stage)(y, k, dt),
+                loop,
             )
 
-        return lax.fori_loop(0, (n + every - 1) // every, body, fields)
+        return step
 
-    compiled = machine.compiled(loop, 5, donate=True)
-    return lambda fields, *arguments: compiled(fields, machine.places, *arguments)
+    # ---- one step with an estimate of its error ----
+
+    def attempt(self) -> Attempt:
+        """The function attempt(fields, parameters, t, dt) -> (fields after one step, estimate of their error), of a method
+        that has one; the fields given are kept."""
+        if self.every == 0:
+            return self._step_in_pieces()
+
+        def body(u: dict[str, Value], frame: Frame, parameters: Any, t: Any, dt: Any) -> tuple[Fields, Fields]:
+            new, error = self.one_step(u, parameters, t, dt, frame)
+            return self.cropped(new), self.cropped(error)
+
+        return self.machine.exchanged(body, self.widths)
+
+
+def shrunk(windows: Any, before: Any, after: Any, times: int) -> Any:
+    """Windows from which so many times is taken what one time takes from ``before``, leaving ``after``."""
+    return tuple(
+        (w[0] + times * (b[0] - a[0]), w[1] + times * (b[1] - a[1]))
+        for w, a, b in zip(windows, before, after, strict=True)
+    )
 
 
 def padded(value: Value, windows: Any) -> Value:
     """The value on larger windows, zeros (never read as valid) in the rim."""
     padding = [(have[0] - want[0], want[1] - have[1], 0) for have, want in zip(value.windows, windows, strict=True)]  # type: ignore[index]
     return Value(lax.pad(value.array, value.array.dtype.type(0), padding), windows)
-
-
-def _stage_by_stage(machine: Machine, rhs: Any, tableau: Tableau, interior: Any) -> Advance:
-    """Advance with a halo exchange for every stage: blocks need be no wider than one stencil."""
-    widths = machine.widths(1)
-
-    def stage_value(u: Fields, k: list[Fields], dt: Any, coefficients: tuple[float, ...]) -> Fields:
-        whole = {name: Value(array, interior) for name, array in u.items()}
-        return {
-            name: combined(whole[name], dt, coefficients, [Value(s[name], interior) for s in k]).array for name in u
-        }
-
-    def slope(y: dict[str, Value], frame: Frame, parameters: Any, t: Any) -> Fields:
-        return {name: value.crop(interior).array for name, value in rhs(y, parameters, t, frame).items()}
-
-    if machine.leaves_compiled_code:
-        run = machine.exchanged(slope, widths)
-        rows = [_combination(machine, stage_value, row) for row in (*tableau.a, tableau.b)]
-
-        def advance_phased(fields: Fields, parameters: Any, t0: float, first: int, dt: float, n: int) -> Fields:
-            before = fields
-            for i in range(n or 1):  # no step at all still compiles
-                t = t0 + (first + i) * dt
-                k: list[Fields] = []
-                for row, c in zip(rows, tableau.c, strict=False):
-                    k.append(jax.block_until_ready(run(row(fields, k, dt), parameters, t + c * dt)))
-                fields = rows[-1](fields, k, dt)
-            return fields if n else before
-
-        return advance_phased
-
-    def loop(fields: Fields, places: Any, parameters: Any, t0: Any, first: Any, dt: Any, n: Any) -> Fields:
-        frame = machine.frame(places)
-
-        def body(i: Any, u: Fields) -> Fields:
-            t = t0 + (first + i) * dt
-            k: list[Fields] = []
-            for row, c in zip(tableau.a, tableau.c, strict=True):
-                y = machine.surrounded(stage_value(u, k, dt, row), widths, frame, {})
-                k.append(slope(y, frame, parameters, t + c * dt))
-            return stage_value(u, k, dt, tableau.b)
-
-        return lax.fori_loop(0, n, body, fields)
-
-    compiled = machine.compiled(loop, 5, donate=True)
-    return lambda fields, *arguments: compiled(fields, machine.places, *arguments)
-
-
-def _combination(machine: Machine, stage_value: Any, row: tuple[float, ...]) -> Body:
-    """u + dt Σ_j row_j k_j on every device, for the phased form."""
-
-    def body(u: Fields, k: list[Fields], dt: Any) -> Fields:
-        return stage_value(u, k, dt, row)
-
-    return machine.compiled(body, 1)

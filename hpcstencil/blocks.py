@@ -67,7 +67,11 @@ class Places:
 
 
 def frame_of(
-    topology: Topology, sides_: tuple[tuple[Side, Side], ...], margin: tuple[int, ...], places: Mapping[str, Any]
+    topology: Topology,
+    sides_: tuple[tuple[Side, Side], ...],
+    margin: tuple[int, ...],
+    places: Mapping[str, Any],
+    constants: Sequence[float],
 ) -> Frame:
     """The frame of the device whose (possibly traced) ``places`` are given; without them counts are the array's."""
     cells = topology.capacity()
@@ -79,6 +83,7 @@ def frame_of(
         touches=[[places["touches"][a, side] for side in (0, 1)] for a in range(topology.ndim)],
         coordinates=places["coordinates"],
         margin=margin,
+        constants={value: places["constants"][i] for i, value in enumerate(constants)},
     )
 
 
@@ -130,8 +135,8 @@ class Devices:
             block[here] = np.asarray(shard.data)[0][there]
         return block
 
-    def put_places(self, places: Places) -> dict[str, Any]:
-        """`Places` on the devices."""
+    def put_places(self, places: Places, constants: Sequence[float]) -> dict[str, Any]:
+        """`Places` and the constants of expressions on the devices."""
 
         def move(a: np.ndarray) -> Any:
             return jax.device_put(a if self.several else a[0], self.sharding)
@@ -141,6 +146,7 @@ class Devices:
             "counts": move(places.counts),
             "touches": move(places.touches),
             "once": move(np.ones(len(places.counts), np.int64)),
+            "constants": move(np.tile(np.array(constants, np.float64), (len(places.counts), 1))),
         }
 
 

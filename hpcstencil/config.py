@@ -1,4 +1,4 @@
-"""An input file as frozen dataclasses: form and ranges are checked here, expressions stay texts."""
+"""An input file as the dataclasses of `settings`: form and ranges are checked here, expressions stay texts."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ import keyword
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcstencil.conditions import BoundaryConfig, read_boundary
+from hpcstencil.conditions import read_boundary
 from hpcstencil.errors import InputError
 from hpcstencil.grid import AXES, Grid
+from hpcstencil.integrators import FEWEST_STAGES, INTEGRATORS, MOST_STAGES, SUPER_STEPPING
 from hpcstencil.keys import (
     BUILT_IN,
     LATER_EQUATIONS,
     LATER_TABLES,
+    LEAST_TOLERANCE,
     LONGEST_FILE_NAME,
     LONGEST_NAME,
     MOST_CELLS,
     MOST_OUTPUTS,
     MOST_STEPS,
     RESERVED,
+    STEP_KEYS,
     TABLES,
     TOP,
     WIDTHS,
@@ -36,108 +38,32 @@ from hpcstencil.schema import (
     any_text,
     at,
     expression_text,
+    list_of,
+    listing,
     nearest,
     not_yet,
     read,
+    shown,
     table,
     take,
     too_many,
     unknown,
     wrong,
 )
+from hpcstencil.settings import (
+    CheckpointConfig,
+    Config,
+    Decomposition,
+    DiagnosticsConfig,
+    EquationConfig,
+    InitialConfig,
+    MaskConfig,
+    Numerics,
+    OutputConfig,
+    TimeConfig,
+    VerifyConfig,
+)
 from hpcstencil.toml_text import override, read_file
-
-
-@dataclass(frozen=True)
-class EquationConfig:
-    """The equation's name, its parameters as given (numbers, or expressions of the coordinates), a custom one's rhs."""
-
-    name: str
-    parameters: Mapping[str, float | str] = field(default_factory=dict)
-    rhs: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class InitialConfig:
-    """Initial expressions per field, or the file to read the other fields from."""
-
-    expressions: Mapping[str, str] = field(default_factory=dict)
-    file: Path | None = None
-
-
-@dataclass(frozen=True)
-class Numerics:
-    order: int
-    integrator: str
-    precision: str
-    kernel: str
-
-
-@dataclass(frozen=True)
-class TimeConfig:
-    """Either ``dt`` or ``cfl`` is given."""
-
-    end: float
-    dt: float | None
-    cfl: float | None
-    dt_every: int
-
-
-@dataclass(frozen=True)
-class Decomposition:
-    """Wishes: "auto", or counts per axis; ``devices`` may be a plain number per process."""
-
-    processes: tuple[int, ...] | str
-    devices: int | tuple[int, ...] | str
-    tiles: tuple[int, ...] | str
-    steps_per_exchange: int | str
-
-
-@dataclass(frozen=True)
-class OutputConfig:
-    """Where and how often snapshots go; ``fields`` None means all."""
-
-    path: Path
-    every: float | None
-    every_steps: int | None
-    fields: tuple[str, ...] | None
-    compression: Any
-    method: Any
-    units: Mapping[str, str] = field(default_factory=dict)
-    long_name: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class DiagnosticsConfig:
-    """Diagnostics by name; ``every_steps`` None means at outputs."""
-
-    every_steps: int | None
-    expressions: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class CheckpointConfig:
-    every_steps: int | None
-    every_minutes: float | None
-    keep: int
-    walltime: str
-
-
-@dataclass(frozen=True)
-class Config:
-    """A checked input file, one attribute per table."""
-
-    title: str
-    grid: Grid
-    equation: EquationConfig
-    initial: InitialConfig
-    boundary: BoundaryConfig
-    numerics: Numerics
-    time: TimeConfig
-    decomposition: Decomposition
-    output: OutputConfig
-    diagnostics: DiagnosticsConfig
-    checkpoint: CheckpointConfig
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Config:
@@ -184,20 +110,27 @@ def from_mapping(raw: Mapping[str, Any], base: Path, overrides: Sequence[str] = 
     _refuse_unknown_keys(raw)
     grid = _grid(_table(raw, "grid"))
     equation = _equation(_section(raw, "equation"), base)
+    time = _time(_table(raw, "time"), equation)
     config = Config(
         title=take("title", Key(any_text(), "", 'title = "a title"'), raw.get("title", "")),
         grid=grid,
         equation=equation,
         initial=_initial(_section(raw, "initial"), base),
         boundary=read_boundary(_section(raw, "boundary"), grid.axes),
-        numerics=Numerics(**_table(raw, "numerics")),
-        time=_time(_table(raw, "time"), equation),
+        numerics=_numerics(_table(raw, "numerics"), time),
+        time=time,
         decomposition=_decomposition(_table(raw, "decomposition"), grid),
         output=_output(_table(raw, "output"), _section(raw, "output"), stem),
         diagnostics=_diagnostics(_section(raw, "diagnostics")),
         checkpoint=_checkpoint(_table(raw, "checkpoint")),
+        verify=_verify(_section(raw, "verify")),
+        mask=_mask(_section(raw, "mask")) if "mask" in raw else None,
     )
     _refuse_extremes(config)
+    if config.mask is not None and config.numerics.order != 2:
+        raise wrong(
+            "numerics.order", "2 with [mask], whose surfaces run along cells", config.numerics.order, "set it to 2"
+        )
     return config
 
 
@@ -228,15 +161,13 @@ def _table(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def _refuse_unknown_keys(raw: Mapping[str, Any]) -> None:
     """Keys that a table with fixed keys does not have."""
-    extra = {"output": ("units", "long_name"), "time": ("tolerance",)}
+    extra = {"output": ("units", "long_name")}
     for name, keys in TABLES.items():
         known = (*keys, *extra.get(name, ()))
         for key in _section(raw, name):
             if key not in known:
                 home = next((f"{t}.{key}" for t, others in TABLES.items() if key in others), None)
                 raise unknown(at(name, key), "key", key, known, home)
-    if "tolerance" in _section(raw, "time"):
-        raise not_yet("time.tolerance", "adaptive stepping", ("time.dt", "time.cfl"))
 
 
 def _grid(values: dict[str, Any]) -> Grid:
@@ -264,10 +195,16 @@ def _grid(values: dict[str, Any]) -> Grid:
 def _equation(raw: Mapping[str, Any], base: Path) -> EquationConfig:
     name = read("equation", raw, {"name": Key(TEXT, REQUIRED, 'name = "heat"')})["name"]
     known = (*BUILT_IN, "custom")
-    if name in LATER_EQUATIONS or ".py:" in name:
-        what = "an equation from a Python file" if ".py:" in name else f"'{name}'"
-        raise not_yet("equation.name", what, known)
-    if name not in known:
+    if name in LATER_EQUATIONS:
+        raise not_yet("equation.name", f"'{name}'", known)
+    file, colon, class_name = name.rpartition(":")
+    if colon and file.endswith(".py"):
+        if not class_name.isidentifier():
+            raise wrong(
+                "equation.name", "a file and the name of a class in it", name, 'write "my_equation.py:MyEquation"'
+            )
+        name = f"{os.path.abspath(base / file)}:{class_name}"
+    elif name not in known:
         raise unknown("equation.name", "equation", name, known)
     if "seed" in raw:
         raise not_yet("equation.seed", "'seed'", ("noise(1) with a number in [initial]",))
@@ -277,7 +214,7 @@ def _equation(raw: Mapping[str, Any], base: Path) -> EquationConfig:
         if not given:
             raise InputError('equation.rhs: expected one entry per field, but there is none; write u = "laplacian(u)"')
         for key, value in given.items():
-            _allowed_name(at("equation", "rhs", key), key)
+            allowed_name(at("equation", "rhs", key), key)
             rhs[key] = expression_text(take(at("equation", "rhs", key), Key(EXPRESSION, None, '"laplacian(u)"'), value))
     elif "rhs" in raw:
         raise InputError('equation.rhs: only a custom equation has one; set name = "custom" or remove it')
@@ -286,14 +223,14 @@ def _equation(raw: Mapping[str, Any], base: Path) -> EquationConfig:
         if key in ("name", "rhs"):
             continue
         if name == "custom":
-            _allowed_name(at("equation", key), key)
+            allowed_name(at("equation", key), key)
             if key in rhs:
                 raise InputError(f"{at('equation', key)}: '{key}' is a field already; give the parameter another name")
         parameters[key] = take(at("equation", key), Key(EXPRESSION, None, f"{at(key)} = 1.0"), value)
     return EquationConfig(name, parameters, rhs)
 
 
-def _allowed_name(key: str, name: str) -> None:
+def allowed_name(key: str, name: str) -> None:
     """A name that expressions can use and that nothing else has."""
     if not name.isidentifier() or not name.isascii() or len(name) > LONGEST_NAME:
         expected = f"a name of letters, digits and '_', at most {LONGEST_NAME} of them"
@@ -314,15 +251,41 @@ def _initial(raw: Mapping[str, Any], base: Path) -> InitialConfig:
 
 
 def _time(values: dict[str, Any], equation: EquationConfig) -> TimeConfig:
-    if values["dt"] is not None and values["cfl"] is not None:
-        raise too_many(("time.dt", "time.cfl"), "remove one")
-    if equation.name == "custom" and values["dt"] is None:
-        raise InputError("time.dt: a custom equation does not know its stable step; write for example dt = 0.1")
-    if values["dt"] is None and values["cfl"] is None:
+    given = [name for name in STEP_KEYS if values[name] is not None]
+    if len(given) > 1:
+        raise too_many([f"time.{name}" for name in given], "remove one" if len(given) == 2 else "keep one")
+    if equation.name == "custom" and given not in (["dt"], ["tolerance"]):
+        raise InputError(
+            "time.dt: a custom equation does not know its stable step; write for example dt = 0.1, or tolerance = 1e-4"
+        )
+    if not given:
         values["cfl"] = 0.5
     if values["dt"] is not None and values["end"] / values["dt"] > MOST_STEPS:
         raise wrong("time.dt", "at most 2**53 steps up to time.end", values["dt"], "take longer steps")
     return TimeConfig(**values)
+
+
+def _numerics(values: dict[str, Any], time: TimeConfig) -> Numerics:
+    """The integrator's default is one that can keep the tolerance, where there is one."""
+    estimating = [name for name, method in INTEGRATORS.items() if method.error]
+    name = values["integrator"] or (estimating[-1] if time.tolerance else "rk4")
+    if time.tolerance is not None and name not in estimating:
+        allowed = listing(map(shown, estimating), "or")
+        raise wrong(
+            "numerics.integrator", f"{allowed} with time.tolerance", name, "or give time.dt or time.cfl instead"
+        )
+    stages = values["stages"]
+    if stages is not None and name not in SUPER_STEPPING:
+        families = listing(map(shown, SUPER_STEPPING), "or")
+        raise InputError(f"numerics.stages: only {families} has any number of them, not {shown(name)}; remove it")
+    if stages is not None and not FEWEST_STAGES <= stages <= MOST_STAGES:
+        raise wrong("numerics.stages", f"{FEWEST_STAGES} to {MOST_STAGES}", stages, "take another count")
+    least = LEAST_TOLERANCE[values["precision"]]
+    if time.tolerance is not None and time.tolerance < least:
+        expected = f"at least {least:g}, what {values['precision']} can tell apart"
+        advice = 'loosen it, or set numerics.precision = "float64"' if values["precision"] == "float32" else "loosen it"
+        raise wrong("time.tolerance", expected, time.tolerance, advice)
+    return Numerics(**{**values, "integrator": name})
 
 
 def _decomposition(values: dict[str, Any], grid: Grid) -> Decomposition:
@@ -355,10 +318,38 @@ def _diagnostics(raw: Mapping[str, Any]) -> DiagnosticsConfig:
         else:
             if key == "every" or not isinstance(value, str) and nearest(key, ("every_steps",)):
                 raise unknown(at("diagnostics", key), "key", key, (), "every_steps")
-            _allowed_name(at("diagnostics", key), key)
+            allowed_name(at("diagnostics", key), key)
             # A number alone is no diagnostic, but may well be a key misspelled (every_step = 10).
             expressions[key] = take(at("diagnostics", key), Key(TEXT, None, f'{at(key)} = "integral(u)"'), value)
     return DiagnosticsConfig(every, expressions)
+
+
+def _mask(raw: Mapping[str, Any]) -> MaskConfig:
+    for key in raw:
+        if key not in ("solid", "surface"):
+            raise unknown(at("mask", key), "key", key, ("solid", "surface"))
+    solid = Key(TEXT, REQUIRED, 'solid = "(x - 1)**2 + (y - 1)**2 < 0.04"')
+    text = read("mask", {k: v for k, v in raw.items() if k == "solid"}, {"solid": solid})["solid"]
+    surface = raw.get("surface", "no_flux")
+    if surface == "no_flux":
+        return MaskConfig(text)
+    if not isinstance(surface, Mapping) or list(surface) != ["value"]:
+        raise wrong("mask.surface", '"no_flux" or a table with a value', surface, "write for example { value = 0.0 }")
+    return MaskConfig(text, take("mask.surface.value", Key(EXPRESSION, None, "value = 0.0"), surface["value"]))
+
+
+def _verify(raw: Mapping[str, Any]) -> VerifyConfig:
+    for key in raw:
+        if key not in ("exact", "conserved"):
+            raise unknown(at("verify", key), "key", key, ("exact", "conserved"))
+    exact = table("verify.exact", raw.get("exact", {}), 'exact = { u = "exp(-t)*sin(x)" }')
+    texts = {
+        name: expression_text(take(at("verify", "exact", name), Key(EXPRESSION, None, '"exp(-t)*sin(x)"'), value))
+        for name, value in exact.items()
+    }
+    names = Key(list_of(TEXT, "a list of names of diagnostics"), (), 'conserved = ["mass"]')
+    conserved = take("verify.conserved", names, raw["conserved"]) if "conserved" in raw else ()
+    return VerifyConfig(texts, conserved)
 
 
 def _checkpoint(values: dict[str, Any]) -> CheckpointConfig:
@@ -374,12 +365,22 @@ def check_fields(config: Config, fields: tuple[str, ...]) -> None:
     """Raise InputError where the input names a field that the equation does not have, or uses one's name for more."""
     named = [(at("initial", name), name) for name in config.initial.expressions]
     named += [(at("boundary", name), name) for name in config.boundary.fields]
+    named += [(at("verify", "exact", name), name) for name in config.verify.exact]
     named += [("output.fields", name) for name in config.output.fields or ()]
     named += [(at("output", "units", name), name) for name in config.output.units]
     named += [(at("output", "long_name", name), name) for name in config.output.long_name]
     for key, name in named:
         if name not in fields:
             raise unknown(key, "field", name, fields)
+    exact = config.verify.exact
+    for name in fields if exact else ():
+        if name not in exact:
+            raise InputError(
+                f"{at('verify', 'exact', name)}: expected a solution for every field, but it is missing; add it"
+            )
+    for name in config.verify.conserved:
+        if name not in config.diagnostics.expressions:
+            raise unknown("verify.conserved", "diagnostic", name, tuple(config.diagnostics.expressions))
     for name in config.diagnostics.expressions:
         if name in fields or name in config.equation.parameters:
             raise InputError(f"diagnostics.{name}: '{name}' is a field or parameter already; rename the diagnostic")

@@ -11,12 +11,13 @@ from typing import Any
 
 from hpcstencil.checkpoint import newest_checkpoint, verify
 from hpcstencil.checkpoint_names import list_checkpoints
-from hpcstencil.config import Config, from_mapping
+from hpcstencil.config import from_mapping
 from hpcstencil.errors import HpcstencilError, InputError
 from hpcstencil.hdf5 import refuse_existing
 from hpcstencil.hdf5_read import Contents, inspect
 from hpcstencil.parallel import Communicator, agree, from_rank_0
 from hpcstencil.provenance import allowed, differences
+from hpcstencil.settings import Config
 from hpcstencil.toml_text import is_set
 
 
@@ -135,6 +136,13 @@ def _continued(
                 else f"if that is meant, say it with --set {key}=..."
             )
             raise InputError(f"{key}: {path} was made with another value; {remedy}")
+        file = config.equation.in_file
+        source = contents.attributes.get("equation_source", "")
+        if file is not None and file[0].read_text() != source and not is_set("equation.name", overrides):
+            raise InputError(
+                f"equation.name: {path} was made with another text of {file[0]}, which it holds as 'equation_source'; if that "
+                "is meant, say it with --set equation.name=..."
+            )
         before = json.loads(contents.attributes.get("history", "[]"))
         kernel = json.loads(contents.attributes.get("decomposition", "{}")).get("kernel", "")
         entry = {"step": contents.step, "time": contents.time, "from": path.name, "kernel": kernel, "changed": changed}

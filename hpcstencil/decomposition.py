@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hpcstencil.config import Decomposition as Wishes
 from hpcstencil.errors import InputError
 from hpcstencil.grid import AXES
 from hpcstencil.problem import Problem
+from hpcstencil.settings import Decomposition as Wishes
 from hpcstencil.topology import Topology, best_parts, counts_that_work
 
 # Of the cost model behind steps_per_exchange = "auto": seconds per exchange, and per cell and stage. They only weigh the
@@ -87,7 +87,7 @@ def plan(problem: Problem, processes: int, devices: int) -> Plan:
     device_parts = _parts(wishes.devices, devices, thinnest, periodic, radius, "devices")
     tiles = (1,) * grid.ndim if isinstance(wishes.tiles, str) else tuple(wishes.tiles)
     topology = Topology(grid.shape, periodic, process_parts, device_parts, tiles)
-    stages = problem.tableau.stages
+    stages = problem.method.evaluations
     every, most = _every(wishes, topology, radius, problem)
     return Plan(topology, every, radius, stages, lowered=most == 0)
 
@@ -121,14 +121,15 @@ def _parts(
 
 def _every(wishes: Wishes, topology: Topology, radius: tuple[int, ...], problem: Problem) -> tuple[int, int]:
     """Steps between two exchanges, as given or by the cost model, and the most that the thinnest block allows."""
-    stages = problem.tableau.stages
+    stages = problem.method.evaluations
     room = [
         topology.narrowest()[axis] // (r * stages) for axis, r in enumerate(radius) if r and topology.is_split(axis)
     ]
     most = min(room, default=MOST_STEPS)
     given = wishes.steps_per_exchange
     control = problem.config.time
-    adaptive = control.dt is None and problem.equation.solution_dependent
+    adaptive = problem.step_follows_solution
+    longest = 1 if control.tolerance is not None else control.dt_every
     if not isinstance(given, str):
         if given > most:
             raise InputError(
@@ -138,16 +139,17 @@ def _every(wishes: Wishes, topology: Topology, radius: tuple[int, ...], problem:
                 else "decomposition.steps_per_exchange: blocks are too thin to take even one whole step between "
                 'exchanges; give "auto" (an exchange per stage) or fewer processes and devices'
             )
-        if adaptive and given > control.dt_every:
+        if adaptive and given > longest:
+            what = "with time.tolerance" if control.tolerance is not None else f"after time.dt_every = {longest}"
             raise InputError(
-                f"decomposition.steps_per_exchange: {given} is above time.dt_every = {control.dt_every}, after which the "
-                f'step is determined anew; give at most {control.dt_every}, or "auto"'
+                f"decomposition.steps_per_exchange: {given} is too much, since {what} the step is determined anew; give at "
+                f'most {longest}, or "auto"'
             )
         return given, most
     if not room:
         return 1, most
     if adaptive:
-        most = min(most, control.dt_every)
+        most = min(most, longest)
     best = min(range(min(most, MOST_STEPS) + 1), key=lambda k: (_cost(k, topology, radius, stages), -k))
     return best, most
 

@@ -7,15 +7,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpcstencil.expressions import Derivative, DivGrad, Node, Operand, Pointwise, node, total
-from hpcstencil.grid import AXES
+from hpcstencil.expressions import (
+    Constant,
+    Coordinate,
+    Derivative,
+    DivGrad,
+    Node,
+    Operand,
+    Parameter,
+    Pointwise,
+    node,
+    total,
+)
+from hpcstencil.grid import AXES, Grid
 
 
 @dataclass(frozen=True)
 class Space:
-    """The differential operators of a grid with ``ndim`` axes."""
+    """The operators on a grid with ``ndim`` axes; those that have to know where places are need the ``grid`` itself, and
+    which of its axes are ``periodic``."""
 
     ndim: int
+    grid: Grid | None = None
+    periodic: tuple[bool, ...] = ()
 
     def derivative(self, a: Operand, *axes: int) -> Node:
         """d/dx_i d/dx_j ... a, one factor per axis named."""
@@ -41,6 +55,35 @@ class Space:
         """∇·(k ∇a) with k and ∇a at the faces between cells, so that it conserves a."""
         return total([DivGrad(node(coefficient), node(a), axis) for axis in range(self.ndim)])
 
+    def diffusion(self, coefficient: Node, a: Operand) -> Node:
+        """∇·(D ∇a): D ∇²a where D is a number, `div_grad` where it varies in space."""
+        return coefficient * self.laplacian(a) if isinstance(coefficient, Parameter) else self.div_grad(coefficient, a)
+
+    def point(self, *position: Operand) -> Node:
+        """δ(x - position), spread linearly over the cells next to it: its integral over the grid is 1. A place nearer to a
+        wall than the first centre of a cell is moved there.
+
+        Raises ValueError for a place outside of the grid.
+        """
+        assert self.grid is not None
+        weight = node(1.0 / self.grid.cell_volume)
+        for axis, place in enumerate(position):
+            weight = weight * self._hat(self.grid, axis, node(place))
+        return weight
+
+    def _hat(self, grid: Grid, axis: int, place: Node) -> Node:
+        """1 at the place, falling to 0 a cell away."""
+        lower, upper, dx = grid.lower[axis], grid.upper[axis], grid.spacing[axis]
+        if isinstance(place, Constant) and not lower <= place.value <= upper:
+            raise ValueError(f"{place.value:g} is outside of the grid, {lower:g} to {upper:g} along {AXES[axis]}")
+        if self.periodic[axis]:
+            distance = Pointwise("abs", (Coordinate(axis) - place,))
+            distance = Pointwise("minimum", (distance, (upper - lower) - distance))
+        else:
+            inside = Pointwise("minimum", (Pointwise("maximum", (place, node(lower + dx / 2))), node(upper - dx / 2)))
+            distance = Pointwise("abs", (Coordinate(axis) - inside,))
+        return Pointwise("maximum", (node(0.0), 1.0 - distance / dx))
+
     def upwind(self, a: Operand, *velocity: Operand) -> Node:
         """v·∇a with each derivative leaning against the sign of v."""
         terms: list[Node] = []
@@ -59,6 +102,7 @@ class Space:
             "divergence": (self.divergence, self.ndim, self.ndim),
             "div_grad": (self.div_grad, 2, 2),
             "upwind": (self.upwind, 1 + self.ndim, 1 + self.ndim),
+            "point": (self.point, self.ndim, self.ndim),
         }
         for i in range(self.ndim):
             table["d" + AXES[i]] = ((lambda a, i=i: self.derivative(a, i)), 1, 1)

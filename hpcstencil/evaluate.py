@@ -23,22 +23,27 @@ from hpcstencil.expressions import (
     Time,
     bottom_up,
     varies,
+    walk,
 )
 from hpcstencil.frame import Frame, Value, Window, Windows, common, wrapped
 from hpcstencil.kernels import Kernel
+from hpcstencil.mask import Mask
 from hpcstencil.pointwise import functions, integer_power
 from hpcstencil.radius import Discretization, Needs
+from hpcstencil.stencil import Stencil
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What a tree means on this run's grid: discretization, kernel and boundary conditions ((axis, side) per field)."""
+    """What a tree means on this run's grid: discretization, kernel, and the boundary conditions per (field or inner result,
+    axis, side); inner results without one have no flux."""
 
     discretization: Discretization
     kernel: Kernel
-    faces: Mapping[tuple[str, int, int], Face]
+    faces: Mapping[tuple[Node, int, int], Face]
     domain: tuple[tuple[float, float], ...]
     dtype: Any
+    mask: Mask | None = None
 
 
 @dataclass
@@ -71,7 +76,7 @@ class Evaluation:
             case Field(name):
                 return self.fields[name]
             case Constant(value):
-                return self.scalar(value)
+                return self.scalar(self.number(value))
             case Parameter(name):
                 return self.scalar(self.parameters[name])
             case Time():
@@ -112,7 +117,24 @@ class Evaluation:
         if any(window is None and order for window, order in zip(value.windows, tree.orders, strict=True)):
             return self.scalar(0.0)
         windows = self.shrunk(value, tree.operand, stencil.lower, stencil.upper)
+        if self.rules.mask is not None and varies(tree.operand):
+            return self.masked(stencil, value, windows, self.rules.mask, tree.operand)
         return self.apply(stencil, value, windows)
+
+    def masked(self, stencil: Stencil, value: Value, windows: Windows, mask: Mask, operand: Node) -> Value:
+        """A stencil along one axis that reaches no further than the next cell, beside solid cells."""
+        solid, here = self(mask.solid), moved(value, windows, (0,) * self.frame.ndim)
+        mirrored = here
+        if mask.value is not None and isinstance(operand, Field):
+            mirrored = self.rules.dtype.type(2) * self(mask.value).crop(windows).array - here
+        result: Any = None
+        for offset, weight in zip(stencil.offsets, stencil.weights, strict=True):
+            there = here
+            if any(offset):
+                there = jnp.where(moved(solid, windows, offset) != 0, mirrored, moved(value, windows, offset))
+            term = self.number(weight) * there
+            result = term if result is None else result + term
+        return Value(result, windows)
 
     def div_grad(self, tree: DivGrad) -> Value:
         gradient, mean, divergence = self.rules.discretization.div_grad(tree)
@@ -132,8 +154,24 @@ class Evaluation:
         if coefficient.windows[tree.axis] is not None:
             coefficient = self.apply(mean, coefficient, faces)
         flux = self.apply(gradient, value, faces)
+        if self.rules.mask is not None:
+            flux = self.beside_solid(flux, value, faces, tree, self.rules.mask)
         flux = replace(flux, array=coefficient.crop(faces).array * flux.array)
         return self.apply(divergence, flux, windows)
+
+    def beside_solid(self, slope: Value, value: Value, faces: Windows, tree: DivGrad, mask: Mask) -> Value:
+        """The gradient at the upper faces of cells where one of the two cells is solid: none, or that to the surface's
+        value."""
+        solid, upper = self(mask.solid), tuple(int(a == tree.axis) for a in range(self.frame.ndim))
+        here = (0,) * self.frame.ndim
+        below, above = (moved(solid, faces, offset) != 0 for offset in (here, upper))
+        given = jnp.zeros_like(slope.array)
+        if mask.value is not None and isinstance(tree.operand, Field):
+            surface = self(mask.value).crop(faces).array
+            step = self.number(2.0 / self.rules.discretization.spacing[tree.axis])
+            to_above = step * (surface - moved(value, faces, here))
+            given = jnp.where(above, to_above, step * (moved(value, faces, upper) - surface))
+        return replace(slope, array=jnp.where(below | above, given, slope.array))
 
     def apply(self, stencil: Any, value: Value, windows: Windows) -> Value:
         """A stencil applied to a value, giving it on ``windows``; axes without a window keep their single value."""
@@ -142,7 +180,11 @@ class Evaluation:
             start.append(0 if have is None or want is None else want[0] - have[0])
             shape.append(1 if have is None or want is None else want[1] - want[0])
         kept = tuple(None if have is None else want for have, want in zip(value.windows, windows, strict=True))
-        return Value(self.rules.kernel(value.array, stencil, tuple(start), tuple(shape)), kept)
+        return Value(self.rules.kernel(value.array, stencil, tuple(start), tuple(shape), self.number), kept)
+
+    def number(self, value: float) -> Any:
+        """A number of an expression or a stencil, known when the code runs only."""
+        return jnp.asarray(self.frame.constants.get(value, value)).astype(self.rules.dtype)
 
     def shrunk(self, value: Value, operand: Node, lower: Sequence[int], upper: Sequence[int]) -> Windows:
         """Windows of the result of a stencil: a halo is used up, a wrapped or boundary side was extended for it."""
@@ -168,6 +210,12 @@ class Evaluation:
             widths, corners = self.needs[operand]
             self.extended[operand] = Ghosts(self, operand, widths).around(self(operand), corners)
         return self.extended[operand]
+
+
+def moved(value: Value, windows: Windows, offset: Sequence[int]) -> Any:
+    """The value at cells ``offset`` away from those of the windows."""
+    shifted = [None if w is None else (w[0] + o, w[1] + o) for w, o in zip(windows, offset, strict=True)]
+    return value.crop(shifted).array
 
 
 @dataclass(frozen=True)
@@ -260,19 +308,28 @@ class Ghosts:
         if evaluation.frame.sides[axis][side].kind == "face":
             face = value.array.shape[axis] if side else 0
         inner = lax.dynamic_slice_in_dim(value.array, face - width if side else face, width, axis)
-        condition = NO_FLUX
-        if isinstance(self.operand, Field):
-            condition = rules.faces[self.operand.name, axis, side]
+        condition = rules.faces.get((self.operand, axis, side), NO_FLUX)
         distance = np.arange(1, width + 1) if side else np.arange(width, 0, -1)
         height = (2 * distance - 1) * rules.discretization.spacing[axis]
         shape = [1] * value.array.ndim
         shape[axis] = width
         windows = list(value.windows)
         windows[axis] = None
-        at_face = replace(evaluation)  # a fresh evaluation: its axis coordinate is that of the face
+        at_face = replace(evaluation)  # a fresh evaluation: its coordinate and fields are those next to the face
         at_face.known[Coordinate(axis)] = at_face.scalar(rules.domain[axis][side])
-        given = at_face(condition.value).crop(windows).array
-        return GHOSTS[condition.kind](jnp.flip(inner, axis), given, height.astype(rules.dtype).reshape(shape))
+        for name in {part.name for value in condition.values for part in walk(value) if isinstance(part, Field)}:
+            at_face.known[Field(name)] = self.next_to(evaluation.fields[name], axis, side)
+        given = [at_face(value).crop(windows).array for value in condition.values]
+        return GHOSTS[condition.kind](jnp.flip(inner, axis), height.astype(rules.dtype).reshape(shape), *given)
+
+    def next_to(self, field: Value, axis: int, side: int) -> Value:
+        """A field in the cells next to a boundary, as one value along the axis."""
+        window = field.windows[axis]
+        assert window is not None
+        index = (self.evaluation.frame.counts[axis] - 1 if side else 0) - window[0]
+        windows = list(field.windows)
+        windows[axis] = None
+        return Value(lax.dynamic_slice_in_dim(field.array, index, 1, axis), tuple(windows))
 
 
 RightHandSide = Callable[[Mapping[str, Value], Mapping[str, Any], Any, Frame], dict[str, Value]]

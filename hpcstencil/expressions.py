@@ -54,6 +54,21 @@ class Node:
     def __rpow__(self, other: Operand) -> Node:
         return Pointwise("power", (node(other), self))
 
+    def __lt__(self, other: Operand) -> Node:
+        return Pointwise("less", (self, node(other)))
+
+    def __le__(self, other: Operand) -> Node:
+        return Pointwise("less_equal", (self, node(other)))
+
+    def __gt__(self, other: Operand) -> Node:
+        return Pointwise("greater", (self, node(other)))
+
+    def __ge__(self, other: Operand) -> Node:
+        return Pointwise("greater_equal", (self, node(other)))
+
+    def __bool__(self) -> bool:
+        raise TypeError("an expression has no truth value yet; choose with where(condition, a, b)")
+
     def __neg__(self) -> Node:
         return Pointwise("negative", (self,))
 

@@ -11,7 +11,7 @@ replaced where the device touches the boundary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -66,7 +66,8 @@ class Frame:
 
     ``cells`` per axis (the array's, the same on all devices); ``sides`` (lower, upper) per axis. ``counts`` are the cells
     really owned and ``touches`` whether a side is the physical boundary, per axis: numbers, or traced under `pmap`.
-    ``coordinates`` are one-dimensional arrays of cell centres per axis, with ``margin`` more on both sides.
+    ``coordinates`` are one-dimensional arrays of cell centres per axis, with ``margin`` more on both sides. ``constants``
+    are the numbers that expressions hold, as values known when the code runs only.
     """
 
     cells: tuple[int, ...]
@@ -75,6 +76,7 @@ class Frame:
     touches: Sequence[Sequence[Any]]
     coordinates: Sequence[Any]
     margin: tuple[int, ...]
+    constants: Mapping[float, Any]
 
     @property
     def ndim(self) -> int:

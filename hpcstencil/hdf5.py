@@ -198,8 +198,9 @@ class OutputFile:
         def commit() -> None:
             if self.communicator.rank == 0:
                 with file_errors(self.path, "write"):
+                    left = self.path.stat()  # before it counts as committed: from then on somebody may cut it
                     journal.commit(self.path)
-                    self.left = self.path.stat()
+                    self.left = left
 
         self.communicator.barrier()  # the change is whole when all processes have written
         agree(self.communicator, commit)

@@ -1,64 +1,222 @@
-"""Explicit Runge-Kutta methods as Butcher tables, and the stability limits that follow from them.
+"""One-step methods as data, and the stability limits that follow from them.
 
-y_i = u + dt sum_j a_ij k_j,  k_i = f(t + c_i dt, y_i),  u(t + dt) = u + dt sum_i b_i k_i
-(Hairer, Nørsett & Wanner, "Solving Ordinary Differential Equations I", 2nd ed. (1993), sect. II.1, eq. (1.8)).
+A method is a list of stages. With y_0 = u(t), each makes
+  y_i = Σ_j a_ij y_j + dt Σ_j b_ij f(t + c_j dt, y_j),   Σ_j a_ij = 1,  c_i = Σ_j (a_ij c_j + b_ij),
+and the last y is u(t + dt). This Shu-Osher form (S. Gottlieb, D. Ketcheson & C.-W. Shu, "Strong Stability Preserving
+Runge-Kutta and Multistep Time Discretizations" (2011), eq. (2.10)) holds Butcher tables, methods that need few arrays,
+and super time stepping alike. A new method is an entry of INTEGRATORS.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 
+Terms = tuple[tuple[int, float], ...]  # (index j of a stage, its weight)
+LOOPED = 3  # uniform stages from which on they are taken in a loop, so that the compiler sees one of them only
+
 
 @dataclass(frozen=True)
-class Tableau:
-    """Coefficients of an explicit method: ``a`` strictly lower triangular, ``b`` weights, ``c`` nodes."""
+class Stage:
+    """One line of a method: the weights of former stages' ``values`` and of the ``slopes`` there. In a partitioned method
+    it moves only the fields of one ``group``; the others keep what they have."""
 
-    a: tuple[tuple[float, ...], ...]
-    b: tuple[float, ...]
-    c: tuple[float, ...]
+    values: Terms
+    slopes: Terms
+    group: int | None = None
+
+
+@dataclass(frozen=True)
+class Method:
+    """An explicit method of some ``order``. ``error`` weighs the slopes to an estimate of its local error, of order
+    ``order`` or ``order - 1`` as ``error_order`` says. ``limits`` is given where `stability_limits` cannot find it."""
+
+    stages: tuple[Stage, ...]
     order: int
+    error: Terms = ()
+    error_order: int = 0
+    limits: tuple[float, float] | None = None
 
     @property
-    def stages(self) -> int:
-        return len(self.b)
+    def partitioned(self) -> bool:
+        """Whether stages move one group of the fields at a time."""
+        return any(stage.group is not None for stage in self.stages)
+
+    @cached_property
+    def evaluations(self) -> int:
+        """How often the right-hand side is evaluated in one step."""
+        return len({j for stage in self.stages for j, _ in stage.slopes} | {j for j, _ in self.error})
+
+    @cached_property
+    def nodes(self) -> tuple[float, ...]:
+        """c_0 .. c_s: at which part of the step each stage's value stands, that of the group it moved."""
+        c, nodes = [(0.0, 0.0)], [0.0]
+        for stage in self.stages:
+            moved = [
+                c[-1][group]
+                if stage.group not in (None, group)
+                else sum(a * c[j][group] for j, a in stage.values) + sum(b for _, b in stage.slopes)
+                for group in (0, 1)
+            ]
+            c.append((moved[0], moved[1]))
+            nodes.append(moved[stage.group or 0])
+        return tuple(nodes)
+
+    @cached_property
+    def uniform_from(self) -> int:
+        """How many stages there are before those that all combine what came before them in the same way: u, the last two
+        values, and the slopes at u and the last value. All of them where it is not worth a loop."""
+        start = len(self.stages)
+        while start > 1 and self.stages[start - 1].group is None:
+            keys = self.relative(start - 1)
+            if keys != self.relative(len(self.stages) - 1) or not (
+                set(keys[0]) <= {0, -1, -2} and set(keys[1]) <= {0, -1}
+            ):
+                break
+            start -= 1
+        return start if len(self.stages) - start >= LOOPED else len(self.stages)
+
+    def relative(self, number: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What a stage uses, values and slopes: 0 for u, -1 for the value before it, -2 for that before ..."""
+        stage = self.stages[number]
+        values, slopes = ([j and j - number - 1 for j, _ in terms] for terms in (stage.values, stage.slopes))
+        return tuple(values), tuple(slopes)
+
+    @cached_property
+    def uniform_weights(self) -> np.ndarray:
+        """Weights of the uniform stages, a row per stage: those of the values, then those of the slopes."""
+        return np.array([[w for _, w in (*s.values, *s.slopes)] for s in self.stages[self.uniform_from :]])
 
 
-INTEGRATORS = {
-    # Euler (1768)
-    "euler": Tableau(((),), (1.0,), (0.0,), order=1),
-    # Shu & Osher, J. Comput. Phys. 77 (1988) 439-471, eq. (2.18), in Butcher form
-    "ssprk3": Tableau(((), (1.0,), (0.25, 0.25)), (1 / 6, 1 / 6, 2 / 3), (0.0, 1.0, 0.5), order=3),
-    # Kutta (1901)
-    "rk4": Tableau(
-        ((), (0.5,), (0.0, 0.5), (0.0, 0.0, 1.0)), (1 / 6, 1 / 3, 1 / 3, 1 / 6), (0.0, 0.5, 0.5, 1.0), order=4
-    ),
-}
+# ---- making methods --------------------------------------------------------------------------------------------------
 
 
-def stability_polynomial(tableau: Tableau) -> np.ndarray:
-    """Coefficients p_0, p_1, ... of R(z) = 1 + z bᵀ (I - z A)⁻¹ 1, by which one step multiplies a mode of rate z / dt."""
-    s = tableau.stages
-    a = np.array([row + (0.0,) * (s - len(row)) for row in tableau.a])
-    vector, coefficients = np.ones(s), [1.0]
-    for _ in range(s):
-        coefficients.append(float(np.dot(tableau.b, vector)))
-        vector = a @ vector
-    return np.array(coefficients)
+def _terms(weights: Sequence[float]) -> Terms:
+    return tuple((j, w) for j, w in enumerate(weights) if w)
 
 
-def _reach(tableau: Tableau, direction: Callable[[float], complex]) -> float:
-    """Largest r such that |R| <= 1 all along direction(0 .. r)."""
-    polynomial = stability_polynomial(tableau)[::-1]
-    steps = np.arange(1, 20001) * 1e-3
-    stable = np.abs(np.polyval(polynomial, np.array([direction(r) for r in steps]))) <= 1 + 1e-9
-    return float(steps[-1] if stable.all() else steps[np.argmin(stable)] - 1e-3)
+def tableau(
+    a: Sequence[Sequence[float]], b: Sequence[float], order: int, error: Sequence[float] = (), error_order: int = 0
+) -> Method:
+    """A Butcher table: the rows of ``a`` below the first (whose stage is u itself), the weights ``b``; ``error`` holds
+    those of the error estimate, one more than ``b`` where it uses the slope at the end of the step."""
+    stages = tuple(Stage(((0, 1.0),), _terms(row)) for row in (*a, b))
+    return Method(stages, order, _terms(error), error_order)
+
+
+def low_storage(a: Sequence[float], b: Sequence[float], order: int) -> Method:
+    """A method in 2N form, d_i = a_i d_(i-1) + dt f(y_(i-1)), y_i = y_(i-1) + b_i d_i, with d_(i-1) read off the last two
+    values: three arrays in all (J. Williamson, J. Comput. Phys. 35 (1980) 48-56, eq. (6))."""
+    stages = [Stage(((0, 1.0),), ((0, b[0]),))]
+    for i in range(1, len(b)):
+        q = b[i] * a[i] / b[i - 1]
+        stages.append(Stage(((i, 1.0 + q), (i - 1, -q)), ((i, b[i]),)))
+    return Method(tuple(stages), order)
 
 
 @cache
-def stability_limits(tableau: Tableau) -> tuple[float, float]:
+def rkl2(stages: int) -> Method:
+    """Runge-Kutta-Legendre super time stepping of second order: s stages reach as far along the negative real axis as
+    (s² + s - 2) / 4 steps of forward Euler. C. Meyer, D. Balsara & T. Aslam, J. Comput. Phys. 257 (2014) 594-626,
+    eq. (15)-(18)."""
+    s = stages
+    w = 4.0 / (s * s + s - 2)
+    b = [1 / 3] * 3 + [(j * j + j - 2) / (2 * j * (j + 1)) for j in range(3, s + 1)]
+    lines = [Stage(((0, 1.0),), ((0, b[1] * w),))]
+    for j in range(2, s + 1):
+        mu = (2 * j - 1) / j * b[j] / b[j - 1]
+        nu = -(j - 1) / j * b[j] / b[j - 2]
+        own = mu * w
+        values = ((j - 1, mu), (0, 1.0 - mu)) if j == 2 else ((j - 1, mu), (j - 2, nu), (0, 1.0 - mu - nu))
+        lines.append(Stage(values, ((j - 1, own), (0, -(1.0 - b[j - 1]) * own))))
+    return Method(tuple(lines), order=2)
+
+
+INTEGRATORS: dict[str, Method] = {
+    # Euler (1768)
+    "euler": tableau((), (1.0,), order=1),
+    # Shu & Osher, J. Comput. Phys. 77 (1988) 439-471, eq. (2.16) and (2.18), in Butcher form
+    "ssprk2": tableau(((1.0,),), (0.5, 0.5), order=2),
+    "ssprk3": tableau(((1.0,), (0.25, 0.25)), (1 / 6, 1 / 6, 2 / 3), order=3),
+    # Kutta (1901)
+    "rk4": tableau(((0.5,), (0.0, 0.5), (0.0, 0.0, 1.0)), (1 / 6, 1 / 3, 1 / 3, 1 / 6), order=4),
+    # Bogacki & Shampine, Appl. Math. Lett. 2 (1989) 321-325
+    "bs3": tableau(
+        ((1 / 2,), (0.0, 3 / 4)),
+        (2 / 9, 1 / 3, 4 / 9),
+        order=3,
+        error=(2 / 9 - 7 / 24, 1 / 3 - 1 / 4, 4 / 9 - 1 / 3, -1 / 8),
+        error_order=2,
+    ),
+    # Dormand & Prince, J. Comput. Appl. Math. 6 (1980) 19-26, table 2
+    "dopri5": tableau(
+        (
+            (1 / 5,),
+            (3 / 40, 9 / 40),
+            (44 / 45, -56 / 15, 32 / 9),
+            (19372 / 6561, -25360 / 2187, 64448 / 6561, -212 / 729),
+            (9017 / 3168, -355 / 33, 46732 / 5247, 49 / 176, -5103 / 18656),
+        ),
+        (35 / 384, 0.0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84),
+        order=5,
+        error=(71 / 57600, 0.0, -71 / 16695, 71 / 1920, -17253 / 339200, 22 / 525, -1 / 40),
+        error_order=4,
+    ),
+    # Carpenter & Kennedy, NASA TM 109112 (1994), solution 3
+    "lsrk4": low_storage(
+        (0.0, -567301805773 / 1357537059087, -2404267990393 / 2016746695238, -3550918686646 / 2091501179385,
+         -1275806237668 / 842570457699),
+        (1432997174477 / 9575080441755, 5161836677717 / 13612068292357, 1720146321549 / 2090206949498,
+         3134564353537 / 4481467310338, 2277821191437 / 14882151754819),
+        order=4,
+    ),
+    # Störmer-Verlet, drift-kick-drift: Hairer, Lubich & Wanner, "Geometric Numerical Integration", 2nd ed. (2006),
+    # eq. (I.1.17); stable up to dt ω = 2 for oscillations, and for nothing that is damped.
+    "leapfrog": Method(
+        (
+            Stage(((0, 1.0),), ((0, 0.5),), group=0),
+            Stage(((1, 1.0),), ((1, 1.0),), group=1),
+            Stage(((2, 1.0),), ((2, 0.5),), group=0),
+        ),
+        order=2,
+        limits=(0.0, 2.0),
+    ),
+    "rkl2": rkl2(9),
+}  # fmt: skip
+SUPER_STEPPING = {"rkl2": rkl2}  # families with any number of stages
+FEWEST_STAGES, MOST_STAGES = 3, 99
+
+
+def method(name: str, stages: int | None = None) -> Method:
+    """The method of this name, a member of its family with so many stages where it is one."""
+    return SUPER_STEPPING[name](stages) if stages is not None else INTEGRATORS[name]
+
+
+# ---- stability -------------------------------------------------------------------------------------------------------
+
+
+def amplification(method: Method, z: np.ndarray) -> np.ndarray:
+    """R(z), by which one step multiplies a mode of rate z / dt, for an array of complex z."""
+    y = [np.ones_like(z)]
+    for stage in method.stages:
+        y.append(sum(a * y[j] for j, a in stage.values) + z * sum(b * y[j] for j, b in stage.slopes))
+    return y[-1]
+
+
+def _reach(method: Method, direction: Callable[[np.ndarray], np.ndarray]) -> float:
+    """Largest r such that |R| <= 1 all along direction(0 .. r); no explicit method reaches beyond 2 s²."""
+    step = max(1e-3, 1e-5 * method.evaluations**2)
+    steps = np.arange(1, int((2 * method.evaluations**2 + 1) / step) + 1) * step
+    stable = np.abs(amplification(method, direction(steps))) <= 1 + 1e-9
+    return float(steps[-1] if stable.all() else steps[np.argmin(stable)] - step)
+
+
+@cache
+def stability_limits(method: Method) -> tuple[float, float]:
     """Extent of the stability region along the negative real and along the imaginary axis (dimensionless dt * rate)."""
-    return _reach(tableau, lambda r: complex(-r, 0.0)), _reach(tableau, lambda r: complex(0.0, r))
+    if method.limits is not None:
+        return method.limits
+    return _reach(method, lambda r: -r + 0j), _reach(method, lambda r: 1j * r)

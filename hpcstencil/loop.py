@@ -14,8 +14,8 @@ import numpy as np
 from hpcstencil import __version__, signals
 from hpcstencil.calibration import remember_checkpoint
 from hpcstencil.checkpoint import write_checkpoint
-from hpcstencil.config import Config
 from hpcstencil.continuation import Options, Source
+from hpcstencil.control import Control
 from hpcstencil.diagnostics import Diagnostics
 from hpcstencil.errors import InputError, NumericsError, StoppedEarly
 from hpcstencil.halo import Fields
@@ -23,6 +23,7 @@ from hpcstencil.hdf5 import OutputFile
 from hpcstencil.progress import Progress
 from hpcstencil.provenance import sha256, to_toml
 from hpcstencil.schedule import Clock
+from hpcstencil.settings import Config
 from hpcstencil.simulation import Simulation
 from hpcstencil.state import State, split
 from hpcstencil.summary import Seconds
@@ -71,14 +72,15 @@ class Run:
             "hpcstencil_version": __version__,
             "decomposition": json.dumps(decomposition),
             "history": json.dumps(self.source.history),
+            "equation_source": self.simulation.problem.source,
         }
 
     def step_size(self) -> float:
-        """The step to take now, where it is not fixed; a solution-dependent one is measured anew."""
+        """The step to take now, where no tolerance governs it; a solution-dependent one is measured anew."""
         problem = self.simulation.problem
         if self.schedule.fixed_dt is not None:
             return self.schedule.fixed_dt
-        if not problem.equation.solution_dependent:
+        if not problem.rates_follow_solution:
             return problem.dt({})
         # Measured at fixed distances in steps, whatever else ends a compiled call: outputs, signals, its length in time.
         if not self.clock.measured_dt or self.steps_to_measurement() == 0:
@@ -107,15 +109,17 @@ class Run:
                     )
                 raise NumericsError(
                     f"field '{name}' is {where} at step {self.clock.step}, t = {self.clock.time:g}: the run is unstable; try "
-                    f"a smaller time.{'cfl' if self.config.time.dt is None else 'dt'} or a finer grid. The last good state "
+                    f"a smaller time.{self.config.time.given} or a finer grid. The last good state "
                     f"is kept in {self.options.output}"
                 )
         return low, high
 
-    def advance(self, dt: float) -> int:
-        """Take the next steps in one compiled call; returns how many."""
-        most = self.steps_per_call
-        if self.schedule.fixed_dt is None and self.simulation.problem.equation.solution_dependent:
+    def advance(self) -> int:
+        """Take the next steps, about SECONDS_PER_CALL of them, up to the next event; returns how many."""
+        if self.simulation.control is not None:
+            return self.advance_controlled(self.simulation.control)
+        dt, most = self.step_size(), self.steps_per_call
+        if self.simulation.problem.step_follows_solution:
             most = min(most, self.steps_to_measurement())
         leap = self.schedule.leap(self.clock, dt, most)
         start = time.perf_counter()
@@ -127,6 +131,22 @@ class Run:
         self.clock = leap.after
         self.pace(leap.steps, time.perf_counter() - start)
         return leap.steps
+
+    def advance_controlled(self, control: Control) -> int:
+        """`advance` by steps that each meet a tolerance."""
+        start, first = time.perf_counter(), self.clock.step
+        wait = self.schedule.steps_to_event(self.clock)
+        last = first + min(self.steps_per_call, wait or self.steps_per_call)
+        try:
+            while self.clock.step < last:
+                self.fields, self.clock = control.step(self.fields, self.clock)
+                if self.schedule.is_output(self.clock):
+                    break
+        finally:
+            self.seconds.spent("compute", start)
+        steps = self.clock.step - first
+        self.pace(steps, time.perf_counter() - start)
+        return steps
 
     def pace(self, steps: int, elapsed: float) -> None:
         """Choose the length of the next compiled call from rank 0's timing of the last, the same on all processes."""
@@ -220,7 +240,7 @@ class Run:
                     f"stopped by {reason} at step {self.clock.step}, t = {self.clock.time:g}, with a checkpoint; run the "
                     f"same command with --resume to go on"
                 )
-            steps = self.advance(self.step_size())
+            steps = self.advance()
             start = time.perf_counter()
             self.check_finite()
             self.seconds.spent("diagnostics", start)

@@ -54,7 +54,7 @@ class Scope:
     """What an expression may use.
 
     ``names`` maps each field and parameter to its node. ``time``, ``operators``, ``noise`` and ``reductions`` allow `t`,
-    the differential operators, noise() and integral() and its kin. ``seed`` is the run's own seed, as `seed`.
+    the operators of ``space``, noise() and integral() and its kin.
     """
 
     ndim: int
@@ -63,6 +63,7 @@ class Scope:
     operators: bool = False
     noise: bool = False
     reductions: bool = False
+    space: Space | None = None
 
     def symbols(self) -> dict[str, Node]:
         """Every bare name that may be used."""
@@ -78,12 +79,18 @@ class Scope:
             name: ((lambda *a, name=name: Pointwise(name, a)), count, count) for name, count in FUNCTIONS.items()
         }
         if self.operators:
-            known.update(Space(self.ndim).operators())  # type: ignore[arg-type]
+            known.update((self.space or Space(self.ndim)).operators())  # type: ignore[arg-type]
         if self.reductions:
             known.update({name: ((lambda a, name=name: Reduction(name, a)), 1, 1) for name in REDUCTIONS})
+            known["at"] = (self._probe, 1 + self.ndim, 1 + self.ndim)
         if self.noise:
             known["noise"] = (_noise, 1, 2)
         return known
+
+    def _probe(self, a: Node, *position: Node) -> Node:
+        """The value at a place, linear between cell centres: the integral of a δ there."""
+        assert self.space is not None
+        return Reduction("integral", a * self.space.point(*position))
 
 
 def _noise(*arguments: Node) -> Node:

@@ -7,27 +7,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import numpy as np
 
 from hpcstencil import host
 from hpcstencil.boundary import Face
-from hpcstencil.conditions import Dirichlet, Neumann
-from hpcstencil.config import Config, check_fields
-from hpcstencil.derivatives import Space
-from hpcstencil.equations import EQUATIONS, Custom, Equation
-from hpcstencil.equations.custom import parameters_used
+from hpcstencil.equations import Equation, Limited
 from hpcstencil.errors import InputError
-from hpcstencil.expressions import Coordinate, Field, Node, Parameter, Reduction, children, node, walk
-from hpcstencil.integrators import INTEGRATORS, Tableau, stability_limits
+from hpcstencil.expressions import (
+    Constant,
+    Coordinate,
+    Derivative,
+    DivGrad,
+    Field,
+    Node,
+    Parameter,
+    Reduction,
+    children,
+    walk,
+)
+from hpcstencil.integrators import SUPER_STEPPING, Method, method, stability_limits
 from hpcstencil.keys import MOST_STEPS
+from hpcstencil.layers import layered
+from hpcstencil.mask import Mask, mask_of, masked_diagnostics, masked_initial, masked_rates
+from hpcstencil.method_choice import groups_of, with_enough_stages
+from hpcstencil.model import Model, model_of, space_of
 from hpcstencil.parser import Scope, parse
 from hpcstencil.radius import Discretization, Needs
 from hpcstencil.schedule import Schedule
-from hpcstencil.schema import at, nearest, shown, wrong
+from hpcstencil.schema import shown, wrong
+from hpcstencil.settings import Config
 from hpcstencil.stability import stable_step
+from hpcstencil.walls import faces_of
 
 
 @dataclass(frozen=True)
@@ -35,8 +48,12 @@ class Problem:
     """An initial value problem, ready to be discretized.
 
     ``trees`` are the time derivatives per field, ``initial`` the initial expressions of those fields that have one,
-    ``faces`` the boundary conditions of non-periodic axes per (field, axis, side), ``diagnostics`` trees over reductions.
-    ``parameters`` are the numbers handed to the compiled code; those given as expressions are part of the trees.
+    ``faces`` the boundary conditions of non-periodic axes per (field or inner result, axis, side), ``diagnostics`` trees
+    over reductions.
+    ``parameters`` are the numbers handed to the compiled code; those given as expressions are part of the trees,
+    and ``symbols`` has both kinds as nodes.
+    ``groups`` tells the fields of a partitioned ``method`` apart; ``memory`` names the fields that absorbing layers
+    added, ``damping`` is their fastest rate; ``mask`` has the solid cells, ``source`` the text of the equation's Python file.
     """
 
     config: Config
@@ -44,12 +61,33 @@ class Problem:
     fields: tuple[str, ...]
     trees: Mapping[str, Node]
     parameters: Mapping[str, float]
+    symbols: Mapping[str, Node]
     bounds: Mapping[str, float]
     initial: Mapping[str, Node]
-    faces: Mapping[tuple[str, int, int], Face]
+    faces: Mapping[tuple[Node, int, int], Face]
     diagnostics: Mapping[str, Node]
-    tableau: Tableau
+    method: Method
+    groups: Mapping[str, int]
     discretization: Discretization
+    memory: tuple[str, ...] = ()
+    damping: float = 0.0
+    mask: Mask | None = None
+    source: str = ""
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The fields that the equation has: all but the memories of absorbing layers."""
+        return tuple(name for name in self.fields if name not in self.memory)
+
+    @property
+    def step_follows_solution(self) -> bool:
+        """Whether the size of the steps is found out as the run goes."""
+        return self.config.time.dt is None and (self.config.time.tolerance is not None or self.rates_follow_solution)
+
+    @property
+    def rates_follow_solution(self) -> bool:
+        """Whether the stable step depends on the fields."""
+        return isinstance(self.equation, Limited) and self.equation.solution_dependent
 
     @property
     def radius(self) -> tuple[int, ...]:
@@ -59,6 +97,22 @@ class Problem:
     def needs(self) -> Needs:
         """Ghost cells that the derivatives ask of their operands."""
         return self.discretization.needs([*self.trees.values(), *self.reduced()])
+
+    def constants(self) -> tuple[float, ...]:
+        """All numbers that the expressions evaluated on the grid hold, weights of stencils included."""
+        values = (value for face in self.faces.values() for value in face.values)
+        surface = [self.mask.value] if self.mask is not None and self.mask.value is not None else []
+        trees = [*self.trees.values(), *self.reduced(), *values, *surface]
+        parts = [part for tree in trees for part in walk(tree)]
+        numbers = [part.value for part in parts if isinstance(part, Constant)]
+        for part in parts:
+            if isinstance(part, Derivative):
+                numbers += self.discretization.derivative(part).weights
+            elif isinstance(part, DivGrad):
+                numbers += [w for stencil in self.discretization.div_grad(part) for w in stencil.weights]
+        if self.mask is not None:
+            numbers += [2.0 / dx for dx in self.discretization.spacing]
+        return tuple(dict.fromkeys(numbers))
 
     def reduced(self) -> tuple[Node, ...]:
         """Operands of all reductions in the diagnostics."""
@@ -70,8 +124,10 @@ class Problem:
 
     def stable_dt(self, largest: Mapping[str, float]) -> float:
         """Largest stable step, ``largest`` being the greatest magnitude of each field (used by nonlinear transport)."""
+        assert isinstance(self.equation, Limited)
         rates = self.equation.rates(SimpleNamespace(**self.bounds), largest, self.config.grid.ndim)
-        return stable_step(rates, self.tableau, self.config.numerics.order, self.config.grid.spacing)
+        rates = replace(rates, reaction=rates.reaction + self.damping)
+        return stable_step(rates, self.method, self.config.numerics.order, self.config.grid.spacing)
 
     def dt(self, largest: Mapping[str, float]) -> float:
         """The step that `cfl` asks for.
@@ -80,7 +136,7 @@ class Problem:
         """
         time, integrator = self.config.time, self.config.numerics.integrator
         stable = self.stable_dt(largest)
-        if stable == 0.0 and not stability_limits(self.tableau)[1]:
+        if stable == 0.0 and 0.0 in stability_limits(self.method):
             raise InputError(
                 f"numerics.integrator: '{integrator}' is unstable for this equation at any step; use 'rk4' or 'ssprk3'"
             )
@@ -110,7 +166,7 @@ class Problem:
         dt, cfl = self.config.time.dt, self.config.time.cfl
         if cfl is not None and cfl > 1.0:
             return [f"time.cfl = {cfl:g} is more than the whole stable step: expect the solution to blow up"]
-        if dt is None or isinstance(self.equation, Custom) or self.equation.solution_dependent:
+        if dt is None or not isinstance(self.equation, Limited) or self.equation.solution_dependent:
             return []
         stable = self.stable_dt({})
         if dt <= stable:
@@ -123,52 +179,68 @@ class Problem:
 
 def build(config: Config) -> Problem:
     """The problem of an input. Raises InputError for unknown names, malformed expressions and unfit parameters."""
-    ndim = config.grid.ndim
-    custom = config.equation.name == "custom"
-    equation: Equation = Custom(config.equation.rhs) if custom else EQUATIONS[config.equation.name]()
-    fields = equation.fields(ndim)
-    check_fields(config, fields)
-    given = _parameters(equation, config, custom)
-    numbers = {name: value for name, value in given.items() if not isinstance(value, str)}
-    symbols: dict[str, Node] = {name: Parameter(name) for name in numbers}
-    scope = Scope(ndim, dict(symbols), time=False)
-    for name, text in given.items():
-        if isinstance(text, str):
-            symbols[name] = parse(text, scope, f"equation.{name}")
-    unknowns = {name: Field(name) for name in fields}
-    trees = equation.rhs(SimpleNamespace(**unknowns), SimpleNamespace(**symbols), Space(ndim))
-    _refuse_unused(config, custom, trees, symbols)
+    model = model_of(config)
+    numbers, symbols, equation = model.numbers, model.symbols, model.equation
     values = {Parameter(name): value for name, value in numbers.items()}
     bounds = {name: host.largest(symbols[name], config.grid, values) for name in symbols}
     precision = config.numerics.precision
     for name, bound in bounds.items():
         if not bound <= float(np.finfo(precision).max):
             expected = f"values that {precision} can hold on the whole grid"
-            raise wrong(f"equation.{name}", expected, given[name], f"it is {bound:g} somewhere; change it")
+            raise wrong(f"equation.{name}", expected, model.given[name], f"it is {bound:g} somewhere; change it")
+    initial = {
+        name: parse(text, Scope(config.grid.ndim, symbols, time=False, noise=True), f"initial.{name}")
+        for name, text in config.initial.expressions.items()
+    }
+    mask = mask_of(config, symbols)
+    layers = layered(model.trees, config, _fastest_wave(model, bounds, config.grid.ndim))
+    chosen = method(config.numerics.integrator, config.numerics.stages)
     problem = Problem(
         config=config,
         equation=equation,
-        fields=fields,
-        trees=trees,
+        fields=tuple(layers.trees),
+        trees=masked_rates(mask, layers.trees),
         parameters=numbers,
+        symbols=symbols,
         bounds=bounds,
-        initial={
-            name: parse(text, Scope(ndim, symbols, time=False, noise=True), f"initial.{name}")
-            for name, text in config.initial.expressions.items()
-        },
-        faces=_faces(config, fields, symbols),
-        diagnostics=_diagnostics(config, {**symbols, **unknowns}),
-        tableau=INTEGRATORS[config.numerics.integrator],
+        initial=masked_initial(mask, initial),
+        faces=faces_of(config, model, layers.trees),
+        diagnostics=masked_diagnostics(
+            mask, _diagnostics(config, {**symbols, **model.unknowns}), config.numerics.precision
+        ),
+        method=chosen,
+        groups=groups_of(layers.trees, chosen, config.numerics.integrator),
         discretization=Discretization(config.numerics.order, config.grid.spacing),
+        memory=layers.memory,
+        damping=layers.rate,
+        mask=mask,
+        source=model.source,
     )
     if config.time.cfl is not None:
+        if not isinstance(equation, Limited):
+            raise InputError(
+                "time.cfl: this equation does not know its stable step; write for example time.dt = 0.1, or "
+                "time.tolerance = 1e-4"
+            )
         _check_step(problem, config.time.cfl)
+    if config.numerics.stages is None and config.numerics.integrator in SUPER_STEPPING and config.time.dt is not None:
+        known = isinstance(equation, Limited) and not problem.rates_follow_solution
+        stable_step = (lambda m: replace(problem, method=m).stable_dt({})) if known else None
+        return replace(problem, method=with_enough_stages(config.numerics.integrator, config.time.dt, stable_step))
     return problem
+
+
+def _fastest_wave(model: Model, bounds: Mapping[str, float], ndim: int) -> float:
+    """Speed of the fastest wave, as the equation knows it; 0 where it does not."""
+    if not isinstance(model.equation, Limited):
+        return 0.0
+    rates = model.equation.rates(SimpleNamespace(**bounds), dict.fromkeys(model.fields, 1.0), ndim)
+    return max([rates.wave, *rates.velocity])
 
 
 def _check_step(problem: Problem, cfl: float) -> None:
     """Refuse now what would be found out only when the first step is taken: none is stable, or they are too small."""
-    if problem.equation.solution_dependent:
+    if problem.rates_follow_solution:
         ones = dict.fromkeys(problem.fields, 1.0)
         if problem.stable_dt(ones) == 0.0:
             problem.dt(ones)  # says why
@@ -177,58 +249,9 @@ def _check_step(problem: Problem, cfl: float) -> None:
         raise wrong("time.cfl", "at most 2**53 steps up to time.end", cfl, "take longer steps, or end earlier")
 
 
-def _parameters(equation: Equation, config: Config, custom: bool) -> dict[str, float | str]:
-    """The equation's parameters, defaults filled in."""
-    given = dict(config.equation.parameters)
-    if custom:
-        return given
-    for name in given:
-        if name not in equation.parameters:
-            near = nearest(name, equation.parameters)
-            hint = f"did you mean '{near}'?" if near else f"it has {', '.join(equation.parameters)}"
-            raise InputError(f"{at('equation', name)}: '{config.equation.name}' has no such parameter; {hint}")
-    return {**equation.parameters, **given}
-
-
-def _refuse_unused(config: Config, custom: bool, trees: Mapping[str, Node], symbols: Mapping[str, Node]) -> None:
-    """A parameter that was given but does nothing is a mistake."""
-    if custom:
-        texts = [*config.equation.rhs.values(), *config.initial.expressions.values()]
-        texts += [*config.diagnostics.expressions.values(), *config.boundary.texts()]
-        texts += [v for v in config.equation.parameters.values() if isinstance(v, str)]
-        used = parameters_used(texts)
-    else:
-        used = {part.name for tree in trees.values() for part in walk(tree) if isinstance(part, Parameter)}
-        used |= {name for name, tree in symbols.items() if not isinstance(tree, Parameter)}
-    for name in config.equation.parameters:
-        if name not in used:
-            why = "no expression uses it" if custom else f"it has no effect on a grid with {config.grid.ndim} axes"
-            raise InputError(f"equation.{name}: {why}; remove it")
-
-
-def _faces(config: Config, fields: tuple[str, ...], symbols: Mapping[str, Node]) -> dict[tuple[str, int, int], Face]:
-    """The boundary conditions of the axes that are not periodic."""
-    ndim = config.grid.ndim
-    faces = {}
-    for field in fields:
-        for axis in range(ndim):
-            for side in (0, 1):
-                condition = config.boundary.condition(field, axis, side)
-                if not isinstance(condition, Dirichlet | Neumann):
-                    continue
-                kind = type(condition).__name__.lower()
-                own = config.boundary.fields.get(field, (None,) * ndim)[axis] is not None
-                where = f"boundary.{field}" if own else "boundary"
-                key = f"{where}.{config.grid.axes[axis]}.{('lower', 'upper')[side]}.{kind}"
-                value = condition.value
-                tree = parse(value, Scope(ndim, symbols), key) if isinstance(value, str) else node(value)
-                faces[field, axis, side] = Face(kind, tree)
-    return faces
-
-
 def _diagnostics(config: Config, names: Mapping[str, Node]) -> dict[str, Node]:
     """The diagnostics; each must be a number, made of reductions."""
-    scope = Scope(config.grid.ndim, names, operators=True, reductions=True)
+    scope = Scope(config.grid.ndim, names, operators=True, reductions=True, space=space_of(config))
     trees = {}
     for name, text in config.diagnostics.expressions.items():
         trees[name] = parse(text, scope, f"diagnostics.{name}")

@@ -8,11 +8,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpcstencil.conditions import boundary_tables
-from hpcstencil.config import Config
+from hpcstencil.settings import Config
 from hpcstencil.toml_text import dumps, flatten
 
 # A continued run may differ from its origin in these without saying so.
-FREE = ("time.end", "output.", "checkpoint.", "diagnostics.every_steps", "decomposition.", "numerics.kernel", "title")
+FREE = (
+    "time.end",
+    "output.",
+    "checkpoint.",
+    "diagnostics.every_steps",
+    "decomposition.",
+    "numerics.kernel",
+    "title",
+    "verify.",
+)
 
 
 def to_tables(config: Config) -> dict[str, Any]:
@@ -30,8 +39,17 @@ def to_tables(config: Config) -> dict[str, Any]:
         "output": {**vars(output), "path": os.path.abspath(output.path)},
         "diagnostics": {"every_steps": config.diagnostics.every_steps, **config.diagnostics.expressions},
         "checkpoint": vars(config.checkpoint),
+        "mask": _mask(config),
+        "verify": {"exact": config.verify.exact, "conserved": config.verify.conserved or None},
     }
     return {name: _without_nothing(value) for name, value in tables.items() if value != {}}
+
+
+def _mask(config: Config) -> dict[str, Any]:
+    if config.mask is None:
+        return {}
+    value = config.mask.value
+    return {"solid": config.mask.solid, "surface": "no_flux" if value is None else {"value": value}}
 
 
 def _without_nothing(value: Any) -> Any:

@@ -17,11 +17,11 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from hpcstencil.advance import Machine
 from hpcstencil.evaluate import Evaluation, Rules
-from hpcstencil.expressions import Field, Node
+from hpcstencil.expressions import Derivative, DivGrad, Node, walk
 from hpcstencil.frame import Frame, Value
 from hpcstencil.halo import Fields
+from hpcstencil.machine import Machine
 from hpcstencil.parallel import Communicator
 from hpcstencil.radius import Needs
 
@@ -48,7 +48,8 @@ class Reductions:
         self.machine, self.communicator, self.trees = machine, communicator, trees
         self.cells = machine.grid.cells
         self.bits = bits_per_part(self.cells)
-        widths = machine.widths(1) if any(not isinstance(tree, Field) for tree in trees) else (0,) * machine.grid.ndim
+        differ = any(isinstance(part, Derivative | DivGrad) for tree in trees for part in walk(tree))
+        widths = machine.widths(1) if differ else (0,) * machine.grid.ndim
 
         def cellwise(fields: Mapping[str, Value], frame: Frame, parameters: Any, time: Any) -> list[Any]:
             evaluation = Evaluation(rules, frame, needs, fields, parameters, time)

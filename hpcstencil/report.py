@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from hpcstencil.calibration import key, recall, seconds_to_checkpoint
-from hpcstencil.config import Config
 from hpcstencil.decomposition import Plan
 from hpcstencil.problem import Problem
 from hpcstencil.provenance import to_toml
+from hpcstencil.settings import Config
 from hpcstencil.walltime import within
 
 
@@ -20,7 +20,7 @@ def report(config: Config, problem: Problem, plan: Plan) -> str:
     lines = [
         to_toml(config).rstrip(),
         "",
-        f"fields                {', '.join(problem.fields)}",
+        f"fields                {', '.join(problem.shown)}{_memory(problem)}",
         f"stencil radius        {' x '.join(map(str, plan.radius))} cells, {plan.stages} stage(s) per step",
         f"processes             {' x '.join(map(str, topology.processes))}, largest block {block} cells",
         f"devices per process   {' x '.join(map(str, topology.devices))}, tiles {' x '.join(map(str, topology.tiles))}",
@@ -33,6 +33,10 @@ def report(config: Config, problem: Problem, plan: Plan) -> str:
         f"stopping early        within {within(seconds_to_checkpoint(problem)):.2g} s of a signal, so long before the walltime",
     ]
     return "\n".join(lines)
+
+
+def _memory(problem: Problem) -> str:
+    return f", and {len(problem.memory)} memories of absorbing layers" if problem.memory else ""
 
 
 def human(count: float) -> str:
@@ -48,7 +52,9 @@ def _time_step(problem: Problem) -> str:
     time = problem.config.time
     if time.dt is not None:
         return f"{time.dt:g}, fixed"
-    if problem.equation.solution_dependent:
+    if time.tolerance is not None:
+        return f"such that the estimated error stays below tolerance = {time.tolerance:g}"
+    if problem.step_follows_solution:
         return f"cfl = {time.cfl:g} of the stable step, which depends on the solution"
     return f"{problem.dt({}):.6g} (cfl = {time.cfl:g})"
 
@@ -56,7 +62,7 @@ def _time_step(problem: Problem) -> str:
 def step_count(problem: Problem) -> int | None:
     """Steps of the run, about; None where they depend on the solution."""
     total = problem.schedule().total_steps
-    if total is not None or problem.equation.solution_dependent:
+    if total is not None or problem.step_follows_solution:
         return total
     return max(1, round(problem.config.time.end / problem.dt({})))
 

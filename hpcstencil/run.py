@@ -13,7 +13,6 @@ from hpcstencil.calibration import kernel_for, seconds_to_checkpoint
 from hpcstencil.checkpoint import read_checkpoint
 from hpcstencil.checkpoint_names import remove_stale
 from hpcstencil.claim import Claim, claimed
-from hpcstencil.config import Config
 from hpcstencil.continuation import Options, Source, source_of
 from hpcstencil.decomposition import Plan
 from hpcstencil.errors import InputError, NumericsError, StoppedEarly
@@ -25,6 +24,7 @@ from hpcstencil.parallel import Communicator, agree
 from hpcstencil.problem import Problem
 from hpcstencil.progress import Progress
 from hpcstencil.schedule import Clock
+from hpcstencil.settings import Config
 from hpcstencil.simulation import Simulation, simulate
 from hpcstencil.state import State, join
 from hpcstencil.summary import Seconds, Summary
@@ -79,11 +79,13 @@ def _run(
     walltime = Walltime(config.checkpoint.walltime, communicator, options.started)
     kernel = kernel_for(problem, devices, communicator, source.kernel)
     simulation = simulate(problem, plan, communicator, devices, kernel)
+    simulation.check_mask()
     clock, fields = _state(simulation, source.checkpoint)
     this = Run(simulation, options, source, walltime, seconds_to_checkpoint(problem), clock, fields)
     this.check_finite()
-    dt = this.step_size()
-    this.fields = simulation.compile(this.fields, dt)
+    if simulation.control is None:
+        this.step_size()  # what it would refuse is refused before anything is written
+    this.fields = simulation.compile(this.fields)
     communicator.barrier()
     this.seconds.compile = time.perf_counter() - began
     prepare_folder(options.output, communicator)
@@ -127,7 +129,7 @@ def _state(simulation: Simulation, checkpoint: Path | None) -> tuple[Clock, Fiel
 def _open_output(this: Run) -> OutputFile:
     """The output file, new or to be continued."""
     config, problem = this.config, this.simulation.problem
-    fields = config.output.fields or problem.fields
+    fields = config.output.fields or problem.shown
     if this.source.append:
         return OutputFile.append(
             this.options.output,

@@ -15,7 +15,8 @@ ROUND = 1e-9  # a remainder of a step below this fraction counts as none
 class Clock:
     """Where a run stands. Times between are counted from a base: t = base_time + (step - base_step) dt.
 
-    ``measured_dt`` is a step that depends on the solution, 0 before the first measurement at ``measured_step``.
+    ``measured_dt`` is a step that depends on the solution, 0 before the first measurement at ``measured_step``; with a
+    tolerance the one to try next, ``last_error`` being that of the step before and ``rejected`` the steps that failed.
     """
 
     step: int = 0
@@ -24,6 +25,8 @@ class Clock:
     base_time: float = 0.0
     measured_step: int = 0
     measured_dt: float = 0.0
+    last_error: float = 1.0
+    rejected: int = 0
 
 
 @dataclass(frozen=True)

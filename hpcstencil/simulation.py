@@ -10,15 +10,17 @@ import jax
 import numpy as np
 
 from hpcstencil import host
-from hpcstencil.advance import Advance, Machine, build
+from hpcstencil.advance import Advance, Stepper
 from hpcstencil.blocks import Devices
+from hpcstencil.control import Control
 from hpcstencil.decomposition import Plan
 from hpcstencil.errors import InputError
-from hpcstencil.evaluate import Rules
+from hpcstencil.evaluate import Rules, right_hand_side
 from hpcstencil.expressions import Field, Parameter
 from hpcstencil.halo import Fields
 from hpcstencil.hdf5_read import read_block
 from hpcstencil.kernels import KERNELS, tiled
+from hpcstencil.machine import Machine
 from hpcstencil.parallel import Communicator
 from hpcstencil.problem import Problem
 from hpcstencil.reductions import Reductions
@@ -34,6 +36,7 @@ class Simulation:
     communicator: Communicator
     machine: Machine
     advance: Advance
+    control: Control | None
     extremes: Reductions
     diagnosed: Reductions
 
@@ -55,7 +58,7 @@ class Simulation:
                 values = {Parameter(p): v for p, v in self.problem.parameters.items()}
                 tree = self.problem.initial[name]
                 block = host.block_values(tree, config.grid, self.ranges, values, self.dtype)
-            elif config.initial.file is not None:
+            elif config.initial.file is not None and name in self.problem.shown:
                 shape = config.grid.shape
                 try:
                     block = read_block(config.initial.file, name, self.ranges, shape=shape, dtype=self.dtype)
@@ -67,6 +70,18 @@ class Simulation:
                 block = np.zeros([stop - start for start, stop in self.ranges], self.dtype)
             fields[name] = self.machine.devices.put(block)
         return fields
+
+    def check_mask(self) -> None:
+        """Raise InputError, on all processes, where solid cells leave no fluid."""
+        mask = self.problem.mask
+        if mask is None:
+            return
+        parameters = {Parameter(name): value for name, value in self.problem.parameters.items()}
+        solid = host.block_values(mask.solid, self.problem.config.grid, self.ranges, parameters, np.dtype(bool))
+        if int(self.communicator.total(np.array([np.count_nonzero(~solid)]))[0]) == 0:
+            raise InputError(
+                "mask.solid: expected some cells that are not solid, but it covers the whole grid; change it"
+            )
 
     def put(self, blocks: Mapping[str, np.ndarray]) -> Fields:
         """This process's blocks on its devices."""
@@ -92,10 +107,13 @@ class Simulation:
         )
         return f"cell {list(cell)} ({place})"
 
-    def compile(self, fields: Fields, dt: float) -> Fields:
+    def compile(self, fields: Fields) -> Fields:
         """Compile the step loop by running it for no step at all; returns the fields, which it may have moved."""
         for _ in range(2):  # pmap compiles again for what it returned itself
-            fields = self.advance(fields, self.problem.parameters, 0.0, 0, dt, 0)
+            if self.control is None:
+                fields = self.advance(fields, self.problem.parameters, 0.0, 0, 0.0, 0)
+            else:
+                self.control.error(fields, *self.control.attempt(fields, self.problem.parameters, 0.0, 0.0))
         return jax.block_until_ready(fields)
 
 
@@ -112,6 +130,7 @@ def simulate(
         faces=problem.faces,
         domain=tuple(zip(config.grid.lower, config.grid.upper, strict=True)),
         dtype=dtype,
+        mask=problem.mask,
     )
     rounds = plan.every * plan.stages or 1
     places = problem.discretization.radius([*problem.trees.values(), *problem.reduced()], coordinates=True)
@@ -123,16 +142,20 @@ def simulate(
         radius=plan.radius,
         margin=tuple((rounds + 1) * r + p + 1 for r, p in zip(plan.radius, places, strict=True)),
         halo_wraps=rounds == 1,
+        constants=problem.constants(),
     )
     needs = problem.needs()
     fields = tuple(Field(name) for name in problem.fields)
+    rhs = right_hand_side(problem.trees, rules, needs)
+    stepper = Stepper(machine, rhs, problem.method, problem.groups, plan.every)
     return Simulation(
         problem=problem,
         plan=plan,
         kernel=kernel,
         communicator=communicator,
         machine=machine,
-        advance=build(machine, problem.trees, rules, needs, problem.tableau, plan.every),
+        advance=stepper.advance(),
+        control=Control.of(problem, stepper, communicator, rules),
         extremes=Reductions(machine, communicator, rules, needs, fields),
         diagnosed=Reductions(machine, communicator, rules, needs, problem.reduced()),
     )

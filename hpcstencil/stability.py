@@ -1,9 +1,10 @@
 """The largest stable step of an explicit method.
 
-Every mode exp(i θ·x/dx) of the linearized, discretized equation grows with a rate λ(θ) = -D Σ κ₂ - r ± i(Σ |v| κ₁ +
-c sqrt(Σ κ₂)), κ₁ and κ₂ being the largest symbols of the first and second difference. The step keeps dt λ inside the
-triangle between the real and the imaginary reach of the method's stability region (von Neumann's analysis; Hundsdorfer
-& Verwer (2003), sect. I.3 and II.1).
+Every mode exp(i θ·x/dx) of the linearized, discretized equation grows with a rate
+  λ(θ) = -D Σ κ₂ - K (Σ κ₂)² - r ± i(Σ |v| κ₁ + c sqrt(Σ κ₂) + B Σ κ₂ + ω),
+κ₁ and κ₂ being the largest symbols of the first and second difference. The step keeps dt λ inside the triangle between the
+real and the imaginary reach of the method's stability region (von Neumann's analysis; Hundsdorfer & Verwer (2003), sect.
+I.3 and II.1).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpcstencil.equations.base import Rates
-from hpcstencil.integrators import Tableau, stability_limits
+from hpcstencil.integrators import Method, stability_limits
 from hpcstencil.stencil import central
 
 
@@ -26,19 +27,22 @@ def largest_symbol(derivative: int, order: int, axis: int, spacing: Sequence[flo
     return float(np.abs(np.exp(1j * np.outer(theta, offsets)) @ np.array(stencil.weights)).max())
 
 
-def stable_step(rates: Rates, tableau: Tableau, order: int, spacing: Sequence[float]) -> float:
+def stable_step(rates: Rates, method: Method, order: int, spacing: Sequence[float]) -> float:
     """Largest stable dt, in the unit of time; infinite where nothing limits it, 0 where no step is stable."""
-    real, imaginary = stability_limits(tableau)
+    real, imaginary = stability_limits(method)
     axes = range(len(spacing))
     second = sum(largest_symbol(2, order, axis, spacing) for axis in axes)
     transport = sum(abs(v) * largest_symbol(1, order, axis, spacing) for axis, v in enumerate(rates.velocity))
-    damping = rates.diffusion * second + rates.reaction
-    oscillation = transport + rates.wave * math.sqrt(second)
+    damping = rates.diffusion * second + rates.biharmonic * second**2 + rates.reaction
+    waves = rates.wave * math.sqrt(second) + rates.dispersion * second + rates.rotation
+    oscillation = transport + waves
+    if damping and not real:
+        return 0.0
     if oscillation and not imaginary:
-        if not rates.diffusion or rates.wave:
+        if not rates.diffusion or waves:
             return 0.0
         # Forward Euler: diffusion stabilizes transport where dt <= 2 D / |v|² as well.
         speed = sum(v * v for v in rates.velocity)
         return min(real / damping, 2.0 * rates.diffusion / speed)
-    inverse = damping / real + (oscillation / imaginary if oscillation else 0.0)
+    inverse = (damping / real if damping else 0.0) + (oscillation / imaginary if oscillation else 0.0)
     return 1.0 / inverse if inverse else math.inf

@@ -57,8 +57,9 @@ def tell(summary: Summary) -> str:
         )
         return f"{summary.path} is complete up to t = {summary.clock.time:g}; nothing to do ({further})"
     s = summary.seconds
+    rejected = f", {summary.clock.rejected} rejected" if summary.clock.rejected else ""
     return "\n".join([
-        f"steps        {summary.steps} (to step {summary.clock.step}, t = {summary.clock.time:g})",
+        f"steps        {summary.steps} (to step {summary.clock.step}, t = {summary.clock.time:g}){rejected}",
         f"wall time    {summary.wall:.2f} s, of which compiling {s.compile:.2f} s, computing {s.compute:.2f} s, output "
         f"{s.output:.2f} s, checkpoints {s.checkpoint:.2f} s, diagnostics {s.diagnostics:.2f} s",
         f"speed        {summary.cells_per_second / 1e6:.1f} Mcell/s, T_eff {summary.t_eff / 1e9:.2f} GB/s",

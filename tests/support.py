@@ -49,14 +49,21 @@ def stepped(problem: Problem, simulation: Simulation, steps: int, dt: float, see
 
 
 def integrate(problem: Problem, kernel: str = "shift") -> dict[str, np.ndarray]:
-    """The fields at the end of a problem with a fixed step, from its initial state, on one device."""
-    simulation = simulation_of(problem, kernel=kernel)
+    """The fields at the end of a problem, from its initial state, on one device."""
+    return integrated(problem, simulation_of(problem, kernel=kernel))[0]
+
+
+def integrated(problem: Problem, simulation: Simulation) -> tuple[dict[str, np.ndarray], Clock]:
+    """This process's blocks and the clock at the end of a problem."""
     schedule, clock, fields = problem.schedule(), Clock(), simulation.initial_fields()
     while not schedule.finished(clock):
+        if simulation.control is not None:
+            fields, clock = simulation.control.step(fields, clock)
+            continue
         leap = schedule.leap(clock, problem.config.time.dt or problem.dt({}), 10**9)
         fields = simulation.advance(fields, problem.parameters, leap.base_time, leap.first, leap.dt, leap.steps)
         clock = leap.after
-    return simulation.get(fields, problem.fields)
+    return simulation.get(fields, problem.fields), clock
 
 
 def coordinates(problem: Problem) -> list[np.ndarray]:

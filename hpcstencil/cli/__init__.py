@@ -22,9 +22,7 @@ COMMANDS = {
     "bench": "Measure speed in hardware terms: cells/s, T_eff, and its ratio to the copy bandwidth.",
     "doctor": "Check the environment (launch, MPI, HDF5, devices, folder) and say what to do about what is wrong.",
     "sweep": "Plan a parameter sweep, run its members, and collect their results in one table.",
-}
-LATER = {
-    "verify": "Measure the order of convergence and conservation of an input (not available yet).",
+    "verify": "Measure orders of convergence, conservation and equality of decompositions of INPUT.toml.",
 }
 
 
@@ -32,11 +30,9 @@ class Commands(click.Group):
     """The commands by name, imported on use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*COMMANDS, *LATER]
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name in LATER:
-            return later(name)
         if name not in COMMANDS:
             return None
         command: click.Command = getattr(importlib.import_module(f"hpcstencil.cli.{name}"), name)
@@ -44,18 +40,7 @@ class Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([*COMMANDS.items(), *LATER.items()])
-
-
-def later(name: str) -> click.Command:
-    """A command that a later version brings."""
-
-    @click.command(name, context_settings={"ignore_unknown_options": True}, help=LATER[name])
-    @click.argument("arguments", nargs=-1)
-    def command(arguments: tuple[str, ...]) -> None:
-        raise click.UsageError(f"'{name}' is not available yet; available are {', '.join(COMMANDS)}")
-
-    return command
+            formatter.write_dl(list(COMMANDS.items()))
 
 
 @click.command(cls=Commands)

@@ -40,7 +40,7 @@ def bench(input_file: Path | None, overrides: tuple[str, ...], devices: int | No
         else:
             config, problem = problem_of(input_file, overrides, communicator)
         count, _ = devices_of(config, devices)
-        same_everywhere(communicator, count, config)
+        same_everywhere(communicator, count, problem)
         plan = planned(problem, communicator.size, count)
 
         from hpcstencil.launch import start_jax

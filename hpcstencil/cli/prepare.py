@@ -9,13 +9,14 @@ from pathlib import Path
 
 from hpcstencil import __version__, provenance, watchdog
 from hpcstencil.cli import abort_all
-from hpcstencil.config import Config, load
+from hpcstencil.config import load
 from hpcstencil.decomposition import Plan, plan
 from hpcstencil.errors import EnvironmentProblem, HpcstencilError, InputError
 from hpcstencil.launch import bind_devices, identities
 from hpcstencil.parallel import Communicator, agree, connect, host
 from hpcstencil.problem import Problem, build
 from hpcstencil.progress import say
+from hpcstencil.settings import Config
 
 
 def problem_of(path: Path, overrides: Sequence[str], communicator: Communicator) -> tuple[Config, Problem]:
@@ -90,7 +91,7 @@ def devices_of(config: Config, option: int | None) -> tuple[int, list[str]]:
     return bind_devices(wanted_devices(config, option))
 
 
-def same_everywhere(communicator: Communicator, count: int, config: Config) -> None:
+def same_everywhere(communicator: Communicator, count: int, problem: Problem) -> None:
     """All processes must have the same input, program and number of devices: hosts may see different versions of a file.
 
     Raises EnvironmentProblem on all.
@@ -101,8 +102,10 @@ def same_everywhere(communicator: Communicator, count: int, config: Config) -> N
             f"processes have {min(counts)} to {max(counts)} devices; give each the same number, for example with --devices "
             f"{min(counts)}"
         )
+    config = problem.config
     known = {
         "the input": provenance.sha256(config),
+        "the equation's file": problem.source,
         "initial.file": config.initial.file and config.initial.file.stat().st_size,
         "hpcstencil": __version__,
     }

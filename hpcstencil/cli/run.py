@@ -12,10 +12,10 @@ from hpcstencil.errors import InputError
 from hpcstencil.parallel import environment_rank
 
 if TYPE_CHECKING:
-    from hpcstencil.config import Config
     from hpcstencil.continuation import Options
     from hpcstencil.parallel import Communicator
     from hpcstencil.problem import Problem
+    from hpcstencil.settings import Config
 
 
 @click.command()
@@ -71,7 +71,7 @@ def execute(
     from hpcstencil.parallel import agree
 
     count, ids = devices_of(config, devices)
-    same_everywhere(communicator, count, config)
+    same_everywhere(communicator, count, problem)
     plan = planned(problem, communicator.size, count)
     warn_of_shared_gpus(communicator, ids)
     local = agree(communicator, lambda: start_jax(count))

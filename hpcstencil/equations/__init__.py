@@ -1,18 +1,29 @@
 """Right-hand sides, one file per family. A new built-in is a class of the form of `base.Equation`, listed here."""
 
-from hpcstencil.equations.base import Equation, Rates
+from hpcstencil.equations.base import Equation, Limited, Radiating, Rates
 from hpcstencil.equations.burgers import Burgers
 from hpcstencil.equations.custom import Custom
-from hpcstencil.equations.gray_scott import GrayScott
-from hpcstencil.equations.heat import AdvectionDiffusion, Heat
-from hpcstencil.equations.wave import Wave
+from hpcstencil.equations.heat import AdvectionDiffusion, Heat, NonlinearDiffusion
+from hpcstencil.equations.patterns import KuramotoSivashinsky, SwiftHohenberg
+from hpcstencil.equations.phase_field import AllenCahn, CahnHilliard
+from hpcstencil.equations.reaction_diffusion import FitzHughNagumo, GrayScott
+from hpcstencil.equations.schroedinger import Schroedinger
+from hpcstencil.equations.wave import Acoustic, Wave
 
 EQUATIONS: dict[str, type[Equation]] = {
     "heat": Heat,
+    "nonlinear_diffusion": NonlinearDiffusion,
     "advection_diffusion": AdvectionDiffusion,
     "wave": Wave,
+    "acoustic": Acoustic,
     "burgers": Burgers,
     "gray_scott": GrayScott,
+    "fitzhugh_nagumo": FitzHughNagumo,
+    "allen_cahn": AllenCahn,
+    "cahn_hilliard": CahnHilliard,
+    "swift_hohenberg": SwiftHohenberg,
+    "kuramoto_sivashinsky": KuramotoSivashinsky,
+    "schroedinger": Schroedinger,
 }
 
-__all__ = ["EQUATIONS", "Custom", "Equation", "Rates"]
+__all__ = ["EQUATIONS", "Custom", "Equation", "Limited", "Radiating", "Rates"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 from hpcstencil.derivatives import Space
 from hpcstencil.expressions import Node
@@ -15,23 +15,27 @@ from hpcstencil.expressions import Node
 class Rates:
     """Bounds on the coefficients of the linearized equation, from which the stable step follows (`stability`).
 
-    ``diffusion`` in length²/time, ``velocity`` per axis and ``wave`` speed in length/time, ``reaction`` in 1/time.
+    ``diffusion`` D of D ∇² in length²/time, ``biharmonic`` K of -K ∇⁴ in length⁴/time, ``velocity`` per axis and ``wave``
+    speed in length/time, ``dispersion`` B of i B ∇² in length²/time, ``reaction`` and ``rotation`` (decay and oscillation
+    in one cell) in 1/time.
     """
 
     diffusion: float = 0.0
+    biharmonic: float = 0.0
     velocity: Sequence[float] = ()
     wave: float = 0.0
+    dispersion: float = 0.0
     reaction: float = 0.0
+    rotation: float = 0.0
 
 
 class Equation(Protocol):
     """What an equation offers; each built-in and each user's class has this form.
 
-    ``parameters`` maps each parameter to its default. ``solution_dependent`` says that `rates` uses ``largest``.
+    ``parameters`` maps each parameter to its default.
     """
 
     parameters: ClassVar[Mapping[str, float]]
-    solution_dependent: ClassVar[bool]
 
     def fields(self, ndim: int) -> tuple[str, ...]:
         """Names of the unknowns on a grid with ``ndim`` axes."""
@@ -41,6 +45,24 @@ class Equation(Protocol):
         """Time derivative of each field. ``f`` and ``p`` hold the fields and parameters as nodes, by name."""
         ...
 
+
+@runtime_checkable
+class Limited(Equation, Protocol):
+    """An equation that knows how fast it can change, so that `cfl` works. ``solution_dependent`` says that `rates` uses
+    ``largest``."""
+
+    solution_dependent: ClassVar[bool]
+
     def rates(self, p: SimpleNamespace, largest: Mapping[str, float], ndim: int) -> Rates:
         """Bounds for the stable step; ``p`` holds the largest magnitude of each parameter, ``largest`` of each field."""
+        ...
+
+
+@runtime_checkable
+class Radiating(Equation, Protocol):
+    """An equation that knows how its waves leave the domain through an open end."""
+
+    def radiation(self, f: SimpleNamespace, p: SimpleNamespace) -> dict[str, Node]:
+        """The outward normal derivative of each field whose derivatives the equation takes, for waves that only leave, in
+        terms of the fields next to the face."""
         ...

@@ -8,8 +8,6 @@ from types import SimpleNamespace
 from typing import ClassVar
 
 from hpcstencil.derivatives import Space
-from hpcstencil.equations.base import Rates
-from hpcstencil.errors import InputError
 from hpcstencil.expressions import Node
 from hpcstencil.parser import Scope, parse
 
@@ -18,7 +16,6 @@ class Custom:
     """∂u/∂t = [equation.rhs] u, one expression per field; parameters are the keys beside the equation's name."""
 
     parameters: ClassVar[Mapping[str, float]] = {}
-    solution_dependent: ClassVar[bool] = False
 
     def __init__(self, expressions: Mapping[str, str]) -> None:
         self.expressions = expressions
@@ -27,11 +24,8 @@ class Custom:
         return tuple(self.expressions)
 
     def rhs(self, f: SimpleNamespace, p: SimpleNamespace, space: Space) -> dict[str, Node]:
-        scope = Scope(space.ndim, {**vars(f), **vars(p)}, operators=True)
+        scope = Scope(space.ndim, {**vars(f), **vars(p)}, operators=True, space=space)
         return {name: parse(text, scope, f"equation.rhs.{name}") for name, text in self.expressions.items()}
-
-    def rates(self, p: SimpleNamespace, largest: Mapping[str, float], ndim: int) -> Rates:
-        raise InputError("time.cfl: a custom equation does not know its stable step; give time.dt instead")
 
 
 def parameters_used(texts: Iterable[str]) -> set[str]:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from hpcstencil.derivatives import Space
 from hpcstencil.equations.base import Rates
-from hpcstencil.expressions import Node, Parameter, total
+from hpcstencil.expressions import Node, Pointwise, total
 from hpcstencil.grid import AXES
 
 
@@ -26,12 +26,29 @@ class Heat:
         return ("u",)
 
     def rhs(self, f: SimpleNamespace, p: SimpleNamespace, space: Space) -> dict[str, Node]:
-        if isinstance(p.D, Parameter):
-            return {"u": p.D * space.laplacian(f.u)}
-        return {"u": space.div_grad(p.D, f.u)}
+        return {"u": space.diffusion(p.D, f.u)}
 
     def rates(self, p: SimpleNamespace, largest: Mapping[str, float], ndim: int) -> Rates:
         return Rates(diffusion=p.D)
+
+
+class NonlinearDiffusion:
+    """∂u/∂t = ∇·(D |u|^m ∇u): the porous medium equation, whose fronts move at a finite speed.
+
+    J. L. Vázquez, "The Porous Medium Equation" (2007), eq. (1.1), with m for its m - 1 and D for its factor m.
+    """
+
+    parameters: ClassVar[Mapping[str, float]] = {"D": 1.0, "m": 1.0}
+    solution_dependent: ClassVar[bool] = True
+
+    def fields(self, ndim: int) -> tuple[str, ...]:
+        return ("u",)
+
+    def rhs(self, f: SimpleNamespace, p: SimpleNamespace, space: Space) -> dict[str, Node]:
+        return {"u": space.div_grad(p.D * Pointwise("abs", (f.u,)) ** p.m, f.u)}
+
+    def rates(self, p: SimpleNamespace, largest: Mapping[str, float], ndim: int) -> Rates:
+        return Rates(diffusion=p.D * largest["u"] ** p.m)
 
 
 class AdvectionDiffusion:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +12,13 @@ from jax import lax
 from hpcstencil.stencil import Stencil
 
 
-def apply(array: jax.Array, stencil: Stencil, start: tuple[int, ...], shape: tuple[int, ...]) -> jax.Array:
+def apply(
+    array: jax.Array,
+    stencil: Stencil,
+    start: tuple[int, ...],
+    shape: tuple[int, ...],
+    number: Callable[[float], jax.Array],
+) -> jax.Array:
     """Σ_j w_j array[start + i + o_j], with the weights in a dense array over the stencil's bounding box."""
     lower, upper = stencil.lower, stencil.upper
     weights = np.zeros([a + b + 1 for a, b in zip(lower, upper, strict=True)], array.dtype)

@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 from jax import lax
 
 from hpcstencil.stencil import Stencil
 
 
-def apply(array: jax.Array, stencil: Stencil, start: tuple[int, ...], shape: tuple[int, ...]) -> jax.Array:
+def apply(
+    array: jax.Array,
+    stencil: Stencil,
+    start: tuple[int, ...],
+    shape: tuple[int, ...],
+    number: Callable[[float], jax.Array],
+) -> jax.Array:
     """Σ_j w_j array[start + i + o_j]; opposite offsets of equal or opposite weight share one multiplication."""
 
     def shifted(offset: tuple[int, ...]) -> jax.Array:
         first = [s + o for s, o in zip(start, offset, strict=True)]
         return lax.slice(array, first, [f + n for f, n in zip(first, shape, strict=True)])
 
-    weight = array.dtype.type
     left = dict(zip(stencil.offsets, stencil.weights, strict=True))
     result = None
     while left:
         offset, w = left.popitem()
         opposite = tuple(-o for o in offset)
         if left.get(opposite) == w:
-            term = weight(w) * (shifted(offset) + shifted(opposite))
+            term = number(w) * (shifted(offset) + shifted(opposite))
         elif left.get(opposite) == -w:
-            term = weight(w) * (shifted(offset) - shifted(opposite))
+            term = number(w) * (shifted(offset) - shifted(opposite))
         else:
-            result = weight(w) * shifted(offset) if result is None else result + weight(w) * shifted(offset)
+            result = number(w) * shifted(offset) if result is None else result + number(w) * shifted(offset)
             continue
         del left[opposite]
         result = term if result is None else result + term

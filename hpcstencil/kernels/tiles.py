@@ -11,7 +11,8 @@ from jax import lax
 from hpcstencil.stencil import Stencil
 from hpcstencil.topology import positions
 
-Apply = Callable[[jax.Array, Stencil, tuple[int, ...], tuple[int, ...]], jax.Array]
+Number = Callable[[float], jax.Array]
+Apply = Callable[[jax.Array, Stencil, tuple[int, ...], tuple[int, ...], Number], jax.Array]
 
 
 def tiled(kernel: Apply, tiles: tuple[int, ...]) -> Apply:
@@ -22,7 +23,9 @@ def tiled(kernel: Apply, tiles: tuple[int, ...]) -> Apply:
     if max(tiles) == 1:
         return kernel
 
-    def apply(array: jax.Array, stencil: Stencil, start: tuple[int, ...], shape: tuple[int, ...]) -> jax.Array:
+    def apply(
+        array: jax.Array, stencil: Stencil, start: tuple[int, ...], shape: tuple[int, ...], number: Number
+    ) -> jax.Array:
         counts = tuple(min(t, n) for t, n in zip(tiles, shape, strict=True))
         size = tuple(-(-n // t) for n, t in zip(shape, counts, strict=True))
         lower, upper = stencil.lower, stencil.upper
@@ -34,7 +37,7 @@ def tiled(kernel: Apply, tiles: tuple[int, ...]) -> Apply:
             first = [p + s - a for p, s, a in zip(place, start, lower, strict=True)]
             last = [f + a + n + b for f, a, n, b in zip(first, lower, size, upper, strict=True)]
             windows.append(lax.slice(array, first, last))
-        results = jax.vmap(lambda window: kernel(window, stencil, lower, size))(jnp.stack(windows))
+        results = jax.vmap(lambda window: kernel(window, stencil, lower, size, number))(jnp.stack(windows))
         return _assemble(results, counts, size, shape)
 
     return apply

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcstencil.config import Config, load
+from hpcstencil.config import load
 from hpcstencil.errors import InputError
 from hpcstencil.keys import TOP
 from hpcstencil.problem import build
@@ -35,6 +35,7 @@ from hpcstencil.schema import (
     unknown,
     wrong,
 )
+from hpcstencil.settings import Config
 from hpcstencil.toml_text import alternatives, dotted, dump_value, flatten, parse, parse_override
 
 MOST_MEMBERS = 10_000  # folders are numbered with four digits

@@ -271,10 +271,23 @@ def test_any_one_call_may_fail(tmp_path, compression, calls, error):
 # ---- somebody else's hands ---------------------------------------------------------------------------------------------
 
 
+def between_changes(run, output, action):
+    """Do something to the output while the run stands still and has begun no change of it: that would go on as it may."""
+    rank = ranks(run)[0]
+    while True:
+        os.kill(rank, signal.SIGSTOP)
+        try:
+            if not list(output.parent.glob(f"{output.name}.journal*")):
+                return action()
+        finally:
+            os.kill(rank, signal.SIGCONT)
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize("processes", [0, pytest.param(2, marks=pytest.mark.long)])
 def test_an_output_that_somebody_cuts(folder, processes):
     run = busy(processes, folder)
-    os.truncate(folder / "run.h5", 1000)
+    between_changes(run, folder / "run.h5", lambda: os.truncate(folder / "run.h5", 1000))
     status, told = ended(run, folder, within=30)
     assert status == 4 and "was cut or changed" in told_once(told), told
     assert (folder / "run.h5").stat().st_size == 1000  # and is left for somebody to look at

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from support import problem_of
 
-from hpcstencil.advance import Machine
 from hpcstencil.blocks import Devices
 from hpcstencil.halo import surround
+from hpcstencil.machine import Machine
 from hpcstencil.parallel import connect
 from hpcstencil.topology import Topology, best_parts
 

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Draws the pictures of gallery.md: docs/gallery.sh [NAME ...] from the repository's root, with .venv active.
+set -euo pipefail
+
+# name, options of `hpcstencil plot`
+pictures="
+acoustic --field p --time 0.85
+advection_diffusion
+allen_cahn
+brusselator --field u
+burgers
+cahn_hilliard
+custom
+fitzhugh_nagumo --field u
+gray_scott --field v
+heat
+kuramoto_sivashinsky
+nonlinear_diffusion
+scattering --time 1.75
+schroedinger --field re
+swift_hohenberg
+wave --time 0.7
+"
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+while read -r name options; do
+  [[ -n $name ]] || continue
+  [[ $# -eq 0 || " $* " == *" $name "* ]] || continue
+  hpcstencil run "inputs/$name.toml" --output "$folder/$name.h5" --quiet
+  # shellcheck disable=SC2086  # options are words
+  hpcstencil plot "$folder/$name.h5" $options -o "$folder/$name.png"
+  # Half the size and 256 colours are enough for a page.
+  python - "$folder/$name.png" "docs/images/$name.png" <<'PYTHON'
+import sys
+from PIL import Image
+image = Image.open(sys.argv[1]).convert("RGB")
+image.resize((image.width // 2, image.height // 2), Image.LANCZOS).quantize(256).save(sys.argv[2], optimize=True)
+PYTHON
+done <<<"$pictures"

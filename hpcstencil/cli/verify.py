@@ -1,0 +1,68 @@
+"""`hpcstencil verify`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hpcstencil.errors import NumericsError
+from hpcstencil.parallel import environment_rank
+
+
+@click.command()
+@click.argument("input_file", metavar="INPUT.toml", type=click.Path(path_type=Path))
+@click.option(
+    "--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Override a key of the input (repeatable)."
+)
+@click.option("--devices", type=int, help="Devices per process (default: as for run).")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="The plot (default: INPUT.verify.png in the working folder).",
+)
+def verify(input_file: Path, overrides: tuple[str, ...], devices: int | None, output: Path | None) -> None:
+    """Measure of INPUT.toml itself: orders of convergence in space and time, conservation, equal decompositions.
+
+    Ends with status 3 where something that was promised is not met.
+    """
+    from hpcstencil.cli.prepare import devices_of, problem_of, processes, same_everywhere
+
+    with processes() as communicator:
+        config, problem = problem_of(input_file, overrides, communicator)
+        count, _ = devices_of(config, devices)
+        same_everywhere(communicator, count, problem)
+
+        from hpcstencil.launch import start_jax
+        from hpcstencil.parallel import agree, from_rank_0
+        from hpcstencil.progress import say
+        from hpcstencil.verify.report import figure_data, opening, tell
+        from hpcstencil.verify.studies import Orders, Study, conservation, decompositions, reduced
+
+        local = agree(communicator, lambda: start_jax(count))
+        own = agree(communicator, lambda: reduced(config))
+        say("measuring the orders of convergence, on small grids ...")
+
+        def measured() -> list[Study]:
+            orders = Orders(problem)
+            return [orders.in_space(), orders.in_time()]
+
+        studies = from_rank_0(communicator, measured)
+        say("running the input itself for some steps ...")
+        findings = from_rank_0(communicator, lambda: conservation(own))
+        findings += decompositions(own, communicator, local)
+        path = output or Path(f"{input_file.stem}.verify.png")
+
+        def plotted() -> None:
+            from postprocess.convergence import save
+
+            save(path, config.title or input_file.stem, figure_data(studies))
+
+        from_rank_0(communicator, plotted)
+        missed = [f"order in {study.name}" for study in studies if not study.met]
+        missed += [finding.name for finding in findings if not finding.met]
+        if environment_rank() == 0:
+            click.echo("\n".join([opening(config), *tell(studies, findings), f"plot         {path}"]))
+        if missed:
+            raise NumericsError(f"verify: {input_file} does not keep what was promised: {', '.join(missed)}")

@@ -1,0 +1,122 @@
+"""Steps whose size follows from a tolerance: an embedded pair's estimate of the local error, and a PI controller.
+
+err = sqrt(mean((e / (tol + tol max(|u(t)|, |u(t + dt)|)))²)) over all cells and fields; a step is accepted where err <= 1,
+and the next is dt * 0.9 err^(-0.7/k) err_before^(0.4/k), k being one more than the order of the estimate (Hairer, Nørsett
+& Wanner, "Solving Ordinary Differential Equations I", 2nd ed. (1993), eq. (II.4.11); Hairer & Wanner, II, 2nd ed. (1996),
+eq. (IV.2.43)). The mean is summed as integers (`reductions`), so the sequence of steps is the same for every decomposition.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hpcstencil.advance import Attempt, Stepper
+from hpcstencil.errors import NumericsError
+from hpcstencil.evaluate import Rules
+from hpcstencil.expressions import Field, Node, Pointwise, node
+from hpcstencil.halo import Fields
+from hpcstencil.integrators import Method
+from hpcstencil.parallel import Communicator
+from hpcstencil.problem import Problem
+from hpcstencil.reductions import Reductions
+from hpcstencil.schedule import Clock, Schedule
+
+SAFETY, LEAST_FACTOR, MOST_FACTOR = 0.9, 0.2, 5.0
+LEAST_ERROR = 1e-4  # of a step before, as the controller takes it: one lucky step is not believed
+HOPELESS = (
+    1e100  # the square of an error in units of the tolerance: beyond it only that the step is far too long matters
+)
+FIRST_FRACTION = 0.01  # of the time in which the solution changes by its own size: the first step that is tried
+COLLAPSED = 1e-15  # of the end time: a step that no run gets anywhere with
+
+
+def factor(method: Method, error: float, before: float) -> float:
+    """By how much the step may grow, or has to shrink, after a step with such an ``error``, the one ``before`` it."""
+    if not math.isfinite(error):
+        return LEAST_FACTOR
+    k = method.error_order + 1
+    wished = SAFETY * max(error, LEAST_ERROR**2) ** (-0.7 / k) * before ** (0.4 / k)
+    return min(MOST_FACTOR, max(LEAST_FACTOR, wished))
+
+
+def _weighed(name: str, tolerance: float) -> Node:
+    """(e / (tol + tol max(|u|, |new u|)))² of a field, by the names that `Control.error` gives."""
+    before, after, error = Field(name), Field(f"new {name}"), Field(f"error {name}")
+    size = Pointwise("maximum", (Pointwise("abs", (before,)), Pointwise("abs", (after,))))
+    ratio = error / (node(tolerance) + node(tolerance) * size)
+    return ratio * ratio
+
+
+@dataclass(frozen=True)
+class Control:
+    """Takes steps of a problem with a tolerance; ``changes`` reduces the time derivatives and the fields,
+    ``errors`` what `_weighed` makes."""
+
+    problem: Problem
+    attempt: Attempt
+    errors: Reductions
+    changes: Reductions
+    schedule: Schedule
+
+    @staticmethod
+    def of(problem: Problem, stepper: Stepper, communicator: Communicator, rules: Rules) -> Control | None:
+        """The control that the problem asks for; None where it has no tolerance."""
+        tolerance = problem.config.time.tolerance
+        if tolerance is None:
+            return None
+        trees = tuple(_weighed(name, tolerance) for name in problem.fields)
+        both = (*problem.trees.values(), *map(Field, problem.fields))
+        errors = Reductions(stepper.machine, communicator, rules, {}, trees)
+        changes = Reductions(stepper.machine, communicator, rules, problem.needs(), both)
+        return Control(problem, stepper.attempt(), errors, changes, problem.schedule())
+
+    def step(self, fields: Fields, clock: Clock) -> tuple[Fields, Clock]:
+        """The next step that meets the tolerance, and the clock after it; the fields given are kept.
+
+        Raises NumericsError, on all processes, where the step collapses.
+        """
+        problem, end = self.problem, self.problem.config.time.end
+        dt, rejected = clock.measured_dt or self.first_step(fields, clock.time), clock.rejected
+        here = replace(clock, base_step=clock.step, base_time=clock.time)
+        while True:
+            if dt < COLLAPSED * end or clock.time + dt == clock.time:
+                raise NumericsError(
+                    f"the step collapsed to {dt:.3g} at step {clock.step}, t = {clock.time:g}, after {rejected} rejected "
+                    f"ones: no step meets time.tolerance = {problem.config.time.tolerance:g}, as where a solution blows up or "
+                    "jumps; allow a larger tolerance, or look at the equation there"
+                )
+            leap = self.schedule.leap(here, dt, 1)
+            after, error = self.attempt(fields, problem.parameters, clock.time, leap.dt)
+            err = self.error(fields, after, error)
+            wished = factor(problem.method, err, max(clock.last_error, LEAST_ERROR))
+            if err <= 1.0:
+                growth = min(wished, 1.0) if rejected > clock.rejected else wished
+                # A step cut short to land on an output says little about the next.
+                proposed = max(dt, growth * leap.dt) if leap.dt < dt else growth * dt
+                return after, replace(leap.after, measured_dt=proposed, last_error=err, rejected=rejected)
+            rejected += 1
+            dt = leap.dt * min(wished, SAFETY)
+
+    def error(self, before: Fields, after: Fields, error: Fields) -> float:
+        """The estimated error in units of the tolerance; not finite where any cell's is not."""
+        state = {**before}
+        for name in self.problem.fields:
+            state[f"new {name}"], state[f"error {name}"] = after[name], error[name]
+        _, largest, broken = self.errors.extremes(state, self.problem.parameters, 0.0)
+        if broken.any() or largest.max() > HOPELESS:
+            return math.inf
+        sums = self.errors.sums(state, self.problem.parameters, 0.0, largest)
+        return math.sqrt(math.fsum(sums) / (self.errors.cells * len(sums)))
+
+    def first_step(self, fields: Fields, time: float) -> float:
+        """A step to begin with: the controller lengthens it fivefold per step where it is too short."""
+        end = self.problem.config.time.end
+        low, high, broken = self.changes.extremes(fields, self.problem.parameters, time)
+        slopes, sizes = np.split(np.maximum(np.abs(low), np.abs(high)), 2)
+        if broken.any() or not slopes.any():
+            return 1e-6 * end
+        change, size = (slopes / (1 + sizes)).max(), (sizes / (1 + sizes)).max()
+        return float(min(end, FIRST_FRACTION * max(size, 1e-5) / change))

@@ -1,0 +1,33 @@
+"""A quantum particle, its wave function as two real fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import ClassVar
+
+from hpcstencil.derivatives import Space
+from hpcstencil.equations.base import Rates
+from hpcstencil.expressions import Node
+
+
+class Schroedinger:
+    """i ∂ψ/∂t = -½ ∇²ψ + V ψ in units of ħ and the mass, ψ = re + i im: ∂re/∂t = H im, ∂im/∂t = -H re, H = -½ ∇² + V.
+
+    E. Schrödinger, Ann. Phys. 386 (1926) 109-139, eq. (4''). The fields drive only each other, so "leapfrog" fits.
+    """
+
+    parameters: ClassVar[Mapping[str, float]] = {"V": 0.0}
+    solution_dependent: ClassVar[bool] = False
+
+    def fields(self, ndim: int) -> tuple[str, ...]:
+        return ("re", "im")
+
+    def rhs(self, f: SimpleNamespace, p: SimpleNamespace, space: Space) -> dict[str, Node]:
+        def hamiltonian(a: Node) -> Node:
+            return p.V * a - 0.5 * space.laplacian(a)
+
+        return {"re": hamiltonian(f.im), "im": -hamiltonian(f.re)}
+
+    def rates(self, p: SimpleNamespace, largest: Mapping[str, float], ndim: int) -> Rates:
+        return Rates(dispersion=0.5, rotation=p.V)

@@ -1,0 +1,142 @@
+"""The equation that an input names: where its class comes from, its fields, its parameters, and its right-hand sides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+from hpcstencil.config import allowed_name, check_fields
+from hpcstencil.derivatives import Space
+from hpcstencil.equations import EQUATIONS, Custom, Equation
+from hpcstencil.equations.custom import parameters_used
+from hpcstencil.equations.user import guarded, load
+from hpcstencil.errors import InputError
+from hpcstencil.expressions import Field, Node, Parameter, node, walk
+from hpcstencil.parser import Scope, parse
+from hpcstencil.schema import at, listing, nearest, shown
+from hpcstencil.settings import Config
+
+
+@dataclass(frozen=True)
+class Model:
+    """An equation with its parameters.
+
+    ``given`` are the parameters as numbers or texts, defaults filled in, ``symbols`` the same as nodes; ``trees`` the time
+    derivatives per field; ``source`` the text of the equation's Python file, "" where it has none.
+    """
+
+    equation: Equation
+    fields: tuple[str, ...]
+    given: Mapping[str, float | str]
+    symbols: Mapping[str, Node]
+    trees: Mapping[str, Node]
+    source: str
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The parameters that are numbers: they are handed to the compiled code when it runs."""
+        return {name: value for name, value in self.given.items() if not isinstance(value, str)}
+
+    @property
+    def unknowns(self) -> dict[str, Node]:
+        """The fields as nodes."""
+        return {name: Field(name) for name in self.fields}
+
+
+def space_of(config: Config) -> Space:
+    """The operators on the input's grid."""
+    return Space(config.grid.ndim, config.grid, config.boundary.periodic)
+
+
+def model_of(config: Config) -> Model:
+    """The model of an input. Raises InputError for unknown names and unfit parameters, and where a user's class fails."""
+    ndim = config.grid.ndim
+    equation, source = _equation(config)
+    custom = isinstance(equation, Custom)
+    fields = _fields(equation, config)
+    check_fields(config, fields)
+    given = _parameters(equation, config, custom)
+    symbols: dict[str, Node] = {name: Parameter(name) for name, value in given.items() if not isinstance(value, str)}
+    scope = Scope(ndim, dict(symbols), time=False)
+    for name, text in given.items():
+        if isinstance(text, str):
+            symbols[name] = parse(text, scope, f"equation.{name}")
+    trees = _right_hand_sides(equation, config, {name: Field(name) for name in fields}, symbols)
+    _refuse_unused(config, custom, trees, symbols)
+    return Model(equation, fields, given, symbols, trees, source)
+
+
+def _equation(config: Config) -> tuple[Equation, str]:
+    """The equation that the input names, and the text of its Python file."""
+    if config.equation.in_file is not None:
+        return load(*config.equation.in_file)
+    if config.equation.name == "custom":
+        return Custom(config.equation.rhs), ""
+    return EQUATIONS[config.equation.name](), ""
+
+
+def _fields(equation: Equation, config: Config) -> tuple[str, ...]:
+    """Names of the unknowns; those of a user's class are checked as if they stood in the input file."""
+    ndim = config.grid.ndim
+    if config.equation.in_file is None:
+        return equation.fields(ndim)
+    path, name = config.equation.in_file
+    fields = guarded(path, lambda: tuple(equation.fields(ndim)))
+    for kind, names in (("field", fields), ("parameter", tuple(equation.parameters))):
+        for given in names:
+            if not isinstance(given, str) or names.count(given) > 1 or (kind == "parameter" and given in fields):
+                raise InputError(
+                    f"equation.name: {name} in {path}: expected each {kind} to have a name of its own, but got {names}"
+                )
+            allowed_name(f"equation.name: {kind} {shown(given)} of {name} in {path}", given)
+    if not fields:
+        raise InputError(f"equation.name: expected {name}.fields in {path} to return at least one name, but got none")
+    return fields
+
+
+def _right_hand_sides(
+    equation: Equation, config: Config, unknowns: Mapping[str, Node], symbols: Mapping[str, Node]
+) -> dict[str, Node]:
+    """The time derivative of each field."""
+    f, p, space = SimpleNamespace(**unknowns), SimpleNamespace(**symbols), space_of(config)
+    if config.equation.in_file is None:
+        return equation.rhs(f, p, space)
+    path, name = config.equation.in_file
+    trees = guarded(path, lambda: dict(equation.rhs(f, p, space)))
+    fits = all(isinstance(tree, Node | int | float) for tree in trees.values())
+    if set(trees) != set(unknowns) or not fits:
+        raise InputError(
+            f"equation.name: expected {name}.rhs in {path} to return a time derivative for each of {listing(unknowns)}, but "
+            f"got {listing(f'{key} ({type(tree).__name__})' for key, tree in trees.items())}; make them agree"
+        )
+    return {field: node(trees[field]) for field in unknowns}
+
+
+def _parameters(equation: Equation, config: Config, custom: bool) -> dict[str, float | str]:
+    """The equation's parameters, defaults filled in."""
+    given = dict(config.equation.parameters)
+    if custom:
+        return given
+    for name in given:
+        if name not in equation.parameters:
+            near = nearest(name, equation.parameters)
+            hint = f"did you mean '{near}'?" if near else f"it has {', '.join(equation.parameters)}"
+            raise InputError(f"{at('equation', name)}: '{config.equation.name}' has no such parameter; {hint}")
+    return {**equation.parameters, **given}
+
+
+def _refuse_unused(config: Config, custom: bool, trees: Mapping[str, Node], symbols: Mapping[str, Node]) -> None:
+    """A parameter that was given but does nothing is a mistake."""
+    if custom:
+        texts = [*config.equation.rhs.values(), *config.initial.expressions.values()]
+        texts += [*config.diagnostics.expressions.values(), *config.boundary.texts()]
+        texts += [v for v in config.equation.parameters.values() if isinstance(v, str)]
+        used = parameters_used(texts)
+    else:
+        used = {part.name for tree in trees.values() for part in walk(tree) if isinstance(part, Parameter)}
+        used |= {name for name, tree in symbols.items() if not isinstance(tree, Parameter)}
+    for name in config.equation.parameters:
+        if name not in used:
+            why = "no expression uses it" if custom else f"it has no effect on a grid with {config.grid.ndim} axes"
+            raise InputError(f"equation.{name}: {why}; remove it")

@@ -1,0 +1,138 @@
+"""An input file as frozen dataclasses, one per table; `config` makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpcstencil.conditions import BoundaryConfig
+from hpcstencil.grid import Grid
+from hpcstencil.keys import STEP_KEYS
+
+
+@dataclass(frozen=True)
+class EquationConfig:
+    """The equation's name (of one in a Python file "FILE.py:CLASS", the file's path absolute), its parameters as given
+    (numbers, or expressions of the coordinates), a custom one's rhs."""
+
+    name: str
+    parameters: Mapping[str, float | str] = field(default_factory=dict)
+    rhs: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def in_file(self) -> tuple[Path, str] | None:
+        """(file, class) of an equation in a Python file."""
+        path, colon, name = self.name.rpartition(":")
+        return (Path(path), name) if colon else None
+
+
+@dataclass(frozen=True)
+class InitialConfig:
+    """Initial expressions per field, or the file to read the other fields from."""
+
+    expressions: Mapping[str, str] = field(default_factory=dict)
+    file: Path | None = None
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """``stages`` of a super time stepping method, where they are given."""
+
+    order: int
+    integrator: str
+    stages: int | None
+    precision: str
+    kernel: str
+
+
+@dataclass(frozen=True)
+class TimeConfig:
+    """One of ``dt``, ``cfl`` and ``tolerance`` is given."""
+
+    end: float
+    dt: float | None
+    cfl: float | None
+    tolerance: float | None
+    dt_every: int
+
+    @property
+    def given(self) -> str:
+        """Which of the three."""
+        return next(name for name in STEP_KEYS if getattr(self, name) is not None)
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """Wishes: "auto", or counts per axis; ``devices`` may be a plain number per process."""
+
+    processes: tuple[int, ...] | str
+    devices: int | tuple[int, ...] | str
+    tiles: tuple[int, ...] | str
+    steps_per_exchange: int | str
+
+
+@dataclass(frozen=True)
+class OutputConfig:
+    """Where and how often snapshots go; ``fields`` None means all."""
+
+    path: Path
+    every: float | None
+    every_steps: int | None
+    fields: tuple[str, ...] | None
+    compression: Any
+    method: Any
+    units: Mapping[str, str] = field(default_factory=dict)
+    long_name: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DiagnosticsConfig:
+    """Diagnostics by name; ``every_steps`` None means at outputs."""
+
+    every_steps: int | None
+    expressions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    every_steps: int | None
+    every_minutes: float | None
+    keep: int
+    walltime: str
+
+
+@dataclass(frozen=True)
+class MaskConfig:
+    """Solid cells: those whose centres have a ``solid`` other than 0. Their surface has no flux, or the ``value`` given."""
+
+    solid: str
+    value: float | str | None = None
+
+
+@dataclass(frozen=True)
+class VerifyConfig:
+    """For `hpcstencil verify`: a solution to be made exact per field, and the diagnostics that are conserved."""
+
+    exact: Mapping[str, str] = field(default_factory=dict)
+    conserved: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Config:
+    """A checked input file, one attribute per table."""
+
+    title: str
+    grid: Grid
+    equation: EquationConfig
+    initial: InitialConfig
+    boundary: BoundaryConfig
+    numerics: Numerics
+    time: TimeConfig
+    decomposition: Decomposition
+    output: OutputConfig
+    diagnostics: DiagnosticsConfig
+    checkpoint: CheckpointConfig
+    verify: VerifyConfig = VerifyConfig()
+    mask: MaskConfig | None = None

@@ -1,0 +1,87 @@
+"""One step of a method: which right-hand sides are evaluated, and how values and slopes are combined.
+
+The walk over the stages stands here once; the step inside a compiled loop, and the one that leaves it for every exchange,
+hand in how they evaluate a right-hand side and form a combination, and how they loop over stages that are all alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+
+from hpcstencil.frame import Value, common
+from hpcstencil.integrators import Method, Stage
+
+Values = Mapping[str, Value]
+
+
+def combined(stage: Stage, dt: Any, values: Mapping[int, Value], slopes: Mapping[int, Value]) -> Value:
+    """Σ_j a_j y_j + dt Σ_j b_j k_j of one field, from left to right, on the windows that all have."""
+    used = [*((a, values[j], None) for j, a in stage.values), *((b, slopes[j], dt) for j, b in stage.slopes)]
+    windows = common([value for _, value, _ in used])
+    result: Any = None
+    for weight, value, scale in used:
+        array = value.crop(windows).array
+        if scale is not None:
+            array = (scale * weight).astype(array.dtype) * array
+        elif not isinstance(weight, float) or weight != 1.0:
+            array = jnp.asarray(weight, array.dtype) * array
+        result = array if result is None else result + array
+    return Value(result, windows)
+
+
+def take(
+    method: Method,
+    u: Any,
+    slope: Callable[[int, Any], Any],
+    combine: Callable[[int, Stage, Mapping[int, Any], Mapping[int, Any]], Any],
+    loop: Callable[[Any, Any, Any, Any], Any],
+) -> tuple[Any, Any]:
+    """(u after one step, estimate of its error or None). ``slope(j, y)`` evaluates the right-hand side at the j-th value;
+    ``combine(i, stage, values, slopes)`` makes the i-th from those before; ``loop(u, before, last, slope at u)`` takes the
+    uniform stages."""
+    values, slopes, end = {0: u}, {}, len(method.stages)
+
+    def evaluate(terms: Any) -> None:
+        for j, _ in terms:
+            if j not in slopes:
+                slopes[j] = slope(j, values[j])
+
+    for i, stage in enumerate(method.stages[: method.uniform_from], start=1):
+        evaluate(stage.slopes)
+        values[i] = combine(i, stage, values, slopes)
+    if method.uniform_from < end:
+        evaluate(((0, 1.0),))
+        return loop(u, values[method.uniform_from - 1], values[method.uniform_from], slopes[0]), None
+    if not method.error:
+        return values[end], None
+    evaluate(method.error)
+    return values[end], combine(0, Stage((), method.error), values, slopes)
+
+
+def uniform(method: Method, weights: Any) -> Stage:
+    """The stage of which ``weights`` are a row of `Method.uniform_weights`, by relative indices."""
+    values, slopes = method.relative(len(method.stages) - 1)
+    return Stage(
+        tuple((j, weights[n]) for n, j in enumerate(values)),
+        tuple((j, weights[len(values) + n]) for n, j in enumerate(slopes)),
+    )
+
+
+def fields_of(
+    stage: Stage,
+    last: int,
+    values: Mapping[int, Values],
+    slopes: Mapping[int, Values],
+    groups: Mapping[str, int],
+    dt: Any,
+) -> dict[str, Value]:
+    """What `combined` makes of every field that the stage moves; the others as they are in the ``last`` value."""
+    return {
+        name: combined(stage, dt, {j: y[name] for j, y in values.items()}, {j: k[name] for j, k in slopes.items()})
+        if stage.group is None or groups[name] == stage.group
+        else values[last][name]
+        for name in values[0]
+    }

@@ -1,0 +1,1 @@
+"""What a careful user would want measured of an input: orders of convergence, conservation, and equal decompositions."""

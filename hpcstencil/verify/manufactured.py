@@ -1,0 +1,92 @@
+"""An input turned into one whose solution is known: a source and boundary values are added that make it exact.
+
+For any u_m, ∂u/∂t = N(u) + S with S = ∂u_m/∂t - N(u_m) has the solution u_m, where the boundary conditions keep their kinds
+and get the values that u_m has there (P. Roache, J. Fluids Eng. 124 (2002) 4-10).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hpcstencil import host
+from hpcstencil.boundary import Face
+from hpcstencil.calculus import derivative, exact, mode, residual
+from hpcstencil.expressions import Constant, Coordinate, Node, Parameter, Time, node, substitute
+from hpcstencil.parser import Scope, parse
+from hpcstencil.problem import Problem
+
+MEAN, AMPLITUDE = 1.0, 0.2  # of the default solution: away from 0, where powers and logarithms have kinks
+
+
+@dataclass(frozen=True)
+class Manufactured:
+    """A problem with a known solution, an expression of coordinates, time and parameters per field."""
+
+    problem: Problem
+    solution: Mapping[str, Node]
+
+    def at(self, time: float) -> dict[str, np.ndarray]:
+        """The solution on the whole grid."""
+        problem = self.problem
+        grid = problem.config.grid
+        ranges = [(0, n) for n in grid.shape]
+        parameters = {Parameter(name): value for name, value in problem.parameters.items()}
+        return {
+            name: host.block_values(at_time(tree, time), grid, ranges, parameters, np.dtype("float64"))
+            for name, tree in self.solution.items()
+        }
+
+
+def at_time(tree: Node, time: float) -> Node:
+    """The tree at one time."""
+    return substitute(tree, lambda part: Constant(time) if isinstance(part, Time) else None)
+
+
+def given_solution(problem: Problem) -> dict[str, Node]:
+    """The solution that the input gives in [verify] exact; empty where it gives none."""
+    config = problem.config
+    scope = Scope(config.grid.ndim, problem.symbols)
+    return {name: parse(text, scope, f"verify.exact.{name}") for name, text in config.verify.exact.items()}
+
+
+def default_solution(problem: Problem, duration: float) -> dict[str, Node]:
+    """One wave per axis, each field's shifted against the others, that goes once around in ``duration``."""
+    grid, periodic = problem.config.grid, problem.config.boundary.periodic
+    solution = {}
+    for i, name in enumerate(problem.fields):
+        phases: list[Node] = []
+        for axis in range(grid.ndim):
+            waves = 1.0 if periodic[axis] else 0.8  # beside a wall no symmetry may help
+            k = 2 * math.pi * waves / (grid.upper[axis] - grid.lower[axis])
+            phases.append(k * (Coordinate(axis) - grid.lower[axis]) + (0.4 + 0.7 * i + 0.3 * axis))
+        phases.append(2 * math.pi / duration * Time() + 0.9 * i)
+        solution[name] = node(MEAN) + mode(AMPLITUDE, phases)
+    return solution
+
+
+def manufactured(problem: Problem, solution: Mapping[str, Node]) -> Manufactured:
+    """The problem with source, boundary values and initial state such that the ``solution`` solves it."""
+    trees = {name: tree + residual(tree, solution[name], solution) for name, tree in problem.trees.items()}
+    initial = {name: at_time(tree, 0.0) for name, tree in solution.items()}
+    faces = {}
+    for operand in problem.needs():
+        value = exact(operand, solution)
+        for axis, periodic in enumerate(problem.config.boundary.periodic):
+            for side in () if periodic else (0, 1):
+                outward = derivative(value, Coordinate(axis)) * (2.0 * side - 1.0)
+                faces[operand, axis, side] = _face(problem.faces.get((operand, axis, side)), value, outward)
+    return Manufactured(replace(problem, trees=trees, initial=initial, faces=faces), solution)
+
+
+def _face(given: Face | None, value: Node, outward: Node) -> Face:
+    """The condition of the same kind that holds for the solution."""
+    if given is None or given.kind == "neumann":
+        return Face("neumann", (outward,))
+    if given.kind == "robin":
+        a, b, _ = given.values
+        return Face("robin", (a, b, a * value + b * outward))
+    return Face("dirichlet", (value,))

@@ -1,0 +1,49 @@
+"""What `hpcstencil verify` tells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpcstencil.settings import Config
+from hpcstencil.verify.studies import Finding, Study
+
+SIZES = {"space": "cells per axis", "time": "steps"}
+
+
+def opening(config: Config) -> str:
+    """What was measured, in words."""
+    solution = "the solution given in [verify] exact" if config.verify.exact else "a solution made of waves"
+    without = ", without solid cells" if config.mask is not None else ""
+    return (
+        f"equation     {config.equation.name}, order {config.numerics.order} in space, {config.numerics.integrator} in time\n"
+        f"orders       against {solution}, which a source makes exact; in float64, on small grids of the same extent{without}"
+    )
+
+
+def tell(studies: Sequence[Study], findings: Sequence[Finding]) -> list[str]:
+    """A table, a line per refinement and finding."""
+    lines = []
+    for study in studies:
+        lines.append("")
+        lines.append(f"order in {study.name}")
+        lines.append(f"  {SIZES[study.name]:<16}" + "".join(f"{size:>10}" for size in study.sizes))
+        lines.append(f"  {'error':<16}" + "".join(f"{error:>10.2e}" for error in study.errors))
+        observed = "too small to observe an order" if study.too_small else f"observed {study.observed:.2f}"
+        lines.append(f"  {observed}, promised {study.promised:g}: {verdict(study.met)}")
+    lines.append("")
+    lines += [f"{finding.name:<22} {finding.words}: {verdict(finding.met)}" for finding in findings]
+    return [*lines, ""]
+
+
+def verdict(met: bool) -> str:
+    return "ok" if met else "NOT MET"
+
+
+def figure_data(studies: Sequence[Study]) -> list[dict[str, Any]]:
+    """What the plot needs."""
+    return [
+        {"title": f"order in {study.name}", "label": SIZES[study.name], "sizes": study.sizes, "errors": study.errors,
+         "observed": study.observed, "promised": study.promised}
+        for study in studies
+    ]  # fmt: skip

@@ -1,0 +1,265 @@
+"""The measurements of `hpcstencil verify`, each with what was promised and whether it is met."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from hpcstencil.decomposition import plan
+from hpcstencil.diagnostics import Diagnostics
+from hpcstencil.errors import InputError
+from hpcstencil.expressions import Derivative, Node, Pointwise, Reduction, substitute, walk
+from hpcstencil.grid import Grid
+from hpcstencil.integrators import SUPER_STEPPING, stability_limits
+from hpcstencil.parallel import Communicator, OneProcess
+from hpcstencil.problem import Problem, build
+from hpcstencil.schedule import Clock
+from hpcstencil.settings import Config, Decomposition, DiagnosticsConfig, InitialConfig, OutputConfig, TimeConfig
+from hpcstencil.simulation import Simulation, simulate
+from hpcstencil.verify.manufactured import Manufactured, default_solution, given_solution, manufactured
+
+COARSEST = {1: 24, 2: 16, 3: 12}  # cells per axis
+REFINED = (1.0, 1.5, 2.0)
+FIRST_STEPS = 60  # of the adaptive method on the coarsest grid: as long as these the studies run
+STEPS = (100, 200, 400)  # of the study in time, or more where a method needs shorter steps:
+STABLE = 1.5  # times those with which it is just stable
+TINY = 1e-10  # an error, of fields of size 1, that rounding and the tolerance of the reference may have made
+MISSED = 0.4  # an observed order so far below the promised one
+WALL_ORDER = 2  # of the closure at boundaries, see `boundary`
+LARGEST = {1: 4096, 2: 192, 3: 48}  # cells per axis of the runs with the input's own initial state
+OWN_STEPS = 100
+COMPARED_STEPS = 10
+AUTO = Decomposition("auto", "auto", "auto", "auto")
+
+
+@dataclass(frozen=True)
+class Study:
+    """Errors on refinement: ``sizes`` are cells per axis or steps; ``promised`` is the order to be reached."""
+
+    name: str
+    sizes: tuple[int, ...]
+    errors: tuple[float, ...]
+    promised: float
+
+    @property
+    def observed(self) -> float:
+        """The order between the two finest."""
+        (a, b), (n, m) = self.errors[-2:], self.sizes[-2:]
+        if not (math.isfinite(a) and math.isfinite(b)):
+            return -math.inf
+        return math.log(a / b) / math.log(m / n) if a > 0 and b > 0 else math.inf
+
+    @property
+    def too_small(self) -> bool:
+        """Whether there is no error to observe an order of."""
+        return max(self.errors) < TINY
+
+    @property
+    def met(self) -> bool:
+        return self.too_small or self.observed >= self.promised - MISSED
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A measurement that is met or not, in words."""
+
+    name: str
+    words: str
+    met: bool
+
+
+def adapted(config: Config, cells: Sequence[int], **changes: Any) -> Config:
+    """The input on another grid of the same extent, in float64, without output, diagnostics and mask, undecomposed."""
+    grid = Grid(tuple(cells), config.grid.lower, config.grid.upper)
+    numerics = replace(config.numerics, precision="float64", kernel="shift")
+    output = replace(config.output, every=None, every_steps=None, fields=None)
+    return replace(
+        config, grid=grid, numerics=numerics, output=output, decomposition=AUTO,
+        initial=InitialConfig(), diagnostics=DiagnosticsConfig(None), verify=replace(config.verify, conserved=()),
+        mask=None, **changes,
+    )  # fmt: skip
+
+
+def alone(problem: Problem, devices: int = 1) -> Simulation:
+    """The problem on devices of this process."""
+    return simulate(problem, plan(problem, 1, devices), OneProcess(), jax.local_devices()[:devices], "shift")
+
+
+def differences(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
+    """Root of the mean square over all cells, of the worst field."""
+    return max(float(np.sqrt(np.mean((found[name] - expected[name]) ** 2))) for name in expected)
+
+
+# ---- order ----
+
+
+class Orders:
+    """The studies in space and in time of one input."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.config, self.method = problem.config, problem.method
+        config = self.config
+        ndim = config.grid.ndim
+        self.coarsest = min(COARSEST[ndim] + 2 * config.numerics.order, 4 * COARSEST[ndim])
+        self.exact = given_solution(build(adapted(config, [self.coarsest] * ndim, time=self.adaptive(1e-6))))
+        self.duration = self._duration()
+
+    def adaptive(self, tolerance: float) -> TimeConfig:
+        return TimeConfig(self.config.time.end, None, None, tolerance, 1)
+
+    def problem(self, cells: int, time: TimeConfig, integrator: str = "dopri5") -> Manufactured:
+        """The manufactured problem on so many cells per axis."""
+        config = adapted(self.config, [cells] * self.config.grid.ndim, time=time)
+        stages = self.method.evaluations if integrator in SUPER_STEPPING else None
+        problem = build(replace(config, numerics=replace(config.numerics, integrator=integrator, stages=stages)))
+        return manufactured(problem, self.exact or default_solution(problem, self.duration))
+
+    def _duration(self) -> float:
+        """A time in which stable steps on the coarsest grid get on by a fair number."""
+        self.duration = self.config.time.end
+        run = self.problem(self.coarsest, self.adaptive(1e-6))
+        simulation = alone(run.problem)
+        fields, clock = simulation.initial_fields(), Clock()
+        assert simulation.control is not None
+        while clock.step < FIRST_STEPS and clock.time < self.config.time.end:
+            fields, clock = simulation.control.step(fields, clock)
+        return clock.time
+
+    def in_space(self) -> Study:
+        """Refinement of the grid, the steps so short that the error is that of space."""
+        order = self.config.numerics.order
+        sizes, errors = tuple(round(self.coarsest * factor) for factor in REFINED), []
+        for cells in sizes:
+            time = replace(self.adaptive(1e-12), end=self.duration)
+            run = self.problem(cells, time)
+            errors.append(differences(_adaptively(run.problem), run.at(self.duration)))
+        biased = any(isinstance(p, Derivative) and p.bias for tree in run.problem.trees.values() for p in walk(tree))
+        promised = order - 1 if biased else order
+        walls = not all(self.config.boundary.periodic)
+        return Study("space", sizes, tuple(errors), min(promised, WALL_ORDER) if walls else promised)
+
+    def in_time(self) -> Study:
+        """Refinement of the step of the input's own method, against a far finer solution on the same grid."""
+        name = self.config.numerics.integrator
+        reach = max(
+            1.0, 2.0 / max(stability_limits(self.method))
+        )  # its steps may have to be so much shorter than dopri5's
+        counts = tuple(math.ceil(reach * count) for count in STEPS)
+        exact = self.problem(self.coarsest, replace(self.adaptive(1e-13), end=self.duration))
+        expected, errors = _adaptively(exact.problem), []
+        for count in counts:
+            time = TimeConfig(self.duration, self.duration / count, None, None, 1)
+            problem = self.problem(self.coarsest, time, name).problem
+            simulation = alone(problem)
+            fields = simulation.advance(
+                simulation.initial_fields(), problem.parameters, 0.0, 0, self.duration / count, count
+            )
+            errors.append(differences(simulation.get(fields, problem.fields), expected))
+        return Study("time", counts, tuple(errors), self.method.order)
+
+
+def _adaptively(problem: Problem) -> dict[str, np.ndarray]:
+    """The fields at the end of a problem with a tolerance."""
+    simulation, schedule = alone(problem), problem.schedule()
+    fields, clock = simulation.initial_fields(), Clock()
+    assert simulation.control is not None
+    while not schedule.finished(clock):
+        fields, clock = simulation.control.step(fields, clock)
+    return simulation.get(fields, problem.fields)
+
+
+# ---- the input's own initial state ----
+
+
+def reduced(config: Config) -> Problem:
+    """The input with its own initial state, precision and method, on a grid small enough for a short look."""
+    most = LARGEST[config.grid.ndim]
+    from_file = config.initial.file is not None
+    cells = config.grid.shape if from_file else [min(n, most) for n in config.grid.shape]
+    output = OutputConfig(config.output.path, None, None, None, "none", "auto")
+    grid = Grid(tuple(cells), config.grid.lower, config.grid.upper)
+    return build(replace(config, grid=grid, output=output))
+
+
+def step_of(problem: Problem, simulation: Simulation) -> float:
+    """A fixed step to take from the initial state."""
+    time = problem.config.time
+    if time.dt is not None:
+        return time.dt
+    fields = simulation.initial_fields()
+    if simulation.control is not None:
+        return simulation.control.step(fields, Clock())[1].time
+    low, high, _ = simulation.extremes.extremes(fields, problem.parameters, 0.0)
+    return problem.dt(dict(zip(problem.fields, np.maximum(np.abs(low), np.abs(high)).tolist(), strict=True)))
+
+
+def conservation(problem: Problem) -> list[Finding]:
+    """Drift of the diagnostics that the input declares to be conserved, of its `reduced` problem."""
+    names = problem.config.verify.conserved
+    if not names:
+        return []
+    sizes = {f"size of {name}": substitute(problem.diagnostics[name], _magnitude) for name in names}
+    problem = replace(problem, diagnostics={**{name: problem.diagnostics[name] for name in names}, **sizes})
+    simulation = alone(problem)
+    dt, fields = step_of(problem, simulation), simulation.initial_fields()
+    diagnostics = Diagnostics(problem.diagnostics, simulation.diagnosed, problem.parameters)
+    before = diagnostics.evaluate(fields, 0.0)
+    after = diagnostics.evaluate(simulation.advance(fields, problem.parameters, 0.0, 0, dt, OWN_STEPS), OWN_STEPS * dt)
+    precision = problem.config.numerics.precision
+    bound = float(np.finfo(precision).eps) * (10 + OWN_STEPS)
+    findings = []
+    for name in names:
+        drift = abs(after[name] - before[name]) / (before[f"size of {name}"] or 1.0)
+        words = f"drifts by {drift:.1e} of its size in {OWN_STEPS} steps, promised {bound:.1e} in {precision}"
+        findings.append(Finding(name, words, drift <= bound))
+    return findings
+
+
+def _magnitude(part: Node) -> Node | None:
+    return Reduction(part.kind, Pointwise("abs", (part.operand,))) if isinstance(part, Reduction) else None
+
+
+def decompositions(problem: Problem, communicator: Communicator, devices: Sequence[Any]) -> list[Finding]:
+    """The bits of other decompositions that fit here, against one process with one device, of an input's `reduced` problem.
+    All processes take part."""
+    simulation = alone(problem)
+    dt = communicator.broadcast(step_of(problem, simulation))
+
+    def blocks(simulation: Simulation) -> dict[str, np.ndarray]:
+        problem = simulation.problem
+        fields = simulation.advance(simulation.initial_fields(), problem.parameters, 0.0, 0, dt, COMPARED_STEPS)
+        return simulation.get(fields, problem.fields)
+
+    expected, findings = blocks(simulation), []
+    for name, wishes, count in _ways(problem.config.grid.ndim, len(devices)):
+        given = replace(problem.config, decomposition=replace(AUTO, **wishes))
+        try:
+            way = replace(problem, config=given)
+            chosen = plan(way, communicator.size, count)
+        except InputError as refusal:
+            findings.append(Finding(name, f"does not fit: {refusal}", True))
+            continue
+        found = simulate(way, chosen, communicator, devices[:count], "shift")
+        index = tuple(slice(*r) for r in found.ranges)
+        own = blocks(found)
+        worst = max(float(np.abs(own[field] - expected[field][index]).max()) for field in own)
+        largest = float(communicator.maximum(np.array([worst]))[0])
+        words = "the same bits" if largest == 0.0 else f"differs by up to {largest:.1e}"
+        words += f" on {communicator.size} process(es) x {count} device(s), {COMPARED_STEPS} steps"
+        findings.append(Finding(name, words, largest == 0.0))
+    return findings
+
+
+def _ways(ndim: int, devices: int) -> list[tuple[str, dict[str, Any], int]]:
+    """(name, keys of [decomposition], devices per process)."""
+    ways: list[tuple[str, dict[str, Any], int]] = [("as planned", {}, devices)]
+    ways.append(("tiles", {"tiles": (2,) * ndim}, devices))
+    ways.append(("an exchange per step", {"steps_per_exchange": 1}, devices))
+    if devices > 1:
+        ways.append(("one device", {}, 1))
+    return ways

@@ -1,0 +1,94 @@
+"""What the boundary conditions of an input say of the faces of the domain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
+
+from hpcstencil.boundary import GHOSTS, NO_FLUX, Face
+from hpcstencil.conditions import PERIODIC, SIDES, Sides
+from hpcstencil.equations import Radiating
+from hpcstencil.errors import InputError
+from hpcstencil.expressions import (
+    Constant,
+    Derivative,
+    DivGrad,
+    Field,
+    Node,
+    children,
+    node,
+    walk,
+)
+from hpcstencil.model import Model, space_of
+from hpcstencil.parser import Scope, parse
+from hpcstencil.schema import at
+from hpcstencil.settings import Config
+
+
+def faces_of(config: Config, model: Model, trees: Mapping[str, Node]) -> dict[tuple[Node, int, int], Face]:
+    """The conditions at the faces of axes that are not periodic, per (field or inner result, axis, side).
+
+    Raises InputError for malformed expressions, for inner results that no derivative of ``trees`` is taken of, and for
+    waves that leave an equation which has none.
+    """
+    fields, symbols = model.fields, model.symbols
+    leaving = _leaving(config, model)
+    boundary, axes = config.boundary, config.grid.axes
+    scope = Scope(config.grid.ndim, symbols)
+    faces: dict[tuple[Node, int, int], Face] = {}
+    for name in fields:
+        own = boundary.fields.get(name, (None,) * len(axes))
+        for axis in range(len(axes)):
+            key = at("boundary", name) if own[axis] is not None else "boundary"
+            sides = tuple(boundary.condition(name, axis, side) for side in (0, 1))
+            for side, face in _faces((sides[0], sides[1]), f"{key}.{axes[axis]}", scope):
+                faces[Field(name), axis, side] = leaving.get(name, NO_FLUX) if sides[side].kind == "open" else face
+    derivatives = [part for tree in trees.values() for part in walk(tree) if isinstance(part, Derivative | DivGrad)]
+    operands = {operand for part in derivatives for operand in children(part)}
+    inner = Scope(
+        config.grid.ndim,
+        {**symbols, **{name: Field(name) for name in fields}},
+        operators=True,
+        space=space_of(config),
+    )
+    for text, given in boundary.operators.items():
+        key = at("boundary", "operators", text)
+        operand = parse(text, inner, key)
+        if operand not in operands:
+            raise InputError(
+                f"{key}: no derivative is taken of this expression; write it as it stands inside laplacian(), dx() and the like"
+            )
+        for axis, own_sides in enumerate(given):
+            for side, face in _faces(own_sides or (PERIODIC, PERIODIC), f"{key}.{axes[axis]}", scope):
+                faces[operand, axis, side] = face
+    return faces
+
+
+def _leaving(config: Config, model: Model) -> dict[str, Face]:
+    """What an open end asks of each field that it asks something of."""
+    kinds = {config.boundary.condition(name, axis, side).kind
+             for name in model.fields for axis in range(config.grid.ndim) for side in (0, 1)}  # fmt: skip
+    if "open" not in kinds:
+        return {}
+    if not isinstance(model.equation, Radiating):
+        raise InputError(
+            'boundary: "open" fits equations that say how their waves leave, such as wave and acoustic; take '
+            "{ neumann = 0.0 }, a sponge or cpml here"
+        )
+    f, p = SimpleNamespace(**model.unknowns), SimpleNamespace(**model.symbols)
+    return {name: Face("neumann", (slope,)) for name, slope in model.equation.radiation(f, p).items()}
+
+
+def _faces(sides: Sides, key: str, scope: Scope) -> Iterator[tuple[int, Face]]:
+    """(side, face) of both sides; none of a periodic axis. An absorbing layer ends at a face that is held at 0."""
+    for side, condition in enumerate(sides):
+        if condition.kind in GHOSTS:
+            where = f"{key}.{SIDES[side]}.{condition.kind}"
+            if condition.kind == "robin" and condition.values[:2] == (0.0, 0.0):
+                raise InputError(f"{where}: expected a or b other than 0, but got 0 for both; give one of them")
+            values = [
+                parse(v, scope, where) if isinstance(v, str) else node(v) for v in condition.values if v is not None
+            ]
+            yield side, Face(condition.kind, tuple(values))
+        elif condition != PERIODIC:
+            yield side, Face("dirichlet", (Constant(0.0),))

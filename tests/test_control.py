@@ -1,0 +1,107 @@
+"""Steps that follow from a tolerance."""
+
+import numpy as np
+import pytest
+from support import integrated, problem_of, simulation_of
+
+from hpcstencil.decomposition import plan
+from hpcstencil.errors import InputError, NumericsError
+
+# ∂u/∂t = -50 (u - cos(t)) forgets its start quickly: the step must be short at first, and may be long later.
+STIFF = {
+    "grid": {"shape": [6]},
+    "equation": {"name": "custom", "rhs": {"u": "-50*(u - cos(t))"}},
+    "initial": {"u": "3 + 0.1*x"},
+}
+
+
+def run(integrator="dopri5", tolerance=1e-6, precision="float64", **tables):
+    problem = problem_of(
+        numerics={"integrator": integrator, "precision": precision},
+        **{"time": {"end": 1.5, "tolerance": tolerance}, **tables},
+    )
+    fields, clock = integrated(problem, simulation_of(problem))
+    return fields["u"], clock
+
+
+def exact(x, t):
+    """Of STIFF, by variation of constants."""
+    particular = (2500 * np.cos(t) + 50 * np.sin(t)) / 2501
+    return particular + (3 + 0.1 * x - 2500 / 2501) * np.exp(-50 * t)
+
+
+@pytest.mark.parametrize("integrator", ("bs3", "dopri5"))
+def test_the_error_follows_the_tolerance(integrator):
+    x = np.arange(6) + 0.5
+    errors, steps = [], []
+    for tolerance in (1e-4, 1e-6, 1e-8):
+        u, clock = run(integrator, tolerance, **STIFF)
+        assert clock.time == 1.5
+        errors.append(np.abs(u - exact(x, 1.5)).max())
+        steps.append(clock.step)
+        assert errors[-1] < 20 * tolerance
+    assert errors == sorted(errors, reverse=True) and steps == sorted(steps)
+
+
+def test_steps_are_rejected_and_counted_where_the_solution_changes_suddenly():
+    _, clock = run(
+        grid={"shape": [4]},
+        equation={"name": "custom", "rhs": {"u": "100*exp(-(30*(t - 0.7))**2) - u"}},
+        initial={"u": "1"},
+    )
+    assert clock.rejected > 0
+
+
+def test_a_step_that_collapses_is_an_error():
+    """u' = u² from u = 1 is infinite at t = 1."""
+    with pytest.raises(NumericsError, match=r"the step collapsed to .* at step \d+, t = 1,.*time\.tolerance = 1e-06"):
+        run(grid={"shape": [4]}, equation={"name": "custom", "rhs": {"u": "u*u"}}, initial={"u": "1"})
+
+
+def test_steps_land_on_outputs():
+    problem = problem_of(
+        **STIFF,
+        numerics={"integrator": "bs3", "precision": "float64"},
+        time={"end": 1.0, "tolerance": 1e-5},
+        output={"every": 0.3},
+    )
+    simulation, schedule = simulation_of(problem), problem.schedule()
+    fields, landed = simulation.initial_fields(), []
+    from hpcstencil.schedule import Clock
+
+    clock = Clock()
+    while not schedule.finished(clock):
+        fields, clock = simulation.control.step(fields, clock)
+        if schedule.is_output(clock):
+            landed.append(clock.time)
+    assert landed == [0.3, 0.6, pytest.approx(0.9), 1.0]
+
+
+def test_the_steps_are_the_same_for_every_decomposition():
+    tables = {
+        "grid": {"shape": [23, 17], "upper": [2.3, 1.7]},
+        "equation": {"name": "gray_scott", "D_u": 0.02, "D_v": 0.01},
+        "initial": {"u": "1 - 0.5*exp(-(x - 1)**2)", "v": "0.3*exp(-4*(y - 1)**2) + 0.1*noise(1)"},
+        "boundary": {"y": {"neumann": "0.1*sin(t)"}},
+        "time": {"end": 2.0, "tolerance": 1e-4},
+    }
+    reference, clock = None, None
+    for devices in (1, 2):
+        problem = problem_of(**tables)
+        fields, after = integrated(problem, simulation_of(problem, devices=devices))
+        if reference is None:
+            reference, clock = fields, after
+        assert after == clock
+        for name in fields:
+            assert np.array_equal(fields[name], reference[name])
+
+
+def test_a_method_without_an_estimate_is_refused():
+    with pytest.raises(InputError, match='numerics.integrator: expected "bs3" or "dopri5" with time.tolerance'):
+        run("rk4", **STIFF)
+
+
+def test_wide_halos_are_refused():
+    tables = {**STIFF, "numerics": {"integrator": "bs3"}, "time": {"end": 1.0, "tolerance": 1e-3}}
+    with pytest.raises(InputError, match=r"steps_per_exchange: 2 is too much, since with time.tolerance the step"):
+        plan(problem_of(**tables, decomposition={"steps_per_exchange": 2}), 1, 1)

@@ -1,0 +1,115 @@
+"""Solid cells in the domain."""
+
+import numpy as np
+import pytest
+from support import coordinates, integrate, problem_of, random_block, simulation_of, stepped
+
+from hpcstencil.diagnostics import Diagnostics
+from hpcstencil.errors import InputError
+
+DISC = "(x - 1.6)**2 + (y - 1.2)**2 < 0.25"
+
+
+def tables(rhs="laplacian(u)", surface="no_flux", **more):
+    return {
+        "grid": {"shape": [32, 24], "upper": [3.2, 2.4]},
+        "equation": {"name": "custom", "rhs": {"u": rhs}},
+        "boundary": {"x": {"neumann": 0.0}, "y": "periodic"},
+        "mask": {"solid": DISC, "surface": surface},
+        "numerics": {"precision": "float64"},
+        **more,
+    }
+
+
+def solid(problem):
+    x, y = coordinates(problem)
+    return (x - 1.6) ** 2 + (y - 1.2) ** 2 < 0.25
+
+
+@pytest.mark.parametrize("rhs", ("laplacian(u)", "div_grad(1 + 0.3*x, u)", "div_grad(1 + u*u, u)"))
+def test_no_flux_keeps_the_integral_over_the_fluid(rhs):
+    problem = problem_of(**tables(rhs))
+    simulation = simulation_of(problem)
+    fluid = ~solid(problem)
+    before = random_block(problem, simulation)["u"][fluid]
+    after = stepped(problem, simulation, 300, 1e-4)["u"][fluid]
+    assert after.mean() == pytest.approx(before.mean(), rel=1e-13) and after.std() < 0.5 * before.std()
+
+
+def test_it_equals_a_stencil_written_by_hand():
+    problem = problem_of(**tables(numerics={"precision": "float64", "integrator": "euler"}, boundary={}))
+    simulation = simulation_of(problem)
+    u, s = random_block(problem, simulation)["u"], solid(problem)
+    expected = np.zeros_like(u)
+    for axis in (0, 1):
+        for step in (1, -1):
+            there, blocked = np.roll(u, step, axis), np.roll(s, step, axis)
+            expected += np.where(blocked, 0.0, there - u) / 0.01
+    found = stepped(problem, simulation, 1, 1e-3)["u"]
+    np.testing.assert_allclose(found[~s], (u + 1e-3 * expected)[~s], rtol=1e-12)
+    assert np.array_equal(found[s], u[s])
+
+
+@pytest.mark.parametrize("rhs", ("laplacian(u)", "div_grad(1, u)"))
+def test_a_wall_of_solid_with_a_value_is_a_dirichlet_boundary(rhs):
+    """Solid beyond x = 2 with u = t on it, against a domain that ends there."""
+    whole = problem_of(
+        grid={"shape": [30], "upper": [3.0]},
+        equation={"name": "custom", "rhs": {"u": rhs}},
+        initial={"u": "sin(2*x)"},
+        boundary={"x": {"dirichlet": 0.0}},
+        mask={"solid": "x > 2", "surface": {"value": "t"}},
+        numerics={"precision": "float64"},
+        time={"end": 0.5, "dt": 1e-3},
+    )
+    part = problem_of(
+        grid={"shape": [20], "upper": [2.0]},
+        equation={"name": "custom", "rhs": {"u": rhs}},
+        initial={"u": "sin(2*x)"},
+        boundary={"x": {"lower": {"dirichlet": 0.0}, "upper": {"dirichlet": "t"}}},
+        numerics={"precision": "float64"},
+        time={"end": 0.5, "dt": 1e-3},
+    )
+    found = integrate(whole)["u"]
+    np.testing.assert_allclose(found[:20], integrate(part)["u"], rtol=1e-12)
+    assert not found[20:].any()
+
+
+def test_transport_stops_at_a_wall():
+    """First derivatives find the mirror image at the surface, as at a wall without flux."""
+    given = {
+        "equation": {"name": "custom", "rhs": {"u": "0.1*laplacian(u) - dx(u) - upwind(u, 1)"}},
+        "initial": {"u": "exp(-4*(x - 1)**2)"}, "numerics": {"precision": "float64"}, "time": {"end": 0.5, "dt": 1e-3},
+    }  # fmt: skip
+    whole = problem_of(
+        grid={"shape": [30], "upper": [3.0]}, boundary={"x": {"neumann": 0.0}}, mask={"solid": "x > 2"}, **given
+    )
+    part = problem_of(grid={"shape": [20], "upper": [2.0]}, boundary={"x": {"neumann": 0.0}}, **given)
+    np.testing.assert_allclose(integrate(whole)["u"][:20], integrate(part)["u"], rtol=1e-12)
+
+
+def test_diagnostics_see_the_fluid_alone():
+    problem = problem_of(
+        **tables(diagnostics={"area": "integral(1 + 0*u)", "average": "mean(u)", "low": "min(u)", "high": "max(u)"})
+    )
+    simulation = simulation_of(problem)
+    u, fluid = random_block(problem, simulation)["u"], ~solid(problem)
+    u[~fluid] = np.where(np.arange((~fluid).sum()) % 2, 9.0, -9.0)
+    diagnostics = Diagnostics(problem.diagnostics, simulation.diagnosed, problem.parameters)
+    found = diagnostics.evaluate(simulation.put({"u": u}), 0.0)
+    assert found["area"] == pytest.approx(0.01 * fluid.sum(), rel=1e-13)
+    assert found["average"] == pytest.approx(u[fluid].mean(), rel=1e-13)
+    assert (found["low"], found["high"]) == (u[fluid].min(), u[fluid].max())
+
+
+def test_mixed_derivatives_are_taken_one_after_the_other():
+    problem = problem_of(
+        **tables("dxy(u)", initial={"u": "x*y"}, numerics={"integrator": "euler", "precision": "float64"})
+    )
+    assert np.isfinite(stepped(problem, simulation_of(problem), 3, 1e-3)["u"]).all()
+
+
+def test_a_mask_that_covers_everything_is_refused():
+    simulation = simulation_of(problem_of(**{**tables(), "mask": {"solid": "x > -1"}}))
+    with pytest.raises(InputError, match=r"mask\.solid: expected some cells that are not solid"):
+        simulation.check_mask()

@@ -1,0 +1,100 @@
+"""Equations from a Python file of the user's."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import problem_of, simulation_of, stepped
+
+from hpcstencil.config import from_mapping
+from hpcstencil.errors import InputError
+from hpcstencil.problem import build
+
+HEAT = """
+from hpcstencil.equations import Rates
+class MyHeat:
+    parameters = {"D": 1.0}
+    def fields(self, ndim):
+        return ("u",)
+    def rhs(self, f, p, space):
+        return {"u": p.D * space.laplacian(f.u)}
+    def rates(self, p, largest, ndim):
+        return Rates(diffusion=p.D)
+"""
+
+
+def problem(folder: Path, text: str, name: str = "MyHeat", **tables):
+    (folder / "mine.py").write_text(text)
+    given = {
+        "grid": {"shape": [12, 10]},
+        "equation": {"name": f"mine.py:{name}", **tables.pop("parameters", {})},
+        "time": {"end": 1.0, "dt": 0.01},
+        **tables,
+    }
+    return build(from_mapping(given, folder))
+
+
+def test_it_equals_the_built_in(tmp_path):
+    mine = problem(tmp_path, HEAT, parameters={"D": 0.7})
+    built_in = problem_of(grid={"shape": [12, 10]}, equation={"name": "heat", "D": 0.7})
+    results = [stepped(p, simulation_of(p), 10, 0.01)["u"] for p in (mine, built_in)]
+    assert np.array_equal(*results)
+    assert mine.source == HEAT and mine.stable_dt({}) == built_in.stable_dt({})
+
+
+def test_functions_and_comparisons_make_expressions(tmp_path):
+    text = """
+from hpcstencil.functions import absolute, exp, maximum, t, where
+class Mine:
+    parameters = {"a": 2.0}
+    def fields(self, ndim):
+        return ["u", "w"]
+    def rhs(self, f, p, space):
+        return {"w": 0, "u": where(f.u > p.a, exp(-f.u), maximum(f.u, 0.5)) + absolute(f.w)*t + (f.u <= 0.5) - space.dx(f.u)}
+"""
+    mine = problem(tmp_path, text.replace("space.dx(f.u)", "space.gradient(f.u)[0]"), "Mine")
+    custom = problem_of(
+        grid={"shape": [12, 10]},
+        equation={
+            "name": "custom", "a": 2.0,
+            "rhs": {"u": "where(u > a, exp(-u), maximum(u, 0.5)) + abs(w)*t + (u <= 0.5) - dx(u)", "w": "0"},
+        },
+    )  # fmt: skip
+    assert mine.fields == ("u", "w")
+    assert mine.trees == custom.trees
+
+
+FAULTS = [
+    ("class Other:\n    pass\n", "expected a class \"MyHeat\" in .*mine.py, but there is none; it has Other"),
+    ("class MyHaet:\n    pass\n", "did you mean 'MyHaet'"),
+    ("def MyHeat(:\n", r"mine.py, line 1: SyntaxError"),
+    ("import nothing_like_it\n", r"mine.py, line 1: ModuleNotFoundError: No module named 'nothing_like_it'"),
+    ("class MyHeat:\n    pass\n", r"expected the methods fields.* but fields and rhs is missing"),
+    (HEAT.replace("p.D *", "p.E *"), r"mine.py, line 8: AttributeError: .*'E'"),
+    (HEAT.replace('return {"u"', 'return {"v"'), r"a time derivative for each of u, but got v \(Pointwise\)"),
+    (HEAT.replace("p.D * space.laplacian(f.u)", "'u'"), r"for each of u, but got u \(str\)"),
+    (HEAT.replace('("u",)', '("u", "u")'), "each field to have a name of its own"),
+    (HEAT.replace('("u",)', "()"), "expected MyHeat.fields in .* to return at least one name"),
+    (HEAT.replace('("u",)', '("x",)'), "'x' is a word of the language"),
+    (HEAT.replace('{"D": 1.0}', '["D"]'), "to map names to defaults"),
+    (HEAT.replace("space.laplacian(f.u)", "(1 if f.u > 0 else 2)"), "line 8: TypeError: an expression has no truth value"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "words"), FAULTS)
+def test_faults_are_told_in_a_sentence(tmp_path, text, words):
+    with pytest.raises(InputError, match=rf"^equation\.name.*{words}"):
+        problem(tmp_path, text)
+
+
+def test_a_class_without_rates_needs_a_step(tmp_path):
+    text = HEAT[: HEAT.index("    def rates")]
+    problem(tmp_path, text)
+    problem(tmp_path, text, time={"end": 1.0, "tolerance": 1e-3})
+    with pytest.raises(InputError, match=r"time\.cfl: this equation does not know its stable step"):
+        problem(tmp_path, text, time={"end": 1.0})
+
+
+def test_unknown_parameters_are_refused(tmp_path):
+    with pytest.raises(InputError, match=r"equation\.d: .*has no such parameter; did you mean 'D'"):
+        problem(tmp_path, HEAT, parameters={"d": 1.0})

@@ -1,0 +1,126 @@
+"""Derivatives in closed form, the operators against them at every order, and what `verify` finds."""
+
+import math
+
+import numpy as np
+import pytest
+from support import coordinates, problem_of, simulation_of
+
+from hpcstencil import host
+from hpcstencil.calculus import RULES, derivative, exact
+from hpcstencil.expressions import Coordinate, Field, Time
+from hpcstencil.parser import Scope, parse
+from hpcstencil.verify.studies import Orders
+
+EXPRESSIONS = [
+    "x + 2*x*t", "x - t*x*x", "x*sin(x)*cos(t)", "(1 + x)/(2 + x*x)", "-x**3", "(1 + x*x)**1.5", "2**x", "(1.1 + x)**x",
+    "sqrt(1 + x*x)", "exp(-x*t)", "log(2 + x)", "sin(3*x)*t", "cos(x*x)", "tan(0.4*x)", "tanh(2*x - t)", "abs(x - 0.2)*x",
+    "where(x > 0.3, x*x, sin(x))", "minimum(x, x*x*0.5)", "maximum(cos(x), t*x)", "sign(x - 5)*x*x",
+    "x*(x > 0.1) + x*(x >= 9) + x*(x < 8) + x*(x <= 7) + x*(x == 3) + x*(x != 3)",
+]  # fmt: skip
+
+
+def value(tree, x, t):
+    return float(host.evaluate(tree, [np.float64(x)], {Time(): np.float64(t)}))
+
+
+@pytest.mark.parametrize("text", EXPRESSIONS)
+def test_derivatives_in_closed_form(text):
+    tree, h = parse(text, Scope(1), "test"), 1e-5
+    for x, t in ((0.7, 0.4), (0.31, 1.3), (1.9, 0.2)):
+        slope = (value(tree, x + h, t) - value(tree, x - h, t)) / (2 * h)
+        assert value(derivative(tree, Coordinate(0)), x, t) == pytest.approx(slope, rel=1e-7, abs=1e-8)
+        slope = (value(tree, x, t + h) - value(tree, x, t - h)) / (2 * h)
+        assert value(derivative(tree, Time()), x, t) == pytest.approx(slope, rel=1e-7, abs=1e-8)
+
+
+def test_every_function_has_a_rule():
+    used = {part for text in EXPRESSIONS for part in _functions(parse(text, Scope(1), "test"))}
+    assert used == set(RULES)
+
+
+def _functions(tree):
+    from hpcstencil.expressions import Pointwise, walk
+
+    return {part.function for part in walk(tree) if isinstance(part, Pointwise)}
+
+
+SMOOTH = "exp(0.5*sin(x))*cos(y + 0.3)"
+OPERATORS = {
+    "a": "laplacian(u)", "b": "dx(u)", "c": "dyy(u)", "d": "dxy(u)", "e": "divergence(u, u*u)", "f": "gradient_squared(u)",
+    "g": "div_grad(2 + sin(x)*cos(y), u)", "h": "div_grad(2 + u*u, u)", "i": "laplacian(u**3 - u - laplacian(u))",
+    "j": "upwind(u, cos(y), -0.7)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("order", (2, 4, 6, 8))
+def test_observed_order_of_every_operator(order):
+    """One step of forward Euler with dt = 1 adds the right-hand side itself; `upwind` is of one order less."""
+    tau, errors = 2 * np.pi, {}
+    for n in (24, 36):
+        problem = problem_of(
+            grid={"shape": [n, n], "upper": [tau, tau]},
+            equation={"name": "custom", "rhs": {"u": "0", **OPERATORS}},
+            initial={"u": SMOOTH},
+            numerics={"order": order, "precision": "float64", "integrator": "euler"},
+        )
+        simulation = simulation_of(problem)
+        fields = simulation.advance(simulation.initial_fields(), problem.parameters, 0.0, 0, 1.0, 1)
+        found = simulation.get(fields, problem.fields)
+        solution = {"u": parse(SMOOTH, Scope(2), "test")}
+        for name in OPERATORS:
+            truth = host.evaluate(exact(problem.trees[name], solution), coordinates(problem))
+            errors.setdefault(name, []).append(np.sqrt(np.mean((found[name] - truth) ** 2)))
+    for name, (coarse, fine) in errors.items():
+        expected = order - 1 if name == "j" else order
+        assert math.log(coarse / fine) / math.log(1.5) == pytest.approx(expected, abs=0.7), OPERATORS[name]
+
+
+def test_exact_puts_solutions_in():
+    scope = Scope(1, {"u": Field("u"), "D": Field("D")}, operators=True)
+    tree = parse("laplacian(u) + div_grad(x, u) - dx(u*u)", scope, "test")
+    found = exact(tree, {"u": parse("sin(2*x)", Scope(1), "test")})
+    x = 0.37
+    s, c = math.sin(2 * x), math.cos(2 * x)
+    assert value(found, x, 0.0) == pytest.approx(-4 * s + (2 * c - 4 * x * s) - 4 * s * c, rel=1e-12)
+
+
+# ---- the studies -----------------------------------------------------------------------------------------------------
+
+HEAT = {"grid": {"shape": [40], "upper": [2.0]}, "equation": {"name": "heat", "D": 0.3}}
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        {"numerics": {"order": 4, "integrator": "ssprk3"}},
+        {"boundary": {"x": {"robin": {"a": 1.0, "b": 0.3, "value": "t"}}}, "numerics": {"integrator": "rkl2", "stages": 5}},
+        {
+            "equation": {"name": "custom", "rhs": {"u": "-upwind(u, 1 + 0.2*u)"}}, "time": {"end": 1.0, "tolerance": 1e-4},
+            "numerics": {"order": 4},
+        },
+        {"equation": {"name": "wave"}, "numerics": {"integrator": "leapfrog", "order": 6}},
+        {
+            "equation": {"name": "cahn_hilliard", "kappa": 0.1},
+            "boundary": {"x": {"neumann": 0.0}}, "numerics": {"integrator": "euler"},
+        },
+    ],
+    ids=lambda t: str(t)[:60],
+)  # fmt: skip
+def test_orders_are_observed(tables):
+    studies = Orders(problem_of(**{**HEAT, **tables}))
+    for study in (studies.in_space(), studies.in_time()):
+        assert study.observed == pytest.approx(study.promised, abs=0.4), study
+
+
+def test_a_given_solution_is_taken():
+    tables = {**HEAT, "verify": {"exact": {"u": "2 + exp(-t)*sin(pi*x)"}}}
+    study = Orders(problem_of(**tables)).in_space()
+    assert study.observed == pytest.approx(2.0, abs=0.1)
+
+
+def test_what_spoils_the_order_is_found_out():
+    """A coefficient that jumps."""
+    tables = {**HEAT, "equation": {"name": "heat", "D": "1 + 4*(x > 1.03)"}, "numerics": {"order": 4}}
+    study = Orders(problem_of(**tables)).in_space()
+    assert not study.met and study.observed < 2
