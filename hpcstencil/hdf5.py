@@ -178,6 +178,11 @@ class OutputFile:
                 self._check_untouched()
                 with file_errors(journal_path(self.path), "write"):
                     journal.begin(self.path, self.settled.find())
+                try:
+                    self._check_untouched()  # again: the journal must not keep what somebody has changed meanwhile
+                except EnvironmentProblem:
+                    journal_path(self.path).unlink()
+                    raise
 
         agree(self.communicator, begin)
         self.changing = True
