@@ -32,13 +32,19 @@ Attempt = Callable[[Fields, Mapping[str, float], float, float], tuple[Fields, Fi
 @dataclass(frozen=True)
 class Stepper:
     """A right-hand side and a method on a machine. ``groups`` tells the fields of a partitioned method apart; ``every``
-    steps are taken between two halo exchanges, 0 meaning an exchange for each evaluation."""
+    steps are taken between two halo exchanges, 0 meaning an exchange for each evaluation. ``apart`` is the right-hand side of
+    the second stage, where the method takes parts of it apart."""
 
     machine: Machine
     rhs: RightHandSide
     method: Method
     groups: Mapping[str, int]
     every: int
+    apart: RightHandSide | None = None
+
+    def rhs_of(self, j: int) -> RightHandSide:
+        """The right-hand side whose slopes at the j-th value the method uses."""
+        return self.rhs if j == 0 or self.apart is None else self.apart
 
     @property
     def interior(self) -> tuple[tuple[int, int], ...]:
@@ -53,7 +59,7 @@ class Stepper:
         """(fields after a step, estimate of their error) on the windows that are left of those of ``u``."""
 
         def slope(j: int, y: Any) -> Any:
-            return self.rhs(y, parameters, t + self.method.nodes[j] * dt, frame)
+            return self.rhs_of(j)(y, parameters, t + self.method.nodes[j] * dt, frame)
 
         def combine(i: int, stage: Stage, y: Any, k: Any) -> Any:
             return fields_of(stage, i - 1, y, k, self.groups, dt)
@@ -136,7 +142,7 @@ class Stepper:
 
         def slope(j: int, y: Fields) -> Fields:
             framed = self.machine.surrounded(y, self.widths, frame, {})
-            return self.cropped(self.rhs(framed, parameters, t + self.method.nodes[j] * dt, frame))
+            return self.cropped(self.rhs_of(j)(framed, parameters, t + self.method.nodes[j] * dt, frame))
 
         def loop(u: Fields, before: Fields, last: Fields, k0: Fields) -> Fields:
             def body(n: Any, carry: Any) -> Any:
@@ -182,13 +188,18 @@ class Stepper:
 
         return advance
 
+    def slopes(self, j: int) -> Body:
+        """The function slopes(fields, parameters, t) of the j-th value, after an exchange of its own."""
+
+        def body(y: dict[str, Value], frame: Frame, parameters: Any, t: Any) -> Fields:
+            return self.cropped(self.rhs_of(j)(y, parameters, t, frame))
+
+        return self.machine.exchanged(body, self.machine.widths(1))
+
     def _step_in_pieces(self) -> Attempt:
         """One step, each evaluation and each combination a compiled call of its own."""
 
-        def slope(y: dict[str, Value], frame: Frame, parameters: Any, t: Any) -> Fields:
-            return self.cropped(self.rhs(y, parameters, t, frame))
-
-        evaluate = self.machine.exchanged(slope, self.widths)
+        evaluate, evaluate_apart = self.slopes(0), self.slopes(1) if self.apart is not None else None
         combinations: dict[int, Body] = {}
 
         def combination(i: int, stage: Stage) -> Body:
@@ -203,8 +214,9 @@ class Stepper:
         combine_uniform = self.machine.compiled(uniform_body, 2)
 
         def step(fields: Fields, parameters: Any, t: float, dt: float) -> tuple[Fields, Any]:
-            def slope(y: Fields, node: float) -> Fields:
-                return jax.block_until_ready(evaluate(y, parameters, t + node * dt))
+            def slope(y: Fields, node: float, j: int = 0) -> Fields:
+                body = evaluate if j == 0 or evaluate_apart is None else evaluate_apart
+                return jax.block_until_ready(body(y, parameters, t + node * dt))
 
             def loop(u: Fields, before: Fields, last: Fields, k0: Fields) -> Fields:
                 for weights, node in zip(
@@ -217,7 +229,7 @@ class Stepper:
             return take(
                 self.method,
                 fields,
-                lambda j, y: slope(y, self.method.nodes[j]),
+                lambda j, y: slope(y, self.method.nodes[j], j),
                 lambda i, stage, y, k: combination(i, stage)(y, k, dt),
                 loop,
             )

@@ -15,6 +15,7 @@ from hpcstencil.expressions import (
     Derivative,
     DivGrad,
     Field,
+    Halfway,
     Node,
     Parameter,
     Pointwise,
@@ -107,6 +108,8 @@ def exact(tree: Node, fields: Mapping[str, Node]) -> Node:
                 known[part] = Pointwise(function, tuple(known[a] for a in arguments))
             case Derivative(operand, orders):
                 known[part] = _repeated(known[operand], orders)
+            case Halfway(operand, axis, kind):
+                known[part] = derivative(known[operand], Coordinate(axis)) if kind == "difference" else known[operand]
             case DivGrad(coefficient, operand, axis):
                 variable = Coordinate(axis)
                 flux = times(known[coefficient], derivative(known[operand], variable))

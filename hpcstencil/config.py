@@ -21,6 +21,7 @@ from hpcstencil.keys import (
     LONGEST_FILE_NAME,
     LONGEST_NAME,
     MOST_CELLS,
+    MOST_EPSILON,
     MOST_OUTPUTS,
     MOST_STEPS,
     RESERVED,
@@ -280,6 +281,11 @@ def _numerics(values: dict[str, Any], time: TimeConfig) -> Numerics:
         raise InputError(f"numerics.stages: only {families} has any number of them, not {shown(name)}; remove it")
     if stages is not None and not FEWEST_STAGES <= stages <= MOST_STAGES:
         raise wrong("numerics.stages", f"{FEWEST_STAGES} to {MOST_STAGES}", stages, "take another count")
+    epsilon = values["epsilon"]
+    if epsilon is not None and name != "ab2":
+        raise InputError(f'numerics.epsilon: only "ab2" has it, not {shown(name)}; remove it')
+    if epsilon is not None and not 0.0 <= epsilon <= MOST_EPSILON:
+        raise wrong("numerics.epsilon", f"0 to {MOST_EPSILON:g}", epsilon, "the usual one is 0.1")
     least = LEAST_TOLERANCE[values["precision"]]
     if time.tolerance is not None and time.tolerance < least:
         expected = f"at least {least:g}, what {values['precision']} can tell apart"

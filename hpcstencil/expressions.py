@@ -141,6 +141,22 @@ class DivGrad(Node):
 
 
 @dataclass(frozen=True)
+class Halfway(Node):
+    """What lies half a cell from ``operand`` along an axis: its ``kind`` is a difference (the first derivative), a mean
+    (interpolation), or the value "below" or "above" as it is. It leads ``onto`` the lower "faces" of cells or back onto
+    their "centres"; `positions.located` finds out which."""
+
+    operand: Node
+    axis: int
+    kind: str
+    onto: str = ""
+
+
+HALFWAY = ("difference", "mean", "below", "above")
+OPERATORS = (Derivative, DivGrad, Halfway)  # nodes that look at other cells than their own
+
+
+@dataclass(frozen=True)
 class Reduction(Node):
     """A number made of the whole grid: integral, mean, min or max of ``operand``; in diagnostics only."""
 
@@ -207,20 +223,33 @@ def size_and_height(tree: Node) -> tuple[int, int]:
     return known[id(tree)]
 
 
-def substitute(tree: Node, change: Callable[[Node], Node | None]) -> Node:
-    """The tree with each node for which ``change`` returns another replaced by that."""
-    changed = change(tree)
-    if changed is not None:
-        return changed
+def rebuilt(tree: Node, change: Callable[[Node], Node]) -> Node:
+    """The node with what ``change`` makes of each of its direct sub-trees."""
     values = {}
     for field in fields(tree):  # type: ignore[arg-type]
         value = getattr(tree, field.name)
         if isinstance(value, Node):
-            value = substitute(value, change)
+            value = change(value)
         elif isinstance(value, tuple):
-            value = tuple(substitute(item, change) if isinstance(item, Node) else item for item in value)
+            value = tuple(change(item) if isinstance(item, Node) else item for item in value)
         values[field.name] = value
     return type(tree)(**values)
+
+
+def substitute(tree: Node, change: Callable[[Node], Node | None]) -> Node:
+    """The tree with each node for which ``change`` returns another replaced by that."""
+    changed = change(tree)
+    return rebuilt(tree, lambda part: substitute(part, change)) if changed is None else changed
+
+
+def at_time(tree: Node, time: float) -> Node:
+    """The tree at one time."""
+    return substitute(tree, lambda part: Constant(time) if isinstance(part, Time) else None)
+
+
+def on_plane(tree: Node, axis: int, place: float) -> Node:
+    """The tree where the coordinate along an axis is ``place``."""
+    return substitute(tree, lambda part: Constant(place) if part == Coordinate(axis) else None)
 
 
 def varies(tree: Node) -> bool:

@@ -8,6 +8,7 @@ leaves all committed snapshots readable.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,11 +21,13 @@ import numpy as np
 from hpcstencil import journal, xdmf
 from hpcstencil.errors import EnvironmentProblem, InputError
 from hpcstencil.files import file_errors, prepare_folder, reserve
-from hpcstencil.grid import Grid
+from hpcstencil.grid import AXES
 from hpcstencil.hdf5_cut import Prepared, cut_back
 from hpcstencil.hdf5_layout import (
+    FACE,
     Attributes,
     Compression,
+    Places,
     lay_out_axes,
     lay_out_diagnostics,
     lay_out_fields,
@@ -38,7 +41,13 @@ from hpcstencil.topology import Range
 
 FORMAT_VERSION = 1
 MARGIN = 2**20  # bytes kept free for HDF5's own bookkeeping
-RESERVED = ("diagnostics", "time", "step", "x", "y", "z")  # names at the root of the file that no field may have
+RESERVED = (
+    "diagnostics",
+    "time",
+    "step",
+    *AXES,
+    *(axis + FACE for axis in AXES),
+)  # names at the root of the file that no field may have
 
 Blocks = Mapping[str, np.ndarray]
 
@@ -59,12 +68,12 @@ class OutputFile:
     """
 
     def __init__(
-        self, path: Path, communicator: Communicator, grid: Grid, fields: Sequence[str], way: Way, state: Prepared
+        self, path: Path, communicator: Communicator, places: Places, fields: Sequence[str], way: Way, state: Prepared
     ) -> None:
         """Open a file that ``create`` or ``append`` has prepared; not for direct use."""
         self.path = path
         self.communicator = communicator
-        self.grid = grid
+        self.places, self.grid = places, places.grid
         self.fields = tuple(fields)
         self.state = state
         self.rows = state.rows
@@ -80,7 +89,7 @@ class OutputFile:
         cls,
         path: Path,
         communicator: Communicator,
-        grid: Grid,
+        places: Places,
         *,
         fields: Sequence[str],
         dtype: Any,
@@ -93,7 +102,7 @@ class OutputFile:
     ) -> OutputFile:
         """A new file at ``path``, replacing one that is there, with ``complete`` = 0 and no snapshot.
 
-        ``fields`` are float arrays of ``dtype`` over ``grid``; ``units`` and ``long_names`` describe some of them
+        ``fields`` are float arrays of ``dtype`` where ``places`` says; ``units`` and ``long_names`` describe some of them
         (default "1" and the name); ``attributes`` go to the root, beside ``kind``, ``format_version``, ``complete``.
         """
         clash = [name for name in fields if name in RESERVED]
@@ -111,16 +120,18 @@ class OutputFile:
                     with open_alone(temporary, "w") as file:
                         write_attributes(file, {**attributes, "kind": "output", "format_version": FORMAT_VERSION})
                         file.attrs["complete"] = 0
-                        lay_out_axes(file, grid)
-                        lay_out_fields(file, grid, fields, np.dtype(dtype), units or {}, long_names or {}, compression)
+                        lay_out_axes(file, places)
+                        lay_out_fields(
+                            file, places, fields, np.dtype(dtype), units or {}, long_names or {}, compression
+                        )
                         lay_out_diagnostics(file, diagnostics)
-                        xdmf.write_mesh(file, grid)
+                        xdmf.write_mesh(file, places.grid)
                     journal_path(path).unlink(missing_ok=True)
                     os.replace(temporary, target)  # whoever reads the old file keeps it whole
 
         agree(communicator, lay_out)
         return cls(
-            path, communicator, grid, fields, way, Prepared((), 0, np.dtype(dtype).itemsize, compression != "none")
+            path, communicator, places, fields, way, Prepared((), 0, np.dtype(dtype).itemsize, compression != "none")
         )
 
     @classmethod
@@ -128,7 +139,7 @@ class OutputFile:
         cls,
         path: Path,
         communicator: Communicator,
-        grid: Grid,
+        places: Places,
         *,
         fields: Sequence[str],
         step: int,
@@ -138,7 +149,7 @@ class OutputFile:
         """Go on with the existing file: snapshots and diagnostics later than ``step`` are cut, ``complete`` becomes 0,
         and ``attributes`` (a new decomposition, say) replace those of the same names.
 
-        Raises InputError where the file is not an output with these fields on this grid.
+        Raises InputError where the file is not an output with these fields at these places.
         """
         way = chosen_method(method, communicator, path)
 
@@ -148,11 +159,11 @@ class OutputFile:
             with file_errors(path, "append to"):
                 roll_back(path)
                 with open_alone(path, "r") as file:
-                    _check_same(file, path, grid, fields)
+                    _check_same(file, path, places, fields)
                 return cut_back(path, fields, step, attributes or {})
 
         state = from_rank_0(communicator, cut)
-        return cls(path, communicator, grid, fields, way, state)
+        return cls(path, communicator, places, fields, way, state)
 
     @contextmanager
     def change(self, size: int) -> Iterator[None]:
@@ -214,11 +225,12 @@ class OutputFile:
     @property
     def snapshot_bytes(self) -> int:
         """Bytes of all fields over the whole grid."""
-        return len(self.fields) * self.grid.cells * self.state.itemsize
+        return sum(math.prod(self.places.shape(name)) for name in self.fields) * self.state.itemsize
 
     def write_snapshot(self, step: int, time: float, blocks: Blocks, ranges: Sequence[Range]) -> None:
         """Append the state at ``time`` (``step`` steps taken): ``blocks`` maps every field to this process's block
-        (interior, local, C-contiguous, the run's precision) of the global index ``ranges``."""
+        (interior, local, C-contiguous, the run's precision) of the global index ``ranges``; beside an upper boundary that of a
+        field on faces has those of the boundary too."""
         n = len(self.times)
         start = (n, *(first for first, _ in ranges))
 
@@ -291,13 +303,13 @@ class OutputFile:
         def describe() -> None:
             if self.communicator.rank == 0:
                 with file_errors(self.path.with_suffix(".xdmf"), "write"):
-                    xdmf.write(self.path, self.grid, self.fields, self.state.itemsize, self.times)
+                    xdmf.write(self.path, self.places, self.fields, self.state.itemsize, self.times)
 
         agree(self.communicator, describe)
         self.described = len(self.times)
 
 
-def _check_same(file: h5py.File, path: Path, grid: Grid, fields: Sequence[str]) -> None:
+def _check_same(file: h5py.File, path: Path, places: Places, fields: Sequence[str]) -> None:
     """Raise InputError where ``file`` is not an output of ``fields`` over ``grid``."""
     if file.attrs.get("kind") != "output":
         raise InputError(f"{path}: not an output file of hpcstencil; choose another --output")
@@ -307,5 +319,5 @@ def _check_same(file: h5py.File, path: Path, grid: Grid, fields: Sequence[str]) 
             f"{path}: holds the fields {sorted(there)}, this run has {sorted(fields)}; choose another --output"
         )
     for name in fields:
-        if file[name].shape[1:] != grid.shape:
-            raise InputError(f"{path}: its grid has shape {file[name].shape[1:]}, this run's {grid.shape}")
+        if file[name].shape[1:] != places.shape(name):
+            raise InputError(f"{path}: its grid has shape {file[name].shape[1:]}, this run's {places.shape(name)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import h5py
@@ -10,11 +11,36 @@ import numpy as np
 
 from hpcstencil.grid import Grid
 from hpcstencil.hyperslabs import chunk_shape
+from hpcstencil.positions import Positions
 
+FACE = "_face"  # ends the name of a dimension of faces
 ROWS = 1024  # chunk of a time series
 
 Attributes = Mapping[str, str | int | float]
 Compression = Literal["none", "gzip"]
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the fields of a file live on the grid: at cell centres, or as ``positions`` say. Faces are the lower ones of all
+    cells on a ``periodic`` axis, elsewhere one more for the upper boundary."""
+
+    grid: Grid
+    positions: Positions = field(default_factory=dict)
+    periodic: tuple[bool, ...] = ()
+
+    def extra(self, name: str) -> tuple[int, ...]:
+        """Values that a field has more than there are cells, per axis."""
+        position = self.positions.get(name, (0,) * self.grid.ndim)
+        return tuple(int(half and not self.periodic[axis]) for axis, half in enumerate(position))
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(n + more for n, more in zip(self.grid.shape, self.extra(name), strict=True))
+
+    def dimensions(self, name: str) -> tuple[str, ...]:
+        """Names of the dimension scales of a field."""
+        position = self.positions.get(name, (0,) * self.grid.ndim)
+        return tuple(letter + FACE if half else letter for letter, half in zip(self.grid.axes, position, strict=True))
 
 
 def write_attributes(file: h5py.File, attributes: Attributes) -> None:
@@ -35,14 +61,20 @@ def _series(group: h5py.Group, name: str, dtype: Any, fillvalue: float | int) ->
     return h5py.Dataset(h5py.h5d.create(group.id, name.encode(), kind, space, dcpl=properties))
 
 
-def lay_out_axes(file: h5py.File, grid: Grid) -> None:
-    """``time`` and ``step``, and the cell centres; all but ``step`` are dimension scales."""
+def lay_out_axes(file: h5py.File, places: Places) -> None:
+    """``time`` and ``step``, the cell centres, and faces that fields live on; all but ``step`` are dimension scales."""
     time = _series(file, "time", np.float64, np.nan)
     time.make_scale("time")
     time.attrs["long_name"] = "time"
     step = _series(file, "step", np.int64, -1)
     step.dims[0].attach_scale(time)
-    write_coordinates(file, grid)
+    write_coordinates(file, places.grid)
+    for name in places.positions:
+        for axis, scale in enumerate(places.dimensions(name)):
+            if scale.endswith(FACE) and scale not in file:
+                file[scale] = places.grid.faces(axis, places.shape(name)[axis])
+                file[scale].make_scale(scale)
+                file[scale].attrs["long_name"] = f"faces across {places.grid.axes[axis]}"
 
 
 def write_coordinates(file: h5py.File, grid: Grid) -> None:
@@ -55,23 +87,23 @@ def write_coordinates(file: h5py.File, grid: Grid) -> None:
 
 def lay_out_fields(
     file: h5py.File,
-    grid: Grid,
+    places: Places,
     fields: Sequence[str],
     dtype: np.dtype,
     units: Mapping[str, str],
     long_names: Mapping[str, str],
     compression: Compression,
 ) -> None:
-    """One dataset (time, x, y, z) per field, without snapshots, its dimension scales attached.
+    """One dataset (time, x, y, z) per field, without snapshots, its dimension scales attached; ``x_face`` instead of ``x``
+    where it lives on these faces.
 
     The chunks depend on the grid alone, so that the file is the same for every decomposition. They are allocated when
     the dataset grows: several processes could not write them otherwise, compressed ones least of all (HDF5 1.10.8 then
     hangs). Uncompressed ones are never filled, since every cell is written; a compressed one may be read back before it
     is whole, and must then hold something.
     """
-    space = h5py.h5s.create_simple((0, *grid.shape), (h5py.h5s.UNLIMITED, *grid.shape))
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    properties.set_chunk((1, *chunk_shape(grid.shape, dtype.itemsize)))
+    properties.set_chunk((1, *chunk_shape(places.grid.shape, dtype.itemsize)))
     properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     if compression == "gzip":
         properties.set_fill_time(h5py.h5d.FILL_TIME_ALLOC)
@@ -80,8 +112,10 @@ def lay_out_fields(
     else:
         properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     for name in fields:
+        shape = places.shape(name)
+        space = h5py.h5s.create_simple((0, *shape), (h5py.h5s.UNLIMITED, *shape))
         h5py.h5d.create(file.id, name.encode(), h5py.h5t.py_create(dtype), space, properties)
-        for dimension, scale in zip(file[name].dims, ("time", *grid.axes), strict=True):
+        for dimension, scale in zip(file[name].dims, ("time", *places.dimensions(name)), strict=True):
             dimension.attach_scale(file[scale])
         file[name].attrs["units"] = units.get(name, "1")
         file[name].attrs["long_name"] = long_names.get(name, name)

@@ -177,7 +177,7 @@ class Run:
     def write_snapshot(self) -> None:
         assert self.output is not None
         start = time.perf_counter()
-        blocks = self.simulation.get(self.fields, self.output.fields)
+        blocks = self.simulation.written(self.fields, self.output.fields, self.clock.time)
         with self.output.change(self.output.snapshot_bytes):
             self.write_rows()
             self.output.write_snapshot(self.clock.step, self.clock.time, blocks, self.simulation.ranges)

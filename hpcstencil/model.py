@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 
 from hpcstencil.config import allowed_name, check_fields
 from hpcstencil.derivatives import Space
-from hpcstencil.equations import EQUATIONS, Custom, Equation
+from hpcstencil.equations import EQUATIONS, Custom, Equation, Split, Staggered
 from hpcstencil.equations.custom import parameters_used
 from hpcstencil.equations.user import guarded, load
 from hpcstencil.errors import InputError
 from hpcstencil.expressions import Field, Node, Parameter, node, walk
 from hpcstencil.parser import Scope, parse
+from hpcstencil.positions import Positions
 from hpcstencil.schema import at, listing, nearest, shown
 from hpcstencil.settings import Config
 
@@ -23,7 +24,8 @@ class Model:
     """An equation with its parameters.
 
     ``given`` are the parameters as numbers or texts, defaults filled in, ``symbols`` the same as nodes; ``trees`` the time
-    derivatives per field; ``source`` the text of the equation's Python file, "" where it has none.
+    derivatives per field, ``damping`` those parts of them that a multistep method takes apart; ``positions`` tells where
+    fields live that do not live at cell centres, ``source`` the text of the equation's Python file, "" where it has none.
     """
 
     equation: Equation
@@ -31,6 +33,8 @@ class Model:
     given: Mapping[str, float | str]
     symbols: Mapping[str, Node]
     trees: Mapping[str, Node]
+    damping: Mapping[str, Node]
+    positions: Positions
     source: str
 
     @property
@@ -62,9 +66,14 @@ def model_of(config: Config) -> Model:
     for name, text in given.items():
         if isinstance(text, str):
             symbols[name] = parse(text, scope, f"equation.{name}")
-    trees = _right_hand_sides(equation, config, {name: Field(name) for name in fields}, symbols)
-    _refuse_unused(config, custom, trees, symbols)
-    return Model(equation, fields, given, symbols, trees, source)
+    unknowns = {name: Field(name) for name in fields}
+    trees = _right_hand_sides(equation, config, unknowns, symbols)
+    damping: dict[str, Node] = {}
+    if isinstance(equation, Split):
+        damping = equation.damping(SimpleNamespace(**unknowns), SimpleNamespace(**symbols), space_of(config))
+    _refuse_unused(config, custom, [*trees.values(), *damping.values()], symbols)
+    positions = dict(equation.positions(ndim)) if isinstance(equation, Staggered) else {}
+    return Model(equation, fields, given, symbols, trees, damping, positions, source)
 
 
 def _equation(config: Config) -> tuple[Equation, str]:
@@ -126,7 +135,7 @@ def _parameters(equation: Equation, config: Config, custom: bool) -> dict[str, f
     return {**equation.parameters, **given}
 
 
-def _refuse_unused(config: Config, custom: bool, trees: Mapping[str, Node], symbols: Mapping[str, Node]) -> None:
+def _refuse_unused(config: Config, custom: bool, trees: Sequence[Node], symbols: Mapping[str, Node]) -> None:
     """A parameter that was given but does nothing is a mistake."""
     if custom:
         texts = [*config.equation.rhs.values(), *config.initial.expressions.values()]
@@ -134,7 +143,7 @@ def _refuse_unused(config: Config, custom: bool, trees: Mapping[str, Node], symb
         texts += [v for v in config.equation.parameters.values() if isinstance(v, str)]
         used = parameters_used(texts)
     else:
-        used = {part.name for tree in trees.values() for part in walk(tree) if isinstance(part, Parameter)}
+        used = {part.name for tree in trees for part in walk(tree) if isinstance(part, Parameter)}
         used |= {name for name, tree in symbols.items() if not isinstance(tree, Parameter)}
     for name in config.equation.parameters:
         if name not in used:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,8 +19,6 @@ from hpcstencil.errors import InputError
 from hpcstencil.expressions import (
     Constant,
     Coordinate,
-    Derivative,
-    DivGrad,
     Field,
     Node,
     Parameter,
@@ -28,13 +26,16 @@ from hpcstencil.expressions import (
     children,
     walk,
 )
-from hpcstencil.integrators import SUPER_STEPPING, Method, method, stability_limits
+from hpcstencil.hdf5_layout import Places
+from hpcstencil.integrators import SUPER_STEPPING, Method, memory_of, method, stability_limits
 from hpcstencil.keys import MOST_STEPS
 from hpcstencil.layers import layered
 from hpcstencil.mask import Mask, mask_of, masked_diagnostics, masked_initial, masked_rates
 from hpcstencil.method_choice import groups_of, with_enough_stages
 from hpcstencil.model import Model, model_of, space_of
 from hpcstencil.parser import Scope, parse
+from hpcstencil.placed import Placed
+from hpcstencil.positions import Positions, is_staggered
 from hpcstencil.radius import Discretization, Needs
 from hpcstencil.schedule import Schedule
 from hpcstencil.schema import shown, wrong
@@ -52,8 +53,10 @@ class Problem:
     over reductions.
     ``parameters`` are the numbers handed to the compiled code; those given as expressions are part of the trees,
     and ``symbols`` has both kinds as nodes.
-    ``groups`` tells the fields of a partitioned ``method`` apart; ``memory`` names the fields that absorbing layers
-    added, ``damping`` is their fastest rate; ``mask`` has the solid cells, ``source`` the text of the equation's Python file.
+    ``groups`` tells the fields of a partitioned ``method`` apart; ``memory`` names the fields that absorbing layers or a
+    multistep method added, ``damping`` is the fastest rate of the layers; ``apart`` are the parts of the time derivatives
+    that a multistep method takes apart. ``positions`` tells where fields live that do not live at cell centres, and
+    ``staggered`` whether anything does; ``mask`` has the solid cells, ``source`` the text of the equation's Python file.
     """
 
     config: Config
@@ -71,8 +74,16 @@ class Problem:
     discretization: Discretization
     memory: tuple[str, ...] = ()
     damping: float = 0.0
+    apart: Mapping[str, Node] = field(default_factory=dict)
+    positions: Positions = field(default_factory=dict)
+    staggered: bool = False
     mask: Mask | None = None
     source: str = ""
+
+    @property
+    def places(self) -> Places:
+        """Where the fields live in files."""
+        return Places(self.config.grid, self.positions, self.config.boundary.periodic)
 
     @property
     def shown(self) -> tuple[str, ...]:
@@ -92,24 +103,25 @@ class Problem:
     @property
     def radius(self) -> tuple[int, ...]:
         """Ghost cells per axis that one evaluation of the right-hand side uses up."""
-        return self.discretization.radius([*self.trees.values(), *self.reduced()])
+        return self.discretization.radius(self.differentiated())
 
     def needs(self) -> Needs:
         """Ghost cells that the derivatives ask of their operands."""
-        return self.discretization.needs([*self.trees.values(), *self.reduced()])
+        return self.discretization.needs(self.differentiated())
+
+    def differentiated(self) -> list[Node]:
+        """All trees that are evaluated with ghost cells."""
+        return [*self.trees.values(), *self.apart.values(), *self.reduced()]
 
     def constants(self) -> tuple[float, ...]:
         """All numbers that the expressions evaluated on the grid hold, weights of stencils included."""
         values = (value for face in self.faces.values() for value in face.values)
         surface = [self.mask.value] if self.mask is not None and self.mask.value is not None else []
-        trees = [*self.trees.values(), *self.reduced(), *values, *surface]
+        trees = [*self.differentiated(), *values, *surface]
         parts = [part for tree in trees for part in walk(tree)]
         numbers = [part.value for part in parts if isinstance(part, Constant)]
         for part in parts:
-            if isinstance(part, Derivative):
-                numbers += self.discretization.derivative(part).weights
-            elif isinstance(part, DivGrad):
-                numbers += [w for stencil in self.discretization.div_grad(part) for w in stencil.weights]
+            numbers += [w for stencil in self.discretization.stencils(part) for w in stencil.weights]
         if self.mask is not None:
             numbers += [2.0 / dx for dx in self.discretization.spacing]
         return tuple(dict.fromkeys(numbers))
@@ -193,26 +205,38 @@ def build(config: Config) -> Problem:
         for name, text in config.initial.expressions.items()
     }
     mask = mask_of(config, symbols)
-    layers = layered(model.trees, config, _fastest_wave(model, bounds, config.grid.ndim))
-    chosen = method(config.numerics.integrator, config.numerics.stages)
+    chosen = _method(config, model)
+    apart = model.damping if chosen.multistep else {}
+    trees = {
+        name: tree + model.damping[name] if name in model.damping and not apart else tree
+        for name, tree in model.trees.items()
+    }
+    layers = layered(trees, config, _fastest_wave(model, bounds, config.grid.ndim), model.positions)
+    reduced = _diagnostics(config, {**symbols, **model.unknowns})
+    placed = Placed(
+        config, layers.positions, is_staggered([*layers.trees.values(), *reduced.values()], layers.positions)
+    )
+    faces = faces_of(config, model, layers.trees, placed.staggered)
+    remembered = memory_of(chosen, tuple(layers.trees))
     problem = Problem(
         config=config,
         equation=equation,
-        fields=tuple(layers.trees),
-        trees=masked_rates(mask, layers.trees),
+        fields=(*layers.trees, *remembered),
+        trees=masked_rates(mask, placed.rates(layers.trees, faces)),
         parameters=numbers,
         symbols=symbols,
         bounds=bounds,
-        initial=masked_initial(mask, initial),
-        faces=faces_of(config, model, layers.trees),
-        diagnostics=masked_diagnostics(
-            mask, _diagnostics(config, {**symbols, **model.unknowns}), config.numerics.precision
-        ),
+        initial=masked_initial(mask, placed.initial(initial, faces)),
+        faces=faces,
+        diagnostics=masked_diagnostics(mask, placed.diagnostics(reduced), config.numerics.precision),
         method=chosen,
         groups=groups_of(layers.trees, chosen, config.numerics.integrator),
         discretization=Discretization(config.numerics.order, config.grid.spacing),
-        memory=layers.memory,
+        memory=(*layers.memory, *remembered),
         damping=layers.rate,
+        apart=placed.rates(apart, faces),
+        positions=layers.positions,
+        staggered=placed.staggered,
         mask=mask,
         source=model.source,
     )
@@ -228,6 +252,11 @@ def build(config: Config) -> Problem:
         stable_step = (lambda m: replace(problem, method=m).stable_dt({})) if known else None
         return replace(problem, method=with_enough_stages(config.numerics.integrator, config.time.dt, stable_step))
     return problem
+
+
+def _method(config: Config, model: Model) -> Method:
+    numerics = config.numerics
+    return method(numerics.integrator, numerics.stages, numerics.epsilon, split=bool(model.damping))
 
 
 def _fastest_wave(model: Model, bounds: Mapping[str, float], ndim: int) -> float:

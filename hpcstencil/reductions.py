@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from hpcstencil.evaluate import Evaluation, Rules
-from hpcstencil.expressions import Derivative, DivGrad, Node, walk
+from hpcstencil.evaluate import Rules, evaluation
+from hpcstencil.expressions import OPERATORS, Node, walk
 from hpcstencil.frame import Frame, Value
 from hpcstencil.halo import Fields
 from hpcstencil.machine import Machine
@@ -48,12 +49,13 @@ class Reductions:
         self.machine, self.communicator, self.trees = machine, communicator, trees
         self.cells = machine.grid.cells
         self.bits = bits_per_part(self.cells)
-        differ = any(isinstance(part, Derivative | DivGrad) for tree in trees for part in walk(tree))
+        differ = any(isinstance(part, OPERATORS) for tree in trees for part in walk(tree))
+        rules = rules if differ else replace(rules, ghosts=None)
         widths = machine.widths(1) if differ else (0,) * machine.grid.ndim
 
         def cellwise(fields: Mapping[str, Value], frame: Frame, parameters: Any, time: Any) -> list[Any]:
-            evaluation = Evaluation(rules, frame, needs, fields, parameters, time)
-            return [_on_block(evaluation(tree), frame) for tree in trees]
+            evaluate = evaluation(rules, frame, needs, fields, parameters, time)
+            return [_on_block(evaluate(tree), frame) for tree in trees]
 
         def extremes(fields: Mapping[str, Value], frame: Frame, parameters: Any, time: Any) -> Any:
             owned = _owned(frame)

@@ -20,7 +20,7 @@ from hpcstencil.files import prepare_folder
 from hpcstencil.halo import Fields
 from hpcstencil.hdf5 import OutputFile
 from hpcstencil.loop import Run
-from hpcstencil.parallel import Communicator, agree
+from hpcstencil.parallel import Communicator
 from hpcstencil.problem import Problem
 from hpcstencil.progress import Progress
 from hpcstencil.schedule import Clock
@@ -117,7 +117,7 @@ def _run(
 def _state(simulation: Simulation, checkpoint: Path | None) -> tuple[Clock, Fields]:
     """The clock and the fields to begin with."""
     if checkpoint is None:
-        return Clock(), agree(simulation.communicator, simulation.initial_fields)
+        return Clock(), simulation.initial_fields()
     template = State(Clock(), dict.fromkeys(simulation.problem.fields, 0))
     communicator = simulation.communicator
     arrays, scalars, _ = read_checkpoint(checkpoint, simulation.ranges, communicator, simulation.problem.fields)
@@ -134,7 +134,7 @@ def _open_output(this: Run) -> OutputFile:
         return OutputFile.append(
             this.options.output,
             this.communicator,
-            config.grid,
+            problem.places,
             fields=fields,
             step=this.clock.step,
             attributes=this.attributes(),
@@ -143,7 +143,7 @@ def _open_output(this: Run) -> OutputFile:
     return OutputFile.create(
         this.options.output,
         this.communicator,
-        config.grid,
+        problem.places,
         fields=fields,
         dtype=this.simulation.dtype,
         diagnostics=list(problem.diagnostics),

@@ -38,11 +38,12 @@ class InitialConfig:
 
 @dataclass(frozen=True)
 class Numerics:
-    """``stages`` of a super time stepping method, where they are given."""
+    """``stages`` of a super time stepping method and ``epsilon`` of ab2, where they are given."""
 
     order: int
     integrator: str
     stages: int | None
+    epsilon: float | None
     precision: str
     kernel: str
 

@@ -16,19 +16,21 @@ from hpcstencil.control import Control
 from hpcstencil.decomposition import Plan
 from hpcstencil.errors import InputError
 from hpcstencil.evaluate import Rules, right_hand_side
-from hpcstencil.expressions import Field, Parameter
+from hpcstencil.expressions import Field, Parameter, at_time, on_plane
 from hpcstencil.halo import Fields
 from hpcstencil.hdf5_read import read_block
+from hpcstencil.integrators import MEMORY
 from hpcstencil.kernels import KERNELS, tiled
-from hpcstencil.machine import Machine
-from hpcstencil.parallel import Communicator
+from hpcstencil.machine import Body, Machine
+from hpcstencil.parallel import Communicator, agree
 from hpcstencil.problem import Problem
 from hpcstencil.reductions import Reductions
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """A problem ready to run. ``extremes`` reduces the fields themselves, ``diagnosed`` what the diagnostics ask for."""
+    """A problem ready to run. ``slopes`` gives the time derivatives that a multistep method begins with, ``extremes`` reduces
+    the fields themselves, ``diagnosed`` what the diagnostics ask for."""
 
     problem: Problem
     plan: Plan
@@ -36,6 +38,7 @@ class Simulation:
     communicator: Communicator
     machine: Machine
     advance: Advance
+    slopes: Body | None
     control: Control | None
     extremes: Reductions
     diagnosed: Reductions
@@ -50,16 +53,24 @@ class Simulation:
         return self.machine.topology.block()
 
     def initial_fields(self) -> Fields:
-        """The fields at t = 0 on the devices, each process making or reading its own block only."""
+        """The state at t = 0 on the devices; all processes take part."""
+        fields = agree(self.communicator, self._own_initial_fields)
+        if self.slopes is not None:
+            first = self.slopes(fields, self.problem.parameters, 0.0)
+            fields = {**fields, **{name + MEMORY: slope for name, slope in first.items()}}
+        return fields
+
+    def _own_initial_fields(self) -> Fields:
+        """The fields, each process making or reading its own block only."""
         config = self.problem.config
-        fields = {}
+        fields: Fields = {}
         for name in self.problem.fields:
             if name in self.problem.initial:
                 values = {Parameter(p): v for p, v in self.problem.parameters.items()}
                 tree = self.problem.initial[name]
                 block = host.block_values(tree, config.grid, self.ranges, values, self.dtype)
             elif config.initial.file is not None and name in self.problem.shown:
-                shape = config.grid.shape
+                shape = self.problem.places.shape(name)
                 try:
                     block = read_block(config.initial.file, name, self.ranges, shape=shape, dtype=self.dtype)
                 except InputError as error:
@@ -82,6 +93,26 @@ class Simulation:
             raise InputError(
                 "mask.solid: expected some cells that are not solid, but it covers the whole grid; change it"
             )
+
+    def written(self, fields: Fields, names: Sequence[str], time: float) -> dict[str, np.ndarray]:
+        """As `get`, for a file: with the values that are given on an upper boundary, which are in no array, on the processes
+        beside it."""
+        problem, result = self.problem, self.get(fields, names)
+        grid = problem.config.grid
+        parameters = {Parameter(name): value for name, value in problem.parameters.items()}
+        for name in names:
+            ranges = list(self.ranges)
+            for axis, more in enumerate(problem.places.extra(name)):
+                if more and ranges[axis][1] == grid.shape[axis]:
+                    (value,) = problem.faces[Field(name), axis, 1].values
+                    value = at_time(on_plane(value, axis, grid.upper[axis]), time)
+                    beyond = [
+                        (grid.shape[axis], grid.shape[axis] + 1) if a == axis else r for a, r in enumerate(ranges)
+                    ]
+                    given = host.block_values(value, grid, beyond, parameters, self.dtype)
+                    result[name] = np.concatenate([result[name], given], axis)
+                    ranges[axis] = (ranges[axis][0], grid.shape[axis] + 1)
+        return result
 
     def put(self, blocks: Mapping[str, np.ndarray]) -> Fields:
         """This process's blocks on its devices."""
@@ -131,9 +162,10 @@ def simulate(
         domain=tuple(zip(config.grid.lower, config.grid.upper, strict=True)),
         dtype=dtype,
         mask=problem.mask,
+        ghosts=problem.radius if problem.staggered else None,
     )
     rounds = plan.every * plan.stages or 1
-    places = problem.discretization.radius([*problem.trees.values(), *problem.reduced()], coordinates=True)
+    places = problem.discretization.radius(problem.differentiated(), coordinates=True)
     machine = Machine(
         topology=topology,
         grid=config.grid,
@@ -147,7 +179,8 @@ def simulate(
     needs = problem.needs()
     fields = tuple(Field(name) for name in problem.fields)
     rhs = right_hand_side(problem.trees, rules, needs)
-    stepper = Stepper(machine, rhs, problem.method, problem.groups, plan.every)
+    apart = right_hand_side(problem.apart, rules, needs) if problem.apart else None
+    stepper = Stepper(machine, rhs, problem.method, problem.groups, plan.every, apart)
     return Simulation(
         problem=problem,
         plan=plan,
@@ -155,6 +188,7 @@ def simulate(
         communicator=communicator,
         machine=machine,
         advance=stepper.advance(),
+        slopes=stepper.slopes(0) if problem.method.multistep else None,
         control=Control.of(problem, stepper, communicator, rules),
         extremes=Reductions(machine, communicator, rules, needs, fields),
         diagnosed=Reductions(machine, communicator, rules, needs, problem.reduced()),

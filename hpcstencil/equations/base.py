@@ -59,6 +59,25 @@ class Limited(Equation, Protocol):
 
 
 @runtime_checkable
+class Staggered(Equation, Protocol):
+    """An equation with fields that do not live at cell centres."""
+
+    def positions(self, ndim: int) -> Mapping[str, tuple[int, ...]]:
+        """The position of each of these fields: per axis 1 where it lives on the lower faces of cells, else 0."""
+        ...
+
+
+@runtime_checkable
+class Split(Equation, Protocol):
+    """An equation with a part that a multistep method (ab2) leaves to a step of forward Euler of its own, after its own
+    step: damping, for which multistep methods are poor. Every other method takes both parts together."""
+
+    def damping(self, f: SimpleNamespace, p: SimpleNamespace, space: Space) -> dict[str, Node]:
+        """The damping part of the time derivative, of the fields that have one; `rhs` is without it."""
+        ...
+
+
+@runtime_checkable
 class Radiating(Equation, Protocol):
     """An equation that knows how its waves leave the domain through an open end."""
 

@@ -15,7 +15,7 @@ import numpy as np
 from hpcstencil import host
 from hpcstencil.boundary import Face
 from hpcstencil.calculus import derivative, exact, mode, residual
-from hpcstencil.expressions import Constant, Coordinate, Node, Parameter, Time, node, substitute
+from hpcstencil.expressions import Coordinate, Node, Parameter, Time, at_time, node
 from hpcstencil.parser import Scope, parse
 from hpcstencil.problem import Problem
 
@@ -39,11 +39,6 @@ class Manufactured:
             name: host.block_values(at_time(tree, time), grid, ranges, parameters, np.dtype("float64"))
             for name, tree in self.solution.items()
         }
-
-
-def at_time(tree: Node, time: float) -> Node:
-    """The tree at one time."""
-    return substitute(tree, lambda part: Constant(time) if isinstance(part, Time) else None)
 
 
 def given_solution(problem: Problem) -> dict[str, Node]:

@@ -201,7 +201,7 @@ def test_an_unstable_run_ends_with_3_and_keeps_what_was_good(folder):
 
 @pytest.mark.parametrize("processes", (0, 2))
 def test_a_signal_ends_with_75_and_resume_goes_on_bitwise(folder, processes):
-    tables = ("--set", "time.end=1500.0", "--set", "output.every=300.0")
+    tables = ("--set", "time.end=500.0", "--set", "output.every=100.0")
     number = signal.SIGTERM if processes == 0 else signal.SIGUSR1  # mpirun forwards USR1
     run = subprocess.Popen(line(processes, "run", "input.toml", *tables), cwd=folder, env=ENVIRONMENT,
                            stderr=subprocess.PIPE, text=True)  # fmt: skip
@@ -293,19 +293,38 @@ def test_help_and_check_answer_at_once(folder):
         assert not loaded & {"jax", "mpi4py", "h5py", "matplotlib"}
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "inputs").glob("*.toml")), ids=lambda p: p.stem)
-def test_every_shipped_input_checks_and_begins(path, tmp_path):
+# Many commands in one process, to start Python and MPI once: lines of arguments, as JSON, for the first rank or for all.
+SEVERAL = """
+import json, sys
+from hpcstencil.cli import cli
+from hpcstencil.parallel import environment_rank
+for everybody, arguments in json.load(open(sys.argv[1])):
+    if everybody or environment_rank() == 0:
+        status = cli(arguments, prog_name="hpcstencil", standalone_mode=False) or 0
+        assert status == 0, arguments
+"""
+
+
+def test_every_shipped_input_checks_and_begins(tmp_path):
     """A hundredth of each example's time runs, stays finite and can be looked at."""
     import tomllib
 
-    end = tomllib.loads(path.read_text())["time"]["end"] / 100
-    hpcstencil(0, "check", path, folder=tmp_path)
-    quick = ("--set", f"time.end={end}", "--set", "numerics.kernel=shift")  # no kernel is measured
-    hpcstencil(2, "run", path, *quick, "--output", "out.h5", folder=tmp_path)
-    told = hpcstencil(0, "info", "out.h5", folder=tmp_path).stdout
-    assert "complete" in told
-    hpcstencil(0, "plot", "out.h5", "-o", "out.png", folder=tmp_path)
-    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+    paths, lines = sorted((ROOT / "inputs").glob("*.toml")), []
+    for path in paths:
+        end = tomllib.loads(path.read_text())["time"]["end"] / 100
+        quick = ("--set", f"time.end={end}", "--set", "numerics.kernel=shift")  # no kernel is measured
+        output = f"{path.stem}.h5"
+        lines.append((False, ("check", str(path))))
+        lines.append((True, ("run", str(path), *quick, "--output", output)))
+        lines.append((False, ("info", output)))
+        lines.append((False, ("plot", output, "-o", f"{path.stem}.png")))
+    (tmp_path / "lines.json").write_text(json.dumps(lines))
+    launch = [*line(2)[:-2], "-c", SEVERAL, "lines.json"]
+    result = subprocess.run(launch, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count("complete       yes") == len(paths) > 10, result.stdout
+    for path in paths:
+        assert (tmp_path / f"{path.stem}.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_bench_measures_in_hardware_terms(folder):
