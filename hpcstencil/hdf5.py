@@ -24,10 +24,8 @@ from hpcstencil.files import file_errors, prepare_folder, reserve
 from hpcstencil.grid import AXES
 from hpcstencil.hdf5_cut import Prepared, cut_back
 from hpcstencil.hdf5_layout import (
-    FACE,
     Attributes,
     Compression,
-    Places,
     lay_out_axes,
     lay_out_diagnostics,
     lay_out_fields,
@@ -37,6 +35,7 @@ from hpcstencil.hdf5_spans import SettledSpans
 from hpcstencil.hyperslabs import Method, Way, chosen_method, open_alone, open_shared
 from hpcstencil.journal import journal_path, living_writer, roll_back
 from hpcstencil.parallel import Communicator, agree, from_rank_0
+from hpcstencil.positions import FACE, Layout
 from hpcstencil.topology import Range
 
 FORMAT_VERSION = 1
@@ -68,12 +67,12 @@ class OutputFile:
     """
 
     def __init__(
-        self, path: Path, communicator: Communicator, places: Places, fields: Sequence[str], way: Way, state: Prepared
+        self, path: Path, communicator: Communicator, layout: Layout, fields: Sequence[str], way: Way, state: Prepared
     ) -> None:
         """Open a file that ``create`` or ``append`` has prepared; not for direct use."""
         self.path = path
         self.communicator = communicator
-        self.places, self.grid = places, places.grid
+        self.layout, self.grid = layout, layout.grid
         self.fields = tuple(fields)
         self.state = state
         self.rows = state.rows
@@ -89,7 +88,7 @@ class OutputFile:
         cls,
         path: Path,
         communicator: Communicator,
-        places: Places,
+        layout: Layout,
         *,
         fields: Sequence[str],
         dtype: Any,
@@ -102,7 +101,7 @@ class OutputFile:
     ) -> OutputFile:
         """A new file at ``path``, replacing one that is there, with ``complete`` = 0 and no snapshot.
 
-        ``fields`` are float arrays of ``dtype`` where ``places`` says; ``units`` and ``long_names`` describe some of them
+        ``fields`` are float arrays of ``dtype`` where ``layout`` says; ``units`` and ``long_names`` describe some of them
         (default "1" and the name); ``attributes`` go to the root, beside ``kind``, ``format_version``, ``complete``.
         """
         clash = [name for name in fields if name in RESERVED]
@@ -120,18 +119,18 @@ class OutputFile:
                     with open_alone(temporary, "w") as file:
                         write_attributes(file, {**attributes, "kind": "output", "format_version": FORMAT_VERSION})
                         file.attrs["complete"] = 0
-                        lay_out_axes(file, places)
+                        lay_out_axes(file, layout)
                         lay_out_fields(
-                            file, places, fields, np.dtype(dtype), units or {}, long_names or {}, compression
+                            file, layout, fields, np.dtype(dtype), units or {}, long_names or {}, compression
                         )
                         lay_out_diagnostics(file, diagnostics)
-                        xdmf.write_mesh(file, places.grid)
+                        xdmf.write_mesh(file, layout.grid)
                     journal_path(path).unlink(missing_ok=True)
                     os.replace(temporary, target)  # whoever reads the old file keeps it whole
 
         agree(communicator, lay_out)
         return cls(
-            path, communicator, places, fields, way, Prepared((), 0, np.dtype(dtype).itemsize, compression != "none")
+            path, communicator, layout, fields, way, Prepared((), 0, np.dtype(dtype).itemsize, compression != "none")
         )
 
     @classmethod
@@ -139,7 +138,7 @@ class OutputFile:
         cls,
         path: Path,
         communicator: Communicator,
-        places: Places,
+        layout: Layout,
         *,
         fields: Sequence[str],
         step: int,
@@ -149,7 +148,7 @@ class OutputFile:
         """Go on with the existing file: snapshots and diagnostics later than ``step`` are cut, ``complete`` becomes 0,
         and ``attributes`` (a new decomposition, say) replace those of the same names.
 
-        Raises InputError where the file is not an output with these fields at these places.
+        Raises InputError where the file is not an output with these fields at these layout.
         """
         way = chosen_method(method, communicator, path)
 
@@ -159,11 +158,11 @@ class OutputFile:
             with file_errors(path, "append to"):
                 roll_back(path)
                 with open_alone(path, "r") as file:
-                    _check_same(file, path, places, fields)
+                    _check_same(file, path, layout, fields)
                 return cut_back(path, fields, step, attributes or {})
 
         state = from_rank_0(communicator, cut)
-        return cls(path, communicator, places, fields, way, state)
+        return cls(path, communicator, layout, fields, way, state)
 
     @contextmanager
     def change(self, size: int) -> Iterator[None]:
@@ -225,7 +224,7 @@ class OutputFile:
     @property
     def snapshot_bytes(self) -> int:
         """Bytes of all fields over the whole grid."""
-        return sum(math.prod(self.places.shape(name)) for name in self.fields) * self.state.itemsize
+        return sum(math.prod(self.layout.shape(name)) for name in self.fields) * self.state.itemsize
 
     def write_snapshot(self, step: int, time: float, blocks: Blocks, ranges: Sequence[Range]) -> None:
         """Append the state at ``time`` (``step`` steps taken): ``blocks`` maps every field to this process's block
@@ -303,13 +302,13 @@ class OutputFile:
         def describe() -> None:
             if self.communicator.rank == 0:
                 with file_errors(self.path.with_suffix(".xdmf"), "write"):
-                    xdmf.write(self.path, self.places, self.fields, self.state.itemsize, self.times)
+                    xdmf.write(self.path, self.layout, self.fields, self.state.itemsize, self.times)
 
         agree(self.communicator, describe)
         self.described = len(self.times)
 
 
-def _check_same(file: h5py.File, path: Path, places: Places, fields: Sequence[str]) -> None:
+def _check_same(file: h5py.File, path: Path, layout: Layout, fields: Sequence[str]) -> None:
     """Raise InputError where ``file`` is not an output of ``fields`` over ``grid``."""
     if file.attrs.get("kind") != "output":
         raise InputError(f"{path}: not an output file of hpcstencil; choose another --output")
@@ -319,5 +318,5 @@ def _check_same(file: h5py.File, path: Path, places: Places, fields: Sequence[st
             f"{path}: holds the fields {sorted(there)}, this run has {sorted(fields)}; choose another --output"
         )
     for name in fields:
-        if file[name].shape[1:] != places.shape(name):
-            raise InputError(f"{path}: its grid has shape {file[name].shape[1:]}, this run's {places.shape(name)}")
+        if file[name].shape[1:] != layout.shape(name):
+            raise InputError(f"{path}: its grid has shape {file[name].shape[1:]}, this run's {layout.shape(name)}")

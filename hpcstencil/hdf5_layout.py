@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import h5py
@@ -11,36 +10,12 @@ import numpy as np
 
 from hpcstencil.grid import Grid
 from hpcstencil.hyperslabs import chunk_shape
-from hpcstencil.positions import Positions
+from hpcstencil.positions import FACE, Layout
 
-FACE = "_face"  # ends the name of a dimension of faces
 ROWS = 1024  # chunk of a time series
 
 Attributes = Mapping[str, str | int | float]
 Compression = Literal["none", "gzip"]
-
-
-@dataclass(frozen=True)
-class Places:
-    """Where the fields of a file live on the grid: at cell centres, or as ``positions`` say. Faces are the lower ones of all
-    cells on a ``periodic`` axis, elsewhere one more for the upper boundary."""
-
-    grid: Grid
-    positions: Positions = field(default_factory=dict)
-    periodic: tuple[bool, ...] = ()
-
-    def extra(self, name: str) -> tuple[int, ...]:
-        """Values that a field has more than there are cells, per axis."""
-        position = self.positions.get(name, (0,) * self.grid.ndim)
-        return tuple(int(half and not self.periodic[axis]) for axis, half in enumerate(position))
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(n + more for n, more in zip(self.grid.shape, self.extra(name), strict=True))
-
-    def dimensions(self, name: str) -> tuple[str, ...]:
-        """Names of the dimension scales of a field."""
-        position = self.positions.get(name, (0,) * self.grid.ndim)
-        return tuple(letter + FACE if half else letter for letter, half in zip(self.grid.axes, position, strict=True))
 
 
 def write_attributes(file: h5py.File, attributes: Attributes) -> None:
@@ -61,20 +36,20 @@ def _series(group: h5py.Group, name: str, dtype: Any, fillvalue: float | int) ->
     return h5py.Dataset(h5py.h5d.create(group.id, name.encode(), kind, space, dcpl=properties))
 
 
-def lay_out_axes(file: h5py.File, places: Places) -> None:
+def lay_out_axes(file: h5py.File, layout: Layout) -> None:
     """``time`` and ``step``, the cell centres, and faces that fields live on; all but ``step`` are dimension scales."""
     time = _series(file, "time", np.float64, np.nan)
     time.make_scale("time")
     time.attrs["long_name"] = "time"
     step = _series(file, "step", np.int64, -1)
     step.dims[0].attach_scale(time)
-    write_coordinates(file, places.grid)
-    for name in places.positions:
-        for axis, scale in enumerate(places.dimensions(name)):
+    write_coordinates(file, layout.grid)
+    for name in layout.positions:
+        for axis, scale in enumerate(layout.dimensions(name)):
             if scale.endswith(FACE) and scale not in file:
-                file[scale] = places.grid.faces(axis, places.shape(name)[axis])
+                file[scale] = layout.grid.faces(axis, layout.shape(name)[axis])
                 file[scale].make_scale(scale)
-                file[scale].attrs["long_name"] = f"faces across {places.grid.axes[axis]}"
+                file[scale].attrs["long_name"] = f"faces across {layout.grid.axes[axis]}"
 
 
 def write_coordinates(file: h5py.File, grid: Grid) -> None:
@@ -87,7 +62,7 @@ def write_coordinates(file: h5py.File, grid: Grid) -> None:
 
 def lay_out_fields(
     file: h5py.File,
-    places: Places,
+    layout: Layout,
     fields: Sequence[str],
     dtype: np.dtype,
     units: Mapping[str, str],
@@ -103,7 +78,7 @@ def lay_out_fields(
     is whole, and must then hold something.
     """
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    properties.set_chunk((1, *chunk_shape(places.grid.shape, dtype.itemsize)))
+    properties.set_chunk((1, *chunk_shape(layout.grid.shape, dtype.itemsize)))
     properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     if compression == "gzip":
         properties.set_fill_time(h5py.h5d.FILL_TIME_ALLOC)
@@ -112,10 +87,10 @@ def lay_out_fields(
     else:
         properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     for name in fields:
-        shape = places.shape(name)
+        shape = layout.shape(name)
         space = h5py.h5s.create_simple((0, *shape), (h5py.h5s.UNLIMITED, *shape))
         h5py.h5d.create(file.id, name.encode(), h5py.h5t.py_create(dtype), space, properties)
-        for dimension, scale in zip(file[name].dims, ("time", *places.dimensions(name)), strict=True):
+        for dimension, scale in zip(file[name].dims, ("time", *layout.dimensions(name)), strict=True):
             dimension.attach_scale(file[scale])
         file[name].attrs["units"] = units.get(name, "1")
         file[name].attrs["long_name"] = long_names.get(name, name)

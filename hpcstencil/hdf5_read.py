@@ -14,9 +14,9 @@ import numpy as np
 from hpcstencil.errors import InputError
 from hpcstencil.files import file_errors
 from hpcstencil.grid import AXES
-from hpcstencil.hdf5_layout import FACE
 from hpcstencil.hyperslabs import open_alone
 from hpcstencil.journal import Before, pending
+from hpcstencil.positions import FACE
 from hpcstencil.topology import Range
 
 SCALES = ("time", "step", *AXES, *(axis + FACE for axis in AXES))  # root datasets that are not fields

@@ -159,8 +159,8 @@ def ab2(epsilon: float, split: bool = False) -> Method:
         root = np.sqrt(b * b - 4 * c)
         return np.maximum(np.abs(b + root), np.abs(b - root)) <= 2 * (1 + 1e-9)
 
-    r = np.arange(1, 2001) * 1e-3
-    limits = [float(np.argmin(stable(direction * r)) * 1e-3) for direction in (-1 + 0j, 1j)]
+    r = np.arange(1, 201) * 1e-2
+    limits = [float(np.argmin(stable(direction * r)) * 1e-2) for direction in (-1 + 0j, 1j)]
     return Method(tuple(stages), order=1 if epsilon else 2, limits=(limits[0], limits[1]))
 
 

@@ -9,7 +9,7 @@ velocities on the faces that they cross; K. Yee, IEEE Trans. Antennas Propag. 14
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from hpcstencil.errors import InputError
 from hpcstencil.expressions import (
@@ -22,11 +22,35 @@ from hpcstencil.expressions import (
     children,
     rebuilt,
 )
-from hpcstencil.grid import AXES
+from hpcstencil.grid import AXES, Grid
 from hpcstencil.schema import listing
 
 Position = tuple[int, ...]
 Positions = Mapping[str, Position]  # of the fields that do not live at cell centres
+FACE = "_face"  # ends the name of a dimension of faces
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the fields of a file live on the grid: at cell centres, or as ``positions`` say. Faces are the lower ones of all
+    cells on a ``periodic`` axis, elsewhere one more for the upper boundary."""
+
+    grid: Grid
+    positions: Positions = field(default_factory=dict)
+    periodic: tuple[bool, ...] = ()
+
+    def extra(self, name: str) -> tuple[int, ...]:
+        """Values that a field has more than there are cells, per axis."""
+        position = self.positions.get(name, (0,) * self.grid.ndim)
+        return tuple(int(half and not self.periodic[axis]) for axis, half in enumerate(position))
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(n + more for n, more in zip(self.grid.shape, self.extra(name), strict=True))
+
+    def dimensions(self, name: str) -> tuple[str, ...]:
+        """Names of the dimension scales of a field."""
+        position = self.positions.get(name, (0,) * self.grid.ndim)
+        return tuple(letter + FACE if half else letter for letter, half in zip(self.grid.axes, position, strict=True))
 
 
 def described(position: Position) -> str:

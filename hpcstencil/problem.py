@@ -26,7 +26,6 @@ from hpcstencil.expressions import (
     children,
     walk,
 )
-from hpcstencil.hdf5_layout import Places
 from hpcstencil.integrators import SUPER_STEPPING, Method, memory_of, method, stability_limits
 from hpcstencil.keys import MOST_STEPS
 from hpcstencil.layers import layered
@@ -35,7 +34,7 @@ from hpcstencil.method_choice import groups_of, with_enough_stages
 from hpcstencil.model import Model, model_of, space_of
 from hpcstencil.parser import Scope, parse
 from hpcstencil.placed import Placed
-from hpcstencil.positions import Positions, is_staggered
+from hpcstencil.positions import Layout, Positions, is_staggered
 from hpcstencil.radius import Discretization, Needs
 from hpcstencil.schedule import Schedule
 from hpcstencil.schema import shown, wrong
@@ -81,9 +80,9 @@ class Problem:
     source: str = ""
 
     @property
-    def places(self) -> Places:
+    def layout(self) -> Layout:
         """Where the fields live in files."""
-        return Places(self.config.grid, self.positions, self.config.boundary.periodic)
+        return Layout(self.config.grid, self.positions, self.config.boundary.periodic)
 
     @property
     def shown(self) -> tuple[str, ...]:

@@ -134,7 +134,7 @@ def _open_output(this: Run) -> OutputFile:
         return OutputFile.append(
             this.options.output,
             this.communicator,
-            problem.places,
+            problem.layout,
             fields=fields,
             step=this.clock.step,
             attributes=this.attributes(),
@@ -143,7 +143,7 @@ def _open_output(this: Run) -> OutputFile:
     return OutputFile.create(
         this.options.output,
         this.communicator,
-        problem.places,
+        problem.layout,
         fields=fields,
         dtype=this.simulation.dtype,
         diagnostics=list(problem.diagnostics),

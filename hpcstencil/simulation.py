@@ -70,7 +70,7 @@ class Simulation:
                 tree = self.problem.initial[name]
                 block = host.block_values(tree, config.grid, self.ranges, values, self.dtype)
             elif config.initial.file is not None and name in self.problem.shown:
-                shape = self.problem.places.shape(name)
+                shape = self.problem.layout.shape(name)
                 try:
                     block = read_block(config.initial.file, name, self.ranges, shape=shape, dtype=self.dtype)
                 except InputError as error:
@@ -102,7 +102,7 @@ class Simulation:
         parameters = {Parameter(name): value for name, value in problem.parameters.items()}
         for name in names:
             ranges = list(self.ranges)
-            for axis, more in enumerate(problem.places.extra(name)):
+            for axis, more in enumerate(problem.layout.extra(name)):
                 if more and ranges[axis][1] == grid.shape[axis]:
                     (value,) = problem.faces[Field(name), axis, 1].values
                     value = at_time(on_plane(value, axis, grid.upper[axis]), time)

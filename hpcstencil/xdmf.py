@@ -22,8 +22,8 @@ import h5py
 import numpy as np
 
 from hpcstencil.grid import Grid
-from hpcstencil.hdf5_layout import Places
 from hpcstencil.hyperslabs import chunk_shape
+from hpcstencil.positions import Layout
 from hpcstencil.topology import positions
 
 MESH = "xdmf-mesh"  # the hyphen keeps the group's name apart from every possible field's
@@ -75,7 +75,7 @@ def _fill_with_coordinate(dataset: h5py.Dataset, centres: np.ndarray, axis: int)
         dataset.id.write_direct_chunk(offset, packed[position[axis]])
 
 
-def write(path: Path, places: Places, fields: Sequence[str], itemsize: int, times: Sequence[float]) -> Path:
+def write(path: Path, layout: Layout, fields: Sequence[str], itemsize: int, times: Sequence[float]) -> Path:
     """Write ``NAME.xdmf`` beside the output ``NAME.h5`` at ``path``, in one atomic replacement.
 
     ``itemsize`` is that of the fields in bytes; ``times`` are those of the committed snapshots. The output is referred
@@ -85,7 +85,7 @@ def write(path: Path, places: Places, fields: Sequence[str], itemsize: int, time
     temporary = target.with_suffix(".xdmf.tmp")
     try:
         with temporary.open("w", encoding="utf-8") as file:
-            file.writelines(_document(path.name, places, fields, itemsize, times))
+            file.writelines(_document(path.name, layout, fields, itemsize, times))
         os.replace(temporary, target)
     except OSError:
         temporary.unlink(missing_ok=True)
@@ -93,8 +93,8 @@ def write(path: Path, places: Places, fields: Sequence[str], itemsize: int, time
     return target
 
 
-def _document(name: str, places: Places, fields: Sequence[str], itemsize: int, times: Sequence[float]) -> Iterator[str]:
-    grid = places.grid
+def _document(name: str, layout: Layout, fields: Sequence[str], itemsize: int, times: Sequence[float]) -> Iterator[str]:
+    grid = layout.grid
     mesh = _regular_mesh(grid) if grid.ndim == 1 else _curvilinear_mesh(name, grid)
     # In one dimension the mesh is (1, 1, nx): x is the last index.
     shape = _text((1, 1, *grid.shape)) if grid.ndim == 1 else _text(grid.shape)
@@ -104,7 +104,7 @@ def _document(name: str, places: Places, fields: Sequence[str], itemsize: int, t
     for index, time in enumerate(times):
         yield f'<Grid Name="snapshot {index}" GridType="Uniform">\n<Time Value="{float(time)!r}"/>\n{mesh}'
         for field in fields:
-            data, whole = escape(f"{name}:/{field}"), _text((len(times), *places.shape(field)))
+            data, whole = escape(f"{name}:/{field}"), _text((len(times), *layout.shape(field)))
             yield (
                 f'<Attribute Name={quoteattr(field)} AttributeType="Scalar" Center="Node">\n'
                 f'<DataItem ItemType="HyperSlab" Dimensions="{shape}">\n'

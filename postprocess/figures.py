@@ -145,6 +145,7 @@ def _heading(axes: Axes, selection: Selection, width: float) -> Draw:
     place: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "annotation_clip": False}
     axes.annotate("\n".join(_title_lines(selection, width)), (0, 1), (0, 24), fontsize=11.5, color="0.1", **place)
     below = axes.annotate("", (0, 1), (0, 8), fontsize=10, color="0.35", **place)
+    axes.yaxis.get_offset_text().set(horizontalalignment="right", x=-0.01)  # a power of ten stays beside the heading
 
     def update(values: NDArray[np.floating], time: float) -> None:
         lost = int(np.count_nonzero(~np.isfinite(values)))

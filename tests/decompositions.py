@@ -50,6 +50,12 @@ PROBLEMS: dict[str, tuple[dict[str, Any], tuple[int, ...], str]] = {
     "cahn-hilliard-2d": ({"name": "cahn_hilliard", "M": 0.01, "kappa": 0.1}, (61, 47), "x"),
     "schroedinger-2d": ({"name": "schroedinger", "V": "x*x"}, (61, 47), "y"),
     "porous-2d": ({"name": "nonlinear_diffusion", "D": "1 + 0.5*sin(x)", "m": 1.5}, (61, 47), "x"),
+    "shallow-2d": ({"name": "shallow_water", "g": 1.0, "f": "0.1 + x", "nu": 0.05}, (61, 47), "x"),
+    "maxwell-3d": (
+        {"name": "maxwell", "c": "1 + 0.2*sin(y)", "source": 2.0, "xs": 1.0, "ys": 1.5, "zs": 1.0},
+        (31, 29, 23),
+        "z",
+    ),
     "mixed-2d-periodic": ({"name": "custom", "rhs": MIXED}, (61, 47), "xy"),
 }
 # What CI runs, always and on so many processes alone: (problem, order, precision, integrator). Each compiles for seconds.
@@ -96,6 +102,11 @@ def tables(name: str, order: int, precision: str, integrator: str, **decompositi
             "x": {"cpml": {"width": 1.0}},
             "y": {"lower": {"dirichlet": 0.0}, "upper": {"cpml": {"width": 0.8}}},
         }
+    if name.startswith("shallow"):
+        boundary["v"] = {"y": {"dirichlet": "0.1*sin(x)*t"}}
+    if name.startswith("maxwell"):
+        held = {"Ex": "y", "Ey": "x", "Ez": "xy", "Bx": "x", "By": "y"}
+        boundary |= {field: {axis: {"dirichlet": "0.1*z*t"} for axis in axes} for field, axes in held.items()}
     if name.startswith("beam"):
         boundary["operators"] = BEAM
     discs = "((x - 3)**2 + (y - 2.3)**2 < 1) + (x > 5.9)*(y < 1)"

@@ -66,10 +66,12 @@ def integrated(problem: Problem, simulation: Simulation) -> tuple[dict[str, np.n
     return simulation.get(fields, problem.fields), clock
 
 
-def coordinates(problem: Problem) -> list[np.ndarray]:
-    """Cell centres per axis, shaped to broadcast."""
+def coordinates(problem: Problem, name: str = "") -> list[np.ndarray]:
+    """Where a field lives, cell centres for any, per axis and shaped to broadcast."""
     grid = problem.config.grid
-    return np.meshgrid(*(grid.centres(a) for a in range(grid.ndim)), indexing="ij", sparse=True)
+    position = problem.positions.get(name, (0,) * grid.ndim)
+    places = [grid.centres(a) - half * grid.spacing[a] / 2 for a, half in enumerate(position)]
+    return np.meshgrid(*places, indexing="ij", sparse=True)
 
 
 def with_table(tables: Mapping[str, Any], name: str, **values: Any) -> dict[str, Any]:
