@@ -14,14 +14,13 @@ from hpcstencil.expressions import Coordinate, Node, Pointwise
 
 
 class ShallowWater:
-    """∂h/∂t = -∇·(h u), ∂u/∂t = q ẑ×(h u) ... written out: ∂u/∂t = q V - ∂x(g h + K), ∂v/∂t = -q U - ∂y(g h + K), each with
-    friction ν ∇² of its own; U = h u and V = h v, q = (f + ∂x v - ∂y u) / h the potential vorticity, K = (u² + v²) / 2.
+    """∂h/∂t = -∇·(h u), ∂u/∂t = -q ẑ×(h u) - ∇(g h + ½|u|²) + ν ∇²u, q = (f + ζ) / h, ζ = ∂v/∂x - ∂u/∂y.
 
-    On the C grid of A. Arakawa & V. Lamb, Methods Comput. Phys. 17 (1977) 173-265: h at cell centres, u on x faces, v on y
-    faces, q at corners; every product is formed where both factors were brought to, so that friction aside the energy of
-    the fluxes is kept (R. Sadourny, J. Atmos. Sci. 32 (1975) 680-689, eq. (7)). It is the discretization of the demo
-    `examples/shallow_water.py` of mpi4jax 0.9.1, with numerics.integrator = "ab2" and epsilon = 0.1; ``demo_friction`` = 1 is
-    that demo's friction of v with its slip (it takes u where v is meant), for comparison with it alone.
+    The equations of a shallow layer in terms of its potential vorticity q (A. Gill, "Atmosphere-Ocean Dynamics" (1982), sect.
+    7.10), on the C grid of A. Arakawa & V. Lamb, Methods Comput. Phys. 17 (1977) 173-265: h at cell centres, u on x
+    faces, v on y faces, q at corners (R. Sadourny, J. Atmos. Sci. 32 (1975) 680-689). With numerics.integrator = "ab2" and
+    epsilon = 0.1 it is the discretization of the demo `examples/shallow_water.py` of mpi4jax 0.9.1; ``demo_friction`` = 1
+    has that demo's friction of v with its slip, which takes u where v is meant, for comparison with it alone.
     """
 
     parameters: ClassVar[Mapping[str, float]] = {"g": 9.81, "f": 0.0, "nu": 0.0, "demo_friction": 0.0}
