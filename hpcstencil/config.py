@@ -15,7 +15,6 @@ from hpcstencil.grid import AXES, Grid
 from hpcstencil.integrators import FEWEST_STAGES, INTEGRATORS, MOST_STAGES, SUPER_STEPPING
 from hpcstencil.keys import (
     BUILT_IN,
-    LATER_EQUATIONS,
     LATER_TABLES,
     LEAST_TOLERANCE,
     LONGEST_FILE_NAME,
@@ -196,8 +195,6 @@ def _grid(values: dict[str, Any]) -> Grid:
 def _equation(raw: Mapping[str, Any], base: Path) -> EquationConfig:
     name = read("equation", raw, {"name": Key(TEXT, REQUIRED, 'name = "heat"')})["name"]
     known = (*BUILT_IN, "custom")
-    if name in LATER_EQUATIONS:
-        raise not_yet("equation.name", f"'{name}'", known)
     file, colon, class_name = name.rpartition(":")
     if colon and file.endswith(".py"):
         if not class_name.isidentifier():

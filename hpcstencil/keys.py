@@ -20,7 +20,6 @@ from hpcstencil.schema import (
 )
 
 BUILT_IN = tuple(EQUATIONS)
-LATER_EQUATIONS = ("euler",)
 OPERATORS = (
     "laplacian", "dx", "dy", "dz", "dxx", "dxy", "dxz", "dyy", "dyz", "dzz", "divergence", "gradient_squared",
     "div_grad", "upwind", "point", "at", "noise", *(f"{kind}_{axis}" for kind in HALFWAY for axis in AXES),

@@ -86,7 +86,7 @@ class Run:
         if not self.clock.measured_dt or self.steps_to_measurement() == 0:
             low, high = self.check_finite()
             largest = np.maximum(np.abs(low), np.abs(high)).tolist()
-            dt = problem.dt(dict(zip(problem.fields, largest, strict=True)))
+            dt = problem.dt(dict(zip(problem.measured, largest, strict=True)))
             self.clock = self.schedule.measured(self.clock, dt)
         return self.clock.measured_dt
 
@@ -95,22 +95,24 @@ class Run:
         return self.clock.measured_step + self.config.time.dt_every - self.clock.step
 
     def check_finite(self) -> tuple[np.ndarray, np.ndarray]:
-        """Least and greatest value of each field; raises NumericsError, on all processes, where one is not finite."""
+        """Least and greatest value of all that is measured; raises NumericsError, on all processes, where one is not finite."""
         problem = self.simulation.problem
         low, high, broken = self.simulation.extremes.extremes(self.fields, problem.parameters, self.clock.time)
-        for name, count in zip(problem.fields, broken.tolist(), strict=True):
+        for name, count in zip(problem.measured, broken.tolist(), strict=True):
             if count:
-                place = self.simulation.first_not_finite(self.fields[name])
-                where = f"not finite in {count} of {self.config.grid.cells} cells, the first at {place}"
+                where = f"not finite in {count} of {self.config.grid.cells} cells"
+                if name in self.fields:
+                    where += f", the first at {self.simulation.first_not_finite(self.fields[name])}"
                 if self.output is None:
                     precision = self.config.numerics.precision
                     raise InputError(
                         f"initial.{name}: the initial state is {where} (or beyond {precision}); correct the expression"
                     )
+                what = f"field '{name}'" if name in self.fields else f"'{name}'"
                 raise NumericsError(
-                    f"field '{name}' is {where} at step {self.clock.step}, t = {self.clock.time:g}: the run is unstable; try "
-                    f"a smaller time.{self.config.time.given} or a finer grid. The last good state "
-                    f"is kept in {self.options.output}"
+                    f"{what} is {where} at step {self.clock.step}, t = {self.clock.time:g}: the run is unstable; try a "
+                    f"smaller time.{self.config.time.given} or a finer grid. The last good state is kept in "
+                    f"{self.options.output}"
                 )
         return low, high
 

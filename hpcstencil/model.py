@@ -8,14 +8,14 @@ from types import SimpleNamespace
 
 from hpcstencil.config import allowed_name, check_fields
 from hpcstencil.derivatives import Space
-from hpcstencil.equations import EQUATIONS, Custom, Equation, Split, Staggered
+from hpcstencil.equations import EQUATIONS, Custom, Equation, Signalling, Split, Staggered
 from hpcstencil.equations.custom import parameters_used
 from hpcstencil.equations.user import guarded, load
 from hpcstencil.errors import InputError
-from hpcstencil.expressions import Field, Node, Parameter, node, walk
+from hpcstencil.expressions import Field, Node, Parameter, node, shared, walk
 from hpcstencil.parser import Scope, parse
 from hpcstencil.positions import Positions
-from hpcstencil.schema import at, listing, nearest, shown
+from hpcstencil.schema import at, listing, nearest, shown, wrong
 from hpcstencil.settings import Config
 
 
@@ -24,8 +24,9 @@ class Model:
     """An equation with its parameters.
 
     ``given`` are the parameters as numbers or texts, defaults filled in, ``symbols`` the same as nodes; ``trees`` the time
-    derivatives per field, ``damping`` those parts of them that a multistep method takes apart; ``positions`` tells where
-    fields live that do not live at cell centres, ``source`` the text of the equation's Python file, "" where it has none.
+    derivatives per field, ``damping`` those parts of them that a multistep method takes apart; ``signals`` what the stable
+    step depends on beside the fields; ``positions`` tells where fields live that do not live at cell centres, ``source`` the
+    text of the equation's Python file, "" where it has none.
     """
 
     equation: Equation
@@ -34,6 +35,7 @@ class Model:
     symbols: Mapping[str, Node]
     trees: Mapping[str, Node]
     damping: Mapping[str, Node]
+    signals: Mapping[str, Node]
     positions: Positions
     source: str
 
@@ -67,13 +69,17 @@ def model_of(config: Config) -> Model:
         if isinstance(text, str):
             symbols[name] = parse(text, scope, f"equation.{name}")
     unknowns = {name: Field(name) for name in fields}
-    trees = _right_hand_sides(equation, config, unknowns, symbols)
-    damping: dict[str, Node] = {}
-    if isinstance(equation, Split):
-        damping = equation.damping(SimpleNamespace(**unknowns), SimpleNamespace(**symbols), space_of(config))
+    trees = shared(_right_hand_sides(equation, config, unknowns, symbols))
+    f, p = SimpleNamespace(**unknowns), SimpleNamespace(**symbols)
+    damping = equation.damping(f, p, space_of(config)) if isinstance(equation, Split) else {}
+    signals = equation.signals(f, p, ndim) if isinstance(equation, Signalling) else {}
+    orders = getattr(equation, "orders", (config.numerics.order,))
+    if config.numerics.order not in orders:
+        expected = f"{listing(map(str, orders), 'or')} with {shown(config.equation.name)}"
+        raise wrong("numerics.order", expected, config.numerics.order, "change it")
     _refuse_unused(config, custom, [*trees.values(), *damping.values()], symbols)
     positions = dict(equation.positions(ndim)) if isinstance(equation, Staggered) else {}
-    return Model(equation, fields, given, symbols, trees, damping, positions, source)
+    return Model(equation, fields, given, symbols, trees, damping, signals, positions, source)
 
 
 def _equation(config: Config) -> tuple[Equation, str]:

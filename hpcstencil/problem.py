@@ -54,7 +54,8 @@ class Problem:
     and ``symbols`` has both kinds as nodes.
     ``groups`` tells the fields of a partitioned ``method`` apart; ``memory`` names the fields that absorbing layers or a
     multistep method added, ``damping`` is the fastest rate of the layers; ``apart`` are the parts of the time derivatives
-    that a multistep method takes apart. ``positions`` tells where fields live that do not live at cell centres, and
+    that a multistep method takes apart; ``measured`` are the fields, and expressions of them that the stable step depends on.
+    ``positions`` tells where fields live that do not live at cell centres, and
     ``staggered`` whether anything does; ``mask`` has the solid cells, ``source`` the text of the equation's Python file.
     """
 
@@ -74,6 +75,7 @@ class Problem:
     memory: tuple[str, ...] = ()
     damping: float = 0.0
     apart: Mapping[str, Node] = field(default_factory=dict)
+    measured: Mapping[str, Node] = field(default_factory=dict)
     positions: Positions = field(default_factory=dict)
     staggered: bool = False
     mask: Mask | None = None
@@ -134,7 +136,7 @@ class Problem:
         )
 
     def stable_dt(self, largest: Mapping[str, float]) -> float:
-        """Largest stable step, ``largest`` being the greatest magnitude of each field (used by nonlinear transport)."""
+        """Largest stable step, ``largest`` being the greatest magnitude of all that is ``measured``."""
         assert isinstance(self.equation, Limited)
         rates = self.equation.rates(SimpleNamespace(**self.bounds), largest, self.config.grid.ndim)
         rates = replace(rates, reaction=rates.reaction + self.damping)
@@ -234,6 +236,7 @@ def build(config: Config) -> Problem:
         memory=(*layers.memory, *remembered),
         damping=layers.rate,
         apart=placed.rates(apart, faces),
+        measured={**{name: Field(name) for name in (*layers.trees, *remembered)}, **model.signals},
         positions=layers.positions,
         staggered=placed.staggered,
         mask=mask,
@@ -262,14 +265,14 @@ def _fastest_wave(model: Model, bounds: Mapping[str, float], ndim: int) -> float
     """Speed of the fastest wave, as the equation knows it; 0 where it does not."""
     if not isinstance(model.equation, Limited):
         return 0.0
-    rates = model.equation.rates(SimpleNamespace(**bounds), dict.fromkeys(model.fields, 1.0), ndim)
+    rates = model.equation.rates(SimpleNamespace(**bounds), dict.fromkeys([*model.fields, *model.signals], 1.0), ndim)
     return max([rates.wave, *rates.velocity])
 
 
 def _check_step(problem: Problem, cfl: float) -> None:
     """Refuse now what would be found out only when the first step is taken: none is stable, or they are too small."""
     if problem.rates_follow_solution:
-        ones = dict.fromkeys(problem.fields, 1.0)
+        ones = dict.fromkeys(problem.measured, 1.0)
         if problem.stable_dt(ones) == 0.0:
             problem.dt(ones)  # says why
         return

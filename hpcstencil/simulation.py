@@ -30,7 +30,7 @@ from hpcstencil.reductions import Reductions
 @dataclass(frozen=True)
 class Simulation:
     """A problem ready to run. ``slopes`` gives the time derivatives that a multistep method begins with, ``extremes`` reduces
-    the fields themselves, ``diagnosed`` what the diagnostics ask for."""
+    the fields and what else is measured, ``diagnosed`` what the diagnostics ask for."""
 
     problem: Problem
     plan: Plan
@@ -177,7 +177,6 @@ def simulate(
         constants=problem.constants(),
     )
     needs = problem.needs()
-    fields = tuple(Field(name) for name in problem.fields)
     rhs = right_hand_side(problem.trees, rules, needs)
     apart = right_hand_side(problem.apart, rules, needs) if problem.apart else None
     stepper = Stepper(machine, rhs, problem.method, problem.groups, plan.every, apart)
@@ -190,6 +189,6 @@ def simulate(
         advance=stepper.advance(),
         slopes=stepper.slopes(0) if problem.method.multistep else None,
         control=Control.of(problem, stepper, communicator, rules),
-        extremes=Reductions(machine, communicator, rules, needs, fields),
+        extremes=Reductions(machine, communicator, rules, needs, tuple(problem.measured.values())),
         diagnosed=Reductions(machine, communicator, rules, needs, problem.reduced()),
     )

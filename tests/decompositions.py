@@ -51,6 +51,8 @@ PROBLEMS: dict[str, tuple[dict[str, Any], tuple[int, ...], str]] = {
     "schroedinger-2d": ({"name": "schroedinger", "V": "x*x"}, (61, 47), "y"),
     "porous-2d": ({"name": "nonlinear_diffusion", "D": "1 + 0.5*sin(x)", "m": 1.5}, (61, 47), "x"),
     "shallow-2d": ({"name": "shallow_water", "g": 1.0, "f": "0.1 + x", "nu": 0.05}, (61, 47), "x"),
+    "euler-1d": ({"name": "euler"}, (101,), ""),
+    "euler-2d": ({"name": "euler"}, (61, 47), "y"),
     "maxwell-3d": (
         {"name": "maxwell", "c": "1 + 0.2*sin(y)", "source": 2.0, "xs": 1.0, "ys": 1.5, "zs": 1.0},
         (31, 29, 23),
@@ -71,6 +73,7 @@ SELECTED: dict[str | int, list[tuple[str, int, str, str]]] = {
         ("heat-2d-walls", 2, "float64", "euler"),
         ("advection-2d", 6, "float32", "dopri5"),
         ("cahn-hilliard-2d", 2, "float64", "rkl2"),
+        ("euler-1d", 2, "float32", "ssprk2"),
         ("mask-2d", 2, "float32", "euler"),
     ],
     3: [
@@ -89,7 +92,7 @@ EVERYTHING = [
     for name, order, precision, integrator in itertools.product(
         PROBLEMS, (2, 4, 8), ("float32", "float64"), ("euler", "ssprk3", "rk4")
     )
-    if order == 2 or not name.startswith("mask")  # solid cells go with order 2
+    if order == 2 or not name.startswith(("mask", "euler"))  # which go with order 2
 ]
 
 
@@ -102,6 +105,11 @@ def tables(name: str, order: int, precision: str, integrator: str, **decompositi
             "x": {"cpml": {"width": 1.0}},
             "y": {"lower": {"dirichlet": 0.0}, "upper": {"cpml": {"width": 0.8}}},
         }
+    initial = {}
+    if name.startswith("euler"):  # from random fields a gas would have a negative pressure
+        initial = {"rho": "1 + 0.3*sin(5*x) + 0.1*noise(1)", "mx": "0.2*noise(2)", "E": "2 + 0.5*cos(7*x) + 0.2*noise(3)"}
+        boundary = {a: "periodic" if a in periodic else {"neumann": 0.0} for a in boundary}
+        boundary["mx"] = {"x": {"dirichlet": "0.1*t"}}
     if name.startswith("shallow"):
         boundary["v"] = {"y": {"dirichlet": "0.1*sin(x)*t"}}
     if name.startswith("maxwell"):
@@ -115,6 +123,7 @@ def tables(name: str, order: int, precision: str, integrator: str, **decompositi
         **mask,
         "grid": {"shape": list(shape), "upper": [0.1 * n for n in shape]},
         "equation": equation,
+        "initial": initial,
         "boundary": boundary,
         "numerics": {"order": order, "precision": precision, "integrator": integrator},
         "decomposition": decomposition,

@@ -42,8 +42,9 @@ def random_block(problem: Problem, simulation: Simulation, seed: int = 1) -> dic
 
 
 def stepped(problem: Problem, simulation: Simulation, steps: int, dt: float, seed: int = 1) -> dict[str, np.ndarray]:
-    """This process's blocks after ``steps`` steps from random fields."""
-    fields = simulation.put(random_block(problem, simulation, seed))
+    """This process's blocks after ``steps`` steps from random fields, or from those that the input gives."""
+    given = problem.config.initial.expressions
+    fields = simulation.initial_fields() if given else simulation.put(random_block(problem, simulation, seed))
     fields = simulation.advance(fields, problem.parameters, 0.0, 0, dt, steps)
     return simulation.get(fields, problem.fields)
 

@@ -173,6 +173,25 @@ def cavity(m=2, n=1, c=1.5, end=0.7):
     )  # fmt: skip
 
 
+def carried_density(u=0.8, p=2.0, end=0.3):
+    """A wave of density at rest in a gas that moves as a whole: every ρ(x - u t) with uniform u and p."""
+    rho = "(2 + sin(x))"
+    return Truth(
+        {
+            "grid": {"lower": [0.0], "upper": [TAU]}, "equation": {"name": "euler"},
+            "initial": {"rho": rho, "mx": f"{u}*{rho}", "E": f"{p}/0.4 + 0.5*{u}*{u}*{rho}"},
+            "numerics": {"precision": "float64", "integrator": "ssprk3"}, "time": {"end": end, "dt": 0.002},
+        },
+        {
+            "rho": lambda x: 2 + np.sin(x - u * end), "mx": lambda x: u * (2 + np.sin(x - u * end)),
+            "E": lambda x: p / 0.4 + 0.5 * u * u * (2 + np.sin(x - u * end)),
+        },
+        bound=2e-2,
+        cells=48,
+        order=None,
+    )  # fmt: skip
+
+
 F, K = 0.037, 0.06
 OMEGA = 1.5 * np.sqrt(4 + 1 / 16)
 TRUTHS: dict[str, Truth] = {
@@ -206,6 +225,7 @@ TRUTHS: dict[str, Truth] = {
         cells=80,
         order=2,
     ),
+    "euler": carried_density(),
     "maxwell": cavity(),
     "shallow_water": inertia_gravity_wave(),
     "burgers": burgers_wave(),

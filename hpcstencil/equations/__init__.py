@@ -1,8 +1,9 @@
 """Right-hand sides, one file per family. A new built-in is a class of the form of `base.Equation`, listed here."""
 
-from hpcstencil.equations.base import Equation, Limited, Radiating, Rates, Split, Staggered
+from hpcstencil.equations.base import Equation, Limited, Radiating, Rates, Signalling, Split, Staggered
 from hpcstencil.equations.burgers import Burgers
 from hpcstencil.equations.custom import Custom
+from hpcstencil.equations.euler import Euler
 from hpcstencil.equations.heat import AdvectionDiffusion, Heat, NonlinearDiffusion
 from hpcstencil.equations.maxwell import Maxwell
 from hpcstencil.equations.patterns import KuramotoSivashinsky, SwiftHohenberg
@@ -18,6 +19,7 @@ EQUATIONS: dict[str, type[Equation]] = {
     "advection_diffusion": AdvectionDiffusion,
     "wave": Wave,
     "acoustic": Acoustic,
+    "euler": Euler,
     "maxwell": Maxwell,
     "shallow_water": ShallowWater,
     "burgers": Burgers,
@@ -30,4 +32,4 @@ EQUATIONS: dict[str, type[Equation]] = {
     "schroedinger": Schroedinger,
 }
 
-__all__ = ["EQUATIONS", "Custom", "Equation", "Limited", "Radiating", "Rates", "Split", "Staggered"]
+__all__ = ["EQUATIONS", "Custom", "Equation", "Limited", "Radiating", "Rates", "Signalling", "Split", "Staggered"]

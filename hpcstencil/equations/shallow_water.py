@@ -10,7 +10,7 @@ from typing import ClassVar
 from hpcstencil.derivatives import Space
 from hpcstencil.equations.base import Rates
 from hpcstencil.errors import InputError
-from hpcstencil.expressions import Coordinate, Node, Pointwise
+from hpcstencil.expressions import Constant, Coordinate, Node, Pointwise
 
 
 class ShallowWater:
@@ -64,7 +64,7 @@ class ShallowWater:
         across_x = (above(f.v, 0) - below(f.u, 1)) / dx
         across_y = (above(f.v, 1) - above(below(below(f.u, 1), 1), 0)) / dy
         first_row = Coordinate(1) < space.grid.lower[1] + dy
-        across_y = Pointwise("where", (first_row, 0.0 * across_y, across_y))
+        across_y = Pointwise("where", (first_row, Constant(0.0), across_y))
         return space.difference(across_x, 0) + space.difference(across_y, 1)
 
     def rates(self, p: SimpleNamespace, largest: Mapping[str, float], ndim: int) -> Rates:
