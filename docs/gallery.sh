@@ -11,6 +11,7 @@ brusselator --field u
 burgers
 cahn_hilliard
 custom
+euler --field rho --time 0.6
 fitzhugh_nagumo --field u
 gray_scott --field v
 heat

@@ -15,6 +15,7 @@ from hpcstencil.grid import AXES, Grid
 from hpcstencil.integrators import FEWEST_STAGES, INTEGRATORS, MOST_STAGES, SUPER_STEPPING
 from hpcstencil.keys import (
     BUILT_IN,
+    HDF5_SUFFIXES,
     LATER_TABLES,
     LEAST_TOLERANCE,
     LONGEST_FILE_NAME,
@@ -124,7 +125,7 @@ def from_mapping(raw: Mapping[str, Any], base: Path, overrides: Sequence[str] = 
         diagnostics=_diagnostics(_section(raw, "diagnostics")),
         checkpoint=_checkpoint(_table(raw, "checkpoint")),
         verify=_verify(_section(raw, "verify")),
-        mask=_mask(_section(raw, "mask")) if "mask" in raw else None,
+        mask=_mask(_section(raw, "mask"), base) if "mask" in raw else None,
     )
     _refuse_extremes(config)
     if config.mask is not None and config.numerics.order != 2:
@@ -327,18 +328,26 @@ def _diagnostics(raw: Mapping[str, Any]) -> DiagnosticsConfig:
     return DiagnosticsConfig(every, expressions)
 
 
-def _mask(raw: Mapping[str, Any]) -> MaskConfig:
+def _mask(raw: Mapping[str, Any], base: Path) -> MaskConfig:
     for key in raw:
         if key not in ("solid", "surface"):
             raise unknown(at("mask", key), "key", key, ("solid", "surface"))
     solid = Key(TEXT, REQUIRED, 'solid = "(x - 1)**2 + (y - 1)**2 < 0.04"')
     text = read("mask", {k: v for k, v in raw.items() if k == "solid"}, {"solid": solid})["solid"]
+    dataset = None
+    file, _, name = text.rpartition(":")
+    if Path(file).suffix in HDF5_SUFFIXES and name:
+        dataset = Path(os.path.abspath(base / file)), name
+        if not dataset[0].is_file():
+            raise InputError(f"mask.solid: expected an HDF5 file, but there is no {dataset[0]}; check the path")
+        text = f"{dataset[0]}:{name}"
     surface = raw.get("surface", "no_flux")
     if surface == "no_flux":
-        return MaskConfig(text)
+        return MaskConfig(text, dataset=dataset)
     if not isinstance(surface, Mapping) or list(surface) != ["value"]:
         raise wrong("mask.surface", '"no_flux" or a table with a value', surface, "write for example { value = 0.0 }")
-    return MaskConfig(text, take("mask.surface.value", Key(EXPRESSION, None, "value = 0.0"), surface["value"]))
+    value = take("mask.surface.value", Key(EXPRESSION, None, "value = 0.0"), surface["value"])
+    return MaskConfig(text, value, dataset)
 
 
 def _verify(raw: Mapping[str, Any]) -> VerifyConfig:

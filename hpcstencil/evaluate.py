@@ -138,7 +138,7 @@ class Evaluation:
 
     def masked(self, stencil: Stencil, value: Value, windows: Windows, mask: Mask, operand: Node) -> Value:
         """A stencil along one axis that reaches no further than the next cell, beside solid cells."""
-        solid, here = self(mask.solid), moved(value, windows, (0,) * self.frame.ndim)
+        solid, here = self.extend(mask.solid), moved(value, windows, (0,) * self.frame.ndim)
         mirrored = here
         if mask.value is not None and isinstance(operand, Field):
             mirrored = self.rules.dtype.type(2) * self(mask.value).crop(windows).array - here
@@ -177,7 +177,7 @@ class Evaluation:
     def beside_solid(self, slope: Value, value: Value, faces: Windows, tree: DivGrad, mask: Mask) -> Value:
         """The gradient at the upper faces of cells where one of the two cells is solid: none, or that to the surface's
         value."""
-        solid, upper = self(mask.solid), tuple(int(a == tree.axis) for a in range(self.frame.ndim))
+        solid, upper = self.extend(mask.solid), tuple(int(a == tree.axis) for a in range(self.frame.ndim))
         here = (0,) * self.frame.ndim
         below, above = (moved(solid, faces, offset) != 0 for offset in (here, upper))
         given = jnp.zeros_like(slope.array)

@@ -29,7 +29,7 @@ from hpcstencil.expressions import (
 from hpcstencil.integrators import SUPER_STEPPING, Method, memory_of, method, stability_limits
 from hpcstencil.keys import MOST_STEPS
 from hpcstencil.layers import layered
-from hpcstencil.mask import Mask, mask_of, masked_diagnostics, masked_initial, masked_rates
+from hpcstencil.mask import SOLID, Mask, mask_of, masked_diagnostics, masked_initial, masked_rates
 from hpcstencil.method_choice import groups_of, with_enough_stages
 from hpcstencil.model import Model, model_of, space_of
 from hpcstencil.parser import Scope, parse
@@ -52,11 +52,11 @@ class Problem:
     over reductions.
     ``parameters`` are the numbers handed to the compiled code; those given as expressions are part of the trees,
     and ``symbols`` has both kinds as nodes.
-    ``groups`` tells the fields of a partitioned ``method`` apart; ``memory`` names the fields that absorbing layers or a
-    multistep method added, ``damping`` is the fastest rate of the layers; ``apart`` are the parts of the time derivatives
-    that a multistep method takes apart; ``measured`` are the fields, and expressions of them that the stable step depends on.
-    ``positions`` tells where fields live that do not live at cell centres, and
-    ``staggered`` whether anything does; ``mask`` has the solid cells, ``source`` the text of the equation's Python file.
+    ``groups`` tells the fields of a partitioned ``method`` apart; ``memory`` names the fields that absorbing layers, a
+    multistep method or a mask added, ``damping`` is the fastest rate of the layers; ``apart`` are the parts of the time
+    derivatives that a multistep method takes apart; ``measured`` are the fields, and expressions of them that the stable
+    step depends on. ``positions`` tells where fields live that do not live at cell centres, and ``staggered`` whether
+    anything does; ``mask`` has the solid cells, ``source`` the text of the equation's Python file.
     """
 
     config: Config
@@ -108,7 +108,10 @@ class Problem:
 
     def needs(self) -> Needs:
         """Ghost cells that the derivatives ask of their operands."""
-        return self.discretization.needs(self.differentiated())
+        needs = self.discretization.needs(self.differentiated())
+        if self.mask is not None and self.mask.dataset is not None:
+            needs[self.mask.solid] = ((1, 1),) * self.config.grid.ndim, False
+        return needs
 
     def differentiated(self) -> list[Node]:
         """All trees that are evaluated with ghost cells."""
@@ -219,6 +222,8 @@ def build(config: Config) -> Problem:
     )
     faces = faces_of(config, model, layers.trees, placed.staggered)
     remembered = memory_of(chosen, tuple(layers.trees))
+    if mask is not None and mask.dataset is not None:
+        remembered = (*remembered, SOLID)
     problem = Problem(
         config=config,
         equation=equation,

@@ -79,8 +79,8 @@ def _run(
     walltime = Walltime(config.checkpoint.walltime, communicator, options.started)
     kernel = kernel_for(problem, devices, communicator, source.kernel)
     simulation = simulate(problem, plan, communicator, devices, kernel)
-    simulation.check_mask()
     clock, fields = _state(simulation, source.checkpoint)
+    simulation.check_mask(fields)
     this = Run(simulation, options, source, walltime, seconds_to_checkpoint(problem), clock, fields)
     this.check_finite()
     if simulation.control is None:

@@ -106,10 +106,12 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class MaskConfig:
-    """Solid cells: those whose centres have a ``solid`` other than 0. Their surface has no flux, or the ``value`` given."""
+    """Solid cells: those whose centres have a ``solid`` other than 0, an expression or FILE:DATASET, of which ``dataset`` are
+    the parts. Their surface has no flux, or the ``value`` given."""
 
     solid: str
     value: float | str | None = None
+    dataset: tuple[Path, str] | None = None
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -22,6 +23,7 @@ from hpcstencil.hdf5_read import read_block
 from hpcstencil.integrators import MEMORY
 from hpcstencil.kernels import KERNELS, tiled
 from hpcstencil.machine import Body, Machine
+from hpcstencil.mask import SOLID
 from hpcstencil.parallel import Communicator, agree
 from hpcstencil.problem import Problem
 from hpcstencil.reductions import Reductions
@@ -62,10 +64,13 @@ class Simulation:
 
     def _own_initial_fields(self) -> Fields:
         """The fields, each process making or reading its own block only."""
-        config = self.problem.config
+        config, mask = self.problem.config, self.problem.mask
         fields: Fields = {}
+        solid = self._solid_cells(mask.dataset) if mask is not None and mask.dataset is not None else None
         for name in self.problem.fields:
-            if name in self.problem.initial:
+            if name == SOLID and solid is not None:
+                block = solid.astype(self.dtype)
+            elif name in self.problem.initial:
                 values = {Parameter(p): v for p, v in self.problem.parameters.items()}
                 tree = self.problem.initial[name]
                 block = host.block_values(tree, config.grid, self.ranges, values, self.dtype)
@@ -79,16 +84,29 @@ class Simulation:
                     ) from None
             else:
                 block = np.zeros([stop - start for start, stop in self.ranges], self.dtype)
+            if solid is not None and name != SOLID:
+                block[solid] = 0
             fields[name] = self.machine.devices.put(block)
         return fields
 
-    def check_mask(self) -> None:
+    def _solid_cells(self, dataset: tuple[Path, str]) -> np.ndarray:
+        """Which cells of this process's block a dataset says to be solid."""
+        try:
+            block = read_block(*dataset, self.ranges, shape=self.problem.config.grid.shape)
+        except InputError as error:
+            raise InputError(f"mask.solid: {error}") from None
+        return block != 0
+
+    def check_mask(self, fields: Fields) -> None:
         """Raise InputError, on all processes, where solid cells leave no fluid."""
         mask = self.problem.mask
         if mask is None:
             return
         parameters = {Parameter(name): value for name, value in self.problem.parameters.items()}
-        solid = host.block_values(mask.solid, self.problem.config.grid, self.ranges, parameters, np.dtype(bool))
+        if SOLID in fields:
+            solid = self.block(fields[SOLID]) != 0
+        else:
+            solid = host.block_values(mask.solid, self.problem.config.grid, self.ranges, parameters, np.dtype(bool))
         if int(self.communicator.total(np.array([np.count_nonzero(~solid)]))[0]) == 0:
             raise InputError(
                 "mask.solid: expected some cells that are not solid, but it covers the whole grid; change it"

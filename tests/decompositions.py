@@ -107,7 +107,11 @@ def tables(name: str, order: int, precision: str, integrator: str, **decompositi
         }
     initial = {}
     if name.startswith("euler"):  # from random fields a gas would have a negative pressure
-        initial = {"rho": "1 + 0.3*sin(5*x) + 0.1*noise(1)", "mx": "0.2*noise(2)", "E": "2 + 0.5*cos(7*x) + 0.2*noise(3)"}
+        initial = {
+            "rho": "1 + 0.3*sin(5*x) + 0.1*noise(1)",
+            "mx": "0.2*noise(2)",
+            "E": "2 + 0.5*cos(7*x) + 0.2*noise(3)",
+        }
         boundary = {a: "periodic" if a in periodic else {"neumann": 0.0} for a in boundary}
         boundary["mx"] = {"x": {"dirichlet": "0.1*t"}}
     if name.startswith("shallow"):

@@ -107,6 +107,7 @@ def same_everywhere(communicator: Communicator, count: int, problem: Problem) ->
         "the input": provenance.sha256(config),
         "the equation's file": problem.source,
         "initial.file": config.initial.file and config.initial.file.stat().st_size,
+        "mask.solid": config.mask and config.mask.dataset and config.mask.dataset[0].stat().st_size,
         "hpcstencil": __version__,
     }
     for what, told in known.items():
