@@ -70,11 +70,20 @@ from hpcstencil.toml_text import override, read_file
 def load(path: Path, overrides: Sequence[str] = ()) -> Config:
     """The input file at ``path`` with every ``--set`` applied; raises InputError for anything that is wrong with it."""
     config = from_mapping(read_file(path), path.absolute().parent, overrides, path.stem)
-    file = config.initial.file
-    if file is not None and not file.is_file():  # not in from_mapping: the input of a run on file may outlive its start
-        raise InputError(f"initial.file: expected an HDF5 file, but there is no {file}; check the path")
+    for key, file in sources(config).items():
+        if not file.is_file():  # not in from_mapping: the input of a run on file may outlive its start
+            raise InputError(f"{key}: expected an HDF5 file, but there is no {file}; check the path")
     check_output_path(config, path, config.output.path, "output.path")
     return config
+
+
+def sources(config: Config) -> dict[str, Path]:
+    """The data files that the input names, by key."""
+    found = {
+        "initial.file": config.initial.file,
+        "mask.solid": config.mask and config.mask.dataset and config.mask.dataset[0],
+    }
+    return {key: file for key, file in found.items() if file}
 
 
 def check_output_path(config: Config, path: Path, output: Path, key: str) -> None:
@@ -93,8 +102,8 @@ def check_output_path(config: Config, path: Path, output: Path, key: str) -> Non
         raise InputError(
             f"{key}: expected a name like 'run.h5', but got '{output.name}', which is that of the XDMF file beside an output"
         )
-    for what, source in (("the input file itself", path), ("initial.file", config.initial.file)):
-        if source is not None and os.path.realpath(output) == os.path.realpath(source):
+    for what, source in {"the input file itself": path, **sources(config)}.items():
+        if os.path.realpath(output) == os.path.realpath(source):
             raise InputError(f"{key}: expected a file of its own, but got {what}, {output}; choose another path")
 
 
@@ -205,8 +214,7 @@ def _equation(raw: Mapping[str, Any], base: Path) -> EquationConfig:
         name = f"{os.path.abspath(base / file)}:{class_name}"
     elif name not in known:
         raise unknown("equation.name", "equation", name, known)
-    if "seed" in raw:
-        raise not_yet("equation.seed", "'seed'", ("noise(1) with a number in [initial]",))
+    seed = take("equation.seed", Key(COUNT, None, "seed = 1"), raw["seed"]) if "seed" in raw else None
     rhs = {}
     if name == "custom":
         given = table("equation.rhs", raw.get("rhs", {}), 'rhs = { u = "laplacian(u)" }')
@@ -219,14 +227,14 @@ def _equation(raw: Mapping[str, Any], base: Path) -> EquationConfig:
         raise InputError('equation.rhs: only a custom equation has one; set name = "custom" or remove it')
     parameters = {}
     for key, value in raw.items():
-        if key in ("name", "rhs"):
+        if key in ("name", "rhs", "seed"):
             continue
         if name == "custom":
             allowed_name(at("equation", key), key)
             if key in rhs:
                 raise InputError(f"{at('equation', key)}: '{key}' is a field already; give the parameter another name")
         parameters[key] = take(at("equation", key), Key(EXPRESSION, None, f"{at(key)} = 1.0"), value)
-    return EquationConfig(name, parameters, rhs)
+    return EquationConfig(name, parameters, rhs, seed)
 
 
 def allowed_name(key: str, name: str) -> None:
@@ -338,8 +346,6 @@ def _mask(raw: Mapping[str, Any], base: Path) -> MaskConfig:
     file, _, name = text.rpartition(":")
     if Path(file).suffix in HDF5_SUFFIXES and name:
         dataset = Path(os.path.abspath(base / file)), name
-        if not dataset[0].is_file():
-            raise InputError(f"mask.solid: expected an HDF5 file, but there is no {dataset[0]}; check the path")
         text = f"{dataset[0]}:{name}"
     surface = raw.get("surface", "no_flux")
     if surface == "no_flux":

@@ -15,6 +15,7 @@ import numpy as np
 from hpcstencil import host
 from hpcstencil.boundary import Face
 from hpcstencil.equations import Equation, Limited
+from hpcstencil.equations.custom import parameters_used
 from hpcstencil.errors import InputError
 from hpcstencil.expressions import (
     Constant,
@@ -204,10 +205,13 @@ def build(config: Config) -> Problem:
         if not bound <= float(np.finfo(precision).max):
             expected = f"values that {precision} can hold on the whole grid"
             raise wrong(f"equation.{name}", expected, model.given[name], f"it is {bound:g} somewhere; change it")
-    initial = {
-        name: parse(text, Scope(config.grid.ndim, symbols, time=False, noise=True), f"initial.{name}")
-        for name, text in config.initial.expressions.items()
-    }
+    seed = config.equation.seed
+    if seed is not None and "seed" not in parameters_used(config.initial.expressions.values()):
+        raise InputError("equation.seed: no initial expression uses it; write noise(seed) in [initial], or remove it")
+    scope = Scope(
+        config.grid.ndim, {**symbols, **({} if seed is None else {"seed": Constant(seed)})}, time=False, noise=True
+    )
+    initial = {name: parse(text, scope, f"initial.{name}") for name, text in config.initial.expressions.items()}
     mask = mask_of(config, symbols)
     chosen = _method(config, model)
     apart = model.damping if chosen.multistep else {}

@@ -30,7 +30,12 @@ def to_tables(config: Config) -> dict[str, Any]:
     tables: dict[str, Any] = {
         "title": config.title,
         "grid": {"shape": grid.shape, "lower": grid.lower, "upper": grid.upper},
-        "equation": {"name": config.equation.name, **config.equation.parameters, "rhs": config.equation.rhs},
+        "equation": {
+            "name": config.equation.name,
+            **config.equation.parameters,
+            "seed": config.equation.seed,
+            "rhs": config.equation.rhs,
+        },
         "initial": {"file": config.initial.file and str(config.initial.file), **config.initial.expressions},
         "boundary": boundary_tables(config.boundary, grid.axes),
         "numerics": vars(config.numerics),

@@ -15,11 +15,12 @@ from hpcstencil.keys import STEP_KEYS
 @dataclass(frozen=True)
 class EquationConfig:
     """The equation's name (of one in a Python file "FILE.py:CLASS", the file's path absolute), its parameters as given
-    (numbers, or expressions of the coordinates), a custom one's rhs."""
+    (numbers, or expressions of the coordinates), a custom one's rhs; the ``seed`` that initial expressions may name."""
 
     name: str
     parameters: Mapping[str, float | str] = field(default_factory=dict)
     rhs: Mapping[str, str] = field(default_factory=dict)
+    seed: int | None = None
 
     @property
     def in_file(self) -> tuple[Path, str] | None:
