@@ -262,4 +262,5 @@ def shrunk(windows: Any, before: Any, after: Any, times: int) -> Any:
 def padded(value: Value, windows: Any) -> Value:
     """The value on larger windows, zeros (never read as valid) in the rim."""
     padding = [(have[0] - want[0], want[1] - have[1], 0) for have, want in zip(value.windows, windows, strict=True)]  # type: ignore[index]
+    padding += [(0, 0, 0)] * (value.array.ndim - len(padding))  # of members
     return Value(lax.pad(value.array, value.array.dtype.type(0), padding), windows)

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from hpcstencil.conditions import read_boundary
+from hpcstencil.ensemble import read_ensemble
 from hpcstencil.errors import InputError
 from hpcstencil.grid import AXES, Grid
 from hpcstencil.integrators import FEWEST_STAGES, INTEGRATORS, MOST_STAGES, SUPER_STEPPING
 from hpcstencil.keys import (
     BUILT_IN,
     HDF5_SUFFIXES,
-    LATER_TABLES,
     LEAST_TOLERANCE,
     LONGEST_FILE_NAME,
     LONGEST_NAME,
@@ -112,8 +112,6 @@ def from_mapping(raw: Mapping[str, Any], base: Path, overrides: Sequence[str] = 
     output file where no path is given."""
     raw = override(raw, overrides)
     for name in raw:
-        if name in LATER_TABLES:
-            raise not_yet(name, f"[{name}]", TOP)
         if name not in TOP:
             home = next((f"{t}.{name}" for t, keys in TABLES.items() if name in keys), None)
             raise unknown(at(name), "table or key", name, TOP, home)
@@ -135,7 +133,10 @@ def from_mapping(raw: Mapping[str, Any], base: Path, overrides: Sequence[str] = 
         checkpoint=_checkpoint(_table(raw, "checkpoint")),
         verify=_verify(_section(raw, "verify")),
         mask=_mask(_section(raw, "mask"), base) if "mask" in raw else None,
+        ensemble=read_ensemble(_section(raw, "ensemble")),
     )
+    if config.ensemble and time.dt is None:
+        raise not_yet("ensemble", "an ensemble whose steps are not fixed", ("time.dt",))
     _refuse_extremes(config)
     if config.mask is not None and config.numerics.order != 2:
         raise wrong(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -117,6 +118,10 @@ class Evaluation:
                 return replace(value, array=lax.integer_pow(value.array, n))
         values = [self(argument) for argument in tree.arguments]
         windows = common(values)
+        if tree.function == "divide" and values[1].windows == self.everywhere:
+            # XLA makes a multiplication of a division by one number, but not in every decomposition.
+            inverse = values[1].array.dtype.type(1) / values[1].array
+            return Value(values[0].array * inverse, windows)
         return Value(self.functions[tree.function](*(v.crop(windows).array for v in values)), windows)
 
     def derivative(self, tree: Derivative) -> Value:
@@ -375,6 +380,17 @@ def evaluation(
     surrounded = {name: Ghosts(plain, Field(name), widths).around(value, True) for name, value in fields.items()}
     known = replace(frame, sides=((Side("halo"), Side("halo")),) * frame.ndim)
     return Evaluation(rules, known, needs, surrounded, parameters, time)
+
+
+def of_members(action: Callable[..., Any], listed: Collection[str]) -> Callable[..., Any]:
+    """``action(fields, parameters, time, frame)`` on fields whose last axis is that of an ensemble's members, which differ in
+    the ``listed`` parameters."""
+
+    def on_all(fields: Mapping[str, Value], parameters: Mapping[str, Any], time: Any, frame: Frame) -> Any:
+        axes = -1, {name: 0 if name in listed else None for name in parameters}, None
+        return jax.vmap(lambda f, p, t: action(f, p, t, frame), axes, -1)(fields, parameters, time)
+
+    return on_all
 
 
 RightHandSide = Callable[[Mapping[str, Value], Mapping[str, Any], Any, Frame], dict[str, Value]]

@@ -44,6 +44,7 @@ RESERVED = (
     "diagnostics",
     "time",
     "step",
+    "member",
     *AXES,
     *(axis + FACE for axis in AXES),
 )  # names at the root of the file that no field may have
@@ -123,7 +124,7 @@ class OutputFile:
                         lay_out_fields(
                             file, layout, fields, np.dtype(dtype), units or {}, long_names or {}, compression
                         )
-                        lay_out_diagnostics(file, diagnostics)
+                        lay_out_diagnostics(file, diagnostics, layout.members)
                         xdmf.write_mesh(file, layout.grid)
                     journal_path(path).unlink(missing_ok=True)
                     os.replace(temporary, target)  # whoever reads the old file keeps it whole
@@ -224,23 +225,25 @@ class OutputFile:
     @property
     def snapshot_bytes(self) -> int:
         """Bytes of all fields over the whole grid."""
-        return sum(math.prod(self.layout.shape(name)) for name in self.fields) * self.state.itemsize
+        cells = sum(math.prod(self.layout.shape(name)) for name in self.fields)
+        return math.prod(self.layout.members) * cells * self.state.itemsize
 
     def write_snapshot(self, step: int, time: float, blocks: Blocks, ranges: Sequence[Range]) -> None:
         """Append the state at ``time`` (``step`` steps taken): ``blocks`` maps every field to this process's block
         (interior, local, C-contiguous, the run's precision) of the global index ``ranges``; beside an upper boundary that of a
-        field on faces has those of the boundary too."""
+        field on faces has those of the boundary too. In an ensemble each has a first axis of members."""
         n = len(self.times)
-        start = (n, *(first for first, _ in ranges))
+        time_axis = len(self.layout.members)
+        start = (*(0 for _ in self.layout.members), n, *(first for first, _ in ranges))
 
         def extend(file: h5py.File) -> None:
             for name in self.fields:
-                file[name].resize(n + 1, 0)
+                file[name].resize(n + 1, time_axis)
 
         with self.change(self.snapshot_bytes):
             self.shared.apply(extend)
             for name in self.fields:
-                self.shared.write(name, start, blocks[name][np.newaxis])
+                self.shared.write(name, start, np.expand_dims(blocks[name], time_axis))
             self._commit({"step": np.array([step], np.int64), "time": np.array([time])}, n)
             self.times.append(time)
 
@@ -248,11 +251,14 @@ class OutputFile:
         self, steps: Sequence[int], times: Sequence[float], values: Mapping[str, Sequence[float]]
     ) -> None:
         """Append rows to the time series: one entry per row in ``steps``, ``times`` and each of ``values``, equal on
-        all processes; ``values`` has every diagnostic."""
+        all processes; ``values`` has every diagnostic, in an ensemble an array of the members in each entry."""
         if len(steps) == 0:
             return
         n = self.rows
-        series = {f"diagnostics/{name}": np.asarray(value, np.float64) for name, value in values.items()}
+        series = {
+            f"diagnostics/{name}": np.ascontiguousarray(np.asarray(value, np.float64).T)
+            for name, value in values.items()
+        }
         with self.change(0):
             if series:
                 self._write_series(series, n)
@@ -286,15 +292,16 @@ class OutputFile:
         self.shared.apply(lambda file: file.flush())
 
     def _write_series(self, series: Mapping[str, np.ndarray], start: int) -> None:
-        """Extend one-dimensional datasets to hold ``series`` from ``start`` on; rank 0's values are written."""
+        """Extend the last axis of datasets to hold ``series`` from ``start`` on; rank 0's values are written."""
 
         def extend(file: h5py.File) -> None:
             for name, values in series.items():
-                file[name].resize(start + len(values), 0)
+                file[name].resize(start + values.shape[-1], values.ndim - 1)
 
         self.shared.apply(extend)
         for name, values in series.items():
-            self.shared.write(name, (start,), values if self.communicator.rank == 0 else values[:0])
+            place = (*(0 for _ in values.shape[1:]), start)
+            self.shared.write(name, place, values if self.communicator.rank == 0 else values[..., :0])
 
     def _describe(self) -> None:
         """Rank 0 writes the XDMF file beside the output."""
@@ -313,10 +320,13 @@ def _check_same(file: h5py.File, path: Path, layout: Layout, fields: Sequence[st
     if file.attrs.get("kind") != "output":
         raise InputError(f"{path}: not an output file of hpcstencil; choose another --output")
     there = {name for name in file if isinstance(file[name], h5py.Dataset)} - set(RESERVED)
+    there -= {name for name in there if file[name].ndim == 1 and "member" in file}  # what the members differ in
     if there != set(fields):
         raise InputError(
             f"{path}: holds the fields {sorted(there)}, this run has {sorted(fields)}; choose another --output"
         )
     for name in fields:
-        if file[name].shape[1:] != layout.shape(name):
-            raise InputError(f"{path}: its grid has shape {file[name].shape[1:]}, this run's {layout.shape(name)}")
+        shape, members = file[name].shape, len(layout.members)
+        found, expected = (*shape[:members], *shape[members + 1 :]), (*layout.members, *layout.shape(name))
+        if found != expected:
+            raise InputError(f"{path}: its grid has shape {found}, this run's {expected}")

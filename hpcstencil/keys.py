@@ -78,8 +78,7 @@ TABLES: dict[str, dict[str, Key]] = {
     },
 }
 TOP = ("title", "grid", "equation", "initial", "boundary", "numerics", "time", "decomposition", "output", "diagnostics",
-       "checkpoint", "mask", "verify")  # fmt: skip
-LATER_TABLES = ("ensemble",)
+       "checkpoint", "mask", "verify", "ensemble")  # fmt: skip
 STEP_KEYS = ("dt", "cfl", "tolerance")  # of [time], of which one is given
 LEAST_TOLERANCE = {"float32": 1.2e-7, "float64": 2.3e-16}  # the spacing of numbers near 1
 MOST_STEPS = 2.0**53  # float64 counts exactly up to here

@@ -98,9 +98,9 @@ class Run:
         """Least and greatest value of all that is measured; raises NumericsError, on all processes, where one is not finite."""
         problem = self.simulation.problem
         low, high, broken = self.simulation.extremes.extremes(self.fields, problem.parameters, self.clock.time)
-        for name, count in zip(problem.measured, broken.tolist(), strict=True):
-            if count:
-                where = f"not finite in {count} of {self.config.grid.cells} cells"
+        for name, counts in zip(problem.measured, broken, strict=True):
+            if count := int(counts.sum()):
+                where = f"not finite in {count} of {problem.cells} cells"
                 if name in self.fields:
                     where += f", the first at {self.simulation.first_not_finite(self.fields[name])}"
                 if self.output is None:
@@ -199,7 +199,7 @@ class Run:
         assert self.output is not None
         start = time.perf_counter()
         self.write_rows()
-        arrays, scalars = split(State(self.clock, self.fields), self.simulation.block)
+        arrays, scalars = split(State(self.clock, self.fields), self.simulation.stored)
         write_checkpoint(
             self.options.output,
             self.communicator,

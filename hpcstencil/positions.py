@@ -33,11 +33,18 @@ FACE = "_face"  # ends the name of a dimension of faces
 @dataclass(frozen=True)
 class Layout:
     """Where the fields of a file live on the grid: at cell centres, or as ``positions`` say. Faces are the lower ones of all
-    cells on a ``periodic`` axis, elsewhere one more for the upper boundary."""
+    cells on a ``periodic`` axis, elsewhere one more for the upper boundary. The members of an ``ensemble``, whose values are
+    listed by dotted key, are the first axis of fields and diagnostics."""
 
     grid: Grid
     positions: Positions = field(default_factory=dict)
     periodic: tuple[bool, ...] = ()
+    ensemble: Mapping[str, Sequence[float | str]] = field(default_factory=dict)
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """(how many members there are,), () where there is no ensemble."""
+        return tuple(len(values) for values in self.ensemble.values())[:1]
 
     def extra(self, name: str) -> tuple[int, ...]:
         """Values that a field has more than there are cells, per axis."""

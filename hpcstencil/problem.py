@@ -9,11 +9,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
 from hpcstencil import host
 from hpcstencil.boundary import Face
+from hpcstencil.ensemble import members
 from hpcstencil.equations import Equation, Limited
 from hpcstencil.equations.custom import parameters_used
 from hpcstencil.errors import InputError
@@ -51,8 +53,8 @@ class Problem:
     ``trees`` are the time derivatives per field, ``initial`` the initial expressions of those fields that have one,
     ``faces`` the boundary conditions of non-periodic axes per (field or inner result, axis, side), ``diagnostics`` trees
     over reductions.
-    ``parameters`` are the numbers handed to the compiled code; those given as expressions are part of the trees,
-    and ``symbols`` has both kinds as nodes.
+    ``parameters`` are the numbers handed to the compiled code, arrays where the ``members`` of an ensemble differ; those
+    given as expressions are part of the trees, and ``symbols`` has both kinds as nodes.
     ``groups`` tells the fields of a partitioned ``method`` apart; ``memory`` names the fields that absorbing layers, a
     multistep method or a mask added, ``damping`` is the fastest rate of the layers; ``apart`` are the parts of the time
     derivatives that a multistep method takes apart; ``measured`` are the fields, and expressions of them that the stable
@@ -64,7 +66,7 @@ class Problem:
     equation: Equation
     fields: tuple[str, ...]
     trees: Mapping[str, Node]
-    parameters: Mapping[str, float]
+    parameters: Mapping[str, Any]
     symbols: Mapping[str, Node]
     bounds: Mapping[str, float]
     initial: Mapping[str, Node]
@@ -78,6 +80,7 @@ class Problem:
     apart: Mapping[str, Node] = field(default_factory=dict)
     measured: Mapping[str, Node] = field(default_factory=dict)
     positions: Positions = field(default_factory=dict)
+    members: tuple[Problem, ...] = ()
     staggered: bool = False
     mask: Mask | None = None
     source: str = ""
@@ -85,7 +88,18 @@ class Problem:
     @property
     def layout(self) -> Layout:
         """Where the fields live in files."""
-        return Layout(self.config.grid, self.positions, self.config.boundary.periodic)
+        config = self.config
+        return Layout(config.grid, self.positions, config.boundary.periodic, config.ensemble)
+
+    @property
+    def copies(self) -> int:
+        """How many runs are side by side: the members of an ensemble, else 1."""
+        return max(1, len(self.members))
+
+    @property
+    def cells(self) -> int:
+        """Cells of all of them."""
+        return self.copies * self.config.grid.cells
 
     @property
     def shown(self) -> tuple[str, ...]:
@@ -195,7 +209,35 @@ class Problem:
 
 
 def build(config: Config) -> Problem:
-    """The problem of an input. Raises InputError for unknown names, malformed expressions and unfit parameters."""
+    """The problem of an input, of an ensemble with those of its members.
+
+    Raises InputError for unknown names, malformed expressions and unfit parameters, and where members of an ensemble
+    differ in more than numbers and initial states.
+    """
+    if not config.ensemble:
+        return _alone(config)
+    each = tuple(_alone(member) for member in members(config))
+    first, known = each[0], {f"equation.{name}" for name in each[0].parameters}
+    for key in config.ensemble:
+        if key.startswith("equation.") and key not in (*known, "equation.seed"):
+            raise InputError(f"ensemble.{key}: expected a number of the equation, but got an expression; list numbers")
+    for member, problem in enumerate(each):
+        if (problem.trees, problem.faces, problem.method) != (first.trees, first.faces, first.method):
+            raise InputError(
+                f"ensemble: member {member} differs from the first in more than numbers, as where an absorbing layer follows "
+                "the speed of the waves; give each its own run, with hpcstencil sweep"
+            )
+    listed = {key.partition(".")[2] for key in config.ensemble if key.startswith("equation.")}
+    parameters = {
+        name: np.array([problem.parameters[name] for problem in each]) if name in listed else value
+        for name, value in first.parameters.items()
+    }
+    bounds = {name: max(problem.bounds[name] for problem in each) for name in first.bounds}
+    return replace(first, config=config, parameters=parameters, bounds=bounds, members=each)
+
+
+def _alone(config: Config) -> Problem:
+    """The problem of one run. Raises InputError for unknown names, malformed expressions and unfit parameters."""
     model = model_of(config)
     numbers, symbols, equation = model.numbers, model.symbols, model.equation
     values = {Parameter(name): value for name, value in numbers.items()}

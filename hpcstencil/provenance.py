@@ -45,6 +45,7 @@ def to_tables(config: Config) -> dict[str, Any]:
         "diagnostics": {"every_steps": config.diagnostics.every_steps, **config.diagnostics.expressions},
         "checkpoint": vars(config.checkpoint),
         "mask": _mask(config),
+        "ensemble": {key: list(values) for key, values in config.ensemble.items()},
         "verify": {"exact": config.verify.exact, "conserved": config.verify.conserved or None},
     }
     return {name: _without_nothing(value) for name, value in tables.items() if value != {}}

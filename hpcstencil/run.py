@@ -94,7 +94,7 @@ def _run(
     remove_stale(options.output, communicator, after=clock.step if source.append else -1)
     first = clock.step
     shown = communicator.rank == 0 and not options.quiet
-    progress = Progress(clock.time, config.time.end, config.grid.cells, shown)
+    progress = Progress(clock.time, config.time.end, problem.cells, shown)
     try:
         if not source.append:
             this.diagnostics.take(this.fields, clock.step, clock.time)
@@ -110,7 +110,7 @@ def _run(
     steps = this.clock.step - first
     itemsize = 2 * len(problem.fields) * simulation.dtype.itemsize
     return Summary(
-        options.output, steps, this.clock, time.perf_counter() - began, this.seconds, config.grid.cells, itemsize
+        options.output, steps, this.clock, time.perf_counter() - began, this.seconds, problem.cells, itemsize
     )
 
 
@@ -121,7 +121,7 @@ def _state(simulation: Simulation, checkpoint: Path | None) -> tuple[Clock, Fiel
     template = State(Clock(), dict.fromkeys(simulation.problem.fields, 0))
     communicator = simulation.communicator
     arrays, scalars, _ = read_checkpoint(checkpoint, simulation.ranges, communicator, simulation.problem.fields)
-    blocks = {name: block.astype(simulation.dtype) for name, block in arrays.items()}
+    blocks = {name: simulation.restored(block) for name, block in arrays.items()}
     state = join(template, simulation.put(blocks), scalars)
     return state.clock, dict(state.fields)
 

@@ -125,7 +125,7 @@ class VerifyConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """A checked input file, one attribute per table."""
+    """A checked input file, one attribute per table; ``ensemble`` has the values of every member by dotted key."""
 
     title: str
     grid: Grid
@@ -140,3 +140,4 @@ class Config:
     checkpoint: CheckpointConfig
     verify: VerifyConfig = VerifyConfig()
     mask: MaskConfig | None = None
+    ensemble: Mapping[str, tuple[float | str, ...]] = field(default_factory=dict)

@@ -16,7 +16,7 @@ from hpcstencil.blocks import Devices
 from hpcstencil.control import Control
 from hpcstencil.decomposition import Plan
 from hpcstencil.errors import InputError
-from hpcstencil.evaluate import Rules, right_hand_side
+from hpcstencil.evaluate import Rules, of_members, right_hand_side
 from hpcstencil.expressions import Field, Parameter, at_time, on_plane
 from hpcstencil.halo import Fields
 from hpcstencil.hdf5_read import read_block
@@ -56,26 +56,33 @@ class Simulation:
 
     def initial_fields(self) -> Fields:
         """The state at t = 0 on the devices; all processes take part."""
-        fields = agree(self.communicator, self._own_initial_fields)
+        blocks = agree(self.communicator, self._own_initial_blocks)
+        fields = self.put(blocks)
         if self.slopes is not None:
             first = self.slopes(fields, self.problem.parameters, 0.0)
             fields = {**fields, **{name + MEMORY: slope for name, slope in first.items()}}
         return fields
 
-    def _own_initial_fields(self) -> Fields:
-        """The fields, each process making or reading its own block only."""
-        config, mask = self.problem.config, self.problem.mask
-        fields: Fields = {}
+    def _own_initial_blocks(self) -> dict[str, np.ndarray]:
+        """This process's blocks of the fields, made or read by itself, with a last axis of members in an ensemble."""
+        if not self.problem.members:
+            return self._initial_blocks_of(self.problem)
+        each = [self._initial_blocks_of(member) for member in self.problem.members]
+        return {name: np.stack([blocks[name] for blocks in each], -1) for name in each[0]}
+
+    def _initial_blocks_of(self, problem: Problem) -> dict[str, np.ndarray]:
+        config, mask = problem.config, problem.mask
+        blocks: dict[str, np.ndarray] = {}
         solid = self._solid_cells(mask.dataset) if mask is not None and mask.dataset is not None else None
-        for name in self.problem.fields:
+        for name in problem.fields:
             if name == SOLID and solid is not None:
                 block = solid.astype(self.dtype)
-            elif name in self.problem.initial:
-                values = {Parameter(p): v for p, v in self.problem.parameters.items()}
-                tree = self.problem.initial[name]
+            elif name in problem.initial:
+                values = {Parameter(p): v for p, v in problem.parameters.items()}
+                tree = problem.initial[name]
                 block = host.block_values(tree, config.grid, self.ranges, values, self.dtype)
-            elif config.initial.file is not None and name in self.problem.shown:
-                shape = self.problem.layout.shape(name)
+            elif config.initial.file is not None and name in problem.shown:
+                shape = problem.layout.shape(name)
                 try:
                     block = read_block(config.initial.file, name, self.ranges, shape=shape, dtype=self.dtype)
                 except InputError as error:
@@ -86,8 +93,8 @@ class Simulation:
                 block = np.zeros([stop - start for start, stop in self.ranges], self.dtype)
             if solid is not None and name != SOLID:
                 block[solid] = 0
-            fields[name] = self.machine.devices.put(block)
-        return fields
+            blocks[name] = block
+        return blocks
 
     def _solid_cells(self, dataset: tuple[Path, str]) -> np.ndarray:
         """Which cells of this process's block a dataset says to be solid."""
@@ -102,7 +109,9 @@ class Simulation:
         mask = self.problem.mask
         if mask is None:
             return
-        parameters = {Parameter(name): value for name, value in self.problem.parameters.items()}
+        parameters = {
+            Parameter(name): value for name, value in (self.problem.members or (self.problem,))[0].parameters.items()
+        }
         if SOLID in fields:
             solid = self.block(fields[SOLID]) != 0
         else:
@@ -113,24 +122,30 @@ class Simulation:
             )
 
     def written(self, fields: Fields, names: Sequence[str], time: float) -> dict[str, np.ndarray]:
-        """As `get`, for a file: with the values that are given on an upper boundary, which are in no array, on the processes
-        beside it."""
-        problem, result = self.problem, self.get(fields, names)
-        grid = problem.config.grid
-        parameters = {Parameter(name): value for name, value in problem.parameters.items()}
-        for name in names:
-            ranges = list(self.ranges)
-            for axis, more in enumerate(problem.layout.extra(name)):
-                if more and ranges[axis][1] == grid.shape[axis]:
-                    (value,) = problem.faces[Field(name), axis, 1].values
-                    value = at_time(on_plane(value, axis, grid.upper[axis]), time)
-                    beyond = [
-                        (grid.shape[axis], grid.shape[axis] + 1) if a == axis else r for a, r in enumerate(ranges)
-                    ]
-                    given = host.block_values(value, grid, beyond, parameters, self.dtype)
-                    result[name] = np.concatenate([result[name], given], axis)
-                    ranges[axis] = (ranges[axis][0], grid.shape[axis] + 1)
-        return result
+        """As `get`, for a file: the members of an ensemble first, and with the values that are given on an upper boundary,
+        which are in no array, on the processes beside it."""
+        blocks = self.get(fields, names)
+        if not self.problem.members:
+            return {name: self._with_upper_wall(self.problem, name, blocks[name], time) for name in names}
+        return {
+            name: np.stack([
+                self._with_upper_wall(member, name, blocks[name][..., i], time)
+                for i, member in enumerate(self.problem.members)
+            ])
+            for name in names
+        }  # fmt: skip
+
+    def _with_upper_wall(self, problem: Problem, name: str, block: np.ndarray, time: float) -> np.ndarray:
+        grid, ranges = problem.config.grid, list(self.ranges)
+        parameters = {Parameter(p): value for p, value in problem.parameters.items()}
+        for axis, more in enumerate(problem.layout.extra(name)):
+            if more and ranges[axis][1] == grid.shape[axis]:
+                (value,) = problem.faces[Field(name), axis, 1].values
+                value = at_time(on_plane(value, axis, grid.upper[axis]), time)
+                beyond = [(grid.shape[axis], grid.shape[axis] + 1) if a == axis else r for a, r in enumerate(ranges)]
+                block = np.concatenate([block, host.block_values(value, grid, beyond, parameters, self.dtype)], axis)
+                ranges[axis] = (ranges[axis][0], grid.shape[axis] + 1)
+        return block
 
     def put(self, blocks: Mapping[str, np.ndarray]) -> Fields:
         """This process's blocks on its devices."""
@@ -144,17 +159,35 @@ class Simulation:
         """This process's block of one array on the devices, C-contiguous."""
         return np.ascontiguousarray(self.machine.devices.get(array))
 
+    def stored(self, array: jax.Array) -> np.ndarray:
+        """This process's block of one array as checkpoints have it: members first."""
+        block = self.block(array)
+        return np.ascontiguousarray(np.moveaxis(block, -1, 0)) if self.problem.members else block
+
+    def restored(self, block: np.ndarray) -> np.ndarray:
+        """The opposite of `stored`, in the run's precision. Raises InputError where the checkpoint has other members."""
+        count = len(self.problem.members)
+        if block.shape[: block.ndim - self.machine.grid.ndim] != ((count,) if count else ()):
+            raise InputError(
+                "the checkpoint was written by a run with other members of an ensemble, or none; begin anew"
+            )
+        return np.moveaxis(block.astype(self.dtype), 0, -1) if count else block.astype(self.dtype)
+
     def first_not_finite(self, array: jax.Array) -> str:
         """Where the first cell (in index order) is whose value is not finite, in words; all processes together."""
-        grid = self.problem.config.grid
+        problem, grid = self.problem, self.problem.config.grid
+        starts = [start for start, _ in self.ranges]
         here = np.argwhere(~np.isfinite(self.block(array)))
-        mine = tuple(int(i) + start for i, (start, _) in zip(here[0], self.ranges, strict=True)) if len(here) else None
+        mine = None
+        if len(here):
+            mine = tuple(int(i) + start for i, start in zip(here[0], [*starts, 0], strict=False))
         cell = min(cell for cell in self.communicator.allgather(mine) if cell is not None)
         place = ", ".join(
             f"{name} = {grid.centres(a, i, i + 1)[0]:.6g}"
-            for a, (name, i) in enumerate(zip(grid.axes, cell, strict=True))
+            for a, (name, i) in enumerate(zip(grid.axes, cell, strict=False))
         )
-        return f"cell {list(cell)} ({place})"
+        *inner, member = cell if problem.members else (*cell, None)
+        return f"cell {inner} ({place})" + ("" if member is None else f" of member {member}")
 
     def compile(self, fields: Fields) -> Fields:
         """Compile the step loop by running it for no step at all; returns the fields, which it may have moved."""
@@ -195,8 +228,12 @@ def simulate(
         constants=problem.constants(),
     )
     needs = problem.needs()
+    listed = {name for name, value in problem.parameters.items() if np.ndim(value)} if problem.members else None
     rhs = right_hand_side(problem.trees, rules, needs)
     apart = right_hand_side(problem.apart, rules, needs) if problem.apart else None
+    if listed is not None:
+        rhs = of_members(rhs, listed)
+        apart = None if apart is None else of_members(apart, listed)
     stepper = Stepper(machine, rhs, problem.method, problem.groups, plan.every, apart)
     return Simulation(
         problem=problem,
@@ -207,6 +244,6 @@ def simulate(
         advance=stepper.advance(),
         slopes=stepper.slopes(0) if problem.method.multistep else None,
         control=Control.of(problem, stepper, communicator, rules),
-        extremes=Reductions(machine, communicator, rules, needs, tuple(problem.measured.values())),
-        diagnosed=Reductions(machine, communicator, rules, needs, problem.reduced()),
+        extremes=Reductions(machine, communicator, rules, needs, tuple(problem.measured.values()), listed),
+        diagnosed=Reductions(machine, communicator, rules, needs, problem.reduced(), listed),
     )

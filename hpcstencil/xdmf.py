@@ -98,22 +98,27 @@ def _document(name: str, layout: Layout, fields: Sequence[str], itemsize: int, t
     mesh = _regular_mesh(grid) if grid.ndim == 1 else _curvilinear_mesh(name, grid)
     # In one dimension the mesh is (1, 1, nx): x is the last index.
     shape = _text((1, 1, *grid.shape)) if grid.ndim == 1 else _text(grid.shape)
-    zeros, ones, one = _text([0] * grid.ndim), _text([1] * (grid.ndim + 1)), _text((1, *grid.shape))
+    members = layout.members
+    zeros, ones = _text([0] * grid.ndim), _text([1] * (grid.ndim + 1 + len(members)))
+    one = _text((*(1 for _ in members), 1, *grid.shape))
     yield '<?xml version="1.0" encoding="utf-8"?>\n<Xdmf Version="2.0">\n<Domain>\n'
     yield '<Grid Name="output" GridType="Collection" CollectionType="Temporal">\n'
     for index, time in enumerate(times):
         yield f'<Grid Name="snapshot {index}" GridType="Uniform">\n<Time Value="{float(time)!r}"/>\n{mesh}'
         for field in fields:
-            data, whole = escape(f"{name}:/{field}"), _text((len(times), *layout.shape(field)))
-            yield (
-                f'<Attribute Name={quoteattr(field)} AttributeType="Scalar" Center="Node">\n'
-                f'<DataItem ItemType="HyperSlab" Dimensions="{shape}">\n'
-                f'<DataItem Dimensions="3 {grid.ndim + 1}" NumberType="Int" Format="XML">'
-                f"{index} {zeros} {ones} {one}</DataItem>\n"
-                f'<DataItem Dimensions="{whole}" NumberType="Float" Precision="{itemsize}" Format="HDF">'
-                f"{data}</DataItem>\n"
-                "</DataItem>\n</Attribute>\n"
-            )
+            data, whole = escape(f"{name}:/{field}"), _text((*members, len(times), *layout.shape(field)))
+            for member in range(*members) if members else (None,):
+                label = field if member is None else f"{field} (member {member})"
+                start = f"{index}" if member is None else f"{member} {index}"
+                yield (
+                    f'<Attribute Name={quoteattr(label)} AttributeType="Scalar" Center="Node">\n'
+                    f'<DataItem ItemType="HyperSlab" Dimensions="{shape}">\n'
+                    f'<DataItem Dimensions="3 {grid.ndim + 1 + len(members)}" NumberType="Int" Format="XML">'
+                    f"{start} {zeros} {ones} {one}</DataItem>\n"
+                    f'<DataItem Dimensions="{whole}" NumberType="Float" Precision="{itemsize}" Format="HDF">'
+                    f"{data}</DataItem>\n"
+                    "</DataItem>\n</Attribute>\n"
+                )
         yield "</Grid>\n"
     yield "</Grid>\n</Domain>\n</Xdmf>\n"
 

@@ -58,6 +58,7 @@ PROBLEMS: dict[str, tuple[dict[str, Any], tuple[int, ...], str]] = {
         (31, 29, 23),
         "z",
     ),
+    "ensemble-2d": ({"name": "gray_scott", "D_u": 0.2, "D_v": 0.1}, (61, 47), "x"),
     "mixed-2d-periodic": ({"name": "custom", "rhs": MIXED}, (61, 47), "xy"),
 }
 # What CI runs, always and on so many processes alone: (problem, order, precision, integrator). Each compiles for seconds.
@@ -67,13 +68,14 @@ SELECTED: dict[str | int, list[tuple[str, int, str, str]]] = {
         ("heat-3d", 4, "float32", "rk4"),
         ("wave-2d", 2, "float32", "leapfrog"),
         ("mixed-2d", 4, "float64", "euler"),
-        ("shallow-2d", 2, "float64", "ab2"),
     ],
     2: [
+        ("shallow-2d", 2, "float64", "ab2"),
         ("heat-2d-walls", 2, "float64", "euler"),
         ("advection-2d", 6, "float32", "dopri5"),
         ("cahn-hilliard-2d", 2, "float64", "rkl2"),
         ("euler-1d", 2, "float32", "ssprk2"),
+        ("ensemble-2d", 2, "float32", "euler"),
         ("mask-2d", 2, "float32", "euler"),
     ],
     3: [
@@ -123,8 +125,10 @@ def tables(name: str, order: int, precision: str, integrator: str, **decompositi
         boundary["operators"] = BEAM
     discs = "((x - 3)**2 + (y - 2.3)**2 < 1) + (x > 5.9)*(y < 1)"
     mask = {"mask": {"solid": discs, "surface": {"value": "0.3*sin(x + t)"}}} if name.startswith("mask") else {}
+    ensemble = {"ensemble": {"equation.F": [0.03, 0.04, 0.05]}} if name.startswith("ensemble") else {}
     return {
         **mask,
+        **ensemble,
         "grid": {"shape": list(shape), "upper": [0.1 * n for n in shape]},
         "equation": equation,
         "initial": initial,

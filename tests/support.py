@@ -37,7 +37,8 @@ def random_block(problem: Problem, simulation: Simulation, seed: int = 1) -> dic
     """This process's block of random global fields."""
     rng = np.random.default_rng(seed)
     index = tuple(slice(*r) for r in simulation.ranges)
-    shape, dtype = problem.config.grid.shape, simulation.dtype
+    members = (len(problem.members),) if problem.members else ()
+    shape, dtype = (*problem.config.grid.shape, *members), simulation.dtype
     return {name: np.ascontiguousarray(rng.random(shape).astype(dtype)[index]) for name in problem.fields}
 
 

@@ -68,7 +68,9 @@ def test_sods_tube():
     assert (np.array(errors[0]) / np.array(errors[2]) > 4**0.75).all()
 
 
-@pytest.mark.parametrize("axis, shape", [(0, [60, 4]), (1, [4, 60]), (2, [4, 4, 60])])
+@pytest.mark.parametrize(
+    "axis, shape", [(0, [60, 4]), (1, [4, 60]), pytest.param(2, [4, 4, 60], marks=pytest.mark.long)]
+)
 def test_a_tube_lies_along_any_axis(axis, shape):
     whole, line = integrate(tube(axis, shape)), integrate(tube(0, [60]))
     index = tuple(slice(None) if a == axis else 0 for a in range(len(shape)))

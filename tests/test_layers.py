@@ -17,6 +17,7 @@ LAYERS = [
     {"conditions", "equations", "frame", "hyperslabs", "launch", "publish", "functions", "method_choice"},
     {"keys"},
     {"settings", "stability", "xdmf", "hdf5_layout", "hdf5_read", "hdf5_spans", "blocks", "stepping"},
+    {"ensemble"},
     {"config", "hdf5_cut", "machine", "provenance", "mask"},
     {"evaluate"},
     {"hdf5", "checkpoint", "model", "advance", "layers", "placed"},
@@ -33,7 +34,7 @@ HEAVY = {"jax", "mpi4jax", "mpi4py", "h5py", "matplotlib"}
 # What `hpcstencil check` loads: must not import jax or MPI at module level.
 LIGHT = set().union(*LAYERS[:2]) | {
     "schema", "keys", "parser", "settings", "config", "model", "method_choice", "walls", "layers", "mask", "conditions",
-    "radius", "host", "positions", "placed",
+    "radius", "host", "positions", "placed", "ensemble",
     "equations", "stability", "problem", "decomposition", "calibration", "report", "cli", "doctor",
     "sweep", "publish",
 }  # fmt: skip

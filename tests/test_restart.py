@@ -24,6 +24,7 @@ PARTS = {
         "boundary": {"x": {"neumann": 0.0}, "u": {"x": {"dirichlet": "t"}}},
     },
     "staggered layers": {"equation": {"name": "maxwell", "source": 1.0}, "boundary": {"x": {"cpml": {"width": 0.5}}}},
+    "an ensemble": {"equation": {"name": "gray_scott"}, "ensemble": {"equation.F": [0.03, 0.04]}},
     "solid cells": {
         "equation": CUSTOM, "mask": {"solid": "(x - 1.4)**2 + (y - 1)**2 < 0.3", "surface": {"value": "t"}},
     },

@@ -81,7 +81,7 @@ def adapted(config: Config, cells: Sequence[int], **changes: Any) -> Config:
     return replace(
         config, grid=grid, numerics=numerics, output=output, decomposition=AUTO,
         initial=InitialConfig(), diagnostics=DiagnosticsConfig(None), verify=replace(config.verify, conserved=()),
-        mask=None, **changes,
+        mask=None, equation=replace(config.equation, seed=None), **changes,
     )  # fmt: skip
 
 
