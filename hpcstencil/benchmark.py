@@ -126,7 +126,7 @@ def measure(simulation: Simulation, communicator: Communicator, bandwidth: float
     each = seconds(steps, communicator)
     exchange = exchange_seconds(simulation, state["fields"], communicator)
     exchanges = 1 / plan.every if plan.every else plan.stages
-    cells = problem.cells
+    cells = problem.cells_per_step
     t_eff = cells / each * 2 * len(problem.fields) * simulation.dtype.itemsize
     if communicator.rank == 0:
         remember(key(problem, f"speed:{communicator.size}"), cells / each)

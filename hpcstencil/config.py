@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcstencil.conditions import read_boundary
-from hpcstencil.ensemble import read_ensemble
+from hpcstencil.ensemble import check_steps, read_ensemble
 from hpcstencil.errors import InputError
 from hpcstencil.grid import AXES, Grid
 from hpcstencil.integrators import FEWEST_STAGES, INTEGRATORS, MOST_STAGES, SUPER_STEPPING
@@ -42,7 +42,6 @@ from hpcstencil.schema import (
     list_of,
     listing,
     nearest,
-    not_yet,
     read,
     shown,
     table,
@@ -135,8 +134,8 @@ def from_mapping(raw: Mapping[str, Any], base: Path, overrides: Sequence[str] = 
         mask=_mask(_section(raw, "mask"), base) if "mask" in raw else None,
         ensemble=read_ensemble(_section(raw, "ensemble")),
     )
-    if config.ensemble and time.dt is None:
-        raise not_yet("ensemble", "an ensemble whose steps are not fixed", ("time.dt",))
+    if config.ensemble:
+        check_steps(config)
     _refuse_extremes(config)
     if config.mask is not None and config.numerics.order != 2:
         raise wrong(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from hpcstencil.errors import InputError
-from hpcstencil.schema import COUNT, EXPRESSION, NUMBER, Key, expression_text, take, wrong
+from hpcstencil.schema import COUNT, EXPRESSION, NUMBER, Key, expression_text, not_yet, take, wrong
 from hpcstencil.settings import Config
 
 MOST_MEMBERS = 10_000
@@ -54,6 +54,26 @@ def _values(key: str, listed: Any) -> tuple[float | str, ...]:
     kind = COUNT if name == "seed" and table == "equation" else NUMBER if table == "equation" else EXPRESSION
     values = [take(f"ensemble.{key}", Key(kind, None, "[0.1, 0.2]"), value) for value in listed]
     return tuple(values if table == "equation" else map(expression_text, values))
+
+
+def check_steps(config: Config) -> None:
+    """Raise InputError where members would take steps of their own and something is asked for at counts of steps."""
+    if config.time.tolerance is not None:
+        raise not_yet("time.tolerance", "an ensemble with a tolerance", ("time.dt", "time.cfl"))
+    if config.time.dt is not None:
+        return
+    counted = {
+        "output.every_steps": config.output.every_steps,
+        "diagnostics.every_steps": config.diagnostics.every_steps,
+        "checkpoint.every_steps": config.checkpoint.every_steps,
+    }
+    for key, count in counted.items():
+        if count is not None:
+            advice = "checkpoint.every_minutes" if key.startswith("checkpoint") else "output.every, a time"
+            raise InputError(
+                f"{key}: expected none in an ensemble with time.cfl, whose members take steps of their own, but got {count}; "
+                f"give {advice}, or a fixed time.dt"
+            )
 
 
 def members(config: Config) -> list[Config]:

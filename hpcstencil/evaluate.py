@@ -384,10 +384,10 @@ def evaluation(
 
 def of_members(action: Callable[..., Any], listed: Collection[str]) -> Callable[..., Any]:
     """``action(fields, parameters, time, frame)`` on fields whose last axis is that of an ensemble's members, which differ in
-    the ``listed`` parameters."""
+    the ``listed`` parameters, and in time where that is an array."""
 
     def on_all(fields: Mapping[str, Value], parameters: Mapping[str, Any], time: Any, frame: Frame) -> Any:
-        axes = -1, {name: 0 if name in listed else None for name in parameters}, None
+        axes = -1, {name: 0 if name in listed else None for name in parameters}, 0 if jnp.ndim(time) else None
         return jax.vmap(lambda f, p, t: action(f, p, t, frame), axes, -1)(fields, parameters, time)
 
     return on_all

@@ -97,9 +97,19 @@ class Problem:
         return max(1, len(self.members))
 
     @property
+    def own_steps(self) -> bool:
+        """Whether the members of an ensemble take steps of their own, each as long as it may."""
+        return bool(self.members) and self.config.time.dt is None
+
+    @property
     def cells(self) -> int:
-        """Cells of all of them."""
+        """Cells of all runs that are side by side."""
         return self.copies * self.config.grid.cells
+
+    @property
+    def cells_per_step(self) -> int:
+        """Cells that a step changes: members with steps of their own are counted one by one."""
+        return self.config.grid.cells if self.own_steps else self.cells
 
     @property
     def shown(self) -> tuple[str, ...]:

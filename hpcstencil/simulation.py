@@ -59,7 +59,7 @@ class Simulation:
         blocks = agree(self.communicator, self._own_initial_blocks)
         fields = self.put(blocks)
         if self.slopes is not None:
-            first = self.slopes(fields, self.problem.parameters, 0.0)
+            first = self.slopes(fields, self.problem.parameters, self.per_member(0.0))
             fields = {**fields, **{name + MEMORY: slope for name, slope in first.items()}}
         return fields
 
@@ -159,6 +159,10 @@ class Simulation:
         """This process's block of one array on the devices, C-contiguous."""
         return np.ascontiguousarray(self.machine.devices.get(array))
 
+    def per_member(self, value: float) -> Any:
+        """The value for every member that takes steps of its own, or for all together."""
+        return np.full(self.problem.copies, value) if self.problem.own_steps else value
+
     def stored(self, array: jax.Array) -> np.ndarray:
         """This process's block of one array as checkpoints have it: members first."""
         block = self.block(array)
@@ -193,7 +197,8 @@ class Simulation:
         """Compile the step loop by running it for no step at all; returns the fields, which it may have moved."""
         for _ in range(2):  # pmap compiles again for what it returned itself
             if self.control is None:
-                fields = self.advance(fields, self.problem.parameters, 0.0, 0, 0.0, 0)
+                one = self.per_member
+                fields = self.advance(fields, self.problem.parameters, one(0.0), one(0), one(0.0), one(0))
             else:
                 self.control.error(fields, *self.control.attempt(fields, self.problem.parameters, 0.0, 0.0))
         return jax.block_until_ready(fields)

@@ -16,6 +16,7 @@ from hpcstencil.parallel import OneProcess
 from hpcstencil.positions import Layout
 from hpcstencil.problem import build
 from hpcstencil.provenance import to_toml
+from hpcstencil.schedule import Clock, together
 
 PATTERN = {
     "grid": {"shape": [19, 16], "upper": [1.9, 1.6]},
@@ -75,6 +76,35 @@ def test_the_input_survives_being_written_out():
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("steps_per_exchange", ("auto", 1))
+def test_steps_of_each_members_own(steps_per_exchange):
+    """Members with other stable steps, through the compiled loop itself: who takes fewer keeps what it has."""
+    problem = problem_of(
+        grid={"shape": [23, 18], "upper": [2.3, 1.8]},
+        equation={"name": "heat"},
+        initial={"u": "sin(3*x)*cos(2*y)"},
+        boundary={"x": {"dirichlet": "t"}},
+        time={"end": 1.0, "cfl": 0.5},
+        ensemble={"equation.D": [0.1, 0.5, 0.2]},
+        decomposition={"steps_per_exchange": steps_per_exchange},
+    )
+    simulation = simulation_of(problem, devices=2)
+    dt, counts = np.array([member.dt({}) for member in problem.members]), np.array([2, 7, 0])
+    starts, firsts = np.array([0.3, 0.0, 0.1]), np.array([1, 0, 5])
+    fields = simulation.advance(simulation.initial_fields(), problem.parameters, starts, firsts, dt, counts)
+    found = simulation.get(fields, ["u"])["u"]
+    for number, alone in enumerate(problem.members):
+        own = simulation_of(alone)
+        given = own.initial_fields(), alone.parameters, starts[number], firsts[number], dt[number], counts[number]
+        assert np.array_equal(found[..., number], own.get(own.advance(*given), ["u"])["u"]), number
+
+
+def test_clocks_together():
+    clocks = [Clock(3, 0.5, 3, 0.5), Clock(7, 0.5, 7, 0.5)]
+    assert together(clocks) == Clock(10, 0.5, 10, 0.5)
+    assert together([clocks[0], Clock(6, 0.45, 0, 0.0)]) == Clock(9, 0.45, -1, 0.45)
+
+
 REFUSED = {
     "unequal": (
         {"equation.F": [0.1, 0.2], "equation.k": [0.1]},
@@ -99,7 +129,11 @@ def test_refused(case):
 
 
 def test_what_members_must_share():
-    with pytest.raises(InputError, match="not available yet.*time.dt"):
+    with pytest.raises(InputError, match="time.tolerance.*not available yet"):
+        problem_of(**{**PATTERN, "numerics": {"integrator": "bs3"}, "time": {"end": 1.0, "tolerance": 1e-3}})
+    with pytest.raises(
+        InputError, match="diagnostics.every_steps: expected none in an ensemble with time.cfl, .* got 3"
+    ):
         problem_of(**{**PATTERN, "time": {"end": 1.0, "cfl": 0.5}})
     waves = {
         "grid": {"shape": [40]}, "equation": {"name": "wave"}, "boundary": {"x": {"cpml": {"width": 0.2}}},
