@@ -78,7 +78,7 @@ def model_of(config: Config) -> Model:
         expected = f"{listing(map(str, orders), 'or')} with {shown(config.equation.name)}"
         raise wrong("numerics.order", expected, config.numerics.order, "change it")
     _refuse_unused(config, custom, [*trees.values(), *damping.values()], symbols)
-    positions = dict(equation.positions(ndim)) if isinstance(equation, Staggered) else {}
+    positions = _positions(equation, config, fields)
     return Model(equation, fields, given, symbols, trees, damping, signals, positions, source)
 
 
@@ -108,6 +108,25 @@ def _fields(equation: Equation, config: Config) -> tuple[str, ...]:
     if not fields:
         raise InputError(f"equation.name: expected {name}.fields in {path} to return at least one name, but got none")
     return fields
+
+
+def _positions(equation: Equation, config: Config, fields: tuple[str, ...]) -> Positions:
+    """Where fields live that do not live at cell centres."""
+    ndim = config.grid.ndim
+    if not isinstance(equation, Staggered):
+        return {}
+    if config.equation.in_file is None:
+        return equation.positions(ndim)
+    positions = guarded(
+        config.equation.in_file[0], lambda: {name: tuple(p) for name, p in equation.positions(ndim).items()}
+    )
+    for name, position in positions.items():
+        if name not in fields or len(position) != ndim or not set(position) <= {0, 1}:
+            raise InputError(
+                f"equation.name: expected positions() to give some of {listing(fields)} {ndim} entries of 0 or 1, but got "
+                f"{shown(name)}: {position}; correct it"
+            )
+    return positions
 
 
 def _right_hand_sides(

@@ -37,7 +37,7 @@ def report(config: Config, problem: Problem, plan: Plan) -> str:
 
 
 def _memory(problem: Problem) -> str:
-    return f", and {len(problem.memory)} memories of absorbing layers" if problem.memory else ""
+    return f", and {len(problem.memory)} arrays that layers, the integrator or a mask keep" if problem.memory else ""
 
 
 def human(count: float) -> str:

@@ -23,7 +23,7 @@ from hpcstencil.hdf5_read import read_block
 from hpcstencil.integrators import MEMORY
 from hpcstencil.kernels import KERNELS, tiled
 from hpcstencil.machine import Body, Machine
-from hpcstencil.mask import SOLID
+from hpcstencil.mask import SOLID, Mask
 from hpcstencil.parallel import Communicator, agree
 from hpcstencil.problem import Problem
 from hpcstencil.reductions import Reductions
@@ -109,17 +109,20 @@ class Simulation:
         mask = self.problem.mask
         if mask is None:
             return
-        parameters = {
-            Parameter(name): value for name, value in (self.problem.members or (self.problem,))[0].parameters.items()
-        }
         if SOLID in fields:
-            solid = self.block(fields[SOLID]) != 0
+            fluid = [np.count_nonzero(self.block(fields[SOLID]) == 0)]
         else:
-            solid = host.block_values(mask.solid, self.problem.config.grid, self.ranges, parameters, np.dtype(bool))
-        if int(self.communicator.total(np.array([np.count_nonzero(~solid)]))[0]) == 0:
+            fluid = [self._fluid_cells(problem, mask) for problem in self.problem.members or (self.problem,)]
+        if (self.communicator.total(np.array(fluid)) == 0).any():
             raise InputError(
                 "mask.solid: expected some cells that are not solid, but it covers the whole grid; change it"
             )
+
+    def _fluid_cells(self, problem: Problem, mask: Mask) -> int:
+        """How many cells of this process's block are not solid."""
+        parameters = {Parameter(name): value for name, value in problem.parameters.items()}
+        solid = host.block_values(mask.solid, problem.config.grid, self.ranges, parameters, np.dtype(bool))
+        return int(np.count_nonzero(~solid))
 
     def written(self, fields: Fields, names: Sequence[str], time: float) -> dict[str, np.ndarray]:
         """As `get`, for a file: the members of an ensemble first, and with the values that are given on an upper boundary,
