@@ -110,7 +110,7 @@ class Simulation:
         if mask is None:
             return
         if SOLID in fields:
-            fluid = [np.count_nonzero(self.block(fields[SOLID]) == 0)]
+            fluid = [int(np.count_nonzero(self.block(fields[SOLID]) == 0))]
         else:
             fluid = [self._fluid_cells(problem, mask) for problem in self.problem.members or (self.problem,)]
         if (self.communicator.total(np.array(fluid)) == 0).any():
