@@ -11,13 +11,16 @@ brusselator --field u
 burgers
 cahn_hilliard
 custom
+euler --field rho --time 0.6
 fitzhugh_nagumo --field u
 gray_scott --field v
 heat
 kuramoto_sivashinsky
+maxwell --time 2.4
 nonlinear_diffusion
 scattering --time 1.75
 schroedinger --field re
+shallow_water --field h
 swift_hohenberg
 wave --time 0.7
 "

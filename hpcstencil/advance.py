@@ -10,7 +10,7 @@ mpi4jax cannot be called in code mapped over several devices, hence the second f
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -25,20 +25,26 @@ from hpcstencil.integrators import Method, Stage
 from hpcstencil.machine import Body, Machine
 from hpcstencil.stepping import fields_of, take, uniform
 
-Advance = Callable[[Fields, Mapping[str, float], float, int, float, int], Fields]
+Advance = Callable[[Fields, Mapping[str, Any], Any, Any, Any, Any], Fields]
 Attempt = Callable[[Fields, Mapping[str, float], float, float], tuple[Fields, Fields]]
 
 
 @dataclass(frozen=True)
 class Stepper:
     """A right-hand side and a method on a machine. ``groups`` tells the fields of a partitioned method apart; ``every``
-    steps are taken between two halo exchanges, 0 meaning an exchange for each evaluation."""
+    steps are taken between two halo exchanges, 0 meaning an exchange for each evaluation. ``apart`` is the right-hand side of
+    the second stage, where the method takes parts of it apart."""
 
     machine: Machine
     rhs: RightHandSide
     method: Method
     groups: Mapping[str, int]
     every: int
+    apart: RightHandSide | None = None
+
+    def rhs_of(self, j: int) -> RightHandSide:
+        """The right-hand side whose slopes at the j-th value the method uses."""
+        return self.rhs if j == 0 or self.apart is None else self.apart
 
     @property
     def interior(self) -> tuple[tuple[int, int], ...]:
@@ -53,7 +59,7 @@ class Stepper:
         """(fields after a step, estimate of their error) on the windows that are left of those of ``u``."""
 
         def slope(j: int, y: Any) -> Any:
-            return self.rhs(y, parameters, t + self.method.nodes[j] * dt, frame)
+            return self.rhs_of(j)(y, parameters, t + self.method.nodes[j] * dt, frame)
 
         def combine(i: int, stage: Stage, y: Any, k: Any) -> Any:
             return fields_of(stage, i - 1, y, k, self.groups, dt)
@@ -94,7 +100,7 @@ class Stepper:
         """The function advance(fields, parameters, base_time, first, dt, n) that takes n steps.
 
         Step i = 0 .. n - 1 of them goes from t = base_time + (first + i) dt to t + dt. The fields given are used up
-        (their memory is reused).
+        (their memory is reused). Where members of an ensemble take steps of their own, base_time, first, dt and n are arrays.
         """
         if self.machine.leaves_compiled_code:
             return self._phased()
@@ -104,18 +110,20 @@ class Stepper:
             frame = machine.frame(places)
 
             def one(i: Any, u: Fields) -> Fields:
-                return self._exchanging_step(u, parameters, t0 + (first + i) * dt, dt, frame)[0]
+                return going_on(i < n, self._exchanging_step(u, parameters, t0 + (first + i) * dt, dt, frame)[0], u)
 
             def block(b: Any, u: Fields) -> Fields:
                 framed = machine.surrounded(u, widths, frame, {})
                 start, count = first + b * every, jnp.minimum(every, n - b * every)
                 if every == 1:  # the loop over exchanges is around this
-                    return self.cropped(self.one_step(framed, parameters, t0 + start * dt, dt, frame)[0])
+                    return going_on(
+                        count > 0, self.cropped(self.one_step(framed, parameters, t0 + start * dt, dt, frame)[0]), u
+                    )
                 return self._steps(framed, frame, parameters, t0, start, dt, count)
 
-            return (
-                lax.fori_loop(0, (n + every - 1) // every, block, fields) if every else lax.fori_loop(0, n, one, fields)
-            )
+            if every:
+                return lax.fori_loop(0, (most(n) + every - 1) // every, block, fields)
+            return lax.fori_loop(0, most(n), one, fields)
 
         compiled = machine.compiled(loop, 5, donate=True)
         return lambda fields, *arguments: compiled(fields, machine.places, *arguments)
@@ -127,16 +135,18 @@ class Stepper:
 
         def body(i: Any, u: dict[str, Value]) -> dict[str, Value]:
             new, _ = self.one_step(u, parameters, t0 + (first + i) * dt, dt, frame)
-            return {name: padded(new[name], u[name].windows) for name in u}
+            whole = {name: padded(new[name], u[name].windows).array for name in u}
+            kept = going_on(i < n, whole, {name: value.array for name, value in u.items()})
+            return {name: replace(u[name], array=array) for name, array in kept.items()}
 
-        return self.cropped(lax.fori_loop(0, n, body, framed))
+        return self.cropped(lax.fori_loop(0, most(n), body, framed))
 
     def _exchanging_step(self, u: Fields, parameters: Any, t: Any, dt: Any, frame: Frame) -> tuple[Fields, Any]:
         """One step with an exchange for every evaluation, inside compiled code."""
 
         def slope(j: int, y: Fields) -> Fields:
             framed = self.machine.surrounded(y, self.widths, frame, {})
-            return self.cropped(self.rhs(framed, parameters, t + self.method.nodes[j] * dt, frame))
+            return self.cropped(self.rhs_of(j)(framed, parameters, t + self.method.nodes[j] * dt, frame))
 
         def loop(u: Fields, before: Fields, last: Fields, k0: Fields) -> Fields:
             def body(n: Any, carry: Any) -> Any:
@@ -165,30 +175,41 @@ class Stepper:
         if self.every == 0:
             step = self._step_in_pieces()
 
-            def stepwise(fields: Fields, parameters: Any, t0: float, first: int, dt: float, n: int) -> Fields:
-                after = fields
-                for i in range(n or 1):  # no step at all still compiles
-                    after, _ = step(after, parameters, t0 + (first + i) * dt, dt)
-                return after if n else fields
+            def chosen(new: Fields, old: Fields, active: Any) -> Fields:
+                return going_on(active, new, old)
+
+            choose = self.machine.compiled(chosen, 1)
+
+            def stepwise(fields: Fields, parameters: Any, t0: Any, first: Any, dt: Any, n: Any) -> Fields:
+                for i in range(int(most(n)) or 1):  # no step at all still compiles
+                    after, _ = step(fields, parameters, t0 + (first + i) * dt, dt)
+                    fields = choose(after, fields, i < n) if np.ndim(n) else after if n else fields
+                return fields
 
             return stepwise
         every = self.every
         block = self.machine.exchanged(self._steps, self.widths, has_loop=True)
 
-        def advance(fields: Fields, parameters: Any, t0: float, first: int, dt: float, n: int) -> Fields:
-            for done in range(0, n or 1, every):
-                fields = jax.block_until_ready(block(fields, parameters, t0, first + done, dt, min(every, n - done)))
+        def advance(fields: Fields, parameters: Any, t0: Any, first: Any, dt: Any, n: Any) -> Fields:
+            for done in range(0, int(most(n)) or 1, every):
+                count = np.minimum(every, n - done)
+                fields = jax.block_until_ready(block(fields, parameters, t0, first + done, dt, count))
             return fields
 
         return advance
 
+    def slopes(self, j: int) -> Body:
+        """The function slopes(fields, parameters, t) of the j-th value, after an exchange of its own."""
+
+        def body(y: dict[str, Value], frame: Frame, parameters: Any, t: Any) -> Fields:
+            return self.cropped(self.rhs_of(j)(y, parameters, t, frame))
+
+        return self.machine.exchanged(body, self.machine.widths(1))
+
     def _step_in_pieces(self) -> Attempt:
         """One step, each evaluation and each combination a compiled call of its own."""
 
-        def slope(y: dict[str, Value], frame: Frame, parameters: Any, t: Any) -> Fields:
-            return self.cropped(self.rhs(y, parameters, t, frame))
-
-        evaluate = self.machine.exchanged(slope, self.widths)
+        evaluate, evaluate_apart = self.slopes(0), self.slopes(1) if self.apart is not None else None
         combinations: dict[int, Body] = {}
 
         def combination(i: int, stage: Stage) -> Body:
@@ -203,8 +224,9 @@ class Stepper:
         combine_uniform = self.machine.compiled(uniform_body, 2)
 
         def step(fields: Fields, parameters: Any, t: float, dt: float) -> tuple[Fields, Any]:
-            def slope(y: Fields, node: float) -> Fields:
-                return jax.block_until_ready(evaluate(y, parameters, t + node * dt))
+            def slope(y: Fields, node: float, j: int = 0) -> Fields:
+                body = evaluate if j == 0 or evaluate_apart is None else evaluate_apart
+                return jax.block_until_ready(body(y, parameters, t + node * dt))
 
             def loop(u: Fields, before: Fields, last: Fields, k0: Fields) -> Fields:
                 for weights, node in zip(
@@ -217,7 +239,7 @@ class Stepper:
             return take(
                 self.method,
                 fields,
-                lambda j, y: slope(y, self.method.nodes[j]),
+                lambda j, y: slope(y, self.method.nodes[j], j),
                 lambda i, stage, y, k: combination(i, stage)(y, k, dt),
                 loop,
             )
@@ -239,6 +261,16 @@ class Stepper:
         return self.machine.exchanged(body, self.widths)
 
 
+def most(n: Any) -> Any:
+    """The most steps that any member takes."""
+    return jnp.max(n) if jnp.ndim(n) else n
+
+
+def going_on(active: Any, new: Fields, old: Fields) -> Fields:
+    """The new fields of the members that are ``active``, all of them where they go together, and the old ones of the rest."""
+    return {name: jnp.where(active, new[name], old[name]) for name in old} if jnp.ndim(active) else new
+
+
 def shrunk(windows: Any, before: Any, after: Any, times: int) -> Any:
     """Windows from which so many times is taken what one time takes from ``before``, leaving ``after``."""
     return tuple(
@@ -250,4 +282,5 @@ def shrunk(windows: Any, before: Any, after: Any, times: int) -> Any:
 def padded(value: Value, windows: Any) -> Value:
     """The value on larger windows, zeros (never read as valid) in the rim."""
     padding = [(have[0] - want[0], want[1] - have[1], 0) for have, want in zip(value.windows, windows, strict=True)]  # type: ignore[index]
+    padding += [(0, 0, 0)] * (value.array.ndim - len(padding))  # of members
     return Value(lax.pad(value.array, value.array.dtype.type(0), padding), windows)

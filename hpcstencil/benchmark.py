@@ -114,7 +114,7 @@ def measure(simulation: Simulation, communicator: Communicator, bandwidth: float
     start = time.perf_counter()
     fields = simulation.initial_fields()
     time_ = problem.config.time
-    dt = time_.dt or (TINY_STEP * time_.end if time_.tolerance else problem.dt(dict.fromkeys(problem.fields, 1.0)))
+    dt = time_.dt or (TINY_STEP * time_.end if time_.tolerance else problem.dt(dict.fromkeys(problem.measured, 1.0)))
     fields = simulation.compile(fields)
     compile_seconds = time.perf_counter() - start
     state = {"fields": fields}
@@ -126,7 +126,7 @@ def measure(simulation: Simulation, communicator: Communicator, bandwidth: float
     each = seconds(steps, communicator)
     exchange = exchange_seconds(simulation, state["fields"], communicator)
     exchanges = 1 / plan.every if plan.every else plan.stages
-    cells = problem.config.grid.cells
+    cells = problem.cells_per_step
     t_eff = cells / each * 2 * len(problem.fields) * simulation.dtype.itemsize
     if communicator.rank == 0:
         remember(key(problem, f"speed:{communicator.size}"), cells / each)

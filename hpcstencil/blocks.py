@@ -115,10 +115,11 @@ class Devices:
         )
 
     def put(self, block: np.ndarray) -> Any:
-        """A process's block (cells per axis) as an array on its devices."""
+        """A process's block (cells per axis, and members) as an array on its devices."""
         if not self.several:
             return jax.device_put(block, self.devices[0])
-        stacked = np.zeros((len(self.devices), *self.topology.capacity()), block.dtype)
+        members = block.shape[self.topology.ndim :]
+        stacked = np.zeros((len(self.devices), *self.topology.capacity(), *members), block.dtype)
         for device in range(len(self.devices)):
             here, there = self.slices(device)
             stacked[device][there] = block[here]
@@ -128,7 +129,8 @@ class Devices:
         """The process's block of an array on its devices, C-contiguous; with one device without a copy where possible."""
         if not self.several:
             return np.asarray(array)
-        block = np.empty([stop - start for start, stop in self.topology.block()], array.dtype)
+        members = array.shape[1 + self.topology.ndim :]
+        block = np.empty([*(stop - start for start, stop in self.topology.block()), *members], array.dtype)
         for shard in array.addressable_shards:
             device = int(shard.index[0].start or 0)
             here, there = self.slices(device)

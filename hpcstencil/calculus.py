@@ -6,7 +6,8 @@ exact solution (P. Roache, "Code verification by the method of manufactured solu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from hpcstencil.errors import InputError
 from hpcstencil.expressions import (
@@ -15,12 +16,14 @@ from hpcstencil.expressions import (
     Derivative,
     DivGrad,
     Field,
+    Halfway,
     Node,
     Parameter,
     Pointwise,
     Time,
     bottom_up,
     node,
+    substitute,
     total,
 )
 
@@ -93,8 +96,10 @@ def derivative(tree: Node, variable: Node) -> Node:
     return known[tree]
 
 
-def exact(tree: Node, fields: Mapping[str, Node]) -> Node:
+def exact(tree: Node, fields: Mapping[str, Node], spacing: Sequence[float] = ()) -> Node:
     """The tree with expressions of the coordinates and time in place of the fields, and every operator carried out on them.
+
+    On a staggered grid, of this ``spacing``, everything is a function of the centre of the cell with the same index.
 
     Raises InputError for a reduction or noise, of which there is no closed form.
     """
@@ -107,6 +112,10 @@ def exact(tree: Node, fields: Mapping[str, Node]) -> Node:
                 known[part] = Pointwise(function, tuple(known[a] for a in arguments))
             case Derivative(operand, orders):
                 known[part] = _repeated(known[operand], orders)
+            case Halfway(operand, axis, kind):
+                here = derivative(known[operand], Coordinate(axis)) if kind == "difference" else known[operand]
+                half = spacing[axis] / 2 * (1 if part.onto == "centres" else -1)
+                known[part] = substitute(here, partial(_moved, axis=axis, by=half))
             case DivGrad(coefficient, operand, axis):
                 variable = Coordinate(axis)
                 flux = times(known[coefficient], derivative(known[operand], variable))
@@ -116,6 +125,10 @@ def exact(tree: Node, fields: Mapping[str, Node]) -> Node:
             case _:
                 raise InputError(f"{type(part).__name__.lower()}: there is no derivative of it in closed form")
     return known[tree]
+
+
+def _moved(part: Node, axis: int, by: float) -> Node | None:
+    return part + by if part == Coordinate(axis) else None
 
 
 def _repeated(tree: Node, orders: tuple[int, ...]) -> Node:
@@ -133,6 +146,6 @@ def mode(amplitude: float, phases: list[Node]) -> Node:
     return result
 
 
-def residual(tree: Node, solution: Node, fields: Mapping[str, Node]) -> Node:
+def residual(tree: Node, solution: Node, fields: Mapping[str, Node], spacing: Sequence[float] = ()) -> Node:
     """∂(solution)/∂t - tree(fields): the source that makes the fields solve the equation."""
-    return total([derivative(solution, Time()), times(Constant(-1.0), exact(tree, fields))])
+    return total([derivative(solution, Time()), times(Constant(-1.0), exact(tree, fields, spacing))])

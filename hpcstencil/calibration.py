@@ -143,4 +143,4 @@ def remember_checkpoint(problem: Problem, elapsed: float) -> None:
 def state_bytes(problem: Problem) -> int:
     """Bytes of all fields over the whole grid."""
     itemsize = 4 if problem.config.numerics.precision == "float32" else 8
-    return len(problem.fields) * problem.config.grid.cells * itemsize
+    return len(problem.fields) * problem.cells * itemsize

@@ -132,6 +132,9 @@ def _lay_out(
         leading = block.shape[: block.ndim - grid.ndim]
         space = h5py.h5s.create_simple((*leading, *grid.shape))
         dataset = h5py.h5d.create(parent.id, last.encode(), h5py.h5t.py_create(block.dtype), space, properties)
+        if leading and "member" not in file:  # the first axis, where there is one more, is that of an ensemble
+            file["member"] = np.arange(leading[0])
+            file["member"].make_scale("member")
         for axis, scale in enumerate(grid.axes, start=len(leading)):
             file[name].dims[axis].attach_scale(file[scale])
         places[name] = (dataset.get_offset(), dataset.get_storage_size())

@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from hpcstencil.conditions import read_boundary
+from hpcstencil.ensemble import check_steps, read_ensemble
 from hpcstencil.errors import InputError
 from hpcstencil.grid import AXES, Grid
 from hpcstencil.integrators import FEWEST_STAGES, INTEGRATORS, MOST_STAGES, SUPER_STEPPING
 from hpcstencil.keys import (
     BUILT_IN,
-    LATER_EQUATIONS,
-    LATER_TABLES,
+    HDF5_SUFFIXES,
     LEAST_TOLERANCE,
     LONGEST_FILE_NAME,
     LONGEST_NAME,
     MOST_CELLS,
+    MOST_EPSILON,
     MOST_OUTPUTS,
     MOST_STEPS,
     RESERVED,
@@ -41,7 +42,6 @@ from hpcstencil.schema import (
     list_of,
     listing,
     nearest,
-    not_yet,
     read,
     shown,
     table,
@@ -69,11 +69,20 @@ from hpcstencil.toml_text import override, read_file
 def load(path: Path, overrides: Sequence[str] = ()) -> Config:
     """The input file at ``path`` with every ``--set`` applied; raises InputError for anything that is wrong with it."""
     config = from_mapping(read_file(path), path.absolute().parent, overrides, path.stem)
-    file = config.initial.file
-    if file is not None and not file.is_file():  # not in from_mapping: the input of a run on file may outlive its start
-        raise InputError(f"initial.file: expected an HDF5 file, but there is no {file}; check the path")
+    for key, file in sources(config).items():
+        if not file.is_file():  # not in from_mapping: the input of a run on file may outlive its start
+            raise InputError(f"{key}: expected an HDF5 file, but there is no {file}; check the path")
     check_output_path(config, path, config.output.path, "output.path")
     return config
+
+
+def sources(config: Config) -> dict[str, Path]:
+    """The data files that the input names, by key."""
+    found = {
+        "initial.file": config.initial.file,
+        "mask.solid": config.mask and config.mask.dataset and config.mask.dataset[0],
+    }
+    return {key: file for key, file in found.items() if file}
 
 
 def check_output_path(config: Config, path: Path, output: Path, key: str) -> None:
@@ -92,8 +101,8 @@ def check_output_path(config: Config, path: Path, output: Path, key: str) -> Non
         raise InputError(
             f"{key}: expected a name like 'run.h5', but got '{output.name}', which is that of the XDMF file beside an output"
         )
-    for what, source in (("the input file itself", path), ("initial.file", config.initial.file)):
-        if source is not None and os.path.realpath(output) == os.path.realpath(source):
+    for what, source in {"the input file itself": path, **sources(config)}.items():
+        if os.path.realpath(output) == os.path.realpath(source):
             raise InputError(f"{key}: expected a file of its own, but got {what}, {output}; choose another path")
 
 
@@ -102,8 +111,6 @@ def from_mapping(raw: Mapping[str, Any], base: Path, overrides: Sequence[str] = 
     output file where no path is given."""
     raw = override(raw, overrides)
     for name in raw:
-        if name in LATER_TABLES:
-            raise not_yet(name, f"[{name}]", TOP)
         if name not in TOP:
             home = next((f"{t}.{name}" for t, keys in TABLES.items() if name in keys), None)
             raise unknown(at(name), "table or key", name, TOP, home)
@@ -124,8 +131,11 @@ def from_mapping(raw: Mapping[str, Any], base: Path, overrides: Sequence[str] = 
         diagnostics=_diagnostics(_section(raw, "diagnostics")),
         checkpoint=_checkpoint(_table(raw, "checkpoint")),
         verify=_verify(_section(raw, "verify")),
-        mask=_mask(_section(raw, "mask")) if "mask" in raw else None,
+        mask=_mask(_section(raw, "mask"), base) if "mask" in raw else None,
+        ensemble=read_ensemble(_section(raw, "ensemble")),
     )
+    if config.ensemble:
+        check_steps(config)
     _refuse_extremes(config)
     if config.mask is not None and config.numerics.order != 2:
         raise wrong(
@@ -195,8 +205,6 @@ def _grid(values: dict[str, Any]) -> Grid:
 def _equation(raw: Mapping[str, Any], base: Path) -> EquationConfig:
     name = read("equation", raw, {"name": Key(TEXT, REQUIRED, 'name = "heat"')})["name"]
     known = (*BUILT_IN, "custom")
-    if name in LATER_EQUATIONS:
-        raise not_yet("equation.name", f"'{name}'", known)
     file, colon, class_name = name.rpartition(":")
     if colon and file.endswith(".py"):
         if not class_name.isidentifier():
@@ -206,8 +214,7 @@ def _equation(raw: Mapping[str, Any], base: Path) -> EquationConfig:
         name = f"{os.path.abspath(base / file)}:{class_name}"
     elif name not in known:
         raise unknown("equation.name", "equation", name, known)
-    if "seed" in raw:
-        raise not_yet("equation.seed", "'seed'", ("noise(1) with a number in [initial]",))
+    seed = take("equation.seed", Key(COUNT, None, "seed = 1"), raw["seed"]) if "seed" in raw else None
     rhs = {}
     if name == "custom":
         given = table("equation.rhs", raw.get("rhs", {}), 'rhs = { u = "laplacian(u)" }')
@@ -220,14 +227,14 @@ def _equation(raw: Mapping[str, Any], base: Path) -> EquationConfig:
         raise InputError('equation.rhs: only a custom equation has one; set name = "custom" or remove it')
     parameters = {}
     for key, value in raw.items():
-        if key in ("name", "rhs"):
+        if key in ("name", "rhs", "seed"):
             continue
         if name == "custom":
             allowed_name(at("equation", key), key)
             if key in rhs:
                 raise InputError(f"{at('equation', key)}: '{key}' is a field already; give the parameter another name")
         parameters[key] = take(at("equation", key), Key(EXPRESSION, None, f"{at(key)} = 1.0"), value)
-    return EquationConfig(name, parameters, rhs)
+    return EquationConfig(name, parameters, rhs, seed)
 
 
 def allowed_name(key: str, name: str) -> None:
@@ -280,6 +287,11 @@ def _numerics(values: dict[str, Any], time: TimeConfig) -> Numerics:
         raise InputError(f"numerics.stages: only {families} has any number of them, not {shown(name)}; remove it")
     if stages is not None and not FEWEST_STAGES <= stages <= MOST_STAGES:
         raise wrong("numerics.stages", f"{FEWEST_STAGES} to {MOST_STAGES}", stages, "take another count")
+    epsilon = values["epsilon"]
+    if epsilon is not None and name != "ab2":
+        raise InputError(f'numerics.epsilon: only "ab2" has it, not {shown(name)}; remove it')
+    if epsilon is not None and not 0.0 <= epsilon <= MOST_EPSILON:
+        raise wrong("numerics.epsilon", f"0 to {MOST_EPSILON:g}", epsilon, "the usual one is 0.1")
     least = LEAST_TOLERANCE[values["precision"]]
     if time.tolerance is not None and time.tolerance < least:
         expected = f"at least {least:g}, what {values['precision']} can tell apart"
@@ -324,18 +336,24 @@ def _diagnostics(raw: Mapping[str, Any]) -> DiagnosticsConfig:
     return DiagnosticsConfig(every, expressions)
 
 
-def _mask(raw: Mapping[str, Any]) -> MaskConfig:
+def _mask(raw: Mapping[str, Any], base: Path) -> MaskConfig:
     for key in raw:
         if key not in ("solid", "surface"):
             raise unknown(at("mask", key), "key", key, ("solid", "surface"))
     solid = Key(TEXT, REQUIRED, 'solid = "(x - 1)**2 + (y - 1)**2 < 0.04"')
     text = read("mask", {k: v for k, v in raw.items() if k == "solid"}, {"solid": solid})["solid"]
+    dataset = None
+    file, _, name = text.rpartition(":")
+    if Path(file).suffix in HDF5_SUFFIXES and name:
+        dataset = Path(os.path.abspath(base / file)), name
+        text = f"{dataset[0]}:{name}"
     surface = raw.get("surface", "no_flux")
     if surface == "no_flux":
-        return MaskConfig(text)
+        return MaskConfig(text, dataset=dataset)
     if not isinstance(surface, Mapping) or list(surface) != ["value"]:
         raise wrong("mask.surface", '"no_flux" or a table with a value', surface, "write for example { value = 0.0 }")
-    return MaskConfig(text, take("mask.surface.value", Key(EXPRESSION, None, "value = 0.0"), surface["value"]))
+    value = take("mask.surface.value", Key(EXPRESSION, None, "value = 0.0"), surface["value"])
+    return MaskConfig(text, value, dataset)
 
 
 def _verify(raw: Mapping[str, Any]) -> VerifyConfig:

@@ -67,8 +67,8 @@ class Control:
         tolerance = problem.config.time.tolerance
         if tolerance is None:
             return None
-        trees = tuple(_weighed(name, tolerance) for name in problem.fields)
-        both = (*problem.trees.values(), *map(Field, problem.fields))
+        trees = tuple(_weighed(name, tolerance) for name in problem.trees)
+        both = (*problem.trees.values(), *map(Field, problem.trees))
         errors = Reductions(stepper.machine, communicator, rules, {}, trees)
         changes = Reductions(stepper.machine, communicator, rules, problem.needs(), both)
         return Control(problem, stepper.attempt(), errors, changes, problem.schedule())
@@ -103,7 +103,7 @@ class Control:
     def error(self, before: Fields, after: Fields, error: Fields) -> float:
         """The estimated error in units of the tolerance; not finite where any cell's is not."""
         state = {**before}
-        for name in self.problem.fields:
+        for name in self.problem.trees:
             state[f"new {name}"], state[f"error {name}"] = after[name], error[name]
         _, largest, broken = self.errors.extremes(state, self.problem.parameters, 0.0)
         if broken.any() or largest.max() > HOPELESS:

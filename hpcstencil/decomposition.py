@@ -77,9 +77,10 @@ def plan(problem: Problem, processes: int, devices: int) -> Plan:
     grid, wishes, radius = problem.config.grid, problem.config.decomposition, problem.radius
     periodic = problem.config.boundary.periodic
     for axis, r in enumerate(radius):
-        if not periodic[axis] and grid.shape[axis] < r:
+        needed = r + problem.staggered  # images in a wall begin one cell further inside
+        if not periodic[axis] and grid.shape[axis] < needed:
             raise InputError(
-                f"grid.shape: {grid.shape[axis]} cells along {AXES[axis]} are fewer than the {r} that the stencil needs "
+                f"grid.shape: {grid.shape[axis]} cells along {AXES[axis]} are fewer than the {needed} that the stencil needs "
                 f"beside a boundary; use a finer grid or a lower numerics.order"
             )
     process_parts = _parts(wishes.processes, processes, grid.shape, periodic, radius, "processes")

@@ -8,10 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcstencil.expressions import (
+    HALFWAY,
     Constant,
     Coordinate,
     Derivative,
     DivGrad,
+    Halfway,
     Node,
     Operand,
     Parameter,
@@ -59,6 +61,22 @@ class Space:
         """∇·(D ∇a): D ∇²a where D is a number, `div_grad` where it varies in space."""
         return coefficient * self.laplacian(a) if isinstance(coefficient, Parameter) else self.div_grad(coefficient, a)
 
+    def difference(self, a: Operand, axis: int) -> Node:
+        """∂a/∂x_axis half a cell from where a lives: at faces of what lives at centres, and the other way round."""
+        return Halfway(node(a), axis, "difference")
+
+    def mean(self, a: Operand, axis: int) -> Node:
+        """a interpolated half a cell from where it lives."""
+        return Halfway(node(a), axis, "mean")
+
+    def below(self, a: Operand, axis: int) -> Node:
+        """The value of a half a cell below."""
+        return Halfway(node(a), axis, "below")
+
+    def above(self, a: Operand, axis: int) -> Node:
+        """The value of a half a cell above."""
+        return Halfway(node(a), axis, "above")
+
     def point(self, *position: Operand) -> Node:
         """δ(x - position), spread linearly over the cells next to it: its integral over the grid is 1. A place nearer to a
         wall than the first centre of a cell is moved there.
@@ -105,6 +123,8 @@ class Space:
             "point": (self.point, self.ndim, self.ndim),
         }
         for i in range(self.ndim):
+            for kind in HALFWAY:
+                table[f"{kind}_{AXES[i]}"] = ((lambda a, i=i, kind=kind: Halfway(node(a), i, kind)), 1, 1)
             table["d" + AXES[i]] = ((lambda a, i=i: self.derivative(a, i)), 1, 1)
             for j in range(i, self.ndim):
                 table["d" + AXES[i] + AXES[j]] = ((lambda a, i=i, j=j: self.derivative(a, i, j)), 1, 1)

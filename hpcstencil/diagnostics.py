@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -19,10 +20,10 @@ class Diagnostics:
 
     trees: Mapping[str, Node]
     reductions: Reductions
-    parameters: Mapping[str, float]
+    parameters: Mapping[str, Any]
     steps: list[int] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
-    rows: dict[str, list[float]] = field(default_factory=dict)
+    rows: dict[str, list[Any]] = field(default_factory=dict)
 
     def take(self, fields: Fields, step: int, time: float) -> None:
         """Evaluate all diagnostics for this state and keep the row."""
@@ -34,14 +35,14 @@ class Diagnostics:
         for name, value in values.items():
             self.rows.setdefault(name, []).append(value)
 
-    def evaluate(self, fields: Fields, time: float) -> dict[str, float]:
-        """Each diagnostic's value."""
+    def evaluate(self, fields: Fields, time: float) -> dict[str, Any]:
+        """Each diagnostic's value, in an ensemble one per member."""
         reductions, cells = self.reductions, self.reductions.cells
         low, high, broken = reductions.extremes(fields, self.parameters, time)
         largest = np.where(broken > 0, np.nan, np.maximum(np.abs(low), np.abs(high)))
         sums = reductions.sums(fields, self.parameters, time, largest)
         volume = reductions.machine.grid.cell_volume
-        known: dict[Node, float] = {Parameter(name): value for name, value in self.parameters.items()}
+        known: dict[Node, Any] = {Parameter(name): value for name, value in self.parameters.items()}
         known[Time()] = time
         by_operand = {tree: i for i, tree in enumerate(reductions.trees)}
         for tree in self.trees.values():
@@ -50,12 +51,12 @@ class Diagnostics:
                     i = by_operand[part.operand]
                     known[part] = {
                         "integral": sums[i] * volume, "mean": sums[i] / cells,
-                        "min": float(low[i]) if not broken[i] else np.nan,
-                        "max": float(high[i]) if not broken[i] else np.nan,
+                        "min": np.where(broken[i], np.nan, low[i]), "max": np.where(broken[i], np.nan, high[i]),
                     }[part.kind]  # fmt: skip
-        return {name: float(host.evaluate(tree, values=known)) for name, tree in self.trees.items()}
+        found = {name: np.asarray(host.evaluate(tree, values=known), np.float64) for name, tree in self.trees.items()}
+        return {name: float(value) if value.ndim == 0 else value for name, value in found.items()}
 
-    def drain(self) -> tuple[list[int], list[float], dict[str, list[float]]]:
+    def drain(self) -> tuple[list[int], list[float], dict[str, list[Any]]]:
         """The rows kept since the last call."""
         rows = self.steps, self.times, self.rows
         self.steps, self.times, self.rows = [], [], {}

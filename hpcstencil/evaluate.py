@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from hpcstencil.boundary import GHOSTS, NO_FLUX, Face
+from hpcstencil.boundary import GHOSTS, NO_FLUX, WALL, Face
 from hpcstencil.expressions import (
     Constant,
     Coordinate,
     Derivative,
     DivGrad,
     Field,
+    Halfway,
     Node,
     Parameter,
     Pointwise,
@@ -25,7 +27,7 @@ from hpcstencil.expressions import (
     varies,
     walk,
 )
-from hpcstencil.frame import Frame, Value, Window, Windows, common, wrapped
+from hpcstencil.frame import Frame, Side, Value, Window, Windows, common, wrapped
 from hpcstencil.kernels import Kernel
 from hpcstencil.mask import Mask
 from hpcstencil.pointwise import functions, integer_power
@@ -36,7 +38,11 @@ from hpcstencil.stencil import Stencil
 @dataclass(frozen=True)
 class Rules:
     """What a tree means on this run's grid: discretization, kernel, and the boundary conditions per (field or inner result,
-    axis, side); inner results without one have no flux."""
+    axis, side); inner results without one have no flux.
+
+    On a staggered grid the fields themselves get ``ghosts`` (cells per axis, as many as the whole tree needs), and inner
+    results are worked out there like everywhere else: a face that lies on the boundary belongs to no cell's array.
+    """
 
     discretization: Discretization
     kernel: Kernel
@@ -44,6 +50,7 @@ class Rules:
     domain: tuple[tuple[float, float], ...]
     dtype: Any
     mask: Mask | None = None
+    ghosts: tuple[int, ...] | None = None
 
 
 @dataclass
@@ -89,6 +96,8 @@ class Evaluation:
                 return self.derivative(tree)
             case DivGrad():
                 return self.div_grad(tree)
+            case Halfway():
+                return self.halfway(tree)
         raise TypeError(f"no array code for {type(tree).__name__}")
 
     def scalar(self, value: Any) -> Value:
@@ -109,6 +118,10 @@ class Evaluation:
                 return replace(value, array=lax.integer_pow(value.array, n))
         values = [self(argument) for argument in tree.arguments]
         windows = common(values)
+        if tree.function == "divide" and values[1].windows == self.everywhere:
+            # XLA makes a multiplication of a division by one number, but not in every decomposition.
+            inverse = values[1].array.dtype.type(1) / values[1].array
+            return Value(values[0].array * inverse, windows)
         return Value(self.functions[tree.function](*(v.crop(windows).array for v in values)), windows)
 
     def derivative(self, tree: Derivative) -> Value:
@@ -121,9 +134,16 @@ class Evaluation:
             return self.masked(stencil, value, windows, self.rules.mask, tree.operand)
         return self.apply(stencil, value, windows)
 
+    def halfway(self, tree: Halfway) -> Value:
+        stencil = self.rules.discretization.halfway(tree)
+        value = self.extend(tree.operand)
+        if value.windows[tree.axis] is None:  # the same all along the axis
+            return self.scalar(0.0) if tree.kind == "difference" else value
+        return self.apply(stencil, value, self.shrunk(value, tree.operand, stencil.lower, stencil.upper))
+
     def masked(self, stencil: Stencil, value: Value, windows: Windows, mask: Mask, operand: Node) -> Value:
         """A stencil along one axis that reaches no further than the next cell, beside solid cells."""
-        solid, here = self(mask.solid), moved(value, windows, (0,) * self.frame.ndim)
+        solid, here = self.extend(mask.solid), moved(value, windows, (0,) * self.frame.ndim)
         mirrored = here
         if mask.value is not None and isinstance(operand, Field):
             mirrored = self.rules.dtype.type(2) * self(mask.value).crop(windows).array - here
@@ -162,7 +182,7 @@ class Evaluation:
     def beside_solid(self, slope: Value, value: Value, faces: Windows, tree: DivGrad, mask: Mask) -> Value:
         """The gradient at the upper faces of cells where one of the two cells is solid: none, or that to the surface's
         value."""
-        solid, upper = self(mask.solid), tuple(int(a == tree.axis) for a in range(self.frame.ndim))
+        solid, upper = self.extend(mask.solid), tuple(int(a == tree.axis) for a in range(self.frame.ndim))
         here = (0,) * self.frame.ndim
         below, above = (moved(solid, faces, offset) != 0 for offset in (here, upper))
         given = jnp.zeros_like(slope.array)
@@ -307,7 +327,6 @@ class Ghosts:
         rules = evaluation.rules
         if evaluation.frame.sides[axis][side].kind == "face":
             face = value.array.shape[axis] if side else 0
-        inner = lax.dynamic_slice_in_dim(value.array, face - width if side else face, width, axis)
         condition = rules.faces.get((self.operand, axis, side), NO_FLUX)
         distance = np.arange(1, width + 1) if side else np.arange(width, 0, -1)
         height = (2 * distance - 1) * rules.discretization.spacing[axis]
@@ -320,7 +339,20 @@ class Ghosts:
         for name in {part.name for value in condition.values for part in walk(value) if isinstance(part, Field)}:
             at_face.known[Field(name)] = self.next_to(evaluation.fields[name], axis, side)
         given = [at_face(value).crop(windows).array for value in condition.values]
+        if condition.kind == WALL:
+            return self.beyond_wall(value.array, axis, side, width, face, *given)
+        inner = lax.dynamic_slice_in_dim(value.array, face - width if side else face, width, axis)
         return GHOSTS[condition.kind](jnp.flip(inner, axis), height.astype(rules.dtype).reshape(shape), *given)
+
+    def beyond_wall(self, array: Any, axis: int, side: int, width: int, face: Any, value: Any) -> Any:
+        """`reflected` for a field on the faces along the axis: the lower boundary is its first entry, the upper one its
+        first ghost, and the others are images in that."""
+        twice = array.dtype.type(2) * value
+        if side == 0:
+            return twice - jnp.flip(lax.dynamic_slice_in_dim(array, face + 1, width, axis), axis)
+        inner = lax.dynamic_slice_in_dim(array, face - width + 1, width - 1, axis)
+        on_wall = jnp.broadcast_to(value, [1 if a == axis else n for a, n in enumerate(array.shape)])
+        return jnp.concatenate([on_wall, twice - jnp.flip(inner, axis)], axis)
 
     def next_to(self, field: Value, axis: int, side: int) -> Value:
         """A field in the cells next to a boundary, as one value along the axis."""
@@ -332,6 +364,35 @@ class Ghosts:
         return Value(lax.dynamic_slice_in_dim(field.array, index, 1, axis), tuple(windows))
 
 
+def evaluation(
+    rules: Rules,
+    frame: Frame,
+    needs: Needs,
+    fields: Mapping[str, Value],
+    parameters: Mapping[str, Any],
+    time: Any,
+) -> Evaluation:
+    """What evaluates trees of these fields; on a staggered grid they get all of their ghost cells here."""
+    plain = Evaluation(rules, frame, needs, fields, parameters, time)
+    if rules.ghosts is None:
+        return plain
+    widths = tuple((n, n) for n in rules.ghosts)
+    surrounded = {name: Ghosts(plain, Field(name), widths).around(value, True) for name, value in fields.items()}
+    known = replace(frame, sides=((Side("halo"), Side("halo")),) * frame.ndim)
+    return Evaluation(rules, known, needs, surrounded, parameters, time)
+
+
+def of_members(action: Callable[..., Any], listed: Collection[str]) -> Callable[..., Any]:
+    """``action(fields, parameters, time, frame)`` on fields whose last axis is that of an ensemble's members, which differ in
+    the ``listed`` parameters, and in time where that is an array."""
+
+    def on_all(fields: Mapping[str, Value], parameters: Mapping[str, Any], time: Any, frame: Frame) -> Any:
+        axes = -1, {name: 0 if name in listed else None for name in parameters}, 0 if jnp.ndim(time) else None
+        return jax.vmap(lambda f, p, t: action(f, p, t, frame), axes, -1)(fields, parameters, time)
+
+    return on_all
+
+
 RightHandSide = Callable[[Mapping[str, Value], Mapping[str, Any], Any, Frame], dict[str, Value]]
 
 
@@ -340,10 +401,11 @@ def right_hand_side(trees: Mapping[str, Node], rules: Rules, needs: Needs) -> Ri
     windows that the given ones allow."""
 
     def rhs(fields: Mapping[str, Value], parameters: Mapping[str, Any], time: Any, frame: Frame) -> dict[str, Value]:
-        evaluation = Evaluation(rules, frame, needs, fields, parameters, time)
+        used = {part.name for tree in trees.values() for part in walk(tree) if isinstance(part, Field)}
+        evaluate = evaluation(rules, frame, needs, {name: fields[name] for name in used}, parameters, time)
         values = {}
         for name, tree in trees.items():
-            value = evaluation(tree)
+            value = evaluate(tree)
             full = common([*fields.values(), value])
             shape = [w[1] - w[0] for w in full]  # type: ignore[index]
             values[name] = Value(jnp.broadcast_to(value.crop(full).array, shape), full)

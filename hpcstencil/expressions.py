@@ -6,9 +6,9 @@ needs. Nothing here knows jax or numpy arrays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Union
+from typing import Any, TypeVar, Union, dataclass_transform
 
 Number = int | float
 Operand = Union["Node", Number]
@@ -73,40 +73,60 @@ class Node:
         return Pointwise("negative", (self,))
 
 
-@dataclass(frozen=True)
+N = TypeVar("N", bound=Node)
+
+
+@dataclass_transform(frozen_default=True)
+def frozen(cls: type[N]) -> type[N]:
+    """A frozen dataclass that works its hash out once: parts of a tree are shared, and would be visited as often as they
+    are used."""
+    made = dataclass(frozen=True)(cls)
+    first = made.__hash__
+
+    def remembered(self: object) -> int:
+        known = self.__dict__.get("_hash")
+        if known is None:
+            known = self.__dict__["_hash"] = first(self)
+        return int(known)
+
+    made.__hash__ = remembered  # type: ignore[method-assign]
+    return made
+
+
+@frozen
 class Constant(Node):
     """A number written in the equation."""
 
     value: float
 
 
-@dataclass(frozen=True)
+@frozen
 class Field(Node):
     """An unknown of the equation, by name."""
 
     name: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Parameter(Node):
     """A number that is handed to the compiled code at run time, so that a sweep does not compile again."""
 
     name: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Coordinate(Node):
     """Cell centre along an axis."""
 
     axis: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Time(Node):
     """The time of the integrator's stage."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Noise(Node):
     """Uniform noise on [-1, 1) that depends on the seed, the stream and the global cell index alone."""
 
@@ -114,7 +134,7 @@ class Noise(Node):
     stream: int = 0
 
 
-@dataclass(frozen=True)
+@frozen
 class Pointwise(Node):
     """A function of the values in one cell: arithmetic, comparison or one of FUNCTIONS."""
 
@@ -122,7 +142,7 @@ class Pointwise(Node):
     arguments: tuple[Node, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class Derivative(Node):
     """A partial derivative of ``operand``: ``orders`` per axis; ``bias`` -1 or +1 leans a first derivative to one side."""
 
@@ -131,7 +151,7 @@ class Derivative(Node):
     bias: int = 0
 
 
-@dataclass(frozen=True)
+@frozen
 class DivGrad(Node):
     """One axis of the conservative form d/dx (coefficient * d/dx operand)."""
 
@@ -140,7 +160,23 @@ class DivGrad(Node):
     axis: int
 
 
-@dataclass(frozen=True)
+@frozen
+class Halfway(Node):
+    """What lies half a cell from ``operand`` along an axis: its ``kind`` is a difference (the first derivative), a mean
+    (interpolation), or the value "below" or "above" as it is. It leads ``onto`` the lower "faces" of cells or back onto
+    their "centres"; `positions.located` finds out which."""
+
+    operand: Node
+    axis: int
+    kind: str
+    onto: str = ""
+
+
+HALFWAY = ("difference", "mean", "below", "above")
+OPERATORS = (Derivative, DivGrad, Halfway)  # nodes that look at other cells than their own
+
+
+@frozen
 class Reduction(Node):
     """A number made of the whole grid: integral, mean, min or max of ``operand``; in diagnostics only."""
 
@@ -207,20 +243,49 @@ def size_and_height(tree: Node) -> tuple[int, int]:
     return known[id(tree)]
 
 
-def substitute(tree: Node, change: Callable[[Node], Node | None]) -> Node:
-    """The tree with each node for which ``change`` returns another replaced by that."""
-    changed = change(tree)
-    if changed is not None:
-        return changed
+def rebuilt(tree: Node, change: Callable[[Node], Node]) -> Node:
+    """The node with what ``change`` makes of each of its direct sub-trees."""
     values = {}
     for field in fields(tree):  # type: ignore[arg-type]
         value = getattr(tree, field.name)
         if isinstance(value, Node):
-            value = substitute(value, change)
+            value = change(value)
         elif isinstance(value, tuple):
-            value = tuple(substitute(item, change) if isinstance(item, Node) else item for item in value)
+            value = tuple(change(item) if isinstance(item, Node) else item for item in value)
         values[field.name] = value
     return type(tree)(**values)
+
+
+def substitute(tree: Node, change: Callable[[Node], Node | None]) -> Node:
+    """The tree with each node for which ``change`` returns another replaced by that."""
+    changed = change(tree)
+    return rebuilt(tree, lambda part: substitute(part, change)) if changed is None else changed
+
+
+def at_time(tree: Node, time: float) -> Node:
+    """The tree at one time."""
+    return substitute(tree, lambda part: Constant(time) if isinstance(part, Time) else None)
+
+
+def on_plane(tree: Node, axis: int, place: float) -> Node:
+    """The tree where the coordinate along an axis is ``place``."""
+    return substitute(tree, lambda part: Constant(place) if part == Coordinate(axis) else None)
+
+
+def shared(trees: Mapping[str, Node]) -> dict[str, Node]:
+    """The same trees, in which equal parts are one object: then telling that two are equal takes no time."""
+    one: dict[tuple[Any, ...], Node] = {}
+    made: dict[int, Node] = {}
+
+    def mark(value: Any) -> Any:
+        return tuple(map(mark, value)) if isinstance(value, tuple) else id(value) if isinstance(value, Node) else value
+
+    for tree in trees.values():
+        for part in bottom_up(tree):
+            new = rebuilt(part, lambda child: made[id(child)])
+            key = (type(new), *(mark(getattr(new, field.name)) for field in fields(new)))  # type: ignore[arg-type]
+            made[id(part)] = one.setdefault(key, new)
+    return {name: made[id(tree)] for name, tree in trees.items()}
 
 
 def varies(tree: Node) -> bool:

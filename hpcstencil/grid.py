@@ -42,6 +42,10 @@ class Grid:
         """Volume (area, length) of one cell."""
         return math.prod(self.spacing)
 
+    def faces(self, axis: int, count: int) -> np.ndarray:
+        """Coordinates of the first ``count`` faces across one axis, beginning with the lower boundary, float64."""
+        return self.lower[axis] + np.arange(count) * self.spacing[axis]
+
     def centres(self, axis: int, start: int = 0, stop: int | None = None, periodic: bool = False) -> np.ndarray:
         """Coordinates of the cell centres ``start .. stop - 1`` of one axis, float64.
 

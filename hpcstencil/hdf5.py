@@ -8,6 +8,7 @@ leaves all committed snapshots readable.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ import numpy as np
 from hpcstencil import journal, xdmf
 from hpcstencil.errors import EnvironmentProblem, InputError
 from hpcstencil.files import file_errors, prepare_folder, reserve
-from hpcstencil.grid import Grid
+from hpcstencil.grid import AXES
 from hpcstencil.hdf5_cut import Prepared, cut_back
 from hpcstencil.hdf5_layout import (
     Attributes,
@@ -34,11 +35,19 @@ from hpcstencil.hdf5_spans import SettledSpans
 from hpcstencil.hyperslabs import Method, Way, chosen_method, open_alone, open_shared
 from hpcstencil.journal import journal_path, living_writer, roll_back
 from hpcstencil.parallel import Communicator, agree, from_rank_0
+from hpcstencil.positions import FACE, Layout
 from hpcstencil.topology import Range
 
 FORMAT_VERSION = 1
 MARGIN = 2**20  # bytes kept free for HDF5's own bookkeeping
-RESERVED = ("diagnostics", "time", "step", "x", "y", "z")  # names at the root of the file that no field may have
+RESERVED = (
+    "diagnostics",
+    "time",
+    "step",
+    "member",
+    *AXES,
+    *(axis + FACE for axis in AXES),
+)  # names at the root of the file that no field may have
 
 Blocks = Mapping[str, np.ndarray]
 
@@ -59,12 +68,12 @@ class OutputFile:
     """
 
     def __init__(
-        self, path: Path, communicator: Communicator, grid: Grid, fields: Sequence[str], way: Way, state: Prepared
+        self, path: Path, communicator: Communicator, layout: Layout, fields: Sequence[str], way: Way, state: Prepared
     ) -> None:
         """Open a file that ``create`` or ``append`` has prepared; not for direct use."""
         self.path = path
         self.communicator = communicator
-        self.grid = grid
+        self.layout, self.grid = layout, layout.grid
         self.fields = tuple(fields)
         self.state = state
         self.rows = state.rows
@@ -80,7 +89,7 @@ class OutputFile:
         cls,
         path: Path,
         communicator: Communicator,
-        grid: Grid,
+        layout: Layout,
         *,
         fields: Sequence[str],
         dtype: Any,
@@ -93,7 +102,7 @@ class OutputFile:
     ) -> OutputFile:
         """A new file at ``path``, replacing one that is there, with ``complete`` = 0 and no snapshot.
 
-        ``fields`` are float arrays of ``dtype`` over ``grid``; ``units`` and ``long_names`` describe some of them
+        ``fields`` are float arrays of ``dtype`` where ``layout`` says; ``units`` and ``long_names`` describe some of them
         (default "1" and the name); ``attributes`` go to the root, beside ``kind``, ``format_version``, ``complete``.
         """
         clash = [name for name in fields if name in RESERVED]
@@ -111,16 +120,18 @@ class OutputFile:
                     with open_alone(temporary, "w") as file:
                         write_attributes(file, {**attributes, "kind": "output", "format_version": FORMAT_VERSION})
                         file.attrs["complete"] = 0
-                        lay_out_axes(file, grid)
-                        lay_out_fields(file, grid, fields, np.dtype(dtype), units or {}, long_names or {}, compression)
-                        lay_out_diagnostics(file, diagnostics)
-                        xdmf.write_mesh(file, grid)
+                        lay_out_axes(file, layout)
+                        lay_out_fields(
+                            file, layout, fields, np.dtype(dtype), units or {}, long_names or {}, compression
+                        )
+                        lay_out_diagnostics(file, diagnostics, layout.members)
+                        xdmf.write_mesh(file, layout.grid)
                     journal_path(path).unlink(missing_ok=True)
                     os.replace(temporary, target)  # whoever reads the old file keeps it whole
 
         agree(communicator, lay_out)
         return cls(
-            path, communicator, grid, fields, way, Prepared((), 0, np.dtype(dtype).itemsize, compression != "none")
+            path, communicator, layout, fields, way, Prepared((), 0, np.dtype(dtype).itemsize, compression != "none")
         )
 
     @classmethod
@@ -128,7 +139,7 @@ class OutputFile:
         cls,
         path: Path,
         communicator: Communicator,
-        grid: Grid,
+        layout: Layout,
         *,
         fields: Sequence[str],
         step: int,
@@ -138,7 +149,7 @@ class OutputFile:
         """Go on with the existing file: snapshots and diagnostics later than ``step`` are cut, ``complete`` becomes 0,
         and ``attributes`` (a new decomposition, say) replace those of the same names.
 
-        Raises InputError where the file is not an output with these fields on this grid.
+        Raises InputError where the file is not an output with these fields at these layout.
         """
         way = chosen_method(method, communicator, path)
 
@@ -148,11 +159,11 @@ class OutputFile:
             with file_errors(path, "append to"):
                 roll_back(path)
                 with open_alone(path, "r") as file:
-                    _check_same(file, path, grid, fields)
+                    _check_same(file, path, layout, fields)
                 return cut_back(path, fields, step, attributes or {})
 
         state = from_rank_0(communicator, cut)
-        return cls(path, communicator, grid, fields, way, state)
+        return cls(path, communicator, layout, fields, way, state)
 
     @contextmanager
     def change(self, size: int) -> Iterator[None]:
@@ -178,6 +189,11 @@ class OutputFile:
                 self._check_untouched()
                 with file_errors(journal_path(self.path), "write"):
                     journal.begin(self.path, self.settled.find())
+                try:
+                    self._check_untouched()  # again: the journal must not keep what somebody has changed meanwhile
+                except EnvironmentProblem:
+                    journal_path(self.path).unlink()
+                    raise
 
         agree(self.communicator, begin)
         self.changing = True
@@ -209,22 +225,25 @@ class OutputFile:
     @property
     def snapshot_bytes(self) -> int:
         """Bytes of all fields over the whole grid."""
-        return len(self.fields) * self.grid.cells * self.state.itemsize
+        cells = sum(math.prod(self.layout.shape(name)) for name in self.fields)
+        return math.prod(self.layout.members) * cells * self.state.itemsize
 
     def write_snapshot(self, step: int, time: float, blocks: Blocks, ranges: Sequence[Range]) -> None:
         """Append the state at ``time`` (``step`` steps taken): ``blocks`` maps every field to this process's block
-        (interior, local, C-contiguous, the run's precision) of the global index ``ranges``."""
+        (interior, local, C-contiguous, the run's precision) of the global index ``ranges``; beside an upper boundary that of a
+        field on faces has those of the boundary too. In an ensemble each has a first axis of members."""
         n = len(self.times)
-        start = (n, *(first for first, _ in ranges))
+        time_axis = len(self.layout.members)
+        start = (*(0 for _ in self.layout.members), n, *(first for first, _ in ranges))
 
         def extend(file: h5py.File) -> None:
             for name in self.fields:
-                file[name].resize(n + 1, 0)
+                file[name].resize(n + 1, time_axis)
 
         with self.change(self.snapshot_bytes):
             self.shared.apply(extend)
             for name in self.fields:
-                self.shared.write(name, start, blocks[name][np.newaxis])
+                self.shared.write(name, start, np.expand_dims(blocks[name], time_axis))
             self._commit({"step": np.array([step], np.int64), "time": np.array([time])}, n)
             self.times.append(time)
 
@@ -232,11 +251,14 @@ class OutputFile:
         self, steps: Sequence[int], times: Sequence[float], values: Mapping[str, Sequence[float]]
     ) -> None:
         """Append rows to the time series: one entry per row in ``steps``, ``times`` and each of ``values``, equal on
-        all processes; ``values`` has every diagnostic."""
+        all processes; ``values`` has every diagnostic, in an ensemble an array of the members in each entry."""
         if len(steps) == 0:
             return
         n = self.rows
-        series = {f"diagnostics/{name}": np.asarray(value, np.float64) for name, value in values.items()}
+        series = {
+            f"diagnostics/{name}": np.ascontiguousarray(np.asarray(value, np.float64).T)
+            for name, value in values.items()
+        }
         with self.change(0):
             if series:
                 self._write_series(series, n)
@@ -270,15 +292,16 @@ class OutputFile:
         self.shared.apply(lambda file: file.flush())
 
     def _write_series(self, series: Mapping[str, np.ndarray], start: int) -> None:
-        """Extend one-dimensional datasets to hold ``series`` from ``start`` on; rank 0's values are written."""
+        """Extend the last axis of datasets to hold ``series`` from ``start`` on; rank 0's values are written."""
 
         def extend(file: h5py.File) -> None:
             for name, values in series.items():
-                file[name].resize(start + len(values), 0)
+                file[name].resize(start + values.shape[-1], values.ndim - 1)
 
         self.shared.apply(extend)
         for name, values in series.items():
-            self.shared.write(name, (start,), values if self.communicator.rank == 0 else values[:0])
+            place = (*(0 for _ in values.shape[1:]), start)
+            self.shared.write(name, place, values if self.communicator.rank == 0 else values[..., :0])
 
     def _describe(self) -> None:
         """Rank 0 writes the XDMF file beside the output."""
@@ -286,21 +309,24 @@ class OutputFile:
         def describe() -> None:
             if self.communicator.rank == 0:
                 with file_errors(self.path.with_suffix(".xdmf"), "write"):
-                    xdmf.write(self.path, self.grid, self.fields, self.state.itemsize, self.times)
+                    xdmf.write(self.path, self.layout, self.fields, self.state.itemsize, self.times)
 
         agree(self.communicator, describe)
         self.described = len(self.times)
 
 
-def _check_same(file: h5py.File, path: Path, grid: Grid, fields: Sequence[str]) -> None:
+def _check_same(file: h5py.File, path: Path, layout: Layout, fields: Sequence[str]) -> None:
     """Raise InputError where ``file`` is not an output of ``fields`` over ``grid``."""
     if file.attrs.get("kind") != "output":
         raise InputError(f"{path}: not an output file of hpcstencil; choose another --output")
     there = {name for name in file if isinstance(file[name], h5py.Dataset)} - set(RESERVED)
+    there -= {name for name in there if file[name].ndim == 1 and "member" in file}  # what the members differ in
     if there != set(fields):
         raise InputError(
             f"{path}: holds the fields {sorted(there)}, this run has {sorted(fields)}; choose another --output"
         )
     for name in fields:
-        if file[name].shape[1:] != grid.shape:
-            raise InputError(f"{path}: its grid has shape {file[name].shape[1:]}, this run's {grid.shape}")
+        shape, members = file[name].shape, len(layout.members)
+        found, expected = (*shape[:members], *shape[members + 1 :]), (*layout.members, *layout.shape(name))
+        if found != expected:
+            raise InputError(f"{path}: its grid has shape {found}, this run's {expected}")

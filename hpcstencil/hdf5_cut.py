@@ -11,7 +11,7 @@ import numpy as np
 
 from hpcstencil import journal
 from hpcstencil.hdf5_layout import Attributes, write_attributes
-from hpcstencil.hdf5_spans import all_values, remember_unused
+from hpcstencil.hdf5_spans import all_values, growing_axis, remember_unused
 from hpcstencil.hyperslabs import open_alone
 from hpcstencil.journal import Span, complement
 
@@ -42,7 +42,7 @@ def cut_back(path: Path, fields: Sequence[str], step: int, attributes: Attribute
 
     def shorten_fields(file: h5py.File) -> None:
         for name in fields:
-            file[name].resize(len(file["time"]), 0)
+            file[name].resize(len(file["time"]), growing_axis(file[name]))
 
     names = list(fields)
     with open_alone(path, "r") as file:
@@ -79,4 +79,4 @@ def _cut(group: h5py.Group, names: Sequence[str], step: int) -> None:
     committed = min(group["time"].shape[0], group["step"].shape[0])
     keep = int(np.searchsorted(group["step"][:committed], step, side="right"))
     for name in names:
-        group[name].resize(keep, 0)
+        group[name].resize(keep, growing_axis(group[name]))

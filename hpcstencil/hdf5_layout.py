@@ -10,6 +10,7 @@ import numpy as np
 
 from hpcstencil.grid import Grid
 from hpcstencil.hyperslabs import chunk_shape
+from hpcstencil.positions import FACE, Layout
 
 ROWS = 1024  # chunk of a time series
 
@@ -22,27 +23,43 @@ def write_attributes(file: h5py.File, attributes: Attributes) -> None:
         file.attrs[name] = value
 
 
-def _series(group: h5py.Group, name: str, dtype: Any, fillvalue: float | int) -> h5py.Dataset:
-    """An empty, unlimited, one-dimensional dataset."""
+def _series(
+    group: h5py.Group, name: str, dtype: Any, fillvalue: float | int, members: tuple[int, ...] = ()
+) -> h5py.Dataset:
+    """An empty, unlimited series, of numbers or, where there are members, of one per member."""
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    properties.set_chunk((ROWS,))
+    properties.set_chunk((*members, ROWS))
     # Space for a further chunk is made when the series grows, on all ranks alike: made by the write instead, as a file laid
     # out serially would have it, the second chunk fails with MPI_ERR_TYPE on several ranks (HDF5 1.10.8).
     properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     properties.set_fill_value(np.array(fillvalue, dtype))
-    space = h5py.h5s.create_simple((0,), (h5py.h5s.UNLIMITED,))
+    space = h5py.h5s.create_simple((*members, 0), (*members, h5py.h5s.UNLIMITED))
     kind = h5py.h5t.py_create(np.dtype(dtype), logical=True)
     return h5py.Dataset(h5py.h5d.create(group.id, name.encode(), kind, space, dcpl=properties))
 
 
-def lay_out_axes(file: h5py.File, grid: Grid) -> None:
-    """``time`` and ``step``, and the cell centres; all but ``step`` are dimension scales."""
+def lay_out_axes(file: h5py.File, layout: Layout) -> None:
+    """``time`` and ``step``, the cell centres, and faces that fields live on; all but ``step`` are dimension scales."""
     time = _series(file, "time", np.float64, np.nan)
     time.make_scale("time")
     time.attrs["long_name"] = "time"
     step = _series(file, "step", np.int64, -1)
     step.dims[0].attach_scale(time)
-    write_coordinates(file, grid)
+    write_coordinates(file, layout.grid)
+    if layout.members:
+        file["member"] = np.arange(*layout.members)
+        file["member"].make_scale("member")
+        for key, values in layout.ensemble.items():
+            name = coordinate_name(key)
+            file[name] = list(values)
+            file[name].dims[0].attach_scale(file["member"])
+            file[name].attrs["long_name"] = key
+    for name in layout.positions:
+        for axis, scale in enumerate(layout.dimensions(name)):
+            if scale.endswith(FACE) and scale not in file:
+                file[scale] = layout.grid.faces(axis, layout.shape(name)[axis])
+                file[scale].make_scale(scale)
+                file[scale].attrs["long_name"] = f"faces across {layout.grid.axes[axis]}"
 
 
 def write_coordinates(file: h5py.File, grid: Grid) -> None:
@@ -55,23 +72,24 @@ def write_coordinates(file: h5py.File, grid: Grid) -> None:
 
 def lay_out_fields(
     file: h5py.File,
-    grid: Grid,
+    layout: Layout,
     fields: Sequence[str],
     dtype: np.dtype,
     units: Mapping[str, str],
     long_names: Mapping[str, str],
     compression: Compression,
 ) -> None:
-    """One dataset (time, x, y, z) per field, without snapshots, its dimension scales attached.
+    """One dataset (time, x, y, z) per field, of an ensemble (member, time, x, y, z), without snapshots, its dimension scales
+    attached; ``x_face`` instead of ``x`` where it lives on these faces.
 
     The chunks depend on the grid alone, so that the file is the same for every decomposition. They are allocated when
     the dataset grows: several processes could not write them otherwise, compressed ones least of all (HDF5 1.10.8 then
     hangs). Uncompressed ones are never filled, since every cell is written; a compressed one may be read back before it
     is whole, and must then hold something.
     """
-    space = h5py.h5s.create_simple((0, *grid.shape), (h5py.h5s.UNLIMITED, *grid.shape))
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    properties.set_chunk((1, *chunk_shape(grid.shape, dtype.itemsize)))
+    members = layout.members
+    properties.set_chunk((*(1 for _ in members), 1, *chunk_shape(layout.grid.shape, dtype.itemsize)))
     properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     if compression == "gzip":
         properties.set_fill_time(h5py.h5d.FILL_TIME_ALLOC)
@@ -79,18 +97,34 @@ def lay_out_fields(
         properties.set_deflate(1)
     else:
         properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    scales = ("member",) if members else ()
     for name in fields:
+        shape = layout.shape(name)
+        space = h5py.h5s.create_simple((*members, 0, *shape), (*members, h5py.h5s.UNLIMITED, *shape))
         h5py.h5d.create(file.id, name.encode(), h5py.h5t.py_create(dtype), space, properties)
-        for dimension, scale in zip(file[name].dims, ("time", *grid.axes), strict=True):
+        for dimension, scale in zip(file[name].dims, (*scales, "time", *layout.dimensions(name)), strict=True):
             dimension.attach_scale(file[scale])
+        if members:  # as the CF conventions have it, for what is no dimension
+            file[name].attrs["coordinates"] = " ".join(coordinate_name(key) for key in layout.ensemble)
         file[name].attrs["units"] = units.get(name, "1")
         file[name].attrs["long_name"] = long_names.get(name, name)
 
 
-def lay_out_diagnostics(file: h5py.File, names: Sequence[str]) -> None:
+def coordinate_name(key: str) -> str:
+    """The last part of a dotted key, or all of it where that is the name of a field."""
+    table, _, name = key.rpartition(".")
+    return key if table == "initial" else name
+
+
+def lay_out_diagnostics(file: h5py.File, names: Sequence[str], members: tuple[int, ...]) -> None:
     group = file.create_group("diagnostics")
     time = _series(group, "time", np.float64, np.nan)
     time.make_scale("time")
-    series = [_series(group, "step", np.int64, -1), *(_series(group, name, np.float64, np.nan) for name in names)]
+    series = [
+        _series(group, "step", np.int64, -1),
+        *(_series(group, name, np.float64, np.nan, members) for name in names),
+    ]
     for dataset in series:
-        dataset.dims[0].attach_scale(time)
+        dataset.dims[dataset.ndim - 1].attach_scale(time)
+        if dataset.ndim > 1:
+            dataset.dims[0].attach_scale(file["member"])

@@ -13,11 +13,13 @@ import numpy as np
 
 from hpcstencil.errors import InputError
 from hpcstencil.files import file_errors
+from hpcstencil.grid import AXES
 from hpcstencil.hyperslabs import open_alone
 from hpcstencil.journal import Before, pending
+from hpcstencil.positions import FACE
 from hpcstencil.topology import Range
 
-SCALES = ("time", "step", "x", "y", "z")  # root datasets that are not fields
+SCALES = ("time", "step", "member", *AXES, *(axis + FACE for axis in AXES))  # root datasets that are not fields
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,8 @@ def inspect(path: Path) -> Contents:
         if kind not in ("output", "checkpoint"):
             raise InputError(f"{path}: neither an output nor a checkpoint of hpcstencil")
         datasets = {name: item for name, item in file.items() if isinstance(item, h5py.Dataset) and name not in SCALES}
+        if "member" in file:  # what the members differ in is no field
+            datasets = {name: item for name, item in datasets.items() if item.ndim > 1}
         if kind == "output":
             committed = min(file["time"].shape[0], file["step"].shape[0])
             steps, times = file["step"][:committed].tolist(), file["time"][:committed].tolist()

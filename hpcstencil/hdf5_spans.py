@@ -34,12 +34,11 @@ class SettledSpans:
             for name, dataset in datasets(file):
                 if dataset.chunks is None:
                     continue  # coordinates: small
-                if dataset.maxshape[0] is not None:
-                    done = len(dataset)
-                else:
-                    group = dataset.parent
-                    done = min(len(dataset), len(group["time"]), len(group["step"])) // dataset.chunks[0]
-                    done *= dataset.chunks[0]
+                axis = growing_axis(dataset)
+                done = dataset.shape[axis]
+                if dataset.maxshape[axis] is None:
+                    group, rows = dataset.parent, dataset.chunks[axis]
+                    done = min(done, len(group["time"]), len(group["step"])) // rows * rows
                 self.spans += chunks_of(dataset, self.rows.get(name, 0), done)
                 self.rows[name] = done
         self.spans = merged(self.spans)
@@ -53,10 +52,16 @@ def datasets(file: h5py.File) -> list[tuple[str, h5py.Dataset]]:
     return found
 
 
+def growing_axis(dataset: h5py.Dataset) -> int:
+    """The axis along which a series grows; the first where it does not. The one before it is that of an ensemble's members."""
+    return dataset.maxshape.index(None) if None in dataset.maxshape else 0
+
+
 def chunks_of(dataset: h5py.Dataset, first: int, last: int) -> Iterator[Span]:
     """Where the chunks of rows [first, last) are; ``first`` lies on the edge of a chunk."""
-    starts = [range(first, last, dataset.chunks[0])]
-    starts += [range(0, n, chunk) for n, chunk in zip(dataset.shape[1:], dataset.chunks[1:], strict=True)]
+    starts = [range(0, n, chunk) for n, chunk in zip(dataset.shape, dataset.chunks, strict=True)]
+    axis = growing_axis(dataset)
+    starts[axis] = range(first, last, dataset.chunks[axis])
     for corner in itertools.product(*starts):
         place = dataset.id.get_chunk_info_by_coord(corner)
         if place.byte_offset is not None and place.size:
@@ -65,7 +70,9 @@ def chunks_of(dataset: h5py.Dataset, first: int, last: int) -> Iterator[Span]:
 
 def all_values(file: h5py.File, names: list[str]) -> list[Span]:
     """Where all chunks of some datasets are, committed or not."""
-    return merged(span for name in names for span in chunks_of(file[name], 0, len(file[name])))
+    return merged(
+        span for name in names for span in chunks_of(file[name], 0, file[name].shape[growing_axis(file[name])])
+    )
 
 
 def remember_unused(file: h5py.File, spans: list[Span]) -> None:

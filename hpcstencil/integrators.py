@@ -1,10 +1,11 @@
-"""One-step methods as data, and the stability limits that follow from them.
+"""Methods as data, and the stability limits that follow from them.
 
 A method is a list of stages. With y_0 = u(t), each makes
   y_i = Σ_j a_ij y_j + dt Σ_j b_ij f(t + c_j dt, y_j),   Σ_j a_ij = 1,  c_i = Σ_j (a_ij c_j + b_ij),
 and the last y is u(t + dt). This Shu-Osher form (S. Gottlieb, D. Ketcheson & C.-W. Shu, "Strong Stability Preserving
 Runge-Kutta and Multistep Time Discretizations" (2011), eq. (2.10)) holds Butcher tables, methods that need few arrays,
-and super time stepping alike. A new method is an entry of INTEGRATORS.
+and super time stepping alike; a multistep method adds to it the slopes that the step before began with. A new method is an
+entry of INTEGRATORS.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ LOOPED = 3  # uniform stages from which on they are taken in a loop, so that the
 @dataclass(frozen=True)
 class Stage:
     """One line of a method: the weights of former stages' ``values`` and of the ``slopes`` there. In a partitioned method
-    it moves only the fields of one ``group``; the others keep what they have."""
+    it moves only the fields of one ``group``; the others keep what they have. ``remembered`` is the weight of the slopes at the
+    beginning of the step before."""
 
     values: Terms
     slopes: Terms
     group: int | None = None
+    remembered: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,11 @@ class Method:
         """Whether stages move one group of the fields at a time."""
         return any(stage.group is not None for stage in self.stages)
 
+    @property
+    def multistep(self) -> bool:
+        """Whether the slopes of the step before are used: the state has them beside the fields (`memory_of`)."""
+        return any(stage.remembered for stage in self.stages)
+
     @cached_property
     def evaluations(self) -> int:
         """How often the right-hand side is evaluated in one step."""
@@ -58,7 +66,7 @@ class Method:
             moved = [
                 c[-1][group]
                 if stage.group not in (None, group)
-                else sum(a * c[j][group] for j, a in stage.values) + sum(b for _, b in stage.slopes)
+                else sum(a * c[j][group] for j, a in stage.values) + sum(b for _, b in stage.slopes) + stage.remembered
                 for group in (0, 1)
             ]
             c.append((moved[0], moved[1]))
@@ -135,6 +143,27 @@ def rkl2(stages: int) -> Method:
     return Method(tuple(lines), order=2)
 
 
+@cache
+def ab2(epsilon: float, split: bool = False) -> Method:
+    """Adams-Bashforth: u + dt ((3/2 + ε) f(u) - (1/2 + ε) f(u before)). It is of second order with ε = 0, and then no wave is
+    stable; a small ε damps them (J. Marshall et al., J. Geophys. Res. 102 (1997) 5753-5766, eq. (33), ε = 0.1). Where the
+    equation is ``split``, a step of forward Euler with the damping part follows. The first step is forward Euler; after a
+    step that was shortened the error is that of one such step more."""
+    stages = [Stage(((0, 1.0),), ((0, 1.5 + epsilon),), remembered=-(0.5 + epsilon))]
+    if split:
+        stages.append(Stage(((1, 1.0),), ((1, 1.0),)))
+
+    def stable(z: np.ndarray) -> np.ndarray:
+        """Whether both roots of ζ² - (1 + (3/2 + ε) z) ζ + (1/2 + ε) z lie in the unit circle."""
+        b, c = 1 + (1.5 + epsilon) * z, (0.5 + epsilon) * z
+        root = np.sqrt(b * b - 4 * c)
+        return np.maximum(np.abs(b + root), np.abs(b - root)) <= 2 * (1 + 1e-9)
+
+    r = np.arange(1, 201) * 1e-2
+    limits = [float(np.argmin(stable(direction * r)) * 1e-2) for direction in (-1 + 0j, 1j)]
+    return Method(tuple(stages), order=1 if epsilon else 2, limits=(limits[0], limits[1]))
+
+
 INTEGRATORS: dict[str, Method] = {
     # Euler (1768)
     "euler": tableau((), (1.0,), order=1),
@@ -185,13 +214,25 @@ INTEGRATORS: dict[str, Method] = {
         limits=(0.0, 2.0),
     ),
     "rkl2": rkl2(9),
+    "ab2": ab2(0.0),
 }  # fmt: skip
 SUPER_STEPPING = {"rkl2": rkl2}  # families with any number of stages
 FEWEST_STAGES, MOST_STAGES = 3, 99
 
 
-def method(name: str, stages: int | None = None) -> Method:
-    """The method of this name, a member of its family with so many stages where it is one."""
+MEMORY = ".before"  # ends the name of an array that keeps slopes
+
+
+def memory_of(method: Method, fields: Sequence[str]) -> tuple[str, ...]:
+    """Names of the arrays that a multistep method keeps beside the fields: their slopes at the beginning of the step before."""
+    return tuple(name + MEMORY for name in fields) if method.multistep else ()
+
+
+def method(name: str, stages: int | None = None, epsilon: float | None = None, split: bool = False) -> Method:
+    """The method of this name, with so many ``stages`` or this ``epsilon`` where it is one of a family; ``split`` says that
+    the equation has a part that is taken apart by methods that do so."""
+    if name == "ab2":
+        return ab2(epsilon or 0.0, split)
     return SUPER_STEPPING[name](stages) if stages is not None else INTEGRATORS[name]
 
 

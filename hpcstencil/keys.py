@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcstencil.equations import EQUATIONS
-from hpcstencil.expressions import FUNCTIONS, REDUCTIONS
+from hpcstencil.expressions import FUNCTIONS, HALFWAY, REDUCTIONS
 from hpcstencil.grid import AXES
 from hpcstencil.integrators import INTEGRATORS
 from hpcstencil.schema import (
@@ -20,10 +20,9 @@ from hpcstencil.schema import (
 )
 
 BUILT_IN = tuple(EQUATIONS)
-LATER_EQUATIONS = ("maxwell", "shallow_water", "euler")
 OPERATORS = (
     "laplacian", "dx", "dy", "dz", "dxx", "dxy", "dxz", "dyy", "dyz", "dzz", "divergence", "gradient_squared",
-    "div_grad", "upwind", "point", "at", "noise",
+    "div_grad", "upwind", "point", "at", "noise", *(f"{kind}_{axis}" for kind in HALFWAY for axis in AXES),
 )  # fmt: skip
 RESERVED = frozenset((
     *FUNCTIONS, *REDUCTIONS, *OPERATORS, *AXES, "pi", "t", "time", "step", "member", "file", "every", "every_steps",
@@ -44,8 +43,9 @@ TABLES: dict[str, dict[str, Key]] = {
     },
     "numerics": {
         "order": Key(choice(2, 4, 6, 8), 2, "order = 2"),
-        "integrator": Key(choice(*INTEGRATORS, later=("ab2",)), None, 'integrator = "rk4"'),
+        "integrator": Key(choice(*INTEGRATORS), None, 'integrator = "rk4"'),
         "stages": Key(COUNT, None, "stages = 9"),
+        "epsilon": Key(NUMBER, None, "epsilon = 0.1"),
         "precision": Key(choice("float32", "float64"), "float32", 'precision = "float32"'),
         "kernel": Key(choice("auto", "shift", "conv", later=("native", "pallas")), "auto", 'kernel = "auto"'),
     },
@@ -78,11 +78,12 @@ TABLES: dict[str, dict[str, Key]] = {
     },
 }
 TOP = ("title", "grid", "equation", "initial", "boundary", "numerics", "time", "decomposition", "output", "diagnostics",
-       "checkpoint", "mask", "verify")  # fmt: skip
-LATER_TABLES = ("ensemble",)
+       "checkpoint", "mask", "verify", "ensemble")  # fmt: skip
 STEP_KEYS = ("dt", "cfl", "tolerance")  # of [time], of which one is given
 LEAST_TOLERANCE = {"float32": 1.2e-7, "float64": 2.3e-16}  # the spacing of numbers near 1
 MOST_STEPS = 2.0**53  # float64 counts exactly up to here
+MOST_EPSILON = 1.0
+HDF5_SUFFIXES = (".h5", ".hdf5", ".nc")
 MOST_CELLS = 2**63
 MOST_OUTPUTS = 2**31
 LONGEST_NAME = 100  # characters of a field, parameter or diagnostic

@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from hpcstencil.conditions import SIDES, Condition
 from hpcstencil.errors import InputError
 from hpcstencil.expressions import (
+    OPERATORS,
     Constant,
     Coordinate,
     Derivative,
     DivGrad,
     Field,
+    Halfway,
     Node,
     Pointwise,
     children,
@@ -28,6 +30,7 @@ from hpcstencil.expressions import (
     total,
     walk,
 )
+from hpcstencil.positions import Position, Positions, flipped
 from hpcstencil.settings import Config
 
 REFLECTED = 1e-4  # of the amplitude, that the layer is laid out for at normal incidence
@@ -37,20 +40,22 @@ SHIFT = 0.3  # α width / speed: for waves that graze the layer
 @dataclass(frozen=True)
 class Layered:
     """Right-hand sides with absorbing layers; ``memory`` names the fields that they added, ``rate`` is the fastest damping
-    (1/time)."""
+    (1/time); ``positions`` are those of fields and memories that do not live at cell centres."""
 
     trees: Mapping[str, Node]
     memory: tuple[str, ...]
     rate: float
+    positions: Positions
 
 
-def layered(trees: Mapping[str, Node], config: Config, speed: float) -> Layered:
+def layered(trees: Mapping[str, Node], config: Config, speed: float, positions: Positions) -> Layered:
     """The right-hand sides with every layer that the boundary conditions ask for; ``speed`` is that of the fastest wave.
 
     Raises InputError for a layer that is wider than the domain, and where a cpml meets an equation that it does not fit.
     """
     fields, rate = tuple(trees), 0.0
     result, memory = dict(trees), dict[str, Node]()
+    places = dict(positions)
     for axis in range(config.grid.ndim):
         strongest = dict.fromkeys(fields, 0.0)
         for name, side, condition in _layers(config, fields, axis, "sponge"):
@@ -71,11 +76,12 @@ def layered(trees: Mapping[str, Node], config: Config, speed: float) -> Layered:
             stretched[name] = (sigma if before is None else before[0] + sigma), alpha
             strongest[name] = max(strongest[name], strength + alpha)
         if stretched:
-            stretching = Stretching(axis, config.grid.axes, stretched)
+            stretching = Stretching(axis, config.grid.axes, stretched, positions)
             result = {name: substitute(tree, stretching.change) for name, tree in result.items()}
             memory.update(stretching.memory)
+            places.update(stretching.places)
         rate += max(strongest.values())
-    return Layered({**result, **memory}, tuple(memory), rate)
+    return Layered({**result, **memory}, tuple(memory), rate, places)
 
 
 class Stretching:
@@ -84,27 +90,31 @@ class Stretching:
     ``profiles`` are (σ as a node, α) of the fields that have a layer.
     """
 
-    def __init__(self, axis: int, axes: tuple[str, ...], profiles: Mapping[str, tuple[Node, float]]) -> None:
-        self.axis, self.letter, self.profiles = axis, axes[axis], profiles
+    def __init__(
+        self, axis: int, axes: tuple[str, ...], profiles: Mapping[str, tuple[Node, float]], positions: Positions
+    ) -> None:
+        self.axis, self.letter, self.profiles, self.positions = axis, axes[axis], profiles, positions
+        self.places: dict[str, Position] = {}
         self.once = tuple(int(other == axis) for other in range(len(axes)))
         self.memory: dict[str, Node] = {}
         self.known: dict[Node, Node] = {}
 
     def change(self, part: Node) -> Node | None:
         """What stands for a derivative; None for all else."""
-        if not isinstance(part, Derivative | DivGrad) or not self.concerned(part):
+        if not isinstance(part, OPERATORS) or not self.concerned(part):
             return None
         if part not in self.known:
             self.known[part] = self.stretched(part)
         return self.known[part]
 
-    def concerned(self, part: Derivative | DivGrad) -> bool:
-        along = part.axis == self.axis if isinstance(part, DivGrad) else part.orders[self.axis] > 0
+    def concerned(self, part: Derivative | DivGrad | Halfway) -> bool:
+        along = part.orders[self.axis] > 0 if isinstance(part, Derivative) else part.axis == self.axis
+        along = along and (not isinstance(part, Halfway) or part.kind == "difference")
         return along and any(isinstance(p, Field) and p.name in self.profiles for p in walk(part))
 
-    def stretched(self, part: Derivative | DivGrad) -> Node:
+    def stretched(self, part: Derivative | DivGrad | Halfway) -> Node:
         operand = part.operand
-        plain = isinstance(part, DivGrad) or (sum(part.orders) == part.orders[self.axis] <= 2 and part.bias == 0)
+        plain = not isinstance(part, Derivative) or (sum(part.orders) == part.orders[self.axis] <= 2 and part.bias == 0)
         coefficients = [child for child in children(part) if child != operand]
         if (
             not plain
@@ -116,6 +126,10 @@ class Stretching:
                 "themselves, along one axis each, as in wave equations; take a sponge here"
             )
         name = operand.name
+        if isinstance(part, Halfway):
+            key = f"{name}.psi_{self.letter}"
+            self.places[key] = flipped(self.positions.get(name, (0,) * len(self.once)), self.axis)
+            return part + self.remember(key, name, part)
         first = Derivative(operand, self.once)
         psi = self.remember(f"{name}.psi_{self.letter}", name, first)
         if part == first:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 import jax
@@ -18,11 +18,10 @@ from hpcstencil.continuation import Options, Source
 from hpcstencil.control import Control
 from hpcstencil.diagnostics import Diagnostics
 from hpcstencil.errors import InputError, NumericsError, StoppedEarly
-from hpcstencil.halo import Fields
 from hpcstencil.hdf5 import OutputFile
 from hpcstencil.progress import Progress
 from hpcstencil.provenance import sha256, to_toml
-from hpcstencil.schedule import Clock
+from hpcstencil.schedule import Clock, Leap, together
 from hpcstencil.settings import Config
 from hpcstencil.simulation import Simulation
 from hpcstencil.state import State, split
@@ -37,22 +36,23 @@ STEPS_PER_CALL = 1000  # at most, so that a value that is not finite is found wi
 
 @dataclass
 class Run:
-    """A run under way: the state, the clock, and the files it writes."""
+    """A run under way: the state, and the files it writes. ``members`` are the clocks of those members of an ensemble that
+    take steps of their own; then ``clock`` says where they stand together."""
 
     simulation: Simulation
     options: Options
     source: Source
     walltime: Walltime
     checkpoint_seconds: float  # what writing a checkpoint is expected to take
-    clock: Clock
-    fields: Fields
+    state: InitVar[State]
     seconds: Seconds = field(default_factory=Seconds)
     steps_per_call: int = 1
     last_checkpoint: float = field(default_factory=time.monotonic)
     last_rows: float = field(default_factory=time.monotonic)
     output: OutputFile | None = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, state: State) -> None:
+        self.clock, self.fields, self.members = state.clock, dict(state.fields), state.members
         problem = self.simulation.problem
         self.communicator = self.simulation.communicator
         self.schedule = problem.schedule()
@@ -75,42 +75,57 @@ class Run:
             "equation_source": self.simulation.problem.source,
         }
 
-    def step_size(self) -> float:
-        """The step to take now, where no tolerance governs it; a solution-dependent one is measured anew."""
+    def step_sizes(self) -> list[float]:
+        """The step to take now, of each member that takes steps of its own, where no tolerance governs it; one that depends
+        on the solution is measured anew."""
         problem = self.simulation.problem
         if self.schedule.fixed_dt is not None:
-            return self.schedule.fixed_dt
+            return [self.schedule.fixed_dt]
         if not problem.rates_follow_solution:
-            return problem.dt({})
+            return [each.dt({}) for each in problem.members or (problem,)]
+        clocks = self.members or (self.clock,)
         # Measured at fixed distances in steps, whatever else ends a compiled call: outputs, signals, its length in time.
-        if not self.clock.measured_dt or self.steps_to_measurement() == 0:
+        due = [not clock.measured_dt or self.steps_to_measurement(clock) == 0 for clock in clocks]
+        if any(due):
             low, high = self.check_finite()
-            largest = np.maximum(np.abs(low), np.abs(high)).tolist()
-            dt = problem.dt(dict(zip(problem.fields, largest, strict=True)))
-            self.clock = self.schedule.measured(self.clock, dt)
-        return self.clock.measured_dt
+            largest = np.maximum(np.abs(low), np.abs(high)).reshape(len(problem.measured), len(clocks))
+            steps = [
+                own.dt(dict(zip(problem.measured, each, strict=True)))
+                for own, each in zip(problem.members or (problem,), largest.T.tolist(), strict=True)
+            ]
+            clocks = tuple(
+                self.schedule.measured(clock, dt) if now else clock
+                for clock, dt, now in zip(clocks, steps, due, strict=True)
+            )
+            if self.members:
+                self.members = clocks
+            else:
+                (self.clock,) = clocks
+        return [clock.measured_dt for clock in clocks]
 
-    def steps_to_measurement(self) -> int:
+    def steps_to_measurement(self, clock: Clock) -> int:
         """Steps until a solution-dependent step has to be measured anew."""
-        return self.clock.measured_step + self.config.time.dt_every - self.clock.step
+        return clock.measured_step + self.config.time.dt_every - clock.step
 
     def check_finite(self) -> tuple[np.ndarray, np.ndarray]:
-        """Least and greatest value of each field; raises NumericsError, on all processes, where one is not finite."""
+        """Least and greatest value of all that is measured; raises NumericsError, on all processes, where one is not finite."""
         problem = self.simulation.problem
         low, high, broken = self.simulation.extremes.extremes(self.fields, problem.parameters, self.clock.time)
-        for name, count in zip(problem.fields, broken.tolist(), strict=True):
-            if count:
-                place = self.simulation.first_not_finite(self.fields[name])
-                where = f"not finite in {count} of {self.config.grid.cells} cells, the first at {place}"
+        for name, counts in zip(problem.measured, broken, strict=True):
+            if count := int(counts.sum()):
+                where = f"not finite in {count} of {problem.cells} cells"
+                if name in self.fields:
+                    where += f", the first at {self.simulation.first_not_finite(self.fields[name])}"
                 if self.output is None:
                     precision = self.config.numerics.precision
                     raise InputError(
                         f"initial.{name}: the initial state is {where} (or beyond {precision}); correct the expression"
                     )
+                what = f"field '{name}'" if name in self.fields else f"'{name}'"
                 raise NumericsError(
-                    f"field '{name}' is {where} at step {self.clock.step}, t = {self.clock.time:g}: the run is unstable; try "
-                    f"a smaller time.{self.config.time.given} or a finer grid. The last good state "
-                    f"is kept in {self.options.output}"
+                    f"{what} is {where} at step {self.clock.step}, t = {self.clock.time:g}: the run is unstable; try a "
+                    f"smaller time.{self.config.time.given} or a finer grid. The last good state is kept in "
+                    f"{self.options.output}"
                 )
         return low, high
 
@@ -118,10 +133,13 @@ class Run:
         """Take the next steps, about SECONDS_PER_CALL of them, up to the next event; returns how many."""
         if self.simulation.control is not None:
             return self.advance_controlled(self.simulation.control)
-        dt, most = self.step_size(), self.steps_per_call
+        sizes = self.step_sizes()
+        if self.members:
+            return self.advance_members(sizes)
+        most = self.steps_per_call
         if self.simulation.problem.step_follows_solution:
-            most = min(most, self.steps_to_measurement())
-        leap = self.schedule.leap(self.clock, dt, most)
+            most = min(most, self.steps_to_measurement(self.clock))
+        leap = self.schedule.leap(self.clock, sizes[0], most)
         start = time.perf_counter()
         parameters = self.simulation.problem.parameters
         self.fields = jax.block_until_ready(
@@ -131,6 +149,29 @@ class Run:
         self.clock = leap.after
         self.pace(leap.steps, time.perf_counter() - start)
         return leap.steps
+
+    def advance_members(self, sizes: list[float]) -> int:
+        """`advance` by steps of each member's own; whoever comes to an output waits there for the others."""
+        problem, leaps = self.simulation.problem, []
+        due = self.schedule.next_output_time(self.clock.time)
+        for clock, dt in zip(self.members, sizes, strict=True):
+            most = self.steps_per_call
+            if problem.step_follows_solution:
+                most = min(most, self.steps_to_measurement(clock))
+            waiting = Leap(0, dt, clock.time, 0, clock)
+            leaps.append(waiting if clock.time >= due else self.schedule.leap(clock, dt, most))
+        times, firsts, steps, counts = (
+            np.array([getattr(leap, name) for leap in leaps]) for name in ("base_time", "first", "dt", "steps")
+        )
+        start = time.perf_counter()
+        self.fields = jax.block_until_ready(
+            self.simulation.advance(self.fields, problem.parameters, times, firsts, steps, counts)
+        )
+        self.seconds.spent("compute", start)
+        self.members = tuple(leap.after for leap in leaps)
+        self.clock = together(self.members)
+        self.pace(int(counts.max()), time.perf_counter() - start)
+        return int(counts.sum())
 
     def advance_controlled(self, control: Control) -> int:
         """`advance` by steps that each meet a tolerance."""
@@ -177,7 +218,7 @@ class Run:
     def write_snapshot(self) -> None:
         assert self.output is not None
         start = time.perf_counter()
-        blocks = self.simulation.get(self.fields, self.output.fields)
+        blocks = self.simulation.written(self.fields, self.output.fields, self.clock.time)
         with self.output.change(self.output.snapshot_bytes):
             self.write_rows()
             self.output.write_snapshot(self.clock.step, self.clock.time, blocks, self.simulation.ranges)
@@ -197,7 +238,7 @@ class Run:
         assert self.output is not None
         start = time.perf_counter()
         self.write_rows()
-        arrays, scalars = split(State(self.clock, self.fields), self.simulation.block)
+        arrays, scalars = split(State(self.clock, self.fields, self.members), self.simulation.stored)
         write_checkpoint(
             self.options.output,
             self.communicator,

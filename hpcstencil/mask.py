@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from hpcstencil.errors import InputError
 from hpcstencil.expressions import (
     Constant,
     Coordinate,
     Derivative,
+    Field,
     Node,
     Pointwise,
     Reduction,
@@ -26,16 +28,18 @@ from hpcstencil.parser import Scope, parse
 from hpcstencil.schema import expression_text
 from hpcstencil.settings import Config
 
+SOLID = "mask.solid"  # no field of the user's may have a dot in its name
 HUGE = {"float32": 3.0e38, "float64": 1.0e308}
 
 
 @dataclass(frozen=True)
 class Mask:
-    """``solid`` is other than 0 in solid cells, of coordinates and parameters alone; ``value`` holds on their surface, None
-    for no flux."""
+    """``solid`` is other than 0 in solid cells, of coordinates and parameters alone, or the field SOLID, which never changes
+    and is read from the ``dataset`` (file and name); ``value`` holds on their surface, None for no flux."""
 
     solid: Node
     value: Node | None
+    dataset: tuple[Path, str] | None = None
 
 
 def mask_of(config: Config, symbols: Mapping[str, Node]) -> Mask | None:
@@ -43,16 +47,17 @@ def mask_of(config: Config, symbols: Mapping[str, Node]) -> Mask | None:
     if config.mask is None:
         return None
     ndim = config.grid.ndim
+    value = config.mask.value
+    surface = None if value is None else parse(expression_text(value), Scope(ndim, symbols), "mask.surface.value")
+    if config.mask.dataset is not None:
+        return Mask(Field(SOLID), surface, config.mask.dataset)
     solid = parse(config.mask.solid, Scope(ndim, symbols, time=False), "mask.solid")
     solid = Pointwise("not_equal", (solid, Constant(0.0)))
     for axis, periodic in enumerate(config.boundary.periodic):
         if not periodic:  # beyond the boundary there is no solid: what holds there is the boundary's affair
             x = Coordinate(axis)
             solid = solid * (x > config.grid.lower[axis]) * (x < config.grid.upper[axis])
-    value = config.mask.value
-    if value is None:
-        return Mask(solid, None)
-    return Mask(solid, parse(expression_text(value), Scope(ndim, symbols), "mask.surface.value"))
+    return Mask(solid, surface)
 
 
 def masked_rates(mask: Mask | None, trees: Mapping[str, Node]) -> dict[str, Node]:
@@ -85,8 +90,8 @@ def _apart(part: Node) -> Node | None:
 
 
 def masked_initial(mask: Mask | None, initial: Mapping[str, Node]) -> dict[str, Node]:
-    """The initial expressions with 0 in solid cells."""
-    if mask is None:
+    """The initial expressions with 0 in solid cells; those of a dataset are not known yet."""
+    if mask is None or mask.dataset is not None:
         return dict(initial)
     return {name: Pointwise("where", (mask.solid, Constant(0.0), tree)) for name, tree in initial.items()}
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 
 from hpcstencil.config import allowed_name, check_fields
 from hpcstencil.derivatives import Space
-from hpcstencil.equations import EQUATIONS, Custom, Equation
+from hpcstencil.equations import EQUATIONS, Custom, Equation, Signalling, Split, Staggered
 from hpcstencil.equations.custom import parameters_used
 from hpcstencil.equations.user import guarded, load
 from hpcstencil.errors import InputError
-from hpcstencil.expressions import Field, Node, Parameter, node, walk
+from hpcstencil.expressions import Field, Node, Parameter, node, shared, walk
 from hpcstencil.parser import Scope, parse
-from hpcstencil.schema import at, listing, nearest, shown
+from hpcstencil.positions import Positions
+from hpcstencil.schema import at, listing, nearest, shown, wrong
 from hpcstencil.settings import Config
 
 
@@ -23,7 +24,9 @@ class Model:
     """An equation with its parameters.
 
     ``given`` are the parameters as numbers or texts, defaults filled in, ``symbols`` the same as nodes; ``trees`` the time
-    derivatives per field; ``source`` the text of the equation's Python file, "" where it has none.
+    derivatives per field, ``damping`` those parts of them that a multistep method takes apart; ``signals`` what the stable
+    step depends on beside the fields; ``positions`` tells where fields live that do not live at cell centres, ``source`` the
+    text of the equation's Python file, "" where it has none.
     """
 
     equation: Equation
@@ -31,6 +34,9 @@ class Model:
     given: Mapping[str, float | str]
     symbols: Mapping[str, Node]
     trees: Mapping[str, Node]
+    damping: Mapping[str, Node]
+    signals: Mapping[str, Node]
+    positions: Positions
     source: str
 
     @property
@@ -62,9 +68,18 @@ def model_of(config: Config) -> Model:
     for name, text in given.items():
         if isinstance(text, str):
             symbols[name] = parse(text, scope, f"equation.{name}")
-    trees = _right_hand_sides(equation, config, {name: Field(name) for name in fields}, symbols)
-    _refuse_unused(config, custom, trees, symbols)
-    return Model(equation, fields, given, symbols, trees, source)
+    unknowns = {name: Field(name) for name in fields}
+    trees = shared(_right_hand_sides(equation, config, unknowns, symbols))
+    f, p = SimpleNamespace(**unknowns), SimpleNamespace(**symbols)
+    damping = equation.damping(f, p, space_of(config)) if isinstance(equation, Split) else {}
+    signals = equation.signals(f, p, ndim) if isinstance(equation, Signalling) else {}
+    orders = getattr(equation, "orders", (config.numerics.order,))
+    if config.numerics.order not in orders:
+        expected = f"{listing(map(str, orders), 'or')} with {shown(config.equation.name)}"
+        raise wrong("numerics.order", expected, config.numerics.order, "change it")
+    _refuse_unused(config, custom, [*trees.values(), *damping.values()], symbols)
+    positions = _positions(equation, config, fields)
+    return Model(equation, fields, given, symbols, trees, damping, signals, positions, source)
 
 
 def _equation(config: Config) -> tuple[Equation, str]:
@@ -93,6 +108,25 @@ def _fields(equation: Equation, config: Config) -> tuple[str, ...]:
     if not fields:
         raise InputError(f"equation.name: expected {name}.fields in {path} to return at least one name, but got none")
     return fields
+
+
+def _positions(equation: Equation, config: Config, fields: tuple[str, ...]) -> Positions:
+    """Where fields live that do not live at cell centres."""
+    ndim = config.grid.ndim
+    if not isinstance(equation, Staggered):
+        return {}
+    if config.equation.in_file is None:
+        return equation.positions(ndim)
+    positions = guarded(
+        config.equation.in_file[0], lambda: {name: tuple(p) for name, p in equation.positions(ndim).items()}
+    )
+    for name, position in positions.items():
+        if name not in fields or len(position) != ndim or not set(position) <= {0, 1}:
+            raise InputError(
+                f"equation.name: expected positions() to give some of {listing(fields)} {ndim} entries of 0 or 1, but got "
+                f"{shown(name)}: {position}; correct it"
+            )
+    return positions
 
 
 def _right_hand_sides(
@@ -126,15 +160,16 @@ def _parameters(equation: Equation, config: Config, custom: bool) -> dict[str, f
     return {**equation.parameters, **given}
 
 
-def _refuse_unused(config: Config, custom: bool, trees: Mapping[str, Node], symbols: Mapping[str, Node]) -> None:
+def _refuse_unused(config: Config, custom: bool, trees: Sequence[Node], symbols: Mapping[str, Node]) -> None:
     """A parameter that was given but does nothing is a mistake."""
     if custom:
         texts = [*config.equation.rhs.values(), *config.initial.expressions.values()]
         texts += [*config.diagnostics.expressions.values(), *config.boundary.texts()]
+        texts += [] if config.mask is None else [config.mask.solid, str(config.mask.value)]
         texts += [v for v in config.equation.parameters.values() if isinstance(v, str)]
         used = parameters_used(texts)
     else:
-        used = {part.name for tree in trees.values() for part in walk(tree) if isinstance(part, Parameter)}
+        used = {part.name for tree in trees for part in walk(tree) if isinstance(part, Parameter)}
         used |= {name for name, tree in symbols.items() if not isinstance(tree, Parameter)}
     for name in config.equation.parameters:
         if name not in used:

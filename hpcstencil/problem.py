@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
 from hpcstencil import host
 from hpcstencil.boundary import Face
+from hpcstencil.ensemble import members
 from hpcstencil.equations import Equation, Limited
+from hpcstencil.equations.custom import parameters_used
 from hpcstencil.errors import InputError
 from hpcstencil.expressions import (
     Constant,
     Coordinate,
-    Derivative,
-    DivGrad,
     Field,
     Node,
     Parameter,
@@ -28,13 +29,15 @@ from hpcstencil.expressions import (
     children,
     walk,
 )
-from hpcstencil.integrators import SUPER_STEPPING, Method, method, stability_limits
+from hpcstencil.integrators import SUPER_STEPPING, Method, memory_of, method, stability_limits
 from hpcstencil.keys import MOST_STEPS
 from hpcstencil.layers import layered
-from hpcstencil.mask import Mask, mask_of, masked_diagnostics, masked_initial, masked_rates
+from hpcstencil.mask import SOLID, Mask, mask_of, masked_diagnostics, masked_initial, masked_rates
 from hpcstencil.method_choice import groups_of, with_enough_stages
 from hpcstencil.model import Model, model_of, space_of
 from hpcstencil.parser import Scope, parse
+from hpcstencil.placed import Placed
+from hpcstencil.positions import Layout, Positions, is_staggered
 from hpcstencil.radius import Discretization, Needs
 from hpcstencil.schedule import Schedule
 from hpcstencil.schema import shown, wrong
@@ -50,17 +53,20 @@ class Problem:
     ``trees`` are the time derivatives per field, ``initial`` the initial expressions of those fields that have one,
     ``faces`` the boundary conditions of non-periodic axes per (field or inner result, axis, side), ``diagnostics`` trees
     over reductions.
-    ``parameters`` are the numbers handed to the compiled code; those given as expressions are part of the trees,
-    and ``symbols`` has both kinds as nodes.
-    ``groups`` tells the fields of a partitioned ``method`` apart; ``memory`` names the fields that absorbing layers
-    added, ``damping`` is their fastest rate; ``mask`` has the solid cells, ``source`` the text of the equation's Python file.
+    ``parameters`` are the numbers handed to the compiled code, arrays where the ``members`` of an ensemble differ; those
+    given as expressions are part of the trees, and ``symbols`` has both kinds as nodes.
+    ``groups`` tells the fields of a partitioned ``method`` apart; ``memory`` names the fields that absorbing layers, a
+    multistep method or a mask added, ``damping`` is the fastest rate of the layers; ``apart`` are the parts of the time
+    derivatives that a multistep method takes apart; ``measured`` are the fields, and expressions of them that the stable
+    step depends on. ``positions`` tells where fields live that do not live at cell centres, and ``staggered`` whether
+    anything does; ``mask`` has the solid cells, ``source`` the text of the equation's Python file.
     """
 
     config: Config
     equation: Equation
     fields: tuple[str, ...]
     trees: Mapping[str, Node]
-    parameters: Mapping[str, float]
+    parameters: Mapping[str, Any]
     symbols: Mapping[str, Node]
     bounds: Mapping[str, float]
     initial: Mapping[str, Node]
@@ -71,8 +77,39 @@ class Problem:
     discretization: Discretization
     memory: tuple[str, ...] = ()
     damping: float = 0.0
+    apart: Mapping[str, Node] = field(default_factory=dict)
+    measured: Mapping[str, Node] = field(default_factory=dict)
+    positions: Positions = field(default_factory=dict)
+    members: tuple[Problem, ...] = ()
+    staggered: bool = False
     mask: Mask | None = None
     source: str = ""
+
+    @property
+    def layout(self) -> Layout:
+        """Where the fields live in files."""
+        config = self.config
+        return Layout(config.grid, self.positions, config.boundary.periodic, config.ensemble)
+
+    @property
+    def copies(self) -> int:
+        """How many runs are side by side: the members of an ensemble, else 1."""
+        return max(1, len(self.members))
+
+    @property
+    def own_steps(self) -> bool:
+        """Whether the members of an ensemble take steps of their own, each as long as it may."""
+        return bool(self.members) and self.config.time.dt is None
+
+    @property
+    def cells(self) -> int:
+        """Cells of all runs that are side by side."""
+        return self.copies * self.config.grid.cells
+
+    @property
+    def cells_per_step(self) -> int:
+        """Cells that a step changes: members with steps of their own are counted one by one."""
+        return self.config.grid.cells if self.own_steps else self.cells
 
     @property
     def shown(self) -> tuple[str, ...]:
@@ -92,24 +129,28 @@ class Problem:
     @property
     def radius(self) -> tuple[int, ...]:
         """Ghost cells per axis that one evaluation of the right-hand side uses up."""
-        return self.discretization.radius([*self.trees.values(), *self.reduced()])
+        return self.discretization.radius(self.differentiated())
 
     def needs(self) -> Needs:
         """Ghost cells that the derivatives ask of their operands."""
-        return self.discretization.needs([*self.trees.values(), *self.reduced()])
+        needs = self.discretization.needs(self.differentiated())
+        if self.mask is not None and self.mask.dataset is not None:
+            needs[self.mask.solid] = ((1, 1),) * self.config.grid.ndim, False
+        return needs
+
+    def differentiated(self) -> list[Node]:
+        """All trees that are evaluated with ghost cells."""
+        return [*self.trees.values(), *self.apart.values(), *self.reduced()]
 
     def constants(self) -> tuple[float, ...]:
         """All numbers that the expressions evaluated on the grid hold, weights of stencils included."""
         values = (value for face in self.faces.values() for value in face.values)
         surface = [self.mask.value] if self.mask is not None and self.mask.value is not None else []
-        trees = [*self.trees.values(), *self.reduced(), *values, *surface]
+        trees = [*self.differentiated(), *values, *surface]
         parts = [part for tree in trees for part in walk(tree)]
         numbers = [part.value for part in parts if isinstance(part, Constant)]
         for part in parts:
-            if isinstance(part, Derivative):
-                numbers += self.discretization.derivative(part).weights
-            elif isinstance(part, DivGrad):
-                numbers += [w for stencil in self.discretization.div_grad(part) for w in stencil.weights]
+            numbers += [w for stencil in self.discretization.stencils(part) for w in stencil.weights]
         if self.mask is not None:
             numbers += [2.0 / dx for dx in self.discretization.spacing]
         return tuple(dict.fromkeys(numbers))
@@ -123,7 +164,7 @@ class Problem:
         )
 
     def stable_dt(self, largest: Mapping[str, float]) -> float:
-        """Largest stable step, ``largest`` being the greatest magnitude of each field (used by nonlinear transport)."""
+        """Largest stable step, ``largest`` being the greatest magnitude of all that is ``measured``."""
         assert isinstance(self.equation, Limited)
         rates = self.equation.rates(SimpleNamespace(**self.bounds), largest, self.config.grid.ndim)
         rates = replace(rates, reaction=rates.reaction + self.damping)
@@ -178,7 +219,35 @@ class Problem:
 
 
 def build(config: Config) -> Problem:
-    """The problem of an input. Raises InputError for unknown names, malformed expressions and unfit parameters."""
+    """The problem of an input, of an ensemble with those of its members.
+
+    Raises InputError for unknown names, malformed expressions and unfit parameters, and where members of an ensemble
+    differ in more than numbers and initial states.
+    """
+    if not config.ensemble:
+        return _alone(config)
+    each = tuple(_alone(member) for member in members(config))
+    first, known = each[0], {f"equation.{name}" for name in each[0].parameters}
+    for key in config.ensemble:
+        if key.startswith("equation.") and key not in (*known, "equation.seed"):
+            raise InputError(f"ensemble.{key}: expected a number of the equation, but got an expression; list numbers")
+    for member, problem in enumerate(each):
+        if (problem.trees, problem.faces, problem.method) != (first.trees, first.faces, first.method):
+            raise InputError(
+                f"ensemble: member {member} differs from the first in more than numbers, as where an absorbing layer follows "
+                "the speed of the waves; give each its own run, with hpcstencil sweep"
+            )
+    listed = {key.partition(".")[2] for key in config.ensemble if key.startswith("equation.")}
+    parameters = {
+        name: np.array([problem.parameters[name] for problem in each]) if name in listed else value
+        for name, value in first.parameters.items()
+    }
+    bounds = {name: max(problem.bounds[name] for problem in each) for name in first.bounds}
+    return replace(first, config=config, parameters=parameters, bounds=bounds, members=each)
+
+
+def _alone(config: Config) -> Problem:
+    """The problem of one run. Raises InputError for unknown names, malformed expressions and unfit parameters."""
     model = model_of(config)
     numbers, symbols, equation = model.numbers, model.symbols, model.equation
     values = {Parameter(name): value for name, value in numbers.items()}
@@ -188,31 +257,49 @@ def build(config: Config) -> Problem:
         if not bound <= float(np.finfo(precision).max):
             expected = f"values that {precision} can hold on the whole grid"
             raise wrong(f"equation.{name}", expected, model.given[name], f"it is {bound:g} somewhere; change it")
-    initial = {
-        name: parse(text, Scope(config.grid.ndim, symbols, time=False, noise=True), f"initial.{name}")
-        for name, text in config.initial.expressions.items()
-    }
+    seed = config.equation.seed
+    if seed is not None and "seed" not in parameters_used(config.initial.expressions.values()):
+        raise InputError("equation.seed: no initial expression uses it; write noise(seed) in [initial], or remove it")
+    scope = Scope(
+        config.grid.ndim, {**symbols, **({} if seed is None else {"seed": Constant(seed)})}, time=False, noise=True
+    )
+    initial = {name: parse(text, scope, f"initial.{name}") for name, text in config.initial.expressions.items()}
     mask = mask_of(config, symbols)
-    layers = layered(model.trees, config, _fastest_wave(model, bounds, config.grid.ndim))
-    chosen = method(config.numerics.integrator, config.numerics.stages)
+    chosen = _method(config, model)
+    apart = model.damping if chosen.multistep else {}
+    trees = {
+        name: tree + model.damping[name] if name in model.damping and not apart else tree
+        for name, tree in model.trees.items()
+    }
+    layers = layered(trees, config, _fastest_wave(model, bounds, config.grid.ndim), model.positions)
+    reduced = _diagnostics(config, {**symbols, **model.unknowns})
+    placed = Placed(
+        config, layers.positions, is_staggered([*layers.trees.values(), *reduced.values()], layers.positions)
+    )
+    faces = faces_of(config, model, layers.trees, placed.staggered)
+    remembered = memory_of(chosen, tuple(layers.trees))
+    if mask is not None and mask.dataset is not None:
+        remembered = (*remembered, SOLID)
     problem = Problem(
         config=config,
         equation=equation,
-        fields=tuple(layers.trees),
-        trees=masked_rates(mask, layers.trees),
+        fields=(*layers.trees, *remembered),
+        trees=masked_rates(mask, placed.rates(layers.trees, faces)),
         parameters=numbers,
         symbols=symbols,
         bounds=bounds,
-        initial=masked_initial(mask, initial),
-        faces=faces_of(config, model, layers.trees),
-        diagnostics=masked_diagnostics(
-            mask, _diagnostics(config, {**symbols, **model.unknowns}), config.numerics.precision
-        ),
+        initial=masked_initial(mask, placed.initial(initial, faces)),
+        faces=faces,
+        diagnostics=masked_diagnostics(mask, placed.diagnostics(reduced), config.numerics.precision),
         method=chosen,
         groups=groups_of(layers.trees, chosen, config.numerics.integrator),
         discretization=Discretization(config.numerics.order, config.grid.spacing),
-        memory=layers.memory,
+        memory=(*layers.memory, *remembered),
         damping=layers.rate,
+        apart=placed.rates(apart, faces),
+        measured={**{name: Field(name) for name in (*layers.trees, *remembered)}, **model.signals},
+        positions=layers.positions,
+        staggered=placed.staggered,
         mask=mask,
         source=model.source,
     )
@@ -230,18 +317,23 @@ def build(config: Config) -> Problem:
     return problem
 
 
+def _method(config: Config, model: Model) -> Method:
+    numerics = config.numerics
+    return method(numerics.integrator, numerics.stages, numerics.epsilon, split=bool(model.damping))
+
+
 def _fastest_wave(model: Model, bounds: Mapping[str, float], ndim: int) -> float:
     """Speed of the fastest wave, as the equation knows it; 0 where it does not."""
     if not isinstance(model.equation, Limited):
         return 0.0
-    rates = model.equation.rates(SimpleNamespace(**bounds), dict.fromkeys(model.fields, 1.0), ndim)
+    rates = model.equation.rates(SimpleNamespace(**bounds), dict.fromkeys([*model.fields, *model.signals], 1.0), ndim)
     return max([rates.wave, *rates.velocity])
 
 
 def _check_step(problem: Problem, cfl: float) -> None:
     """Refuse now what would be found out only when the first step is taken: none is stable, or they are too small."""
     if problem.rates_follow_solution:
-        ones = dict.fromkeys(problem.fields, 1.0)
+        ones = dict.fromkeys(problem.measured, 1.0)
         if problem.stable_dt(ones) == 0.0:
             problem.dt(ones)  # says why
         return

@@ -30,7 +30,12 @@ def to_tables(config: Config) -> dict[str, Any]:
     tables: dict[str, Any] = {
         "title": config.title,
         "grid": {"shape": grid.shape, "lower": grid.lower, "upper": grid.upper},
-        "equation": {"name": config.equation.name, **config.equation.parameters, "rhs": config.equation.rhs},
+        "equation": {
+            "name": config.equation.name,
+            **config.equation.parameters,
+            "seed": config.equation.seed,
+            "rhs": config.equation.rhs,
+        },
         "initial": {"file": config.initial.file and str(config.initial.file), **config.initial.expressions},
         "boundary": boundary_tables(config.boundary, grid.axes),
         "numerics": vars(config.numerics),
@@ -40,6 +45,7 @@ def to_tables(config: Config) -> dict[str, Any]:
         "diagnostics": {"every_steps": config.diagnostics.every_steps, **config.diagnostics.expressions},
         "checkpoint": vars(config.checkpoint),
         "mask": _mask(config),
+        "ensemble": {key: list(values) for key, values in config.ensemble.items()},
         "verify": {"exact": config.verify.exact, "conserved": config.verify.conserved or None},
     }
     return {name: _without_nothing(value) for name, value in tables.items() if value != {}}

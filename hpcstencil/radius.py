@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
-from hpcstencil.expressions import Derivative, DivGrad, Node, children, varies, walk
-from hpcstencil.stencil import Stencil, biased, central, product, staggered
+from hpcstencil.expressions import OPERATORS, Derivative, DivGrad, Halfway, Node, children, varies, walk
+from hpcstencil.stencil import Stencil, biased, central, product, shifted, staggered
 
 # Operand of a derivative -> (ghost cells (lower, upper) per axis, whether corners are needed)
 Needs = dict[Node, tuple[tuple[tuple[int, int], ...], bool]]
@@ -35,12 +35,30 @@ class Discretization:
         upper = [staggered(m, self.order, +1, tree.axis, self.spacing) for m in (1, 0)]
         return upper[0], upper[1], staggered(1, self.order, -1, tree.axis, self.spacing)
 
+    def halfway(self, tree: Halfway) -> Stencil:
+        """The stencil of what lies half a cell away: a cell and its lower face have the same index."""
+        assert tree.onto, "positions.located has to say where the operand lives"
+        side = -1 if tree.onto == "faces" else 1
+        if tree.kind in ("below", "above"):
+            return shifted(min(0, side) + (tree.kind == "above"), tree.axis, len(self.spacing))
+        return staggered(int(tree.kind == "difference"), self.order, side, tree.axis, self.spacing)
+
+    def stencils(self, tree: Node) -> tuple[Stencil, ...]:
+        """All stencils that an operator applies; none for other nodes."""
+        match tree:
+            case Derivative():
+                return (self.derivative(tree),)
+            case DivGrad():
+                return self.div_grad(tree)
+            case Halfway():
+                return (self.halfway(tree),)
+        return ()
+
     def reach(self, tree: Node) -> tuple[tuple[int, int], ...]:
-        """Ghost cells (lower, upper) per axis that a Derivative or DivGrad asks of its operands."""
-        if isinstance(tree, Derivative):
-            stencil = self.derivative(tree)
+        """Ghost cells (lower, upper) per axis that an operator asks of its operands."""
+        if not isinstance(tree, DivGrad):
+            (stencil,) = self.stencils(tree)
             return tuple(zip(stencil.lower, stencil.upper, strict=True))
-        assert isinstance(tree, DivGrad)
         gradient, _, divergence = self.div_grad(tree)
         width = gradient.lower[tree.axis] + divergence.lower[tree.axis]
         return tuple((width, width) if axis == tree.axis else (0, 0) for axis in range(len(self.spacing)))
@@ -50,7 +68,7 @@ class Discretization:
         result: Needs = {}
         for tree in trees:
             for part in walk(tree):
-                if not isinstance(part, Derivative | DivGrad):
+                if not isinstance(part, OPERATORS):
                     continue
                 corners = isinstance(part, Derivative) and sum(map(bool, part.orders)) > 1
                 for operand in children(part):
@@ -71,7 +89,7 @@ class Discretization:
         def depth(tree: Node) -> tuple[int, ...]:
             below = [depth(child) for child in children(tree)]
             deepest = tuple(max((b[axis] for b in below), default=0) for axis in range(ndim))
-            if isinstance(tree, Derivative | DivGrad) and (coordinates or varies(tree)):
+            if isinstance(tree, OPERATORS) and (coordinates or varies(tree)):
                 return tuple(d + max(r) for d, r in zip(deepest, self.reach(tree), strict=True))
             return deepest
 

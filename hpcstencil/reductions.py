@@ -10,15 +10,16 @@ IEEE Trans. Comput. 64 (2015) 2060-2070).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from hpcstencil.evaluate import Evaluation, Rules
-from hpcstencil.expressions import Derivative, DivGrad, Node, walk
+from hpcstencil.evaluate import Rules, evaluation, of_members
+from hpcstencil.expressions import OPERATORS, Node, walk
 from hpcstencil.frame import Frame, Value
 from hpcstencil.halo import Fields
 from hpcstencil.machine import Machine
@@ -40,40 +41,56 @@ def exact_sum(parts: np.ndarray, exponent: int, bits: int) -> float:
 
 
 class Reductions:
-    """Reductions of a fixed list of trees over the whole grid; compiled once."""
+    """Reductions of a fixed list of trees over the whole grid; compiled once. In an ensemble, whose members differ in the
+    ``listed`` parameters, every result has a last axis of members."""
 
     def __init__(
-        self, machine: Machine, communicator: Communicator, rules: Rules, needs: Needs, trees: tuple[Node, ...]
+        self,
+        machine: Machine,
+        communicator: Communicator,
+        rules: Rules,
+        needs: Needs,
+        trees: tuple[Node, ...],
+        listed: Collection[str] | None = None,
     ) -> None:
         self.machine, self.communicator, self.trees = machine, communicator, trees
         self.cells = machine.grid.cells
         self.bits = bits_per_part(self.cells)
-        differ = any(isinstance(part, Derivative | DivGrad) for tree in trees for part in walk(tree))
+        differ = any(isinstance(part, OPERATORS) for tree in trees for part in walk(tree))
+        rules = rules if differ else replace(rules, ghosts=None)
         widths = machine.widths(1) if differ else (0,) * machine.grid.ndim
 
-        def cellwise(fields: Mapping[str, Value], frame: Frame, parameters: Any, time: Any) -> list[Any]:
-            evaluation = Evaluation(rules, frame, needs, fields, parameters, time)
-            return [_on_block(evaluation(tree), frame) for tree in trees]
+        grid_axes = tuple(range(machine.grid.ndim))
+
+        def of_one(fields: Mapping[str, Value], parameters: Any, time: Any, frame: Frame) -> list[Any]:
+            evaluate = evaluation(rules, frame, needs, fields, parameters, time)
+            return [_on_block(evaluate(tree), frame) for tree in trees]
+
+        cellwise = of_one if listed is None else of_members(of_one, listed)
+
+        def owned_cells(frame: Frame) -> Any:
+            owned = _owned(frame)
+            return owned if listed is None or owned is True else owned[..., None]
 
         def extremes(fields: Mapping[str, Value], frame: Frame, parameters: Any, time: Any) -> Any:
-            owned = _owned(frame)
-            values = cellwise(fields, frame, parameters, time)
-            high = jnp.stack([jnp.where(owned, v, -jnp.inf).max() for v in values]).astype(jnp.float64)
-            low = -jnp.stack([jnp.where(owned, v, jnp.inf).min() for v in values]).astype(jnp.float64)
+            owned = owned_cells(frame)
+            values = cellwise(fields, parameters, time, frame)
+            high = jnp.stack([jnp.where(owned, v, -jnp.inf).max(grid_axes) for v in values]).astype(jnp.float64)
+            low = -jnp.stack([jnp.where(owned, v, jnp.inf).min(grid_axes) for v in values]).astype(jnp.float64)
             # max() may pass over a NaN, so cells that are not finite are counted on their own.
-            broken = jnp.stack([jnp.where(owned, ~jnp.isfinite(v), False).sum() for v in values])
+            broken = jnp.stack([jnp.where(owned, ~jnp.isfinite(v), False).sum(grid_axes) for v in values])
             return machine.device_max(high), machine.device_max(low), machine.device_sum(broken)
 
         def sums(fields: Mapping[str, Value], frame: Frame, parameters: Any, time: Any, exponents: Any) -> Any:
-            owned = _owned(frame)
+            owned = owned_cells(frame)
             totals = []
-            for i, v in enumerate(cellwise(fields, frame, parameters, time)):
+            for i, v in enumerate(cellwise(fields, parameters, time, frame)):
                 rest, parts = jnp.where(owned, v, 0).astype(jnp.float64) * exponents[i], []
                 for _ in range(PARTS):
                     rest = rest * 2.0**self.bits
                     whole = jnp.rint(rest)
                     rest = rest - whole
-                    parts.append(whole.astype(jnp.int64).sum())
+                    parts.append(whole.astype(jnp.int64).sum(grid_axes))
                 totals.append(jnp.stack(parts))
             return machine.device_sum(jnp.stack(totals))
 
@@ -88,18 +105,20 @@ class Reductions:
         found = self.communicator.maximum(np.stack([high, low]))
         return -found[1], found[0], self.communicator.total(np.asarray(broken, np.int64))
 
-    def sums(self, fields: Fields, parameters: Any, time: float, largest: np.ndarray) -> list[float]:
+    def sums(self, fields: Fields, parameters: Any, time: float, largest: np.ndarray) -> np.ndarray:
         """Sum of each tree over all cells; ``largest`` are the greatest magnitudes (NaN or infinite: so is the sum)."""
         if not self.trees:
-            return []
-        exponents = [math.frexp(v)[1] if math.isfinite(v) else 0 for v in largest]
-        scales = np.array([math.ldexp(1.0, max(-1000, min(1000, -e))) for e in exponents])
+            return np.empty(0)
+        exponents = np.where(np.isfinite(largest), np.frexp(largest)[1], 0)
+        scales = np.ldexp(1.0, np.clip(-exponents, -1000, 1000))
         parts = self.machine.first(self.run_sums(fields, parameters, time, scales))
         totals = self.communicator.total(np.asarray(parts, np.int64))
-        return [
-            exact_sum(q, -round(math.log2(scale)), self.bits) if math.isfinite(v) else float(v)
-            for q, scale, v in zip(totals, scales, largest, strict=True)
-        ]
+        result = np.array(largest, np.float64)
+        for index in np.ndindex(largest.shape):
+            if math.isfinite(largest[index]):
+                of_one = totals[(index[0], slice(None), *index[1:])]
+                result[index] = exact_sum(of_one, -round(math.log2(scales[index])), self.bits)
+        return result
 
 
 def _on_block(value: Value, frame: Frame) -> Any:

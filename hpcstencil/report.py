@@ -15,12 +15,13 @@ from hpcstencil.walltime import within
 def report(config: Config, problem: Problem, plan: Plan) -> str:
     """The text of `hpcstencil check`."""
     itemsize = np.dtype(config.numerics.precision).itemsize
-    fields, topology = len(problem.fields), plan.topology
+    fields, topology = len(problem.fields) * problem.copies, plan.topology
     block = " x ".join(str(stop - start) for start, stop in topology.block(0))
     lines = [
         to_toml(config).rstrip(),
         "",
         f"fields                {', '.join(problem.shown)}{_memory(problem)}",
+        *([f"members               {len(problem.members)}, side by side"] if problem.members else []),
         f"stencil radius        {' x '.join(map(str, plan.radius))} cells, {plan.stages} stage(s) per step",
         f"processes             {' x '.join(map(str, topology.processes))}, largest block {block} cells",
         f"devices per process   {' x '.join(map(str, topology.devices))}, tiles {' x '.join(map(str, topology.tiles))}",
@@ -36,7 +37,7 @@ def report(config: Config, problem: Problem, plan: Plan) -> str:
 
 
 def _memory(problem: Problem) -> str:
-    return f", and {len(problem.memory)} memories of absorbing layers" if problem.memory else ""
+    return f", and {len(problem.memory)} arrays that layers, the integrator or a mask keep" if problem.memory else ""
 
 
 def human(count: float) -> str:
@@ -80,4 +81,4 @@ def _predicted(problem: Problem, processes: int) -> str:
         return "unmeasured: run bench"
     if steps is None:
         return f"{speed / 1e6:.4g} Mcell/s measured; the number of steps depends on the solution"
-    return f"{problem.config.grid.cells * steps / speed:.3g} s of computing, at {speed / 1e6:.4g} Mcell/s measured here"
+    return f"{problem.cells * steps / speed:.3g} s of computing, at {speed / 1e6:.4g} Mcell/s measured here"

@@ -17,10 +17,9 @@ from hpcstencil.continuation import Options, Source, source_of
 from hpcstencil.decomposition import Plan
 from hpcstencil.errors import InputError, NumericsError, StoppedEarly
 from hpcstencil.files import prepare_folder
-from hpcstencil.halo import Fields
 from hpcstencil.hdf5 import OutputFile
 from hpcstencil.loop import Run
-from hpcstencil.parallel import Communicator, agree
+from hpcstencil.parallel import Communicator
 from hpcstencil.problem import Problem
 from hpcstencil.progress import Progress
 from hpcstencil.schedule import Clock
@@ -79,12 +78,13 @@ def _run(
     walltime = Walltime(config.checkpoint.walltime, communicator, options.started)
     kernel = kernel_for(problem, devices, communicator, source.kernel)
     simulation = simulate(problem, plan, communicator, devices, kernel)
-    simulation.check_mask()
-    clock, fields = _state(simulation, source.checkpoint)
-    this = Run(simulation, options, source, walltime, seconds_to_checkpoint(problem), clock, fields)
+    state = _state(simulation, source.checkpoint)
+    clock = state.clock
+    simulation.check_mask(dict(state.fields))
+    this = Run(simulation, options, source, walltime, seconds_to_checkpoint(problem), state)
     this.check_finite()
     if simulation.control is None:
-        this.step_size()  # what it would refuse is refused before anything is written
+        this.step_sizes()  # what it would refuse is refused before anything is written
     this.fields = simulation.compile(this.fields)
     communicator.barrier()
     this.seconds.compile = time.perf_counter() - began
@@ -94,7 +94,7 @@ def _run(
     remove_stale(options.output, communicator, after=clock.step if source.append else -1)
     first = clock.step
     shown = communicator.rank == 0 and not options.quiet
-    progress = Progress(clock.time, config.time.end, config.grid.cells, shown)
+    progress = Progress(clock.time, config.time.end, problem.cells_per_step, shown)
     try:
         if not source.append:
             this.diagnostics.take(this.fields, clock.step, clock.time)
@@ -110,20 +110,20 @@ def _run(
     steps = this.clock.step - first
     itemsize = 2 * len(problem.fields) * simulation.dtype.itemsize
     return Summary(
-        options.output, steps, this.clock, time.perf_counter() - began, this.seconds, config.grid.cells, itemsize
+        options.output, steps, this.clock, time.perf_counter() - began, this.seconds, problem.cells_per_step, itemsize
     )
 
 
-def _state(simulation: Simulation, checkpoint: Path | None) -> tuple[Clock, Fields]:
-    """The clock and the fields to begin with."""
+def _state(simulation: Simulation, checkpoint: Path | None) -> State:
+    """What to begin with."""
+    clocks = (Clock(),) * (simulation.problem.copies if simulation.problem.own_steps else 0)
     if checkpoint is None:
-        return Clock(), agree(simulation.communicator, simulation.initial_fields)
-    template = State(Clock(), dict.fromkeys(simulation.problem.fields, 0))
+        return State(Clock(), simulation.initial_fields(), clocks)
+    template = State(Clock(), dict.fromkeys(simulation.problem.fields, 0), clocks)
     communicator = simulation.communicator
     arrays, scalars, _ = read_checkpoint(checkpoint, simulation.ranges, communicator, simulation.problem.fields)
-    blocks = {name: block.astype(simulation.dtype) for name, block in arrays.items()}
-    state = join(template, simulation.put(blocks), scalars)
-    return state.clock, dict(state.fields)
+    blocks = {name: simulation.restored(block) for name, block in arrays.items()}
+    return join(template, simulation.put(blocks), scalars)
 
 
 def _open_output(this: Run) -> OutputFile:
@@ -134,7 +134,7 @@ def _open_output(this: Run) -> OutputFile:
         return OutputFile.append(
             this.options.output,
             this.communicator,
-            config.grid,
+            problem.layout,
             fields=fields,
             step=this.clock.step,
             attributes=this.attributes(),
@@ -143,7 +143,7 @@ def _open_output(this: Run) -> OutputFile:
     return OutputFile.create(
         this.options.output,
         this.communicator,
-        config.grid,
+        problem.layout,
         fields=fields,
         dtype=this.simulation.dtype,
         diagnostics=list(problem.diagnostics),

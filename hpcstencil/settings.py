@@ -15,11 +15,12 @@ from hpcstencil.keys import STEP_KEYS
 @dataclass(frozen=True)
 class EquationConfig:
     """The equation's name (of one in a Python file "FILE.py:CLASS", the file's path absolute), its parameters as given
-    (numbers, or expressions of the coordinates), a custom one's rhs."""
+    (numbers, or expressions of the coordinates), a custom one's rhs; the ``seed`` that initial expressions may name."""
 
     name: str
     parameters: Mapping[str, float | str] = field(default_factory=dict)
     rhs: Mapping[str, str] = field(default_factory=dict)
+    seed: int | None = None
 
     @property
     def in_file(self) -> tuple[Path, str] | None:
@@ -38,11 +39,12 @@ class InitialConfig:
 
 @dataclass(frozen=True)
 class Numerics:
-    """``stages`` of a super time stepping method, where they are given."""
+    """``stages`` of a super time stepping method and ``epsilon`` of ab2, where they are given."""
 
     order: int
     integrator: str
     stages: int | None
+    epsilon: float | None
     precision: str
     kernel: str
 
@@ -105,10 +107,12 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class MaskConfig:
-    """Solid cells: those whose centres have a ``solid`` other than 0. Their surface has no flux, or the ``value`` given."""
+    """Solid cells: those whose centres have a ``solid`` other than 0, an expression or FILE:DATASET, of which ``dataset`` are
+    the parts. Their surface has no flux, or the ``value`` given."""
 
     solid: str
     value: float | str | None = None
+    dataset: tuple[Path, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,7 @@ class VerifyConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """A checked input file, one attribute per table."""
+    """A checked input file, one attribute per table; ``ensemble`` has the values of every member by dotted key."""
 
     title: str
     grid: Grid
@@ -136,3 +140,4 @@ class Config:
     checkpoint: CheckpointConfig
     verify: VerifyConfig = VerifyConfig()
     mask: MaskConfig | None = None
+    ensemble: Mapping[str, tuple[float | str, ...]] = field(default_factory=dict)

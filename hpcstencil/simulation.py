@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,20 +16,23 @@ from hpcstencil.blocks import Devices
 from hpcstencil.control import Control
 from hpcstencil.decomposition import Plan
 from hpcstencil.errors import InputError
-from hpcstencil.evaluate import Rules, right_hand_side
-from hpcstencil.expressions import Field, Parameter
+from hpcstencil.evaluate import Rules, of_members, right_hand_side
+from hpcstencil.expressions import Field, Parameter, at_time, on_plane
 from hpcstencil.halo import Fields
 from hpcstencil.hdf5_read import read_block
+from hpcstencil.integrators import MEMORY
 from hpcstencil.kernels import KERNELS, tiled
-from hpcstencil.machine import Machine
-from hpcstencil.parallel import Communicator
+from hpcstencil.machine import Body, Machine
+from hpcstencil.mask import SOLID, Mask
+from hpcstencil.parallel import Communicator, agree
 from hpcstencil.problem import Problem
 from hpcstencil.reductions import Reductions
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """A problem ready to run. ``extremes`` reduces the fields themselves, ``diagnosed`` what the diagnostics ask for."""
+    """A problem ready to run. ``slopes`` gives the time derivatives that a multistep method begins with, ``extremes`` reduces
+    the fields and what else is measured, ``diagnosed`` what the diagnostics ask for."""
 
     problem: Problem
     plan: Plan
@@ -36,6 +40,7 @@ class Simulation:
     communicator: Communicator
     machine: Machine
     advance: Advance
+    slopes: Body | None
     control: Control | None
     extremes: Reductions
     diagnosed: Reductions
@@ -50,16 +55,34 @@ class Simulation:
         return self.machine.topology.block()
 
     def initial_fields(self) -> Fields:
-        """The fields at t = 0 on the devices, each process making or reading its own block only."""
-        config = self.problem.config
-        fields = {}
-        for name in self.problem.fields:
-            if name in self.problem.initial:
-                values = {Parameter(p): v for p, v in self.problem.parameters.items()}
-                tree = self.problem.initial[name]
+        """The state at t = 0 on the devices; all processes take part."""
+        blocks = agree(self.communicator, self._own_initial_blocks)
+        fields = self.put(blocks)
+        if self.slopes is not None:
+            first = self.slopes(fields, self.problem.parameters, self.per_member(0.0))
+            fields = {**fields, **{name + MEMORY: slope for name, slope in first.items()}}
+        return fields
+
+    def _own_initial_blocks(self) -> dict[str, np.ndarray]:
+        """This process's blocks of the fields, made or read by itself, with a last axis of members in an ensemble."""
+        if not self.problem.members:
+            return self._initial_blocks_of(self.problem)
+        each = [self._initial_blocks_of(member) for member in self.problem.members]
+        return {name: np.stack([blocks[name] for blocks in each], -1) for name in each[0]}
+
+    def _initial_blocks_of(self, problem: Problem) -> dict[str, np.ndarray]:
+        config, mask = problem.config, problem.mask
+        blocks: dict[str, np.ndarray] = {}
+        solid = self._solid_cells(mask.dataset) if mask is not None and mask.dataset is not None else None
+        for name in problem.fields:
+            if name == SOLID and solid is not None:
+                block = solid.astype(self.dtype)
+            elif name in problem.initial:
+                values = {Parameter(p): v for p, v in problem.parameters.items()}
+                tree = problem.initial[name]
                 block = host.block_values(tree, config.grid, self.ranges, values, self.dtype)
-            elif config.initial.file is not None and name in self.problem.shown:
-                shape = config.grid.shape
+            elif config.initial.file is not None and name in problem.shown:
+                shape = problem.layout.shape(name)
                 try:
                     block = read_block(config.initial.file, name, self.ranges, shape=shape, dtype=self.dtype)
                 except InputError as error:
@@ -68,20 +91,64 @@ class Simulation:
                     ) from None
             else:
                 block = np.zeros([stop - start for start, stop in self.ranges], self.dtype)
-            fields[name] = self.machine.devices.put(block)
-        return fields
+            if solid is not None and name != SOLID:
+                block[solid] = 0
+            blocks[name] = block
+        return blocks
 
-    def check_mask(self) -> None:
+    def _solid_cells(self, dataset: tuple[Path, str]) -> np.ndarray:
+        """Which cells of this process's block a dataset says to be solid."""
+        try:
+            block = read_block(*dataset, self.ranges, shape=self.problem.config.grid.shape)
+        except InputError as error:
+            raise InputError(f"mask.solid: {error}") from None
+        return block != 0
+
+    def check_mask(self, fields: Fields) -> None:
         """Raise InputError, on all processes, where solid cells leave no fluid."""
         mask = self.problem.mask
         if mask is None:
             return
-        parameters = {Parameter(name): value for name, value in self.problem.parameters.items()}
-        solid = host.block_values(mask.solid, self.problem.config.grid, self.ranges, parameters, np.dtype(bool))
-        if int(self.communicator.total(np.array([np.count_nonzero(~solid)]))[0]) == 0:
+        if SOLID in fields:
+            fluid = [int(np.count_nonzero(self.block(fields[SOLID]) == 0))]
+        else:
+            fluid = [self._fluid_cells(problem, mask) for problem in self.problem.members or (self.problem,)]
+        if (self.communicator.total(np.array(fluid)) == 0).any():
             raise InputError(
                 "mask.solid: expected some cells that are not solid, but it covers the whole grid; change it"
             )
+
+    def _fluid_cells(self, problem: Problem, mask: Mask) -> int:
+        """How many cells of this process's block are not solid."""
+        parameters = {Parameter(name): value for name, value in problem.parameters.items()}
+        solid = host.block_values(mask.solid, problem.config.grid, self.ranges, parameters, np.dtype(bool))
+        return int(np.count_nonzero(~solid))
+
+    def written(self, fields: Fields, names: Sequence[str], time: float) -> dict[str, np.ndarray]:
+        """As `get`, for a file: the members of an ensemble first, and with the values that are given on an upper boundary,
+        which are in no array, on the processes beside it."""
+        blocks = self.get(fields, names)
+        if not self.problem.members:
+            return {name: self._with_upper_wall(self.problem, name, blocks[name], time) for name in names}
+        return {
+            name: np.stack([
+                self._with_upper_wall(member, name, blocks[name][..., i], time)
+                for i, member in enumerate(self.problem.members)
+            ])
+            for name in names
+        }  # fmt: skip
+
+    def _with_upper_wall(self, problem: Problem, name: str, block: np.ndarray, time: float) -> np.ndarray:
+        grid, ranges = problem.config.grid, list(self.ranges)
+        parameters = {Parameter(p): value for p, value in problem.parameters.items()}
+        for axis, more in enumerate(problem.layout.extra(name)):
+            if more and ranges[axis][1] == grid.shape[axis]:
+                (value,) = problem.faces[Field(name), axis, 1].values
+                value = at_time(on_plane(value, axis, grid.upper[axis]), time)
+                beyond = [(grid.shape[axis], grid.shape[axis] + 1) if a == axis else r for a, r in enumerate(ranges)]
+                block = np.concatenate([block, host.block_values(value, grid, beyond, parameters, self.dtype)], axis)
+                ranges[axis] = (ranges[axis][0], grid.shape[axis] + 1)
+        return block
 
     def put(self, blocks: Mapping[str, np.ndarray]) -> Fields:
         """This process's blocks on its devices."""
@@ -95,23 +162,46 @@ class Simulation:
         """This process's block of one array on the devices, C-contiguous."""
         return np.ascontiguousarray(self.machine.devices.get(array))
 
+    def per_member(self, value: float) -> Any:
+        """The value for every member that takes steps of its own, or for all together."""
+        return np.full(self.problem.copies, value) if self.problem.own_steps else value
+
+    def stored(self, array: jax.Array) -> np.ndarray:
+        """This process's block of one array as checkpoints have it: members first."""
+        block = self.block(array)
+        return np.ascontiguousarray(np.moveaxis(block, -1, 0)) if self.problem.members else block
+
+    def restored(self, block: np.ndarray) -> np.ndarray:
+        """The opposite of `stored`, in the run's precision. Raises InputError where the checkpoint has other members."""
+        count = len(self.problem.members)
+        if block.shape[: block.ndim - self.machine.grid.ndim] != ((count,) if count else ()):
+            raise InputError(
+                "the checkpoint was written by a run with other members of an ensemble, or none; begin anew"
+            )
+        return np.moveaxis(block.astype(self.dtype), 0, -1) if count else block.astype(self.dtype)
+
     def first_not_finite(self, array: jax.Array) -> str:
         """Where the first cell (in index order) is whose value is not finite, in words; all processes together."""
-        grid = self.problem.config.grid
+        problem, grid = self.problem, self.problem.config.grid
+        starts = [start for start, _ in self.ranges]
         here = np.argwhere(~np.isfinite(self.block(array)))
-        mine = tuple(int(i) + start for i, (start, _) in zip(here[0], self.ranges, strict=True)) if len(here) else None
+        mine = None
+        if len(here):
+            mine = tuple(int(i) + start for i, start in zip(here[0], [*starts, 0], strict=False))
         cell = min(cell for cell in self.communicator.allgather(mine) if cell is not None)
         place = ", ".join(
             f"{name} = {grid.centres(a, i, i + 1)[0]:.6g}"
-            for a, (name, i) in enumerate(zip(grid.axes, cell, strict=True))
+            for a, (name, i) in enumerate(zip(grid.axes, cell, strict=False))
         )
-        return f"cell {list(cell)} ({place})"
+        *inner, member = cell if problem.members else (*cell, None)
+        return f"cell {inner} ({place})" + ("" if member is None else f" of member {member}")
 
     def compile(self, fields: Fields) -> Fields:
         """Compile the step loop by running it for no step at all; returns the fields, which it may have moved."""
         for _ in range(2):  # pmap compiles again for what it returned itself
             if self.control is None:
-                fields = self.advance(fields, self.problem.parameters, 0.0, 0, 0.0, 0)
+                one = self.per_member
+                fields = self.advance(fields, self.problem.parameters, one(0.0), one(0), one(0.0), one(0))
             else:
                 self.control.error(fields, *self.control.attempt(fields, self.problem.parameters, 0.0, 0.0))
         return jax.block_until_ready(fields)
@@ -131,9 +221,10 @@ def simulate(
         domain=tuple(zip(config.grid.lower, config.grid.upper, strict=True)),
         dtype=dtype,
         mask=problem.mask,
+        ghosts=problem.radius if problem.staggered else None,
     )
     rounds = plan.every * plan.stages or 1
-    places = problem.discretization.radius([*problem.trees.values(), *problem.reduced()], coordinates=True)
+    places = problem.discretization.radius(problem.differentiated(), coordinates=True)
     machine = Machine(
         topology=topology,
         grid=config.grid,
@@ -145,9 +236,13 @@ def simulate(
         constants=problem.constants(),
     )
     needs = problem.needs()
-    fields = tuple(Field(name) for name in problem.fields)
+    listed = {name for name, value in problem.parameters.items() if np.ndim(value)} if problem.members else None
     rhs = right_hand_side(problem.trees, rules, needs)
-    stepper = Stepper(machine, rhs, problem.method, problem.groups, plan.every)
+    apart = right_hand_side(problem.apart, rules, needs) if problem.apart else None
+    if listed is not None:
+        rhs = of_members(rhs, listed)
+        apart = None if apart is None else of_members(apart, listed)
+    stepper = Stepper(machine, rhs, problem.method, problem.groups, plan.every, apart)
     return Simulation(
         problem=problem,
         plan=plan,
@@ -155,7 +250,8 @@ def simulate(
         communicator=communicator,
         machine=machine,
         advance=stepper.advance(),
+        slopes=stepper.slopes(0) if problem.method.multistep else None,
         control=Control.of(problem, stepper, communicator, rules),
-        extremes=Reductions(machine, communicator, rules, needs, fields),
-        diagnosed=Reductions(machine, communicator, rules, needs, problem.reduced()),
+        extremes=Reductions(machine, communicator, rules, needs, tuple(problem.measured.values()), listed),
+        diagnosed=Reductions(machine, communicator, rules, needs, problem.reduced(), listed),
     )

@@ -1,10 +1,10 @@
 """The largest stable step of an explicit method.
 
 Every mode exp(i θ·x/dx) of the linearized, discretized equation grows with a rate
-  λ(θ) = -D Σ κ₂ - K (Σ κ₂)² - r ± i(Σ |v| κ₁ + c sqrt(Σ κ₂) + B Σ κ₂ + ω),
-κ₁ and κ₂ being the largest symbols of the first and second difference. The step keeps dt λ inside the triangle between the
-real and the imaginary reach of the method's stability region (von Neumann's analysis; Hundsdorfer & Verwer (2003), sect.
-I.3 and II.1).
+  λ(θ) = -D Σ κ₂ - K (Σ κ₂)² - 2 Σ s/dx - r ± i(Σ |v| κ₁ + c sqrt(Σ κ₂) + B Σ κ₂ + ω),
+s being the fastest signal of an upwind scheme (of first order, whose reach it is), κ₁ and κ₂ the largest symbols of the
+first and second difference. The step keeps dt λ inside the triangle between the real and the imaginary reach of the
+method's stability region (von Neumann's analysis; Hundsdorfer & Verwer (2003), sect. I.3 and II.1).
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def stable_step(rates: Rates, method: Method, order: int, spacing: Sequence[floa
     axes = range(len(spacing))
     second = sum(largest_symbol(2, order, axis, spacing) for axis in axes)
     transport = sum(abs(v) * largest_symbol(1, order, axis, spacing) for axis, v in enumerate(rates.velocity))
-    damping = rates.diffusion * second + rates.biharmonic * second**2 + rates.reaction
+    upwind = sum(2.0 * s / dx for s, dx in zip(rates.upwind, spacing, strict=False))
+    damping = upwind + rates.diffusion * second + rates.biharmonic * second**2 + rates.reaction
     waves = rates.wave * math.sqrt(second) + rates.dispersion * second + rates.rotation
     oscillation = transport + waves
     if damping and not real:

@@ -21,13 +21,15 @@ jax.tree_util.register_dataclass(Clock, data_fields=[entry.name for entry in fie
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class State:
-    """Everything that the next step depends on, beside the input: what an integrator remembers belongs here too.
+    """Everything that the next step depends on, beside the input: what an integrator remembers belongs here too, and the
+    clocks of ``members`` of an ensemble that take steps of their own.
 
     In a template the fields are ``None`` or any other stand-ins.
     """
 
     clock: Clock
     fields: Mapping[str, Any]
+    members: tuple[Clock, ...] = ()
 
 
 def split(state: State, gather: Callable[[Any], Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -82,6 +82,11 @@ def staggered(derivative: int, order: int, side: int, axis: int, spacing: Sequen
     return _line(derivative, range(first, first + order), side * HALF, axis, spacing)
 
 
+def shifted(offset: int, axis: int, ndim: int) -> Stencil:
+    """The value ``offset`` cells away along an axis, as it is."""
+    return Stencil((tuple(offset if a == axis else 0 for a in range(ndim)),), (1.0,))
+
+
 def product(*stencils: Stencil) -> Stencil:
     """Tensor product of stencils along different axes: a mixed derivative."""
     offsets, values = stencils[0].offsets, stencils[0].weights

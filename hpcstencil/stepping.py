@@ -12,14 +12,19 @@ from typing import Any
 import jax.numpy as jnp
 
 from hpcstencil.frame import Value, common
-from hpcstencil.integrators import Method, Stage
+from hpcstencil.integrators import MEMORY, Method, Stage
 
 Values = Mapping[str, Value]
 
 
-def combined(stage: Stage, dt: Any, values: Mapping[int, Value], slopes: Mapping[int, Value]) -> Value:
-    """Σ_j a_j y_j + dt Σ_j b_j k_j of one field, from left to right, on the windows that all have."""
+def combined(
+    stage: Stage, dt: Any, values: Mapping[int, Value], slopes: Mapping[int, Value], before: Value | None = None
+) -> Value:
+    """Σ_j a_j y_j + dt Σ_j b_j k_j of one field, from left to right, on the windows that all have; ``before`` is the slope
+    that the stage remembers."""
     used = [*((a, values[j], None) for j, a in stage.values), *((b, slopes[j], dt) for j, b in stage.slopes)]
+    if before is not None:
+        used.append((stage.remembered, before, dt))
     windows = common([value for _, value, _ in used])
     result: Any = None
     for weight, value, scale in used:
@@ -78,10 +83,17 @@ def fields_of(
     groups: Mapping[str, int],
     dt: Any,
 ) -> dict[str, Value]:
-    """What `combined` makes of every field that the stage moves; the others as they are in the ``last`` value."""
-    return {
-        name: combined(stage, dt, {j: y[name] for j, y in values.items()}, {j: k[name] for j, k in slopes.items()})
-        if stage.group is None or groups[name] == stage.group
-        else values[last][name]
-        for name in values[0]
-    }
+    """What `combined` makes of every field that the stage moves; the others as they are in the ``last`` value. A stage that
+    remembers puts its slopes where those of the step before are."""
+    moved = dict(values.get(last, {}))
+    for name in values[0]:
+        known = all(name in slopes[j] for j, _ in stage.slopes)
+        if not known or (stage.group is not None and groups[name] != stage.group):
+            continue
+        own = {j: y[name] for j, y in values.items()}, {j: k[name] for j, k in slopes.items() if name in k}
+        if stage.remembered:
+            moved[name] = combined(stage, dt, *own, values[0][name + MEMORY])
+            moved[name + MEMORY] = slopes[0][name]
+        else:
+            moved[name] = combined(stage, dt, *own)
+    return moved

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 
-from hpcstencil.boundary import GHOSTS, NO_FLUX, Face
+from hpcstencil.boundary import GHOSTS, NO_FLUX, WALL, Face
 from hpcstencil.conditions import PERIODIC, SIDES, Sides
 from hpcstencil.equations import Radiating
 from hpcstencil.errors import InputError
 from hpcstencil.expressions import (
+    OPERATORS,
     Constant,
-    Derivative,
-    DivGrad,
     Field,
     Node,
     children,
@@ -21,11 +20,14 @@ from hpcstencil.expressions import (
 )
 from hpcstencil.model import Model, space_of
 from hpcstencil.parser import Scope, parse
+from hpcstencil.positions import Position, located
 from hpcstencil.schema import at
 from hpcstencil.settings import Config
 
 
-def faces_of(config: Config, model: Model, trees: Mapping[str, Node]) -> dict[tuple[Node, int, int], Face]:
+def faces_of(
+    config: Config, model: Model, trees: Mapping[str, Node], staggered: bool
+) -> dict[tuple[Node, int, int], Face]:
     """The conditions at the faces of axes that are not periodic, per (field or inner result, axis, side).
 
     Raises InputError for malformed expressions, for inner results that no derivative of ``trees`` is taken of, and for
@@ -42,8 +44,17 @@ def faces_of(config: Config, model: Model, trees: Mapping[str, Node]) -> dict[tu
             key = at("boundary", name) if own[axis] is not None else "boundary"
             sides = tuple(boundary.condition(name, axis, side) for side in (0, 1))
             for side, face in _faces((sides[0], sides[1]), f"{key}.{axes[axis]}", scope):
-                faces[Field(name), axis, side] = leaving.get(name, NO_FLUX) if sides[side].kind == "open" else face
-    derivatives = [part for tree in trees.values() for part in walk(tree) if isinstance(part, Derivative | DivGrad)]
+                if sides[side].kind == "open":
+                    face = leaving.get(name, NO_FLUX)
+                if name in model.positions:
+                    face = _on_staggered(face, model.positions[name], axis, config, name)
+                faces[Field(name), axis, side] = face
+    if staggered and boundary.operators:
+        raise InputError(
+            "boundary.operators: fits equations at cell centres; on a staggered grid inner results are worked out beyond the "
+            "boundary too; remove it"
+        )
+    derivatives = [part for tree in trees.values() for part in walk(tree) if isinstance(part, OPERATORS)]
     operands = {operand for part in derivatives for operand in children(part)}
     inner = Scope(
         config.grid.ndim,
@@ -62,6 +73,19 @@ def faces_of(config: Config, model: Model, trees: Mapping[str, Node]) -> dict[tu
             for side, face in _faces(own_sides or (PERIODIC, PERIODIC), f"{key}.{axes[axis]}", scope):
                 faces[operand, axis, side] = face
     return faces
+
+
+def _on_staggered(face: Face, position: Position, axis: int, config: Config, name: str) -> Face:
+    """The condition of a field at this position: it has its value on a boundary that its faces lie on."""
+    if position[axis] and face.kind != "dirichlet":
+        letter = config.grid.axes[axis]
+        raise InputError(
+            f"boundary.{letter}: expected a value for '{name}', which lives on the faces across {letter}, but got "
+            f"{face.kind}; write boundary.{name} = {{ {letter} = {{ dirichlet = 0.0 }} }}"
+        )
+    along = tuple(0 if a == axis else half for a, half in enumerate(position))  # across it, the place is the boundary
+    values = tuple(located(value, along, {}, config.grid.spacing, f"boundary.{name}") for value in face.values)
+    return Face(WALL if position[axis] else face.kind, values)
 
 
 def _leaving(config: Config, model: Model) -> dict[str, Face]:

@@ -5,6 +5,8 @@ show the axes swapped. In two and three dimensions the mesh is therefore a curvi
 lies. Its coordinates, one per cell centre, are stored once in the HDF5 file; equal chunks of them are compressed once
 and cost next to nothing. In one dimension the only index is x, and a regular mesh does.
 
+A field on lower faces is shown at the centres of their cells, half a cell from where it lives.
+
 Reference: XDMF Model and Format, https://www.xdmf.org/index.php/XDMF_Model_and_Format
 """
 
@@ -21,6 +23,7 @@ import numpy as np
 
 from hpcstencil.grid import Grid
 from hpcstencil.hyperslabs import chunk_shape
+from hpcstencil.positions import Layout
 from hpcstencil.topology import positions
 
 MESH = "xdmf-mesh"  # the hyphen keeps the group's name apart from every possible field's
@@ -72,7 +75,7 @@ def _fill_with_coordinate(dataset: h5py.Dataset, centres: np.ndarray, axis: int)
         dataset.id.write_direct_chunk(offset, packed[position[axis]])
 
 
-def write(path: Path, grid: Grid, fields: Sequence[str], itemsize: int, times: Sequence[float]) -> Path:
+def write(path: Path, layout: Layout, fields: Sequence[str], itemsize: int, times: Sequence[float]) -> Path:
     """Write ``NAME.xdmf`` beside the output ``NAME.h5`` at ``path``, in one atomic replacement.
 
     ``itemsize`` is that of the fields in bytes; ``times`` are those of the committed snapshots. The output is referred
@@ -82,7 +85,7 @@ def write(path: Path, grid: Grid, fields: Sequence[str], itemsize: int, times: S
     temporary = target.with_suffix(".xdmf.tmp")
     try:
         with temporary.open("w", encoding="utf-8") as file:
-            file.writelines(_document(path.name, grid, fields, itemsize, times))
+            file.writelines(_document(path.name, layout, fields, itemsize, times))
         os.replace(temporary, target)
     except OSError:
         temporary.unlink(missing_ok=True)
@@ -90,27 +93,32 @@ def write(path: Path, grid: Grid, fields: Sequence[str], itemsize: int, times: S
     return target
 
 
-def _document(name: str, grid: Grid, fields: Sequence[str], itemsize: int, times: Sequence[float]) -> Iterator[str]:
+def _document(name: str, layout: Layout, fields: Sequence[str], itemsize: int, times: Sequence[float]) -> Iterator[str]:
+    grid = layout.grid
     mesh = _regular_mesh(grid) if grid.ndim == 1 else _curvilinear_mesh(name, grid)
     # In one dimension the mesh is (1, 1, nx): x is the last index.
     shape = _text((1, 1, *grid.shape)) if grid.ndim == 1 else _text(grid.shape)
-    whole = _text((len(times), *grid.shape))
-    zeros, ones, one = _text([0] * grid.ndim), _text([1] * (grid.ndim + 1)), _text((1, *grid.shape))
+    members = layout.members
+    zeros, ones = _text([0] * grid.ndim), _text([1] * (grid.ndim + 1 + len(members)))
+    one = _text((*(1 for _ in members), 1, *grid.shape))
     yield '<?xml version="1.0" encoding="utf-8"?>\n<Xdmf Version="2.0">\n<Domain>\n'
     yield '<Grid Name="output" GridType="Collection" CollectionType="Temporal">\n'
     for index, time in enumerate(times):
         yield f'<Grid Name="snapshot {index}" GridType="Uniform">\n<Time Value="{float(time)!r}"/>\n{mesh}'
         for field in fields:
-            data = escape(f"{name}:/{field}")
-            yield (
-                f'<Attribute Name={quoteattr(field)} AttributeType="Scalar" Center="Node">\n'
-                f'<DataItem ItemType="HyperSlab" Dimensions="{shape}">\n'
-                f'<DataItem Dimensions="3 {grid.ndim + 1}" NumberType="Int" Format="XML">'
-                f"{index} {zeros} {ones} {one}</DataItem>\n"
-                f'<DataItem Dimensions="{whole}" NumberType="Float" Precision="{itemsize}" Format="HDF">'
-                f"{data}</DataItem>\n"
-                "</DataItem>\n</Attribute>\n"
-            )
+            data, whole = escape(f"{name}:/{field}"), _text((*members, len(times), *layout.shape(field)))
+            for member in range(*members) if members else (None,):
+                label = field if member is None else f"{field} (member {member})"
+                start = f"{index}" if member is None else f"{member} {index}"
+                yield (
+                    f'<Attribute Name={quoteattr(label)} AttributeType="Scalar" Center="Node">\n'
+                    f'<DataItem ItemType="HyperSlab" Dimensions="{shape}">\n'
+                    f'<DataItem Dimensions="3 {grid.ndim + 1 + len(members)}" NumberType="Int" Format="XML">'
+                    f"{start} {zeros} {ones} {one}</DataItem>\n"
+                    f'<DataItem Dimensions="{whole}" NumberType="Float" Precision="{itemsize}" Format="HDF">'
+                    f"{data}</DataItem>\n"
+                    "</DataItem>\n</Attribute>\n"
+                )
         yield "</Grid>\n"
     yield "</Grid>\n</Domain>\n</Xdmf>\n"
 

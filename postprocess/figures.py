@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis, YAxis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -145,6 +146,7 @@ def _heading(axes: Axes, selection: Selection, width: float) -> Draw:
     place: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "annotation_clip": False}
     axes.annotate("\n".join(_title_lines(selection, width)), (0, 1), (0, 24), fontsize=11.5, color="0.1", **place)
     below = axes.annotate("", (0, 1), (0, 8), fontsize=10, color="0.35", **place)
+    axes.yaxis.get_offset_text().set(horizontalalignment="right", x=-0.01)  # a power of ten stays beside the heading
 
     def update(values: NDArray[np.floating], time: float) -> None:
         lost = int(np.count_nonzero(~np.isfinite(values)))
@@ -183,15 +185,26 @@ def diagnostics_figure(view: FileView) -> Figure:
 
 
 def _series(axes: Axes, time: NDArray[np.float64], values: NDArray[np.float64], name: str) -> None:
-    """One diagnostic: its change from the start where it hardly changes, logarithmic where it spans decades."""
+    """One diagnostic: its change from the start where it hardly changes, logarithmic where it spans decades; a line for
+    every member of an ensemble."""
     low, high = value_limits(values)
     label = name
-    if np.isfinite(low) and np.isfinite(values[0]) and 0 < high - low < 1e-3 * max(abs(low), abs(high)):
+    if (
+        values.ndim == 1
+        and np.isfinite(low)
+        and np.isfinite(values[0])
+        and 0 < high - low < 1e-3 * max(abs(low), abs(high))
+    ):
         label = f"{name} − {values[0]:.7g}"
         values = values - values[0]
     elif low > 0 and high > 1e3 * low:
         axes.set_yscale("log")
-    axes.plot(time, values, color=LINE, marker="o" if len(time) < 3 else None, markersize=4)
+    marker = "o" if len(time) < 3 else None
+    for member, line in enumerate(np.atleast_2d(values.T)):
+        color = LINE if values.ndim == 1 else colormaps["viridis"](0.9 * member / max(1, values.shape[1] - 1))
+        axes.plot(time, line, color=color, marker=marker, markersize=4, label=f"member {member}")
+    if values.ndim > 1 and values.shape[1] <= 8:
+        axes.legend(frameon=False, fontsize=8, loc="best")
     if low == high:
         axes.set_ylim(low - (0.01 * abs(low) or 1), high + (0.01 * abs(high) or 1))
     if len(time) > 1:

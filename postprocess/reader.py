@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from hpcstencil.journal import Before, pending
 
 AXES = ("x", "y", "z")
-_COORDINATES = (*AXES, *(f"{axis}_face" for axis in AXES))
+_COORDINATES = ("member", *AXES, *(f"{axis}_face" for axis in AXES))
 UNFINISHED = (
     "A change to the file was begun and not finished, and what it says is as before: wait if a run is writing it; if that "
     "was killed, `hpcstencil info --repair` or `run --resume` undoes the change for good, and every snapshot is kept."
@@ -38,7 +38,8 @@ class RequestProblem(Exception):
 
 @dataclass(frozen=True)
 class Field:
-    """A field without its values: `dims` and `shape` are spatial, one entry per grid axis (`x`, or `x_face` ...)."""
+    """A field without its values: `dims` and `shape` have an entry per grid axis (`x`, or `x_face` ...), in an ensemble
+    that of its members before them."""
 
     name: str
     dims: tuple[str, ...]
@@ -54,7 +55,8 @@ class FileView:
 
     kind: "output" or "checkpoint" (one snapshot). coordinates: dimension name -> (n,) float64, in order x, y, z.
     times: (n,) float64 and steps: (n,) int64 of the n committed snapshots. attributes: those of the file's root.
-    diagnostics: name -> (m,) series, `time` and `step` among them. problems: sentences on what is not sound.
+    diagnostics: name -> (m,) series, `time` and `step` among them, in an ensemble (m, members). problems: sentences on
+    what is not sound.
     """
 
     path: Path
@@ -104,7 +106,8 @@ class FileView:
             raise FileProblem(f"{self.path} holds no finished snapshot yet: wait for the run, or start it again.")
         index: tuple[int | slice, ...] = tuple(fixed.get(dim, slice(None)) for dim in field.dims)
         if self.kind == "output":
-            index = (range(len(self.times))[snapshot], *index)
+            members = int(field.dims[0] == "member")
+            index = (*index[:members], range(len(self.times))[snapshot], *index[members:])
         with opened(self.path) as file:
             return np.asarray(file[name][index])
 
@@ -120,8 +123,6 @@ def read_view(path: str | Path) -> FileView:
                 f"{path} is an HDF5 file, but not one that hpcstencil wrote: it has neither an attribute 'kind' of "
                 "'output' or 'checkpoint' nor a dataset '/time'."
             )
-        if "member" in file:
-            raise FileProblem(f"{path} holds an ensemble, and viewing ensembles is not available yet.")
         coordinates = _coordinates(file)
         fields = _fields(file, kind, sum(axis in coordinates for axis in AXES))
         times, steps, problems = _snapshots(file, kind, attributes, tuple(fields))
@@ -227,17 +228,19 @@ def _coordinates(file: h5py.File) -> dict[str, NDArray[np.float64]]:
 
 def _fields(file: h5py.File, kind: str, axes: int) -> dict[str, Field]:
     """Every floating-point root dataset of the grid's dimension that is no dimension scale."""
-    leading = 1 if kind == "output" else 0
+    members = ("member",) if "member" in file else ()
+    leading = len(members) + (1 if kind == "output" else 0)
     fields = {}
     for name, data in file.items():
         known = name in ("time", "step", *_COORDINATES)
         if known or not isinstance(data, h5py.Dataset) or data.dtype.kind != "f" or data.ndim != axes + leading:
             continue
-        dims = tuple(_dimension(data, leading + axis, AXES[axis]) for axis in range(axes))
+        dims = (*members, *(_dimension(data, leading + axis, AXES[axis]) for axis in range(axes)))
         units, long_name = (
             str(_plain(data.attrs.get(key, default))) for key, default in (("units", "1"), ("long_name", name))
         )
-        fields[name] = Field(name, dims, data.shape[leading:], data.dtype, units, long_name)
+        shape = (*data.shape[: len(members)], *data.shape[leading:])
+        fields[name] = Field(name, dims, shape, data.dtype, units, long_name)
     return fields
 
 
@@ -257,9 +260,10 @@ def _snapshots(
         time, step = float(attributes.get("time", np.nan)), int(attributes.get("step", -1))
         return np.array([time]), np.array([step], np.int64), problems
     n = min(len(file["time"]), len(file["step"]))  # committed together; a kill may leave one of them longer
-    short = [name for name in fields if len(file[name]) < n]
-    found = [f"/{name} has {len(file[name])} snapshots where /time has {n}." for name in short]
-    n = min([n, *(len(file[name]) for name in short)])
+    axis = int("member" in file)  # that snapshots follow each other along
+    short = {name: file[name].shape[axis] for name in fields if file[name].shape[axis] < n}
+    found = [f"/{name} has {count} snapshots where /time has {n}." for name, count in short.items()]
+    n = min([n, *short.values()])
     times, steps = file["time"][:n].astype(np.float64), file["step"][:n].astype(np.int64)
     if not np.all(np.diff(times) > 0):
         found.append("The times of the snapshots do not increase.")
@@ -271,6 +275,6 @@ def _diagnostics(file: h5py.File) -> dict[str, NDArray[Any]]:
     group = file.get("diagnostics")
     if not isinstance(group, h5py.Group) or "time" not in group:
         return {}
-    series = {name: data for name, data in group.items() if isinstance(data, h5py.Dataset) and data.ndim == 1}
-    m = min(len(data) for data in series.values())
-    return {name: data[:m] for name, data in series.items()}
+    series = {name: data for name, data in group.items() if isinstance(data, h5py.Dataset) and data.ndim <= 2}
+    m = min(data.shape[-1] for data in series.values())
+    return {name: data[..., :m].T for name, data in series.items()}

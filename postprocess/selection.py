@@ -66,6 +66,8 @@ def select(
     for axis, place in (slices or {}).items():
         dim = _dimension(found, axis)
         fixed[dim] = _index(view, found, dim, axis, place)
+    if "member" in found.dims:
+        fixed.setdefault("member", 0)
     free = [dim for dim in found.dims if dim not in fixed]
     if not free:
         raise RequestProblem(f"Slices of every axis ({', '.join(fixed)}) leave a single point: leave out at least one.")

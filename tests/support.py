@@ -37,13 +37,15 @@ def random_block(problem: Problem, simulation: Simulation, seed: int = 1) -> dic
     """This process's block of random global fields."""
     rng = np.random.default_rng(seed)
     index = tuple(slice(*r) for r in simulation.ranges)
-    shape, dtype = problem.config.grid.shape, simulation.dtype
+    members = (len(problem.members),) if problem.members else ()
+    shape, dtype = (*problem.config.grid.shape, *members), simulation.dtype
     return {name: np.ascontiguousarray(rng.random(shape).astype(dtype)[index]) for name in problem.fields}
 
 
 def stepped(problem: Problem, simulation: Simulation, steps: int, dt: float, seed: int = 1) -> dict[str, np.ndarray]:
-    """This process's blocks after ``steps`` steps from random fields."""
-    fields = simulation.put(random_block(problem, simulation, seed))
+    """This process's blocks after ``steps`` steps from random fields, or from those that the input gives."""
+    given = problem.config.initial.expressions
+    fields = simulation.initial_fields() if given else simulation.put(random_block(problem, simulation, seed))
     fields = simulation.advance(fields, problem.parameters, 0.0, 0, dt, steps)
     return simulation.get(fields, problem.fields)
 
@@ -66,10 +68,12 @@ def integrated(problem: Problem, simulation: Simulation) -> tuple[dict[str, np.n
     return simulation.get(fields, problem.fields), clock
 
 
-def coordinates(problem: Problem) -> list[np.ndarray]:
-    """Cell centres per axis, shaped to broadcast."""
+def coordinates(problem: Problem, name: str = "") -> list[np.ndarray]:
+    """Where a field lives, cell centres for any, per axis and shaped to broadcast."""
     grid = problem.config.grid
-    return np.meshgrid(*(grid.centres(a) for a in range(grid.ndim)), indexing="ij", sparse=True)
+    position = problem.positions.get(name, (0,) * grid.ndim)
+    places = [grid.centres(a) - half * grid.spacing[a] / 2 for a, half in enumerate(position)]
+    return np.meshgrid(*places, indexing="ij", sparse=True)
 
 
 def with_table(tables: Mapping[str, Any], name: str, **values: Any) -> dict[str, Any]:

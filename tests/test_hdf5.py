@@ -19,6 +19,7 @@ from hpcstencil.hdf5 import OutputFile, refuse_existing
 from hpcstencil.hdf5_read import inspect, read_block
 from hpcstencil.hyperslabs import chunk_shape
 from hpcstencil.parallel import OneProcess
+from hpcstencil.positions import Layout
 from hpcstencil.xdmf import write_mesh
 
 SHAPES = [(11,), (7, 13), (5, 6, 9)]
@@ -48,7 +49,7 @@ def everything(grid: Grid) -> tuple[tuple[int, int], ...]:
 
 def create(path: Path, grid: Grid, **changes) -> OutputFile:
     settings = {"fields": ["u", "v"], "dtype": np.float32, "diagnostics": ["mass"], "attributes": ATTRIBUTES}
-    return OutputFile.create(path, OneProcess(), grid, **{**settings, **changes})
+    return OutputFile.create(path, OneProcess(), Layout(grid), **{**settings, **changes})
 
 
 def write_snapshots(output: OutputFile, grid: Grid, indices) -> None:
@@ -149,7 +150,9 @@ def test_read_only_blocks_are_written(tmp_path):
 def test_append_cuts_what_is_later_and_goes_on(tmp_path, step, snapshots, rows):
     grid = grid_of((7, 13))
     path = written(tmp_path / "run.h5", grid)
-    output = OutputFile.append(path, OneProcess(), grid, fields=["u", "v"], step=step, attributes={"title": "new"})
+    output = OutputFile.append(
+        path, OneProcess(), Layout(grid), fields=["u", "v"], step=step, attributes={"title": "new"}
+    )
     with h5py.File(path, locking=False) as file:
         assert file.attrs["complete"] == 0 and file.attrs["title"] == "new" and file.attrs["input_sha256"] == "00ff"
         assert {file[name].shape[0] for name in ("time", "step", "u", "v")} == {snapshots}
@@ -169,7 +172,7 @@ def test_append_equals_an_uninterrupted_run(tmp_path):
     grid = grid_of((5, 6, 9))
     whole = written(tmp_path / "whole.h5", grid, 4)
     path = written(tmp_path / "run.h5", grid, 3, complete=False)
-    output = OutputFile.append(path, OneProcess(), grid, fields=["u", "v"], step=5)
+    output = OutputFile.append(path, OneProcess(), Layout(grid), fields=["u", "v"], step=5)
     write_snapshots(output, grid, [1, 2, 3])
     output.close(True)
     with h5py.File(path) as file, h5py.File(whole) as reference:
@@ -184,12 +187,12 @@ def test_append_refuses_another_file(tmp_path):
     grid = grid_of((7, 13))
     path = written(tmp_path / "run.h5", grid)
     with pytest.raises(InputError, match=r"fields \['u', 'v'\], this run has \['w'\]"):
-        OutputFile.append(path, OneProcess(), grid, fields=["w"], step=0)
+        OutputFile.append(path, OneProcess(), Layout(grid), fields=["w"], step=0)
     with pytest.raises(InputError, match=r"\(7, 13\), this run's \(7, 14\)"):
-        OutputFile.append(path, OneProcess(), grid_of((7, 14)), fields=["u", "v"], step=0)
+        OutputFile.append(path, OneProcess(), Layout(grid_of((7, 14))), fields=["u", "v"], step=0)
     h5py.File(tmp_path / "other.h5", "w").close()
     with pytest.raises(InputError, match="not an output"):
-        OutputFile.append(tmp_path / "other.h5", OneProcess(), grid, fields=["u", "v"], step=0)
+        OutputFile.append(tmp_path / "other.h5", OneProcess(), Layout(grid), fields=["u", "v"], step=0)
     assert inspect(path).complete
 
 
@@ -251,7 +254,7 @@ def test_killed_between_the_two_flushes(tmp_path):
         assert np.array_equal(data["u"][2], field(grid, 2))
     assert inspect(path).steps == (0, 10, 20)
     assert np.array_equal(read_block(path, "u", everything(grid)), field(grid, 2))
-    OutputFile.append(path, OneProcess(), grid, fields=["u", "v"], step=20).close(False)
+    OutputFile.append(path, OneProcess(), Layout(grid), fields=["u", "v"], step=20).close(False)
     with h5py.File(path) as file:
         assert file["u"].shape[0] == 3 and file["diagnostics/mass"].shape[0] == 5
 

@@ -20,6 +20,7 @@ from hpcstencil.hdf5_spans import SettledSpans
 from hpcstencil.hyperslabs import open_alone
 from hpcstencil.journal import complement, journal_path, living_writer, merged, roll_back
 from hpcstencil.parallel import OneProcess
+from hpcstencil.positions import Layout
 
 DYING = """
 import os, sys
@@ -65,7 +66,7 @@ def test_killed_run_leaves_its_committed_snapshots(tmp_path, compression, snapsh
             assert np.array_equal(file["u"][index], field(grid, index))
     with xarray.open_dataset(path, engine="h5netcdf") as data:
         assert data["time"].values[:committed].tolist() == list(range(committed))
-    output = OutputFile.append(path, OneProcess(), grid, fields=["u", "v"], step=contents.step)
+    output = OutputFile.append(path, OneProcess(), Layout(grid), fields=["u", "v"], step=contents.step)
     write_snapshots(output, grid, [len(contents.steps)])
     output.close(True)
     assert inspect(path).steps == tuple(range(0, 10 * len(contents.steps) + 1, 10))
@@ -148,7 +149,7 @@ def test_space_that_a_cut_leaves_is_not_kept_in_journals(tmp_path):
     """Values that a resumed run has cut would otherwise be copied before every change that follows."""
     grid = grid_of((64, 64, 64))
     path = written(tmp_path / "run.h5", grid, snapshots=4, complete=False)
-    output = OutputFile.append(path, OneProcess(), grid, fields=["u", "v"], step=0)
+    output = OutputFile.append(path, OneProcess(), Layout(grid), fields=["u", "v"], step=0)
     with output.change(0):
         assert journal_path(path).stat().st_size < 10**5 < 2 * 4 * grid.cells
     write_snapshots(output, grid, range(1, 3))

@@ -8,22 +8,23 @@ import pytest
 ROOT = Path(__file__).parent.parent / "hpcstencil"
 LAYERS = [
     {"errors", "grid", "topology", "stencil", "expressions", "monitor_parts", "journal"},
-    {"parallel", "toml_text", "derivatives", "boundary", "noise", "pointwise", "integrators", "schedule", "signals",
+    {"parallel", "toml_text", "derivatives", "calculus", "boundary", "noise", "pointwise", "integrators", "schedule", "signals",
      "monitor"},
     {"progress", "state", "seal"},
     {"schema"},
-    {"parser", "radius", "files", "kernels", "halo", "host", "watchdog"},
+    {"parser", "positions", "radius", "files", "kernels", "halo", "host", "watchdog"},
     {"checkpoint_names", "walltime", "claim"},
     {"conditions", "equations", "frame", "hyperslabs", "launch", "publish", "functions", "method_choice"},
     {"keys"},
     {"settings", "stability", "xdmf", "hdf5_layout", "hdf5_read", "hdf5_spans", "blocks", "stepping"},
+    {"ensemble"},
     {"config", "hdf5_cut", "machine", "provenance", "mask"},
     {"evaluate"},
-    {"hdf5", "checkpoint", "model", "advance", "layers"},
+    {"hdf5", "checkpoint", "model", "advance", "layers", "placed"},
     {"walls"},
     {"problem"},
     {"decomposition", "calibration", "reductions", "continuation"},
-    {"control", "calculus"},
+    {"control"},
     {"diagnostics", "simulation", "report", "summary", "repair"},
     {"loop", "benchmark", "verify"},
     {"run", "doctor", "sweep"},
@@ -33,7 +34,8 @@ HEAVY = {"jax", "mpi4jax", "mpi4py", "h5py", "matplotlib"}
 # What `hpcstencil check` loads: must not import jax or MPI at module level.
 LIGHT = set().union(*LAYERS[:2]) | {
     "schema", "keys", "parser", "settings", "config", "model", "method_choice", "walls", "layers", "mask", "conditions",
-    "radius", "host", "equations", "stability", "problem", "decomposition", "calibration", "report", "cli", "doctor",
+    "radius", "host", "positions", "placed", "ensemble",
+    "equations", "stability", "problem", "decomposition", "calibration", "report", "cli", "doctor",
     "sweep", "publish",
 }  # fmt: skip
 

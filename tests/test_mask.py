@@ -1,9 +1,11 @@
 """Solid cells in the domain."""
 
+import h5py
 import numpy as np
 import pytest
-from support import coordinates, integrate, problem_of, random_block, simulation_of, stepped
+from support import coordinates, integrate, integrated, problem_of, random_block, simulation_of, stepped
 
+from hpcstencil.config import load
 from hpcstencil.diagnostics import Diagnostics
 from hpcstencil.errors import InputError
 
@@ -112,4 +114,59 @@ def test_mixed_derivatives_are_taken_one_after_the_other():
 def test_a_mask_that_covers_everything_is_refused():
     simulation = simulation_of(problem_of(**{**tables(), "mask": {"solid": "x > -1"}}))
     with pytest.raises(InputError, match=r"mask\.solid: expected some cells that are not solid"):
-        simulation.check_mask()
+        simulation.check_mask(simulation.initial_fields())
+
+
+# ---- solid cells from a dataset ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def geometry(tmp_path):
+    """The disc as a dataset."""
+    path = tmp_path / "geometry.h5"
+    with h5py.File(path, "w") as file:
+        file["solid"] = solid(problem_of(**tables())).astype(np.int8)
+        file["everything"] = np.ones((32, 24))
+        file["other"] = np.zeros((32, 23))
+    return path
+
+
+@pytest.mark.parametrize("surface", ("no_flux", {"value": "0.3*sin(x + t)"}))
+@pytest.mark.parametrize("integrator", ("rk4", "bs3"))
+def test_a_dataset_is_as_good_as_an_expression(geometry, surface, integrator):
+    time = {"end": 0.02, "tolerance": 1e-5} if integrator == "bs3" else {"end": 0.02, "dt": 2e-4}
+    more = {
+        "initial": {"u": "1 + 0.2*sin(3*x)*cos(2*y)"}, "time": time, "diagnostics": {"middle": "mean(u)", "least": "min(u)"},
+        "numerics": {"precision": "float64", "integrator": integrator},
+    }  # fmt: skip
+    given = {**tables("laplacian(u) + dxy(u) + div_grad(1 + u*u, u)"), **more}
+    problems = [
+        problem_of(**{**given, "mask": {"solid": text, "surface": surface}}) for text in (DISC, f"{geometry}:solid")
+    ]
+    results, found = [], []
+    for problem in problems:
+        simulation = simulation_of(problem, devices=2)
+        fields, _ = integrated(problem, simulation)
+        diagnostics = Diagnostics(problem.diagnostics, simulation.diagnosed, problem.parameters)
+        results.append(fields["u"])
+        found.append(diagnostics.evaluate(simulation.put(fields), 0.0))
+    assert np.array_equal(*results) and found[0] == found[1]
+
+
+@pytest.mark.parametrize("name, sentence", [
+    ("nothing", "mask.solid: .*no dataset 'nothing'"),
+    ("other", r"mask.solid: .*'other' has shape \(32, 23\), expected \(32, 24\)"),
+    ("everything", "it covers the whole grid"),
+])  # fmt: skip
+def test_datasets_that_are_refused(geometry, name, sentence):
+    simulation = simulation_of(problem_of(**{**tables(), "mask": {"solid": f"{geometry}:{name}"}}))
+    with pytest.raises(InputError, match=sentence):
+        simulation.check_mask(simulation.initial_fields())
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    (tmp_path / "input.toml").write_text(
+        'grid.shape = [8]\nequation.name = "heat"\ntime.end = 1\nmask.solid = "none.h5:solid"\n'
+    )
+    with pytest.raises(InputError, match="mask.solid: expected an HDF5 file, but there is no .*/none.h5"):
+        load(tmp_path / "input.toml")

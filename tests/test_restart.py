@@ -19,6 +19,12 @@ PARTS = {
         "equation": {"name": "acoustic", "source": 1.0, "xs": 1.0, "ys": 1.1},
         "boundary": {"x": {"cpml": {"width": 0.5}}, "y": {"sponge": {"width": 0.5, "strength": 3.0}}},
     },
+    "a multistep method": {
+        "equation": {"name": "shallow_water", "g": 1.0, "nu": 0.1}, "numerics": {"integrator": "ab2", "epsilon": 0.1},
+        "boundary": {"x": {"neumann": 0.0}, "u": {"x": {"dirichlet": "t"}}},
+    },
+    "staggered layers": {"equation": {"name": "maxwell", "source": 1.0}, "boundary": {"x": {"cpml": {"width": 0.5}}}},
+    "an ensemble": {"equation": {"name": "gray_scott"}, "ensemble": {"equation.F": [0.03, 0.04]}},
     "solid cells": {
         "equation": CUSTOM, "mask": {"solid": "(x - 1.4)**2 + (y - 1)**2 < 0.3", "surface": {"value": "t"}},
     },

@@ -64,6 +64,7 @@ class Mine:
     assert mine.trees == custom.trees
 
 
+PLACES = "    def positions(self, ndim):\n        return {}\n"
 FAULTS = [
     ("class Other:\n    pass\n", "expected a class \"MyHeat\" in .*mine.py, but there is none; it has Other"),
     ("class MyHaet:\n    pass\n", "did you mean 'MyHaet'"),
@@ -77,6 +78,8 @@ FAULTS = [
     (HEAT.replace('("u",)', "()"), "expected MyHeat.fields in .* to return at least one name"),
     (HEAT.replace('("u",)', '("x",)'), "'x' is a word of the language"),
     (HEAT.replace('{"D": 1.0}', '["D"]'), "to map names to defaults"),
+    (HEAT + PLACES.format("{'u': (1,)}"), r"expected positions\(\) to give some of u .* got \"u\": \(1,\)"),
+    (HEAT + PLACES.format("{'w': (1, 0)}"), r"expected positions\(\) to give some of u"),
     (HEAT.replace("space.laplacian(f.u)", "(1 if f.u > 0 else 2)"), "line 8: TypeError: an expression has no truth value"),
 ]  # fmt: skip
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hpcstencil import __version__, provenance, watchdog
 from hpcstencil.cli import abort_all
-from hpcstencil.config import load
+from hpcstencil.config import load, sources
 from hpcstencil.decomposition import Plan, plan
 from hpcstencil.errors import EnvironmentProblem, HpcstencilError, InputError
 from hpcstencil.launch import bind_devices, identities
@@ -106,7 +106,7 @@ def same_everywhere(communicator: Communicator, count: int, problem: Problem) ->
     known = {
         "the input": provenance.sha256(config),
         "the equation's file": problem.source,
-        "initial.file": config.initial.file and config.initial.file.stat().st_size,
+        **{key: file.stat().st_size for key, file in sources(config).items()},
         "hpcstencil": __version__,
     }
     for what, told in known.items():

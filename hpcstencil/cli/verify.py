@@ -28,15 +28,19 @@ def verify(input_file: Path, overrides: tuple[str, ...], devices: int | None, ou
     Ends with status 3 where something that was promised is not met.
     """
     from hpcstencil.cli.prepare import devices_of, problem_of, processes, same_everywhere
+    from hpcstencil.ensemble import members
+    from hpcstencil.progress import say
 
     with processes() as communicator:
         config, problem = problem_of(input_file, overrides, communicator)
+        if config.ensemble:
+            say("the first member of the ensemble is looked at")
+            config, problem = members(config)[0], problem.members[0]
         count, _ = devices_of(config, devices)
         same_everywhere(communicator, count, problem)
 
         from hpcstencil.launch import start_jax
         from hpcstencil.parallel import agree, from_rank_0
-        from hpcstencil.progress import say
         from hpcstencil.verify.report import figure_data, opening, tell
         from hpcstencil.verify.studies import Orders, Study, conservation, decompositions, reduced
 

@@ -1,13 +1,16 @@
 """Right-hand sides, one file per family. A new built-in is a class of the form of `base.Equation`, listed here."""
 
-from hpcstencil.equations.base import Equation, Limited, Radiating, Rates
+from hpcstencil.equations.base import Equation, Limited, Radiating, Rates, Signalling, Split, Staggered
 from hpcstencil.equations.burgers import Burgers
 from hpcstencil.equations.custom import Custom
+from hpcstencil.equations.euler import Euler
 from hpcstencil.equations.heat import AdvectionDiffusion, Heat, NonlinearDiffusion
+from hpcstencil.equations.maxwell import Maxwell
 from hpcstencil.equations.patterns import KuramotoSivashinsky, SwiftHohenberg
 from hpcstencil.equations.phase_field import AllenCahn, CahnHilliard
 from hpcstencil.equations.reaction_diffusion import FitzHughNagumo, GrayScott
 from hpcstencil.equations.schroedinger import Schroedinger
+from hpcstencil.equations.shallow_water import ShallowWater
 from hpcstencil.equations.wave import Acoustic, Wave
 
 EQUATIONS: dict[str, type[Equation]] = {
@@ -16,6 +19,9 @@ EQUATIONS: dict[str, type[Equation]] = {
     "advection_diffusion": AdvectionDiffusion,
     "wave": Wave,
     "acoustic": Acoustic,
+    "euler": Euler,
+    "maxwell": Maxwell,
+    "shallow_water": ShallowWater,
     "burgers": Burgers,
     "gray_scott": GrayScott,
     "fitzhugh_nagumo": FitzHughNagumo,
@@ -26,4 +32,4 @@ EQUATIONS: dict[str, type[Equation]] = {
     "schroedinger": Schroedinger,
 }
 
-__all__ = ["EQUATIONS", "Custom", "Equation", "Limited", "Radiating", "Rates"]
+__all__ = ["EQUATIONS", "Custom", "Equation", "Limited", "Radiating", "Rates", "Signalling", "Split", "Staggered"]

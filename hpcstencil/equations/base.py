@@ -16,14 +16,15 @@ class Rates:
     """Bounds on the coefficients of the linearized equation, from which the stable step follows (`stability`).
 
     ``diffusion`` D of D ∇² in length²/time, ``biharmonic`` K of -K ∇⁴ in length⁴/time, ``velocity`` per axis and ``wave``
-    speed in length/time, ``dispersion`` B of i B ∇² in length²/time, ``reaction`` and ``rotation`` (decay and oscillation
-    in one cell) in 1/time.
+    speed in length/time, ``upwind`` the fastest signal per axis of a scheme that leans against it, ``dispersion`` B of
+    i B ∇² in length²/time, ``reaction`` and ``rotation`` (decay and oscillation in one cell) in 1/time.
     """
 
     diffusion: float = 0.0
     biharmonic: float = 0.0
     velocity: Sequence[float] = ()
     wave: float = 0.0
+    upwind: Sequence[float] = ()
     dispersion: float = 0.0
     reaction: float = 0.0
     rotation: float = 0.0
@@ -55,6 +56,34 @@ class Limited(Equation, Protocol):
 
     def rates(self, p: SimpleNamespace, largest: Mapping[str, float], ndim: int) -> Rates:
         """Bounds for the stable step; ``p`` holds the largest magnitude of each parameter, ``largest`` of each field."""
+        ...
+
+
+@runtime_checkable
+class Signalling(Limited, Protocol):
+    """An equation whose `rates` need more than the fields' largest magnitudes."""
+
+    def signals(self, f: SimpleNamespace, p: SimpleNamespace, ndim: int) -> dict[str, Node]:
+        """Expressions of the fields without derivatives, whose largest magnitudes `rates` finds under their names."""
+        ...
+
+
+@runtime_checkable
+class Staggered(Equation, Protocol):
+    """An equation with fields that do not live at cell centres."""
+
+    def positions(self, ndim: int) -> Mapping[str, tuple[int, ...]]:
+        """The position of each of these fields: per axis 1 where it lives on the lower faces of cells, else 0."""
+        ...
+
+
+@runtime_checkable
+class Split(Equation, Protocol):
+    """An equation with a part that a multistep method (ab2) leaves to a step of forward Euler of its own, after its own
+    step: damping, for which multistep methods are poor. Every other method takes both parts together."""
+
+    def damping(self, f: SimpleNamespace, p: SimpleNamespace, space: Space) -> dict[str, Node]:
+        """The damping part of the time derivative, of the fields that have one; `rhs` is without it."""
         ...
 
 

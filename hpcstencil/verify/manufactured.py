@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hpcstencil import host
-from hpcstencil.boundary import Face
+from hpcstencil.boundary import WALL, Face
 from hpcstencil.calculus import derivative, exact, mode, residual
-from hpcstencil.expressions import Constant, Coordinate, Node, Parameter, Time, node, substitute
+from hpcstencil.expressions import Coordinate, Field, Node, Parameter, Time, at_time, node
 from hpcstencil.parser import Scope, parse
+from hpcstencil.positions import located
 from hpcstencil.problem import Problem
 
 MEAN, AMPLITUDE = 1.0, 0.2  # of the default solution: away from 0, where powers and logarithms have kinks
@@ -41,11 +42,6 @@ class Manufactured:
         }
 
 
-def at_time(tree: Node, time: float) -> Node:
-    """The tree at one time."""
-    return substitute(tree, lambda part: Constant(time) if isinstance(part, Time) else None)
-
-
 def given_solution(problem: Problem) -> dict[str, Node]:
     """The solution that the input gives in [verify] exact; empty where it gives none."""
     config = problem.config
@@ -57,7 +53,7 @@ def default_solution(problem: Problem, duration: float) -> dict[str, Node]:
     """One wave per axis, each field's shifted against the others, that goes once around in ``duration``."""
     grid, periodic = problem.config.grid, problem.config.boundary.periodic
     solution = {}
-    for i, name in enumerate(problem.fields):
+    for i, name in enumerate(problem.trees):
         phases: list[Node] = []
         for axis in range(grid.ndim):
             waves = 1.0 if periodic[axis] else 0.8  # beside a wall no symmetry may help
@@ -70,16 +66,29 @@ def default_solution(problem: Problem, duration: float) -> dict[str, Node]:
 
 def manufactured(problem: Problem, solution: Mapping[str, Node]) -> Manufactured:
     """The problem with source, boundary values and initial state such that the ``solution`` solves it."""
-    trees = {name: tree + residual(tree, solution[name], solution) for name, tree in problem.trees.items()}
-    initial = {name: at_time(tree, 0.0) for name, tree in solution.items()}
+    spacing, centre = problem.config.grid.spacing, (0,) * problem.config.grid.ndim
+    places = {name: problem.positions.get(name, centre) for name in solution}
+    at_home = {name: located(tree, places[name], {}, spacing, "verify") for name, tree in solution.items()}
+    whole = {
+        name: tree + problem.apart[name] if name in problem.apart else tree for name, tree in problem.trees.items()
+    }
+    trees = {
+        name: tree + residual(whole[name], at_home[name], at_home, spacing) for name, tree in problem.trees.items()
+    }
+    initial = {name: at_time(tree, 0.0) for name, tree in at_home.items()}
     faces = {}
     for operand in problem.needs():
-        value = exact(operand, solution)
+        if problem.staggered and not isinstance(operand, Field):
+            continue
         for axis, periodic in enumerate(problem.config.boundary.periodic):
             for side in () if periodic else (0, 1):
+                value = exact(operand, solution)
+                if isinstance(operand, Field) and operand.name in places:
+                    along = tuple(0 if a == axis else half for a, half in enumerate(places[operand.name]))
+                    value = located(value, along, {}, spacing, "verify")
                 outward = derivative(value, Coordinate(axis)) * (2.0 * side - 1.0)
                 faces[operand, axis, side] = _face(problem.faces.get((operand, axis, side)), value, outward)
-    return Manufactured(replace(problem, trees=trees, initial=initial, faces=faces), solution)
+    return Manufactured(replace(problem, trees=trees, initial=initial, faces=faces), at_home)
 
 
 def _face(given: Face | None, value: Node, outward: Node) -> Face:
@@ -89,4 +98,4 @@ def _face(given: Face | None, value: Node, outward: Node) -> Face:
     if given.kind == "robin":
         a, b, _ = given.values
         return Face("robin", (a, b, a * value + b * outward))
-    return Face("dirichlet", (value,))
+    return Face(given.kind if given.kind == WALL else "dirichlet", (value,))

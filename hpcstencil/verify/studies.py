@@ -81,7 +81,7 @@ def adapted(config: Config, cells: Sequence[int], **changes: Any) -> Config:
     return replace(
         config, grid=grid, numerics=numerics, output=output, decomposition=AUTO,
         initial=InitialConfig(), diagnostics=DiagnosticsConfig(None), verify=replace(config.verify, conserved=()),
-        mask=None, **changes,
+        mask=None, equation=replace(config.equation, seed=None), **changes,
     )  # fmt: skip
 
 
@@ -195,7 +195,7 @@ def step_of(problem: Problem, simulation: Simulation) -> float:
     if simulation.control is not None:
         return simulation.control.step(fields, Clock())[1].time
     low, high, _ = simulation.extremes.extremes(fields, problem.parameters, 0.0)
-    return problem.dt(dict(zip(problem.fields, np.maximum(np.abs(low), np.abs(high)).tolist(), strict=True)))
+    return problem.dt(dict(zip(problem.measured, np.maximum(np.abs(low), np.abs(high)).tolist(), strict=True)))
 
 
 def conservation(problem: Problem) -> list[Finding]:

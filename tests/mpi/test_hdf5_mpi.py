@@ -14,6 +14,7 @@ from hpcstencil.grid import Grid
 from hpcstencil.hdf5 import OutputFile
 from hpcstencil.hdf5_read import read_block
 from hpcstencil.parallel import MpiProcesses, OneProcess
+from hpcstencil.positions import Layout
 from hpcstencil.topology import best_parts, split, unravel
 
 pytestmark = pytest.mark.mpi
@@ -64,7 +65,7 @@ def write_run(
         output = OutputFile.create(
             path,
             processes,
-            grid,
+            Layout(grid),
             fields=["u", "v"],
             dtype=dtype,
             diagnostics=["mass", "peak"],
@@ -73,7 +74,7 @@ def write_run(
             method=method,
         )
     else:
-        output = OutputFile.append(path, processes, grid, fields=["u", "v"], step=step, method=method)
+        output = OutputFile.append(path, processes, Layout(grid), fields=["u", "v"], step=step, method=method)
     for index in snapshots:
         u = values(grid, index, dtype)
         blocks = {"u": np.ascontiguousarray(u[inner]), "v": np.ascontiguousarray(-u[inner])}
@@ -219,10 +220,10 @@ def test_all_processes_fail_together(processes, folder, method):
         write_run(folder / "file" / "run.h5", processes, grid, ranges, method)
     assert failure.value.status == 4
     with pytest.raises(EnvironmentProblem):
-        OutputFile.append(folder / "file", processes, grid, fields=["u"], step=0, method=method)
+        OutputFile.append(folder / "file", processes, Layout(grid), fields=["u"], step=0, method=method)
     write_run(folder / "run.h5", processes, grid, ranges, method, snapshots=[0])
     with pytest.raises(InputError, match="this run has"):
-        OutputFile.append(folder / "run.h5", processes, grid, fields=["other"], step=0, method=method)
+        OutputFile.append(folder / "run.h5", processes, Layout(grid), fields=["other"], step=0, method=method)
     assert processes.allgather(processes.rank) == list(range(processes.size))
 
 
@@ -230,7 +231,9 @@ def test_long_series_cross_the_edges_of_their_chunks(processes, folder):
     """Rows beyond the first chunk of a time series, written in pieces that do not fit the chunks."""
     path = folder / "series.h5"
     grid = Grid((16, 12), (0.0, 0.0), (1.0, 1.0))
-    output = OutputFile.create(path, processes, grid, fields=["u"], dtype=np.float32, diagnostics=["m"], attributes={})
+    output = OutputFile.create(
+        path, processes, Layout(grid), fields=["u"], dtype=np.float32, diagnostics=["m"], attributes={}
+    )
     rows = np.arange(40 * 60)
     for part in rows.reshape(60, 40):
         output.write_diagnostics(part.tolist(), (0.5 * part).tolist(), {"m": (2.0 * part).tolist()})

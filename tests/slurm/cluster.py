@@ -80,8 +80,8 @@ JobCompLoc={folder}/log/jobcomp.txt
 MailProg=/bin/true
 ReturnToService=2
 KillWait=20
-SlurmdTimeout=10
-SlurmctldTimeout=10
+SlurmdTimeout=30
+SlurmctldTimeout=30
 MinJobAge=3600
 SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=0
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP

@@ -41,7 +41,10 @@ def test_a_chain_of_jobs_finishes_a_run_longer_than_the_time_limit(cluster, subm
     unwarned = other_submission.begin(cluster, "--time=1", "jobs/cpu_nodes.sbatch")
     job = submission.begin(cluster, "--time=2", "--signal=USR1@60", "--nodes=2", "jobs/restart_chain.sbatch")
     with cluster.no_new_jobs():
-        assert cluster.wait(job, 120)["ExitCode"] == "75:0", submission.log()
+        told = cluster.wait(job, 120)
+        assert (told["JobState"], told["ExitCode"]) == ("FAILED", "75:0"), (
+            f"{told}\n{submission.log()}\n{cluster.logs()}"
+        )
         newest = submission.shorten()
         assert f"stopped by SIGUSR1 at step {newest}" in submission.log()
         following = cluster.queue().split()[-1]

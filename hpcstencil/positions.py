@@ -1,0 +1,141 @@
+"""Where values live on a staggered grid: at cell centres, or on the lower faces of cells along some axes.
+
+A position has an entry per axis: 0 for the centre of the cell, 1 for its lower face, x_i = lower + i dx, so (1, 1) is a
+corner in two dimensions. The lower face of a cell has the cell's index (A. Arakawa & V. Lamb, "Computational design of the
+basic dynamical processes of the UCLA general circulation model", Methods Comput. Phys. 17 (1977) 173-265, have the C grid:
+velocities on the faces that they cross; K. Yee, IEEE Trans. Antennas Propag. 14 (1966) 302-307, that of electrodynamics).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from hpcstencil.errors import InputError
+from hpcstencil.expressions import (
+    Coordinate,
+    Field,
+    Halfway,
+    Node,
+    Reduction,
+    bottom_up,
+    children,
+    rebuilt,
+)
+from hpcstencil.grid import AXES, Grid
+from hpcstencil.schema import listing
+
+Position = tuple[int, ...]
+Positions = Mapping[str, Position]  # of the fields that do not live at cell centres
+FACE = "_face"  # ends the name of a dimension of faces
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the fields of a file live on the grid: at cell centres, or as ``positions`` say. Faces are the lower ones of all
+    cells on a ``periodic`` axis, elsewhere one more for the upper boundary. The members of an ``ensemble``, whose values are
+    listed by dotted key, are the first axis of fields and diagnostics."""
+
+    grid: Grid
+    positions: Positions = field(default_factory=dict)
+    periodic: tuple[bool, ...] = ()
+    ensemble: Mapping[str, Sequence[float | str]] = field(default_factory=dict)
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """(how many members there are,), () where there is no ensemble."""
+        return tuple(len(values) for values in self.ensemble.values())[:1]
+
+    def extra(self, name: str) -> tuple[int, ...]:
+        """Values that a field has more than there are cells, per axis."""
+        position = self.positions.get(name, (0,) * self.grid.ndim)
+        return tuple(int(half and not self.periodic[axis]) for axis, half in enumerate(position))
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(n + more for n, more in zip(self.grid.shape, self.extra(name), strict=True))
+
+    def dimensions(self, name: str) -> tuple[str, ...]:
+        """Names of the dimension scales of a field."""
+        position = self.positions.get(name, (0,) * self.grid.ndim)
+        return tuple(letter + FACE if half else letter for letter, half in zip(self.grid.axes, position, strict=True))
+
+
+def described(position: Position) -> str:
+    """A position in words."""
+    faces = [AXES[axis] for axis, half in enumerate(position) if half]
+    return f"on {' and '.join(faces)} faces" if faces else "at cell centres"
+
+
+def flipped(position: Position, axis: int) -> Position:
+    """The position half a cell away along an axis."""
+    return tuple(1 - half if a == axis else half for a, half in enumerate(position))
+
+
+def position_of(tree: Node, positions: Positions, ndim: int) -> Position | None:
+    """Where the values of a tree live, as its fields say; None where it has none and may live anywhere."""
+    found: dict[int, Position | None] = {}
+    for part in bottom_up(tree):
+        below = [found[id(child)] for child in children(part)]
+        here = next((position for position in below if position is not None), None)
+        if isinstance(part, Field):
+            here = positions.get(part.name, (0,) * ndim)
+        elif isinstance(part, Halfway) and here is not None:
+            here = flipped(here, part.axis)
+        found[id(part)] = here
+    return found[id(tree)]
+
+
+def located(tree: Node, position: Position, positions: Positions, spacing: Sequence[float], key: str) -> Node:
+    """The tree as it is to be evaluated at a position: coordinates are those of the place where they are used, and what
+    leads half a cell away knows from where.
+
+    Raises InputError, beginning with ``key``, where a field is used at a place where it does not live.
+    """
+    known: dict[tuple[int, Position], Node] = {}
+
+    def visit(part: Node, here: Position) -> Node:
+        if (id(part), here) not in known:
+            known[id(part), here] = moved(part, here)
+        return known[id(part), here]
+
+    def moved(part: Node, here: Position) -> Node:
+        match part:
+            case Coordinate(axis):
+                return part - spacing[axis] / 2 if here[axis] else part
+            case Field(name):
+                lives = positions.get(name, (0,) * len(here))
+                if lives != here:
+                    raise InputError(f"{key}: {_astray(name, lives, here)}")
+                return part
+            case Halfway(operand, axis):
+                onto = "faces" if here[axis] else "centres"
+                return replace(part, operand=visit(operand, flipped(here, axis)), onto=onto)
+        return rebuilt(part, lambda child: visit(child, here))
+
+    return visit(tree, position)
+
+
+def _astray(name: str, lives: Position, wanted: Position) -> str:
+    differing = [AXES[axis] for axis, (a, b) in enumerate(zip(lives, wanted, strict=True)) if a != b]
+    return (
+        f"'{name}' lives {described(lives)}, but stands where values {described(wanted)} are meant; bring it there with "
+        f"{listing(f'mean_{axis}()' for axis in differing)}"
+    )
+
+
+def located_reductions(tree: Node, positions: Positions, spacing: Sequence[float], key: str) -> Node:
+    """A diagnostic, each of its reductions taken where its operand lives."""
+    ndim = len(spacing)
+
+    def visit(part: Node) -> Node:
+        if isinstance(part, Reduction):
+            place = position_of(part.operand, positions, ndim) or (0,) * ndim
+            return replace(part, operand=located(part.operand, place, positions, spacing, key))
+        return rebuilt(part, visit)
+
+    return visit(tree)
+
+
+def is_staggered(trees: Sequence[Node], positions: Positions) -> bool:
+    """Whether anything lives elsewhere than at cell centres."""
+    return bool(positions) or any(isinstance(part, Halfway) for tree in trees for part in bottom_up(tree))

@@ -1,0 +1,225 @@
+"""Fields on faces and corners: where values are, what holds at walls, what is kept, and what is refused."""
+
+import math
+
+import h5py
+import numpy as np
+import pytest
+from support import coordinates, integrate, problem_of, simulation_of
+
+from hpcstencil import host
+from hpcstencil.calculus import exact
+from hpcstencil.decomposition import plan
+from hpcstencil.diagnostics import Diagnostics
+from hpcstencil.errors import InputError
+from hpcstencil.integrators import ab2, stability_limits
+from hpcstencil.parser import Scope, parse
+
+TAU = 2 * np.pi
+SMOOTH = "exp(0.5*sin(x))*cos(y + 0.3)"
+HALFWAY = {
+    "a": "difference_x(difference_x(u))", "b": "mean_y(mean_y(u))",
+    "c": "mean_x(difference_y(mean_y(mean_x(u)) * mean_x(mean_y(u))))",
+    "d": "difference_x(x*difference_x(u))", "e": "mean_y(mean_x(difference_x(difference_y(u))))",
+}  # fmt: skip
+CLOSED = {
+    "x": {"neumann": 0.0}, "y": {"neumann": 0.0}, "u": {"x": {"dirichlet": 0.0}}, "v": {"y": {"dirichlet": 0.0}},
+}  # fmt: skip
+BASIN = {
+    "grid": {"shape": [20, 16], "upper": [20.0, 16.0]},
+    "equation": {"name": "shallow_water", "g": 1.0, "f": "0.1 + 0.01*y", "nu": 0.05},
+    "initial": {"h": "10 + 0.5*cos(pi*x/20)*cos(pi*y/16)"},
+    "boundary": CLOSED,
+    "numerics": {"precision": "float64"},
+    "time": {"end": 2.0, "dt": 0.05},
+}
+
+
+@pytest.mark.parametrize("order", (2, 4, 6, 8))
+def test_observed_order_of_every_operator_between_positions(order):
+    """One step of forward Euler with dt = 1 adds the right-hand side itself."""
+    errors = {}
+    for n in (24, 36):
+        problem = problem_of(
+            grid={"shape": [n, n], "lower": [0.3, 0.0], "upper": [0.3 + TAU, TAU]},
+            equation={
+                "name": "custom",
+                "rhs": {"u": "0", **{k: v.replace("x*d", "cos(x)*d") for k, v in HALFWAY.items()}},
+            },
+            initial={"u": SMOOTH},
+            numerics={"order": order, "precision": "float64", "integrator": "euler"},
+        )
+        simulation = simulation_of(problem)
+        fields = simulation.advance(simulation.initial_fields(), problem.parameters, 0.0, 0, 1.0, 1)
+        found = simulation.get(fields, problem.fields)
+        solution = {"u": parse(SMOOTH, Scope(2), "test")}
+        for name in HALFWAY:
+            tree = exact(problem.trees[name], solution, problem.config.grid.spacing)
+            truth = host.evaluate(tree, coordinates(problem))
+            errors.setdefault(name, []).append(np.sqrt(np.mean((found[name] - truth) ** 2)))
+    for name, (coarse, fine) in errors.items():
+        assert math.log(coarse / fine) / math.log(1.5) == pytest.approx(order, abs=0.7), HALFWAY[name]
+
+
+def test_second_difference_of_two_halves_is_the_whole():
+    """difference(difference(u)) of order 2 is the Laplacian's stencil, walls included."""
+    for boundary in ({"x": "periodic"}, {"x": {"dirichlet": "0.3*t"}}, {"x": {"neumann": 0.2}}):
+        results = [
+            integrate(problem_of(
+                grid={"shape": [33], "upper": [3.3]}, equation={"name": "custom", "rhs": {"u": rhs}}, boundary=boundary,
+                initial={"u": "sin(x)"}, numerics={"precision": "float64"}, time={"end": 0.1, "dt": 1e-3},
+            ))["u"]
+            for rhs in ("dxx(u)", "difference_x(difference_x(u))")
+        ]  # fmt: skip
+        np.testing.assert_allclose(*results, atol=1e-13)
+
+
+def evaluated(problem, fields):
+    simulation = simulation_of(problem)
+    diagnostics = Diagnostics(problem.diagnostics, simulation.diagnosed, problem.parameters)
+    return diagnostics.evaluate(simulation.put(fields), 0.0)
+
+
+def test_a_closed_basin_keeps_its_mass_and_loses_energy_by_friction_alone():
+    energy = "integral(0.5*h*h) + 0.5*integral(mean_x(h)*u*u) + 0.5*integral(mean_y(h)*v*v)"
+    drifts = {}
+    for nu in (0.0, 0.5):
+        tables = {**BASIN, "equation": {**BASIN["equation"], "nu": nu}}
+        problem = problem_of(**tables, diagnostics={"mass": "integral(h)", "energy": energy})
+        simulation = simulation_of(problem)
+        before = evaluated(problem, simulation.get(simulation.initial_fields(), problem.fields))
+        after = evaluated(problem, integrate(problem))
+        assert after["mass"] == pytest.approx(before["mass"], rel=1e-14)
+        drifts[nu] = after["energy"] - before["energy"]
+    assert abs(drifts[0.0]) < 1e-3 * abs(drifts[0.5]) and drifts[0.5] < 0
+
+
+def test_the_magnetic_field_stays_without_sources():
+    """The Yee grid keeps ∇·B to round-off."""
+    boundary = {"x": "periodic", "y": {"neumann": 0.0}, "z": {"neumann": 0.0}}
+    for name, letters in {"Ex": "yz", "Ey": "z", "Ez": "y", "By": "y", "Bz": "z"}.items():
+        boundary[name] = {letter: {"dirichlet": 0.0} for letter in letters}
+    problem = problem_of(
+        grid={"shape": [12, 10, 8], "upper": [1.2, 1.0, 0.8]},
+        equation={"name": "maxwell", "c": "1 + 0.3*cos(2*pi*x/1.2)", "source": 5.0, "t0": 0.1, "f0": 5.0, "xs": 0.6, "ys": 0.5,
+                  "zs": 0.4},
+        boundary=boundary,
+        numerics={"precision": "float64", "integrator": "leapfrog"},
+        diagnostics={"div": "max(abs(difference_x(Bx) + difference_y(By) + difference_z(Bz)))", "size": "max(abs(By))"},
+        time={"end": 0.5, "dt": 0.02},
+    )  # fmt: skip
+    found = evaluated(problem, integrate(problem))
+    assert found["size"] > 1.0 and found["div"] < 1e-12 * found["size"] / 0.1
+
+
+def test_cpml_around_yees_grid_reflects_less_than_a_ten_thousandth_of_the_energy():
+    pulse = "exp(-((x - 3)/0.15)**2)"
+    problem = problem_of(
+        grid={"shape": [300], "upper": [6.0]},
+        equation={"name": "maxwell"},
+        initial={"Ez": pulse, "By": f"-{pulse}"},
+        boundary={"x": {"cpml": {"width": 0.4}}},
+        numerics={"precision": "float64", "order": 4},
+        diagnostics={"energy": "integral(where(x > 0.4, where(x < 5.6, 1, 0), 0)*Ez**2)"},
+        time={"end": 6.0, "dt": 0.01},
+    )
+    simulation = simulation_of(problem)
+    before = evaluated(problem, simulation.get(simulation.initial_fields(), problem.fields))["energy"]
+    assert evaluated(problem, integrate(problem))["energy"] < 1e-4 * before
+
+
+# ---- walls and files ---------------------------------------------------------------------------------------------------
+
+
+def test_a_moving_wall_is_where_it_is_said_to_be():
+    """u = 0.1 + 0.2 t at x = 0 and 0.3 sin(t) at the other end, set at once and followed."""
+    boundary = {
+        "x": {"neumann": 0.0},
+        "u": {"x": {"lower": {"dirichlet": "0.1 + 0.2*t"}, "upper": {"dirichlet": "0.3*sin(t) + y"}}},
+    }
+    problem = problem_of(**{**BASIN, "boundary": boundary})
+    simulation = simulation_of(problem)
+    start = simulation.written(simulation.initial_fields(), ["u"], 0.0)["u"]
+    assert start.shape == (21, 16) and (start[0] == 0.1).all()
+    assert np.array_equal(start[-1], np.arange(16) + 0.5)
+    end = simulation.written(simulation.put(integrate(problem)), ["u"], 2.0)["u"]
+    np.testing.assert_allclose(end[0], 0.5, rtol=1e-12)
+    np.testing.assert_allclose(end[-1], 0.3 * np.sin(2.0) + np.arange(16) + 0.5, rtol=1e-12)
+
+
+def test_a_field_on_faces_begins_from_a_file_with_all_of_them(tmp_path):
+    rng = np.random.default_rng(3)
+    given = {"h": 10 + rng.random((20, 16)), "u": rng.random((21, 16)), "v": rng.random((20, 17))}
+    with h5py.File(tmp_path / "start.h5", "w") as file:
+        for name, values in given.items():
+            file[name] = values
+    tables = {**BASIN, "initial": {"file": str(tmp_path / "start.h5")}}
+    simulation = simulation_of(problem_of(**tables))
+    fields = simulation.get(simulation.initial_fields(), "huv")
+    assert np.array_equal(fields["u"], given["u"][:-1]) and np.array_equal(fields["v"], given["v"][:, :-1])
+    with h5py.File(tmp_path / "start.h5", "r+") as file:
+        del file["u"]
+        file["u"] = given["u"][:-1]
+    with pytest.raises(InputError, match=r"'u' has shape \(20, 16\), expected \(21, 16\)"):
+        simulation.initial_fields()
+
+
+# ---- what is refused ---------------------------------------------------------------------------------------------------
+
+REFUSED = {
+    "a wall without a value": ({"boundary": {"x": {"neumann": 0.0}}}, "expected a value for 'u', which lives on the faces"),
+    "a sum of strangers": ({"diagnostics": {"e": "integral(u*u + v*v)"}}, "'v' lives on y faces, .* with mean_x.* and mean_y"),
+    "half a way in a sum": ({"diagnostics": {"e": "integral(mean_x(h) + h)"}}, "'h' lives at cell centres, but stands"),
+    "one axis": ({"grid": {"shape": [20], "upper": [1.0]}, "boundary": {}, "equation": {"name": "shallow_water"},
+                  "initial": {}}, "needs a grid with two axes, but got 1"),
+    "a mask": ({"mask": {"solid": "x > 5"}}, "mask: not available yet for equations on a staggered grid"),
+    "inner results": ({"boundary": {**CLOSED, "operators": {"laplacian(u)": {"x": {"dirichlet": 0.0}}}}},
+                      "boundary.operators: fits equations at cell centres"),
+    "no waves with ab2": ({"numerics": {"integrator": "ab2"}, "time": {"end": 1.0, "cfl": 0.5}}, "unstable .* at any step"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case):
+    tables, sentence = REFUSED[case]
+    with pytest.raises(InputError, match=sentence):
+        problem = problem_of(**{**BASIN, **tables})
+        problem.dt({"h": 10.0, "u": 0.1, "v": 0.1})
+
+
+def test_a_grid_too_small_for_images_beyond_a_wall():
+    problem = problem_of(**{**BASIN, "grid": {"shape": [2, 16], "upper": [2.0, 16.0]}})
+    with pytest.raises(
+        InputError, match="2 cells along x are fewer than the 3 that the stencil needs beside a boundary"
+    ):
+        plan(problem, 1, 1)
+
+
+# ---- Adams-Bashforth ---------------------------------------------------------------------------------------------------
+
+
+def test_ab2_with_epsilon_is_of_first_order():
+    errors, numerics = [], {"precision": "float64", "integrator": "ab2", "epsilon": 0.1}
+    for steps in (40, 80):
+        problem = problem_of(
+            grid={"shape": [8], "upper": [1.0]}, equation={"name": "custom", "rhs": {"u": "-u*cos(t)"}},
+            initial={"u": "1"}, numerics=numerics, time={"end": 2.0, "dt": 2.0 / steps},
+        )  # fmt: skip
+        errors.append(abs(integrate(problem)["u"][0] - np.exp(-np.sin(2.0))))
+    assert math.log2(errors[0] / errors[1]) == pytest.approx(1, abs=0.2)
+
+
+def test_stability_of_ab2():
+    """-1/(1 + ε) on the real axis, and something on the imaginary one, where without ε there is nothing."""
+    real, imaginary = stability_limits(ab2(0.1))
+    assert real == pytest.approx(1 / 1.1, abs=0.02) and 0.3 < imaginary < 0.8
+
+
+def test_the_demo_of_mpi4jax_has_its_slip():
+    """demo_friction changes what v feels, and nothing where there is no friction."""
+    results = {}
+    for key in ((0.5, 0.0), (0.5, 1.0), (0.0, 0.0), (0.0, 1.0)):
+        equation = {**BASIN["equation"], "nu": key[0], "demo_friction": key[1]}
+        results[key] = integrate(problem_of(**{**BASIN, "equation": equation}))["v"]
+    assert np.array_equal(results[0.0, 0.0], results[0.0, 1.0])
+    assert np.abs(results[0.5, 0.0] - results[0.5, 1.0]).max() > 1e-3
