@@ -112,15 +112,21 @@ def located(tree: Node, position: Position, positions: Positions, spacing: Seque
                 return replace(part, operand=visit(operand, flipped(here, axis)), onto=onto)
         return rebuilt(part, lambda child: visit(child, here))
 
+    found = position_of(tree, positions, len(position))
+    if found is not None and found != position:
+        raise InputError(
+            f"{key}: expected values {described(position)}, but got values {described(found)}; {_advice(found, position)}"
+        )
     return visit(tree, position)
 
 
 def _astray(name: str, lives: Position, wanted: Position) -> str:
+    return f"'{name}' lives {described(lives)}, but stands where values {described(wanted)} are meant; {_advice(lives, wanted)}"
+
+
+def _advice(lives: Position, wanted: Position) -> str:
     differing = [AXES[axis] for axis, (a, b) in enumerate(zip(lives, wanted, strict=True)) if a != b]
-    return (
-        f"'{name}' lives {described(lives)}, but stands where values {described(wanted)} are meant; bring it there with "
-        f"{listing(f'mean_{axis}()' for axis in differing)}"
-    )
+    return f"bring it there with {listing(f'mean_{axis}()' for axis in differing)}"
 
 
 def located_reductions(tree: Node, positions: Positions, spacing: Sequence[float], key: str) -> Node:
