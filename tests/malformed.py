@@ -367,6 +367,7 @@ INPUTS = [
     ("gird.shape=[8]", "gird: unknown", '"grid"'),
     ("order=2", "order: unknown", '"numerics.order"'),
     ("nonsense.a=1", "nonsense: unknown", "use title, grid"),
+    ("ensemble=5", "ensemble", "expected a table", "[ensemble]"),
     ('ensemble={"equation.D"=[]}', "ensemble.equation.D", "a list"),
     ("nonsense", "--set", "KEY=VALUE"),
     ("=5", "--set: expected KEY=VALUE", "'=5'"),
