@@ -18,7 +18,7 @@ LAYERS = [
     {"keys"},
     {"settings", "stability", "xdmf", "hdf5_layout", "hdf5_read", "hdf5_spans", "blocks", "stepping"},
     {"ensemble"},
-    {"config", "hdf5_cut", "machine", "provenance", "mask"},
+    {"config", "hdf5_cut", "machine", "provenance", "mask", "ghosts"},
     {"evaluate"},
     {"hdf5", "checkpoint", "model", "advance", "layers", "placed"},
     {"walls"},
