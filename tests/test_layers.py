@@ -17,7 +17,7 @@ LAYERS = [
     {"conditions", "equations", "frame", "hyperslabs", "launch", "publish", "functions", "method_choice"},
     {"keys"},
     {"settings", "stability", "xdmf", "hdf5_layout", "hdf5_read", "hdf5_spans", "blocks", "stepping"},
-    {"ensemble"},
+    {"ensemble", "names", "paths"},
     {"config", "hdf5_cut", "machine", "provenance", "mask", "ghosts"},
     {"evaluate"},
     {"hdf5", "checkpoint", "model", "advance", "layers", "placed"},
@@ -34,7 +34,7 @@ HEAVY = {"jax", "mpi4jax", "mpi4py", "h5py", "matplotlib"}
 # What `hpcstencil check` loads: must not import jax or MPI at module level.
 LIGHT = set().union(*LAYERS[:2]) | {
     "schema", "keys", "parser", "settings", "config", "model", "method_choice", "walls", "layers", "mask", "conditions",
-    "radius", "host", "positions", "placed", "ensemble",
+    "radius", "host", "positions", "placed", "ensemble", "names", "paths",
     "equations", "stability", "problem", "decomposition", "calibration", "report", "cli", "doctor",
     "sweep", "publish",
 }  # fmt: skip

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from hpcstencil import __version__, provenance, watchdog
 from hpcstencil.cli import abort_all
-from hpcstencil.config import load, sources
+from hpcstencil.config import load
 from hpcstencil.decomposition import Plan, plan
 from hpcstencil.errors import EnvironmentProblem, HpcstencilError, InputError
 from hpcstencil.launch import bind_devices, identities
 from hpcstencil.parallel import Communicator, agree, connect, host
+from hpcstencil.paths import sources
 from hpcstencil.problem import Problem, build
 from hpcstencil.progress import say
 from hpcstencil.settings import Config
