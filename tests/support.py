@@ -11,8 +11,9 @@ import numpy as np
 
 from hpcstencil.config import from_mapping
 from hpcstencil.decomposition import plan
+from hpcstencil.formulation import build
 from hpcstencil.parallel import Communicator, OneProcess
-from hpcstencil.problem import Problem, build
+from hpcstencil.problem import Problem
 from hpcstencil.schedule import Clock
 from hpcstencil.simulation import Simulation, simulate
 

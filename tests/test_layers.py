@@ -21,9 +21,8 @@ LAYERS = [
     {"config", "hdf5_cut", "machine", "provenance", "mask", "ghosts"},
     {"evaluate"},
     {"hdf5", "checkpoint", "model", "advance", "layers", "placed"},
-    {"walls"},
-    {"problem"},
-    {"decomposition", "calibration", "reductions", "continuation"},
+    {"walls", "problem"},
+    {"formulation", "decomposition", "calibration", "reductions", "continuation"},
     {"control"},
     {"diagnostics", "simulation", "report", "summary", "repair"},
     {"loop", "benchmark", "verify"},
@@ -35,7 +34,7 @@ HEAVY = {"jax", "mpi4jax", "mpi4py", "h5py", "matplotlib"}
 LIGHT = set().union(*LAYERS[:2]) | {
     "schema", "keys", "parser", "settings", "config", "model", "method_choice", "walls", "layers", "mask", "conditions",
     "radius", "host", "positions", "placed", "ensemble", "names", "paths",
-    "equations", "stability", "problem", "decomposition", "calibration", "report", "cli", "doctor",
+    "equations", "stability", "problem", "formulation", "decomposition", "calibration", "report", "cli", "doctor",
     "sweep", "publish",
 }  # fmt: skip
 
