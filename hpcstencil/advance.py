@@ -281,6 +281,9 @@ def shrunk(windows: Any, before: Any, after: Any, times: int) -> Any:
 
 def padded(value: Value, windows: Any) -> Value:
     """The value on larger windows, zeros (never read as valid) in the rim."""
-    padding = [(have[0] - want[0], want[1] - have[1], 0) for have, want in zip(value.windows, windows, strict=True)]  # type: ignore[index]
+    padding = []
+    for have, want in zip(value.windows, windows, strict=True):
+        assert have is not None  # fields have a window on every axis
+        padding.append((have[0] - want[0], want[1] - have[1], 0))
     padding += [(0, 0, 0)] * (value.array.ndim - len(padding))  # of members
     return Value(lax.pad(value.array, value.array.dtype.type(0), padding), windows)
