@@ -16,7 +16,7 @@ from hpcstencil.ensemble import members
 from hpcstencil.equations import Limited
 from hpcstencil.equations.custom import parameters_used
 from hpcstencil.errors import InputError
-from hpcstencil.expressions import Constant, Coordinate, Field, Node, Parameter, Reduction, children
+from hpcstencil.expressions import Constant, Coordinate, Field, Node, Reduction, children
 from hpcstencil.integrators import SUPER_STEPPING, Method, memory_of, method
 from hpcstencil.keys import MOST_STEPS
 from hpcstencil.layers import layered
@@ -83,7 +83,7 @@ def _alone(config: Config) -> Problem:
     )
     faces = faces_of(config, model, layers.trees, placed.staggered)
     remembered = memory_of(chosen, tuple(layers.trees))
-    if mask is not None and mask.dataset is not None:
+    if mask is not None and mask.is_read:
         remembered = (*remembered, SOLID)
     problem = Problem(
         config=config,
@@ -114,8 +114,7 @@ def _alone(config: Config) -> Problem:
 
 def _bounds(config: Config, model: Model) -> dict[str, float]:
     """The largest magnitude of each parameter. Raises InputError where the run's precision cannot hold it."""
-    values = {Parameter(name): value for name, value in model.numbers.items()}
-    bounds = {name: host.largest(tree, config.grid, values) for name, tree in model.symbols.items()}
+    bounds = {name: host.largest(tree, config.grid, model.numbers) for name, tree in model.symbols.items()}
     precision = config.numerics.precision
     for name, bound in bounds.items():
         if not bound <= float(np.finfo(precision).max):

@@ -109,7 +109,7 @@ class Problem:
     def needs(self) -> Needs:
         """Ghost cells that the derivatives ask of their operands."""
         needs = self.discretization.needs(self.differentiated())
-        if self.mask is not None and self.mask.dataset is not None:
+        if self.mask is not None and self.mask.is_read:
             needs[self.mask.solid] = ((1, 1),) * self.config.grid.ndim, False
         return needs
 

@@ -13,6 +13,7 @@ from hpcstencil.config import from_mapping
 from hpcstencil.decomposition import plan
 from hpcstencil.formulation import build
 from hpcstencil.parallel import Communicator, OneProcess
+from hpcstencil.positions import home
 from hpcstencil.problem import Problem
 from hpcstencil.schedule import Clock
 from hpcstencil.simulation import Simulation, simulate
@@ -72,7 +73,7 @@ def integrated(problem: Problem, simulation: Simulation) -> tuple[dict[str, np.n
 def coordinates(problem: Problem, name: str = "") -> list[np.ndarray]:
     """Where a field lives, cell centres for any, per axis and shaped to broadcast."""
     grid = problem.config.grid
-    position = problem.positions.get(name, (0,) * grid.ndim)
+    position = home(name, problem.positions, grid.ndim)
     places = [grid.centres(a) - half * grid.spacing[a] / 2 for a, half in enumerate(position)]
     return np.meshgrid(*places, indexing="ij", sparse=True)
 
