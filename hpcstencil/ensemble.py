@@ -20,7 +20,11 @@ NOT_LISTED = ("equation.name", "equation.rhs", "initial.file")
 
 def read_ensemble(section: Mapping[str, Any]) -> dict[str, tuple[float | str, ...]]:
     """The values of each member by dotted key. Raises InputError for keys and values that members cannot differ in."""
-    given = {key: _values(key, listed) for key, listed in _flat(section)}
+    given: dict[str, tuple[float | str, ...]] = {}
+    for key, listed in _flat(section):
+        if key in given:
+            raise InputError(f"ensemble.{key}: expected one list, but got two, with and without quotes; remove one")
+        given[key] = _values(key, listed)
     counts = {key: len(values) for key, values in given.items()}
     for key, count in counts.items():
         first, expected = next(iter(counts.items()))

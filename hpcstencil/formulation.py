@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcstencil import host
 from hpcstencil.ensemble import members
-from hpcstencil.equations import Limited
+from hpcstencil.equations import Limited, Positive
 from hpcstencil.equations.custom import parameters_used
 from hpcstencil.errors import InputError
 from hpcstencil.expressions import Constant, Coordinate, Field, Node, Reduction, children
@@ -76,7 +76,8 @@ def _alone(config: Config) -> Problem:
         name: tree + model.damping[name] if name in model.damping and not apart else tree
         for name, tree in model.trees.items()
     }
-    layers = layered(trees, config, _fastest_wave(model, bounds, config.grid.ndim), model.positions)
+    positive = model.equation.positive if isinstance(model.equation, Positive) else ()
+    layers = layered(trees, config, _fastest_wave(model, bounds, config.grid.ndim), model.positions, positive)
     reduced = _diagnostics(config, model)
     placed = Placed(
         config, layers.positions, is_staggered([*layers.trees.values(), *reduced.values()], layers.positions)

@@ -10,7 +10,7 @@ cpml    every derivative along the axis is stretched, ∂_x -> ∂_x / s with s 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from hpcstencil.conditions import SIDES, Condition
@@ -48,10 +48,13 @@ class Layered:
     positions: Positions
 
 
-def layered(trees: Mapping[str, Node], config: Config, speed: float, positions: Positions) -> Layered:
-    """The right-hand sides with every layer that the boundary conditions ask for; ``speed`` is that of the fastest wave.
+def layered(
+    trees: Mapping[str, Node], config: Config, speed: float, positions: Positions, positive: Collection[str] = ()
+) -> Layered:
+    """The right-hand sides with every layer that the boundary conditions ask for; ``speed`` is that of the fastest wave, the
+    ``positive`` fields must not become 0.
 
-    Raises InputError for a layer that is wider than the domain, and where a cpml meets an equation that it does not fit.
+    Raises InputError for a layer that is wider than the domain, and where one meets an equation that it does not fit.
     """
     fields, rate = tuple(trees), 0.0
     result, memory = dict(trees), dict[str, Node]()
@@ -59,6 +62,12 @@ def layered(trees: Mapping[str, Node], config: Config, speed: float, positions: 
     for axis in range(config.grid.ndim):
         strongest = dict.fromkeys(fields, 0.0)
         for name, side, condition in _layers(config, fields, axis, "sponge"):
+            if name in positive:
+                letter = config.grid.axes[axis]
+                raise InputError(
+                    f"{_key(config, axis, side)}.sponge: damps fields to 0, and '{name}' must stay above it; give it a condition "
+                    f"of its own, boundary.{name} = {{ {letter} = {{ neumann = 0.0 }} }}"
+                )
             width, strength = (float(value) for value in condition.values if value is not None)
             ramp = _depth(config, axis, side, width) ** 2
             result[name] = result[name] - strength * ramp * Field(name)
@@ -66,6 +75,11 @@ def layered(trees: Mapping[str, Node], config: Config, speed: float, positions: 
         stretched: dict[str, tuple[Node, float]] = {}
         for name, side, condition in _layers(config, fields, axis, "cpml"):
             width = float(condition.values[0] or 0.0)
+            if width < config.grid.spacing[axis]:
+                raise InputError(
+                    f"{_key(config, axis, side)}.cpml.width: expected at least a cell, {config.grid.spacing[axis]:g}, but got "
+                    f"{width:g}; ten cells or more absorb well"
+                )
             fastest = float(condition.values[1] or speed)
             if not fastest:
                 key = f"{_key(config, axis, side)}.cpml.speed"

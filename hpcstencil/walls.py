@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from hpcstencil.boundary import GHOSTS, NO_FLUX, WALL, Face
 from hpcstencil.conditions import PERIODIC, SIDES, Sides
-from hpcstencil.equations import Radiating
+from hpcstencil.equations import Radiating, Walled
 from hpcstencil.errors import InputError
 from hpcstencil.expressions import (
     OPERATORS,
@@ -46,6 +46,8 @@ def faces_of(
             for side, face in _faces((sides[0], sides[1]), f"{key}.{axes[axis]}", scope):
                 if sides[side].kind == "open":
                     face = leaving.get(name, NO_FLUX)
+                if _lies_beside(name, axis, model) and own[axis] is None and face.kind == "dirichlet":
+                    face = NO_FLUX
                 if name in model.positions:
                     face = _on_staggered(face, model.positions[name], axis, config, name)
                 faces[Field(name), axis, side] = face
@@ -73,6 +75,13 @@ def faces_of(
             for side, face in _faces(own_sides or (PERIODIC, PERIODIC), f"{key}.{axes[axis]}", scope):
                 faces[operand, axis, side] = face
     return faces
+
+
+def _lies_beside(name: str, axis: int, model: Model) -> bool:
+    """Whether a value given for all fields is not meant for this one, which does not live on the boundary."""
+    if not isinstance(model.equation, Walled) or not model.equation.values_live_on_walls:
+        return False
+    return name not in model.positions or not model.positions[name][axis]
 
 
 def _on_staggered(face: Face, position: Position, axis: int, config: Config, name: str) -> Face:

@@ -156,6 +156,7 @@ INPUTS = [
     ("boundary.x={robin={a=1, b=1, valeu=1}}", "boundary.x.robin.valeu: unknown key", '"value"'),
     ("boundary.x={lower={cpml={width=9}}, upper={dirichlet=0}}", "boundary.x.lower.cpml.speed: expected", "add it"),
     ("boundary.x={cpml={width=9, speed=1}}", "boundary.x.lower.cpml.width: expected at most", "got 9", "smaller"),
+    ("boundary.x={cpml={width=0.01, speed=1}}", "boundary.x.lower.cpml.width: expected at least a cell", "got 0.01", "absorb"),
     ("boundary.x={cpml={width=2, sped=1}}", "boundary.x.cpml.sped: unknown key", '"speed"'),
     ("boundary.x={cpml=2}", "boundary.x.cpml: expected a table", "width = 0.5"),
     (
@@ -163,6 +164,10 @@ INPUTS = [
         "boundary.x: cpml fits equations whose derivatives", "sponge",
     ),
     ("boundary.x={sponge={width=9, strength=1}}", "boundary.x.lower.sponge.width: expected at most", "got 9", "smaller"),
+    (
+        ("equation={name='euler'}", "boundary.x={sponge={width=2, strength=1}}"),
+        "boundary.x.lower.sponge: damps fields to 0, and 'rho' must stay above it", "boundary.rho",
+    ),
     ("boundary.x={sponge={width=2}}", "boundary.x.sponge.strength: expected a positive", "missing"),
     ("boundary.x={sponge={width='x', strength=1}}", "boundary.x.sponge.width: expected a positive", '"x"'),
     ('boundary={x={dirichlet=0}, operators={"dx(u)"={dirichlet=0}}}', 'boundary.operators."dx(u)"', "no derivative"),
@@ -369,6 +374,7 @@ INPUTS = [
     ("nonsense.a=1", "nonsense: unknown", "use title, grid"),
     ("ensemble=5", "ensemble", "expected a table", "[ensemble]"),
     ('ensemble={"equation.D"=[]}', "ensemble.equation.D", "a list"),
+    ('ensemble={"equation.D"=[1], equation={D=[2]}}', "ensemble.equation.D: expected one list", "got two", "remove one"),
     ("nonsense", "--set", "KEY=VALUE"),
     ("=5", "--set: expected KEY=VALUE", "'=5'"),
     ("", "--set: expected KEY=VALUE", "''"),

@@ -157,10 +157,7 @@ def cavity(m=2, n=1, c=1.5, end=0.7):
         {
             "grid": {"lower": [0.0, 0.0], "upper": [np.pi, np.pi]},
             "equation": {"name": "maxwell", "c": c}, "initial": {"Ez": f"sin({m}*x)*sin({n}*y)"},
-            "boundary": {
-                "x": {"neumann": 0.0}, "y": {"neumann": 0.0}, "Bx": {"x": {"dirichlet": 0.0}},
-                "By": {"y": {"dirichlet": 0.0}}, "Ez": {"x": {"dirichlet": 0.0}, "y": {"dirichlet": 0.0}},
-            },
+            "boundary": {"x": {"dirichlet": 0.0}, "y": {"dirichlet": 0.0}},
             "numerics": {"order": 4, "precision": "float64"}, "time": {"end": end, "dt": 0.002},
         },
         {

@@ -1,6 +1,16 @@
 """Right-hand sides, one file per family. A new built-in is a class of the form of `base.Equation`, listed here."""
 
-from hpcstencil.equations.base import Equation, Limited, Radiating, Rates, Signalling, Split, Staggered
+from hpcstencil.equations.base import (
+    Equation,
+    Limited,
+    Positive,
+    Radiating,
+    Rates,
+    Signalling,
+    Split,
+    Staggered,
+    Walled,
+)
 from hpcstencil.equations.burgers import Burgers
 from hpcstencil.equations.custom import Custom
 from hpcstencil.equations.euler import Euler
@@ -32,4 +42,7 @@ EQUATIONS: dict[str, type[Equation]] = {
     "schroedinger": Schroedinger,
 }
 
-__all__ = ["EQUATIONS", "Custom", "Equation", "Limited", "Radiating", "Rates", "Signalling", "Split", "Staggered"]
+__all__ = [
+    "EQUATIONS", "Custom", "Equation", "Limited", "Positive", "Radiating", "Rates", "Signalling", "Split", "Staggered",
+    "Walled",
+]  # fmt: skip

@@ -78,6 +78,21 @@ class Staggered(Equation, Protocol):
 
 
 @runtime_checkable
+class Walled(Equation, Protocol):
+    """An equation of which only fields that live on a boundary have values there: a value given for all fields holds for
+    those, and means no flux for the others. ``values_live_on_walls`` is true."""
+
+    values_live_on_walls: ClassVar[bool]
+
+
+@runtime_checkable
+class Positive(Equation, Protocol):
+    """An equation that has no meaning where one of the ``positive`` fields is 0."""
+
+    positive: ClassVar[tuple[str, ...]]
+
+
+@runtime_checkable
 class Split(Equation, Protocol):
     """An equation with a part that a multistep method (ab2) leaves to a step of forward Euler of its own, after its own
     step: damping, for which multistep methods are poor. Every other method takes both parts together."""

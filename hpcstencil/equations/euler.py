@@ -52,6 +52,7 @@ class Euler:
 
     parameters: ClassVar[Mapping[str, float]] = {"gamma": 1.4}
     solution_dependent: ClassVar[bool] = True
+    positive: ClassVar[tuple[str, ...]] = ("rho", "E")
     orders: ClassVar[tuple[int, ...]] = (2,)
 
     def fields(self, ndim: int) -> tuple[str, ...]:

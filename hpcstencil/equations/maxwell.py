@@ -19,14 +19,15 @@ class Maxwell:
 
     J. C. Maxwell (1865), in a medium that is not magnetic and does not conduct. On the grid of K. Yee, IEEE Trans. Antennas
     Propag. 14 (1966) 302-307: E_x lives on the edges of cells along x, B_x on the faces across x, so that a boundary where E
-    has the value 0 is a perfect conductor; numerics.integrator = "leapfrog" is Yee's step. In two dimensions E points along
-    z and B lies in the plane, in one E along z and B along y.
+    has the value 0 is a perfect conductor, beside which the tangential B has no slope; numerics.integrator = "leapfrog" is
+    Yee's step. In two dimensions E points along z and B lies in the plane, in one E along z and B along y.
     """
 
     parameters: ClassVar[Mapping[str, float]] = {
         "c": 1.0, "source": 0.0, "f0": 1.0, "t0": 1.2, "xs": 0.0, "ys": 0.0, "zs": 0.0,
     }  # fmt: skip
     solution_dependent: ClassVar[bool] = False
+    values_live_on_walls: ClassVar[bool] = True
 
     def fields(self, ndim: int) -> tuple[str, ...]:
         return {1: ("Ez", "By"), 2: ("Ez", "Bx", "By"), 3: ("Ex", "Ey", "Ez", "Bx", "By", "Bz")}[ndim]

@@ -25,6 +25,7 @@ class ShallowWater:
 
     parameters: ClassVar[Mapping[str, float]] = {"g": 9.81, "f": 0.0, "nu": 0.0, "demo_friction": 0.0}
     solution_dependent: ClassVar[bool] = True
+    positive: ClassVar[tuple[str, ...]] = ("h",)
 
     def fields(self, ndim: int) -> tuple[str, ...]:
         if ndim != 2:
