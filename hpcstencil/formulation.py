@@ -22,7 +22,7 @@ from hpcstencil.keys import MOST_STEPS
 from hpcstencil.layers import layered
 from hpcstencil.mask import SOLID, mask_of, masked_diagnostics, masked_initial, masked_rates
 from hpcstencil.method_choice import groups_of, with_enough_stages
-from hpcstencil.model import Model, model_of, space_of
+from hpcstencil.model import Model, model_of
 from hpcstencil.parser import Scope, parse
 from hpcstencil.placed import Placed
 from hpcstencil.positions import is_staggered
@@ -149,7 +149,7 @@ def _fastest_wave(model: Model, bounds: Mapping[str, float], ndim: int) -> float
 def _diagnostics(config: Config, model: Model) -> dict[str, Node]:
     """The diagnostics; each must be a number, made of reductions."""
     names = {**model.symbols, **model.unknowns}
-    scope = Scope(config.grid.ndim, names, operators=True, reductions=True, space=space_of(config))
+    scope = Scope(config.grid.ndim, names, operators=True, reductions=True, space=model.space)
     trees = {}
     for name, text in config.diagnostics.expressions.items():
         trees[name] = parse(text, scope, f"diagnostics.{name}")

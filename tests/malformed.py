@@ -104,6 +104,19 @@ INPUTS = [
     (["equation={name='wave', c=0}", "time.cfl=0.5"], "time.cfl: nothing in this equation limits the step", "time.dt"),
     ("equation={name='advection_diffusion', vz=1}", "equation.vz", "2 axes"),
     ("equation.rhs=7", "equation.rhs: only a custom equation has one", "custom"),
+    *(
+        ((f"equation={{name='{name}', source=1, ys={place}}}", "initial={}"), "equation.ys: expected a place", *words)
+        for name in ("acoustic", "maxwell")
+        for place, *words in ((6.5, "0 to 6 along y", "got 6.5", "move it"), ("'-pi/2'", "got -1.5708"))
+    ),
+    (
+        ("equation={name='acoustic', source=1}", "initial={}", "ensemble.equation.xs=[1, 9]"),
+        "equation.xs: expected a place in the grid, 0 to 8 along x", "got 9",
+    ),
+    (
+        ("equation={name='acoustic', source=1}", "initial={}", "grid={shape=[8], lower=[1], upper=[2]}"),
+        "equation.xs: expected a place in the grid, 1 to 2 along x", "got 0",
+    ),
     # [initial]
     ("initial=5", "initial: expected a table", "got 5"),
     ('initial.u=""', "initial.u: expected a number or an expression", '""'),
