@@ -15,6 +15,7 @@ from hpcstencil import host
 from hpcstencil.ensemble import members
 from hpcstencil.equations import Limited
 from hpcstencil.equations.custom import parameters_used
+from hpcstencil.equations.user import rates_of
 from hpcstencil.errors import InputError
 from hpcstencil.expressions import Constant, Coordinate, Field, Node, Reduction, children
 from hpcstencil.integrators import SUPER_STEPPING, Method, memory_of, method
@@ -76,7 +77,7 @@ def _alone(config: Config) -> Problem:
         name: tree + model.damping[name] if name in model.damping and not apart else tree
         for name, tree in model.trees.items()
     }
-    layers = layered(trees, config, _fastest_wave(model, bounds, config.grid.ndim), model.positions)
+    layers = layered(trees, config, _fastest_wave(config, model, bounds), model.positions)
     reduced = _diagnostics(config, model)
     placed = Placed(
         config, layers.positions, is_staggered([*layers.trees.values(), *reduced.values()], layers.positions)
@@ -138,11 +139,12 @@ def _method(config: Config, model: Model) -> Method:
     return method(numerics.integrator, numerics.stages, numerics.epsilon, split=bool(model.damping))
 
 
-def _fastest_wave(model: Model, bounds: Mapping[str, float], ndim: int) -> float:
+def _fastest_wave(config: Config, model: Model, bounds: Mapping[str, float]) -> float:
     """Speed of the fastest wave, as the equation knows it; 0 where it does not."""
     if not isinstance(model.equation, Limited):
         return 0.0
-    rates = model.equation.rates(SimpleNamespace(**bounds), dict.fromkeys([*model.fields, *model.signals], 1.0), ndim)
+    ones = dict.fromkeys([*model.fields, *model.signals], 1.0)
+    rates = rates_of(model.equation, config.equation.in_file, SimpleNamespace(**bounds), ones, config.grid.ndim)
     return max([rates.wave, *rates.velocity])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -95,7 +95,13 @@ def _fields(equation: Equation, config: Config) -> tuple[str, ...]:
     if config.equation.in_file is None:
         return equation.fields(ndim)
     path, name = config.equation.in_file
-    fields = guarded(path, lambda: tuple(equation.fields(ndim)))
+    names = guarded(path, lambda: equation.fields(ndim))
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise InputError(
+            f'equation.name: expected {name}.fields in {path} to return a tuple of names, such as ("u",), but got '
+            f"{'nothing' if names is None else repr(names)}; correct it"
+        )
+    fields = tuple(names)
     for kind, names in (("field", fields), ("parameter", tuple(equation.parameters))):
         for given in names:
             if not isinstance(given, str) or names.count(given) > 1 or (kind == "parameter" and given in fields):
@@ -135,7 +141,14 @@ def _right_hand_sides(
     if config.equation.in_file is None:
         return equation.rhs(f, p, space)
     path, name = config.equation.in_file
-    trees = guarded(path, lambda: dict(equation.rhs(f, p, space)))
+    returned = guarded(path, lambda: equation.rhs(f, p, space))
+    if not isinstance(returned, Mapping):
+        got = "it returned nothing" if returned is None else f"got {type(returned).__name__}"
+        raise InputError(
+            f"equation.name: expected {name}.rhs in {path} to return a time derivative for each of {listing(unknowns)}, but "
+            f'{got}; write for example return {{"{next(iter(unknowns))}": ...}}'
+        )
+    trees = dict(returned)
     fits = all(isinstance(tree, Node | int | float) for tree in trees.values())
     if set(trees) != set(unknowns) or not fits:
         raise InputError(
