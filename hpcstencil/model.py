@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any
 
 from hpcstencil import host
 from hpcstencil.derivatives import Space
@@ -95,7 +96,7 @@ def _fields(equation: Equation, config: Config) -> tuple[str, ...]:
     if config.equation.in_file is None:
         return equation.fields(ndim)
     path, name = config.equation.in_file
-    names = guarded(path, lambda: equation.fields(ndim))
+    names: Any = guarded(path, lambda: equation.fields(ndim))
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise InputError(
             f'equation.name: expected {name}.fields in {path} to return a tuple of names, such as ("u",), but got '
@@ -141,7 +142,7 @@ def _right_hand_sides(
     if config.equation.in_file is None:
         return equation.rhs(f, p, space)
     path, name = config.equation.in_file
-    returned = guarded(path, lambda: equation.rhs(f, p, space))
+    returned: Any = guarded(path, lambda: equation.rhs(f, p, space))
     if not isinstance(returned, Mapping):
         got = "it returned nothing" if returned is None else f"got {type(returned).__name__}"
         raise InputError(

@@ -116,7 +116,7 @@ def _entries(values: Any, ndim: int, signed: bool) -> bool:
 
 
 def _is_rate(value: Any) -> bool:
-    return isinstance(value, Real) and math.isfinite(value) and value >= 0
+    return isinstance(value, Real) and math.isfinite(value) and float(value) >= 0.0
 
 
 def _returned(value: Any) -> str:
