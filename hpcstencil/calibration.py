@@ -77,14 +77,14 @@ def fastest_kernel(problem: Problem, device: Any) -> str:
     name = key(problem, f"kernel:{CLEARLY}:{device.platform}:{device.device_kind}")
     known = recall(name)
     if known not in KERNELS:
-        seconds = {kernel: _seconds_per_step(problem, device, kernel) for kernel in KERNELS}
+        seconds = {kernel: seconds_per_step(problem, device, kernel) for kernel in KERNELS}
         first, fastest = next(iter(KERNELS)), min(seconds, key=seconds.__getitem__)
         known = fastest if CLEARLY * seconds[fastest] < seconds[first] else first
         remember(name, known)
     return known
 
 
-def _seconds_per_step(problem: Problem, device: Any, kernel: str) -> float:
+def seconds_per_step(problem: Problem, device: Any, kernel: str) -> float:
     """Seconds that one step of the probe block takes with a kernel, compilation apart."""
     import jax
     import numpy as np
@@ -94,6 +94,7 @@ def _seconds_per_step(problem: Problem, device: Any, kernel: str) -> float:
     from hpcstencil.simulation import simulate
     from hpcstencil.topology import Topology
 
+    problem = problem.members[0] if problem.members else problem
     grid = problem.config.grid
     side = round(PROBE_CELLS ** (1 / grid.ndim))
     shape = tuple(min(n, side) for n in grid.shape)

@@ -20,7 +20,7 @@ from hpcstencil.errors import EnvironmentProblem, HpcstencilError, InputError
 from hpcstencil.files import file_errors, prepare_folder, reserve, sync
 from hpcstencil.grid import Grid
 from hpcstencil.hdf5_layout import Attributes, write_attributes, write_coordinates
-from hpcstencil.hdf5_read import SCALES, open_for_reading
+from hpcstencil.hdf5_read import SCALES, inspect, open_for_reading
 from hpcstencil.hyperslabs import Method, SharedFile, chosen_method, open_alone, open_shared
 from hpcstencil.parallel import Communicator, agree, from_rank_0, local_place
 from hpcstencil.progress import say
@@ -202,9 +202,31 @@ def _sealed(path: Path, communicator: Communicator) -> dict[str, Array]:
                 raise InputError(f"{path}: no such file")
             if not h5py.is_hdf5(path):
                 raise InputError(f"{path}: not an HDF5 file, so no checkpoint; take another")
-            return read_seal(path)
+            try:
+                return read_seal(path)
+            except Damaged:
+                _refuse_output(path)
+                raise
 
     return from_rank_0(communicator, look)
+
+
+def _refuse_output(path: Path) -> None:
+    """Raise InputError where an output file is given for a checkpoint. HDF5 is not asked about what has a checkpoint's name,
+    see `seal`."""
+    if ".checkpoint." in path.name:
+        return
+    try:
+        kind = inspect(path).kind
+    except HpcstencilError:
+        return
+    if kind == "output":
+        known = list_checkpoints(path)
+        example = known[0].name if known else checkpoint_path(path, 7500).name
+        raise InputError(
+            f"{path}: expected a checkpoint, such as {example}, but got an output file; "
+            + ("give that one" if known else "give a checkpoint of this run, which has none here")
+        )
 
 
 def _read_verified(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcstencil.errors import InputError
-from hpcstencil.schema import EXPRESSION, POSITIVE, Key, at, listing, table, take, unknown, wrong
+from hpcstencil.schema import EXPRESSION, POSITIVE, Key, at, listing, shown, table, take, unknown, wrong
 
 SIDES = ("lower", "upper")
 PLAIN = ("periodic", "open")  # kinds that are a word alone
@@ -181,6 +181,8 @@ def _condition(key: str, value: Any) -> Condition:
             key, '"periodic", "open" or a table with one kind of condition', value, f"write for example {EXAMPLE}"
         )
     ((kind, given),) = value.items()
+    if kind in PLAIN:
+        raise wrong(key, f"{shown(kind)} as a word alone", value, f"write {key.split('.')[-1]} = {shown(kind)}")
     if kind not in KINDS:
         raise unknown(f"{key}.{at(kind)}", "kind of boundary", kind, (*PLAIN, *KINDS))
     return Condition(kind, KINDS[kind].read(f"{key}.{kind}", given))

@@ -5,10 +5,11 @@ Each works in any number of dimensions; the number is that of the `Space` that m
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 
+from hpcstencil.errors import InputError
 from hpcstencil.expressions import (
     HALFWAY,
     Constant,
@@ -29,11 +30,12 @@ from hpcstencil.grid import AXES, Grid
 @dataclass(frozen=True)
 class Space:
     """The operators on a grid with ``ndim`` axes; those that have to know where places are need the ``grid`` itself, and
-    which of its axes are ``periodic``."""
+    which of its axes are ``periodic``. ``numbers`` has name and value of the parameters that a place may be given by."""
 
     ndim: int
     grid: Grid | None = None
     periodic: tuple[bool, ...] = ()
+    numbers: Mapping[Node, tuple[str, float]] = field(default_factory=dict)
 
     def derivative(self, a: Operand, *axes: int) -> Node:
         """d/dx_i d/dx_j ... a, one factor per axis named."""
@@ -83,7 +85,7 @@ class Space:
         """δ(x - position), spread linearly over the cells next to it: its integral over the grid is 1. A place nearer to a
         wall than the first centre of a cell is moved there.
 
-        Raises ValueError for a place outside of the grid.
+        Raises ValueError for a place outside of the grid, InputError where it is a parameter.
         """
         assert self.grid is not None
         weight = node(1.0 / self.grid.cell_volume)
@@ -94,11 +96,19 @@ class Space:
     def _hat(self, grid: Grid, axis: int, place: Node) -> Node:
         """1 at the place, falling to 0 a cell away."""
         lower, upper, dx = grid.lower[axis], grid.upper[axis], grid.spacing[axis]
-        if isinstance(place, Constant) and not lower <= place.value <= upper:
+        if place in self.numbers:
+            name, value = self.numbers[place]
+            if not lower <= value <= upper:
+                extent = f"{lower:g} to {upper:g} along {AXES[axis]}"
+                raise InputError(
+                    f"equation.{name}: expected a place in the grid, {extent}, but got {value:g}; move it, or change the grid"
+                )
+        elif isinstance(place, Constant) and not lower <= place.value <= upper:
             raise ValueError(f"{place.value:g} is outside of the grid, {lower:g} to {upper:g} along {AXES[axis]}")
         if self.periodic[axis]:
-            distance = Pointwise("abs", (Coordinate(axis) - place,))
-            distance = Pointwise("minimum", (distance, (upper - lower) - distance))
+            # of ghost cells too, up to twice as far from the place as the grid is wide
+            from_image = Pointwise("abs", (Pointwise("abs", (Coordinate(axis) - place,)) - (upper - lower),))
+            distance = Pointwise("minimum", (from_image, (upper - lower) - from_image))
         else:
             inside = Pointwise("minimum", (Pointwise("maximum", (place, node(lower + dx / 2))), node(upper - dx / 2)))
             distance = Pointwise("abs", (Coordinate(axis) - inside,))

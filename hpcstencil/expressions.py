@@ -25,6 +25,7 @@ class Node:
     """Base of all nodes: arithmetic on nodes makes nodes."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]  # of every concrete node, which `frozen` makes a dataclass
+    __array_ufunc__: ClassVar[None] = None  # numpy's functions refuse nodes, and its numbers leave arithmetic to them
 
     def __add__(self, other: Operand) -> Node:
         return Pointwise("add", (self, node(other)))
@@ -70,6 +71,9 @@ class Node:
 
     def __bool__(self) -> bool:
         raise TypeError("an expression has no truth value yet; choose with where(condition, a, b)")
+
+    def __float__(self) -> float:
+        raise TypeError("an expression is no number yet")
 
     def __neg__(self) -> Node:
         return Pointwise("negative", (self,))

@@ -15,6 +15,7 @@ from hpcstencil import host
 from hpcstencil.ensemble import members
 from hpcstencil.equations import Limited, Positive
 from hpcstencil.equations.custom import parameters_used
+from hpcstencil.equations.user import rates_of
 from hpcstencil.errors import InputError
 from hpcstencil.expressions import Constant, Coordinate, Field, Node, Reduction, children
 from hpcstencil.integrators import SUPER_STEPPING, Method, memory_of, method
@@ -22,7 +23,7 @@ from hpcstencil.keys import MOST_STEPS
 from hpcstencil.layers import layered
 from hpcstencil.mask import SOLID, mask_of, masked_diagnostics, masked_initial, masked_rates
 from hpcstencil.method_choice import groups_of, with_enough_stages
-from hpcstencil.model import Model, model_of, space_of
+from hpcstencil.model import Model, model_of
 from hpcstencil.parser import Scope, parse
 from hpcstencil.placed import Placed
 from hpcstencil.positions import is_staggered
@@ -77,7 +78,7 @@ def _alone(config: Config) -> Problem:
         for name, tree in model.trees.items()
     }
     positive = model.equation.positive if isinstance(model.equation, Positive) else ()
-    layers = layered(trees, config, _fastest_wave(model, bounds, config.grid.ndim), model.positions, positive)
+    layers = layered(trees, config, _fastest_wave(config, model, bounds), model.positions, positive)
     reduced = _diagnostics(config, model)
     placed = Placed(
         config, layers.positions, is_staggered([*layers.trees.values(), *reduced.values()], layers.positions)
@@ -139,18 +140,19 @@ def _method(config: Config, model: Model) -> Method:
     return method(numerics.integrator, numerics.stages, numerics.epsilon, split=bool(model.damping))
 
 
-def _fastest_wave(model: Model, bounds: Mapping[str, float], ndim: int) -> float:
+def _fastest_wave(config: Config, model: Model, bounds: Mapping[str, float]) -> float:
     """Speed of the fastest wave, as the equation knows it; 0 where it does not."""
     if not isinstance(model.equation, Limited):
         return 0.0
-    rates = model.equation.rates(SimpleNamespace(**bounds), dict.fromkeys([*model.fields, *model.signals], 1.0), ndim)
+    ones = dict.fromkeys([*model.fields, *model.signals], 1.0)
+    rates = rates_of(model.equation, config.equation.in_file, SimpleNamespace(**bounds), ones, config.grid.ndim)
     return max([rates.wave, *rates.velocity])
 
 
 def _diagnostics(config: Config, model: Model) -> dict[str, Node]:
     """The diagnostics; each must be a number, made of reductions."""
     names = {**model.symbols, **model.unknowns}
-    scope = Scope(config.grid.ndim, names, operators=True, reductions=True, space=space_of(config))
+    scope = Scope(config.grid.ndim, names, operators=True, reductions=True, space=model.space)
     trees = {}
     for name, text in config.diagnostics.expressions.items():
         trees[name] = parse(text, scope, f"diagnostics.{name}")

@@ -65,8 +65,8 @@ def layered(
             if name in positive:
                 letter = config.grid.axes[axis]
                 raise InputError(
-                    f"{_key(config, axis, side)}.sponge: damps fields to 0, and '{name}' must stay above it; give it a condition "
-                    f"of its own, boundary.{name} = {{ {letter} = {{ neumann = 0.0 }} }}"
+                    f"{_key(config, axis, side)}.sponge: damps fields to 0, and '{name}' must stay above it; give it a "
+                    f"condition of its own, boundary.{name} = {{ {letter} = {{ neumann = 0.0 }} }}"
                 )
             width, strength = (float(value) for value in condition.values if value is not None)
             ramp = _depth(config, axis, side, width) ** 2

@@ -73,6 +73,7 @@ class Run:
             "decomposition": json.dumps(decomposition),
             "history": json.dumps(self.source.history),
             "equation_source": self.simulation.problem.source,
+            "fields": json.dumps(self.simulation.problem.shown),  # in the equation's order; HDF5 lists them by name
         }
 
     def step_sizes(self) -> list[float]:

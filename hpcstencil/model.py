@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any
 
+from hpcstencil import host
 from hpcstencil.derivatives import Space
 from hpcstencil.equations import EQUATIONS, Custom, Equation, Signalling, Split, Staggered
 from hpcstencil.equations.custom import parameters_used
 from hpcstencil.equations.user import guarded, load
 from hpcstencil.errors import InputError
-from hpcstencil.expressions import Field, Node, Parameter, node, shared, walk
+from hpcstencil.expressions import Coordinate, Field, Node, Parameter, node, shared, walk
 from hpcstencil.names import allowed_name, check_fields
 from hpcstencil.parser import Scope, parse
 from hpcstencil.positions import Positions
@@ -25,8 +27,8 @@ class Model:
 
     ``given`` are the parameters as numbers or texts, defaults filled in, ``symbols`` the same as nodes; ``trees`` the time
     derivatives per field, ``damping`` those parts of them that a multistep method takes apart; ``signals`` what the stable
-    step depends on beside the fields; ``positions`` tells where fields live that do not live at cell centres, ``source`` the
-    text of the equation's Python file, "" where it has none.
+    step depends on beside the fields; ``positions`` tells where fields live that do not live at cell centres, ``space`` has
+    the operators on the input's grid, ``source`` the text of the equation's Python file, "" where it has none.
     """
 
     equation: Equation
@@ -37,6 +39,7 @@ class Model:
     damping: Mapping[str, Node]
     signals: Mapping[str, Node]
     positions: Positions
+    space: Space
     source: str
 
     @property
@@ -48,11 +51,6 @@ class Model:
     def unknowns(self) -> dict[str, Node]:
         """The fields as nodes."""
         return {name: Field(name) for name in self.fields}
-
-
-def space_of(config: Config) -> Space:
-    """The operators on the input's grid."""
-    return Space(config.grid.ndim, config.grid, config.boundary.periodic)
 
 
 def model_of(config: Config) -> Model:
@@ -69,9 +67,10 @@ def model_of(config: Config) -> Model:
         if isinstance(text, str):
             symbols[name] = parse(text, scope, f"equation.{name}")
     unknowns = {name: Field(name) for name in fields}
-    trees = shared(_right_hand_sides(equation, config, unknowns, symbols))
+    space = Space(ndim, config.grid, config.boundary.periodic, _numbers(config, given, symbols))
+    trees = shared(_right_hand_sides(equation, config, unknowns, symbols, space))
     f, p = SimpleNamespace(**unknowns), SimpleNamespace(**symbols)
-    damping = equation.damping(f, p, space_of(config)) if isinstance(equation, Split) else {}
+    damping = equation.damping(f, p, space) if isinstance(equation, Split) else {}
     signals = equation.signals(f, p, ndim) if isinstance(equation, Signalling) else {}
     orders = getattr(equation, "orders", (config.numerics.order,))
     if config.numerics.order not in orders:
@@ -79,7 +78,7 @@ def model_of(config: Config) -> Model:
         raise wrong("numerics.order", expected, config.numerics.order, "change it")
     _refuse_unused(config, custom, [*trees.values(), *damping.values()], symbols)
     positions = _positions(equation, config, fields)
-    return Model(equation, fields, given, symbols, trees, damping, signals, positions, source)
+    return Model(equation, fields, given, symbols, trees, damping, signals, positions, space, source)
 
 
 def _equation(config: Config) -> tuple[Equation, str]:
@@ -97,7 +96,13 @@ def _fields(equation: Equation, config: Config) -> tuple[str, ...]:
     if config.equation.in_file is None:
         return equation.fields(ndim)
     path, name = config.equation.in_file
-    fields = guarded(path, lambda: tuple(equation.fields(ndim)))
+    names: Any = guarded(path, lambda: equation.fields(ndim))
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise InputError(
+            f'equation.name: expected {name}.fields in {path} to return a tuple of names, such as ("u",), but got '
+            f"{'nothing' if names is None else repr(names)}; correct it"
+        )
+    fields = tuple(names)
     for kind, names in (("field", fields), ("parameter", tuple(equation.parameters))):
         for given in names:
             if not isinstance(given, str) or names.count(given) > 1 or (kind == "parameter" and given in fields):
@@ -130,14 +135,21 @@ def _positions(equation: Equation, config: Config, fields: tuple[str, ...]) -> P
 
 
 def _right_hand_sides(
-    equation: Equation, config: Config, unknowns: Mapping[str, Node], symbols: Mapping[str, Node]
+    equation: Equation, config: Config, unknowns: Mapping[str, Node], symbols: Mapping[str, Node], space: Space
 ) -> dict[str, Node]:
     """The time derivative of each field."""
-    f, p, space = SimpleNamespace(**unknowns), SimpleNamespace(**symbols), space_of(config)
+    f, p = SimpleNamespace(**unknowns), SimpleNamespace(**symbols)
     if config.equation.in_file is None:
         return equation.rhs(f, p, space)
     path, name = config.equation.in_file
-    trees = guarded(path, lambda: dict(equation.rhs(f, p, space)))
+    returned: Any = guarded(path, lambda: equation.rhs(f, p, space))
+    if not isinstance(returned, Mapping):
+        got = "it returned nothing" if returned is None else f"got {type(returned).__name__}"
+        raise InputError(
+            f"equation.name: expected {name}.rhs in {path} to return a time derivative for each of {listing(unknowns)}, but "
+            f'{got}; write for example return {{"{next(iter(unknowns))}": ...}}'
+        )
+    trees = dict(returned)
     fits = all(isinstance(tree, Node | int | float) for tree in trees.values())
     if set(trees) != set(unknowns) or not fits:
         raise InputError(
@@ -158,6 +170,20 @@ def _parameters(equation: Equation, config: Config, custom: bool) -> dict[str, f
             hint = f"did you mean '{near}'?" if near else f"it has {', '.join(equation.parameters)}"
             raise InputError(f"{at('equation', name)}: '{config.equation.name}' has no such parameter; {hint}")
     return {**equation.parameters, **given}
+
+
+def _numbers(
+    config: Config, given: Mapping[str, float | str], symbols: Mapping[str, Node]
+) -> dict[Node, tuple[str, float]]:
+    """Name and value of each parameter that is one number on the whole grid, by its node. The default place of a source
+    that is off may lie anywhere."""
+    known = host.by_node({name: value for name, value in given.items() if not isinstance(value, str)})
+    found = {}
+    for name, tree in symbols.items():
+        off = name not in config.equation.parameters and given.get("source") == 0.0
+        if not off and not any(isinstance(part, Coordinate) for part in walk(tree)):
+            found[tree] = name, float(host.evaluate(tree, values=known))
+    return found
 
 
 def _refuse_unused(config: Config, custom: bool, trees: Sequence[Node], symbols: Mapping[str, Node]) -> None:

@@ -175,7 +175,15 @@ class _Parser:
                 return Pointwise(COMPARISON[type(operator)], (self.convert(left, down), self.convert(right, down)))
             case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
                 return self.call(part, name, arguments, down)
-        self.fail(part.col_offset, self.foreign(part))
+        self.fail(self.column(part), self.foreign(part))
+
+    def column(self, part: ast.expr) -> int:
+        """Where a piece that is foreign begins; of two operands with a foreign operator, where that stands."""
+        if not isinstance(part, ast.BinOp):
+            return part.col_offset
+        assert part.left.end_col_offset is not None
+        between = self.text[part.left.end_col_offset : part.right.col_offset]
+        return part.left.end_col_offset + len(between) - len(between.lstrip(" \t\n\r)"))
 
     def chain(self, part: ast.BinOp, depth: int) -> Node:
         """Operations of one rank, a + b - c ..., from left to right; a long sum or product in halves, to keep it flat."""
@@ -223,7 +231,8 @@ class _Parser:
             if name in self.symbols:
                 advice = f"write {name}*(...) to multiply"
                 self.fail(part.col_offset, f"{_short(name)} is not a function", _short(advice, quote=""))
-            self.fail(part.col_offset, f"unknown function {_short(name)}", _suggestion(name, self.calls))
+            advice = self.nested(name, arguments) or _suggestion(name, self.calls)
+            self.fail(part.col_offset, f"unknown function {_short(name)}", advice)
         make, least, most = self.calls[name]
         if not least <= len(arguments) <= most:
             expected = str(least) if least == most else f"{least} to {most}"
@@ -232,6 +241,21 @@ class _Parser:
             return make(*(self.convert(argument, depth) for argument in arguments))
         except ValueError as error:
             self.fail(part.col_offset, str(error))
+
+    def nested(self, name: str, arguments: list[ast.expr]) -> str:
+        """How to write a derivative of third or higher order; "" for other names."""
+        axes = sorted(name[1:])
+        if not name.startswith("d") or not 3 <= len(axes) <= 8 or not all("d" + axis in self.calls for axis in axes):
+            return ""
+        match arguments:
+            case [ast.Name(id=text)]:
+                pass
+            case _:
+                text = "..."
+        while axes:
+            text = f"d{''.join(axes[-2:])}({text})"
+            del axes[-2:]
+        return f"write {text}"
 
 
 def _joined(start: Node, links: Sequence[tuple[str, Node]]) -> Node:

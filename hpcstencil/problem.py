@@ -10,6 +10,7 @@ from typing import Any
 
 from hpcstencil.boundary import Face
 from hpcstencil.equations import Equation, Limited
+from hpcstencil.equations.user import rates_of
 from hpcstencil.errors import InputError
 from hpcstencil.expressions import Constant, Node, Reduction, walk
 from hpcstencil.integrators import Method, stability_limits
@@ -141,9 +142,10 @@ class Problem:
     def stable_dt(self, largest: Mapping[str, float]) -> float:
         """Largest stable step, ``largest`` being the greatest magnitude of all that is ``measured``."""
         assert isinstance(self.equation, Limited)
-        rates = self.equation.rates(SimpleNamespace(**self.bounds), largest, self.config.grid.ndim)
+        config, bounds = self.config, SimpleNamespace(**self.bounds)
+        rates = rates_of(self.equation, config.equation.in_file, bounds, largest, config.grid.ndim)
         rates = replace(rates, reaction=rates.reaction + self.damping)
-        return stable_step(rates, self.method, self.config.numerics.order, self.config.grid.spacing)
+        return stable_step(rates, self.method, config.numerics.order, config.grid.spacing)
 
     def dt(self, largest: Mapping[str, float]) -> float:
         """The step that `cfl` asks for.

@@ -21,7 +21,7 @@ from hpcstencil.hdf5 import OutputFile
 from hpcstencil.loop import Run
 from hpcstencil.parallel import Communicator
 from hpcstencil.problem import Problem
-from hpcstencil.progress import Progress
+from hpcstencil.progress import Progress, say
 from hpcstencil.schedule import Clock
 from hpcstencil.settings import Config
 from hpcstencil.simulation import Simulation, simulate
@@ -58,6 +58,9 @@ def run(
         if source.complete:
             finished = Clock(time=config.time.end)
             return Summary(options.output, 0, finished, 0.0, Seconds(), 0, 0, already_complete=True)
+        if source.append and not options.quiet:
+            last = source.history[-1]
+            say(f"going on from {last['from']} (step {last['step']}, t = {last['time']:g})")
         communicator.watch.output(options.output)
         this = _ready(problem, plan, options, communicator, devices, source)
         this.seconds.compile = time.perf_counter() - began

@@ -102,6 +102,19 @@ class Simulation:
             block = read_block(*dataset, self.ranges, shape=self.problem.config.grid.shape)
         except InputError as error:
             raise InputError(f"mask.solid: {error}") from None
+        path, name = dataset
+        if block.dtype.kind not in "biuf":
+            raise InputError(
+                f"mask.solid: expected numbers in '{name}' of {path}, 0 in fluid cells, but got {block.dtype}; write numbers"
+            )
+        lost = ~np.isfinite(block)
+        if lost.any():
+            index, first = np.argwhere(lost)[0], [start for start, _ in self.ranges]
+            cell = ", ".join(str(i + start) for i, start in zip(index.tolist(), first, strict=True))
+            raise InputError(
+                f"mask.solid: expected finite numbers in '{name}' of {path}, 0 in fluid cells, but got "
+                f"{block[tuple(index)]} in cell [{cell}]; correct it"
+            )
         return block != 0
 
     def check_mask(self, fields: Fields) -> None:

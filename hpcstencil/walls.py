@@ -18,7 +18,7 @@ from hpcstencil.expressions import (
     node,
     walk,
 )
-from hpcstencil.model import Model, space_of
+from hpcstencil.model import Model
 from hpcstencil.parser import Scope, parse
 from hpcstencil.positions import Position, located_on_boundary
 from hpcstencil.schema import at
@@ -62,7 +62,7 @@ def faces_of(
         config.grid.ndim,
         {**symbols, **{name: Field(name) for name in fields}},
         operators=True,
-        space=space_of(config),
+        space=model.space,
     )
     for text, given in boundary.operators.items():
         key = at("boundary", "operators", text)

@@ -7,6 +7,8 @@ so field datasets may be one snapshot longer than `/time`, and that one is ignor
 from __future__ import annotations
 
 import difflib
+import json
+import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -75,6 +77,15 @@ class FileView:
         return int(self.attributes.get("complete", 0)) == 1
 
     @property
+    def ensemble(self) -> dict[str, list[Any]]:
+        """What the members of an ensemble differ in: the value of each by dotted key; empty for one run."""
+        try:
+            table = tomllib.loads(str(self.attributes.get("input", ""))).get("ensemble", {})
+        except tomllib.TOMLDecodeError:
+            return {}
+        return {key: values for key, values in _flat(table) if isinstance(values, list)}
+
+    @property
     def title(self) -> str:
         """The run's title, or the file's name where it has none."""
         return str(self.attributes.get("title", "")).strip() or self.path.stem
@@ -110,6 +121,14 @@ class FileView:
             index = (*index[:members], range(len(self.times))[snapshot], *index[members:])
         with opened(self.path) as file:
             return np.asarray(file[name][index])
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
 
 
 def read_view(path: str | Path) -> FileView:
@@ -241,7 +260,17 @@ def _fields(file: h5py.File, kind: str, axes: int) -> dict[str, Field]:
         )
         shape = (*data.shape[: len(members)], *data.shape[leading:])
         fields[name] = Field(name, dims, shape, data.dtype, units, long_name)
-    return fields
+    order = _order(file)
+    return {name: fields[name] for name in sorted(fields, key=lambda name: order.get(name, len(order)))}
+
+
+def _order(file: h5py.File) -> dict[str, int]:
+    """Where each field stands among the equation's; HDF5 lists them by name. Empty where the file does not tell."""
+    try:
+        names = json.loads(str(_plain(file.attrs.get("fields", "[]"))))
+    except json.JSONDecodeError:
+        return {}
+    return {str(name): i for i, name in enumerate(names)} if isinstance(names, list) else {}
 
 
 def _dimension(data: h5py.Dataset, axis: int, default: str) -> str:

@@ -47,8 +47,19 @@ class Selection:
     def place(self) -> str:
         """The fixed coordinates in words, such as 'z = 0.5'; empty where nothing is fixed."""
         return ", ".join(
-            f"{dim.removesuffix('_face')} = {self.coordinates(dim)[index]:.4g}" for dim, index in self.fixed.items()
+            f"{dim.removesuffix('_face')} = {self.coordinates(dim)[index]:.4g}{self._differing(dim, index)}"
+            for dim, index in self.fixed.items()
         )
+
+    def _differing(self, dim: str, index: int) -> str:
+        """The numbers of a member of an ensemble, ' (D = 0.1)'; '' for other dimensions."""
+        given = self.view.ensemble.items() if dim == "member" else ()
+        numbers = [
+            f"{key.rpartition('.')[2]} = {values[index]:.4g}"
+            for key, values in given
+            if index < len(values) and isinstance(values[index], int | float)
+        ]
+        return f" ({', '.join(numbers)})" if numbers else ""
 
 
 def select(
@@ -107,6 +118,10 @@ def _index(view: FileView, field: Field, dim: str, axis: str, place: float) -> i
     centres = view.coordinates.get(dim)
     if centres is None:
         raise FileProblem(f"{view.path} has no coordinate dataset '/{dim}', which '{field.name}' needs for a slice.")
+    if dim == "member":
+        if place not in centres:
+            raise RequestProblem(f"The slice member={place:g} names none of the members 0 to {len(centres) - 1}.")
+        return int(place)
     lower, upper = cell_bounds(centres)
     if not lower <= place <= upper:
         raise RequestProblem(f"The slice {axis}={place:g} lies outside of the domain, {lower:.6g} to {upper:.6g}.")

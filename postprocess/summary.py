@@ -17,6 +17,7 @@ from postprocess.selection import cell_bounds
 
 CHUNK = 64 * 2**20  # bytes of a field read at a time
 WIDTH = 15
+LISTED = 8  # members whose values are told
 
 
 def summarize(path: str | Path) -> str:
@@ -30,7 +31,8 @@ def summarize(path: str | Path) -> str:
         ("file", f"{view.path} ({_size(view.path.stat().st_size)})"),
         ("kind", view.kind),
         ("title", str(view.attributes.get("title", ""))),
-        *_input_rows(view.attributes),
+        *_input_rows(view.attributes, view.ensemble),
+        ("members", _members(view)),
         ("grid", _grid(view)),
         *(("field" if i == 0 else "", _field(field, ranges)) for i, field in enumerate(view.fields.values())),
         ("snapshots", _snapshots(view)),
@@ -72,7 +74,18 @@ def _size(size: int) -> str:
     return f"{value:.3g} TB"
 
 
-def _input_rows(attributes: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _members(view: FileView) -> str:
+    """How many members an ensemble has, and what they differ in."""
+    if "member" not in view.coordinates:
+        return ""
+    differ = []
+    for key, values in view.ensemble.items():
+        listed = ", ".join(f"{v:g}" if isinstance(v, float) else str(v) for v in values[:LISTED])
+        differ.append(f"{key} = {listed}{', ...' if len(values) > LISTED else ''}")
+    return f"{len(view.coordinates['member'])}: {'; '.join(differ)}"
+
+
+def _input_rows(attributes: Mapping[str, Any], ensemble: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Equation and numerics from the input kept in the file; nothing where there is none."""
     try:
         tables = tomllib.loads(str(attributes.get("input", "")))
@@ -81,7 +94,8 @@ def _input_rows(attributes: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = []
     equation = tables.get("equation", {})
     if "name" in equation:
-        plain = {key: value for key, value in equation.items() if key != "name" and not isinstance(value, dict)}
+        apart = {"name", *(key.removeprefix("equation.") for key in ensemble)}
+        plain = {key: value for key, value in equation.items() if key not in apart and not isinstance(value, dict)}
         parameters = ", ".join(f"{key} = {value}" for key, value in plain.items())
         rows.append(("equation", equation["name"] + (f" ({parameters})" if parameters else "")))
     numerics = tables.get("numerics", {})

@@ -104,6 +104,19 @@ INPUTS = [
     (["equation={name='wave', c=0}", "time.cfl=0.5"], "time.cfl: nothing in this equation limits the step", "time.dt"),
     ("equation={name='advection_diffusion', vz=1}", "equation.vz", "2 axes"),
     ("equation.rhs=7", "equation.rhs: only a custom equation has one", "custom"),
+    *(
+        ((f"equation={{name='{name}', source=1, ys={place}}}", "initial={}"), "equation.ys: expected a place", *words)
+        for name in ("acoustic", "maxwell")
+        for place, *words in ((6.5, "0 to 6 along y", "got 6.5", "move it"), ("'-pi/2'", "got -1.5708"))
+    ),
+    (
+        ("equation={name='acoustic', source=1}", "initial={}", "ensemble.equation.xs=[1, 9]"),
+        "equation.xs: expected a place in the grid, 0 to 8 along x", "got 9",
+    ),
+    (
+        ("equation={name='acoustic', source=1}", "initial={}", "grid={shape=[8], lower=[1], upper=[2]}"),
+        "equation.xs: expected a place in the grid, 1 to 2 along x", "got 0",
+    ),
     # [initial]
     ("initial=5", "initial: expected a table", "got 5"),
     ('initial.u=""', "initial.u: expected a number or an expression", '""'),
@@ -165,7 +178,7 @@ INPUTS = [
     ),
     ("boundary.x={sponge={width=9, strength=1}}", "boundary.x.lower.sponge.width: expected at most", "got 9", "smaller"),
     (
-        ("equation={name='euler'}", "boundary.x={sponge={width=2, strength=1}}"),
+        ("equation={name='euler'}", "initial={rho='1', E='2'}", "boundary.x={sponge={width=2, strength=1}}"),
         "boundary.x.lower.sponge: damps fields to 0, and 'rho' must stay above it", "boundary.rho",
     ),
     ("boundary.x={sponge={width=2}}", "boundary.x.sponge.strength: expected a positive", "missing"),
@@ -180,6 +193,7 @@ INPUTS = [
     ("boundary.x=[{dirichlet=0}, {neumann=0}]", "boundary.x: expected", "one kind of condition"),
     ("boundary.x={dirichlet={value=0}}", "boundary.x.dirichlet: expected a number or an expression", "{ value = 0 }"),
     ("boundary.x={neumann=nan}", "boundary.x.neumann: expected a number or an expression", "nan"),
+    ("boundary.x={open={speed=1}}", 'boundary.x: expected "open" as a word alone', "speed = 1", 'write x = "open"'),
     ("boundary.x={Dirichlet=0}", "boundary.x.Dirichlet: unknown kind of boundary", '"dirichlet"'),
     ("boundary.x={dirichlet='u'}", "boundary.x.lower.dirichlet: unknown name 'u'", "known here"),
     ("boundary.x={dirichlet='dx(x)'}", "boundary.x.lower.dirichlet: unknown function 'dx'"),
@@ -426,6 +440,9 @@ CUSTOM_INPUTS = [
     ("equation.rhs.u=u(3)", "equation.rhs.u: 'u' is not a function", "write u*(...) to multiply"),
     ("equation.rhs.u=2u", "equation.rhs.u: the expression cannot be read", "at character"),
     ("equation.rhs.u=u^2", "equation.rhs.u: only the operators + - * / **", "a power is written **"),
+    ("equation.rhs.u=2*D - (u) ^ 2*u", "equation.rhs.u: only the operators", "at character 11 of"),
+    ("equation.rhs.u=u - dxxx(u)", "equation.rhs.u: unknown function 'dxxx', at character 5", "write dx(dxx(u))"),
+    ("equation.rhs.u=dyxyx(2*u)", "equation.rhs.u: unknown function 'dyxyx'", "write dxx(dyy(...))"),
     ("equation.rhs.u=0 < u < 1", "equation.rhs.u: comparisons cannot be chained", "(a < b)*(b < c)"),
     ("equation.rhs.u=u and u", "equation.rhs.u: 'and', 'or' and 'not'", "where()"),
     ("equation.rhs.u=u # growth", "equation.rhs.u: a comment cannot stand inside", "at character 3"),

@@ -1,10 +1,12 @@
 """[ensemble]: members side by side, each as if it ran alone."""
 
 import h5py
+import jax
 import numpy as np
 import pytest
 from support import integrated, problem_of, simulation_of
 
+from hpcstencil.calibration import seconds_per_step
 from hpcstencil.diagnostics import Diagnostics
 from hpcstencil.ensemble import members
 from hpcstencil.errors import InputError
@@ -195,3 +197,7 @@ def test_a_file_of_an_ensemble_is_cut_and_continued(tmp_path, compression):
     other = Layout(layout.grid, ensemble={"equation.F": (1.0, 2.0)})
     with pytest.raises(InputError, match=r"has shape \(3, 7, 5\), this run's \(2, 7, 5\)"):
         OutputFile.append(paths[1], OneProcess(), other, fields=["u"], step=15)
+
+
+def test_a_kernel_is_timed_on_one_member():
+    assert seconds_per_step(problem_of(**PATTERN), jax.local_devices()[0], "shift") > 0

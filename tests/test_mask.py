@@ -128,6 +128,8 @@ def geometry(tmp_path):
         file["solid"] = solid(problem_of(**tables())).astype(np.int8)
         file["everything"] = np.ones((32, 24))
         file["other"] = np.zeros((32, 23))
+        file["hole"] = np.where(np.arange(24) == 5, np.nan, 0.0) * np.ones((32, 1))
+        file["words"] = np.full((32, 24), b"x")
     return path
 
 
@@ -156,6 +158,8 @@ def test_a_dataset_is_as_good_as_an_expression(geometry, surface, integrator):
 @pytest.mark.parametrize("name, sentence", [
     ("nothing", "mask.solid: .*no dataset 'nothing'"),
     ("other", r"mask.solid: .*'other' has shape \(32, 23\), expected \(32, 24\)"),
+    ("hole", r"mask.solid: expected finite numbers in 'hole' of .*/geometry.h5, .* got nan in cell \[0, 5\]; correct it"),
+    ("words", "mask.solid: expected numbers in 'words' of .*/geometry.h5"),
     ("everything", "it covers the whole grid"),
 ])  # fmt: skip
 def test_datasets_that_are_refused(geometry, name, sentence):

@@ -46,7 +46,7 @@ REFUSED = {
     "__import__('os')": ("unknown function '__import__'", 0),
     "u and v": ("'and'", 0),
     "not u": ("'and', 'or' and 'not'", 0),
-    "u % 2": ("only the operators", 0),
+    "u % 2": ("only the operators", 2),
     "0 < u < 1": ("cannot be chained", 0),
     "laplacian(u, v)": ("takes 1 argument(s) here, not 2", 0),
     "laplacian": ("is a function", 0),

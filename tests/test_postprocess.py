@@ -100,6 +100,32 @@ def test_view_holds_what_was_written(output):
         np.testing.assert_array_equal(view.read("v", k), truth(shape, time).astype(np.float32))
 
 
+def test_fields_stand_in_the_order_of_the_equation(plane):
+    with h5py.File(plane, "a") as file:
+        file.copy("v", "a")
+        file.attrs["fields"] = '["w", "v", "a"]'
+    view = read_view(plane)
+    assert list(view.fields) == ["v", "a"] and view.field().name == "v"
+
+
+def test_an_ensemble_tells_its_members(tmp_path):
+    path = tmp_path / "run.h5"
+    with h5py.File(path, "w") as file:
+        file.attrs.update(
+            kind="output",
+            input='[equation]\nname = "heat"\nD = 0.5\nk = 3\n[ensemble]\n"equation.D" = [4.0, 5.5, 6.0]\n'
+            '[ensemble.initial]\nu = ["x", "y", "1"]\n',
+        )
+        file.update({"time": [0.0], "step": [0], "x": centres(7), "member": np.arange(3), "u": np.zeros((3, 1, 7))})
+    text = summarize(path)
+    assert "equation       heat (k = 3)" in text
+    assert "members        3: equation.D = 4, 5.5, 6; initial.u = x, y, 1" in text
+    assert select(read_view(path), slices={"member": 1}).place() == "member = 1 (D = 5.5)"
+    for place in (9, 1.5, -1):
+        with pytest.raises(RequestProblem, match=f"member={place:g} names none of the members 0 to 2"):
+            select(read_view(path), slices={"member": place})
+
+
 def test_diagnostics_are_cut_to_their_common_length(plane):
     diagnostics = read_view(plane).diagnostics
     assert {name: len(series) for name, series in diagnostics.items()} == {"time": 3, "step": 3, "mass": 3}

@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 from support import coordinates, integrate, problem_of, random_block, simulation_of, stepped
 
+from hpcstencil import host
+from hpcstencil.derivatives import Space
 from hpcstencil.diagnostics import Diagnostics
+from hpcstencil.grid import Grid
 from hpcstencil.integrators import INTEGRATORS, SUPER_STEPPING, stability_limits
 
 TAU = 2 * np.pi
@@ -382,6 +385,14 @@ def test_points_weigh_1_wherever_they_are(wall):
     diagnostics = Diagnostics(problem.diagnostics, simulation.diagnosed, problem.parameters)
     found = diagnostics.evaluate(simulation.initial_fields(), 0.0)
     assert found == {name: pytest.approx(1.0, rel=1e-12) for name in places}
+
+
+def test_a_periodic_point_weighs_no_more_than_1_in_ghost_cells():
+    space = Space(1, Grid((8,), (0.0,), (8.0,)), (True,))
+    x = np.arange(-7.5, 16.0)  # a grid's width of ghost cells
+    for place in (0.0, 0.25, 7.5, 8.0):
+        distance = np.abs((x - place + 4.0) % 8.0 - 4.0)
+        assert np.allclose(host.evaluate(space.point(place), [x]), np.maximum(0.0, 1.0 - distance), atol=1e-15)
 
 
 def test_a_point_source_in_an_acoustic_medium():

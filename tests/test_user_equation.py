@@ -80,6 +80,19 @@ FAULTS = [
     (HEAT.replace('{"D": 1.0}', '["D"]'), "to map names to defaults"),
     (HEAT + PLACES.format("{'u': (1,)}"), r"expected positions\(\) to give some of u .* got \"u\": \(1,\)"),
     (HEAT + PLACES.format("{'w': (1, 0)}"), r"expected positions\(\) to give some of u"),
+    (HEAT.replace('("u",)', '"prey"'), r"return a tuple of names, such as \(\"u\",\), but got 'prey'; correct it"),
+    (HEAT.replace('return ("u",)', "pass"), "a tuple of names, .* but got nothing"),
+    (HEAT.replace('return {"u"', 'd = {"u"'), r"but it returned nothing; write .* return {\"u\""),
+    *((HEAT.replace("space.laplacian(f.u)", f"__import__('{m}').sin(f.u)"), "line 8: TypeError.* import sin, where")
+      for m in ("numpy", "math")),
+    (HEAT.replace("(self, p, largest, ndim)", "(self, p)"), r"mine.py: TypeError: MyHeat.rates\(\) takes 2"),
+    (HEAT.replace("diffusion=p.D)", "diffusion=lost)"), "line 10: NameError: name 'lost'"),
+    (HEAT.replace("diffusion=p.D)", "speed=p.D)"), "line 10: TypeError: .*'speed'"),
+    (HEAT.replace("return Rates", "Rates"), r"expected MyHeat.rates\(.* to return Rates\(...\) .* but got nothing"),
+    *((HEAT.replace("p.D)", f"{value})"), f"Rates with a finite number, not negative, but got diffusion = {shown}")
+      for value, shown in (("-1.0", "-1.0"), ("1e999 - 1e999", "nan"), ("1e999", "inf"), ("None", "None"))),
+    (HEAT.replace("diffusion=p.D)", "velocity=1.0)"), "at most 2 finite numbers.* but got velocity = 1.0"),
+    (HEAT.replace("diffusion=p.D)", "upwind=[1, 2, 3])"), r"but got upwind = \[1, 2, 3\]"),
     (HEAT.replace("space.laplacian(f.u)", "(1 if f.u > 0 else 2)"), "line 8: TypeError: an expression has no truth value"),
 ]  # fmt: skip
 

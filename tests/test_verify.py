@@ -10,6 +10,8 @@ from hpcstencil import host
 from hpcstencil.calculus import RULES, derivative, exact
 from hpcstencil.expressions import Coordinate, Field, Time
 from hpcstencil.parser import Scope, parse
+from hpcstencil.verify.manufactured import given_solution, manufactured
+from hpcstencil.verify.report import opening
 from hpcstencil.verify.studies import Orders
 
 EXPRESSIONS = [
@@ -100,6 +102,16 @@ def test_a_given_solution_is_taken():
     tables = {**HEAT, "verify": {"exact": {"u": "2 + exp(-t)*sin(pi*x)"}}}
     study = Orders(problem_of(**tables)).in_space()
     assert study.observed == pytest.approx(2.0, abs=0.1)
+
+
+@pytest.mark.parametrize("decay, words", [
+    ("0.3*pi**2", "source       0: the exact solution solves the equation by itself"),
+    ("1", "source       up to 1.95 in u: the exact solution does not solve the equation by itself"),
+])  # fmt: skip
+def test_a_given_solution_that_is_none_is_noticed(decay, words):
+    problem = problem_of(**HEAT, verify={"exact": {"u": f"2 + exp(-{decay}*t)*sin(pi*x)"}})
+    run = manufactured(problem, given_solution(problem))
+    assert opening(problem.config, run.largest_source(0.1)).endswith(words)
 
 
 def test_what_spoils_the_order_is_found_out():

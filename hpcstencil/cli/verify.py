@@ -48,11 +48,11 @@ def verify(input_file: Path, overrides: tuple[str, ...], devices: int | None, ou
         own = agree(communicator, lambda: reduced(config))
         say("measuring the orders of convergence, on small grids ...")
 
-        def measured() -> list[Study]:
+        def measured() -> tuple[list[Study], tuple[float, str] | None]:
             orders = Orders(problem)
-            return [orders.in_space(), orders.in_time()]
+            return [orders.in_space(), orders.in_time()], orders.source()
 
-        studies = from_rank_0(communicator, measured)
+        studies, source = from_rank_0(communicator, measured)
         say("running the input itself for some steps ...")
         findings = from_rank_0(communicator, lambda: conservation(own))
         findings += decompositions(own, communicator, local)
@@ -67,6 +67,6 @@ def verify(input_file: Path, overrides: tuple[str, ...], devices: int | None, ou
         missed = [f"order in {study.name}" for study in studies if not study.met]
         missed += [finding.name for finding in findings if not finding.met]
         if environment_rank() == 0:
-            click.echo("\n".join([opening(config), *tell(studies, findings), f"plot         {path}"]))
+            click.echo("\n".join([opening(config, source), *tell(studies, findings), f"plot         {path}"]))
         if missed:
             raise NumericsError(f"verify: {input_file} does not keep what was promised: {', '.join(missed)}")

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from numbers import Real
 from pathlib import Path
-from types import ModuleType
-from typing import TypeVar
+from types import ModuleType, SimpleNamespace
+from typing import Any, TypeVar
 
-from hpcstencil.equations.base import Equation
+from hpcstencil.equations.base import Equation, Limited, Rates
 from hpcstencil.errors import InputError
 from hpcstencil.schema import listing, nearest, shown
 
 T = TypeVar("T")
 KEY = "equation.name"
 FORM = "fields(self, ndim) and rhs(self, f, p, space)"
+NOT_OF_NODES = ("ufunc", "an expression is no number")  # what numpy and math say of expressions
+FUNCTIONS = (
+    "take functions of expressions from hpcstencil.functions, as in: from hpcstencil.functions import sin, where"
+)
 
 
 def load(path: Path, name: str) -> tuple[Equation, str]:
@@ -69,5 +75,49 @@ def guarded(path: Path, action: Callable[[], T]) -> T:
         raise
     except Exception as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else 0
-        raise InputError(f"{KEY}: {path}, line {line}: {type(error).__name__}: {error}") from error
+        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+        place = f"{path}" if line is None else f"{path}, line {line}"
+        advice = f"; {FUNCTIONS}" if any(words in str(error) for words in NOT_OF_NODES) else ""
+        raise InputError(f"{KEY}: {place}: {type(error).__name__}: {error}{advice}") from error
+
+
+def rates_of(
+    equation: Limited, in_file: tuple[Path, str] | None, p: SimpleNamespace, largest: Mapping[str, float], ndim: int
+) -> Rates:
+    """The equation's rates; those of a user's class (``in_file``: file and class) are checked.
+
+    Raises InputError where its code fails, or returns other than Rates of finite numbers that are not negative.
+    """
+    if in_file is None:
+        return equation.rates(p, largest, ndim)
+    path, name = in_file
+    rates = guarded(path, lambda: equation.rates(p, largest, ndim))
+    wanted = f"{KEY}: expected {name}.rates(self, p, largest, ndim) in {path} to return"
+    if not isinstance(rates, Rates):
+        raise InputError(f"{wanted} Rates(...) of hpcstencil.equations, but got {_returned(rates)}; correct it")
+    for key, value in vars(rates).items():
+        if key in ("velocity", "upwind"):
+            fits = _entries(value, ndim, signed=key == "velocity")
+            expected = f"at most {ndim} finite numbers, one per axis"
+        else:
+            fits, expected = _is_rate(value), "a finite number"
+        if not fits:
+            raise InputError(f"{wanted} Rates with {expected}, not negative, but got {key} = {value!r}; correct it")
+    return rates
+
+
+def _entries(values: Any, ndim: int, signed: bool) -> bool:
+    """Whether it is a rate for each axis; the sign of a velocity does not matter."""
+    try:
+        each = list(values)
+    except TypeError:
+        return False
+    return len(each) <= ndim and all(_is_rate(abs(v) if signed and isinstance(v, Real) else v) for v in each)
+
+
+def _is_rate(value: Any) -> bool:
+    return isinstance(value, Real) and math.isfinite(value) and float(value) >= 0.0
+
+
+def _returned(value: Any) -> str:
+    return "nothing" if value is None else type(value).__name__

@@ -20,24 +20,43 @@ from hpcstencil.parser import Scope, parse
 from hpcstencil.positions import home, located, located_on_boundary
 from hpcstencil.problem import Problem
 
+SAMPLES = 5  # times at which the source is looked at
+ROUNDING = 1e-9  # of the solution's rates of change: so much of a source is rounding
 MEAN, AMPLITUDE = 1.0, 0.2  # of the default solution: away from 0, where powers and logarithms have kinks
 
 
 @dataclass(frozen=True)
 class Manufactured:
-    """A problem with a known solution, an expression of coordinates, time and parameters per field."""
+    """A problem with a known solution, an expression of coordinates, time and parameters per field, and the source that was
+    added for it."""
 
     problem: Problem
     solution: Mapping[str, Node]
+    source: Mapping[str, Node]
 
     def at(self, time: float) -> dict[str, np.ndarray]:
         """The solution on the whole grid."""
+        return self._values(self.solution, time)
+
+    def largest_source(self, duration: float) -> tuple[float, str]:
+        """The largest magnitude of the source up to a time, and its field; 0 where it is no more than rounding."""
+        rates = {name: derivative(tree, Time()) for name, tree in self.solution.items()}
+        found, scale = dict.fromkeys(self.source, 0.0), 0.0
+        for time in np.linspace(0.0, duration, SAMPLES):
+            for trees, unit in ((rates, 1.0), (self.solution, duration)):
+                scale = max(scale, *(float(np.abs(v).max()) / unit for v in self._values(trees, time).values()))
+            for name, values in self._values(self.source, time).items():
+                found[name] = max(found[name], float(np.abs(values).max()))
+        name = max(found, key=lambda name: found[name])
+        return (found[name] if found[name] > ROUNDING * scale else 0.0), name
+
+    def _values(self, trees: Mapping[str, Node], time: float) -> dict[str, np.ndarray]:
         problem = self.problem
         grid = problem.config.grid
         ranges = [(0, n) for n in grid.shape]
         return {
             name: host.block_values(at_time(tree, time), grid, ranges, problem.parameters, np.dtype("float64"))
-            for name, tree in self.solution.items()
+            for name, tree in trees.items()
         }
 
 
@@ -72,9 +91,8 @@ def manufactured(problem: Problem, solution: Mapping[str, Node]) -> Manufactured
     whole = {
         name: tree + problem.apart[name] if name in problem.apart else tree for name, tree in problem.trees.items()
     }
-    trees = {
-        name: tree + residual(whole[name], at_home[name], at_home, spacing) for name, tree in problem.trees.items()
-    }
+    source = {name: residual(whole[name], at_home[name], at_home, spacing) for name in problem.trees}
+    trees = {name: tree + source[name] for name, tree in problem.trees.items()}
     initial = {name: at_time(tree, 0.0) for name, tree in at_home.items()}
     faces = {}
     for operand in problem.needs():
@@ -90,7 +108,7 @@ def manufactured(problem: Problem, solution: Mapping[str, Node]) -> Manufactured
             for side in (0, 1):
                 outward = derivative(value, Coordinate(axis)) * (2.0 * side - 1.0)
                 faces[operand, axis, side] = _face(problem.faces.get((operand, axis, side)), value, outward)
-    return Manufactured(replace(problem, trees=trees, initial=initial, faces=faces), at_home)
+    return Manufactured(replace(problem, trees=trees, initial=initial, faces=faces), at_home, source)
 
 
 def _face(given: Face | None, value: Node, outward: Node) -> Face:

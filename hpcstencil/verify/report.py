@@ -11,13 +11,22 @@ from hpcstencil.verify.studies import Finding, Study
 SIZES = {"space": "cells per axis", "time": "steps"}
 
 
-def opening(config: Config) -> str:
-    """What was measured, in words."""
+def opening(config: Config, source: tuple[float, str] | None = None) -> str:
+    """What was measured, in words; ``source`` is the largest that a given solution needs, and its field."""
+    needed = ""
+    if source is not None:
+        largest, field = source
+        needed = "\nsource       " + (
+            f"up to {largest:.3g} in {field}: the exact solution does not solve the equation by itself"
+            if largest
+            else "0: the exact solution solves the equation by itself"
+        )
     solution = "the solution given in [verify] exact" if config.verify.exact else "a solution made of waves"
     without = ", without solid cells" if config.mask is not None else ""
     return (
         f"equation     {config.equation.name}, order {config.numerics.order} in space, {config.numerics.integrator} in time\n"
         f"orders       against {solution}, which a source makes exact; in float64, on small grids of the same extent{without}"
+        f"{needed}"
     )
 
 

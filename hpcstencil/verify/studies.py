@@ -131,6 +131,12 @@ class Orders:
             fields, clock = simulation.control.step(fields, clock)
         return clock.time
 
+    def source(self) -> tuple[float, str] | None:
+        """The largest source that the given solution needs, and its field; None where none is given."""
+        if not self.exact:
+            return None
+        return self.problem(self.coarsest, self.adaptive(1e-6)).largest_source(self.duration)
+
     def in_space(self) -> Study:
         """Refinement of the grid, the steps so short that the error is that of space."""
         order = self.config.numerics.order

@@ -167,7 +167,8 @@ def test_other_physics_are_not_resumed(folder):
     (folder / "input.toml").write_text(text)
     result = hpcstencil(0, "run", "input.toml", "--resume", folder=folder, status=2)
     assert "equation.D_u" in result.stderr
-    hpcstencil(0, "run", "input.toml", "--resume", "--set", "equation.D_u=0.03", folder=folder)
+    result = hpcstencil(0, "run", "input.toml", "--resume", "--set", "equation.D_u=0.03", folder=folder)
+    assert "hpcstencil: going on from run.checkpoint.0" in result.stderr
     with h5py.File(folder / "run.h5") as file:
         assert "D_u = 0.03" in file.attrs["input"]
         (entry,) = json.loads(file.attrs["history"])
