@@ -17,6 +17,7 @@ from hpcstencil.parallel import Communicator, environment_rank, host
 COMMANDS = {
     "run": "Run the simulation that INPUT.toml describes and write its output file.",
     "check": "Validate INPUT.toml without running: the resolved input, decomposition, memory, predicted time.",
+    "equations": "List the equations that an input may name; with a NAME its fields and parameters.",
     "info": "Say what a run or checkpoint file holds, and whether it is complete and sound.",
     "plot": "Make a PNG of a field, an animation, or the time series of a run.",
     "bench": "Measure speed in hardware terms: cells/s, T_eff, and its ratio to the copy bandwidth.",

@@ -1,0 +1,60 @@
+"""`hpcstencil equations`."""
+
+from __future__ import annotations
+
+import inspect
+
+import click
+
+from hpcstencil.equations import EQUATIONS, Custom, Equation
+from hpcstencil.errors import InputError
+from hpcstencil.parallel import environment_rank
+from hpcstencil.schema import shown, unknown
+
+KNOWN: dict[str, type[Equation]] = {**EQUATIONS, "custom": Custom}
+
+
+@click.command()
+@click.argument("name", required=False)
+def equations(name: str | None) -> None:
+    """List the equations that an input may name; with NAME, say what that equation is, its fields and its parameters."""
+    if name is not None and name not in KNOWN:
+        raise unknown("equations", "equation", name, tuple(KNOWN))
+    if environment_rank() == 0:
+        click.echo("\n".join(overview() if name is None else description(name)))
+
+
+def overview() -> list[str]:
+    """A line for each equation."""
+    width = max(map(len, KNOWN))
+    return [f"{name:{width}}  {_documentation(name).splitlines()[0]}" for name in KNOWN]
+
+
+def description(name: str) -> list[str]:
+    """Documentation, fields and parameters of an equation."""
+    lines = [_documentation(name), ""]
+    if name == "custom":
+        return [*lines, "fields      the keys of [equation.rhs]", "parameters  the other keys of [equation]"]
+    fields = _fields(EQUATIONS[name]())
+    if len(set(fields.values())) == 1 and len(fields) == 3:
+        lines.append(f"fields      {', '.join(fields[1])}")
+    else:
+        lines += [f"fields      {', '.join(names)} on {ndim} {'axis' if ndim == 1 else 'axes'}"
+                  for ndim, names in fields.items()]  # fmt: skip
+    defaults = [f"{key} = {shown(value)}" for key, value in EQUATIONS[name].parameters.items()]
+    return [*lines, f"parameters  {', '.join(defaults) or 'none'}"]
+
+
+def _documentation(name: str) -> str:
+    return inspect.getdoc(KNOWN[name]) or ""
+
+
+def _fields(equation: Equation) -> dict[int, tuple[str, ...]]:
+    """Names of the unknowns by the number of axes, for those numbers that the equation knows."""
+    found = {}
+    for ndim in (1, 2, 3):
+        try:
+            found[ndim] = equation.fields(ndim)
+        except InputError:
+            continue
+    return found

@@ -1,0 +1,86 @@
+"""The pages for users: the reference of the input names everything that there is, and examples are inputs that work."""
+
+import re
+import textwrap
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from hpcstencil.conditions import KINDS, PLAIN
+from hpcstencil.config import from_mapping
+from hpcstencil.derivatives import Space
+from hpcstencil.equations.user import load
+from hpcstencil.expressions import FUNCTIONS, REDUCTIONS
+from hpcstencil.formulation import build
+from hpcstencil.functions import __dict__ as functions
+from hpcstencil.integrators import INTEGRATORS
+from hpcstencil.keys import RESERVED, TABLES, TOP
+
+ROOT = Path(__file__).parent.parent
+REFERENCE = (ROOT / "docs/input.md").read_text()
+OWN = (ROOT / "docs/own_equation.md").read_text()
+EXAMPLES = [tomllib.loads(text) for text in re.findall(r"```toml\n(.*?)```", REFERENCE, re.DOTALL)]
+
+
+def section(table):
+    return re.search(rf"^## `?\[?{table}\]?`?\n(.*?)(?=^## |\Z)", REFERENCE, re.DOTALL | re.MULTILINE)[1]
+
+
+def test_every_key_stands_in_the_section_of_its_table():
+    for table in TOP:
+        for key in TABLES.get(table, ()):
+            assert re.search(rf"^\| `{key}` \|", section(table), re.MULTILINE), f"{table}.{key}"
+
+
+@pytest.mark.parametrize("name", [*Space(3).operators(), *FUNCTIONS, *REDUCTIONS, "noise", "at"])
+def test_every_operator_and_function_is_named(name):
+    assert f"`{name}(" in REFERENCE
+
+
+def test_boundaries_integrators_and_reserved_words_are_named():
+    assert all(f"{{ {kind} = " in section("boundary") for kind in KINDS)
+    assert all(f'`"{kind}"`' in section("boundary") for kind in PLAIN)
+    assert all(f"`{name}`" in section("numerics") for name in INTEGRATORS)
+    assert all(re.search(rf"\b{word}\b", REFERENCE) for word in RESERVED)
+
+
+@pytest.mark.parametrize("tables", EXAMPLES, ids=range(len(EXAMPLES)))
+def test_examples_of_the_reference_are_inputs(tables):
+    build(from_mapping({**EXAMPLES[0], **tables}, Path("/somewhere")))
+
+
+def test_classes_of_the_page_are_equations(tmp_path):
+    files = re.findall(r"`(\w+\.\w+)`[^\n]*:\n\n```\w+\n(.*?)```", OWN, re.DOTALL)
+    assert {Path(name).suffix for name, _ in files} == {".py", ".toml"}
+    for name, text in files:
+        (tmp_path / name).write_text(text)
+    for name, text in files:
+        if name.endswith(".toml"):
+            build(from_mapping(tomllib.loads(text), tmp_path))
+    public = [name for name in functions if getattr(functions[name], "__module__", "") == "hpcstencil.functions"]
+    assert all(re.search(rf"\b{name}\b", OWN) for name in public if not name.startswith("_"))
+
+
+def test_the_class_of_contributing_is_an_equation(tmp_path):
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    (tmp_path / "fisher.py").write_text(textwrap.dedent(re.search(r"```python\n(   .*?)```", text, re.DOTALL)[1]))
+    equation, _ = load(tmp_path / "fisher.py", "Fisher")
+    assert equation.fields(2) == ("u",)
+    build(
+        from_mapping({"grid": {"shape": [8]}, "equation": {"name": "fisher.py:Fisher"}, "time": {"end": 1.0}}, tmp_path)
+    )
+
+
+def test_inputs_of_the_readme_work():
+    text = (ROOT / "README.md").read_text()
+    inputs = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    assert len(inputs) == 2
+    for example in inputs:
+        build(from_mapping(tomllib.loads(example), ROOT))
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/input.md", "docs/own_equation.md"])
+def test_links_lead_to_files(page):
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / page).read_text()):
+        assert (ROOT / page).parent.joinpath(target).exists(), target
