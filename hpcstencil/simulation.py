@@ -23,6 +23,7 @@ from hpcstencil.hdf5_read import read_block
 from hpcstencil.integrators import MEMORY
 from hpcstencil.kernels import KERNELS, tiled
 from hpcstencil.machine import Body, Machine
+from hpcstencil.native.call import NATIVE, native, threads_for
 from hpcstencil.mask import SOLID, Mask
 from hpcstencil.parallel import Communicator, agree
 from hpcstencil.problem import Problem
@@ -216,7 +217,7 @@ def simulate(
     dtype = np.dtype(config.numerics.precision)
     rules = Rules(
         discretization=problem.discretization,
-        kernel=tiled(KERNELS[kernel], topology.tiles),
+        kernel=tiled(KERNELS["shift" if kernel == NATIVE else kernel], topology.tiles),
         faces=problem.faces,
         domain=tuple(zip(config.grid.lower, config.grid.upper, strict=True)),
         dtype=dtype,
@@ -232,7 +233,7 @@ def simulate(
         communicator=None if communicator.mpi is None else communicator.mpi.Clone(),
         radius=plan.radius,
         margin=tuple((rounds + 1) * r + p + 1 for r, p in zip(plan.radius, places, strict=True)),
-        halo_wraps=rounds == 1,
+        halo_wraps=rounds == 1 and kernel != NATIVE,
         constants=problem.constants(),
     )
     needs = problem.needs()
@@ -242,7 +243,8 @@ def simulate(
     if listed is not None:
         rhs = of_members(rhs, listed)
         apart = None if apart is None else of_members(apart, listed)
-    stepper = Stepper(machine, rhs, problem.method, problem.groups, plan.every, apart)
+    code = native(problem, threads_for(len(devices))) if kernel == NATIVE else None
+    stepper = Stepper(machine, rhs, problem.method, problem.groups, plan.every, apart, code)
     return Simulation(
         problem=problem,
         plan=plan,
