@@ -23,10 +23,11 @@ from hpcstencil.frame import Frame, Value
 from hpcstencil.halo import Fields
 from hpcstencil.integrators import Method, Stage
 from hpcstencil.machine import Body, Machine
-from hpcstencil.native.call import Native
 from hpcstencil.stepping import fields_of, take, uniform
 
 Advance = Callable[[Fields, Mapping[str, Any], Any, Any, Any, Any], Fields]
+# Fields after n steps, of (fields, ghost cells per axis, their widths, frame, parameters, (t0, first, dt, n), in place)
+NativeSteps = Callable[[Fields, Any, tuple[int, ...], Frame, Any, tuple[Any, Any, Any, Any], bool], Fields]
 Attempt = Callable[[Fields, Mapping[str, float], float, float], tuple[Fields, Fields]]
 
 
@@ -42,7 +43,7 @@ class Stepper:
     groups: Mapping[str, int]
     every: int
     apart: RightHandSide | None = None
-    native: Native | None = None
+    native: NativeSteps | None = None
 
     def rhs_of(self, j: int) -> RightHandSide:
         """The right-hand side whose slopes at the j-th value the method uses."""
@@ -105,7 +106,7 @@ class Stepper:
         (their memory is reused). Where members of an ensemble take steps of their own, base_time, first, dt and n are arrays.
         """
         if self.native is not None:
-            return self._native(self.native)
+            return self._by_native_code(self.native)
         if self.machine.leaves_compiled_code:
             return self._phased()
         machine, every, widths = self.machine, self.every, self.widths
@@ -172,12 +173,14 @@ class Stepper:
         )
         return {name: v.array for name, v in fields_of(stage, i - 1, values, slopes, self.groups, dt).items()}
 
-    def _native(self, native: Native) -> Advance:
+    def _by_native_code(self, native: NativeSteps) -> Advance:
         """`advance` by native code: as many steps as there are in one call, or as many as the ghost cells last for."""
         machine, every, widths = self.machine, self.every, self.widths
 
-        def block(u: Fields, ghosts: Any, frame: Frame, parameters: Any, t0: Any, first: Any, dt: Any, n: Any) -> Fields:
-            return native.steps(u, ghosts, widths, frame, parameters, (t0, first, dt, n), in_place=not any(widths))
+        def block(
+            u: Fields, ghosts: Any, frame: Frame, parameters: Any, t0: Any, first: Any, dt: Any, n: Any
+        ) -> Fields:
+            return native(u, ghosts, widths, frame, parameters, (t0, first, dt, n), not any(widths))
 
         if machine.leaves_compiled_code:
             return self._in_blocks(machine.beside_received(block, widths))

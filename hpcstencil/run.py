@@ -76,8 +76,8 @@ def _run(
     config = problem.config
     communicator.watch.output(options.output)
     walltime = Walltime(config.checkpoint.walltime, communicator, options.started)
-    kernel = kernel_for(problem, devices, communicator, source.kernel)
-    simulation = simulate(problem, plan, communicator, devices, kernel)
+    choice = kernel_for(problem, devices, communicator, plan.every, source.kernel)
+    simulation = simulate(problem, plan, communicator, devices, choice.kernel)
     state = _state(simulation, source.checkpoint)
     clock = state.clock
     simulation.check_mask(dict(state.fields))
@@ -110,7 +110,14 @@ def _run(
     steps = this.clock.step - first
     itemsize = 2 * len(problem.fields) * simulation.dtype.itemsize
     return Summary(
-        options.output, steps, this.clock, time.perf_counter() - began, this.seconds, problem.cells_per_step, itemsize
+        options.output,
+        steps,
+        this.clock,
+        time.perf_counter() - began,
+        this.seconds,
+        problem.cells_per_step,
+        itemsize,
+        kernel=f"{choice.kernel} ({choice.why})",
     )
 
 

@@ -23,8 +23,8 @@ from hpcstencil.hdf5_read import read_block
 from hpcstencil.integrators import MEMORY
 from hpcstencil.kernels import KERNELS, tiled
 from hpcstencil.machine import Body, Machine
-from hpcstencil.native.call import NATIVE, native, threads_for
 from hpcstencil.mask import SOLID, Mask
+from hpcstencil.native.call import NATIVE, native, threads_for
 from hpcstencil.parallel import Communicator, agree
 from hpcstencil.problem import Problem
 from hpcstencil.reductions import Reductions
@@ -243,7 +243,12 @@ def simulate(
     if listed is not None:
         rhs = of_members(rhs, listed)
         apart = None if apart is None else of_members(apart, listed)
-    code = native(problem, threads_for(len(devices))) if kernel == NATIVE else None
+    if kernel == NATIVE and plan.every == 0:
+        raise InputError(
+            "decomposition: blocks are too thin for native code, which takes a whole step between two exchanges; use fewer "
+            'processes or devices, or numerics.kernel = "shift"'
+        )
+    code = native(problem, threads_for(len(devices))).steps if kernel == NATIVE else None
     stepper = Stepper(machine, rhs, problem.method, problem.groups, plan.every, apart, code)
     return Simulation(
         problem=problem,

@@ -23,7 +23,7 @@ LAYERS = [
     {"hdf5", "checkpoint", "model", "advance", "layers", "placed"},
     {"walls"},
     {"problem"},
-    {"decomposition", "calibration", "reductions", "continuation"},
+    {"decomposition", "calibration", "reductions", "continuation", "native"},
     {"control"},
     {"diagnostics", "simulation", "report", "summary", "repair"},
     {"loop", "benchmark", "verify"},

@@ -51,7 +51,7 @@ def bench(input_file: Path | None, overrides: tuple[str, ...], devices: int | No
         from hpcstencil.calibration import kernel_for
         from hpcstencil.simulation import simulate
 
-        kernel = kernel_for(problem, local, communicator)
+        kernel = kernel_for(problem, local, communicator, plan.every).kernel
         bandwidth = benchmark.copy_bandwidth(communicator, local)
         row = benchmark.measure(simulate(problem, plan, communicator, local, kernel), communicator, bandwidth)
         result = {

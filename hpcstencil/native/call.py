@@ -48,7 +48,7 @@ class Native:
         frame: Frame,
         parameters: Mapping[str, Any],
         clock: tuple[Any, Any, Any, Any],
-        in_place: bool = False,
+        in_place: bool,
     ) -> dict[str, Any]:
         """The fields of a block after n steps, ``clock`` being (base_time, first, dt, n).
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from hpcstencil.native.emit import Unsupported
 
 SOURCES = Path(__file__).parent
-FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fPIC", "-shared", "-pthread", "-w")
+FLAGS = ("-std=c++17", "-O2", "-march=native", "-fno-math-errno", "-fPIC", "-shared", "-pthread", "-w")
 
 
 def folder() -> Path:
@@ -92,8 +92,8 @@ def cache_bytes() -> int:
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:
             if (index / "level").read_text().strip() == "2":
-                size = (index / "size").read_text().strip()
-                return int(size.rstrip("KMG")) * {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[size[-1]]
+                told = (index / "size").read_text().strip()
+                return int(told.rstrip("KMG")) * {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[told[-1]]
         except (OSError, ValueError, KeyError):
             continue
     try:

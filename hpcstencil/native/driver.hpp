@@ -8,6 +8,7 @@
 // The generated code defines, before it includes this: real (the cell's type), FIELDS, ARRAYS, PASSES, TABLES, SCALARS, and after it what is declared here. All indices are those of the block's own cells; ghost cells lie at negative indices and
 // beyond the end. Rows are computed in whole vectors, so a few cells beyond a region may hold rubbish, which nothing reads.
 #include <math.h>
+#include <stdio.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdint.h>
@@ -41,6 +42,7 @@ struct Place {                                     // what generated code knows 
     const real* const* table;                      // functions of one coordinate, by index
     long i;
 };
+constexpr int PLANES = 64;  // that a pass looks at, or writes
 typedef void Compute(const Place&, const Rows* in, const Rows* out, long j0, long j1, long x0, long x1);
 // One row (or, across the last axis, one cell) of ghost cells; k is the distance from the boundary in cells.
 typedef void Fill(const Place&, real* ghost, const real* mirror, const real* const* next, long k, long j, long x0, long x1);
@@ -164,14 +166,21 @@ struct Pipeline {
     }
 
     // Cells per row and plane that a ring keeps for a tile.
-    long pitch(int r, long tile) const { return up(tile + 2 * (level[ring[r].level].reach[2] + level[ring[r].level].deep[2] + ring[r].width[2]), LANES) + 3 * LANES; }
-    long rows(int r, long tile) const { return tile + 2 * (level[ring[r].level].reach[1] + level[ring[r].level].deep[1] + ring[r].width[1]) + 8; }
-    long cells(long tile1, long tile2) const {
+    long pitch(int r, long tile, bool whole) const { return up(tile + 2 * beyond(r, 2, whole), LANES) + 2 * LANES; }
+    long rows(int r, long tile, bool whole) const { return tile + 2 * beyond(r, 1, whole) + 4; }
+    long beyond(int r, int a, bool whole) const {
+        const Level& l = level[ring[r].level];
+        return (whole ? 0 : l.reach[a]) + l.deep[a] + ring[r].width[a];
+    }
+    long cells(long tile1, long tile2, bool whole1, bool whole2) const {
         long sum = 0;
-        for (int r = 0; r < rings; r++) sum += up(ring[r].planes * rows(r, tile1) * pitch(r, tile2), LANES) + LANES;
-        return sum;
+        for (int r = 0; r < rings; r++) sum += up(ring[r].planes * rows(r, tile1, whole1) * pitch(r, tile2, whole2), LANES);
+        return sum + LANES;
     }
 };
+
+// Whether a block needs no cells of others along an axis.
+static inline bool ends_here(const Call& call, int a) { return call.wraps[a] || (call.boundary[a][0] && call.boundary[a][1]); }
 
 // Steps per pass and tiles per axis.
 struct Blocking { int steps; long parts[AXES]; };
@@ -200,6 +209,7 @@ struct Job {
     long parts[AXES];
     const real* source[FIELDS];
     real* target[FIELDS];
+    bool past;  // results go past the caches, which they would fill
     bool own;  // the source is the caller's arrays with ghost strips, of ``capacity``; else a whole block
     double time, dt;
     long first;
@@ -212,7 +222,8 @@ struct Tile {
     const Pipeline& pipe;
     long from[AXES], to[AXES];
     Side side[AXES][2];
-    struct Store { real* base; long pitch, plane, row0, x0; } store[RINGS];
+    struct Store { long pitch, plane; } store[RINGS];
+    real* origin[RINGS];  // the first cell of a ring's first plane
     real scalars[MOST_STEPS + 1][SCALARS + 1];
 
     Tile(const Job& job, const long* number, Memory& memory) : job(job), call(*job.call), pipe(*job.pipeline) {
@@ -225,21 +236,23 @@ struct Tile {
             }
             for (int s = 0; s < 2; s++) side[a][s] = {call.boundary[a][s] != 0, call.wraps[a] && parts == 1 && a > 0};
         }
-        real* next = (real*)memory.take(pipe.cells(widest(1), widest(2)) * sizeof(real) + 4096);
+        real* next = (real*)memory.take(pipe.cells(widest(1), widest(2), whole(1), whole(2)) * sizeof(real) + 4096);
         for (int r = 0; r < pipe.rings; r++) {
             const Ring& ring = pipe.ring[r];
             Store& s = store[r];
             long lo, hi;
-            s.pitch = pipe.pitch(r, widest(2));
-            s.plane = up(pipe.rows(r, widest(1)) * s.pitch, LANES);
-            region(ring.level, 1, lo, hi), s.row0 = lo - ring.width[1];
-            region(ring.level, 2, lo, hi), s.x0 = down(lo - ring.width[2], LANES) - LANES;
-            s.base = next;
+            s.pitch = pipe.pitch(r, widest(2), whole(2));
+            s.plane = pipe.rows(r, widest(1), whole(1)) * s.pitch;
+            region(ring.level, 1, lo, hi);
+            origin[r] = next - (lo - ring.width[1]) * s.pitch;
+            region(ring.level, 2, lo, hi);
+            origin[r] -= down(lo - ring.width[2], LANES);
             next += ring.planes * s.plane;
         }
         for (int t = 0; t <= pipe.steps; t++) prepare(call.parameters, call.constants, job.time + (job.first + t) * job.dt, job.dt, scalars[t]);
     }
 
+    bool whole(int a) const { return job.parts[a] == 1 && ends_here(call, a); }
     long widest(int a) const { return a == 2 && job.parts[2] > 1 ? up((call.count[2] + job.parts[2] - 1) / job.parts[2], LANES) : (call.count[a] + job.parts[a] - 1) / job.parts[a]; }
 
     // What a level computes along an axis.
@@ -251,50 +264,62 @@ struct Tile {
         if (side[a][1].boundary) hi = least(hi, call.count[a] + l.deep[a]);
     }
 
-    real* plane(int r, long i) const {
-        const Store& s = store[r];
-        return s.base + modulo(i, pipe.ring[r].planes) * s.plane - s.row0 * s.pitch - s.x0;
-    }
+    real* plane(int r, long i) const { return origin[r] + modulo(i, pipe.ring[r].planes) * store[r].plane; }
+
+    // What a level works on, found out once: the cells of a plane, and where its planes are.
+    struct Source { int ring, back; };  // a plane so many behind the one that its ring holds last
+    struct Work { long lo, hi, j0, j1, x0, x1; int step, first, planes; const Pass* pass; };
+    Work work[LEVELS];
+    Source sources[LEVELS * PLANES];
+    int slot[RINGS];  // of the plane that was computed last, or is being computed
 
     void stream() {
-        long begin = FAR, lo[LEVELS], hi[LEVELS];
+        long begin = FAR;
+        int next = 0;
         for (int q = 0; q < pipe.levels; q++) {
-            region(q, 0, lo[q], hi[q]);
-            begin = least(begin, lo[q] - pipe.level[q].ahead);
+            Work& w = work[q];
+            region(q, 0, w.lo, w.hi), region(q, 1, w.j0, w.j1), region(q, 2, w.x0, w.x1);
+            begin = least(begin, w.lo - pipe.level[q].ahead);
+            if (!q) continue;
+            w.step = (q - 1) / PASSES, w.pass = &passes[(q - 1) % PASSES], w.first = next, w.planes = w.pass->planes;
+            w.j1 = w.j0 + up(w.j1 - w.j0, w.pass->jam), w.x0 = down(w.x0, LANES), w.x1 = up(w.x1, LANES);
+            for (int n = 0; n < w.planes; n++, next++) {
+                int r = pipe.ring_of[w.step][w.pass->input[w.pass->plane[n].input].array];
+                sources[next] = {r, int(pipe.ring[r].ahead - pipe.level[q].ahead) - w.pass->plane[n].offset};
+            }
         }
+        for (int r = 0; r < pipe.rings; r++) slot[r] = modulo(begin + pipe.ring[r].ahead, pipe.ring[r].planes);
         for (long s = begin; s < to[0]; s++) {
             for (int q = 0; q < pipe.levels; q++) {
                 long i = s + pipe.level[q].ahead;
-                if (i < lo[q] || i >= hi[q]) continue;
+                if (i < work[q].lo || i >= work[q].hi) continue;
                 if (q == 0) load(i);
-                else run(q, i);
+                else run(work[q], i);
             }
             if (s >= from[0]) unload(s);
+            for (int r = 0; r < pipe.rings; r++) slot[r] = slot[r] + 1 == pipe.ring[r].planes ? 0 : slot[r] + 1;
         }
     }
 
-    void run(int q, long i) {
-        int t = (q - 1) / PASSES;
-        const Pass& pass = passes[(q - 1) % PASSES];
-        Rows in[64], out[64];
-        for (int n = 0; n < pass.planes; n++) {
-            int r = pipe.ring_of[t][pass.input[pass.plane[n].input].array];
-            in[n] = {plane(r, i + pass.plane[n].offset), store[r].pitch};
-        }
-        for (int n = 0; n < pass.outputs; n++) {
-            int r = pipe.ring_of[t][pass.output[n]];
-            out[n] = {plane(r, i), store[r].pitch};
-        }
-        long j0, j1, x0, x1;
-        region(q, 1, j0, j1), region(q, 2, x0, x1);
-        Place place = {scalars[t] + pass.scalars, job.tables, i};
-        pass.compute(place, in, out, j0, up(j1 - j0, pass.jam) + j0, down(x0, LANES), up(x1, LANES));
-        for (int n = 0; n < pass.outputs; n++) finish(pipe.ring_of[t][pass.output[n]], i);
+    // The plane so many behind the last one of a ring.
+    Rows behind(int r, int back) const {
+        int n = slot[r] - back;
+        return {origin[r] + (n < 0 ? n + pipe.ring[r].planes : n) * store[r].plane, store[r].pitch};
+    }
+
+    void run(const Work& w, long i) {
+        Rows in[PLANES], out[PLANES];
+        for (int n = 0; n < w.planes; n++) in[n] = behind(sources[w.first + n].ring, sources[w.first + n].back);
+        for (int n = 0; n < w.pass->outputs; n++) out[n] = behind(pipe.ring_of[w.step][w.pass->output[n]], 0);
+        Place place = {scalars[w.step] + w.pass->scalars, job.tables, i};
+        w.pass->compute(place, in, out, w.j0, w.j1, w.x0, w.x1);
+        for (int n = 0; n < w.pass->outputs; n++) finish(pipe.ring_of[w.step][w.pass->output[n]], i);
     }
 
     // The ghost cells that follow from plane i of a ring.
     void finish(int r, long i) {
         const Ring& ring = pipe.ring[r];
+        if (!ring.width[0] && !ring.width[1] && !ring.width[2]) return;
         fill_plane(r, i);
         if (ring.deep) return;
         long n = call.count[0], w = ring.width[0];
@@ -355,7 +380,11 @@ struct Tile {
         if (side[2][0].wraps) {
             for (long j = j0; j < j1; j++) {
                 real* row = p + j * s.pitch;
-                for (long k = 1; k <= w; k++) row[-k] = row[modulo(-k, n)], row[n + k - 1] = row[modulo(k - 1, n)];
+                long near = n - 1, far = 0;  // it may be shorter than there are ghost cells
+                for (long k = 1; k <= w; k++) {
+                    row[-k] = row[near], row[n + k - 1] = row[far];
+                    near = near ? near - 1 : n - 1, far = far + 1 < n ? far + 1 : 0;
+                }
             }
             return;
         }
@@ -424,12 +453,27 @@ struct Tile {
         return job.source[f] + (index[0] * size[1] + index[1]) * size[2] + index[2];
     }
 
+    // Past the caches where the processor can: nobody reads the cells before the whole block is written.
+    static void copy_out(real* to, const real* from, long n, bool past) {
+#if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
+        typedef float wide __attribute__((vector_size(64), may_alias));
+        typedef float unaligned __attribute__((vector_size(64), aligned(4), may_alias));
+        if (past && n >= 4 * LANES) {
+            long skewed = (-(intptr_t)to & 63) / (long)sizeof(real);
+            copy(to, from, skewed);
+            for (to += skewed, from += skewed, n -= skewed; n >= LANES; to += LANES, from += LANES, n -= LANES)
+                __builtin_ia32_movntps512((float*)to, *(const unaligned*)from);
+        }
+#endif
+        copy(to, from, n);
+    }
+
     void unload(long i) const {
         for (int f = 0; f < FIELDS; f++) {
             int r = pipe.ring_of[pipe.steps][f];
             const real* p = plane(r, i);
             for (long j = from[1]; j < to[1]; j++)
-                copy(job.target[f] + (i * target_size(1) + j) * target_size(2) + from[2], p + j * store[r].pitch + from[2], to[2] - from[2]);
+                copy_out(job.target[f] + (i * target_size(1) + j) * target_size(2) + from[2], p + j * store[r].pitch + from[2], to[2] - from[2], job.past);
         }
     }
 
@@ -446,7 +490,7 @@ struct Team {
     Pipeline pipeline[2];  // of the longer passes and of the shorter ones
     const real* tables[TABLES + 1];
     real* scratch[FIELDS];
-    bool aliased, own;
+    bool aliased, own, past;
     long next_tile, threads, waiting, generation;
 
     explicit Team(const Call& call) : call(call) {}
@@ -461,7 +505,7 @@ struct Team {
         job.time = call.clock[0], job.dt = call.clock[2];
         for (int a = 0; a < AXES; a++) job.parts[a] = blocking.parts[a];
         for (int n = 0; n < TABLES; n++) job.tables[n] = tables[n];
-        job.own = k == 0 && own;
+        job.past = past, job.own = k == 0 && own;
         for (int f = 0; f < FIELDS; f++) {
             job.source[f] = k == 0 ? (const real*)call.fields[f] : buffer(k - 1, f);
             job.target[f] = buffer(k, f);
@@ -494,6 +538,7 @@ struct Team {
                 long number[AXES] = {n / (blocking.parts[1] * blocking.parts[2]), n / blocking.parts[2] % blocking.parts[1], n % blocking.parts[2]};
                 Tile(job, number, memory).stream();
             }
+            __sync_synchronize();  // what went past the caches too
             wait();
         }
     }
@@ -508,7 +553,7 @@ static Kept* kept = nullptr;
 static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
 
 // How many steps a pass takes and how tiles are cut: the least work for a cell and step, of what fits the cache.
-static Blocking choose(const Call& call, long steps, bool one_pass, long threads) {
+static Blocking weigh(const Call& call, long steps, bool one_pass, long threads) {
     bool boundary0 = call.boundary[0][0] || call.boundary[0][1];
     Pipeline& pipe = *new Pipeline();
     Blocking best = {1, {1, 1, 1}};
@@ -517,29 +562,52 @@ static Blocking choose(const Call& call, long steps, bool one_pass, long threads
         if (one_pass) t = least(steps, MOST_STEPS);
         else if (t > 4 && t % 2) continue;
         pipe.lay_out(t, boundary0);
-        for (long p2 = 1; p2 == 1 || call.count[2] / p2 >= 512; p2 *= 2)
+        for (long p2 = 1; p2 == 1 || call.count[2] / p2 >= 256; p2 *= 2)
             for (long p1 = 1; p1 == 1 || call.count[1] / p1 >= 8; p1++) {
                 long tile1 = (call.count[1] + p1 - 1) / p1, tile2 = (call.count[2] + p2 - 1) / p2;
-                double bytes = pipe.cells(tile1, tile2) * (double)sizeof(real);
+                double bytes = pipe.cells(tile1, tile2, p1 == 1 && ends_here(call, 1), p2 == 1 && ends_here(call, 2)) * (double)sizeof(real);
                 long p0 = 1, tiles = p1 * p2;
                 while (p0 * tiles % threads && p0 * tiles < 4 * threads && call.count[0] / (p0 + 1) >= 16) p0++;
                 double work = 0, tile0 = (double)call.count[0] / p0;
                 for (int q = 1; q < pipe.levels; q++) {
                     const long* reach = pipe.level[q].reach;
-                    double e1 = p1 == 1 ? 0 : 2.0 * reach[1], e2 = p2 == 1 ? 0 : 2.0 * reach[2];
+                    double e1 = p1 == 1 && ends_here(call, 1) ? 0 : 2.0 * reach[1], e2 = p2 == 1 && ends_here(call, 2) ? 0 : 2.0 * reach[2];
                     work += (tile0 + 2.0 * reach[0]) * (tile1 + e1) * up(tile2 + e2, LANES);
                 }
                 work /= tile0 * tile1 * tile2 * pipe.steps;
                 long rounds = (p0 * tiles + threads - 1) / threads;
                 double idle = (double)rounds * threads / (p0 * tiles);
-                double spill = bytes > call.cache ? 1 + least(3, 0.5 * (bytes / call.cache - 1)) : 1;
-                double cost = work * spill * idle + 2.5 * FIELDS / pipe.steps;
+                double full = bytes / call.cache;  // of the second-level cache; the third is taken to have some six times as much
+                double spill = full < 0.9 ? 1 : full < 6 ? 1.2 : least(4, full / 5);
+                double cost = work * spill * idle + 3.0 * FIELDS / pipe.steps;
                 if (cost < least_cost) least_cost = cost, best = {(int)t, {p0, p1, p2}};
             }
         if (one_pass) break;
     }
     delete &pipe;
+    if (const char* forced = getenv("BLOCK")) { long t, a, b, c; if (sscanf(forced, "%ld,%ld,%ld,%ld", &t, &a, &b, &c) == 4) best = {(int)least(t, steps), {a, b, c}}; }
+    if (getenv("BLOCKSHOW")) fprintf(stderr, "steps %d parts %ld %ld %ld\n", best.steps, best.parts[0], best.parts[1], best.parts[2]);
     return best;
+}
+
+// As `weigh`; what was asked lately is remembered.
+static Blocking choose(const Call& call, long steps, bool one_pass, long threads) {
+    struct Asked { long key[12]; Blocking answer; };
+    static Asked asked[32];
+    static long next = 0;
+    long key[12] = {least(steps, MOST_STEPS), one_pass, threads, call.count[0], call.count[1], call.count[2]};
+    for (int a = 0; a < AXES; a++) key[6 + a] = call.wraps[a], key[9 + a] = 2 * call.boundary[a][0] + call.boundary[a][1];
+    pthread_mutex_lock(&kept_lock);
+    for (const Asked& known : asked)
+        if (!memcmp(known.key, key, sizeof key)) {
+            Blocking answer = known.answer;
+            pthread_mutex_unlock(&kept_lock);
+            return answer;
+        }
+    Blocking answer = weigh(call, steps, one_pass, threads);
+    memcpy(asked[next % 32].key, key, sizeof key), asked[next % 32].answer = answer, next++;
+    pthread_mutex_unlock(&kept_lock);
+    return answer;
 }
 
 static void fill_tables(const Call& call, const Pipeline& pipe, Kept* memory, const real** tables) {
@@ -584,6 +652,7 @@ extern "C" void advance(const Call* given) {
 
     double cells = (double)call.count[0] * call.count[1] * call.count[2];
     team.threads = cells * steps * PASSES < 1e5 ? 1 : least(call.threads, 256);
+    team.past = FIELDS * cells * sizeof(real) > 4.0 * call.cache;
     team.steps = steps;
     team.blocking = choose(call, steps, team.own, team.threads);
     team.passes = team.own ? 1 : (steps + team.blocking.steps - 1) / team.blocking.steps;

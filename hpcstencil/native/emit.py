@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from hpcstencil.expressions import (
@@ -145,8 +146,8 @@ class Writer:
             case Pointwise():
                 return self.let(self.pointwise(tree, at))
             case Derivative() | DivGrad() | Halfway() if self.constant_along(tree):
-                gone = isinstance(tree, Derivative | DivGrad) or tree.kind == "difference"
-                return self.literal(0.0) if gone else self.value(tree.operand, at)
+                kept = isinstance(tree, Halfway) and tree.kind != "difference"
+                return self.value(tree.operand, at) if kept else self.literal(0.0)
             case Derivative() | Halfway():
                 return self.stencil(tree, at)
             case DivGrad():
@@ -171,7 +172,8 @@ class Writer:
         if tree.function in OPERATORS:
             return f"{values[0]} {OPERATORS[tree.function]} {values[1]}"
         if tree.function in COMPARISONS:
-            return f"choose({values[0]} {COMPARISONS[tree.function]} {values[1]}, {self.kind}(one<{self.kind}>()), {self.kind}(nil<{self.kind}>()))"
+            told = f"{values[0]} {COMPARISONS[tree.function]} {values[1]}"
+            return f"choose({told}, one<{self.kind}>(), nil<{self.kind}>())"
         if tree.function == "where":
             return f"choose({values[0]} != nil<{self.kind}>(), {values[1]}, {values[2]})"
         return f"f_{tree.function}({', '.join(values)})"
@@ -244,7 +246,7 @@ class Writer:
         fluxes: dict[tuple[int, ...], str] = {}
         for offset in divergence.offsets:
             place = self.shifted(at, offset)
-            fluxes[offset] = self.once(("flux", tree), place, lambda place=place: flux(place))
+            fluxes[offset] = self.once(("flux", tree), place, partial(flux, place))
         factor, ratios = whole_numbers(divergence.weights) or (1.0, divergence.weights)
         terms = [f"{'-' if r < 0 else '+'} {'' if abs(r) == 1 else self.literal(abs(r)) + ' * '}{fluxes[o]}"
                  for o, r in sorted(zip(divergence.offsets, ratios, strict=True), key=lambda pair: -pair[1])]  # fmt: skip
@@ -378,7 +380,7 @@ class Cells(Writer):
             number, a = self.tables.index(tree, axis), self.axis_of[axis]
             place = f"q.table[{number}]"
             texts = f"q.i + {at[0]}", f"j + {at[1]}", f"x + {at[2]}"
-            alone = tuple(at[b] if b == a else 0 for b in range(3))
+            alone = (at[0] * (a == 0), at[1] * (a == 1), at[2] * (a == 2))
             if a == 2:
                 return self.once(("table", number), alone, lambda: self.let(f"load<W>({place} + {texts[2]})"))
             lines = self.row if a else self.head
@@ -432,32 +434,24 @@ class Cells(Writer):
     def terms(self, tree: Node, at: Offset) -> list[Term]:
         """A tree as a sum; derivatives of one array with one coefficient are gathered to one stencil."""
         stencils: dict[tuple[tuple[Node, ...], float, Node], dict[tuple[int, ...], float]] = {}
-        order: list[Term | tuple[tuple[Node, ...], float, Node]] = []
+        result: list[Term] = []
         for factors, number, part in flattened(tree):
             whole = None
             if isinstance(part, Derivative | Halfway) and varies(part.operand) and part not in self.held:
                 stencil = stencil_of(part, self.discretization)
                 whole = whole_numbers(stencil.weights)
-            if whole is None:
-                order.append((factors, number, self.value(part, at)))
+            if whole is None or not isinstance(part, Derivative | Halfway):
+                result.append((factors, number, self.value(part, at)))
                 continue
             base, ratios = whole
             sign = -1.0 if number < 0 else 1.0
-            key = factors, abs(number) * base, part.operand
-            if key not in stencils:
-                order.append(key)
-            sums = stencils.setdefault(key, {})
+            sums = stencils.setdefault((factors, abs(number) * base, part.operand), {})
             for offset, r in zip(stencil.offsets, ratios, strict=True):
                 sums[offset] = sums.get(offset, 0) + sign * r
-        result: list[Term] = []
-        for entry in order:
-            if not isinstance(entry[2], Node):
-                result.append(entry)  # type: ignore[arg-type]  # a term as it is
-                continue
-            factors, number, operand = entry
-            ratios_left = {offset: r for offset, r in stencils[entry].items() if r}  # type: ignore[index]
-            if ratios_left:
-                result.append((factors, number, self.gathered(ratios_left, operand, at)))
+        for (factors, number, operand), sums in stencils.items():
+            left = {offset: r for offset, r in sums.items() if r}
+            if left:
+                result.append((factors, number, self.gathered(left, operand, at)))
         return result or [((), 1.0, self.literal(0.0))]
 
 

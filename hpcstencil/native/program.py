@@ -1,19 +1,18 @@
 """A step of a method as passes over the grid, and the C++ text of it that `driver.hpp` runs.
 
 Each pass computes some arrays in all cells from arrays before it. What a derivative is taken of, other than a field, is an
-array of its own, which a pass before computes; so are the fluxes of ∇·(k ∇u) from order 4 on. The last pass of a stage
-evaluates the right-hand sides and forms the stage's values at once.
+array of its own, which a pass before computes. The last pass of a stage evaluates the right-hand sides and forms the
+stage's values at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hpcstencil.boundary import NO_FLUX, WALL, Face
 from hpcstencil.expressions import (
     OPERATORS,
-    DivGrad,
     Field,
     Node,
     bottom_up,
@@ -23,7 +22,7 @@ from hpcstencil.expressions import (
     walk,
 )
 from hpcstencil.integrators import MEMORY, Stage
-from hpcstencil.native.emit import HERE, Cells, Numbers, Scalars, Tables, Unsupported, changes
+from hpcstencil.native.emit import Cells, Numbers, Offset, Scalars, Tables, Unsupported, changes
 from hpcstencil.problem import Problem
 
 AXIS_OF = {1: (2,), 2: (0, 2), 3: (0, 1, 2)}  # axes of the problem -> those of the driver
@@ -74,6 +73,14 @@ def program(problem: Problem) -> Program:
         raise Unsupported("an expression is too deeply nested") from None
 
 
+Write = Callable[[Cells, Offset], str]  # writes the statements for an array's value in a cell, and names it
+
+
+def value_of(tree: Node) -> Write:
+    """What writes the value of a tree."""
+    return lambda code, at: code.value(tree, at)
+
+
 class Planner:
     """Makes the passes of one step of a problem."""
 
@@ -89,7 +96,9 @@ class Planner:
         self.arrays = [Array(Field(name)) for name in self.fields]
         self.passes: list[Pass] = []
         self.functions: dict[str, str] = {}  # text -> name
-        self.jam = 2 if self.ndim == 3 else 1
+        import os
+
+        self.jam = int(os.environ.get("JAM", "2")) if self.ndim == 3 else 1
 
     # ---- one step ----
 
@@ -121,7 +130,7 @@ class Planner:
         node = self.problem.method.nodes[j]
         held = self.inner(values, trees, node)
         made = {name: self.array(None, node) for name in trees}
-        self.add({made[name]: lambda code, at, tree=tree: code.value(tree, at) for name, tree in trees.items()}, held, node)
+        self.add({made[name]: value_of(tree) for name, tree in trees.items()}, held, node)
         return made
 
     def stage(
@@ -149,7 +158,7 @@ class Planner:
         held = self.inner(values[new or 0], wanted, node)
         number = len(values)
         at_node = problem.method.nodes[number]
-        outputs = {}
+        outputs: dict[int, Write] = {}
         kept: dict[str, int] = {}
         for name in moving:
             target = self.array(Field(name), at_node)
@@ -164,10 +173,18 @@ class Planner:
             assert new is not None
             slopes[new] = kept
         for name, array in kept.items():
-            outputs[array] = lambda code, at, tree=trees[name]: code.value(tree, at)
+            outputs[array] = value_of(trees[name])
         self.add(outputs, held, node, {trees[name] for name in kept})
 
-    def combination(self, stage, name, values, slopes, new, trees):  # type: ignore[no-untyped-def]
+    def combination(
+        self,
+        stage: Stage,
+        name: str,
+        values: Mapping[int, Mapping[str, int]],
+        slopes: Mapping[int, Mapping[str, int]],
+        new: int | None,
+        trees: Mapping[str, Node],
+    ) -> Write:
         """What writes Σ_j a_j y_j + dt Σ_j b_j k_j of a field."""
 
         def write(code: Cells, at: tuple[int, int, int]) -> str:
@@ -218,12 +235,14 @@ class Planner:
         for number in sorted(set(wanted.values())):
             group = [operand for operand, n in wanted.items() if n == number]
             made = {operand: self.array(operand, node, deep=self.problem.staggered) for operand in group}
-            self.add({made[operand]: lambda code, at, operand=operand: code.value(operand, at) for operand in group}, held, node)
+            self.add({made[operand]: value_of(operand) for operand in group}, held, node)
             held.update(made)
         return held
 
-    def add(self, outputs, held: Mapping[Node, int], node: float, shared: Collection[Node] = ()) -> None:  # type: ignore[no-untyped-def]
-        """A pass that computes ``outputs``: what writes each array's value, by number."""
+    def add(
+        self, outputs: Mapping[int, Write], held: Mapping[Node, int], node: float, shared: Collection[Node] = ()
+    ) -> None:
+        """A pass that computes ``outputs``: what writes each array's value, by number; ``shared`` are trees of several."""
         if not outputs:
             return
         code = Cells(self.numbers, self.discretization, self.axis_of, self.scalars, self.tables, held, node)
@@ -233,7 +252,8 @@ class Planner:
             code.jammed = row
             for n, array in enumerate(numbers):
                 value = outputs[array](code, (0, row, 0))
-                stores.append(f"store(out[{n}].p + (j + {row}) * out[{n}].pitch + x, {value});")
+                code.row.append(f"real* const o{n}_{row} = out[{n}].p + (j + {row}) * out[{n}].pitch;")
+                stores.append(f"store(o{n}_{row} + x, {value});")
         for array, reach in code.reach.items():
             if any(reach):
                 self.arrays[array].used_at.add(node)
@@ -264,7 +284,12 @@ class Planner:
             if array.operand is None or array.deep:
                 continue
             times = array.used_at if number in ends or number < len(self.fields) else set()
-            given = [v for (operand, _, _), face in self.problem.faces.items() if operand == array.operand for v in face.values]
+            given = [
+                v
+                for (operand, _, _), face in self.problem.faces.items()
+                if operand == array.operand
+                for v in face.values
+            ]
             if any(changes(value) for value in given) and times - {array.node}:
                 raise Unsupported("boundary values change in time within a step of this integrator")
 
@@ -282,7 +307,15 @@ class Planner:
         nexts = list(dict.fromkeys(part.name for v in values for part in walk(v) if isinstance(part, Field)))
         across = self.axis_of[axis] == 2
         code = FaceCells(
-            self.numbers, self.discretization, self.axis_of, self.scalars, self.tables, {}, array.node, tuple(nexts), across
+            self.numbers,
+            self.discretization,
+            self.axis_of,
+            self.scalars,
+            self.tables,
+            {},
+            array.node,
+            tuple(nexts),
+            across,
         )
         given = [code.value(value) for value in values]
         result = ghost(code, face, given, grid.spacing[axis])
@@ -343,7 +376,8 @@ class Planner:
             "static void prepare(const double* p, const double* c, double time, double dt, real* s) {",
             *self.scalars.lines(),
             "}",
-            "static real tabulate(int table, const double* p, const double* c, const double* const* coordinates, const long* index) {",
+            "static real tabulate(int table, const double* p, const double* c, const double* const* coordinates,",
+            "                     const long* index) {",
             "const double time = 0, dt = 0; (void)time; (void)dt;",
             "switch (table) {", *cases, "}", "return 0;", "}", "",
         ])  # fmt: skip
@@ -351,12 +385,12 @@ class Planner:
 
 @dataclass
 class FaceCells(Cells):
-    """Statements for ghost cells: fields are those next to the boundary; ``across`` the last axis there is one cell at a time."""
+    """Statements for ghost cells: fields are those next to the boundary; ``across`` the last axis they are made one by one."""
 
     nexts: tuple[str, ...] = ()
     across: bool = False
 
-    def leaf(self, tree: Node, at: tuple[int, int, int]) -> str | None:
+    def leaf(self, tree: Node, at: Offset) -> str | None:
         if isinstance(tree, Field):
             return self.let(f"load<W>(next[{self.nexts.index(tree.name)}]{'' if self.across else ' + x'})")
         return super().leaf(tree, at)
