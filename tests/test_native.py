@@ -40,7 +40,7 @@ def problems(draw):
         "equation": {
             "name": "custom",
             "a": 0.5,
-            "rhs": {"u": " + ".join(["0*a", *terms]).format(velocity="".join(VELOCITY[:ndim]))},
+            "rhs": {"u": rhs.format(velocity="".join(VELOCITY[:ndim]))},
         },
         "boundary": dict(zip("xyz", sides, strict=False)),
         "numerics": {

@@ -5,10 +5,11 @@
 // stays in the cache. The other axes are cut into tiles, which compute what they need of their neighbours again (A. Nguyen
 // et al., "3.5-D blocking optimization for stencil computations", SC'10). Grids with fewer axes have length 1 along others.
 //
-// The generated code defines, before it includes this: real (the cell's type), FIELDS, ARRAYS, PASSES, TABLES, SCALARS, and after it what is declared here. All indices are those of the block's own cells; ghost cells lie at negative indices and
-// beyond the end. Rows are computed in whole vectors, so a few cells beyond a region may hold rubbish, which nothing reads.
+// The generated code defines, before it includes this: real (the cell's type) and the counts PARAMETERS, FIELDS, ARRAYS, PASSES,
+// TABLES, FIXED, SCALARS and MOST_OFFSET (cells beyond its own that a function of coordinates looks at); and after it what is
+// declared here. All indices are those of the block's own cells; ghost cells lie at negative indices and beyond the end. Rows are
+// computed in whole vectors, so a few cells beyond a region may hold rubbish, which nothing reads.
 #include <math.h>
-#include <stdio.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdint.h>
@@ -35,7 +36,7 @@ struct Call {
 };
 
 struct Input { int array, reach[AXES]; };          // reach: cells that a pass looks at beyond its own
-struct Plane { int input, offset; };               // a plane of an input that a pass reads
+struct Plane { int input, offset; };               // a plane of an input that a pass reads; -1 - n is fixed array n
 struct Rows { real* p; long pitch; };              // (0, 0) of a plane, and the distance of its rows
 struct Place {                                     // what generated code knows of where it is
     const real* s;                                 // its scalars of this step
@@ -65,6 +66,7 @@ extern const Array arrays[ARRAYS];
 extern const int ends[FIELDS];  // the array that holds each field after the step
 extern const int table_axis[TABLES + 1];
 static void prepare(const double* p, const double* c, double time, double dt, real* s);
+static real fix(int number, const double* p, const double* c, const double* const* coordinates, const long* index);
 static real tabulate(int table, const double* p, const double* c, const double* const* coordinates, const long* index);
 
 // ---- the geometry of a pass -----------------------------------------------------------------------------------------
@@ -202,10 +204,17 @@ struct Memory {
 
 struct Side { bool boundary, wraps; };  // neither: other cells follow, which are loaded
 
+// Arrays of functions of several coordinates, filled once: the cells of the block and some beyond.
+struct Fixtures {
+    real* origin[FIXED + 1];
+    long pitch, plane;
+};
+
 struct Job {
     const Call* call;
     const Pipeline* pipeline;
     const real* tables[TABLES + 1];
+    const Fixtures* fixtures;
     long parts[AXES];
     const real* source[FIELDS];
     real* target[FIELDS];
@@ -267,7 +276,7 @@ struct Tile {
     real* plane(int r, long i) const { return origin[r] + modulo(i, pipe.ring[r].planes) * store[r].plane; }
 
     // What a level works on, found out once: the cells of a plane, and where its planes are.
-    struct Source { int ring, back; };  // a plane so many behind the one that its ring holds last
+    struct Source { int ring, back; };  // a plane so many behind the one that its ring holds last, or of a fixed array
     struct Work { long lo, hi, j0, j1, x0, x1; int step, first, planes; const Pass* pass; };
     Work work[LEVELS];
     Source sources[LEVELS * PLANES];
@@ -284,6 +293,10 @@ struct Tile {
             w.step = (q - 1) / PASSES, w.pass = &passes[(q - 1) % PASSES], w.first = next, w.planes = w.pass->planes;
             w.j1 = w.j0 + up(w.j1 - w.j0, w.pass->jam), w.x0 = down(w.x0, LANES), w.x1 = up(w.x1, LANES);
             for (int n = 0; n < w.planes; n++, next++) {
+                if (w.pass->plane[n].input < 0) {
+                    sources[next] = {w.pass->plane[n].input, w.pass->plane[n].offset};
+                    continue;
+                }
                 int r = pipe.ring_of[w.step][w.pass->input[w.pass->plane[n].input].array];
                 sources[next] = {r, int(pipe.ring[r].ahead - pipe.level[q].ahead) - w.pass->plane[n].offset};
             }
@@ -309,7 +322,11 @@ struct Tile {
 
     void run(const Work& w, long i) {
         Rows in[PLANES], out[PLANES];
-        for (int n = 0; n < w.planes; n++) in[n] = behind(sources[w.first + n].ring, sources[w.first + n].back);
+        for (int n = 0; n < w.planes; n++) {
+            const Source& source = sources[w.first + n];
+            if (source.ring >= 0) in[n] = behind(source.ring, source.back);
+            else in[n] = {job.fixtures->origin[-1 - source.ring] + (i + source.back) * job.fixtures->plane, job.fixtures->pitch};
+        }
         for (int n = 0; n < w.pass->outputs; n++) out[n] = behind(pipe.ring_of[w.step][w.pass->output[n]], 0);
         Place place = {scalars[w.step] + w.pass->scalars, job.tables, i};
         w.pass->compute(place, in, out, w.j0, w.j1, w.x0, w.x1);
@@ -489,6 +506,7 @@ struct Team {
     long steps, passes_left, passes;
     Pipeline pipeline[2];  // of the longer passes and of the shorter ones
     const real* tables[TABLES + 1];
+    Fixtures fixtures;
     real* scratch[FIELDS];
     bool aliased, own, past;
     long next_tile, threads, waiting, generation;
@@ -505,6 +523,7 @@ struct Team {
         job.time = call.clock[0], job.dt = call.clock[2];
         for (int a = 0; a < AXES; a++) job.parts[a] = blocking.parts[a];
         for (int n = 0; n < TABLES; n++) job.tables[n] = tables[n];
+        job.fixtures = &fixtures;
         job.past = past, job.own = k == 0 && own;
         for (int f = 0; f < FIELDS; f++) {
             job.source[f] = k == 0 ? (const real*)call.fields[f] : buffer(k - 1, f);
@@ -548,7 +567,11 @@ struct Helper { Team* team; Memory memory; pthread_t thread; };
 static void* help(void* helper) { ((Helper*)helper)->team->work(((Helper*)helper)->memory); return nullptr; }
 
 // Memory that calls leave to later ones: of each thread of a call, of tables, and of fields.
-struct Kept { Memory thread[256], tables, fields; Kept* next; };
+struct Kept {
+    Memory thread[256], tables, fields, fixtures, known;  // known: what the fixtures were made of
+    size_t known_size = 0;
+    Kept* next;
+};
 static Kept* kept = nullptr;
 static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -585,8 +608,6 @@ static Blocking weigh(const Call& call, long steps, bool one_pass, long threads)
         if (one_pass) break;
     }
     delete &pipe;
-    if (const char* forced = getenv("BLOCK")) { long t, a, b, c; if (sscanf(forced, "%ld,%ld,%ld,%ld", &t, &a, &b, &c) == 4) best = {(int)least(t, steps), {a, b, c}}; }
-    if (getenv("BLOCKSHOW")) fprintf(stderr, "steps %d parts %ld %ld %ld\n", best.steps, best.parts[0], best.parts[1], best.parts[2]);
     return best;
 }
 
@@ -610,6 +631,13 @@ static Blocking choose(const Call& call, long steps, bool one_pass, long threads
     return answer;
 }
 
+// The index of a coordinate that is given: on a periodic axis that of the cell itself; beyond all that is known, where nothing
+// reads, any.
+static inline long coordinate(const Call& call, int a, long x) {
+    if (!call.margin[a]) return 0;
+    return call.wraps[a] ? modulo(x, call.count[a]) : most(MOST_OFFSET - call.margin[a], least(x, call.count[a] + call.margin[a] - 1 - MOST_OFFSET));
+}
+
 static void fill_tables(const Call& call, const Pipeline& pipe, Kept* memory, const real** tables) {
     long beyond = 2 * LANES;
     for (int a = 0; a < AXES; a++) beyond = most(beyond, pipe.level[0].reach[a] + pipe.level[0].deep[a] + 64 + 2 * LANES);
@@ -621,10 +649,45 @@ static void fill_tables(const Call& call, const Pipeline& pipe, Kept* memory, co
         tables[n] = data + start[n] + beyond;
         for (long x = -beyond; x < call.count[a] + beyond; x++) {
             long index[AXES] = {0, 0, 0};
-            index[a] = call.wraps[a] ? modulo(x, call.count[a]) : most(2 - call.margin[a], least(x, call.count[a] + call.margin[a] - 3));
+            index[a] = coordinate(call, a, x);
             data[start[n] + beyond + x] = tabulate(n, call.parameters, call.constants, call.coordinates, index);
         }
     }
+}
+
+// Coordinates and parameters decide what fixed arrays hold: they are filled again only where those differ.
+static void fill_fixtures(const Call& call, const Pipeline& pipe, Kept* memory, Fixtures& fixtures) {
+    if (!FIXED) return;
+    long beyond[AXES], size[AXES], numbers = PARAMETERS + 2 * AXES;
+    for (int a = 0; a < AXES; a++) {
+        beyond[a] = call.margin[a] ? pipe.level[0].reach[a] + pipe.level[0].deep[a] + 16 : 0;
+        if (a == 2) beyond[a] = up(beyond[a] + LANES, LANES);
+        size[a] = a == 2 ? up(call.count[a] + 2 * beyond[a], LANES) : call.count[a] + 2 * beyond[a];
+        numbers += call.count[a] + 2 * beyond[a];
+    }
+    double* made_of = (double*)malloc(numbers * sizeof(double));
+    long n = 0;
+    for (int p = 0; p < PARAMETERS; p++) made_of[n++] = call.parameters[p];
+    for (int a = 0; a < AXES; a++) {
+        made_of[n++] = call.count[a], made_of[n++] = beyond[a];
+        for (long x = -beyond[a]; x < call.count[a] + beyond[a]; x++) made_of[n++] = call.coordinates[a][coordinate(call, a, x)];
+    }
+    fixtures.pitch = size[2], fixtures.plane = size[1] * size[2];
+    real* data = (real*)memory->fixtures.take(FIXED * size[0] * fixtures.plane * sizeof(real));
+    for (int f = 0; f < FIXED; f++) fixtures.origin[f] = data + f * size[0] * fixtures.plane + (beyond[0] * size[1] + beyond[1]) * size[2] + beyond[2];
+    size_t bytes = n * sizeof(double);
+    if (memory->known_size != bytes || memcmp(memory->known.data, made_of, bytes)) {
+        long index[AXES];
+        for (int f = 0; f < FIXED; f++)
+            for (long i = -beyond[0]; i < call.count[0] + beyond[0]; i++)
+                for (long j = -beyond[1]; j < call.count[1] + beyond[1]; j++)
+                    for (long x = -beyond[2]; x < call.count[2] + beyond[2]; x++) {
+                        index[0] = coordinate(call, 0, i), index[1] = coordinate(call, 1, j), index[2] = coordinate(call, 2, x);
+                        fixtures.origin[f][i * fixtures.plane + j * fixtures.pitch + x] = fix(f, call.parameters, call.constants, call.coordinates, index);
+                    }
+        memcpy(memory->known.take(bytes), made_of, bytes), memory->known_size = bytes;
+    }
+    free(made_of);
 }
 
 extern "C" void advance(const Call* given) {
@@ -664,6 +727,7 @@ extern "C" void advance(const Call* given) {
     size_t room = team.passes > 1 || team.aliased ? up(whole, 4096) : 0;
     for (int f = 0; f < FIELDS && room; f++) team.scratch[f] = (real*)((char*)memory->fields.take(room * FIELDS) + room * f);
     fill_tables(call, team.pipeline[steps % team.passes ? 0 : 1], memory, team.tables);
+    fill_fixtures(call, team.pipeline[steps % team.passes ? 0 : 1], memory, team.fixtures);
     team.next_tile = team.waiting = team.generation = 0;
     Helper* helpers = new Helper[team.threads];
     for (long n = 1; n < team.threads; n++) {

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from hpcstencil.expressions import (
+    FUNCTIONS,
     Constant,
     Coordinate,
     Derivative,
@@ -59,10 +60,11 @@ def whole_numbers(weights: Sequence[float]) -> tuple[float, tuple[int, ...]] | N
 
 @dataclass
 class Numbers:
-    """What a program is given when it runs: numbers that expressions hold, and parameters in order."""
+    """What a program is given when it runs: numbers that expressions hold, parameters in order, and coordinates."""
 
     parameters: Sequence[str]
     constants: list[float] = field(default_factory=list)
+    furthest: int = 0  # how far beyond its own place a function of coordinates looks
 
     def constant(self, value: float) -> str:
         if value not in self.constants:
@@ -271,6 +273,7 @@ class Scalar(Writer):
                 return f"real(time + {self.node!r} * dt)" if self.node else "real(time)"
             case Coordinate(axis):
                 a = self.axis_of[axis]
+                self.numbers.furthest = max(self.numbers.furthest, abs(at[a]))
                 return f"real(coordinates[{a}][index[{a}] + ({at[a]})])"
         return None
 
@@ -294,6 +297,26 @@ class Tables:
             self.texts.append(" ".join([*code.lines, f"return {result};"]))
             self.known[tree] = len(self.axes)
             self.axes.append(self.axis_of[axis])
+        return self.known[tree]
+
+
+@dataclass
+class Fixed:
+    """Functions of several coordinates that take long to work out: arrays that are filled once and kept."""
+
+    numbers: Numbers
+    discretization: Discretization
+    axis_of: Sequence[int]
+    known: dict[Node, int] = field(default_factory=dict)
+    texts: list[str] = field(default_factory=list)
+
+    def index(self, tree: Node) -> int:
+        """The number of the array that holds a tree."""
+        if tree not in self.known:
+            code = Scalar(self.numbers, self.discretization, self.axis_of)
+            result = code.value(tree)
+            self.texts.append(" ".join([*code.lines, f"return {result};"]))
+            self.known[tree] = len(self.known)
         return self.known[tree]
 
 
@@ -325,10 +348,11 @@ Term = tuple[tuple[Node, ...], float, str]  # factors that are the same in all c
 @dataclass
 class Cells(Writer):
     """Statements for the cells of a pass. ``held`` are the trees that arrays hold, by number of the array; ``node`` tells where
-    in the step the time is; ``plane_of`` is told which plane of which array is looked at and how far."""
+    in the step the time is."""
 
     scalars: Scalars
     tables: Tables
+    fixed: Fixed | None  # None where fixed arrays are not at hand
     held: Mapping[Node, int]
     node: float
 
@@ -386,6 +410,8 @@ class Cells(Writer):
             lines = self.row if a else self.head
             text = f"splat<W>({place}[{texts[a]}])"
             return self.once(("table", number), alone, lambda: self.hoisted(lines, text))
+        if self.fixed is not None and len(axes) > 1 and not changes(tree) and takes_long(tree):
+            return self.looked_up(-1 - self.fixed.index(tree), at)
         return None
 
     def loaded(self, array: int, at: Offset) -> str:
@@ -393,6 +419,10 @@ class Cells(Writer):
         reach = self.reach.setdefault(array, [0, 0, 0])
         for a in range(3):
             reach[a] = max(reach[a], abs(at[a] - (self.jammed if a == 1 else 0)))
+        return self.looked_up(array, at)
+
+    def looked_up(self, array: int, at: Offset) -> str:
+        """The value in an array, or, where its number is negative, in a fixed one."""
         plane = self.planes.setdefault((array, at[0]), len(self.planes))
         row = self.once(
             ("row", plane), (0, at[1], 0), lambda: self.pointer(f"in[{plane}].p + (j + {at[1]}) * in[{plane}].pitch")
@@ -453,6 +483,12 @@ class Cells(Writer):
             if left:
                 result.append((factors, number, self.gathered(left, operand, at)))
         return result or [((), 1.0, self.literal(0.0))]
+
+
+def takes_long(tree: Node) -> bool:
+    """Whether a tree of coordinates is better looked up than worked out for each cell and step."""
+    parts = [part for part in walk(tree) if isinstance(part, Pointwise)]
+    return len(parts) > 6 or any(part.function in FUNCTIONS for part in parts)
 
 
 def is_scalar(tree: Node) -> bool:

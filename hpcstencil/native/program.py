@@ -22,7 +22,7 @@ from hpcstencil.expressions import (
     walk,
 )
 from hpcstencil.integrators import MEMORY, Stage
-from hpcstencil.native.emit import Cells, Numbers, Offset, Scalars, Tables, Unsupported, changes
+from hpcstencil.native.emit import Cells, Fixed, Numbers, Offset, Scalars, Tables, Unsupported, changes
 from hpcstencil.problem import Problem
 
 AXIS_OF = {1: (2,), 2: (0, 2), 3: (0, 1, 2)}  # axes of the problem -> those of the driver
@@ -93,6 +93,7 @@ class Planner:
         self.numbers = Numbers(tuple(problem.parameters))
         self.scalars = Scalars(self.numbers, self.discretization, self.axis_of)
         self.tables = Tables(self.numbers, self.discretization, self.axis_of)
+        self.fixed = Fixed(self.numbers, self.discretization, self.axis_of)
         self.arrays = [Array(Field(name)) for name in self.fields]
         self.passes: list[Pass] = []
         self.functions: dict[str, str] = {}  # text -> name
@@ -245,7 +246,7 @@ class Planner:
         """A pass that computes ``outputs``: what writes each array's value, by number; ``shared`` are trees of several."""
         if not outputs:
             return
-        code = Cells(self.numbers, self.discretization, self.axis_of, self.scalars, self.tables, held, node)
+        code = Cells(self.numbers, self.discretization, self.axis_of, self.scalars, self.tables, self.fixed, held, node)
         code.shared.update(shared)
         stores, numbers = [], list(outputs)
         for row in range(self.jam):
@@ -258,7 +259,9 @@ class Planner:
             if any(reach):
                 self.arrays[array].used_at.add(node)
         inputs = [(array, reach) for array, reach in code.reach.items()]
-        places = {array: n for n, (array, _) in enumerate(inputs)}
+        places = {array: n for n, (array, _) in enumerate(inputs)} | {
+            array: array for array, _ in code.planes if array < 0
+        }
         planes = [(places[array], offset) for array, offset in code.planes]
         if len(planes) > MOST_PLANES or len(outputs) > MOST_PLANES:
             raise Unsupported("the equation looks at too many arrays at once")
@@ -312,6 +315,7 @@ class Planner:
             self.axis_of,
             self.scalars,
             self.tables,
+            None,
             {},
             array.node,
             tuple(nexts),
@@ -360,11 +364,13 @@ class Planner:
                 f"{{{p.function}, {p.scalars}, {len(p.inputs)}, {len(p.planes)}, {len(p.outputs)}, {p.jam}, "
                 f"inputs{n}, planes{n}, outputs{n}}}"
             )
+        fixed = [f"case {n}: {{ {text} }}" for n, text in enumerate(self.fixed.texts)]
         cases = [f"case {n}: {{ {text} }}" for n, text in enumerate(self.tables.texts)]
         return "\n".join([
             f"typedef {real} real;",
+            f"constexpr int PARAMETERS = {len(self.problem.parameters)}, MOST_OFFSET = {self.numbers.furthest};",
             f"constexpr int FIELDS = {len(self.fields)}, ARRAYS = {len(self.arrays)}, PASSES = {len(self.passes)}, "
-            f"TABLES = {len(self.tables.texts)}, SCALARS = {len(self.scalars.entries)};",
+            f"TABLES = {len(self.tables.texts)}, FIXED = {len(self.fixed.texts)}, SCALARS = {len(self.scalars.entries)};",
             '#include "driver.hpp"',
             '#include "cells.hpp"',
             *functions,
@@ -379,7 +385,11 @@ class Planner:
             "static real tabulate(int table, const double* p, const double* c, const double* const* coordinates,",
             "                     const long* index) {",
             "const double time = 0, dt = 0; (void)time; (void)dt;",
-            "switch (table) {", *cases, "}", "return 0;", "}", "",
+            "switch (table) {", *cases, "}", "return 0;", "}",
+            "static real fix(int number, const double* p, const double* c, const double* const* coordinates,",
+            "                const long* index) {",
+            "const double time = 0, dt = 0; (void)time; (void)dt;",
+            "switch (number) {", *fixed, "}", "return 0;", "}", "",
         ])  # fmt: skip
 
 
