@@ -119,6 +119,7 @@ def _seconds_per_step(problem: Problem, device: Any, kernel: str) -> float:
     from hpcstencil.simulation import simulate
     from hpcstencil.topology import Topology
 
+    problem = problem.members[0] if problem.members else problem
     grid = problem.config.grid
     side = round(PROBE_CELLS ** (1 / grid.ndim))
     shape = tuple(min(n, side) for n in grid.shape)

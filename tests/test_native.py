@@ -124,6 +124,12 @@ def test_auto_takes_native_code_where_there_is_some(empty_cache):
     assert choice(heat(), every=0).kernel in ("shift", "conv")
 
 
+def test_an_ensemble_is_measured_by_one_of_its_members(empty_cache):
+    members = problem_of(grid={"shape": [20]}, equation={"name": "heat"}, ensemble={"equation.D": [0.1, 0.2, 0.3]})
+    found = choice(members)
+    assert found.kernel in ("shift", "conv") and "ensembles" in found.why
+
+
 def test_without_a_compiler_xla_takes_over_and_says_so(empty_cache, monkeypatch):
     def none() -> str:
         raise Unsupported("no C++ compiler was found; install one (on Debian: apt-get install g++) or set CXX")
