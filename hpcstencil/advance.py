@@ -245,8 +245,8 @@ class Stepper:
 
     def _step_in_pieces(self) -> Attempt:
         """One step, each evaluation and each combination a compiled call of its own."""
-
-        evaluate, evaluate_apart = self.slopes(0), self.slopes(1) if self.apart is not None else None
+        evaluate = self.slopes(0)
+        evaluate_later = evaluate if self.apart is None else self.slopes(1)
         combinations: dict[int, Body] = {}
 
         def combination(i: int, stage: Stage) -> Body:
@@ -261,22 +261,21 @@ class Stepper:
         combine_uniform = self.machine.compiled(uniform_body, 2)
 
         def step(fields: Fields, parameters: Any, t: float, dt: float) -> tuple[Fields, Any]:
-            def slope(y: Fields, node: float, j: int = 0) -> Fields:
-                body = evaluate if j == 0 or evaluate_apart is None else evaluate_apart
-                return jax.block_until_ready(body(y, parameters, t + node * dt))
+            def slope(j: int, y: Fields, node: float) -> Fields:
+                return jax.block_until_ready((evaluate_later if j else evaluate)(y, parameters, t + node * dt))
 
             def loop(u: Fields, before: Fields, last: Fields, k0: Fields) -> Fields:
                 for weights, node in zip(
                     self.method.uniform_weights, self.method.nodes[self.method.uniform_from :], strict=False
                 ):
                     y = {0: u, -1: last, -2: before}
-                    before, last = last, combine_uniform(y, {0: k0, -1: slope(last, node)}, weights, dt)
+                    before, last = last, combine_uniform(y, {0: k0, -1: slope(0, last, node)}, weights, dt)
                 return last
 
             return take(
                 self.method,
                 fields,
-                lambda j, y: slope(y, self.method.nodes[j], j),
+                lambda j, y: slope(j, y, self.method.nodes[j]),
                 lambda i, stage, y, k: combination(i, stage)(y, k, dt),
                 loop,
             )
@@ -318,6 +317,9 @@ def shrunk(windows: Any, before: Any, after: Any, times: int) -> Any:
 
 def padded(value: Value, windows: Any) -> Value:
     """The value on larger windows, zeros (never read as valid) in the rim."""
-    padding = [(have[0] - want[0], want[1] - have[1], 0) for have, want in zip(value.windows, windows, strict=True)]  # type: ignore[index]
+    padding = []
+    for have, want in zip(value.windows, windows, strict=True):
+        assert have is not None  # fields have a window on every axis
+        padding.append((have[0] - want[0], want[1] - have[1], 0))
     padding += [(0, 0, 0)] * (value.array.ndim - len(padding))  # of members
     return Value(lax.pad(value.array, value.array.dtype.type(0), padding), windows)

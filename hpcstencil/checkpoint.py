@@ -17,14 +17,14 @@ import numpy as np
 
 from hpcstencil.checkpoint_names import checkpoint_path, keep_newest, list_checkpoints
 from hpcstencil.errors import EnvironmentProblem, HpcstencilError, InputError
-from hpcstencil.files import file_errors, prepare_folder, reserve
+from hpcstencil.files import file_errors, prepare_folder, reserve, sync
 from hpcstencil.grid import Grid
 from hpcstencil.hdf5_layout import Attributes, write_attributes, write_coordinates
 from hpcstencil.hdf5_read import SCALES, open_for_reading
 from hpcstencil.hyperslabs import Method, SharedFile, chosen_method, open_alone, open_shared
 from hpcstencil.parallel import Communicator, agree, from_rank_0, local_place
 from hpcstencil.progress import say
-from hpcstencil.seal import Array, Damaged, checksum, read_seal, seal, sync
+from hpcstencil.seal import Array, Damaged, checksum, read_seal, seal
 from hpcstencil.topology import Range
 
 FORMAT_VERSION = 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import keyword
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -18,18 +17,17 @@ from hpcstencil.keys import (
     BUILT_IN,
     HDF5_SUFFIXES,
     LEAST_TOLERANCE,
-    LONGEST_FILE_NAME,
-    LONGEST_NAME,
     MOST_CELLS,
     MOST_EPSILON,
     MOST_OUTPUTS,
     MOST_STEPS,
-    RESERVED,
     STEP_KEYS,
     TABLES,
     TOP,
     WIDTHS,
 )
+from hpcstencil.names import allowed_name
+from hpcstencil.paths import check_output_path, sources
 from hpcstencil.schema import (
     COUNT,
     EXPRESSION,
@@ -74,36 +72,6 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
             raise InputError(f"{key}: expected an HDF5 file, but there is no {file}; check the path")
     check_output_path(config, path, config.output.path, "output.path")
     return config
-
-
-def sources(config: Config) -> dict[str, Path]:
-    """The data files that the input names, by key."""
-    found = {
-        "initial.file": config.initial.file,
-        "mask.solid": config.mask and config.mask.dataset and config.mask.dataset[0],
-    }
-    return {key: file for key, file in found.items() if file}
-
-
-def check_output_path(config: Config, path: Path, output: Path, key: str) -> None:
-    """Raise InputError where the output file would replace a file that the run reads, or has a name that the files
-    beside it cannot be made from."""
-    length = len(os.fsencode(output.name))
-    if length > LONGEST_FILE_NAME:
-        raise InputError(
-            f"{key}: expected a file name of at most {LONGEST_FILE_NAME} bytes, since those of its checkpoints are longer, but "
-            f"got one of {length}; choose a shorter one"
-        )
-    if output.exists() and not output.is_file():
-        what = "a folder" if output.is_dir() else "a device or pipe"
-        raise InputError(f"{key}: expected the name of the output file, but {output} is {what}; choose another path")
-    if output.suffix == ".xdmf":
-        raise InputError(
-            f"{key}: expected a name like 'run.h5', but got '{output.name}', which is that of the XDMF file beside an output"
-        )
-    for what, source in {"the input file itself": path, **sources(config)}.items():
-        if os.path.realpath(output) == os.path.realpath(source):
-            raise InputError(f"{key}: expected a file of its own, but got {what}, {output}; choose another path")
 
 
 def from_mapping(raw: Mapping[str, Any], base: Path, overrides: Sequence[str] = (), stem: str = "output") -> Config:
@@ -237,15 +205,6 @@ def _equation(raw: Mapping[str, Any], base: Path) -> EquationConfig:
     return EquationConfig(name, parameters, rhs, seed)
 
 
-def allowed_name(key: str, name: str) -> None:
-    """A name that expressions can use and that nothing else has."""
-    if not name.isidentifier() or not name.isascii() or len(name) > LONGEST_NAME:
-        expected = f"a name of letters, digits and '_', at most {LONGEST_NAME} of them"
-        raise wrong(key, expected, name, "rename it")
-    if name in RESERVED or keyword.iskeyword(name):
-        raise InputError(f"{key}: '{name}' is a word of the language, or of the input or output file; rename it")
-
-
 def _initial(raw: Mapping[str, Any], base: Path) -> InitialConfig:
     expressions, file = {}, None
     for key, value in raw.items():
@@ -374,31 +333,3 @@ def _checkpoint(values: dict[str, Any]) -> CheckpointConfig:
     if values["every_steps"] is not None and values["every_minutes"] is not None:
         raise too_many(("checkpoint.every_steps", "checkpoint.every_minutes"), "remove one")
     return CheckpointConfig(**values)
-
-
-# ---- what depends on the equation's fields ---------------------------------------------------------------------------
-
-
-def check_fields(config: Config, fields: tuple[str, ...]) -> None:
-    """Raise InputError where the input names a field that the equation does not have, or uses one's name for more."""
-    named = [(at("initial", name), name) for name in config.initial.expressions]
-    named += [(at("boundary", name), name) for name in config.boundary.fields]
-    named += [(at("verify", "exact", name), name) for name in config.verify.exact]
-    named += [("output.fields", name) for name in config.output.fields or ()]
-    named += [(at("output", "units", name), name) for name in config.output.units]
-    named += [(at("output", "long_name", name), name) for name in config.output.long_name]
-    for key, name in named:
-        if name not in fields:
-            raise unknown(key, "field", name, fields)
-    exact = config.verify.exact
-    for name in fields if exact else ():
-        if name not in exact:
-            raise InputError(
-                f"{at('verify', 'exact', name)}: expected a solution for every field, but it is missing; add it"
-            )
-    for name in config.verify.conserved:
-        if name not in config.diagnostics.expressions:
-            raise unknown("verify.conserved", "diagnostic", name, tuple(config.diagnostics.expressions))
-    for name in config.diagnostics.expressions:
-        if name in fields or name in config.equation.parameters:
-            raise InputError(f"diagnostics.{name}: '{name}' is a field or parameter already; rename the diagnostic")

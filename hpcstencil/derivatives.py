@@ -5,7 +5,9 @@ Each works in any number of dimensions; the number is that of the `Space` that m
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from hpcstencil.expressions import (
     HALFWAY,
@@ -112,9 +114,9 @@ class Space:
             terms.append(v * Pointwise("where", (Pointwise("greater", (v, node(0.0))), lower, upper)))
         return total(terms)
 
-    def operators(self) -> dict[str, tuple[object, int, int]]:
+    def operators(self) -> dict[str, tuple[Callable[..., Node], int, int]]:
         """Name in the expression language -> (function, least and most number of arguments)."""
-        table: dict[str, tuple[object, int, int]] = {
+        table: dict[str, tuple[Callable[..., Node], int, int]] = {
             "laplacian": (self.laplacian, 1, 1),
             "gradient_squared": (self.gradient_squared, 1, 1),
             "divergence": (self.divergence, self.ndim, self.ndim),
@@ -124,7 +126,7 @@ class Space:
         }
         for i in range(self.ndim):
             for kind in HALFWAY:
-                table[f"{kind}_{AXES[i]}"] = ((lambda a, i=i, kind=kind: Halfway(node(a), i, kind)), 1, 1)
+                table[f"{kind}_{AXES[i]}"] = (partial(getattr(self, kind), axis=i), 1, 1)
             table["d" + AXES[i]] = ((lambda a, i=i: self.derivative(a, i)), 1, 1)
             for j in range(i, self.ndim):
                 table["d" + AXES[i] + AXES[j]] = ((lambda a, i=i, j=j: self.derivative(a, i, j)), 1, 1)

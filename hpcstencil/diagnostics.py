@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcstencil import host
-from hpcstencil.expressions import Node, Parameter, Reduction, Time, walk
+from hpcstencil.expressions import Node, Reduction, Time, walk
 from hpcstencil.halo import Fields
 from hpcstencil.reductions import Reductions
 
@@ -42,8 +42,7 @@ class Diagnostics:
         largest = np.where(broken > 0, np.nan, np.maximum(np.abs(low), np.abs(high)))
         sums = reductions.sums(fields, self.parameters, time, largest)
         volume = reductions.machine.grid.cell_volume
-        known: dict[Node, Any] = {Parameter(name): value for name, value in self.parameters.items()}
-        known[Time()] = time
+        known = {**host.by_node(self.parameters), Time(): time}
         by_operand = {tree: i for i, tree in enumerate(reductions.trees)}
         for tree in self.trees.values():
             for part in walk(tree):

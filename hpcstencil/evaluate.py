@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
-from hpcstencil.boundary import GHOSTS, NO_FLUX, WALL, Face
+from hpcstencil.boundary import NO_FLUX, Face
 from hpcstencil.expressions import (
     Constant,
     Coordinate,
@@ -27,7 +27,8 @@ from hpcstencil.expressions import (
     varies,
     walk,
 )
-from hpcstencil.frame import Frame, Side, Value, Window, Windows, common, wrapped
+from hpcstencil.frame import Frame, Side, Value, Window, Windows, common
+from hpcstencil.ghosts import Ghosts, next_to
 from hpcstencil.kernels import Kernel
 from hpcstencil.mask import Mask
 from hpcstencil.pointwise import functions, integer_power
@@ -227,141 +228,29 @@ class Evaluation:
         if not varies(operand):
             return self(operand)
         if operand not in self.extended:
-            widths, corners = self.needs[operand]
-            self.extended[operand] = Ghosts(self, operand, widths).around(self(operand), corners)
+            self.extended[operand] = self.surrounded(operand, *self.needs[operand])
         return self.extended[operand]
+
+    def surrounded(self, operand: Node, widths: Sequence[tuple[int, int]], corners: bool) -> Value:
+        """The operand with so many ghost cells (lower, upper) per axis, those beyond ``corners`` only where asked for."""
+        spacing = self.rules.discretization.spacing
+        return Ghosts(self.frame, spacing, widths, partial(self.condition, operand)).around(self(operand), corners)
+
+    def condition(self, operand: Node, axis: int, side: int, windows: Windows) -> tuple[str, list[Any]]:
+        """What holds for the operand on the boundary at one side of an axis: its kind, and its values on ``windows``, of
+        which that along the axis is None."""
+        face = self.rules.faces.get((operand, axis, side), NO_FLUX)
+        there = replace(self)  # a fresh evaluation: its coordinate and fields are those next to the face
+        there.known[Coordinate(axis)] = there.scalar(self.rules.domain[axis][side])
+        for name in {part.name for value in face.values for part in walk(value) if isinstance(part, Field)}:
+            there.known[Field(name)] = next_to(self.fields[name], axis, side, self.frame)
+        return face.kind, [there(value).crop(windows).array for value in face.values]
 
 
 def moved(value: Value, windows: Windows, offset: Sequence[int]) -> Any:
     """The value at cells ``offset`` away from those of the windows."""
     shifted = [None if w is None else (w[0] + o, w[1] + o) for w, o in zip(windows, offset, strict=True)]
     return value.crop(shifted).array
-
-
-@dataclass(frozen=True)
-class Ghosts:
-    """Ghost cells of one operand: ``widths`` (lower, upper) per axis are the most that its derivatives ask for."""
-
-    evaluation: Evaluation
-    operand: Node
-    widths: tuple[tuple[int, int], ...]
-
-    def around(self, value: Value, corners: bool) -> Value:
-        """The value with ghost cells on all sides that need them; axis after axis, full width, where ``corners`` of a
-        mixed derivative are needed, else only the cells straight beyond each side (cheaper: one padded array)."""
-        axes = [axis for axis, widths in enumerate(self.widths) if max(widths)]
-        if corners:
-            for axis in axes:
-                value = self.along(value, axis)
-            return value
-        for axis in axes:
-            value = self.replaced(value, axis)
-        padding, windows = [(0, 0, 0)] * len(self.widths), list(value.windows)
-        strips = []
-        for axis in axes:
-            for side, strip in enumerate(self.strips(value, axis)):
-                if strip is not None:
-                    strips.append((axis, side, strip))
-        for axis, side, strip in strips:
-            width = strip.shape[axis]
-            low, high, _ = padding[axis]
-            padding[axis] = (low, width, 0) if side else (width, high, 0)
-            start, stop = windows[axis]  # type: ignore[misc]  # the operand varies: it has a window on every axis
-            windows[axis] = (start, stop + width) if side else (start - width, stop)
-        if not strips:
-            return value
-        array = lax.pad(value.array, value.array.dtype.type(0), padding)
-        for axis, side, strip in strips:
-            start_index = [low for low, _, _ in padding]
-            start_index[axis] = array.shape[axis] - strip.shape[axis] if side else 0
-            array = lax.dynamic_update_slice(array, strip, start_index)
-        return Value(array, tuple(windows))
-
-    def along(self, value: Value, axis: int) -> Value:
-        """The value with its ghost cells along one axis."""
-        value = self.replaced(value, axis)
-        lower, upper = self.strips(value, axis)
-        parts = [part for part in (lower, value.array, upper) if part is not None]
-        windows = list(value.windows)
-        start, stop = windows[axis]  # type: ignore[misc]
-        windows[axis] = (
-            start - (0 if lower is None else lower.shape[axis]),
-            stop + (0 if upper is None else upper.shape[axis]),
-        )
-        return Value(jnp.concatenate(parts, axis) if len(parts) > 1 else value.array, tuple(windows))
-
-    def strips(self, value: Value, axis: int) -> tuple[Any, Any]:
-        """Ghost cells to put before and after the value along an axis; None on a halo side or where none are needed."""
-        lower, upper = self.widths[axis]
-        frame = self.evaluation.frame
-        low, high = frame.sides[axis]
-        if low.kind == "wrap":
-            return wrapped(value.array, axis, lower, upper)
-        strips = []
-        for side, (kind, width) in enumerate(((low.kind, lower), (high.kind, upper))):
-            strips.append(self.reflected(value, axis, side, width, 0) if kind == "face" and width else None)
-        return strips[0], strips[1]
-
-    def replaced(self, value: Value, axis: int) -> Value:
-        """The value with halo cells replaced by ghost cells where this device touches the physical boundary."""
-        frame, array = self.evaluation.frame, value.array
-        window = value.windows[axis]
-        assert window is not None
-        for side in (0, 1):
-            width = self.widths[axis][side]
-            if not frame.sides[axis][side].boundary or not width:
-                continue
-            # Index of the face in the array: the block begins at 0 and ends at the cells this device owns.
-            face = -window[0] if side == 0 else frame.counts[axis] - window[0]
-            ghosts = self.reflected(value, axis, side, width, face)
-            place = face - width if side == 0 else face
-            kept = lax.dynamic_slice_in_dim(array, place, width, axis)
-            array = lax.dynamic_update_slice_in_dim(
-                array, jnp.where(frame.touches[axis][side], ghosts, kept), place, axis
-            )
-        return Value(array, value.windows)
-
-    def reflected(self, value: Value, axis: int, side: int, width: int, face: Any) -> Any:
-        """``width`` ghost cells beyond the boundary at array index ``face`` (on a face side: the array's end)."""
-        evaluation = self.evaluation
-        rules = evaluation.rules
-        if evaluation.frame.sides[axis][side].kind == "face":
-            face = value.array.shape[axis] if side else 0
-        condition = rules.faces.get((self.operand, axis, side), NO_FLUX)
-        distance = np.arange(1, width + 1) if side else np.arange(width, 0, -1)
-        height = (2 * distance - 1) * rules.discretization.spacing[axis]
-        shape = [1] * value.array.ndim
-        shape[axis] = width
-        windows = list(value.windows)
-        windows[axis] = None
-        at_face = replace(evaluation)  # a fresh evaluation: its coordinate and fields are those next to the face
-        at_face.known[Coordinate(axis)] = at_face.scalar(rules.domain[axis][side])
-        for name in {part.name for value in condition.values for part in walk(value) if isinstance(part, Field)}:
-            at_face.known[Field(name)] = self.next_to(evaluation.fields[name], axis, side)
-        given = [at_face(value).crop(windows).array for value in condition.values]
-        if condition.kind == WALL:
-            return self.beyond_wall(value.array, axis, side, width, face, *given)
-        inner = lax.dynamic_slice_in_dim(value.array, face - width if side else face, width, axis)
-        return GHOSTS[condition.kind](jnp.flip(inner, axis), height.astype(rules.dtype).reshape(shape), *given)
-
-    def beyond_wall(self, array: Any, axis: int, side: int, width: int, face: Any, value: Any) -> Any:
-        """`reflected` for a field on the faces along the axis: the lower boundary is its first entry, the upper one its
-        first ghost, and the others are images in that."""
-        twice = array.dtype.type(2) * value
-        if side == 0:
-            return twice - jnp.flip(lax.dynamic_slice_in_dim(array, face + 1, width, axis), axis)
-        inner = lax.dynamic_slice_in_dim(array, face - width + 1, width - 1, axis)
-        on_wall = jnp.broadcast_to(value, [1 if a == axis else n for a, n in enumerate(array.shape)])
-        return jnp.concatenate([on_wall, twice - jnp.flip(inner, axis)], axis)
-
-    def next_to(self, field: Value, axis: int, side: int) -> Value:
-        """A field in the cells next to a boundary, as one value along the axis."""
-        window = field.windows[axis]
-        assert window is not None
-        index = (self.evaluation.frame.counts[axis] - 1 if side else 0) - window[0]
-        windows = list(field.windows)
-        windows[axis] = None
-        return Value(lax.dynamic_slice_in_dim(field.array, index, 1, axis), tuple(windows))
 
 
 def evaluation(
@@ -377,7 +266,7 @@ def evaluation(
     if rules.ghosts is None:
         return plain
     widths = tuple((n, n) for n in rules.ghosts)
-    surrounded = {name: Ghosts(plain, Field(name), widths).around(value, True) for name, value in fields.items()}
+    surrounded = {name: plain.surrounded(Field(name), widths, True) for name in fields}
     known = replace(frame, sides=((Side("halo"), Side("halo")),) * frame.ndim)
     return Evaluation(rules, known, needs, surrounded, parameters, time)
 
@@ -407,7 +296,7 @@ def right_hand_side(trees: Mapping[str, Node], rules: Rules, needs: Needs) -> Ri
         for name, tree in trees.items():
             value = evaluate(tree)
             full = common([*fields.values(), value])
-            shape = [w[1] - w[0] for w in full]  # type: ignore[index]
+            shape = [w[1] - w[0] for w in full]  # type: ignore[index]  # fields have a window on every axis
             values[name] = Value(jnp.broadcast_to(value.crop(full).array, shape), full)
         return values
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar, Union, dataclass_transform
+from typing import Any, ClassVar, TypeVar, Union, dataclass_transform
 
 Number = int | float
 Operand = Union["Node", Number]
@@ -23,6 +23,8 @@ REDUCTIONS = ("integral", "mean", "min", "max")
 
 class Node:
     """Base of all nodes: arithmetic on nodes makes nodes."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]  # of every concrete node, which `frozen` makes a dataclass
 
     def __add__(self, other: Operand) -> Node:
         return Pointwise("add", (self, node(other)))
@@ -89,7 +91,7 @@ def frozen(cls: type[N]) -> type[N]:
             known = self.__dict__["_hash"] = first(self)
         return int(known)
 
-    made.__hash__ = remembered  # type: ignore[method-assign]
+    made.__hash__ = remembered  # type: ignore[method-assign]  # of a class that is not in use yet
     return made
 
 
@@ -200,7 +202,7 @@ def total(terms: list[Node]) -> Node:
 def children(tree: Node) -> tuple[Node, ...]:
     """Direct sub-trees of a node."""
     found: list[Node] = []
-    for field in fields(tree):  # type: ignore[arg-type]  # every concrete node is a dataclass
+    for field in fields(tree):
         value = getattr(tree, field.name)
         if isinstance(value, Node):
             found.append(value)
@@ -246,7 +248,7 @@ def size_and_height(tree: Node) -> tuple[int, int]:
 def rebuilt(tree: Node, change: Callable[[Node], Node]) -> Node:
     """The node with what ``change`` makes of each of its direct sub-trees."""
     values = {}
-    for field in fields(tree):  # type: ignore[arg-type]
+    for field in fields(tree):
         value = getattr(tree, field.name)
         if isinstance(value, Node):
             value = change(value)
@@ -283,7 +285,7 @@ def shared(trees: Mapping[str, Node]) -> dict[str, Node]:
     for tree in trees.values():
         for part in bottom_up(tree):
             new = rebuilt(part, lambda child: made[id(child)])
-            key = (type(new), *(mark(getattr(new, field.name)) for field in fields(new)))  # type: ignore[arg-type]
+            key = (type(new), *(mark(getattr(new, field.name)) for field in fields(new)))
             made[id(part)] = one.setdefault(key, new)
     return {name: made[id(tree)] for name, tree in trees.items()}
 

@@ -153,6 +153,15 @@ def _allocate(descriptor: int, start: int, size: int) -> int:
 NOT_FOR_MPIO = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "vboxsf", "virtiofs")
 
 
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def file_system(folder: Path) -> str:
     """The kind of file system that ``folder`` lies on, as Linux calls it ("ext4", "lustre", "nfs4" ...): that of the last
     mount whose point is above it. "" where nobody tells."""

@@ -21,7 +21,6 @@ import numpy as np
 from hpcstencil import journal, xdmf
 from hpcstencil.errors import EnvironmentProblem, InputError
 from hpcstencil.files import file_errors, prepare_folder, reserve
-from hpcstencil.grid import AXES
 from hpcstencil.hdf5_cut import Prepared, cut_back
 from hpcstencil.hdf5_layout import (
     Attributes,
@@ -31,23 +30,17 @@ from hpcstencil.hdf5_layout import (
     lay_out_fields,
     write_attributes,
 )
+from hpcstencil.hdf5_read import SCALES, fields_in
 from hpcstencil.hdf5_spans import SettledSpans
 from hpcstencil.hyperslabs import Method, Way, chosen_method, open_alone, open_shared
 from hpcstencil.journal import journal_path, living_writer, roll_back
 from hpcstencil.parallel import Communicator, agree, from_rank_0
-from hpcstencil.positions import FACE, Layout
+from hpcstencil.positions import Layout
 from hpcstencil.topology import Range
 
 FORMAT_VERSION = 1
 MARGIN = 2**20  # bytes kept free for HDF5's own bookkeeping
-RESERVED = (
-    "diagnostics",
-    "time",
-    "step",
-    "member",
-    *AXES,
-    *(axis + FACE for axis in AXES),
-)  # names at the root of the file that no field may have
+RESERVED = ("diagnostics", *SCALES)  # names at the root of the file that no field may have
 
 Blocks = Mapping[str, np.ndarray]
 
@@ -149,7 +142,7 @@ class OutputFile:
         """Go on with the existing file: snapshots and diagnostics later than ``step`` are cut, ``complete`` becomes 0,
         and ``attributes`` (a new decomposition, say) replace those of the same names.
 
-        Raises InputError where the file is not an output with these fields at these layout.
+        Raises InputError where the file is not an output with these fields in this layout.
         """
         way = chosen_method(method, communicator, path)
 
@@ -316,17 +309,16 @@ class OutputFile:
 
 
 def _check_same(file: h5py.File, path: Path, layout: Layout, fields: Sequence[str]) -> None:
-    """Raise InputError where ``file`` is not an output of ``fields`` over ``grid``."""
+    """Raise InputError where ``file`` is not an output with these fields in this layout."""
     if file.attrs.get("kind") != "output":
         raise InputError(f"{path}: not an output file of hpcstencil; choose another --output")
-    there = {name for name in file if isinstance(file[name], h5py.Dataset)} - set(RESERVED)
-    there -= {name for name in there if file[name].ndim == 1 and "member" in file}  # what the members differ in
-    if there != set(fields):
+    there = fields_in(file)
+    if set(there) != set(fields):
         raise InputError(
             f"{path}: holds the fields {sorted(there)}, this run has {sorted(fields)}; choose another --output"
         )
     for name in fields:
-        shape, members = file[name].shape, len(layout.members)
+        shape, members = there[name].shape, len(layout.members)
         found, expected = (*shape[:members], *shape[members + 1 :]), (*layout.members, *layout.shape(name))
         if found != expected:
             raise InputError(f"{path}: its grid has shape {found}, this run's {expected}")

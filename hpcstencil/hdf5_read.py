@@ -51,6 +51,15 @@ class Contents:
         return self.times[-1] if self.times else None
 
 
+def fields_in(file: h5py.File) -> dict[str, h5py.Dataset]:
+    """The fields that a file holds. Those of an ensemble have an axis of its members and those of the grid: what has one
+    axis alone there lists what the members differ in."""
+    found = {name: item for name, item in file.items() if isinstance(item, h5py.Dataset) and name not in SCALES}
+    if "member" in file:
+        found = {name: item for name, item in found.items() if item.ndim > 1}
+    return found
+
+
 @contextmanager
 def open_for_reading(path: Path) -> Iterator[h5py.File]:
     """The open file; raises InputError where it is missing or not HDF5, EnvironmentProblem where reading fails.
@@ -82,9 +91,6 @@ def inspect(path: Path) -> Contents:
         kind = attributes.get("kind")
         if kind not in ("output", "checkpoint"):
             raise InputError(f"{path}: neither an output nor a checkpoint of hpcstencil")
-        datasets = {name: item for name, item in file.items() if isinstance(item, h5py.Dataset) and name not in SCALES}
-        if "member" in file:  # what the members differ in is no field
-            datasets = {name: item for name, item in datasets.items() if item.ndim > 1}
         if kind == "output":
             committed = min(file["time"].shape[0], file["step"].shape[0])
             steps, times = file["step"][:committed].tolist(), file["time"][:committed].tolist()
@@ -99,7 +105,7 @@ def inspect(path: Path) -> Contents:
             version=str(attributes.get("hpcstencil_version", "")),
             steps=tuple(steps),
             times=tuple(times),
-            fields={name: dataset.dtype for name, dataset in datasets.items()},
+            fields={name: dataset.dtype for name, dataset in fields_in(file).items()},
             shape=tuple(file[axis].shape[0] for axis in "xyz" if axis in file),
             diagnostics=tuple(name for name in file.get("diagnostics", ()) if name not in SCALES),
             attributes=attributes,

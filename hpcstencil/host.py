@@ -73,31 +73,39 @@ def block_index(grid: Grid, ranges: Sequence[Range]) -> np.ndarray:
     return np.ravel_multi_index(np.ix_(*(np.arange(*r) for r in ranges)), grid.shape)
 
 
+def by_node(parameters: Mapping[str, Any]) -> dict[Node, Any]:
+    """The parameters' values as `evaluate` wants them."""
+    return {Parameter(name): value for name, value in parameters.items()}
+
+
 def block_values(
-    tree: Node, grid: Grid, ranges: Sequence[Range], parameters: Mapping[Any, Any], dtype: np.dtype
+    tree: Node, grid: Grid, ranges: Sequence[Range], parameters: Mapping[str, Any], dtype: np.dtype
 ) -> np.ndarray:
     """The values of an initial expression on a block, computed in float64 and kept as ``dtype``, C-contiguous.
 
     A few planes at a time, so that the temporaries of a long expression stay small.
     """
     (first, last), *rest = ranges
+    known = by_node(parameters)
     block = np.empty([stop - start for start, stop in ranges], dtype)
     planes = max(1, CELLS_AT_ONCE // math.prod(block.shape[1:]))
     for start in range(first, last, planes):
         part = [(start, min(start + planes, last)), *rest]
         index = block_index(grid, part) if any(isinstance(node, Noise) for node in walk(tree)) else None
-        values = evaluate(tree, block_coordinates(grid, part), parameters, index)
+        values = evaluate(tree, block_coordinates(grid, part), known, index)
         with np.errstate(over="ignore"):
             block[start - first : part[0][1] - first] = values
     return block
 
 
-def largest(tree: Node, grid: Grid, parameters: Mapping[Any, Any]) -> float:
+def largest(tree: Node, grid: Grid, parameters: Mapping[str, Any]) -> float:
     """Largest magnitude of an expression of the coordinates, on a coarse sample that includes the corners; not finite
     only where it is not at cell centres either (1/x may be infinite at the face x = 0, where no cell needs it)."""
 
+    known = by_node(parameters)
+
     def on(points: Sequence[np.ndarray]) -> float:
-        return float(np.abs(evaluate(tree, np.meshgrid(*points, indexing="ij", sparse=True), parameters)).max())
+        return float(np.abs(evaluate(tree, np.meshgrid(*points, indexing="ij", sparse=True), known)).max())
 
     found = on([np.linspace(a, b, SAMPLES) for a, b in zip(grid.lower, grid.upper, strict=True)])
     if math.isfinite(found):

@@ -30,7 +30,7 @@ from hpcstencil.expressions import (
     total,
     walk,
 )
-from hpcstencil.positions import Position, Positions, flipped
+from hpcstencil.positions import Position, Positions, flipped, home
 from hpcstencil.settings import Config
 
 REFLECTED = 1e-4  # of the amplitude, that the layer is laid out for at normal incidence
@@ -128,7 +128,7 @@ class Stretching:
         name = operand.name
         if isinstance(part, Halfway):
             key = f"{name}.psi_{self.letter}"
-            self.places[key] = flipped(self.positions.get(name, (0,) * len(self.once)), self.axis)
+            self.places[key] = flipped(home(name, self.positions, len(self.once)), self.axis)
             return part + self.remember(key, name, part)
         first = Derivative(operand, self.once)
         psi = self.remember(f"{name}.psi_{self.letter}", name, first)

@@ -112,10 +112,11 @@ class Machine:
         if topology.devices[axis] == 1:
             if not between_processes:
                 return last, first
-            return tuple(
+            lower, upper = (
                 None if topology.neighbour(axis, direction) is None else ghosts
                 for direction, ghosts in zip((-1, 1), outer[axis], strict=True)
-            )  # type: ignore[return-value]
+            )
+            return lower, upper
         lower, upper = exchange_devices(first, last, topology, axis)
         if between_processes:
             places = jnp.array([unravel(d, topology.devices)[axis] for d in range(topology.device_count)])

@@ -41,6 +41,11 @@ class Mask:
     value: Node | None
     dataset: tuple[Path, str] | None = None
 
+    @property
+    def is_read(self) -> bool:
+        """Whether the solid cells stand in a dataset, so that they are known only when the run begins."""
+        return self.dataset is not None
+
 
 def mask_of(config: Config, symbols: Mapping[str, Node]) -> Mask | None:
     """The mask that the input asks for. Raises InputError for malformed expressions."""
@@ -91,7 +96,7 @@ def _apart(part: Node) -> Node | None:
 
 def masked_initial(mask: Mask | None, initial: Mapping[str, Node]) -> dict[str, Node]:
     """The initial expressions with 0 in solid cells; those of a dataset are not known yet."""
-    if mask is None or mask.dataset is not None:
+    if mask is None or mask.is_read:
         return dict(initial)
     return {name: Pointwise("where", (mask.solid, Constant(0.0), tree)) for name, tree in initial.items()}
 

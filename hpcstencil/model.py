@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-from hpcstencil.config import allowed_name, check_fields
 from hpcstencil.derivatives import Space
 from hpcstencil.equations import EQUATIONS, Custom, Equation, Signalling, Split, Staggered
 from hpcstencil.equations.custom import parameters_used
 from hpcstencil.equations.user import guarded, load
 from hpcstencil.errors import InputError
 from hpcstencil.expressions import Field, Node, Parameter, node, shared, walk
+from hpcstencil.names import allowed_name, check_fields
 from hpcstencil.parser import Scope, parse
 from hpcstencil.positions import Positions
 from hpcstencil.schema import at, listing, nearest, shown, wrong

@@ -276,16 +276,17 @@ class Monitor:
 
     def collect_stacks(self, without: Peer | None) -> None:
         """Ask all but one for their stacks and wait a little for the answers."""
-        asked = [p for p in self.peers.values() if p is not without and p.line is not None and not p.gone]
-        for peer in asked:
+        others = [(peer, peer.line) for peer in self.peers.values() if peer is not without and not peer.gone]
+        asked = [(peer, line) for peer, line in others if line is not None]
+        for peer, line in asked:
             peer.stack = ""
-            peer.line.send(dump=1)  # type: ignore[union-attr]  # asked: those with a line
+            line.send(dump=1)
         if without is not self.me:
             self.me.stack = self.stack()
         deadline = time.monotonic() + ANSWER
-        while time.monotonic() < deadline and any(not p.stack and p.line.open for p in asked):  # type: ignore[union-attr]
-            for peer in asked:
-                for message in peer.line.receive():  # type: ignore[union-attr]
+        while time.monotonic() < deadline and any(not peer.stack and line.open for peer, line in asked):
+            for peer, line in asked:
+                for message in line.receive():
                     peer.hear(message)
             time.sleep(0.02)
 

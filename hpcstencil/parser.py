@@ -79,7 +79,7 @@ class Scope:
             name: ((lambda *a, name=name: Pointwise(name, a)), count, count) for name, count in FUNCTIONS.items()
         }
         if self.operators:
-            known.update((self.space or Space(self.ndim)).operators())  # type: ignore[arg-type]
+            known.update((self.space or Space(self.ndim)).operators())
         if self.reductions:
             known.update({name: ((lambda a, name=name: Reduction(name, a)), 1, 1) for name in REDUCTIONS})
             known["at"] = (self._probe, 1 + self.ndim, 1 + self.ndim)
@@ -191,7 +191,7 @@ class _Parser:
 
     def number(self, part: ast.Constant) -> float:
         try:
-            value = float(part.value)  # type: ignore[arg-type]
+            value = float(part.value)  # type: ignore[arg-type]  # `convert` hands in numbers
         except OverflowError:
             value = math.inf
         if not math.isfinite(value):

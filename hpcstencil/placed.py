@@ -13,7 +13,7 @@ from hpcstencil.boundary import WALL, Face
 from hpcstencil.calculus import derivative
 from hpcstencil.errors import InputError
 from hpcstencil.expressions import Constant, Coordinate, Field, Node, Pointwise, Time, at_time, on_plane
-from hpcstencil.positions import Positions, located, located_reductions
+from hpcstencil.positions import Positions, home, located, located_reductions
 from hpcstencil.settings import Config
 
 Faces = Mapping[tuple[Node, int, int], Face]
@@ -60,9 +60,8 @@ class Placed:
         if not self.staggered:
             return dict(trees)
         grid = self.config.grid
-        centre = (0,) * grid.ndim
         return {
-            name: located(tree, self.positions.get(name, centre), self.positions, grid.spacing, f"{key}.{name}")
+            name: located(tree, home(name, self.positions, grid.ndim), self.positions, grid.spacing, f"{key}.{name}")
             for name, tree in trees.items()
         }
 

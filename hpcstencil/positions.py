@@ -48,7 +48,7 @@ class Layout:
 
     def extra(self, name: str) -> tuple[int, ...]:
         """Values that a field has more than there are cells, per axis."""
-        position = self.positions.get(name, (0,) * self.grid.ndim)
+        position = home(name, self.positions, self.grid.ndim)
         return tuple(int(half and not self.periodic[axis]) for axis, half in enumerate(position))
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -56,8 +56,13 @@ class Layout:
 
     def dimensions(self, name: str) -> tuple[str, ...]:
         """Names of the dimension scales of a field."""
-        position = self.positions.get(name, (0,) * self.grid.ndim)
+        position = home(name, self.positions, self.grid.ndim)
         return tuple(letter + FACE if half else letter for letter, half in zip(self.grid.axes, position, strict=True))
+
+
+def home(name: str, positions: Positions, ndim: int) -> Position:
+    """Where a field lives: at cell centres where ``positions`` do not say."""
+    return positions.get(name, (0,) * ndim)
 
 
 def described(position: Position) -> str:
@@ -78,7 +83,7 @@ def position_of(tree: Node, positions: Positions, ndim: int) -> Position | None:
         below = [found[id(child)] for child in children(part)]
         here = next((position for position in below if position is not None), None)
         if isinstance(part, Field):
-            here = positions.get(part.name, (0,) * ndim)
+            here = home(part.name, positions, ndim)
         elif isinstance(part, Halfway) and here is not None:
             here = flipped(here, part.axis)
         found[id(part)] = here
@@ -103,7 +108,7 @@ def located(tree: Node, position: Position, positions: Positions, spacing: Seque
             case Coordinate(axis):
                 return part - spacing[axis] / 2 if here[axis] else part
             case Field(name):
-                lives = positions.get(name, (0,) * len(here))
+                lives = home(name, positions, len(here))
                 if lives != here:
                     raise InputError(f"{key}: {_astray(name, lives, here)}")
                 return part
@@ -118,6 +123,12 @@ def located(tree: Node, position: Position, positions: Positions, spacing: Seque
             f"{key}: expected values {described(position)}, but got values {described(found)}; {_advice(found, position)}"
         )
     return visit(tree, position)
+
+
+def located_on_boundary(tree: Node, position: Position, axis: int, spacing: Sequence[float], key: str) -> Node:
+    """What is given on a boundary across an axis for a field at this position: across it the place is the boundary's."""
+    along = tuple(0 if a == axis else half for a, half in enumerate(position))
+    return located(tree, along, {}, spacing, key)
 
 
 def _astray(name: str, lives: Position, wanted: Position) -> str:

@@ -1,7 +1,4 @@
-"""What an input file asks for, made whole: every expression parsed, every name known, the stable step worked out.
-
-Neither jax nor MPI is needed here, so `hpcstencil check` sees all that a run would refuse.
-"""
+"""What an input file asks for, made whole: an initial value problem, what it needs on a grid, and its stable step."""
 
 from __future__ import annotations
 
@@ -11,39 +8,17 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-
-from hpcstencil import host
 from hpcstencil.boundary import Face
-from hpcstencil.ensemble import members
 from hpcstencil.equations import Equation, Limited
-from hpcstencil.equations.custom import parameters_used
 from hpcstencil.errors import InputError
-from hpcstencil.expressions import (
-    Constant,
-    Coordinate,
-    Field,
-    Node,
-    Parameter,
-    Reduction,
-    children,
-    walk,
-)
-from hpcstencil.integrators import SUPER_STEPPING, Method, memory_of, method, stability_limits
-from hpcstencil.keys import MOST_STEPS
-from hpcstencil.layers import layered
-from hpcstencil.mask import SOLID, Mask, mask_of, masked_diagnostics, masked_initial, masked_rates
-from hpcstencil.method_choice import groups_of, with_enough_stages
-from hpcstencil.model import Model, model_of, space_of
-from hpcstencil.parser import Scope, parse
-from hpcstencil.placed import Placed
-from hpcstencil.positions import Layout, Positions, is_staggered
+from hpcstencil.expressions import Constant, Node, Reduction, walk
+from hpcstencil.integrators import Method, stability_limits
+from hpcstencil.mask import Mask
+from hpcstencil.positions import Layout, Positions
 from hpcstencil.radius import Discretization, Needs
 from hpcstencil.schedule import Schedule
-from hpcstencil.schema import shown, wrong
 from hpcstencil.settings import Config
 from hpcstencil.stability import stable_step
-from hpcstencil.walls import faces_of
 
 
 @dataclass(frozen=True)
@@ -134,7 +109,7 @@ class Problem:
     def needs(self) -> Needs:
         """Ghost cells that the derivatives ask of their operands."""
         needs = self.discretization.needs(self.differentiated())
-        if self.mask is not None and self.mask.dataset is not None:
+        if self.mask is not None and self.mask.is_read:
             needs[self.mask.solid] = ((1, 1),) * self.config.grid.ndim, False
         return needs
 
@@ -216,148 +191,3 @@ class Problem:
             f"time.dt = {dt:g} is beyond the stable step of {self.config.numerics.integrator} for this equation and "
             f"grid, {stable:.6g}: expect the solution to blow up"
         ]
-
-
-def build(config: Config) -> Problem:
-    """The problem of an input, of an ensemble with those of its members.
-
-    Raises InputError for unknown names, malformed expressions and unfit parameters, and where members of an ensemble
-    differ in more than numbers and initial states.
-    """
-    if not config.ensemble:
-        return _alone(config)
-    each = tuple(_alone(member) for member in members(config))
-    first, known = each[0], {f"equation.{name}" for name in each[0].parameters}
-    for key in config.ensemble:
-        if key.startswith("equation.") and key not in (*known, "equation.seed"):
-            raise InputError(f"ensemble.{key}: expected a number of the equation, but got an expression; list numbers")
-    for member, problem in enumerate(each):
-        if (problem.trees, problem.faces, problem.method) != (first.trees, first.faces, first.method):
-            raise InputError(
-                f"ensemble: member {member} differs from the first in more than numbers, as where an absorbing layer follows "
-                "the speed of the waves; give each its own run, with hpcstencil sweep"
-            )
-    listed = {key.partition(".")[2] for key in config.ensemble if key.startswith("equation.")}
-    parameters = {
-        name: np.array([problem.parameters[name] for problem in each]) if name in listed else value
-        for name, value in first.parameters.items()
-    }
-    bounds = {name: max(problem.bounds[name] for problem in each) for name in first.bounds}
-    return replace(first, config=config, parameters=parameters, bounds=bounds, members=each)
-
-
-def _alone(config: Config) -> Problem:
-    """The problem of one run. Raises InputError for unknown names, malformed expressions and unfit parameters."""
-    model = model_of(config)
-    numbers, symbols, equation = model.numbers, model.symbols, model.equation
-    values = {Parameter(name): value for name, value in numbers.items()}
-    bounds = {name: host.largest(symbols[name], config.grid, values) for name in symbols}
-    precision = config.numerics.precision
-    for name, bound in bounds.items():
-        if not bound <= float(np.finfo(precision).max):
-            expected = f"values that {precision} can hold on the whole grid"
-            raise wrong(f"equation.{name}", expected, model.given[name], f"it is {bound:g} somewhere; change it")
-    seed = config.equation.seed
-    if seed is not None and "seed" not in parameters_used(config.initial.expressions.values()):
-        raise InputError("equation.seed: no initial expression uses it; write noise(seed) in [initial], or remove it")
-    scope = Scope(
-        config.grid.ndim, {**symbols, **({} if seed is None else {"seed": Constant(seed)})}, time=False, noise=True
-    )
-    initial = {name: parse(text, scope, f"initial.{name}") for name, text in config.initial.expressions.items()}
-    mask = mask_of(config, symbols)
-    chosen = _method(config, model)
-    apart = model.damping if chosen.multistep else {}
-    trees = {
-        name: tree + model.damping[name] if name in model.damping and not apart else tree
-        for name, tree in model.trees.items()
-    }
-    layers = layered(trees, config, _fastest_wave(model, bounds, config.grid.ndim), model.positions)
-    reduced = _diagnostics(config, {**symbols, **model.unknowns})
-    placed = Placed(
-        config, layers.positions, is_staggered([*layers.trees.values(), *reduced.values()], layers.positions)
-    )
-    faces = faces_of(config, model, layers.trees, placed.staggered)
-    remembered = memory_of(chosen, tuple(layers.trees))
-    if mask is not None and mask.dataset is not None:
-        remembered = (*remembered, SOLID)
-    problem = Problem(
-        config=config,
-        equation=equation,
-        fields=(*layers.trees, *remembered),
-        trees=masked_rates(mask, placed.rates(layers.trees, faces)),
-        parameters=numbers,
-        symbols=symbols,
-        bounds=bounds,
-        initial=masked_initial(mask, placed.initial(initial, faces)),
-        faces=faces,
-        diagnostics=masked_diagnostics(mask, placed.diagnostics(reduced), config.numerics.precision),
-        method=chosen,
-        groups=groups_of(layers.trees, chosen, config.numerics.integrator),
-        discretization=Discretization(config.numerics.order, config.grid.spacing),
-        memory=(*layers.memory, *remembered),
-        damping=layers.rate,
-        apart=placed.rates(apart, faces),
-        measured={**{name: Field(name) for name in (*layers.trees, *remembered)}, **model.signals},
-        positions=layers.positions,
-        staggered=placed.staggered,
-        mask=mask,
-        source=model.source,
-    )
-    if config.time.cfl is not None:
-        if not isinstance(equation, Limited):
-            raise InputError(
-                "time.cfl: this equation does not know its stable step; write for example time.dt = 0.1, or "
-                "time.tolerance = 1e-4"
-            )
-        _check_step(problem, config.time.cfl)
-    if config.numerics.stages is None and config.numerics.integrator in SUPER_STEPPING and config.time.dt is not None:
-        known = isinstance(equation, Limited) and not problem.rates_follow_solution
-        stable_step = (lambda m: replace(problem, method=m).stable_dt({})) if known else None
-        return replace(problem, method=with_enough_stages(config.numerics.integrator, config.time.dt, stable_step))
-    return problem
-
-
-def _method(config: Config, model: Model) -> Method:
-    numerics = config.numerics
-    return method(numerics.integrator, numerics.stages, numerics.epsilon, split=bool(model.damping))
-
-
-def _fastest_wave(model: Model, bounds: Mapping[str, float], ndim: int) -> float:
-    """Speed of the fastest wave, as the equation knows it; 0 where it does not."""
-    if not isinstance(model.equation, Limited):
-        return 0.0
-    rates = model.equation.rates(SimpleNamespace(**bounds), dict.fromkeys([*model.fields, *model.signals], 1.0), ndim)
-    return max([rates.wave, *rates.velocity])
-
-
-def _check_step(problem: Problem, cfl: float) -> None:
-    """Refuse now what would be found out only when the first step is taken: none is stable, or they are too small."""
-    if problem.rates_follow_solution:
-        ones = dict.fromkeys(problem.measured, 1.0)
-        if problem.stable_dt(ones) == 0.0:
-            problem.dt(ones)  # says why
-        return
-    if problem.config.time.end > MOST_STEPS * problem.dt({}):
-        raise wrong("time.cfl", "at most 2**53 steps up to time.end", cfl, "take longer steps, or end earlier")
-
-
-def _diagnostics(config: Config, names: Mapping[str, Node]) -> dict[str, Node]:
-    """The diagnostics; each must be a number, made of reductions."""
-    scope = Scope(config.grid.ndim, names, operators=True, reductions=True, space=space_of(config))
-    trees = {}
-    for name, text in config.diagnostics.expressions.items():
-        trees[name] = parse(text, scope, f"diagnostics.{name}")
-        _check_number(trees[name], f"diagnostics.{name}", text, inside=False)
-    return trees
-
-
-def _check_number(tree: Node, key: str, text: str, inside: bool) -> None:
-    """Fields and coordinates stand inside a reduction, and reductions do not nest."""
-    if isinstance(tree, Reduction):
-        if inside:
-            raise InputError(f"{key}: {shown(text)} nests one reduction in another; take them apart")
-        inside = True
-    elif isinstance(tree, Field | Coordinate) and not inside:
-        raise InputError(f"{key}: {shown(text)} is not one number; put it inside integral(), mean(), min() or max()")
-    for child in children(tree):
-        _check_number(child, key, text, inside)

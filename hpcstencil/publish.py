@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from hpcstencil.files import file_errors
+from hpcstencil.files import file_errors, sync
 
 
 def write_atomically(path: Path, content: str) -> None:
@@ -31,12 +31,3 @@ def publish(path: Path, make: Callable[[Path], object]) -> None:
 def hidden(path: Path) -> Path:
     """A name beside ``path`` that no other process uses."""
     return path.with_name(f".{uuid.uuid4().hex}.{path.name}")
-
-
-def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -14,7 +14,7 @@ from hpcstencil.checkpoint import read_checkpoint
 from hpcstencil.checkpoint_names import remove_stale
 from hpcstencil.claim import Claim, claimed
 from hpcstencil.continuation import Options, Source, source_of
-from hpcstencil.decomposition import Plan
+from hpcstencil.decomposition import Plan, for_kernel
 from hpcstencil.errors import InputError, NumericsError, StoppedEarly
 from hpcstencil.files import prepare_folder
 from hpcstencil.hdf5 import OutputFile
@@ -58,46 +58,44 @@ def run(
         if source.complete:
             finished = Clock(time=config.time.end)
             return Summary(options.output, 0, finished, 0.0, Seconds(), 0, 0, already_complete=True)
-        return _run(problem, plan, options, communicator, devices, request, source, claim, began)
+        communicator.watch.output(options.output)
+        this = _ready(problem, plan, options, communicator, devices, source)
+        this.seconds.compile = time.perf_counter() - began
+        return _run(this, claim, request, began)
 
 
-def _run(
-    problem: Problem,
-    plan: Plan,
-    options: Options,
-    communicator: Communicator,
-    devices: Any,
-    request: signals.Request,
-    source: Source,
-    claim: Claim,
-    began: float,
-) -> Summary:
-    """The run from its ``source`` on; it ``began`` on time.perf_counter's clock."""
-    config = problem.config
-    communicator.watch.output(options.output)
-    walltime = Walltime(config.checkpoint.walltime, communicator, options.started)
+def _ready(
+    problem: Problem, plan: Plan, options: Options, communicator: Communicator, devices: Any, source: Source
+) -> Run:
+    """The run at its ``source``, compiled; nothing is written yet."""
+    walltime = Walltime(problem.config.checkpoint.walltime, communicator, options.started)
     choice = kernel_for(problem, devices, communicator, plan.every, source.kernel)
+    plan = for_kernel(plan, problem, choice.kernel)
     simulation = simulate(problem, plan, communicator, devices, choice.kernel)
     state = _state(simulation, source.checkpoint)
-    clock = state.clock
     simulation.check_mask(dict(state.fields))
-    this = Run(simulation, options, source, walltime, seconds_to_checkpoint(problem), state)
+    this = Run(simulation, options, source, walltime, seconds_to_checkpoint(problem), state, choice)
     this.check_finite()
     if simulation.control is None:
         this.step_sizes()  # what it would refuse is refused before anything is written
     this.fields = simulation.compile(this.fields)
     communicator.barrier()
-    this.seconds.compile = time.perf_counter() - began
+    return this
+
+
+def _run(this: Run, claim: Claim, request: signals.Request, began: float) -> Summary:
+    """The run to its end; it ``began`` on time.perf_counter's clock."""
+    problem, options, communicator = this.simulation.problem, this.options, this.communicator
     prepare_folder(options.output, communicator)
     claim.take()
     this.output = _open_output(this)
-    remove_stale(options.output, communicator, after=clock.step if source.append else -1)
-    first = clock.step
+    first = this.clock.step
+    remove_stale(options.output, communicator, after=first if this.source.append else -1)
     shown = communicator.rank == 0 and not options.quiet
-    progress = Progress(clock.time, config.time.end, problem.cells_per_step, shown)
+    progress = Progress(this.clock.time, this.config.time.end, problem.cells_per_step, shown)
     try:
-        if not source.append:
-            this.diagnostics.take(this.fields, clock.step, clock.time)
+        if not this.source.append:
+            this.diagnostics.take(this.fields, this.clock.step, this.clock.time)
             this.write_snapshot()
         this.loop(progress, request)
     except (InputError, NumericsError, StoppedEarly) as error:
@@ -108,7 +106,7 @@ def _run(
         progress.close()
     this.output.close(complete=True)
     steps = this.clock.step - first
-    itemsize = 2 * len(problem.fields) * simulation.dtype.itemsize
+    itemsize = 2 * len(problem.fields) * this.simulation.dtype.itemsize
     return Summary(
         options.output,
         steps,
@@ -117,7 +115,7 @@ def _run(
         this.seconds,
         problem.cells_per_step,
         itemsize,
-        kernel=f"{choice.kernel} ({choice.why})",
+        kernel=f"{this.choice.kernel} ({this.choice.why})",
     )
 
 

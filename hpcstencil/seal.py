@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,12 +112,3 @@ def _digest_of_rest(path: Path, end: int, arrays: Mapping[str, Array]) -> str:
                 digest.update(piece)
             file.seek(array.offset + array.size)
     return digest.hexdigest()
-
-
-def sync(path: Path) -> None:
-    """Have a file or folder on disk when this returns."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

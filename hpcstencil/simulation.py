@@ -17,7 +17,7 @@ from hpcstencil.control import Control
 from hpcstencil.decomposition import Plan
 from hpcstencil.errors import InputError
 from hpcstencil.evaluate import Rules, of_members, right_hand_side
-from hpcstencil.expressions import Field, Parameter, at_time, on_plane
+from hpcstencil.expressions import Field, at_time, on_plane
 from hpcstencil.halo import Fields
 from hpcstencil.hdf5_read import read_block
 from hpcstencil.integrators import MEMORY
@@ -72,16 +72,16 @@ class Simulation:
         return {name: np.stack([blocks[name] for blocks in each], -1) for name in each[0]}
 
     def _initial_blocks_of(self, problem: Problem) -> dict[str, np.ndarray]:
-        config, mask = problem.config, problem.mask
+        config = problem.config
         blocks: dict[str, np.ndarray] = {}
-        solid = self._solid_cells(mask.dataset) if mask is not None and mask.dataset is not None else None
+        dataset = None if problem.mask is None else problem.mask.dataset
+        solid = None if dataset is None else self._solid_cells(dataset)
         for name in problem.fields:
             if name == SOLID and solid is not None:
                 block = solid.astype(self.dtype)
             elif name in problem.initial:
-                values = {Parameter(p): v for p, v in problem.parameters.items()}
                 tree = problem.initial[name]
-                block = host.block_values(tree, config.grid, self.ranges, values, self.dtype)
+                block = host.block_values(tree, config.grid, self.ranges, problem.parameters, self.dtype)
             elif config.initial.file is not None and name in problem.shown:
                 shape = problem.layout.shape(name)
                 try:
@@ -121,8 +121,8 @@ class Simulation:
 
     def _fluid_cells(self, problem: Problem, mask: Mask) -> int:
         """How many cells of this process's block are not solid."""
-        parameters = {Parameter(name): value for name, value in problem.parameters.items()}
-        solid = host.block_values(mask.solid, problem.config.grid, self.ranges, parameters, np.dtype(bool))
+        grid, parameters = problem.config.grid, problem.parameters
+        solid = host.block_values(mask.solid, grid, self.ranges, parameters, np.dtype(bool))
         return int(np.count_nonzero(~solid))
 
     def written(self, fields: Fields, names: Sequence[str], time: float) -> dict[str, np.ndarray]:
@@ -140,8 +140,7 @@ class Simulation:
         }  # fmt: skip
 
     def _with_upper_wall(self, problem: Problem, name: str, block: np.ndarray, time: float) -> np.ndarray:
-        grid, ranges = problem.config.grid, list(self.ranges)
-        parameters = {Parameter(p): value for p, value in problem.parameters.items()}
+        grid, parameters, ranges = problem.config.grid, problem.parameters, list(self.ranges)
         for axis, more in enumerate(problem.layout.extra(name)):
             if more and ranges[axis][1] == grid.shape[axis]:
                 (value,) = problem.faces[Field(name), axis, 1].values

@@ -20,7 +20,7 @@ from hpcstencil.expressions import (
 )
 from hpcstencil.model import Model, space_of
 from hpcstencil.parser import Scope, parse
-from hpcstencil.positions import Position, located
+from hpcstencil.positions import Position, located_on_boundary
 from hpcstencil.schema import at
 from hpcstencil.settings import Config
 
@@ -83,8 +83,8 @@ def _on_staggered(face: Face, position: Position, axis: int, config: Config, nam
             f"boundary.{letter}: expected a value for '{name}', which lives on the faces across {letter}, but got "
             f"{face.kind}; write boundary.{name} = {{ {letter} = {{ dirichlet = 0.0 }} }}"
         )
-    along = tuple(0 if a == axis else half for a, half in enumerate(position))  # across it, the place is the boundary
-    values = tuple(located(value, along, {}, config.grid.spacing, f"boundary.{name}") for value in face.values)
+    spacing, key = config.grid.spacing, f"boundary.{name}"
+    values = tuple(located_on_boundary(value, position, axis, spacing, key) for value in face.values)
     return Face(WALL if position[axis] else face.kind, values)
 
 

@@ -20,7 +20,7 @@ DPI = 120
 def write_mp4(figure: Figure, frames: Iterator[None], target: Path, rate: float) -> None:
     """Write an mp4 of `rate` frames per second; each step of `frames` draws the next one into the figure."""
     even = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2:color=white", "-pix_fmt", "yuv420p", "-crf", "18"]
-    writer = animation.FFMpegWriter(fps=rate, codec="libx264", extra_args=even)  # type: ignore[arg-type]
+    writer = animation.FFMpegWriter(fps=rate, codec="libx264", extra_args=even)  # type: ignore[arg-type]  # need not be whole
     with writer.saving(figure, os.fspath(target), DPI):
         for _ in frames:
             writer.grab_frame()

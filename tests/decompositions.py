@@ -9,8 +9,8 @@ MIXED = {
     "u": "dxy(u) + 0.1*laplacian(u**3 - u - 0.01*laplacian(u)) + 0.1*div_grad(1 + 0.5*sin(x), u)"
     " + upwind(u, sin(t) + x, 0.3*u) + dx(x*x*cos(y)) - 0.3*x*dy(u) + where(u > 0.5, exp(-u), tanh(u))",
 }
-# Every kind of condition, at every side of some axis.
 MASKED = {"u": "0.3*laplacian(u) + dxy(u) - upwind(u, x, 0.3) - 0.2*dx(u) + 0.1*div_grad(1 + 0.5*sin(x), u)"}
+# Every kind of condition, at every side of some axis.
 WALLS = {
     "x": {"lower": {"dirichlet": "0.3*cos(t)"}, "upper": {"neumann": "0.1*sin(t)"}},
     "y": {"lower": {"neumann": 0.2}, "upper": {"dirichlet": "0.1 + 0.2*t"}},
@@ -19,7 +19,6 @@ WALLS = {
         "upper": {"sponge": {"width": 0.7, "strength": 3.0}},
     },
 }
-BEAM = {"laplacian(u)": {"x": {"dirichlet": "0.1*t"}, "y": {"robin": {"a": 1.0, "b": 2.0, "value": 0.1}}}}
 ADVECTION = {"D": 0.3, "vx": 0.7, "vy": -0.4, "vz": 0.2}
 
 # name -> (equation table, shape, periodic axes)
@@ -61,6 +60,44 @@ PROBLEMS: dict[str, tuple[dict[str, Any], tuple[int, ...], str]] = {
     "ensemble-2d": ({"name": "gray_scott", "D_u": 0.2, "D_v": 0.1}, (61, 47), "x"),
     "mixed-2d-periodic": ({"name": "custom", "rhs": MIXED}, (61, 47), "xy"),
 }
+# The tables that some problems have of their own, by the first word of the name; boundaries beside or in place of WALLS.
+OWN: dict[str, dict[str, Any]] = {
+    "acoustic": {
+        "boundary": {
+            "x": {"cpml": {"width": 1.0}},
+            "y": {"lower": {"dirichlet": 0.0}, "upper": {"cpml": {"width": 0.8}}},
+        }
+    },
+    "euler": {  # from random fields a gas would have a negative pressure
+        "initial": {
+            "rho": "1 + 0.3*sin(5*x) + 0.1*noise(1)",
+            "mx": "0.2*noise(2)",
+            "E": "2 + 0.5*cos(7*x) + 0.2*noise(3)",
+        },
+        "boundary": {"x": {"neumann": 0.0}, "mx": {"x": {"dirichlet": "0.1*t"}}},
+    },
+    "shallow": {"boundary": {"v": {"y": {"dirichlet": "0.1*sin(x)*t"}}}},
+    "maxwell": {
+        "boundary": {
+            field: {axis: {"dirichlet": "0.1*z*t"} for axis in axes}
+            for field, axes in {"Ex": "y", "Ey": "x", "Ez": "xy", "Bx": "x", "By": "y"}.items()
+        }
+    },
+    "beam": {
+        "boundary": {
+            "operators": {
+                "laplacian(u)": {"x": {"dirichlet": "0.1*t"}, "y": {"robin": {"a": 1.0, "b": 2.0, "value": 0.1}}}
+            }
+        }
+    },
+    "mask": {
+        "mask": {
+            "solid": "((x - 3)**2 + (y - 2.3)**2 < 1) + (x > 5.9)*(y < 1)",
+            "surface": {"value": "0.3*sin(x + t)"},
+        }
+    },
+    "ensemble": {"ensemble": {"equation.F": [0.03, 0.04, 0.05]}},
+}
 # What CI runs, always and on so many processes alone: (problem, order, precision, integrator). Each compiles for seconds.
 SELECTED: dict[str | int, list[tuple[str, int, str, str]]] = {
     "always": [
@@ -101,40 +138,15 @@ EVERYTHING = [
 def tables(name: str, order: int, precision: str, integrator: str, **decomposition: Any) -> dict[str, Any]:
     """The input of a row, with the decomposition given."""
     equation, shape, periodic = PROBLEMS[name]
-    boundary: dict[str, Any] = {a: "periodic" if a in periodic else WALLS[a] for a in "xyz"[: len(shape)]}
-    if name.startswith("acoustic"):
-        boundary = {
-            "x": {"cpml": {"width": 1.0}},
-            "y": {"lower": {"dirichlet": 0.0}, "upper": {"cpml": {"width": 0.8}}},
-        }
-    initial = {}
-    if name.startswith("euler"):  # from random fields a gas would have a negative pressure
-        initial = {
-            "rho": "1 + 0.3*sin(5*x) + 0.1*noise(1)",
-            "mx": "0.2*noise(2)",
-            "E": "2 + 0.5*cos(7*x) + 0.2*noise(3)",
-        }
-        boundary = {a: "periodic" if a in periodic else {"neumann": 0.0} for a in boundary}
-        boundary["mx"] = {"x": {"dirichlet": "0.1*t"}}
-    if name.startswith("shallow"):
-        boundary["v"] = {"y": {"dirichlet": "0.1*sin(x)*t"}}
-    if name.startswith("maxwell"):
-        held = {"Ex": "y", "Ey": "x", "Ez": "xy", "Bx": "x", "By": "y"}
-        boundary |= {field: {axis: {"dirichlet": "0.1*z*t"} for axis in axes} for field, axes in held.items()}
-    if name.startswith("beam"):
-        boundary["operators"] = BEAM
-    discs = "((x - 3)**2 + (y - 2.3)**2 < 1) + (x > 5.9)*(y < 1)"
-    mask = {"mask": {"solid": discs, "surface": {"value": "0.3*sin(x + t)"}}} if name.startswith("mask") else {}
-    ensemble = {"ensemble": {"equation.F": [0.03, 0.04, 0.05]}} if name.startswith("ensemble") else {}
+    own = OWN.get(name.partition("-")[0], {})
+    sides = {a: "periodic" if a in periodic else WALLS[a] for a in "xyz"[: len(shape)]}
     return {
-        **mask,
-        **ensemble,
         "grid": {"shape": list(shape), "upper": [0.1 * n for n in shape]},
         "equation": equation,
-        "initial": initial,
-        "boundary": boundary,
         "numerics": {"order": order, "precision": precision, "integrator": integrator},
         "decomposition": decomposition,
+        **own,
+        "boundary": {**sides, **own.get("boundary", {})},
     }
 
 

@@ -1,18 +1,27 @@
-"""What the tests share: an input as a mapping, and a simulation of it on any decomposition, in this process."""
+"""What the tests share: an input as a mapping, a simulation of it on any decomposition, and the command, in this process."""
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+import pytest
 
+from hpcstencil import host
+from hpcstencil.calculus import exact
+from hpcstencil.cli import main
 from hpcstencil.config import from_mapping
 from hpcstencil.decomposition import plan
+from hpcstencil.formulation import build
 from hpcstencil.parallel import Communicator, OneProcess
-from hpcstencil.problem import Problem, build
+from hpcstencil.parser import Scope, parse
+from hpcstencil.positions import home
+from hpcstencil.problem import Problem
 from hpcstencil.schedule import Clock
 from hpcstencil.simulation import Simulation, simulate
 
@@ -71,9 +80,44 @@ def integrated(problem: Problem, simulation: Simulation) -> tuple[dict[str, np.n
 def coordinates(problem: Problem, name: str = "") -> list[np.ndarray]:
     """Where a field lives, cell centres for any, per axis and shaped to broadcast."""
     grid = problem.config.grid
-    position = problem.positions.get(name, (0,) * grid.ndim)
+    position = home(name, problem.positions, grid.ndim)
     places = [grid.centres(a) - half * grid.spacing[a] / 2 for a, half in enumerate(position)]
     return np.meshgrid(*places, indexing="ij", sparse=True)
+
+
+def observed_orders(operators: Mapping[str, str], order: int) -> dict[str, float]:
+    """The order with which each of these right-hand sides, of a smooth and periodic u(x, y), converges to its closed form.
+
+    One step of forward Euler with dt = 1 adds the right-hand side itself.
+    """
+    smooth = "exp(0.5*sin(x))*cos(y + 0.3)"
+    solution = {"u": parse(smooth, Scope(2), "test")}
+    coarse, fine = {}, {}
+    for n, errors in ((24, coarse), (36, fine)):
+        problem = problem_of(
+            grid={"shape": [n, n], "lower": [0.3, 0.0], "upper": [0.3 + 2 * np.pi, 2 * np.pi]},
+            equation={"name": "custom", "rhs": {"u": "0", **operators}},
+            initial={"u": smooth},
+            numerics={"order": order, "precision": "float64", "integrator": "euler"},
+        )
+        simulation = simulation_of(problem)
+        fields = simulation.advance(simulation.initial_fields(), problem.parameters, 0.0, 0, 1.0, 1)
+        found = simulation.get(fields, problem.fields)
+        for name in operators:
+            tree = exact(problem.trees[name], solution, problem.config.grid.spacing)
+            errors[name] = np.sqrt(np.mean((found[name] - host.evaluate(tree, coordinates(problem))) ** 2))
+    return {name: math.log(coarse[name] / fine[name]) / math.log(1.5) for name in operators}
+
+
+def hpcstencil(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: Any
+) -> tuple[int, str, str]:
+    """(status, standard output, standard error) of the command line, run in this process."""
+    monkeypatch.setattr(sys, "argv", ["hpcstencil", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    captured = capsys.readouterr()
+    return ended.value.code, captured.out, captured.err
 
 
 def with_table(tables: Mapping[str, Any], name: str, **values: Any) -> dict[str, Any]:

@@ -10,21 +10,12 @@ from pathlib import Path
 
 import pytest
 from malformed import CUSTOM, CUSTOM_INPUTS, FILES, FILES_THAT_WORK, FOLDER, GOOD, INPUTS, LINES, PROCESSES
+from support import hpcstencil
 
-from hpcstencil.cli import main
 from hpcstencil.keys import RESERVED, TABLES, TOP
 
 ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.filterwarnings("error")  # of Python and numpy: they would stand on standard error too
-
-
-def hpcstencil(monkeypatch, capsys, *arguments):
-    """(status, standard output, standard error) of the command line, run in this process."""
-    monkeypatch.setattr(sys, "argv", ["hpcstencil", *map(str, arguments)])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    captured = capsys.readouterr()
-    return ended.value.code, captured.out, captured.err
 
 
 @pytest.fixture

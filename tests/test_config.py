@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcstencil import config
 from hpcstencil.conditions import PERIODIC, Condition
 from hpcstencil.config import from_mapping, load
 from hpcstencil.equations import EQUATIONS
 from hpcstencil.errors import InputError
 from hpcstencil.expressions import FUNCTIONS, REDUCTIONS
+from hpcstencil.keys import BUILT_IN, RESERVED
 from hpcstencil.provenance import allowed, differences, sha256, to_toml
 from hpcstencil.toml_text import dump_value, is_set, override, parse_override
 
@@ -39,12 +39,12 @@ def made(*overrides, tables=BASE):
 
 
 def test_every_word_of_the_language_is_reserved():
-    assert {*FUNCTIONS, *REDUCTIONS, "laplacian", "dxy", "upwind", "noise", "x", "y", "z", "t", "pi"} <= config.RESERVED
-    assert {"time", "step", "member", "file", "every", "every_steps"} <= config.RESERVED
+    assert {*FUNCTIONS, *REDUCTIONS, "laplacian", "dxy", "upwind", "noise", "x", "y", "z", "t", "pi"} <= RESERVED
+    assert {"time", "step", "member", "file", "every", "every_steps"} <= RESERVED
 
 
 def test_built_in_names_are_those_of_the_equations():
-    assert set(config.BUILT_IN) == set(EQUATIONS)
+    assert set(BUILT_IN) == set(EQUATIONS)
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ expressions = numbers | texts.filter(str.strip)
 conditions = st.builds(lambda kind, value: {kind: value}, st.sampled_from(["dirichlet", "neumann"]), expressions)
 axis_conditions = conditions | st.fixed_dictionaries({"lower": conditions, "upper": conditions})
 names = st.from_regex(r"[a-w][A-Za-z0-9_]{0,5}", fullmatch=True).filter(
-    lambda name: name not in config.RESERVED and not keyword.iskeyword(name)
+    lambda name: name not in RESERVED and not keyword.iskeyword(name)
 )
 
 

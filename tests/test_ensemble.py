@@ -8,13 +8,13 @@ from support import integrated, problem_of, simulation_of
 from hpcstencil.diagnostics import Diagnostics
 from hpcstencil.ensemble import members
 from hpcstencil.errors import InputError
+from hpcstencil.formulation import build
 from hpcstencil.grid import Grid
 from hpcstencil.hdf5 import OutputFile
 from hpcstencil.hdf5_read import inspect
 from hpcstencil.hdf5_spans import SettledSpans
 from hpcstencil.parallel import OneProcess
 from hpcstencil.positions import Layout
-from hpcstencil.problem import build
 from hpcstencil.provenance import to_toml
 from hpcstencil.schedule import Clock, together
 

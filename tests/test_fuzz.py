@@ -27,8 +27,9 @@ from hpcstencil.decomposition import plan
 from hpcstencil.diagnostics import Diagnostics
 from hpcstencil.errors import InputError
 from hpcstencil.expressions import Parameter
+from hpcstencil.formulation import build
 from hpcstencil.parser import Scope, parse
-from hpcstencil.problem import Problem, build
+from hpcstencil.problem import Problem
 from hpcstencil.provenance import to_toml
 from hpcstencil.report import report
 from hpcstencil.toml_text import dump_key, dump_value

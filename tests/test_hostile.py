@@ -132,7 +132,7 @@ from pathlib import Path
 from hpcstencil.config import from_mapping
 from hpcstencil.decomposition import plan
 from hpcstencil.errors import InputError
-from hpcstencil.problem import build
+from hpcstencil.formulation import build
 from hpcstencil.report import report
 
 space, processor = int(sys.argv[1]), int(sys.argv[2])

@@ -17,13 +17,12 @@ LAYERS = [
     {"conditions", "equations", "frame", "hyperslabs", "launch", "publish", "functions", "method_choice"},
     {"keys"},
     {"settings", "stability", "xdmf", "hdf5_layout", "hdf5_read", "hdf5_spans", "blocks", "stepping"},
-    {"ensemble"},
-    {"config", "hdf5_cut", "machine", "provenance", "mask"},
+    {"ensemble", "names", "paths"},
+    {"config", "hdf5_cut", "machine", "provenance", "mask", "ghosts"},
     {"evaluate"},
     {"hdf5", "checkpoint", "model", "advance", "layers", "placed"},
-    {"walls"},
-    {"problem"},
-    {"decomposition", "calibration", "reductions", "continuation", "native"},
+    {"walls", "problem"},
+    {"formulation", "decomposition", "calibration", "reductions", "continuation", "native"},
     {"control"},
     {"diagnostics", "simulation", "report", "summary", "repair"},
     {"loop", "benchmark", "verify"},
@@ -34,8 +33,8 @@ HEAVY = {"jax", "mpi4jax", "mpi4py", "h5py", "matplotlib"}
 # What `hpcstencil check` loads: must not import jax or MPI at module level.
 LIGHT = set().union(*LAYERS[:2]) | {
     "schema", "keys", "parser", "settings", "config", "model", "method_choice", "walls", "layers", "mask", "conditions",
-    "radius", "host", "positions", "placed", "ensemble",
-    "equations", "stability", "problem", "decomposition", "calibration", "report", "cli", "doctor",
+    "radius", "host", "positions", "placed", "ensemble", "names", "paths",
+    "equations", "stability", "problem", "formulation", "decomposition", "calibration", "report", "cli", "doctor",
     "sweep", "publish",
 }  # fmt: skip
 

@@ -6,13 +6,14 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support import hpcstencil
 
-from hpcstencil.cli import main
 from hpcstencil.errors import InputError, NumericsError, StoppedEarly
 from hpcstencil.sweep.attempts import SILENT, SILENT_AND_OVER, Attempt, attempts, claim, kept, process, running
 from hpcstencil.sweep.folder import read_plan
@@ -46,15 +47,6 @@ base = "input.toml"
 "equation.D" = [0.1, 0.2, 0.3]
 time.dt = [0.05, 0.1]
 """
-
-
-def hpcstencil(monkeypatch, capsys, *arguments):
-    """(status, standard output, standard error) of the command line, run in this process."""
-    monkeypatch.setattr(sys, "argv", ["hpcstencil", *map(str, arguments)])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    captured = capsys.readouterr()
-    return ended.value.code, captured.out, captured.err
 
 
 @pytest.fixture
@@ -420,18 +412,20 @@ def test_one_of_many_claims_succeeds(tmp_path, before):
 # ---- attempts --------------------------------------------------------------------------------------------------------
 
 
+def end(attempt, error=None):
+    """Let an attempt end, with an error or well."""
+    with suppress(type(error or ValueError())), kept(attempt):
+        if error:
+            raise error
+
+
 def test_an_attempt_records_how_it_ended(tmp_path):
     for number, (error, status) in enumerate(
         [(None, "done"), (NumericsError("not finite"), "failed"), (StoppedEarly("stopped"), "stopped")]
     ):
         attempt = claim(tmp_path, number, overrides=("a=1",), identity="i", processes=3)
         assert running(attempts(tmp_path)[-1])
-        try:
-            with kept(attempt):
-                if error:
-                    raise error
-        except type(error or ValueError()):
-            pass
+        end(attempt, error)
         ended = attempts(tmp_path)[-1]
         assert (ended.status, ended.reason, ended.overrides) == (status, str(error or ""), ("a=1",))
         assert ended.exit_status == (error.status if error else 0) and not running(ended)
@@ -500,13 +494,7 @@ def test_an_unreadable_record_is_judged_by_its_age(tmp_path):
 
 def ended(member, error=None, **what):
     """An attempt at a member that ended at once."""
-    attempt = claim(member.folder, len(attempts(member.folder)), identity=member.identity, **what)
-    try:
-        with kept(attempt):
-            if error:
-                raise error
-    except type(error or ValueError()):
-        pass
+    end(claim(member.folder, len(attempts(member.folder)), identity=member.identity, **what), error)
 
 
 def dead(member, **what):

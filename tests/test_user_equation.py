@@ -8,7 +8,7 @@ from support import problem_of, simulation_of, stepped
 
 from hpcstencil.config import from_mapping
 from hpcstencil.errors import InputError
-from hpcstencil.problem import build
+from hpcstencil.formulation import build
 
 HEAT = """
 from hpcstencil.equations import Rates

@@ -31,7 +31,7 @@ def bench(input_file: Path | None, overrides: tuple[str, ...], devices: int | No
     """Measure the speed of INPUT.toml's step loop (default: 3-D heat, 256^3) against the machine's copy bandwidth."""
     from hpcstencil.cli.prepare import devices_of, planned, problem_of, processes, same_everywhere
     from hpcstencil.config import from_mapping
-    from hpcstencil.problem import build
+    from hpcstencil.formulation import build
 
     with processes() as communicator:
         if input_file is None:
@@ -49,9 +49,11 @@ def bench(input_file: Path | None, overrides: tuple[str, ...], devices: int | No
         local = agree(communicator, lambda: start_jax(count))
         from hpcstencil import benchmark
         from hpcstencil.calibration import kernel_for
+        from hpcstencil.decomposition import for_kernel
         from hpcstencil.simulation import simulate
 
         kernel = kernel_for(problem, local, communicator, plan.every).kernel
+        plan = for_kernel(plan, problem, kernel)
         bandwidth = benchmark.copy_bandwidth(communicator, local)
         row = benchmark.measure(simulate(problem, plan, communicator, local, kernel), communicator, bandwidth)
         result = {

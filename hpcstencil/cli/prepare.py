@@ -9,12 +9,14 @@ from pathlib import Path
 
 from hpcstencil import __version__, provenance, watchdog
 from hpcstencil.cli import abort_all
-from hpcstencil.config import load, sources
+from hpcstencil.config import load
 from hpcstencil.decomposition import Plan, plan
 from hpcstencil.errors import EnvironmentProblem, HpcstencilError, InputError
+from hpcstencil.formulation import build
 from hpcstencil.launch import bind_devices, identities
 from hpcstencil.parallel import Communicator, agree, connect, host
-from hpcstencil.problem import Problem, build
+from hpcstencil.paths import sources
+from hpcstencil.problem import Problem
 from hpcstencil.progress import say
 from hpcstencil.settings import Config
 

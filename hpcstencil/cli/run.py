@@ -49,8 +49,8 @@ def run(
     with signals.watched() as request, processes() as communicator:
         config, problem = problem_of(input_file, overrides, communicator)
 
-        from hpcstencil.config import check_output_path
         from hpcstencil.continuation import Options
+        from hpcstencil.paths import check_output_path
 
         check_output_path(config, input_file, output or config.output.path, "--output")
         options = Options((output or config.output.path).absolute(), overwrite, resume, restart, quiet, overrides)

@@ -87,7 +87,9 @@ def installation(every: Sequence[Facts]) -> Check:
 
 def numbers(version: str) -> tuple[int, ...]:
     """The leading numbers of a version."""
-    return tuple(int(part) for part in re.match(r"[\d.]*", version)[0].split(".") if part)  # type: ignore[index]
+    leading = re.match(r"[\d.]*", version)
+    assert leading is not None  # it matches no digits too
+    return tuple(int(part) for part in leading[0].split(".") if part)
 
 
 def launch(every: Sequence[Facts], mpi: Facts) -> Check:

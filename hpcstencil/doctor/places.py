@@ -54,7 +54,8 @@ def small_folders(every: Sequence[Facts]) -> Iterable[Check]:
         "temporary": "set TMPDIR to a folder that is writable",
     }
     for name, remedy in remedies.items():
-        broken = failing(every, lambda facts, name=name: facts["folders"].get(name, {}).get("error"))  # type: ignore[misc]
+        folders = [facts["folders"].get(name, {}) for facts in every]
+        broken = failing(folders, lambda folder: folder.get("error"))
         if broken:
             rank, said = broken[0]
             text = f"cannot be written{ranks_text([r for r, _ in broken], every)}: {said}"

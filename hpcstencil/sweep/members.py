@@ -17,8 +17,8 @@ import numpy as np
 
 from hpcstencil.config import load
 from hpcstencil.errors import InputError
+from hpcstencil.formulation import build
 from hpcstencil.keys import TOP
-from hpcstencil.problem import build
 from hpcstencil.provenance import to_tables
 from hpcstencil.schema import (
     COUNT,

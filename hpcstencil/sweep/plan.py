@@ -17,9 +17,9 @@ from pathlib import Path
 
 from hpcstencil import __version__
 from hpcstencil.errors import EnvironmentProblem, InputError
-from hpcstencil.files import file_errors
+from hpcstencil.files import file_errors, sync
 from hpcstencil.provenance import to_tables, to_toml
-from hpcstencil.publish import hidden, sync, write_atomically
+from hpcstencil.publish import hidden, write_atomically
 from hpcstencil.schema import listing
 from hpcstencil.settings import Config
 from hpcstencil.sweep.folder import FORMAT_VERSION, INPUT, PLAN, Member, Planned, checksum, input_text, read_plan

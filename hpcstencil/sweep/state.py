@@ -16,8 +16,8 @@ from typing import Any
 from hpcstencil.checkpoint_names import list_checkpoints
 from hpcstencil.config import from_mapping
 from hpcstencil.errors import EnvironmentProblem, HpcstencilError, InputError
+from hpcstencil.formulation import build
 from hpcstencil.hdf5_read import Contents, inspect
-from hpcstencil.problem import build
 from hpcstencil.provenance import allowed, differences, to_tables
 from hpcstencil.settings import Config
 from hpcstencil.sweep.attempts import BEAT, SILENT_AND_OVER, Attempt, attempts, claim, running, silence

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hpcstencil import host
-from hpcstencil.boundary import WALL, Face
+from hpcstencil.boundary import Face
 from hpcstencil.calculus import derivative, exact, mode, residual
-from hpcstencil.expressions import Coordinate, Field, Node, Parameter, Time, at_time, node
+from hpcstencil.expressions import Coordinate, Field, Node, Time, at_time, node
 from hpcstencil.parser import Scope, parse
-from hpcstencil.positions import located
+from hpcstencil.positions import home, located, located_on_boundary
 from hpcstencil.problem import Problem
 
 MEAN, AMPLITUDE = 1.0, 0.2  # of the default solution: away from 0, where powers and logarithms have kinks
@@ -35,9 +35,8 @@ class Manufactured:
         problem = self.problem
         grid = problem.config.grid
         ranges = [(0, n) for n in grid.shape]
-        parameters = {Parameter(name): value for name, value in problem.parameters.items()}
         return {
-            name: host.block_values(at_time(tree, time), grid, ranges, parameters, np.dtype("float64"))
+            name: host.block_values(at_time(tree, time), grid, ranges, problem.parameters, np.dtype("float64"))
             for name, tree in self.solution.items()
         }
 
@@ -66,8 +65,9 @@ def default_solution(problem: Problem, duration: float) -> dict[str, Node]:
 
 def manufactured(problem: Problem, solution: Mapping[str, Node]) -> Manufactured:
     """The problem with source, boundary values and initial state such that the ``solution`` solves it."""
-    spacing, centre = problem.config.grid.spacing, (0,) * problem.config.grid.ndim
-    places = {name: problem.positions.get(name, centre) for name in solution}
+    grid = problem.config.grid
+    spacing = grid.spacing
+    places = {name: home(name, problem.positions, grid.ndim) for name in solution}
     at_home = {name: located(tree, places[name], {}, spacing, "verify") for name, tree in solution.items()}
     whole = {
         name: tree + problem.apart[name] if name in problem.apart else tree for name, tree in problem.trees.items()
@@ -80,12 +80,14 @@ def manufactured(problem: Problem, solution: Mapping[str, Node]) -> Manufactured
     for operand in problem.needs():
         if problem.staggered and not isinstance(operand, Field):
             continue
+        known = exact(operand, solution)
         for axis, periodic in enumerate(problem.config.boundary.periodic):
-            for side in () if periodic else (0, 1):
-                value = exact(operand, solution)
-                if isinstance(operand, Field) and operand.name in places:
-                    along = tuple(0 if a == axis else half for a, half in enumerate(places[operand.name]))
-                    value = located(value, along, {}, spacing, "verify")
+            if periodic:
+                continue
+            value = known
+            if isinstance(operand, Field) and operand.name in places:
+                value = located_on_boundary(known, places[operand.name], axis, spacing, "verify")
+            for side in (0, 1):
                 outward = derivative(value, Coordinate(axis)) * (2.0 * side - 1.0)
                 faces[operand, axis, side] = _face(problem.faces.get((operand, axis, side)), value, outward)
     return Manufactured(replace(problem, trees=trees, initial=initial, faces=faces), at_home)
@@ -98,4 +100,4 @@ def _face(given: Face | None, value: Node, outward: Node) -> Face:
     if given.kind == "robin":
         a, b, _ = given.values
         return Face("robin", (a, b, a * value + b * outward))
-    return Face(given.kind if given.kind == WALL else "dirichlet", (value,))
+    return Face(given.kind, (value,))  # dirichlet, or the wall of a staggered grid

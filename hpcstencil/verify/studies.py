@@ -14,10 +14,11 @@ from hpcstencil.decomposition import plan
 from hpcstencil.diagnostics import Diagnostics
 from hpcstencil.errors import InputError
 from hpcstencil.expressions import Derivative, Node, Pointwise, Reduction, substitute, walk
+from hpcstencil.formulation import build
 from hpcstencil.grid import Grid
 from hpcstencil.integrators import SUPER_STEPPING, stability_limits
 from hpcstencil.parallel import Communicator, OneProcess
-from hpcstencil.problem import Problem, build
+from hpcstencil.problem import Problem
 from hpcstencil.schedule import Clock
 from hpcstencil.settings import Config, Decomposition, DiagnosticsConfig, InitialConfig, OutputConfig, TimeConfig
 from hpcstencil.simulation import Simulation, simulate

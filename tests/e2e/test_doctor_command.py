@@ -7,21 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import commands
 import h5py
 import pytest
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
-ENVIRONMENT = {
-    **os.environ,
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "OMPI_MCA_rmaps_base_oversubscribe": "1",
-    "OMPI_MCA_hwloc_base_binding_policy": "none",
-    "OMPI_MCA_mpi_yield_when_idle": "1",
-    "JAX_PLATFORMS": "cpu",
-}
-ENVIRONMENT.pop("XLA_FLAGS", None)
+ENVIRONMENT = {**commands.ENVIRONMENT, "JAX_PLATFORMS": "cpu"}
 DOCTOR = [sys.executable, "-m", "hpcstencil", "doctor"]
 MPIRUN = [os.environ.get("MPIEXEC", "mpirun"), "-n", "2"]
 

@@ -6,51 +6,16 @@ import subprocess
 import sys
 import time
 
-import h5py
-import numpy as np
+import commands
 import pytest
+from commands import ENVIRONMENT, assert_same
 from network import TwoHosts, unavailable
 
 pytestmark = pytest.mark.hosts
-INPUT = """
-[grid]
-shape = [61, 47]
-upper = [6.1, 4.7]
-[equation]
-name = "gray_scott"
-D_u = 0.02
-D_v = 0.01
-[initial]
-u = "1 - 0.5*exp(-4*(x - 3)**2 - 4*(y - 2)**2)"
-v = "0.25*exp(-4*(x - 3)**2 - 4*(y - 2)**2) + 0.01*noise(3)"
-[boundary]
-y = { lower = { dirichlet = "0.1*sin(t)" }, upper = { neumann = 0.0 } }
-[numerics]
-kernel = "shift"
-[time]
-end = 12.0
-dt = 0.1
-[output]
-path = "run.h5"
-every = 2.0
-[diagnostics]
-every_steps = 7
-mass = "integral(u + v)"
-[checkpoint]
-every_steps = 40
-"""
+INPUT = commands.INPUT + '[numerics]\nkernel = "shift"\n'
 # Long enough to be cut in its midst: it is some seconds of computing, and the first checkpoints come early.
 LONG = ("--set", "time.end=900.0", "--set", "output.every=90.0", "--set", "diagnostics.every_steps=300",
         "--set", "checkpoint.every_steps=300")  # fmt: skip
-ENVIRONMENT = {
-    **os.environ,
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "OMPI_MCA_rmaps_base_oversubscribe": "1",
-    "OMPI_MCA_hwloc_base_binding_policy": "none",
-    "OMPI_MCA_mpi_yield_when_idle": "1",
-}
-ENVIRONMENT.pop("XLA_FLAGS", None)
 HPCSTENCIL = (sys.executable, "-m", "hpcstencil", "run", "input.toml")
 
 
@@ -91,27 +56,6 @@ def started(hosts, folder, *arguments):
         assert run.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
     return run
-
-
-def contents(path):
-    """Every dataset of an output file that holds results."""
-    found = {}
-
-    def note(name, item):
-        if isinstance(item, h5py.Dataset):
-            found[name] = item[()]
-
-    with h5py.File(path) as file:
-        assert file.attrs["complete"] == 1
-        file.visititems(note)
-    return found
-
-
-def assert_same(one, other):
-    a, b = contents(one), contents(other)
-    assert a.keys() == b.keys() and {"u", "v", "time", "step", "diagnostics/mass"} <= a.keys()
-    for name in a:
-        assert np.array_equal(a[name], b[name]), name
 
 
 @pytest.mark.parametrize("link", [{}, {"delay": 2e-3, "loss": 0.01}, {"rate": 1e8}], ids=str)

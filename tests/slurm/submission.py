@@ -7,9 +7,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import h5py
-import numpy as np
 from cluster import Cluster
+from commands import assert_same
 
 ROOT = Path(__file__).parents[2]
 DT = 0.1
@@ -109,22 +108,6 @@ def environment() -> dict[str, str]:
         "PYTHONPATH": str(ROOT),
         "OMPI_MCA_mpi_yield_when_idle": "1",
     }
-
-
-def contents(path: Path) -> dict[str, np.ndarray]:
-    """Every dataset of an output file."""
-    found = {}
-    with h5py.File(path) as file:
-        assert file.attrs["complete"] == 1
-        file.visititems(lambda name, node: found.update({name: node[()]}) if isinstance(node, h5py.Dataset) else None)
-    return found
-
-
-def assert_same(one: Path, other: Path) -> None:
-    a, b = contents(one), contents(other)
-    assert sorted(a) == sorted(b) and {"u", "v", "time", "diagnostics/mass"} <= set(a)
-    for name in a:
-        assert a[name].dtype == b[name].dtype and a[name].tobytes() == b[name].tobytes(), name
 
 
 def submission_folder(folder: Path) -> Submission:
