@@ -106,8 +106,8 @@ path = {json.dumps(str(folder / "run.h5"))}
 fields = ["u"]
 every_steps = {steps}
 """)
-    command = [sys.executable, "-m", "hpcstencil", "run", str(source), "--quiet"]
-    told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    command = [sys.executable, "-m", "hpcstencil", "run", str(source)]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     (folder / "run.h5").unlink()
     speed, kernel = re.search(r"speed +([\d.]+) Mcell/s", told), re.search(r"kernel +(\S+)", told)
     assert speed and kernel, told

@@ -45,8 +45,9 @@ struct Place {                                     // what generated code knows 
 };
 constexpr int PLANES = 64;  // that a pass looks at, or writes
 typedef void Compute(const Place&, const Rows* in, const Rows* out, long j0, long j1, long x0, long x1);
-// One row (or, across the last axis, one cell) of ghost cells; k is the distance from the boundary in cells.
-typedef void Fill(const Place&, real* ghost, const real* mirror, const real* const* next, long k, long j, long x0, long x1);
+// Ghost cells of rows j0 .. j1 - 1 (of one cell per row, across the last axis); k is the distance from the boundary in cells,
+// ``next`` are the cells next to it.
+typedef void Fill(const Place&, real* ghost, const real* mirror, long pitch, const Rows* next, long k, long j0, long j1, long x0, long x1);
 
 struct Pass {
     Compute* compute;
@@ -196,8 +197,13 @@ struct Memory {
             free(data);
             size = up(wanted, 1 << 16);
             data = (char*)aligned_alloc(4096, size);
-            memset(data, 0, size);
         }
+        return data;
+    }
+    void* take_clear(size_t wanted) {  // what is not computed must at least be a number that is quick to compute with
+        size_t before = size;
+        take(wanted);
+        if (size != before) memset(data, 0, size);
         return data;
     }
 };
@@ -245,7 +251,7 @@ struct Tile {
             }
             for (int s = 0; s < 2; s++) side[a][s] = {call.boundary[a][s] != 0, call.wraps[a] && parts == 1 && a > 0};
         }
-        real* next = (real*)memory.take(pipe.cells(widest(1), widest(2), whole(1), whole(2)) * sizeof(real) + 4096);
+        real* next = (real*)memory.take_clear(pipe.cells(widest(1), widest(2), whole(1), whole(2)) * sizeof(real) + 4096);
         for (int r = 0; r < pipe.rings; r++) {
             const Ring& ring = pipe.ring[r];
             Store& s = store[r];
@@ -355,13 +361,12 @@ struct Tile {
         long j0, j1, x0, x1;
         region(pipe.ring[r].level, 1, j0, j1), region(pipe.ring[r].level, 2, x0, x1);
         Place place = {scalars[t] + face.scalars, job.tables, ghost};
-        const real* next[FIELDS + 1];
-        long pitch = store[r].pitch;
-        real *to = plane(r, ghost), *seen = plane(r, mirror);
-        for (long j = j0; j < j1; j++) {
-            for (int n = 0; n < face.nexts; n++) { int b = pipe.ring_of[t][face.next[n]]; next[n] = plane(b, beside) + j * store[b].pitch; }
-            face.fill(place, to + j * pitch, seen + j * pitch, next, k, j, down(x0, LANES), up(x1, LANES));
+        Rows next[FIELDS + 1];
+        for (int n = 0; n < face.nexts; n++) {
+            int b = pipe.ring_of[t][face.next[n]];
+            next[n] = {plane(b, beside), store[b].pitch};
         }
+        face.fill(place, plane(r, ghost), plane(r, mirror), store[r].pitch, next, k, j0, j1, down(x0, LANES), up(x1, LANES));
         fill_plane(r, ghost);
     }
 
@@ -371,7 +376,7 @@ struct Tile {
         int t = ring.step;
         const Store& s = store[r];
         real* p = plane(r, i);
-        const real* next[FIELDS + 1];
+        Rows next[FIELDS + 1];
         long w = ring.width[1], n = call.count[1], x0, x1, j0, j1;
         region(ring.level, 1, j0, j1), region(ring.level, 2, x0, x1);
         long v0 = down(x0, LANES), v1 = up(x1, LANES);
@@ -386,8 +391,11 @@ struct Tile {
             Place place = {scalars[t] + face.scalars, job.tables, i};
             for (long k = 1; k <= w; k++) {
                 long ghost = e ? n + k - 1 : -k, mirror = e ? n - k + face.wall : k - 1 + face.wall;
-                for (int m = 0; m < face.nexts; m++) { int b = pipe.ring_of[t][face.next[m]]; next[m] = plane(b, i) + (e ? n - 1 : 0) * store[b].pitch; }
-                face.fill(place, p + ghost * s.pitch, p + mirror * s.pitch, next, e && face.wall ? k - 1 : k, ghost, v0, v1);
+                for (int m = 0; m < face.nexts; m++) {
+                    int b = pipe.ring_of[t][face.next[m]];
+                    next[m] = {plane(b, i) + (e ? n - 1 : 0) * store[b].pitch, 0};
+                }
+                face.fill(place, p, p + (mirror - ghost) * s.pitch, s.pitch, next, e && face.wall ? k - 1 : k, ghost, ghost + 1, v0, v1);
             }
             if (e) j1 = n + w; else j0 = -w;
         }
@@ -409,13 +417,14 @@ struct Tile {
             const Face& face = arrays[ring.array].face[2][e];
             if (!side[2][e].boundary || (e ? x1 < n : x0 > 0)) continue;
             Place place = {scalars[t] + face.scalars, job.tables, i};
-            for (long j = j0; j < j1; j++)
-                for (long k = 1; k <= w; k++) {
-                    long ghost = e ? n + k - 1 : -k, mirror = e ? n - k + face.wall : k - 1 + face.wall;
-                    for (int m = 0; m < face.nexts; m++) { int b = pipe.ring_of[t][face.next[m]]; next[m] = plane(b, i) + j * store[b].pitch + (e ? n - 1 : 0); }
-                    real* row = p + j * s.pitch;
-                    face.fill(place, row + ghost, row + mirror, next, e && face.wall ? k - 1 : k, j, ghost, ghost + 1);
+            for (long k = 1; k <= w; k++) {
+                long ghost = e ? n + k - 1 : -k, mirror = e ? n - k + face.wall : k - 1 + face.wall;
+                for (int m = 0; m < face.nexts; m++) {
+                    int b = pipe.ring_of[t][face.next[m]];
+                    next[m] = {plane(b, i) + (e ? n - 1 : 0), store[b].pitch};
                 }
+                face.fill(place, p + ghost, p + mirror, s.pitch, next, e && face.wall ? k - 1 : k, j0, j1, 0, 1);
+            }
         }
     }
 

@@ -326,12 +326,13 @@ class Planner:
         loop = "long x = x0;" if across else "for (long x = x0; x < x1; x += LANES)"
         offset = "" if across else " + x"
         body = "\n".join([
-            "(const Place& q, real* ghost, const real* mirror, const real* const* next, long k, long j, long x0, long x1) {",
+            "(const Place& q, real* ghost, const real* mirror, long pitch, const Rows* next, long k, long j0, long j1, "
+            "long x0, long x1) {",
             f"typedef {'real' if across else 'vec'} W;",
-            *code.head, *code.row, loop, "{",
-            f"const W m = load<W>(mirror{offset});",
-            *code.lines, f"store(ghost{offset}, {result});",
-            "}", "}",
+            *code.head, "for (long j = j0; j < j1; j++) {", *code.row, loop, "{",
+            f"const W m = load<W>(mirror + j * pitch{offset});",
+            *code.lines, f"store(ghost + j * pitch{offset}, {result});",
+            "}", "}", "}",
         ])  # fmt: skip
         name = self.functions.setdefault(body, f"face{len(self.functions)}")
         base = len(self.scalars.entries)
@@ -402,7 +403,8 @@ class FaceCells(Cells):
 
     def leaf(self, tree: Node, at: Offset) -> str | None:
         if isinstance(tree, Field):
-            return self.let(f"load<W>(next[{self.nexts.index(tree.name)}]{'' if self.across else ' + x'})")
+            n = self.nexts.index(tree.name)
+            return self.let(f"load<W>(next[{n}].p + j * next[{n}].pitch{'' if self.across else ' + x'})")
         return super().leaf(tree, at)
 
 
