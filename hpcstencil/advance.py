@@ -26,6 +26,8 @@ from hpcstencil.machine import Body, Machine
 from hpcstencil.stepping import fields_of, take, uniform
 
 Advance = Callable[[Fields, Mapping[str, Any], Any, Any, Any, Any], Fields]
+# Fields after n steps, of (fields, ghost cells per axis, their widths, frame, parameters, (t0, first, dt, n), in place)
+NativeSteps = Callable[[Fields, Any, tuple[int, ...], Frame, Any, tuple[Any, Any, Any, Any], bool], Fields]
 Attempt = Callable[[Fields, Mapping[str, float], float, float], tuple[Fields, Fields]]
 
 
@@ -33,7 +35,7 @@ Attempt = Callable[[Fields, Mapping[str, float], float, float], tuple[Fields, Fi
 class Stepper:
     """A right-hand side and a method on a machine. ``groups`` tells the fields of a partitioned method apart; ``every``
     steps are taken between two halo exchanges, 0 meaning an exchange for each evaluation. ``apart`` is the right-hand side of
-    the second stage, where the method takes parts of it apart."""
+    the second stage, where the method takes parts of it apart. ``native`` code takes whole steps in its place."""
 
     machine: Machine
     rhs: RightHandSide
@@ -41,6 +43,7 @@ class Stepper:
     groups: Mapping[str, int]
     every: int
     apart: RightHandSide | None = None
+    native: NativeSteps | None = None
 
     def rhs_of(self, j: int) -> RightHandSide:
         """The right-hand side whose slopes at the j-th value the method uses."""
@@ -102,6 +105,8 @@ class Stepper:
         Step i = 0 .. n - 1 of them goes from t = base_time + (first + i) dt to t + dt. The fields given are used up
         (their memory is reused). Where members of an ensemble take steps of their own, base_time, first, dt and n are arrays.
         """
+        if self.native is not None:
+            return self._by_native_code(self.native)
         if self.machine.leaves_compiled_code:
             return self._phased()
         machine, every, widths = self.machine, self.every, self.widths
@@ -168,6 +173,35 @@ class Stepper:
         )
         return {name: v.array for name, v in fields_of(stage, i - 1, values, slopes, self.groups, dt).items()}
 
+    def _by_native_code(self, native: NativeSteps) -> Advance:
+        """`advance` by native code: as many steps as there are in one call, or as many as the ghost cells last for."""
+        machine, every, widths = self.machine, self.every, self.widths
+
+        def block(
+            u: Fields, ghosts: Any, frame: Frame, parameters: Any, t0: Any, first: Any, dt: Any, n: Any
+        ) -> Fields:
+            return native(u, ghosts, widths, frame, parameters, (t0, first, dt, n), not any(widths))
+
+        if machine.leaves_compiled_code:
+            return self._in_blocks(machine.beside_received(block, widths))
+
+        def loop(fields: Fields, places: Any, parameters: Any, t0: Any, first: Any, dt: Any, n: Any) -> Fields:
+            frame = machine.frame(places)
+
+            def one(u: Fields, done: Any) -> Fields:
+                ghosts = machine.received(u, widths, frame, {})
+                return block(u, ghosts, frame, parameters, t0, first + done, dt, jnp.clip(n - done, 0, every))
+
+            def two(b: Any, u: Fields) -> Fields:  # XLA copies what goes around a loop, unless it goes back and forth
+                return one(one(u, 2 * b * every), (2 * b + 1) * every)
+
+            if not any(widths):
+                return block(fields, {}, frame, parameters, t0, first, dt, n)
+            return lax.fori_loop(0, (n + 2 * every - 1) // (2 * every), two, fields)
+
+        compiled = machine.compiled(loop, 5, donate=True)
+        return lambda fields, *arguments: compiled(fields, machine.places, *arguments)
+
     # ---- the form that leaves compiled code ----
 
     def _phased(self) -> Advance:
@@ -187,8 +221,11 @@ class Stepper:
                 return fields
 
             return stepwise
+        return self._in_blocks(self.machine.exchanged(self._steps, self.widths, has_loop=True))
+
+    def _in_blocks(self, block: Body) -> Advance:
+        """`advance` made of calls that take as many steps as one exchange allows."""
         every = self.every
-        block = self.machine.exchanged(self._steps, self.widths, has_loop=True)
 
         def advance(fields: Fields, parameters: Any, t0: Any, first: Any, dt: Any, n: Any) -> Fields:
             for done in range(0, int(most(n)) or 1, every):

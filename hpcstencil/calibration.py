@@ -12,12 +12,13 @@ import platform
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hpcstencil import __version__
-from hpcstencil.parallel import Communicator
+from hpcstencil.errors import InputError
+from hpcstencil.parallel import Communicator, from_rank_0
 from hpcstencil.problem import Problem
 
 PROBE_CELLS = 2**16
@@ -65,23 +66,47 @@ def remember(name: str, value: Any) -> None:
         os.replace(temporary, path)
 
 
-def fastest_kernel(problem: Problem, device: Any) -> str:
+@dataclass(frozen=True)
+class Choice:
+    """The kernel that is taken, and why in a few words."""
+
+    kernel: str
+    why: str
+
+
+def lacks_native(problem: Problem, device: Any, every: int) -> str:
+    """Why native code cannot take the steps of this problem, with ``every`` of them between two exchanges; "" where it can."""
+    from hpcstencil.native.call import native
+    from hpcstencil.native.emit import Unsupported
+
+    if device.platform != "cpu":
+        return f"native code is for processors, and this is a {device.platform}"
+    if problem.config.time.tolerance is not None:
+        return "steps that follow a tolerance are taken by the other kernels"
+    if every == 0:
+        return "blocks are too thin for a whole step between two exchanges"
+    try:
+        native(problem, 1)
+    except Unsupported as reason:
+        return str(reason)
+    return ""
+
+
+def fastest_kernel(problem: Problem, device: Any, kernels: Sequence[str]) -> str:
     """The kernel to take for this problem, measured on one device with a small periodic block: the first one, unless
     another is clearly faster.
 
     The block does not depend on the decomposition, so that every decomposition of a problem gets the same kernel; and
     neither noise nor the difference between two machines of a kind decides.
     """
-    from hpcstencil.kernels import KERNELS
-
-    name = key(problem, f"kernel:{CLEARLY}:{device.platform}:{device.device_kind}")
+    name = key(problem, f"kernel:{','.join(kernels)}:{CLEARLY}:{device.platform}:{device.device_kind}")
     known = recall(name)
-    if known not in KERNELS:
-        seconds = {kernel: seconds_per_step(problem, device, kernel) for kernel in KERNELS}
-        first, fastest = next(iter(KERNELS)), min(seconds, key=seconds.__getitem__)
+    if known not in kernels:
+        seconds = {kernel: seconds_per_step(problem, device, kernel) for kernel in kernels}
+        first, fastest = kernels[0], min(seconds, key=seconds.__getitem__)
         known = fastest if CLEARLY * seconds[fastest] < seconds[first] else first
         remember(name, known)
-    return known
+    return str(known)
 
 
 def seconds_per_step(problem: Problem, device: Any, kernel: str) -> float:
@@ -114,18 +139,34 @@ def seconds_per_step(problem: Problem, device: Any, kernel: str) -> float:
     return best
 
 
-def kernel_for(problem: Problem, devices: Sequence[Any], communicator: Communicator, before: str = "") -> str:
+def kernel_for(
+    problem: Problem, devices: Sequence[Any], communicator: Communicator, every: int, before: str = ""
+) -> Choice:
     """The kernel that the input asks for; for "auto" that of the run which is continued (``before``), so that its bits stay
-    the same, or else the fastest as rank 0 measures it. The same on all processes."""
+    the same, or else the fastest as rank 0 measures it. The same on all processes.
+
+    Raises InputError, on all processes, where the input asks for native code that there is none of.
+    """
     wanted = problem.config.numerics.kernel
-    if wanted != "auto":
-        return wanted
+    if wanted not in ("auto", "native"):
+        return Choice(wanted, "as the input says")
     from hpcstencil.kernels import KERNELS
 
-    if before in KERNELS:
-        return before
-    measured = fastest_kernel(problem, devices[0]) if communicator.rank == 0 else ""
-    return communicator.broadcast(measured)
+    if wanted == "auto" and before in KERNELS:
+        return Choice(before, "as before")
+
+    def settled() -> Choice:
+        lack = lacks_native(problem, devices[0], every)
+        if wanted == "native":
+            if lack:
+                raise InputError(f'numerics.kernel: expected a run that native code fits, but {lack}; give "auto"')
+            return Choice(wanted, "as the input says")
+        if not lack and before == "native":
+            return Choice(before, "as before")
+        fastest = fastest_kernel(problem, devices[0], list(KERNELS) if lack else ["native", *KERNELS])
+        return Choice(fastest, f"no native code: {lack}" if lack else "the fastest here")
+
+    return from_rank_0(communicator, settled)  # which compiles; the others find it compiled
 
 
 def seconds_to_checkpoint(problem: Problem) -> float:

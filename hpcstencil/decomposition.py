@@ -17,6 +17,8 @@ from hpcstencil.topology import Topology, best_parts, counts_that_work
 EXCHANGE_IN_LOOP = 5e-5
 EXCHANGE_BETWEEN_CALLS = 1e-3
 SECONDS_PER_CELL = 1e-9
+NATIVE_SECONDS_PER_CELL = 1.5e-10
+NATIVE_SECONDS_PER_BYTE = 1e-10  # of the fields: native code reads and writes them once between two exchanges
 MOST_STEPS = 16
 MOST_TRIED, MOST_NAMED = 4096, 16  # counts of processes looked at, and named, where the given one does not work
 
@@ -69,7 +71,12 @@ class Plan:
         }
 
 
-def plan(problem: Problem, processes: int, devices: int) -> Plan:
+def for_kernel(before: Plan, problem: Problem, kernel: str) -> Plan:
+    """The plan with as many steps between two exchanges as suit the kernel."""
+    return plan(problem, before.topology.size, before.topology.device_count, kernel)
+
+
+def plan(problem: Problem, processes: int, devices: int, kernel: str = "shift") -> Plan:
     """The decomposition for so many processes of so many devices each, as the input asks or the best there is.
 
     Raises InputError where the input's own counts do not fit, or blocks would be thinner than the stencil's radius.
@@ -89,7 +96,7 @@ def plan(problem: Problem, processes: int, devices: int) -> Plan:
     tiles = (1,) * grid.ndim if isinstance(wishes.tiles, str) else tuple(wishes.tiles)
     topology = Topology(grid.shape, periodic, process_parts, device_parts, tiles)
     stages = problem.method.evaluations
-    every, most = _every(wishes, topology, radius, problem)
+    every, most = _every(wishes, topology, radius, problem, kernel)
     return Plan(topology, every, radius, stages, lowered=most == 0)
 
 
@@ -120,7 +127,9 @@ def _parts(
     return parts
 
 
-def _every(wishes: Wishes, topology: Topology, radius: tuple[int, ...], problem: Problem) -> tuple[int, int]:
+def _every(
+    wishes: Wishes, topology: Topology, radius: tuple[int, ...], problem: Problem, kernel: str
+) -> tuple[int, int]:
     """Steps between two exchanges, as given or by the cost model, and the most that the thinnest block allows."""
     stages = problem.method.evaluations
     room = [
@@ -151,8 +160,26 @@ def _every(wishes: Wishes, topology: Topology, radius: tuple[int, ...], problem:
         return 1, most
     if adaptive:
         most = min(most, longest)
-    best = min(range(min(most, MOST_STEPS) + 1), key=lambda k: (_cost(k, topology, radius, stages), -k))
-    return best, most
+    counts = range(min(most, MOST_STEPS) + 1)
+    if kernel == "native" and most:
+        itemsize = 4 if problem.config.numerics.precision == "float32" else 8
+        size = len(problem.fields) * itemsize
+        return min(counts[1:], key=lambda k: (_native_cost(k, topology, radius, stages, size), -k)), most
+    return min(counts, key=lambda k: (_cost(k, topology, radius, stages), -k)), most
+
+
+def _native_cost(every: int, topology: Topology, radius: tuple[int, ...], stages: int, size: int) -> float:
+    """As `_cost`, for native code: cells of the halo are computed as long as they are needed, half of them on average, and the
+    fields, ``size`` bytes per cell, go through memory once between two exchanges."""
+    latency = EXCHANGE_BETWEEN_CALLS if topology.device_count > 1 and topology.size > 1 else EXCHANGE_IN_LOOP
+    shape = topology.narrowest()
+    cells = math.prod(
+        n + (every * stages * r if topology.is_split(axis) else 0)
+        for axis, (n, r) in enumerate(zip(shape, radius, strict=True))
+    )
+    return (
+        latency + math.prod(shape) * size * NATIVE_SECONDS_PER_BYTE
+    ) / every + stages * cells * NATIVE_SECONDS_PER_CELL
 
 
 def _cost(every: int, topology: Topology, radius: tuple[int, ...], stages: int) -> float:

@@ -102,6 +102,18 @@ def surround(fields: Mapping[str, Any], widths: Sequence[int], counts: Sequence[
         return done.value
 
 
+def received(fields: Mapping[str, Any], widths: Sequence[int], counts: Sequence[Any], swap: Swap) -> dict[int, Ghosts]:
+    """The ghost cells that each axis brings, as they come."""
+    brought: dict[int, Ghosts] = {}
+
+    def kept(axis: int, first: Any, last: Any) -> Ghosts:
+        brought[axis] = swap(axis, first, last)
+        return brought[axis]
+
+    surround(fields, widths, counts, kept)
+    return brought
+
+
 def strips_for(
     fields: Mapping[str, Any], widths: Sequence[int], counts: Sequence[Any], swap: Swap, wanted: int
 ) -> Strips:

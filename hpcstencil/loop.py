@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from hpcstencil import __version__, signals
-from hpcstencil.calibration import remember_checkpoint
+from hpcstencil.calibration import Choice, remember_checkpoint
 from hpcstencil.checkpoint import write_checkpoint
 from hpcstencil.continuation import Options, Source
 from hpcstencil.control import Control
@@ -45,6 +45,7 @@ class Run:
     walltime: Walltime
     checkpoint_seconds: float  # what writing a checkpoint is expected to take
     state: InitVar[State]
+    choice: Choice
     seconds: Seconds = field(default_factory=Seconds)
     steps_per_call: int = 1
     last_checkpoint: float = field(default_factory=time.monotonic)

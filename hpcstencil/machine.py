@@ -21,6 +21,7 @@ from hpcstencil.halo import (
     exchange_devices,
     exchange_edges,
     exchange_processes,
+    received,
     strips_for,
     surround,
 )
@@ -94,6 +95,12 @@ class Machine:
         )
         return values(framed, windows)
 
+    def received(
+        self, fields: Mapping[str, Any], widths: tuple[int, ...], frame: Frame, outer: Outer
+    ) -> dict[int, Ghosts]:
+        """The ghost cells of the fields per axis, inside compiled code."""
+        return received(fields, widths, frame.counts, lambda *strips: self.swap(outer, *strips))
+
     def swap(self, outer: Outer, axis: int, first: Any, last: Any) -> Ghosts:
         """Ghost cells for the strips of one axis, inside compiled code; ``outer`` holds what came from elsewhere."""
         topology = self.topology
@@ -131,6 +138,17 @@ class Machine:
             if has_loop:
                 return body(surrounded, frame, *shared)
             return in_loop(lambda: body(surrounded, frame, *shared), places["once"])
+
+        run = self.compiled(whole, 1)
+        outer_ghosts = self.outer_exchange(widths)
+        return lambda fields, *arguments: run(fields, self.places, outer_ghosts(fields), arguments)
+
+    def beside_received(self, body: Body, widths: tuple[int, ...]) -> Body:
+        """As `exchanged`, of ``body(fields, ghost cells, frame, *shared)``, which puts nothing together."""
+
+        def whole(fields: Fields, places: Any, outer: Outer, shared: tuple[Any, ...]) -> Any:
+            frame = self.frame(places)
+            return body(fields, self.received(fields, widths, frame, outer), frame, *shared)
 
         run = self.compiled(whole, 1)
         outer_ghosts = self.outer_exchange(widths)

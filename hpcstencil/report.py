@@ -28,6 +28,7 @@ def report(config: Config, problem: Problem, plan: Plan) -> str:
         f"steps per exchange    {plan.every or 'one stage'}, halo {' x '.join(map(str, plan.halo))} cells",
         f"memory per process    {human(plan.memory_per_process(fields, itemsize))} of field arrays",
         f"halo per step         {human(plan.halo_bytes_per_step(fields, itemsize))} sent and received by a process",
+        f"kernel                {_kernel(config)}",
         f"time step             {_time_step(problem)}",
         f"steps                 {_steps(problem)}",
         f"predicted time        {_predicted(problem, topology.size)}",
@@ -38,6 +39,12 @@ def report(config: Config, problem: Problem, plan: Plan) -> str:
 
 def _memory(problem: Problem) -> str:
     return f", and {len(problem.memory)} arrays that layers, the integrator or a mask keep" if problem.memory else ""
+
+
+def _kernel(config: Config) -> str:
+    if config.numerics.kernel != "auto":
+        return config.numerics.kernel
+    return "the fastest one here: native code, or shift or conv where there is none; measured once, when a run begins"
 
 
 def human(count: float) -> str:

@@ -14,7 +14,7 @@ from hpcstencil.checkpoint import read_checkpoint
 from hpcstencil.checkpoint_names import remove_stale
 from hpcstencil.claim import Claim, claimed
 from hpcstencil.continuation import Options, Source, source_of
-from hpcstencil.decomposition import Plan
+from hpcstencil.decomposition import Plan, for_kernel
 from hpcstencil.errors import InputError, NumericsError, StoppedEarly
 from hpcstencil.files import prepare_folder
 from hpcstencil.hdf5 import OutputFile
@@ -72,11 +72,12 @@ def _ready(
 ) -> Run:
     """The run at its ``source``, compiled; nothing is written yet."""
     walltime = Walltime(problem.config.checkpoint.walltime, communicator, options.started)
-    kernel = kernel_for(problem, devices, communicator, source.kernel)
-    simulation = simulate(problem, plan, communicator, devices, kernel)
+    choice = kernel_for(problem, devices, communicator, plan.every, source.kernel)
+    plan = for_kernel(plan, problem, choice.kernel)
+    simulation = simulate(problem, plan, communicator, devices, choice.kernel)
     state = _state(simulation, source.checkpoint)
     simulation.check_mask(dict(state.fields))
-    this = Run(simulation, options, source, walltime, seconds_to_checkpoint(problem), state)
+    this = Run(simulation, options, source, walltime, seconds_to_checkpoint(problem), state, choice)
     this.check_finite()
     if simulation.control is None:
         this.step_sizes()  # what it would refuse is refused before anything is written
@@ -110,7 +111,14 @@ def _run(this: Run, claim: Claim, request: signals.Request, began: float) -> Sum
     steps = this.clock.step - first
     itemsize = 2 * len(problem.fields) * this.simulation.dtype.itemsize
     return Summary(
-        options.output, steps, this.clock, time.perf_counter() - began, this.seconds, problem.cells_per_step, itemsize
+        options.output,
+        steps,
+        this.clock,
+        time.perf_counter() - began,
+        this.seconds,
+        problem.cells_per_step,
+        itemsize,
+        kernel=f"{this.choice.kernel} ({this.choice.why})",
     )
 
 

@@ -24,6 +24,7 @@ from hpcstencil.integrators import MEMORY
 from hpcstencil.kernels import KERNELS, tiled
 from hpcstencil.machine import Body, Machine
 from hpcstencil.mask import SOLID, Mask
+from hpcstencil.native.call import NATIVE, native, threads_for
 from hpcstencil.parallel import Communicator, agree
 from hpcstencil.problem import Problem
 from hpcstencil.reductions import Reductions
@@ -228,7 +229,7 @@ def simulate(
     dtype = np.dtype(config.numerics.precision)
     rules = Rules(
         discretization=problem.discretization,
-        kernel=tiled(KERNELS[kernel], topology.tiles),
+        kernel=tiled(KERNELS["shift" if kernel == NATIVE else kernel], topology.tiles),
         faces=problem.faces,
         domain=tuple(zip(config.grid.lower, config.grid.upper, strict=True)),
         dtype=dtype,
@@ -244,7 +245,7 @@ def simulate(
         communicator=None if communicator.mpi is None else communicator.mpi.Clone(),
         radius=plan.radius,
         margin=tuple((rounds + 1) * r + p + 1 for r, p in zip(plan.radius, places, strict=True)),
-        halo_wraps=rounds == 1,
+        halo_wraps=rounds == 1 and kernel != NATIVE,
         constants=problem.constants(),
     )
     needs = problem.needs()
@@ -254,7 +255,13 @@ def simulate(
     if listed is not None:
         rhs = of_members(rhs, listed)
         apart = None if apart is None else of_members(apart, listed)
-    stepper = Stepper(machine, rhs, problem.method, problem.groups, plan.every, apart)
+    if kernel == NATIVE and plan.every == 0:
+        raise InputError(
+            "decomposition: blocks are too thin for native code, which takes a whole step between two exchanges; use fewer "
+            'processes or devices, or numerics.kernel = "shift"'
+        )
+    code = native(problem, threads_for(len(devices))).steps if kernel == NATIVE else None
+    stepper = Stepper(machine, rhs, problem.method, problem.groups, plan.every, apart, code)
     return Simulation(
         problem=problem,
         plan=plan,

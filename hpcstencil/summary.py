@@ -35,6 +35,7 @@ class Summary:
     seconds: Seconds
     cells: int
     bytes_per_cell: int
+    kernel: str = ""
     already_complete: bool = False
     notes: tuple[str, ...] = ()
 
@@ -63,5 +64,6 @@ def tell(summary: Summary) -> str:
         f"wall time    {summary.wall:.2f} s, of which compiling {s.compile:.2f} s, computing {s.compute:.2f} s, output "
         f"{s.output:.2f} s, checkpoints {s.checkpoint:.2f} s, diagnostics {s.diagnostics:.2f} s",
         f"speed        {summary.cells_per_second / 1e6:.1f} Mcell/s, T_eff {summary.t_eff / 1e9:.2f} GB/s",
+        f"kernel       {summary.kernel}",
         f"output       {summary.path}",
     ])  # fmt: skip

@@ -235,7 +235,7 @@ INPUTS = [
     ("numerics.stages=5", "numerics.stages: only \"rkl2\" has any number of them", '"rk4"', "remove it"),
     ("numerics={integrator='rkl2', stages=2}", "numerics.stages: expected 3 to 99", "got 2"),
     ("numerics={integrator='rkl2', stages=0}", "numerics.stages: expected a positive integer", "got 0"),
-    ("numerics.kernel=native", "numerics.kernel", "not available yet", '"conv"'),
+    ("numerics.kernel=pallas", "numerics.kernel", "not available yet", '"conv"'),
     ("numerics.precision=double", "numerics.precision", "float64"),
     ("numerics=4", "numerics: expected a table", "got 4"),
     ("numerics.order=0", "numerics.order: expected 2, 4, 6 or 8", "got 0"),

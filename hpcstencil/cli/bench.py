@@ -49,9 +49,11 @@ def bench(input_file: Path | None, overrides: tuple[str, ...], devices: int | No
         local = agree(communicator, lambda: start_jax(count))
         from hpcstencil import benchmark
         from hpcstencil.calibration import kernel_for
+        from hpcstencil.decomposition import for_kernel
         from hpcstencil.simulation import simulate
 
-        kernel = kernel_for(problem, local, communicator)
+        kernel = kernel_for(problem, local, communicator, plan.every).kernel
+        plan = for_kernel(plan, problem, kernel)
         bandwidth = benchmark.copy_bandwidth(communicator, local)
         row = benchmark.measure(simulate(problem, plan, communicator, local, kernel), communicator, bandwidth)
         result = {

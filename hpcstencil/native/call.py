@@ -1,0 +1,116 @@
+"""A native program called from compiled XLA code, through its foreign function interface."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hpcstencil.frame import Frame
+from hpcstencil.native.compiler import SOURCES, cache_bytes, library
+from hpcstencil.native.program import AXIS_OF, Program, program
+from hpcstencil.parallel import local_place
+from hpcstencil.problem import Problem
+
+NATIVE = "native"
+TARGET = "hpcstencil_native"
+Strips = Mapping[int, tuple[Any | None, Any | None]]  # axis -> ghost cells (lower, upper) of all fields
+
+
+@cache
+def glue() -> ctypes.CDLL:
+    """The bridge, registered with XLA."""
+    bridge = library((SOURCES / "glue.cpp").read_text(), (jax.ffi.include_dir(),))
+    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(bridge.run_program), platform="cpu")
+    return bridge
+
+
+@dataclass(frozen=True)
+class Native:
+    """A program ready to be called; ``threads`` is how many it may use, ``number`` its name in the bridge."""
+
+    program: Program
+    number: int
+    threads: int
+
+    def steps(
+        self,
+        fields: Mapping[str, Any],
+        strips: Strips,
+        widths: Sequence[int],
+        frame: Frame,
+        parameters: Mapping[str, Any],
+        clock: tuple[Any, Any, Any, Any],
+        in_place: bool,
+    ) -> dict[str, Any]:
+        """The fields of a block after n steps, ``clock`` being (base_time, first, dt, n).
+
+        ``strips`` are the ghost cells of ``widths`` that were received per axis; without any the steps are as many as they
+        may be, else at most as many as the widths allow. ``in_place`` uses the memory of the fields given.
+        """
+        names = self.program.fields
+        ndim = len(frame.cells)
+        received = [strips.get(a, (None, None))[side] for a in range(ndim) for side in (0, 1)]
+        kinds = [[side.kind for side in sides] for sides in frame.sides]
+        touching = jnp.stack([jnp.stack([jnp.asarray(t, jnp.int32) for t in pair]) for pair in frame.touches])
+        on_boundary = jnp.array([[s.boundary for s in sides] for sides in frame.sides], jnp.int32)
+        arguments = [
+            *(fields[name] for name in names),
+            *(strip for strip in received if strip is not None),
+            jnp.stack([*(jnp.asarray(parameters[p], jnp.float64) for p in self.program.parameters), jnp.float64(0.0)]),
+            np.array([*self.program.constants, 0.0]),
+            jnp.stack([jnp.asarray(n, jnp.int64) for n in frame.counts]),
+            touching * on_boundary,
+            jnp.stack([jnp.asarray(x, jnp.float64) for x in clock]),
+            *frame.coordinates,
+        ]
+        call = jax.ffi.ffi_call(
+            TARGET,
+            [jax.ShapeDtypeStruct(fields[name].shape, fields[name].dtype) for name in names],
+            input_output_aliases={n: n for n in range(len(names))} if in_place else None,
+        )
+        results = call(
+            *arguments,
+            number=np.int64(self.number),
+            axes=np.array(AXIS_OF[ndim], np.int64),
+            margin=np.array(frame.margin, np.int64),
+            width=np.array(widths, np.int64),
+            received=np.array([strip is not None for strip in received], np.int64),
+            wraps=np.array([pair[0] == "wrap" for pair in kinds], np.int64),
+            boundary=np.array([kind == "face" for pair in kinds for kind in pair], np.int64),
+            threads=np.int64(self.threads),
+            cache=np.int64(cache_bytes()),
+        )
+        return dict(zip(names, results, strict=True))
+
+
+def native(problem: Problem, threads: int) -> Native:
+    """The native code of a problem. Raises Unsupported, with a sentence, where there is none."""
+    made = program(problem)
+    bridge = glue()
+    loaded = library(made.text)
+    address = ctypes.cast(loaded.advance, ctypes.c_void_p).value
+    number = hash_of(made.text)
+    bridge.register_program(ctypes.c_int64(number), ctypes.c_void_p(address))
+    return Native(made, number, threads)
+
+
+def threads_for(devices: int) -> int:
+    """How many threads each of so many devices of this process may use: the cores that are left to it."""
+    cores = len(os.sched_getaffinity(0))
+    beside = local_place()[1] if cores == os.cpu_count() else 1  # a process that is bound has its cores for itself
+    return max(1, cores // (beside * devices))
+
+
+def hash_of(text: str) -> int:
+    """A number that names a program, the same in every process."""
+    import hashlib
+
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")

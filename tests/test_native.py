@@ -1,0 +1,164 @@
+"""Native code: the numbers of `shift` whatever the equation, and a word where there is none."""
+
+import hashlib
+import subprocess
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from support import problem_of, simulation_of, stepped
+
+from hpcstencil import calibration
+from hpcstencil.errors import InputError
+from hpcstencil.native import compiler
+from hpcstencil.native.emit import Unsupported, whole_numbers
+from hpcstencil.parallel import OneProcess
+from hpcstencil.stencil import central
+
+TERMS = [
+    "0.3*laplacian(u)", "-u*dx(u)", "0.1*laplacian(u**3 - u)", "upwind(u{velocity})", "0.2*div_grad(1 + u*u, u)",
+    "where(u > 0.5, -u, tanh(u))", "0.01*dxx(dxx(u))", "sqrt(1 + u*u)*exp(-x)", "maximum(u, 0.5)/(2 + x)", "a*cos(3*t)",
+]  # fmt: skip
+EXAMPLES = 8  # each is compiled
+SIDES = ["periodic", {"dirichlet": "0.1*t"}, {"neumann": 0.2}, {"robin": {"a": 1.0, "b": 2.0, "value": 0.1}}]
+VELOCITY = (", 0.3", ", sin(t)", ", x")
+ROUNDINGS = 64
+
+
+@st.composite
+def problems(draw):
+    """Custom equations of some terms on small grids of awkward sizes."""
+    ndim = draw(st.integers(1, 3))
+    shape = [draw(st.integers(11, {1: 90, 2: 40, 3: 19}[ndim])) for _ in range(ndim)]
+    terms = draw(st.lists(st.sampled_from(TERMS), min_size=1, max_size=3, unique=True))
+    rhs = " + ".join(["0*a", *terms])
+    sides = [draw(st.sampled_from(SIDES)) for _ in range(ndim)]
+    return {
+        "grid": {"shape": shape, "upper": [0.1 * n for n in shape]},
+        "equation": {
+            "name": "custom",
+            "a": 0.5,
+            "rhs": {"u": rhs.format(velocity="".join(VELOCITY[:ndim]))},
+        },
+        "boundary": dict(zip("xyz", sides, strict=False)),
+        "numerics": {
+            "order": draw(st.sampled_from([2, 4])),
+            "precision": draw(st.sampled_from(["float32", "float64"])),
+            "integrator": draw(st.sampled_from(["euler", "rk4", "lsrk4"])),
+        },
+    }
+
+
+@given(tables=problems(), steps=st.integers(1, 40))
+@settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+def test_any_equation_gives_the_numbers_of_shift(tables, steps):
+    problem = problem_of(**tables)
+    native, shift = (stepped(problem, simulation_of(problem, kernel=k), steps, 1e-5)["u"] for k in ("native", "shift"))
+    eps = np.finfo(tables["numerics"]["precision"]).eps
+    assert np.isfinite(shift).all()
+    assert np.abs(native - shift).max() <= ROUNDINGS * eps * np.abs(shift).max()
+
+
+@pytest.mark.parametrize("steps", (1, 2, 3, 7, 33))
+def test_so_many_steps_are_so_many_times_one(steps):
+    """Passes of several steps, and one call after the other, give the same bits."""
+    problem = problem_of(
+        grid={"shape": [70, 50]}, equation={"name": "gray_scott"}, numerics={"kernel": "native"}, boundary={"x": "periodic"}
+    )  # fmt: skip
+    simulation = simulation_of(problem, kernel="native")
+    at_once = stepped(problem, simulation, steps, 1e-3)
+    one_by_one = simulation.put(stepped(problem, simulation, 0, 1e-3))
+    for step in range(steps):
+        one_by_one = simulation.advance(one_by_one, problem.parameters, 0.0, step, 1e-3, 1)
+    for name, block in simulation.get(one_by_one, problem.fields).items():
+        assert np.array_equal(block, at_once[name])
+
+
+def test_what_is_uniform_stays_exactly_so():
+    problem = problem_of(
+        grid={"shape": [40, 30], "upper": [1.0, 0.7]},
+        equation={"name": "heat"},
+        initial={"u": "0.1"},
+        numerics={"order": 8, "precision": "float32"},
+    )
+    u = stepped(problem, simulation_of(problem, kernel="native"), 1000, 1e-6)["u"]
+    assert (u == u.flat[0]).all() and u.flat[0] == np.float32(0.1)
+
+
+@pytest.mark.parametrize("derivative", (1, 2, 3, 4))
+@pytest.mark.parametrize("order", (2, 4, 6, 8))
+def test_weights_are_whole_numbers_times_a_factor(derivative, order):
+    stencil = central(derivative, order, 0, (0.37,))
+    found = whole_numbers(stencil.weights)
+    assert found is not None
+    factor, numbers = found
+    np.testing.assert_allclose([factor * n for n in numbers], stencil.weights, rtol=1e-12)
+    assert sum(numbers) == 0
+    assert whole_numbers((1.0, np.pi)) is None
+
+
+def heat(**numerics):
+    return problem_of(grid={"shape": [20]}, equation={"name": "heat"}, numerics=numerics)
+
+
+def choice(problem, every=1):
+    return calibration.kernel_for(problem, jax.local_devices(), OneProcess(), every)
+
+
+@pytest.fixture
+def empty_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "hpcstencil" / "native"
+
+
+def test_auto_takes_native_code_where_there_is_some(empty_cache):
+    assert choice(heat()).kernel == "native"
+    assert choice(heat(), every=0).kernel in ("shift", "conv")
+
+
+def test_an_ensemble_is_measured_by_one_of_its_members(empty_cache):
+    members = problem_of(grid={"shape": [20]}, equation={"name": "heat"}, ensemble={"equation.D": [0.1, 0.2, 0.3]})
+    found = choice(members)
+    assert found.kernel in ("shift", "conv") and "ensembles" in found.why
+
+
+def test_without_a_compiler_xla_takes_over_and_says_so(empty_cache, monkeypatch):
+    def none() -> str:
+        raise Unsupported("no C++ compiler was found; install one (on Debian: apt-get install g++) or set CXX")
+
+    monkeypatch.setattr(compiler, "compiler", none)
+    monkeypatch.setattr(compiler, "identity", lambda: none())
+    found = choice(problem_of(grid={"shape": [21]}, equation={"name": "heat", "D": 0.123}))
+    assert found.kernel in ("shift", "conv") and "no C++ compiler" in found.why
+    with pytest.raises(InputError, match=r"numerics\.kernel: .* no C\+\+ compiler"):
+        choice(heat(kernel="native"))
+
+
+def test_what_does_not_compile_is_a_sentence(empty_cache):
+    with pytest.raises(Unsupported, match="does not compile the program"):
+        compiler.library("this is no C++ " + hashlib.sha256().hexdigest())
+    assert not list(empty_cache.iterdir())
+
+
+def test_a_program_is_compiled_once(empty_cache, monkeypatch):
+    text = 'extern "C" int answer() { return 42; }'
+    assert compiler.library(text).answer() == 42
+    monkeypatch.setattr(subprocess, "run", None)
+    assert compiler.library(text).answer() == 42
+    assert [path.suffix for path in empty_cache.iterdir()] == [".so"]
+
+
+def test_an_input_that_asks_for_native_code_there_is_none_of():
+    members = problem_of(
+        grid={"shape": [20]}, equation={"name": "heat"}, ensemble={"equation.D": [0.1, 0.2]}, numerics={"kernel": "native"}
+    )  # fmt: skip
+    with pytest.raises(InputError, match=r"numerics\.kernel: .* ensembles"):
+        choice(members)
