@@ -26,7 +26,7 @@ def report(config: Config, problem: Problem, plan: Plan) -> str:
         f"processes             {' x '.join(map(str, topology.processes))}, largest block {block} cells",
         f"devices per process   {' x '.join(map(str, topology.devices))}, tiles {' x '.join(map(str, topology.tiles))}",
         f"steps per exchange    {plan.every or 'one stage'}, halo {' x '.join(map(str, plan.halo))} cells",
-        f"memory per process    {human(plan.memory_per_process(fields, itemsize))} of field arrays",
+        f"memory per process    {_memory_needed(config, plan, fields, itemsize)}",
         f"halo per step         {human(plan.halo_bytes_per_step(fields, itemsize))} sent and received by a process",
         f"kernel                {_kernel(config)}",
         f"time step             {_time_step(problem)}",
@@ -39,6 +39,13 @@ def report(config: Config, problem: Problem, plan: Plan) -> str:
 
 def _memory(problem: Problem) -> str:
     return f", and {len(problem.memory)} arrays that layers, the integrator or a mask keep" if problem.memory else ""
+
+
+def _memory_needed(config: Config, plan: Plan, fields: int, itemsize: int) -> str:
+    others, native = (human(of(fields, itemsize)) for of in (plan.memory_per_process, plan.native_memory))
+    if config.numerics.kernel == "auto":
+        return f"{native} of field arrays with native code, {others} with other kernels"
+    return f"{native if config.numerics.kernel == 'native' else others} of field arrays"
 
 
 def _kernel(config: Config) -> str:

@@ -154,7 +154,7 @@ def test_time_left(text, minutes):
 FACTS = {
     "rank": 0, "expected": 1, "host": "n1", "launcher": "", "source": "abc", "required": ["numpy>=2.0"], "tasks": 1,
     "versions": {"Python": "3.11.7", "hpcstencil": "0.1.0", "numpy": "2.4.6"},
-    "cores": [0, 1], "launcher_cores": None, "infiniband": False, "folder": "/work",
+    "compiler": "/usr/bin/c++", "cores": [0, 1], "launcher_cores": None, "infiniband": False, "folder": "/work",
     "limits": {"open files": 4096, "locked memory": -1, "file size": -1, "address space": -1, "core file": 0},
     "gpus": {"listed": 0}, "devices": {"platform": "cpu", "kind": "cpu", "count": 1, "gpus": []},
     "folders": {
@@ -211,6 +211,9 @@ VERDICTS = [
     (checks.cores, (everybody(*["n1"] * 3),), "warning", "ranks 0, 1, 2 of n1 share 2 cores"),
     (checks.cores, (two(cores=[[0], [1]], launcher_cores=[64, 64]),), "warning", "2 of 64 cores"),
     (checks.cores, (two(cores=[[0], [1]], launcher_cores=[64, 64], devices=[GPU, GPU]),), "ok", ""),
+    (checks.compiler, (two(),), "ok", "/usr/bin/c++"),
+    (checks.compiler, (everybody("n1", "n2", compiler=["/usr/bin/c++", ""]),), "warning", "no C++ compiler on rank 1 (n2)"),
+    (checks.compiler, (alone(compiler="", devices=GPU),), "ok", "not needed"),
     (checks.limits, (alone(),), "ok", "4096"),
     (checks.limits, (alone(limits__open_files=-1),), "ok", "unlimited"),
     (checks.limits, (alone(limits__open_files=200),), "warning", "at most 200"),

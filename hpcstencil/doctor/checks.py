@@ -159,6 +159,16 @@ def cores(every: Sequence[Facts]) -> Check:
     return Check("ok", "cores", f"{each} for {'each' if len(every) > 1 else 'this'} process")
 
 
+def compiler(every: Sequence[Facts]) -> Check:
+    """A C++ compiler for each process whose devices are processors."""
+    wanting = [rank for rank, facts in enumerate(every) if facts.get("devices", {}).get("platform", "cpu") == "cpu"]
+    without = [rank for rank in wanting if not every[rank]["compiler"]]
+    if without:
+        remedy = "native code needs one, without it runs are slower: apt-get install g++, or set CXX"
+        return Check("warning", "compiler", f"no C++ compiler{ranks_text(without, every)}", remedy)
+    return Check("ok", "compiler", ", ".join(sorted({every[rank]["compiler"] for rank in wanting})) or "not needed")
+
+
 def limits(every: Sequence[Facts]) -> Iterable[Check]:
     """The limits of the shell that a run meets sooner or later."""
 

@@ -124,6 +124,7 @@ class Examination:
             yield checks.launch(every, self.mpi)
             yield checks.mpi_library(every, self.mpi)
         yield checks.cores(every)
+        yield checks.compiler(every)
         yield from checks.limits(every)
         yield from checks.devices(every)
         yield places.shared_memory(every)

@@ -23,6 +23,8 @@ import hpcstencil
 from hpcstencil.doctor import report
 from hpcstencil.doctor.guard import guarded, how, own_environment, probe_command
 from hpcstencil.files import file_system
+from hpcstencil.native.compiler import compiler
+from hpcstencil.native.emit import Unsupported
 from hpcstencil.parallel import environment_rank, environment_size
 
 Facts = dict[str, Any]
@@ -49,12 +51,21 @@ def facts() -> Facts:
         "versions": {"Python": platform.python_version(), "hpcstencil": hpcstencil.__version__, **versions()},
         "required": required(),
         "source": source_digest(),
+        "compiler": found_compiler(),
         "cores": sorted(os.sched_getaffinity(0)),
         "launcher_cores": launcher_cores(),
         "limits": {name: resource.getrlimit(limit)[0] for name, limit in LIMITS.items()},
         "infiniband": Path("/sys/class/infiniband").is_dir() and any(Path("/sys/class/infiniband").iterdir()),
         "tasks": int(os.environ.get("SLURM_NTASKS", "1")) if "SLURM_JOB_ID" in os.environ else 1,
     }
+
+
+def found_compiler() -> str:
+    """The C++ compiler that makes native code; "" where there is none."""
+    try:
+        return compiler()
+    except Unsupported:
+        return ""
 
 
 def launcher() -> str:

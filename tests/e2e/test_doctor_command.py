@@ -53,7 +53,19 @@ def program(folder, name, script):
     return f"{place}{os.pathsep}{os.environ['PATH']}"
 
 
-EVERYWHERE = {"installation", "launch", "MPI", "cores", "limits", "devices", "folder", "h5py", "write", "mpi4jax"}
+EVERYWHERE = {
+    "installation",
+    "launch",
+    "MPI",
+    "cores",
+    "compiler",
+    "limits",
+    "devices",
+    "folder",
+    "h5py",
+    "write",
+    "mpi4jax",
+}
 
 
 def test_one_process(tmp_path):
