@@ -17,6 +17,10 @@ from hpcstencil.native.emit import Unsupported
 
 SOURCES = Path(__file__).parent
 FLAGS = ("-std=c++17", "-O2", "-march=native", "-fno-math-errno", "-fPIC", "-shared", "-pthread", "-w")
+VECTORS = (
+    platform.machine() == "x86_64" and platform.libc_ver()[0] == "glibc"
+)  # functions of whole vectors, see cells.hpp
+LIBRARIES = ("-lmvec", "-lm") if VECTORS else ("-lm",)
 
 
 def folder() -> Path:
@@ -39,7 +43,7 @@ def compiler() -> str:
 def identity() -> str:
     """What compiled code depends on beside its text: the compiler and the processor."""
     version = subprocess.run([compiler(), "--version"], capture_output=True, text=True, check=False).stdout
-    return "\n".join([version, *FLAGS, _processor()])
+    return "\n".join([version, *FLAGS, *LIBRARIES, _processor()])
 
 
 def _processor() -> str:
@@ -75,7 +79,15 @@ def _compile(text: str, target: Path, includes: Sequence[str]) -> Path:
         target = place / target.name
     source, made = place / "program.cpp", place / "program.so"
     source.write_text(text)
-    command = [compiler(), *FLAGS, *(f"-I{path}" for path in (SOURCES, *includes)), str(source), "-o", str(made)]
+    command = [
+        compiler(),
+        *FLAGS,
+        *(f"-I{path}" for path in (SOURCES, *includes)),
+        str(source),
+        "-o",
+        str(made),
+        *LIBRARIES,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:300])

@@ -27,6 +27,7 @@ from hpcstencil.expressions import (
     varies,
     walk,
 )
+from hpcstencil.mask import Mask
 from hpcstencil.pointwise import integer_power
 from hpcstencil.radius import Discretization
 from hpcstencil.stencil import Stencil
@@ -243,7 +244,7 @@ class Writer:
         def flux(place: Offset) -> str:
             coefficient = tree.coefficient
             k = self.weighted(mean, coefficient, place) if varying else self.value(coefficient, at)
-            return self.let(f"{k} * {self.weighted(gradient, tree.operand, place)}")
+            return self.let(f"{k} * {self.slope(gradient, tree, place)}")
 
         fluxes: dict[tuple[int, ...], str] = {}
         for offset in divergence.offsets:
@@ -253,6 +254,10 @@ class Writer:
         terms = [f"{'-' if r < 0 else '+'} {'' if abs(r) == 1 else self.literal(abs(r)) + ' * '}{fluxes[o]}"
                  for o, r in sorted(zip(divergence.offsets, ratios, strict=True), key=lambda pair: -pair[1])]  # fmt: skip
         return self.let(f"{self.literal(factor)} * ({' '.join(terms).removeprefix('+ ')})")
+
+    def slope(self, gradient: Stencil, tree: DivGrad, at: Offset) -> str:
+        """The gradient at the upper face of a cell."""
+        return self.weighted(gradient, tree.operand, at)
 
 
 @dataclass
@@ -355,6 +360,7 @@ class Cells(Writer):
     fixed: Fixed | None  # None where fixed arrays are not at hand
     held: Mapping[Node, int]
     node: float
+    mask: Mask | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -445,6 +451,48 @@ class Cells(Writer):
         self.row.append(f"const real* const {name} = {text};")
         return name
 
+    # ---- beside solid cells; what is there says `mask` ----
+
+    def solid(self, at: Offset) -> str:
+        """Whether a cell is solid, as a condition."""
+        assert self.mask is not None
+        return f"{self.value(self.mask.solid, at)} != nil<W>()"
+
+    def surface(self, operand: Node, at: Offset) -> str | None:
+        """The value that an operand has on the surface of the solid; None for no flux."""
+        if self.mask is None or self.mask.value is None or not isinstance(operand, Field):
+            return None
+        return self.value(self.mask.value, at)
+
+    def stencil(self, tree: Derivative | Halfway, at: Offset) -> str:
+        if self.mask is None or not varies(tree.operand):
+            return super().stencil(tree, at)
+        stencil = stencil_of(tree, self.discretization)
+        here, surface = self.value(tree.operand, at), self.surface(tree.operand, at)
+        mirrored = here if surface is None else self.let(f"{self.literal(2.0)} * {surface} - {here}")
+        result = ""
+        for offset, weight in zip(stencil.offsets, stencil.weights, strict=True):
+            there = here
+            if any(offset):
+                place = self.shifted(at, offset)
+                there = f"choose({self.solid(place)}, {mirrored}, {self.value(tree.operand, place)})"
+            term = f"{self.literal(weight)} * {there}"
+            result = self.let(f"{result} + {term}" if result else term)
+        return result
+
+    def slope(self, gradient: Stencil, tree: DivGrad, at: Offset) -> str:
+        plain = super().slope(gradient, tree, at)
+        if self.mask is None:
+            return plain
+        upper = self.shifted(at, [int(axis == tree.axis) for axis in range(len(self.axis_of))])
+        below, above, surface = self.solid(at), self.solid(upper), self.surface(tree.operand, at)
+        to_above = to_below = self.literal(0.0)
+        if surface is not None:
+            step = self.literal(2.0 / self.discretization.spacing[tree.axis])
+            to_above = self.let(f"{step} * ({surface} - {self.value(tree.operand, at)})")
+            to_below = self.let(f"{step} * ({self.value(tree.operand, upper)} - {surface})")
+        return self.let(f"choose({above}, {to_above}, choose({below}, {to_below}, {plain}))")
+
     # ---- sums ----
 
     def sum(self, tree: Pointwise, at: Offset) -> str:
@@ -467,7 +515,8 @@ class Cells(Writer):
         result: list[Term] = []
         for factors, number, part in flattened(tree):
             whole = None
-            if isinstance(part, Derivative | Halfway) and varies(part.operand) and part not in self.held:
+            plain = self.mask is None and part not in self.held
+            if plain and isinstance(part, Derivative | Halfway) and varies(part.operand):
                 stencil = stencil_of(part, self.discretization)
                 whole = whole_numbers(stencil.weights)
             if whole is None or not isinstance(part, Derivative | Halfway):

@@ -65,8 +65,6 @@ def program(problem: Problem) -> Program:
     """The native program of a problem. Raises Unsupported, with a sentence, where there is none."""
     if problem.members:
         raise Unsupported("ensembles are computed by the other kernels")
-    if problem.mask is not None:
-        raise Unsupported("grids with a mask are computed by the other kernels")
     try:
         return Planner(problem).program()
     except RecursionError:
@@ -246,7 +244,17 @@ class Planner:
         """A pass that computes ``outputs``: what writes each array's value, by number; ``shared`` are trees of several."""
         if not outputs:
             return
-        code = Cells(self.numbers, self.discretization, self.axis_of, self.scalars, self.tables, self.fixed, held, node)
+        code = Cells(
+            self.numbers,
+            self.discretization,
+            self.axis_of,
+            self.scalars,
+            self.tables,
+            self.fixed,
+            held,
+            node,
+            self.problem.mask,
+        )
         code.shared.update(shared)
         stores, numbers = [], list(outputs)
         for row in range(self.jam):
@@ -318,6 +326,7 @@ class Planner:
             None,
             {},
             array.node,
+            None,
             tuple(nexts),
             across,
         )

@@ -11,7 +11,7 @@ from hpcstencil.parallel import connect, environment_size, from_rank_0
 
 pytestmark = pytest.mark.mpi
 STEPS = 5
-WITHOUT_NATIVE = {"ensemble-2d", "mask-2d"}
+WITHOUT_NATIVE = {"ensemble-2d"}
 ROUNDINGS = 32  # of the largest value: how far native code, which adds up in another order, may be from shift
 
 
