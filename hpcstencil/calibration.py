@@ -77,7 +77,7 @@ class Choice:
 def lacks_native(problem: Problem, device: Any, every: int) -> str:
     """Why native code cannot take the steps of this problem, with ``every`` of them between two exchanges; "" where it can."""
     from hpcstencil.native.call import native
-    from hpcstencil.native.emit import Unsupported
+    from hpcstencil.native.writer import Unsupported
 
     if device.platform != "cpu":
         return f"native code is for processors, and this is a {device.platform}"

@@ -138,7 +138,7 @@ def test_what_members_must_share():
     ):
         problem_of(**{**PATTERN, "time": {"end": 1.0, "cfl": 0.5}})
     waves = {
-        "grid": {"shape": [40]}, "equation": {"name": "wave"}, "boundary": {"x": {"cpml": {"width": 0.2}}},
+        "grid": {"shape": [40]}, "equation": {"name": "wave"}, "boundary": {"x": {"cpml": {"width": 8.0}}},
         "ensemble": {"equation.c": [1.0, 2.0]},
     }  # fmt: skip
     with pytest.raises(InputError, match="member 1 differs from the first in more than numbers, as where an absorbing"):

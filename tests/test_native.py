@@ -13,7 +13,7 @@ from support import problem_of, simulation_of, stepped
 from hpcstencil import calibration
 from hpcstencil.errors import InputError
 from hpcstencil.native import compiler
-from hpcstencil.native.emit import Unsupported, whole_numbers
+from hpcstencil.native.writer import Unsupported, whole_numbers
 from hpcstencil.parallel import OneProcess
 from hpcstencil.stencil import central
 

@@ -24,7 +24,7 @@ from hpcstencil.doctor import report
 from hpcstencil.doctor.guard import guarded, how, own_environment, probe_command
 from hpcstencil.files import file_system
 from hpcstencil.native.compiler import compiler
-from hpcstencil.native.emit import Unsupported
+from hpcstencil.native.writer import Unsupported
 from hpcstencil.parallel import environment_rank, environment_size
 
 Facts = dict[str, Any]

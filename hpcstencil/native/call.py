@@ -15,7 +15,8 @@ import numpy as np
 
 from hpcstencil.frame import Frame
 from hpcstencil.native.compiler import SOURCES, cache_bytes, library
-from hpcstencil.native.program import AXIS_OF, Program, program
+from hpcstencil.native.passes import AXIS_OF
+from hpcstencil.native.program import Program, program
 from hpcstencil.parallel import local_place
 from hpcstencil.problem import Problem
 

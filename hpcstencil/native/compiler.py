@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from hpcstencil.native.emit import Unsupported
+from hpcstencil.native.writer import Unsupported
 
 SOURCES = Path(__file__).parent
 FLAGS = ("-std=c++17", "-O2", "-march=native", "-fno-math-errno", "-fPIC", "-shared", "-pthread", "-w")

@@ -1,5 +1,5 @@
 // The bridge from XLA's foreign function interface to generated programs: it finds the program by its number and fills a
-// `Call` (driver.hpp) from the buffers, in the order in which call.py gives them.
+// `Call` (pipeline.hpp) from the buffers, in the order in which call.py gives them.
 #include <cstdint>
 #include <cstring>
 #include <mutex>
@@ -10,7 +10,7 @@
 
 namespace ffi = xla::ffi;
 
-struct Call {  // as in driver.hpp
+struct Call {  // as in pipeline.hpp
     const void* const* fields;
     const void* const* ghosts;
     void* const* results;

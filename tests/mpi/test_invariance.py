@@ -6,7 +6,7 @@ from decompositions import EVERYTHING, PROBLEMS, SELECTED, step_for, tables
 from support import problem_of, simulation_of, stepped
 
 from hpcstencil.errors import InputError
-from hpcstencil.native.emit import Unsupported
+from hpcstencil.native.writer import Unsupported
 from hpcstencil.parallel import connect, environment_size, from_rank_0
 
 pytestmark = pytest.mark.mpi

@@ -1,0 +1,249 @@
+"""Statements for the cells of a pass: what arrays they look at and how far, and sums gathered to few stencils.
+
+Stencils of one array with one coefficient become one, in whole numbers times a common factor, so that ∇²1 stays exactly 0;
+coefficients are multiplied out once per step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hpcstencil.expressions import (
+    FUNCTIONS,
+    Constant,
+    Coordinate,
+    Derivative,
+    DivGrad,
+    Field,
+    Halfway,
+    Node,
+    Pointwise,
+    varies,
+    walk,
+)
+from hpcstencil.mask import Mask
+from hpcstencil.native.scalars import Fixed, Scalars, Tables
+from hpcstencil.native.writer import HERE, Offset, Writer, axes_of, changes, stencil_of, whole_numbers
+from hpcstencil.stencil import Stencil
+
+Term = tuple[tuple[Node, ...], float, str]  # factors that are the same in all cells, a number, and the value in a cell
+
+
+@dataclass
+class Cells(Writer):
+    """Statements for the cells of a pass. ``held`` are the trees that arrays hold, by number of the array; ``node`` tells where
+    in the step the time is."""
+
+    scalars: Scalars
+    tables: Tables
+    fixed: Fixed | None  # None where fixed arrays are not at hand
+    held: Mapping[Node, int]
+    node: float
+    mask: Mask | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.head: list[str] = []
+        self.row: list[str] = []
+        self.own: list[str] = []  # of `Scalars`
+        self.planes: dict[tuple[int, int], int] = {}  # (array, offset along the first axis) -> number
+        self.reach: dict[int, list[int]] = {}
+        self.shared: set[Node] = set()  # trees whose values are wanted for themselves too
+
+    def literal(self, value: float) -> str:
+        return self.scalar((), value)
+
+    def scalar(self, factors: tuple[Node, ...], number: float, scale: str = "") -> str:
+        """The product of numbers that are the same in all cells; ``scale`` is a text."""
+
+        def make() -> str:
+            if not factors and not scale:
+                text = f"real({self.numbers.constant(number)})"
+            else:
+                values = [f"double({self.scalars.text(factor, self.node)})" for factor in factors]
+                values += [] if number == 1.0 else [self.numbers.constant(number)]
+                text = f"real({' * '.join([*values, *([scale] if scale else [])])})"
+            self.own.append(text)
+            return self.hoisted(self.head, f"splat<W>(q.s[{len(self.own) - 1}])")
+
+        return self.once(("scalar", factors, number, scale), HERE, make)
+
+    def hoisted(self, lines: list[str], text: str) -> str:
+        name = f"h{self.count}"
+        self.count += 1
+        lines.append(f"const W {name} = {text};")
+        return name
+
+    def leaf(self, tree: Node, at: Offset) -> str | None:
+        if tree in self.held:
+            return self.loaded_once(self.held[tree], at)
+        if isinstance(tree, Field):
+            raise AssertionError(f"{tree.name} is in no array")
+        if varies(tree):
+            return None
+        axes = axes_of(tree)
+        if not axes:
+            return self.scalar((tree,), 1.0)
+        if len(axes) == 1 and not changes(tree):
+            (axis,) = axes
+            number, a = self.tables.index(tree, axis), self.axis_of[axis]
+            place = f"q.table[{number}]"
+            texts = f"q.i + {at[0]}", f"j + {at[1]}", f"x + {at[2]}"
+            alone = (at[0] * (a == 0), at[1] * (a == 1), at[2] * (a == 2))
+            if a == 2:
+                return self.once(("table", number), alone, lambda: self.let(f"load<W>({place} + {texts[2]})"))
+            lines = self.row if a else self.head
+            text = f"splat<W>({place}[{texts[a]}])"
+            return self.once(("table", number), alone, lambda: self.hoisted(lines, text))
+        if self.fixed is not None and len(axes) > 1 and not changes(tree) and takes_long(tree):
+            return self.looked_up(-1 - self.fixed.index(tree), at)
+        return None
+
+    def loaded(self, array: int, at: Offset) -> str:
+        """The value that an array holds."""
+        reach = self.reach.setdefault(array, [0, 0, 0])
+        for a in range(3):
+            reach[a] = max(reach[a], abs(at[a] - (self.jammed if a == 1 else 0)))
+        return self.looked_up(array, at)
+
+    def looked_up(self, array: int, at: Offset) -> str:
+        """The value in an array, or, where its number is negative, in a fixed one."""
+        plane = self.planes.setdefault((array, at[0]), len(self.planes))
+        row = self.once(
+            ("row", plane), (0, at[1], 0), lambda: self.pointer(f"in[{plane}].p + (j + {at[1]}) * in[{plane}].pitch")
+        )
+        return self.let(f"load<W>({row} + x + {at[2]})")
+
+    def loaded_once(self, array: int, at: Offset) -> str:
+        """As `loaded`, written once."""
+        return self.once(("array", array), at, lambda: self.loaded(array, at))
+
+    def shares(self, tree: Node) -> bool:
+        """Whether the value of a tree is known already, or used elsewhere in this pass."""
+        return tree in self.shared
+
+    jammed = 0  # which of the rows that are computed together is being written
+
+    def pointer(self, text: str) -> str:
+        name = f"r{self.count}"
+        self.count += 1
+        self.row.append(f"const real* const {name} = {text};")
+        return name
+
+    # ---- beside solid cells; what is there says `mask` ----
+
+    def solid(self, at: Offset) -> str:
+        """Whether a cell is solid, as a condition."""
+        assert self.mask is not None
+        return f"{self.value(self.mask.solid, at)} != nil<W>()"
+
+    def surface(self, operand: Node, at: Offset) -> str | None:
+        """The value that an operand has on the surface of the solid; None for no flux."""
+        if self.mask is None or self.mask.value is None or not isinstance(operand, Field):
+            return None
+        return self.value(self.mask.value, at)
+
+    def stencil(self, tree: Derivative | Halfway, at: Offset) -> str:
+        if self.mask is None or not varies(tree.operand):
+            return super().stencil(tree, at)
+        stencil = stencil_of(tree, self.discretization)
+        here, surface = self.value(tree.operand, at), self.surface(tree.operand, at)
+        mirrored = here if surface is None else self.let(f"{self.literal(2.0)} * {surface} - {here}")
+        result = ""
+        for offset, weight in zip(stencil.offsets, stencil.weights, strict=True):
+            there = here
+            if any(offset):
+                place = self.shifted(at, offset)
+                there = f"choose({self.solid(place)}, {mirrored}, {self.value(tree.operand, place)})"
+            term = f"{self.literal(weight)} * {there}"
+            result = self.let(f"{result} + {term}" if result else term)
+        return result
+
+    def slope(self, gradient: Stencil, tree: DivGrad, at: Offset) -> str:
+        plain = super().slope(gradient, tree, at)
+        if self.mask is None:
+            return plain
+        upper = self.shifted(at, [int(axis == tree.axis) for axis in range(len(self.axis_of))])
+        below, above, surface = self.solid(at), self.solid(upper), self.surface(tree.operand, at)
+        to_above = to_below = self.literal(0.0)
+        if surface is not None:
+            step = self.literal(2.0 / self.discretization.spacing[tree.axis])
+            to_above = self.let(f"{step} * ({surface} - {self.value(tree.operand, at)})")
+            to_below = self.let(f"{step} * ({self.value(tree.operand, upper)} - {surface})")
+        return self.let(f"choose({above}, {to_above}, choose({below}, {to_below}, {plain}))")
+
+    # ---- sums ----
+
+    def sum(self, tree: Pointwise, at: Offset) -> str:
+        return self.added("", self.terms(tree, at))
+
+    def added(self, first: str, terms: Sequence[Term], scale: str = "") -> str:
+        """first + Σ scale factors number value."""
+        result = first
+        for factors, number, value in terms:
+            if not factors and number in (1.0, -1.0) and not scale:
+                text = value if number == 1.0 else f"-{value}"
+            else:
+                text = f"{self.scalar(factors, number, scale)} * {value}"
+            result = self.let(f"{result} + {text}".replace("+ -", "- ") if result else text)
+        return result
+
+    def terms(self, tree: Node, at: Offset) -> list[Term]:
+        """A tree as a sum; derivatives of one array with one coefficient are gathered to one stencil."""
+        stencils: dict[tuple[tuple[Node, ...], float, Node], dict[tuple[int, ...], float]] = {}
+        result: list[Term] = []
+        for factors, number, part in flattened(tree):
+            whole = None
+            plain = self.mask is None and part not in self.held
+            if plain and isinstance(part, Derivative | Halfway) and varies(part.operand):
+                stencil = stencil_of(part, self.discretization)
+                whole = whole_numbers(stencil.weights)
+            if whole is None or not isinstance(part, Derivative | Halfway):
+                result.append((factors, number, self.value(part, at)))
+                continue
+            base, ratios = whole
+            sign = -1.0 if number < 0 else 1.0
+            sums = stencils.setdefault((factors, abs(number) * base, part.operand), {})
+            for offset, r in zip(stencil.offsets, ratios, strict=True):
+                sums[offset] = sums.get(offset, 0) + sign * r
+        for (factors, number, operand), sums in stencils.items():
+            left = {offset: r for offset, r in sums.items() if r}
+            if left:
+                result.append((factors, number, self.gathered(left, operand, at)))
+        return result or [((), 1.0, self.literal(0.0))]
+
+
+def takes_long(tree: Node) -> bool:
+    """Whether a tree of coordinates is better looked up than worked out for each cell and step."""
+    parts = [part for part in walk(tree) if isinstance(part, Pointwise)]
+    return len(parts) > 6 or any(part.function in FUNCTIONS for part in parts)
+
+
+def is_scalar(tree: Node) -> bool:
+    """Whether the tree has one value for all cells."""
+    return not any(isinstance(part, Field | Coordinate) for part in walk(tree))
+
+
+def flattened(tree: Node) -> list[tuple[tuple[Node, ...], float, Node]]:
+    """The terms of a sum: factors that are the same in all cells, a number, and the rest."""
+    match tree:
+        case Pointwise("add", (a, b)):
+            return flattened(a) + flattened(b)
+        case Pointwise("subtract", (a, b)):
+            return flattened(a) + [(f, -n, part) for f, n, part in flattened(b)]
+        case Pointwise("negative", (a,)):
+            return [(f, -n, part) for f, n, part in flattened(a)]
+        case Pointwise("multiply", (a, b)) if is_scalar(a) != is_scalar(b):
+            scalar, rest = (a, b) if is_scalar(a) else (b, a)
+            return [times(scalar, f, n, part) for f, n, part in flattened(rest)]
+        case Pointwise("divide", (a, b)) if is_scalar(b) and not is_scalar(a):
+            return [((*f, Constant(1.0) / b), n, part) for f, n, part in flattened(a)]
+    return [((), 1.0, tree)]
+
+
+def times(scalar: Node, factors: tuple[Node, ...], number: float, part: Node) -> tuple[tuple[Node, ...], float, Node]:
+    """A term multiplied by one more scalar."""
+    if isinstance(scalar, Constant):
+        return factors, number * scalar.value, part
+    return (*factors, scalar), number, part

@@ -1,0 +1,178 @@
+// What a program is given, what its tables say, and the geometry of a pass: which arrays there are, how far ahead of the store
+// each level is, how far it reaches.
+#pragma once
+#include <math.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define AXES 3
+constexpr int LANES = 64 / sizeof(real);
+typedef real vec __attribute__((vector_size(64), may_alias));
+typedef real loose __attribute__((vector_size(64), aligned(sizeof(real)), may_alias));
+
+// What the caller hands over; see glue.cpp, which fills it.
+struct Call {
+    const void* const* fields;  // FIELDS arrays of ``capacity`` cells
+    const void* const* ghosts;  // per axis lower and upper strips of all fields; null where nothing was received
+    void* const* results;
+    const double* parameters;
+    const double* constants;
+    const double* const* coordinates;  // per axis, ``margin`` more on both sides
+    const double* clock;               // time at step 0, first step, step size, number of steps
+    int64_t capacity[AXES], count[AXES], margin[AXES], width[AXES];
+    int32_t wraps[AXES], boundary[AXES][2];
+    int64_t threads, cache;
+};
+
+struct Input { int array, reach[AXES]; };          // reach: cells that a pass looks at beyond its own
+struct Plane { int input, offset; };               // a plane of an input that a pass reads; -1 - n is fixed array n
+struct Rows { real* p; long pitch; };              // (0, 0) of a plane, and the distance of its rows
+struct Place {                                     // what generated code knows of where it is
+    const real* s;                                 // its scalars of this step
+    const real* const* table;                      // functions of one coordinate, by index
+    long i;
+};
+constexpr int PLANES = 64;  // that a pass looks at, or writes
+typedef void Compute(const Place&, const Rows* in, const Rows* out, long j0, long j1, long x0, long x1);
+// Ghost cells of rows j0 .. j1 - 1 (of one cell per row, across the last axis); k is the distance from the boundary in cells,
+// ``next`` are the cells next to it.
+typedef void Fill(const Place&, real* ghost, const real* mirror, long pitch, const Rows* next, long k, long j0, long j1, long x0, long x1);
+
+struct Pass {
+    Compute* compute;
+    int scalars, inputs, planes, outputs, jam;
+    const Input* input;
+    const Plane* plane;
+    const int* output;
+};
+struct Face { Fill* fill; int scalars; bool wall; int nexts; const int* next; };  // fill == null: nothing is needed there
+struct Array {
+    bool deep;  // worked out beyond the boundary too, rather than continued there by a condition
+    Face face[AXES][2];
+};
+
+extern const Pass passes[PASSES];
+extern const Array arrays[ARRAYS];
+extern const int ends[FIELDS];  // the array that holds each field after the step
+extern const int table_axis[TABLES + 1];
+static void prepare(const double* p, const double* c, double time, double dt, real* s);
+static real fix(int number, const double* p, const double* c, const double* const* coordinates, const long* index);
+static real tabulate(int table, const double* p, const double* c, const double* const* coordinates, const long* index);
+
+// ---- the geometry of a pass -----------------------------------------------------------------------------------------
+
+constexpr int MOST_STEPS = 16;  // in one pass
+constexpr int RINGS = FIELDS + MOST_STEPS * (ARRAYS - FIELDS);
+constexpr int LEVELS = 1 + MOST_STEPS * PASSES;
+constexpr long FAR = 1L << 40;
+
+static inline long up(long n, long unit) { return (n + unit - 1) / unit * unit; }
+static inline long down(long n, long unit) { return n - ((n % unit) + unit) % unit; }
+static inline long modulo(long n, long m) { return ((n % m) + m) % m; }
+static inline long least(long a, long b) { return a < b ? a : b; }
+static inline long most(long a, long b) { return a > b ? a : b; }
+
+struct Ring {
+    int array, step, level;  // the array whose conditions hold at its ends, and the step they belong to
+    long ahead, tail, planes, width[AXES];  // width: ghost cells that are looked at
+    bool deep;
+};
+struct Level { long ahead, reach[AXES], deep[AXES]; };
+
+// The pipeline of so many steps: which rings there are, how far ahead of the store each level is, how far it reaches.
+struct Pipeline {
+    int steps, rings, levels;
+    int ring_of[MOST_STEPS + 1][ARRAYS];
+    Ring ring[RINGS];
+    Level level[LEVELS];
+
+    void lay_out(int steps_, bool boundary0) {
+        steps = steps_, levels = 1 + steps * PASSES, rings = 0;
+        for (int f = 0; f < FIELDS; f++) ring_of[0][f] = add(f, 0, 0);
+        for (int t = 0; t < steps; t++) {
+            for (int p = 0; p < PASSES; p++)
+                for (int o = 0; o < passes[p].outputs; o++) ring_of[t][passes[p].output[o]] = add(passes[p].output[o], t, 1 + t * PASSES + p);
+            for (int f = 0; f < FIELDS; f++) {
+                int r = ring_of[t + 1][f] = ring_of[t][ends[f]];
+                if (ends[f] >= FIELDS) ring[r].array = f, ring[r].step = t + 1;
+            }
+        }
+        memset(level, 0, sizeof level);
+        const int none[AXES] = {0, 0, 0};
+        for (int f = 0; f < FIELDS; f++) use(ring_of[steps][f], 0, none, none, false, false);
+        for (int t = steps - 1; t >= 0; t--)
+            for (int p = PASSES - 1; p >= 0; p--) {
+                const Level& mine = level[1 + t * PASSES + p];
+                int reach[AXES], deep[AXES];
+                for (int a = 0; a < AXES; a++) reach[a] = mine.reach[a], deep[a] = mine.deep[a];
+                for (int o = 0; o < passes[p].outputs; o++) besides(ring_of[t][passes[p].output[o]], mine.ahead, reach);
+                for (int n = 0; n < passes[p].inputs; n++) {
+                    const Input& input = passes[p].input[n];
+                    use(ring_of[t][input.array], mine.ahead, reach, deep, true, boundary0, input.reach);
+                }
+            }
+        for (int f = 0; f < FIELDS; f++) besides(ring_of[0][f], level[0].ahead, nullptr);
+        for (int r = 0; r < rings; r++) {
+            ring[r].ahead = level[ring[r].level].ahead;
+            ring[r].planes = ring[r].ahead - ring[r].tail + 1;
+            if (boundary0) ring[r].planes = most(ring[r].planes + ring[r].width[0], 2 * ring[r].width[0] + 3);
+        }
+    }
+
+    int add(int array, int step, int level_) {
+        ring[rings] = Ring{array, step, level_, 0, FAR, 0, {0, 0, 0}, arrays[array].deep};
+        return rings++;
+    }
+
+    // A level that is ``ahead`` of the store and reaches so far beyond the tile looks at a ring.
+    void use(int r, long ahead, const int* reach, const int* deep, bool pass, bool boundary0, const int* own = nullptr) {
+        Level& from = level[ring[r].level];
+        long slack = boundary0 && pass && deep[0] ? 2 * deep[0] + 1 : 0;
+        from.ahead = most(from.ahead, ahead + (own ? own[0] : 0) + slack);
+        ring[r].tail = least(ring[r].tail, ahead - (own ? own[0] : 0));
+        for (int a = 0; a < AXES; a++) {
+            long more = own ? own[a] : 0;
+            from.reach[a] = most(from.reach[a], reach[a] + more);
+            if (ring[r].deep) from.deep[a] = most(from.deep[a], deep[a] + more);
+            else more += deep[a];
+            ring[r].width[a] = most(ring[r].width[a], more);
+        }
+    }
+
+    void besides(int r, long ahead, const int* reach) {
+        for (int a = 0; a < AXES; a++)
+            for (int side = 0; side < 2; side++) {
+                const Face& face = arrays[ring[r].array].face[a][side];
+                for (int n = 0; n < face.nexts; n++) beside(ring_of[ring[r].step][face.next[n]], r, ahead, reach);
+            }
+    }
+
+    // The ghost cells of ring ``of`` need what ring ``r`` holds next to the boundary.
+    void beside(int r, int of, long ahead, const int* reach) {
+        if (ring[r].level != ring[of].level) {
+            Level& from = level[ring[r].level];
+            from.ahead = most(from.ahead, ahead);
+            for (int a = 0; a < AXES && reach; a++) from.reach[a] = most(from.reach[a], reach[a]);
+        }
+        ring[r].tail = least(ring[r].tail, ahead - ring[of].width[0] - 1);
+    }
+
+    // Cells per row and plane that a ring keeps for a tile.
+    long pitch(int r, long tile, bool whole) const { return up(tile + 2 * beyond(r, 2, whole), LANES) + 2 * LANES; }
+    long rows(int r, long tile, bool whole) const { return tile + 2 * beyond(r, 1, whole) + 4; }
+    long beyond(int r, int a, bool whole) const {
+        const Level& l = level[ring[r].level];
+        return (whole ? 0 : l.reach[a]) + l.deep[a] + ring[r].width[a];
+    }
+    long cells(long tile1, long tile2, bool whole1, bool whole2) const {
+        long sum = 0;
+        for (int r = 0; r < rings; r++) sum += up(ring[r].planes * rows(r, tile1, whole1) * pitch(r, tile2, whole2), LANES);
+        return sum + LANES;
+    }
+};
+
+// Whether a block needs no cells of others along an axis.
+static inline bool ends_here(const Call& call, int a) { return call.wraps[a] || (call.boundary[a][0] && call.boundary[a][1]); }

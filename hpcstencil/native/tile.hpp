@@ -1,0 +1,325 @@
+// One tile streamed through the pipeline: from memory, level by level, back to memory; and the ghost cells of its planes.
+#pragma once
+#include "pipeline.hpp"
+
+// Steps per pass and tiles per axis.
+struct Blocking { int steps; long parts[AXES]; };
+
+// The memory of a thread, kept from call to call.
+struct Memory {
+    char* data = nullptr;
+    size_t size = 0;
+    void* take(size_t wanted) {
+        if (wanted > size) {
+            free(data);
+            size = up(wanted, 1 << 16);
+            data = (char*)aligned_alloc(4096, size);
+        }
+        return data;
+    }
+    void* take_clear(size_t wanted) {  // what is not computed must at least be a number that is quick to compute with
+        size_t before = size;
+        take(wanted);
+        if (size != before) memset(data, 0, size);
+        return data;
+    }
+};
+
+struct Side { bool boundary, wraps; };  // neither: other cells follow, which are loaded
+
+// Arrays of functions of several coordinates, filled once: the cells of the block and some beyond.
+struct Fixtures {
+    real* origin[FIXED + 1];
+    long pitch, plane;
+};
+
+struct Job {
+    const Call* call;
+    const Pipeline* pipeline;
+    const real* tables[TABLES + 1];
+    const Fixtures* fixtures;
+    long parts[AXES];
+    const real* source[FIELDS];
+    real* target[FIELDS];
+    bool past;  // results go past the caches, which they would fill
+    bool own;  // the source is the caller's arrays with ghost strips, of ``capacity``; else a whole block
+    double time, dt;
+    long first;
+};
+
+// One tile: everything a thread needs to stream it.
+struct Tile {
+    const Job& job;
+    const Call& call;
+    const Pipeline& pipe;
+    long from[AXES], to[AXES];
+    Side side[AXES][2];
+    struct Store { long pitch, plane; } store[RINGS];
+    real* origin[RINGS];  // the first cell of a ring's first plane
+    real scalars[MOST_STEPS + 1][SCALARS + 1];
+
+    Tile(const Job& job, const long* number, Memory& memory) : job(job), call(*job.call), pipe(*job.pipeline) {
+        for (int a = 0; a < AXES; a++) {
+            long n = call.count[a], parts = job.parts[a];
+            from[a] = n * number[a] / parts, to[a] = n * (number[a] + 1) / parts;
+            if (a == 2 && parts > 1) {
+                long size = up((n + parts - 1) / parts, LANES);
+                from[a] = least(n, size * number[a]), to[a] = least(n, size * (number[a] + 1));
+            }
+            for (int s = 0; s < 2; s++) side[a][s] = {call.boundary[a][s] != 0, call.wraps[a] && parts == 1 && a > 0};
+        }
+        real* next = (real*)memory.take_clear(pipe.cells(widest(1), widest(2), whole(1), whole(2)) * sizeof(real) + 4096);
+        for (int r = 0; r < pipe.rings; r++) {
+            const Ring& ring = pipe.ring[r];
+            Store& s = store[r];
+            long lo, hi;
+            s.pitch = pipe.pitch(r, widest(2), whole(2));
+            s.plane = pipe.rows(r, widest(1), whole(1)) * s.pitch;
+            region(ring.level, 1, lo, hi);
+            origin[r] = next - (lo - ring.width[1]) * s.pitch;
+            region(ring.level, 2, lo, hi);
+            origin[r] -= down(lo - ring.width[2], LANES);
+            next += ring.planes * s.plane;
+        }
+        for (int t = 0; t <= pipe.steps; t++) prepare(call.parameters, call.constants, job.time + (job.first + t) * job.dt, job.dt, scalars[t]);
+    }
+
+    bool whole(int a) const { return job.parts[a] == 1 && ends_here(call, a); }
+    long widest(int a) const { return a == 2 && job.parts[2] > 1 ? up((call.count[2] + job.parts[2] - 1) / job.parts[2], LANES) : (call.count[a] + job.parts[a] - 1) / job.parts[a]; }
+
+    // What a level computes along an axis.
+    void region(int level, int a, long& lo, long& hi) const {
+        const Level& l = pipe.level[level];
+        lo = side[a][0].wraps ? 0 : from[a] - l.reach[a];
+        hi = side[a][1].wraps ? call.count[a] : to[a] + l.reach[a];
+        if (side[a][0].boundary) lo = most(lo, -l.deep[a]);
+        if (side[a][1].boundary) hi = least(hi, call.count[a] + l.deep[a]);
+    }
+
+    real* plane(int r, long i) const { return origin[r] + modulo(i, pipe.ring[r].planes) * store[r].plane; }
+
+    // What a level works on, found out once: the cells of a plane, and where its planes are.
+    struct Source { int ring, back; };  // a plane so many behind the one that its ring holds last, or of a fixed array
+    struct Work { long lo, hi, j0, j1, x0, x1; int step, first, planes; const Pass* pass; };
+    Work work[LEVELS];
+    Source sources[LEVELS * PLANES];
+    int slot[RINGS];  // of the plane that was computed last, or is being computed
+
+    void stream() {
+        long begin = FAR;
+        int next = 0;
+        for (int q = 0; q < pipe.levels; q++) {
+            Work& w = work[q];
+            region(q, 0, w.lo, w.hi), region(q, 1, w.j0, w.j1), region(q, 2, w.x0, w.x1);
+            begin = least(begin, w.lo - pipe.level[q].ahead);
+            if (!q) continue;
+            w.step = (q - 1) / PASSES, w.pass = &passes[(q - 1) % PASSES], w.first = next, w.planes = w.pass->planes;
+            w.j1 = w.j0 + up(w.j1 - w.j0, w.pass->jam), w.x0 = down(w.x0, LANES), w.x1 = up(w.x1, LANES);
+            for (int n = 0; n < w.planes; n++, next++) {
+                if (w.pass->plane[n].input < 0) {
+                    sources[next] = {w.pass->plane[n].input, w.pass->plane[n].offset};
+                    continue;
+                }
+                int r = pipe.ring_of[w.step][w.pass->input[w.pass->plane[n].input].array];
+                sources[next] = {r, int(pipe.ring[r].ahead - pipe.level[q].ahead) - w.pass->plane[n].offset};
+            }
+        }
+        for (int r = 0; r < pipe.rings; r++) slot[r] = modulo(begin + pipe.ring[r].ahead, pipe.ring[r].planes);
+        for (long s = begin; s < to[0]; s++) {
+            for (int q = 0; q < pipe.levels; q++) {
+                long i = s + pipe.level[q].ahead;
+                if (i < work[q].lo || i >= work[q].hi) continue;
+                if (q == 0) load(i);
+                else run(work[q], i);
+            }
+            if (s >= from[0]) unload(s);
+            for (int r = 0; r < pipe.rings; r++) slot[r] = slot[r] + 1 == pipe.ring[r].planes ? 0 : slot[r] + 1;
+        }
+    }
+
+    // The plane so many behind the last one of a ring.
+    Rows behind(int r, int back) const {
+        int n = slot[r] - back;
+        return {origin[r] + (n < 0 ? n + pipe.ring[r].planes : n) * store[r].plane, store[r].pitch};
+    }
+
+    void run(const Work& w, long i) {
+        Rows in[PLANES], out[PLANES];
+        for (int n = 0; n < w.planes; n++) {
+            const Source& source = sources[w.first + n];
+            if (source.ring >= 0) in[n] = behind(source.ring, source.back);
+            else in[n] = {job.fixtures->origin[-1 - source.ring] + (i + source.back) * job.fixtures->plane, job.fixtures->pitch};
+        }
+        for (int n = 0; n < w.pass->outputs; n++) out[n] = behind(pipe.ring_of[w.step][w.pass->output[n]], 0);
+        Place place = {scalars[w.step] + w.pass->scalars, job.tables, i};
+        w.pass->compute(place, in, out, w.j0, w.j1, w.x0, w.x1);
+        for (int n = 0; n < w.pass->outputs; n++) finish(pipe.ring_of[w.step][w.pass->output[n]], i);
+    }
+
+    // The ghost cells that follow from plane i of a ring.
+    void finish(int r, long i) {
+        const Ring& ring = pipe.ring[r];
+        if (!ring.width[0] && !ring.width[1] && !ring.width[2]) return;
+        fill_plane(r, i);
+        if (ring.deep) return;
+        long n = call.count[0], w = ring.width[0];
+        const Face* face = arrays[ring.array].face[0];
+        if (side[0][0].boundary && w) {
+            long k = face[0].wall ? i : i + 1;
+            if (i >= 0 && k >= 1 && k <= w) across(r, face[0], -k, i, k, 0);
+        }
+        if (side[0][1].boundary && w && i == n - 1)
+            for (long k = 1; k <= w; k++) across(r, face[1], n + k - 1, face[1].wall ? n - k + 1 : n - k, face[1].wall ? k - 1 : k, n - 1);
+    }
+
+    // A ghost plane beyond an end of the first axis.
+    void across(int r, const Face& face, long ghost, long mirror, long k, long beside) {
+        int t = pipe.ring[r].step;
+        long j0, j1, x0, x1;
+        region(pipe.ring[r].level, 1, j0, j1), region(pipe.ring[r].level, 2, x0, x1);
+        Place place = {scalars[t] + face.scalars, job.tables, ghost};
+        Rows next[FIELDS + 1];
+        for (int n = 0; n < face.nexts; n++) {
+            int b = pipe.ring_of[t][face.next[n]];
+            next[n] = {plane(b, beside), store[b].pitch};
+        }
+        face.fill(place, plane(r, ghost), plane(r, mirror), store[r].pitch, next, k, j0, j1, down(x0, LANES), up(x1, LANES));
+        fill_plane(r, ghost);
+    }
+
+    // The ghost cells of a plane beyond the ends of the second and the third axis.
+    void fill_plane(int r, long i) {
+        const Ring& ring = pipe.ring[r];
+        int t = ring.step;
+        const Store& s = store[r];
+        real* p = plane(r, i);
+        Rows next[FIELDS + 1];
+        long w = ring.width[1], n = call.count[1], x0, x1, j0, j1;
+        region(ring.level, 1, j0, j1), region(ring.level, 2, x0, x1);
+        long v0 = down(x0, LANES), v1 = up(x1, LANES);
+        if (w && side[1][0].wraps)
+            for (long k = 1; k <= w; k++) {
+                memcpy(p - k * s.pitch + v0, p + modulo(-k, n) * s.pitch + v0, (v1 - v0) * sizeof(real));
+                memcpy(p + (n + k - 1) * s.pitch + v0, p + modulo(k - 1, n) * s.pitch + v0, (v1 - v0) * sizeof(real));
+            }
+        for (int e = 0; w && e < 2 && !ring.deep; e++) {
+            const Face& face = arrays[ring.array].face[1][e];
+            if (!side[1][e].boundary || (e ? j1 < n : j0 > 0)) continue;
+            Place place = {scalars[t] + face.scalars, job.tables, i};
+            for (long k = 1; k <= w; k++) {
+                long ghost = e ? n + k - 1 : -k, mirror = e ? n - k + face.wall : k - 1 + face.wall;
+                for (int m = 0; m < face.nexts; m++) {
+                    int b = pipe.ring_of[t][face.next[m]];
+                    next[m] = {plane(b, i) + (e ? n - 1 : 0) * store[b].pitch, 0};
+                }
+                face.fill(place, p, p + (mirror - ghost) * s.pitch, s.pitch, next, e && face.wall ? k - 1 : k, ghost, ghost + 1, v0, v1);
+            }
+            if (e) j1 = n + w; else j0 = -w;
+        }
+        if (side[1][0].wraps && w) j0 = -w, j1 = n + w;
+        w = ring.width[2], n = call.count[2];
+        if (!w) return;
+        if (side[2][0].wraps) {
+            for (long j = j0; j < j1; j++) {
+                real* row = p + j * s.pitch;
+                long near = n - 1, far = 0;  // it may be shorter than there are ghost cells
+                for (long k = 1; k <= w; k++) {
+                    row[-k] = row[near], row[n + k - 1] = row[far];
+                    near = near ? near - 1 : n - 1, far = far + 1 < n ? far + 1 : 0;
+                }
+            }
+            return;
+        }
+        for (int e = 0; e < 2 && !ring.deep; e++) {
+            const Face& face = arrays[ring.array].face[2][e];
+            if (!side[2][e].boundary || (e ? x1 < n : x0 > 0)) continue;
+            Place place = {scalars[t] + face.scalars, job.tables, i};
+            for (long k = 1; k <= w; k++) {
+                long ghost = e ? n + k - 1 : -k, mirror = e ? n - k + face.wall : k - 1 + face.wall;
+                for (int m = 0; m < face.nexts; m++) {
+                    int b = pipe.ring_of[t][face.next[m]];
+                    next[m] = {plane(b, i) + (e ? n - 1 : 0), store[b].pitch};
+                }
+                face.fill(place, p + ghost, p + mirror, s.pitch, next, e && face.wall ? k - 1 : k, j0, j1, 0, 1);
+            }
+        }
+    }
+
+    // ---- from and to memory ----
+
+    void load(long i) {
+        for (int f = 0; f < FIELDS; f++) {
+            int r = pipe.ring_of[0][f];
+            long j0, j1, x0, x1;
+            region(0, 1, j0, j1), region(0, 2, x0, x1);
+            real* p = plane(r, i);
+            for (long j = j0; j < j1; j++) load_row(f, p + j * store[r].pitch, i, j, x0, x1);
+        }
+        for (int f = 0; f < FIELDS; f++) finish(pipe.ring_of[0][f], i);
+    }
+
+    void load_row(int f, real* to, long i, long j, long x0, long x1) const {
+        long index[AXES] = {i, j, 0};
+        if (job.own && call.width[2]) {
+            if (x0 < 0) index[2] = x0, copy(to + x0, cell(f, index), least(0, x1) - x0), x0 = 0;
+            if (x1 > call.count[2]) index[2] = call.count[2], copy(to + call.count[2], cell(f, index), x1 - call.count[2]), x1 = call.count[2];
+        }
+        for (long x = x0; x < x1;) {
+            index[2] = call.wraps[2] ? modulo(x, call.count[2]) : x;
+            long piece = least(x1 - x, call.count[2] - index[2]);
+            copy(to + x, cell(f, index), piece);
+            x += piece;
+        }
+    }
+
+    static void copy(real* to, const real* from, long n) { memcpy(to, from, n * sizeof(real)); }
+
+    // Where a cell of the source is: in the block itself, or in the strip that came last for it.
+    const real* cell(int f, const long* at) const {
+        long index[AXES], size[AXES];
+        for (int a = 0; a < AXES; a++) {
+            index[a] = call.wraps[a] ? modulo(at[a], call.count[a]) : at[a];
+            size[a] = job.own ? call.capacity[a] : call.count[a];
+        }
+        for (int a = AXES - 1; a >= 0 && job.own; a--) {
+            if (!call.width[a] || (index[a] >= 0 && index[a] < call.count[a])) continue;
+            const real* strip = (const real*)call.ghosts[2 * a + (index[a] >= 0)];
+            for (int b = 0; b < a; b++) {
+                if (!call.width[b]) continue;
+                if (call.ghosts[2 * b]) size[b] += call.width[b], index[b] += call.width[b];
+                if (call.ghosts[2 * b + 1]) size[b] += call.width[b];
+            }
+            index[a] = index[a] < 0 ? index[a] + call.width[a] : index[a] - call.count[a];
+            size[a] = call.width[a];
+            return strip + ((f * size[0] + index[0]) * size[1] + index[1]) * size[2] + index[2];
+        }
+        return job.source[f] + (index[0] * size[1] + index[1]) * size[2] + index[2];
+    }
+
+    // Past the caches where the processor can: nobody reads the cells before the whole block is written.
+    static void copy_out(real* to, const real* from, long n, bool past) {
+#if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
+        typedef float wide __attribute__((vector_size(64), may_alias));
+        typedef float unaligned __attribute__((vector_size(64), aligned(4), may_alias));
+        if (past && n >= 4 * LANES) {
+            long skewed = (-(intptr_t)to & 63) / (long)sizeof(real);
+            copy(to, from, skewed);
+            for (to += skewed, from += skewed, n -= skewed; n >= LANES; to += LANES, from += LANES, n -= LANES)
+                __builtin_ia32_movntps512((float*)to, *(const unaligned*)from);
+        }
+#endif
+        copy(to, from, n);
+    }
+
+    void unload(long i) const {
+        for (int f = 0; f < FIELDS; f++) {
+            int r = pipe.ring_of[pipe.steps][f];
+            const real* p = plane(r, i);
+            for (long j = from[1]; j < to[1]; j++)
+                copy_out(job.target[f] + (i * target_size(1) + j) * target_size(2) + from[2], p + j * store[r].pitch + from[2], to[2] - from[2], job.past);
+        }
+    }
+
+    bool to_results() const { return job.target[0] == (real*)call.results[0]; }
+    long target_size(int a) const { return to_results() ? call.capacity[a] : call.count[a]; }
+};
