@@ -92,18 +92,20 @@ def lacks_native(problem: Problem, device: Any, every: int) -> str:
     return ""
 
 
-def fastest_kernel(problem: Problem, device: Any, kernels: Sequence[str]) -> str:
-    """The kernel to take for this problem, measured on one device with a small periodic block: the first one, unless
+def fastest_kernel(problem: Problem, device: Any) -> str:
+    """The kernel of XLA's to take for this problem, measured on one device with a small periodic block: the first one, unless
     another is clearly faster.
 
     The block does not depend on the decomposition, so that every decomposition of a problem gets the same kernel; and
     neither noise nor the difference between two machines of a kind decides.
     """
-    name = key(problem, f"kernel:{','.join(kernels)}:{CLEARLY}:{device.platform}:{device.device_kind}")
+    from hpcstencil.kernels import KERNELS
+
+    name = key(problem, f"kernel:{CLEARLY}:{device.platform}:{device.device_kind}")
     known = recall(name)
-    if known not in kernels:
-        seconds = {kernel: seconds_per_step(problem, device, kernel) for kernel in kernels}
-        first, fastest = kernels[0], min(seconds, key=seconds.__getitem__)
+    if known not in KERNELS:
+        seconds = {kernel: seconds_per_step(problem, device, kernel) for kernel in KERNELS}
+        first, fastest = next(iter(KERNELS)), min(seconds, key=seconds.__getitem__)
         known = fastest if CLEARLY * seconds[fastest] < seconds[first] else first
         remember(name, known)
     return str(known)
@@ -143,7 +145,8 @@ def kernel_for(
     problem: Problem, devices: Sequence[Any], communicator: Communicator, every: int, before: str = ""
 ) -> Choice:
     """The kernel that the input asks for; for "auto" that of the run which is continued (``before``), so that its bits stay
-    the same, or else the fastest as rank 0 measures it. The same on all processes.
+    the same, or else native code, and where there is none the faster of the others as rank 0 measures them. The same on all
+    processes.
 
     Raises InputError, on all processes, where the input asks for native code that there is none of.
     """
@@ -161,10 +164,9 @@ def kernel_for(
             if lack:
                 raise InputError(f'numerics.kernel: expected a run that native code fits, but {lack}; give "auto"')
             return Choice(wanted, "as the input says")
-        if not lack and before == "native":
-            return Choice(before, "as before")
-        fastest = fastest_kernel(problem, devices[0], list(KERNELS) if lack else ["native", *KERNELS])
-        return Choice(fastest, f"no native code: {lack}" if lack else "the fastest here")
+        if not lack:
+            return Choice("native", "as before" if before == "native" else "made for this equation")
+        return Choice(fastest_kernel(problem, devices[0]), f"no native code: {lack}")
 
     return from_rank_0(communicator, settled)  # which compiles; the others find it compiled
 

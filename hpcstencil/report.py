@@ -51,7 +51,7 @@ def _memory_needed(config: Config, plan: Plan, fields: int, itemsize: int) -> st
 def _kernel(config: Config) -> str:
     if config.numerics.kernel != "auto":
         return config.numerics.kernel
-    return "the fastest one here: native code, or shift or conv where there is none; measured once, when a run begins"
+    return "native code, or where there is none the faster of shift and conv, measured once when a run begins"
 
 
 def human(count: float) -> str:
