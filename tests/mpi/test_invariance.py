@@ -31,7 +31,7 @@ def ways(ndim, extent):
             for k in ("auto", 1, 2, 4)
             for kernel in ("shift", "conv", "native")
         ]
-    others = [(1, "auto", "auto", "shift"), (1, "auto", 2, "shift"), (2, tilings[1], 2, "shift")]
+    others = [(1, "auto", "auto", "shift"), (2, tilings[1], 2, "shift")]
     others += [(1, "auto", 2, "native"), (2, "auto", "auto", "native")]
     return [*others, (2, tilings[2], 1, "conv")] if extent == "and conv" else others
 
