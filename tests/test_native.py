@@ -145,7 +145,7 @@ def test_without_a_compiler_xla_takes_over_and_says_so(empty_cache, monkeypatch)
 def test_what_does_not_compile_is_a_sentence(empty_cache):
     with pytest.raises(Unsupported, match="does not compile the program"):
         compiler.library("this is no C++ " + hashlib.sha256().hexdigest())
-    assert not list(empty_cache.iterdir())
+    assert not empty_cache.exists()
 
 
 def test_a_program_is_compiled_once(empty_cache, monkeypatch):
@@ -153,7 +153,51 @@ def test_a_program_is_compiled_once(empty_cache, monkeypatch):
     assert compiler.library(text).answer() == 42
     monkeypatch.setattr(subprocess, "run", None)
     assert compiler.library(text).answer() == 42
-    assert [path.suffix for path in empty_cache.iterdir()] == [".so"]
+    (kept,) = empty_cache.iterdir()
+    assert sorted(path.name for path in kept.iterdir()) == [compiler.CHECKSUM, compiler.LIBRARY]
+
+
+def test_a_damaged_library_is_made_again(empty_cache):
+    text = 'extern "C" int answer() { return 43; }'
+    compiler.library(text)
+    (kept,) = empty_cache.iterdir()
+    for damage in (b"", (kept / compiler.LIBRARY).read_bytes()[:4096]):
+        (kept / compiler.LIBRARY).unlink()  # which is mapped into this process
+        (kept / compiler.LIBRARY).write_bytes(damage)
+        assert compiler.library(text).answer() == 43
+        assert len((kept / compiler.LIBRARY).read_bytes()) > 5000
+    assert list(empty_cache.iterdir()) == [kept]
+
+
+@pytest.mark.parametrize(
+    "command, words",
+    [
+        ("/no/such/c++", "no program"),
+        ("/bin/false", "status 1"),
+        ("/bin/true", "status 0"),
+        ("{}/other", "cannot be run"),
+    ],
+)
+def test_a_compiler_that_is_none(empty_cache, monkeypatch, tmp_path, command, words):
+    (tmp_path / "other").write_bytes(b"made for another machine")
+    (tmp_path / "other").chmod(0o755)
+    monkeypatch.setenv("CXX", command.format(tmp_path))
+    compiler.compiler.cache_clear(), compiler.identity.cache_clear()
+    try:
+        with pytest.raises(Unsupported, match=words):
+            compiler.library('extern "C" int nothing() { return 0; }')
+    finally:
+        compiler.compiler.cache_clear(), compiler.identity.cache_clear()
+
+
+def test_a_compiler_with_options_and_a_cache_that_cannot_be_written(monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc")
+    monkeypatch.setenv("CXX", "c++ -DANSWER=44")
+    compiler.compiler.cache_clear(), compiler.identity.cache_clear()
+    try:
+        assert compiler.library('extern "C" int answer() { return ANSWER; }').answer() == 44
+    finally:
+        compiler.compiler.cache_clear(), compiler.identity.cache_clear()
 
 
 def test_an_input_that_asks_for_native_code_there_is_none_of():

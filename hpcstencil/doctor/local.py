@@ -63,7 +63,7 @@ def facts() -> Facts:
 def found_compiler() -> str:
     """The C++ compiler that makes native code; "" where there is none."""
     try:
-        return compiler()
+        return " ".join(compiler())
     except Unsupported:
         return ""
 

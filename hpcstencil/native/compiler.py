@@ -6,20 +6,22 @@ import ctypes
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 from hpcstencil.native.writer import Unsupported
 
 SOURCES = Path(__file__).parent
+LIBRARY, CHECKSUM = "program.so", "program.sha256"
 FLAGS = ("-std=c++17", "-O2", "-march=native", "-fno-math-errno", "-fPIC", "-shared", "-pthread", "-w")
-VECTORS = (
-    platform.machine() == "x86_64" and platform.libc_ver()[0] == "glibc"
-)  # functions of whole vectors, see cells.hpp
+# Functions of whole vectors are in a library of glibc's, see cells.hpp.
+VECTORS = platform.machine() == "x86_64" and platform.libc_ver()[0] == "glibc"
 LIBRARIES = ("-lmvec", "-lm") if VECTORS else ("-lm",)
 
 
@@ -30,20 +32,33 @@ def folder() -> Path:
 
 
 @cache
-def compiler() -> str:
+def compiler() -> tuple[str, ...]:
     """The compiler's command: that of CXX, or the system's. Raises Unsupported where there is none."""
-    for name in (os.environ.get("CXX", ""), "c++", "g++", "clang++"):
-        found = shutil.which(name) if name else None
+    wanted = shlex.split(os.environ.get("CXX", ""))
+    if wanted:
+        if shutil.which(wanted[0]) is None:
+            raise Unsupported(f"CXX is '{wanted[0]}', which is no program; correct or unset it")
+        return tuple(wanted)
+    for name in ("c++", "g++", "clang++"):
+        found = shutil.which(name)
         if found:
-            return found
+            return (found,)
     raise Unsupported("no C++ compiler was found; install one (on Debian: apt-get install g++) or set CXX")
 
 
 @cache
 def identity() -> str:
     """What compiled code depends on beside its text: the compiler and the processor."""
-    version = subprocess.run([compiler(), "--version"], capture_output=True, text=True, check=False).stdout
-    return "\n".join([version, *FLAGS, *LIBRARIES, _processor()])
+    return "\n".join([*compiler(), _told([*compiler(), "--version"])[1], *FLAGS, *LIBRARIES, _processor()])
+
+
+def _told(command: Sequence[str]) -> tuple[int, str, str]:
+    """Exit status, output and errors of a command. Raises Unsupported where it cannot be run."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise Unsupported(f"{command[0]} cannot be run: {error.strerror}") from None
+    return done.returncode, done.stdout, done.stderr
 
 
 def _processor() -> str:
@@ -54,49 +69,59 @@ def _processor() -> str:
 
 
 def library(text: str, includes: Sequence[str] = ()) -> ctypes.CDLL:
-    """C++ text as a library of this process, compiled unless a run before did so.
+    """C++ text as a library of this process, compiled unless a run before did so and what it kept is sound.
 
     Raises Unsupported, with what the compiler says, where it does not compile.
     """
-    parts = [text, identity(), *(str(p) for p in includes), *(p.read_text() for p in sorted(SOURCES.glob("*.hpp")))]
-    name = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
-    target = folder() / f"{name}.so"
-    if not target.exists():
-        target = _compile(text, target, includes)
+    headers = [path.read_text() for path in sorted(SOURCES.glob("*.hpp"))]
+    key = "\0".join([text, identity(), *map(str, includes), *headers])
+    kept = folder() / hashlib.sha256(key.encode()).hexdigest()[:24]
     try:
-        return ctypes.CDLL(str(target))
+        if not _sound(kept):
+            with tempfile.TemporaryDirectory(prefix="hpcstencil-") as place:
+                made = _compile(text, Path(place), includes)
+                with suppress(OSError):
+                    _keep(made, kept)
+                return ctypes.CDLL(str(kept / LIBRARY if _sound(kept) else made))
+        return ctypes.CDLL(str(kept / LIBRARY))
     except OSError as error:
-        raise Unsupported(f"compiled code cannot be loaded: {error}") from None
+        raise Unsupported(f"native code cannot be made or loaded: {error}") from None
 
 
-def _compile(text: str, target: Path, includes: Sequence[str]) -> Path:
-    """The library at its place, or in a folder of this process where that cannot be written."""
+def _sound(kept: Path) -> bool:
+    """Whether a folder holds a library as it was written: loading a damaged one would end the process."""
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        place = Path(tempfile.mkdtemp(dir=target.parent, prefix=".making-"))
+        return (kept / CHECKSUM).read_text() == hashlib.sha256((kept / LIBRARY).read_bytes()).hexdigest()
     except OSError:
-        place = Path(tempfile.mkdtemp(prefix="hpcstencil-"))
-        target = place / target.name
-    source, made = place / "program.cpp", place / "program.so"
+        return False
+
+
+def _keep(made: Path, kept: Path) -> None:
+    """Put a library beside its checksum where later runs find it; the folder appears whole or not at all."""
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=kept.parent, prefix=".making-") as place:
+        whole = Path(place) / kept.name
+        whole.mkdir()
+        content = made.read_bytes()
+        (whole / LIBRARY).write_bytes(content)
+        (whole / CHECKSUM).write_text(hashlib.sha256(content).hexdigest())
+        if kept.exists() and not _sound(kept):
+            kept.rename(Path(place) / "damaged")
+        whole.rename(kept)  # fails where another process was faster, whose library is as good
+
+
+def _compile(text: str, place: Path, includes: Sequence[str]) -> Path:
+    """The library, made in a folder."""
+    source, made = place / "program.cpp", place / LIBRARY
     source.write_text(text)
-    command = [
-        compiler(),
-        *FLAGS,
-        *(f"-I{path}" for path in (SOURCES, *includes)),
-        str(source),
-        "-o",
-        str(made),
-        *LIBRARIES,
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:300])
-        shutil.rmtree(place, ignore_errors=True)
-        raise Unsupported(f"{compiler()} does not compile the program: {first}")
-    os.replace(made, target)
-    if target.parent != place:
-        shutil.rmtree(place, ignore_errors=True)
-    return target
+    paths = [f"-I{path}" for path in (SOURCES, *includes)]
+    status, _, said = _told([*compiler(), *FLAGS, *paths, str(source), "-o", str(made), *LIBRARIES])
+    if status or not made.exists():
+        told = next(
+            (line for line in said.splitlines() if "error" in line.lower() or "No space" in line), said.strip()[:300]
+        )
+        raise Unsupported(f"{compiler()[0]} does not compile the program (status {status}): {told}")
+    return made
 
 
 def cache_bytes() -> int:

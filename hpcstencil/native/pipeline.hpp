@@ -170,7 +170,7 @@ struct Pipeline {
     long cells(long tile1, long tile2, bool whole1, bool whole2) const {
         long sum = 0;
         for (int r = 0; r < rings; r++) sum += up(ring[r].planes * rows(r, tile1, whole1) * pitch(r, tile2, whole2), LANES);
-        return sum + LANES;
+        return sum + 2 * LANES;  // vectors may begin before the first row and end after the last one
     }
 };
 

@@ -68,7 +68,7 @@ struct Tile {
             }
             for (int s = 0; s < 2; s++) side[a][s] = {call.boundary[a][s] != 0, call.wraps[a] && parts == 1 && a > 0};
         }
-        real* next = (real*)memory.take_clear(pipe.cells(widest(1), widest(2), whole(1), whole(2)) * sizeof(real) + 4096);
+        real* next = (real*)memory.take_clear(pipe.cells(widest(1), widest(2), whole(1), whole(2)) * sizeof(real) + 4096) + LANES;
         for (int r = 0; r < pipe.rings; r++) {
             const Ring& ring = pipe.ring[r];
             Store& s = store[r];
