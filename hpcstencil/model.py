@@ -11,7 +11,7 @@ from hpcstencil import host
 from hpcstencil.derivatives import Space
 from hpcstencil.equations import EQUATIONS, Custom, Equation, Signalling, Split, Staggered
 from hpcstencil.equations.custom import parameters_used
-from hpcstencil.equations.user import guarded, load
+from hpcstencil.equations.user import expressions_of, guarded, load
 from hpcstencil.errors import InputError
 from hpcstencil.expressions import Coordinate, Field, Node, Parameter, node, shared, walk
 from hpcstencil.names import allowed_name, check_fields
@@ -70,8 +70,9 @@ def model_of(config: Config) -> Model:
     space = Space(ndim, config.grid, config.boundary.periodic, _numbers(config, given, symbols))
     trees = shared(_right_hand_sides(equation, config, unknowns, symbols, space))
     f, p = SimpleNamespace(**unknowns), SimpleNamespace(**symbols)
-    damping = equation.damping(f, p, space) if isinstance(equation, Split) else {}
-    signals = equation.signals(f, p, ndim) if isinstance(equation, Signalling) else {}
+    in_file = config.equation.in_file
+    damping = expressions_of(equation, in_file, "damping", fields, f, p, space) if isinstance(equation, Split) else {}
+    signals = expressions_of(equation, in_file, "signals", None, f, p, ndim) if isinstance(equation, Signalling) else {}
     orders = getattr(equation, "orders", (config.numerics.order,))
     if config.numerics.order not in orders:
         expected = f"{listing(map(str, orders), 'or')} with {shown(config.equation.name)}"

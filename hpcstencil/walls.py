@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from hpcstencil.boundary import GHOSTS, NO_FLUX, WALL, Face
 from hpcstencil.conditions import PERIODIC, SIDES, Sides
 from hpcstencil.equations import Radiating, Walled
+from hpcstencil.equations.user import expressions_of
 from hpcstencil.errors import InputError
 from hpcstencil.expressions import (
     OPERATORS,
@@ -109,7 +110,8 @@ def _leaving(config: Config, model: Model) -> dict[str, Face]:
             "{ neumann = 0.0 }, a sponge or cpml here"
         )
     f, p = SimpleNamespace(**model.unknowns), SimpleNamespace(**model.symbols)
-    return {name: Face("neumann", (slope,)) for name, slope in model.equation.radiation(f, p).items()}
+    leaving = expressions_of(model.equation, config.equation.in_file, "radiation", model.fields, f, p)
+    return {name: Face("neumann", (slope,)) for name, slope in leaving.items()}
 
 
 def _faces(sides: Sides, key: str, scope: Scope) -> Iterator[tuple[int, Face]]:

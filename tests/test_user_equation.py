@@ -88,6 +88,9 @@ FAULTS = [
     (HEAT.replace("(self, p, largest, ndim)", "(self, p)"), r"mine.py: TypeError: MyHeat.rates\(\) takes 2"),
     (HEAT.replace("diffusion=p.D)", "diffusion=lost)"), "line 10: NameError: name 'lost'"),
     (HEAT.replace("diffusion=p.D)", "speed=p.D)"), "line 10: TypeError: .*'speed'"),
+    (HEAT + "    def damping(self, f, p, space):\n        return {'w': -f.u}\n", r"MyHeat.damping .* fields, u, but got \"w\""),
+    (HEAT + "    def damping(self, f, p, space):\n        pass\n", r"MyHeat.damping .* but got nothing"),
+    (HEAT + "    def signals(self, f, p, ndim):\n        return {'c': f.q}\n", r"mine.py, line \d+: AttributeError"),
     (HEAT.replace("return Rates", "Rates"), r"expected MyHeat.rates\(.* to return Rates\(...\) .* but got nothing"),
     *((HEAT.replace("p.D)", f"{value})"), f"Rates with a finite number, not negative, but got diffusion = {shown}")
       for value, shown in (("-1.0", "-1.0"), ("1e999 - 1e999", "nan"), ("1e999", "inf"), ("None", "None"))),

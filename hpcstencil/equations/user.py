@@ -6,7 +6,8 @@ import importlib.util
 import math
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from numbers import Real
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 
 from hpcstencil.equations.base import Equation, Limited, Rates
 from hpcstencil.errors import InputError
+from hpcstencil.expressions import Node, node
 from hpcstencil.schema import listing, nearest, shown
 
 T = TypeVar("T")
@@ -79,6 +81,28 @@ def guarded(path: Path, action: Callable[[], T]) -> T:
         place = f"{path}" if line is None else f"{path}, line {line}"
         advice = f"; {FUNCTIONS}" if any(words in str(error) for words in NOT_OF_NODES) else ""
         raise InputError(f"{KEY}: {place}: {type(error).__name__}: {error}{advice}") from error
+
+
+def expressions_of(
+    equation: Equation, in_file: tuple[Path, str] | None, method: str, fields: Collection[str] | None, *arguments: Any
+) -> dict[str, Node]:
+    """The expressions by name that a ``method`` of the equation returns; those of a user's class are checked: names are some
+    of the ``fields``, where they are given.
+
+    Raises InputError where its code fails, or returns other than that.
+    """
+    action: Callable[[], Any] = partial(getattr(equation, method), *arguments)
+    if in_file is None:
+        return dict(action())
+    path, name = in_file
+    returned = guarded(path, action)
+    wanted = f"{KEY}: expected {name}.{method} in {path} to return a dict of expressions"
+    if not isinstance(returned, Mapping) or not all(isinstance(v, Node | int | float) for v in returned.values()):
+        raise InputError(f"{wanted}, but got {_returned(returned)}; correct it")
+    for key in returned:
+        if fields is not None and key not in fields:
+            raise InputError(f"{wanted} by fields, {listing(fields)}, but got {shown(key)}; correct it")
+    return {key: node(value) for key, value in returned.items()}
 
 
 def rates_of(
