@@ -13,6 +13,7 @@ from support import problem_of, simulation_of, stepped
 from hpcstencil import calibration
 from hpcstencil.errors import InputError
 from hpcstencil.native import compiler
+from hpcstencil.native.program import program
 from hpcstencil.native.writer import Unsupported, whole_numbers
 from hpcstencil.parallel import OneProcess
 from hpcstencil.stencil import central
@@ -80,6 +81,22 @@ def test_so_many_steps_are_so_many_times_one(steps):
         one_by_one = simulation.advance(one_by_one, problem.parameters, 0.0, step, 1e-3, 1)
     for name, block in simulation.get(one_by_one, problem.fields).items():
         assert np.array_equal(block, at_once[name])
+
+
+def test_problems_that_share_a_program_have_numbers_of_their_own():
+    """Their expressions differ in constants alone; functions of several coordinates are kept from call to call."""
+    texts, results = set(), []
+    for constant in (0.7, 0.9):
+        problem = problem_of(
+            grid={"shape": [30, 20]},
+            equation={"name": "heat", "D": f"1 + {constant}*sin(x*y)"},
+            numerics={"precision": "float64"},
+        )
+        texts.add(program(problem).text)
+        native, shift = (stepped(problem, simulation_of(problem, kernel=k), 5, 1e-3)["u"] for k in ("native", "shift"))
+        np.testing.assert_allclose(native, shift, rtol=1e-13)
+        results.append(native)
+    assert len(texts) == 1 and not np.allclose(*results)
 
 
 def test_what_is_uniform_stays_exactly_so():

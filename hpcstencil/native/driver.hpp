@@ -5,7 +5,7 @@
 // stays in the cache. The other axes are cut into tiles, which compute what they need of their neighbours again (A. Nguyen
 // et al., "3.5-D blocking optimization for stencil computations", SC'10). Grids with fewer axes have length 1 along others.
 //
-// The generated code defines, before it includes this: real (the cell's type) and the counts PARAMETERS, FIELDS, ARRAYS, PASSES,
+// The generated code defines, before it includes this: real (the cell's type) and the counts PARAMETERS, CONSTANTS, FIELDS, ARRAYS, PASSES,
 // TABLES, FIXED, SCALARS and MOST_OFFSET (cells beyond its own that a function of coordinates looks at); and after it what is
 // declared here. All indices are those of the block's own cells; ghost cells lie at negative indices and beyond the end. Rows are
 // computed in whole vectors, so a few cells beyond a region may hold rubbish, which nothing reads.
@@ -166,10 +166,11 @@ static void fill_tables(const Call& call, const Pipeline& pipe, Kept* memory, co
     }
 }
 
-// Coordinates and parameters decide what fixed arrays hold: they are filled again only where those differ.
+// Coordinates and numbers decide what fixed arrays hold: they are filled again only where those differ. A program may be that of
+// several problems, which share the text and differ in constants.
 static void fill_fixtures(const Call& call, const Pipeline& pipe, Kept* memory, Fixtures& fixtures) {
     if (!FIXED) return;
-    long beyond[AXES], size[AXES], numbers = PARAMETERS + 2 * AXES;
+    long beyond[AXES], size[AXES], numbers = PARAMETERS + CONSTANTS + 2 * AXES;
     for (int a = 0; a < AXES; a++) {
         beyond[a] = call.margin[a] ? pipe.level[0].reach[a] + pipe.level[0].deep[a] + 16 : 0;
         if (a == 2) beyond[a] = up(beyond[a] + LANES, LANES);
@@ -179,6 +180,7 @@ static void fill_fixtures(const Call& call, const Pipeline& pipe, Kept* memory, 
     double* made_of = (double*)malloc(numbers * sizeof(double));
     long n = 0;
     for (int p = 0; p < PARAMETERS; p++) made_of[n++] = call.parameters[p];
+    for (int c = 0; c < CONSTANTS; c++) made_of[n++] = call.constants[c];
     for (int a = 0; a < AXES; a++) {
         made_of[n++] = call.count[a], made_of[n++] = beyond[a];
         for (long x = -beyond[a]; x < call.count[a] + beyond[a]; x++) made_of[n++] = call.coordinates[a][coordinate(call, a, x)];

@@ -61,7 +61,7 @@ def text(step: Step) -> str:
     cases = [f"case {n}: {{ {text} }}" for n, text in enumerate(step.tables.texts)]
     return "\n".join([
         f"typedef {real} real;",
-        f"constexpr int PARAMETERS = {len(step.problem.parameters)}, MOST_OFFSET = {step.numbers.furthest};",
+        f"constexpr int PARAMETERS = {len(step.problem.parameters)}, CONSTANTS = {len(step.numbers.constants)}, MOST_OFFSET = {step.numbers.furthest};",
         f"constexpr int FIELDS = {len(step.fields)}, ARRAYS = {len(step.arrays)}, PASSES = {len(step.passes)}, "
         f"TABLES = {len(step.tables.texts)}, FIXED = {len(step.fixed.texts)}, SCALARS = {len(step.scalars.entries)};",
         '#include "driver.hpp"',
