@@ -74,17 +74,22 @@ class Choice:
     why: str
 
 
+def no_native(reason: str) -> InputError:
+    """The refusal of an input that asks for native code where there is none."""
+    return InputError(f'numerics.kernel: expected a run that native code fits, but {reason}; give "auto"')
+
+
 def lacks_native(problem: Problem, device: Any, every: int) -> str:
     """Why native code cannot take the steps of this problem, with ``every`` of them between two exchanges; "" where it can."""
     from hpcstencil.native.call import native
+    from hpcstencil.native.program import lack
     from hpcstencil.native.writer import Unsupported
 
     if device.platform != "cpu":
         return f"native code is for processors, and this is a {device.platform}"
-    if problem.config.time.tolerance is not None:
-        return "steps that follow a tolerance are taken by the other kernels"
-    if every == 0:
-        return "blocks are too thin for a whole step between two exchanges"
+    known = lack(problem, every)
+    if known:
+        return known
     try:
         native(problem, 1)
     except Unsupported as reason:
@@ -162,7 +167,7 @@ def kernel_for(
         lack = lacks_native(problem, devices[0], every)
         if wanted == "native":
             if lack:
-                raise InputError(f'numerics.kernel: expected a run that native code fits, but {lack}; give "auto"')
+                raise no_native(lack)
             return Choice(wanted, "as the input says")
         if not lack:
             return Choice("native", "as before" if before == "native" else "made for this equation")

@@ -174,28 +174,30 @@ def _every(
     return min(counts, key=lambda k: (_cost(k, topology, radius, stages), -k)), most
 
 
+def _latency(topology: Topology) -> float:
+    """Estimated seconds of an exchange, whatever its size."""
+    return EXCHANGE_BETWEEN_CALLS if topology.device_count > 1 and topology.size > 1 else EXCHANGE_IN_LOOP
+
+
 def _native_cost(every: int, topology: Topology, radius: tuple[int, ...], stages: int, size: int) -> float:
     """As `_cost`, for native code: cells of the halo are computed as long as they are needed, half of them on average, and the
     fields, ``size`` bytes per cell, go through memory once between two exchanges."""
-    latency = EXCHANGE_BETWEEN_CALLS if topology.device_count > 1 and topology.size > 1 else EXCHANGE_IN_LOOP
     shape = topology.narrowest()
     cells = math.prod(
         n + (every * stages * r if topology.is_split(axis) else 0)
         for axis, (n, r) in enumerate(zip(shape, radius, strict=True))
     )
     return (
-        latency + math.prod(shape) * size * NATIVE_SECONDS_PER_BYTE
+        _latency(topology) + math.prod(shape) * size * NATIVE_SECONDS_PER_BYTE
     ) / every + stages * cells * NATIVE_SECONDS_PER_CELL
 
 
 def _cost(every: int, topology: Topology, radius: tuple[int, ...], stages: int) -> float:
     """Estimated seconds per step with ``every`` steps between two exchanges."""
-    between_calls = topology.device_count > 1 and topology.size > 1
-    latency = EXCHANGE_BETWEEN_CALLS if between_calls else EXCHANGE_IN_LOOP
     rounds = every * stages or 1
     cells = math.prod(
         n + (2 * rounds * r if topology.is_split(axis) and rounds > 1 else 0)
         for axis, (n, r) in enumerate(zip(topology.narrowest(), radius, strict=True))
     )
     exchanges = 1 / every if every else stages
-    return exchanges * latency + stages * cells * SECONDS_PER_CELL
+    return exchanges * _latency(topology) + stages * cells * SECONDS_PER_CELL

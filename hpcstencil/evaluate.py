@@ -296,7 +296,7 @@ def right_hand_side(trees: Mapping[str, Node], rules: Rules, needs: Needs) -> Ri
         for name, tree in trees.items():
             value = evaluate(tree)
             full = common([*fields.values(), value])
-            shape = [w[1] - w[0] for w in full]  # type: ignore[index]  # fields have a window on every axis
+            shape = [w[1] - w[0] for w in full if w is not None]  # all: fields have a window on every axis
             values[name] = Value(jnp.broadcast_to(value.crop(full).array, shape), full)
         return values
 

@@ -139,9 +139,7 @@ class Machine:
                 return body(surrounded, frame, *shared)
             return in_loop(lambda: body(surrounded, frame, *shared), places["once"])
 
-        run = self.compiled(whole, 1)
-        outer_ghosts = self.outer_exchange(widths)
-        return lambda fields, *arguments: run(fields, self.places, outer_ghosts(fields), arguments)
+        return self._with_outer(whole, widths)
 
     def beside_received(self, body: Body, widths: tuple[int, ...]) -> Body:
         """As `exchanged`, of ``body(fields, ghost cells, frame, *shared)``, which puts nothing together."""
@@ -150,6 +148,11 @@ class Machine:
             frame = self.frame(places)
             return body(fields, self.received(fields, widths, frame, outer), frame, *shared)
 
+        return self._with_outer(whole, widths)
+
+    def _with_outer(self, whole: Body, widths: tuple[int, ...]) -> Body:
+        """``whole(fields, places, ghost cells from other processes, shared arguments)`` as a function of the fields and the
+        shared arguments."""
         run = self.compiled(whole, 1)
         outer_ghosts = self.outer_exchange(widths)
         return lambda fields, *arguments: run(fields, self.places, outer_ghosts(fields), arguments)

@@ -198,8 +198,9 @@ class _Parser:
         return _joined(start, links)
 
     def number(self, part: ast.Constant) -> float:
+        assert isinstance(part.value, int | float)  # `convert` hands in no other constants
         try:
-            value = float(part.value)  # type: ignore[arg-type]  # `convert` hands in numbers
+            value = float(part.value)
         except OverflowError:
             value = math.inf
         if not math.isfinite(value):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcstencil.calibration import key, recall, seconds_to_checkpoint
-from hpcstencil.decomposition import Plan
+from hpcstencil.calibration import key, no_native, recall, seconds_to_checkpoint
+from hpcstencil.decomposition import Plan, for_kernel
 from hpcstencil.problem import Problem
 from hpcstencil.provenance import to_toml
 from hpcstencil.settings import Config
@@ -13,9 +13,11 @@ from hpcstencil.walltime import within
 
 
 def report(config: Config, problem: Problem, plan: Plan) -> str:
-    """The text of `hpcstencil check`."""
+    """The text of `hpcstencil check`, for processors: on GPUs there is no native code."""
+    plan, kernel = _with_kernel(problem, plan)
     itemsize = np.dtype(config.numerics.precision).itemsize
     fields, topology = len(problem.fields) * problem.copies, plan.topology
+    memory = plan.native_memory if kernel.startswith("native") else plan.memory_per_process
     block = " x ".join(str(stop - start) for start, stop in topology.block(0))
     lines = [
         to_toml(config).rstrip(),
@@ -26,9 +28,9 @@ def report(config: Config, problem: Problem, plan: Plan) -> str:
         f"processes             {' x '.join(map(str, topology.processes))}, largest block {block} cells",
         f"devices per process   {' x '.join(map(str, topology.devices))}, tiles {' x '.join(map(str, topology.tiles))}",
         f"steps per exchange    {plan.every or 'one stage'}, halo {' x '.join(map(str, plan.halo))} cells",
-        f"memory per process    {_memory_needed(config, plan, fields, itemsize)}",
+        f"memory per process    {human(memory(fields, itemsize))} of field arrays",
         f"halo per step         {human(plan.halo_bytes_per_step(fields, itemsize))} sent and received by a process",
-        f"kernel                {_kernel(config)}",
+        f"kernel                {kernel}",
         f"time step             {_time_step(problem)}",
         f"steps                 {_steps(problem)}",
         f"predicted time        {_predicted(problem, topology.size)}",
@@ -41,17 +43,19 @@ def _memory(problem: Problem) -> str:
     return f", and {len(problem.memory)} arrays that layers, the integrator or a mask keep" if problem.memory else ""
 
 
-def _memory_needed(config: Config, plan: Plan, fields: int, itemsize: int) -> str:
-    others, native = (human(of(fields, itemsize)) for of in (plan.memory_per_process, plan.native_memory))
-    if config.numerics.kernel == "auto":
-        return f"{native} of field arrays with native code, {others} with other kernels"
-    return f"{native if config.numerics.kernel == 'native' else others} of field arrays"
+def _with_kernel(problem: Problem, plan: Plan) -> tuple[Plan, str]:
+    """The plan as it is with the kernel that a run would take, and that kernel, in words. Raises InputError as the run."""
+    from hpcstencil.native.program import lack
 
-
-def _kernel(config: Config) -> str:
-    if config.numerics.kernel != "auto":
-        return config.numerics.kernel
-    return "native code, or where there is none the faster of shift and conv, measured once when a run begins"
+    wanted = problem.config.numerics.kernel
+    if wanted not in ("auto", "native"):
+        return plan, wanted
+    reason = lack(problem, plan.every)
+    if not reason:
+        return for_kernel(plan, problem, "native"), "native"
+    if wanted == "native":
+        raise no_native(reason)
+    return plan, f"shift or conv, whichever is faster when a run begins (no native code: {reason})"
 
 
 def human(count: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -112,6 +113,4 @@ def threads_for(devices: int) -> int:
 
 def hash_of(text: str) -> int:
     """A number that names a program, the same in every process."""
-    import hashlib
-
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")

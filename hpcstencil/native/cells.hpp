@@ -18,6 +18,8 @@ template <class W> static inline W f_minimum(W a, W b) { return choose(a != a, a
 template <class W> static inline W f_maximum(W a, W b) { return choose(a != a, a, choose(a > b, a, b)); }
 template <class W> static inline W f_sign(W a) { return choose(a > nil<W>(), one<W>(), choose(a < nil<W>(), -one<W>(), a)); }
 
+// A function of the C library on one cell, and one that is applied to the cells of a vector in turn.
+#define OF_LIBRARY(function, ...) real(sizeof(real) == 4 ? __builtin_##function##f(__VA_ARGS__) : __builtin_##function(__VA_ARGS__))
 #define LANEWISE(name, scalar)                             \
     static inline real name(real a) { return scalar; }     \
     static inline vec name(vec v) {                        \
@@ -25,26 +27,28 @@ template <class W> static inline W f_sign(W a) { return choose(a > nil<W>(), one
         for (int l = 0; l < LANES; l++) r[l] = name(v[l]); \
         return r;                                          \
     }
-LANEWISE(f_abs, real(sizeof(real) == 4 ? __builtin_fabsf(a) : __builtin_fabs(a)))
-LANEWISE(f_sqrt, real(sizeof(real) == 4 ? __builtin_sqrtf(a) : __builtin_sqrt(a)))
-LANEWISE(f_tan, real(sizeof(real) == 4 ? __builtin_tanf(a) : __builtin_tan(a)))
-LANEWISE(f_tanh, real(sizeof(real) == 4 ? __builtin_tanhf(a) : __builtin_tanh(a)))
+LANEWISE(f_abs, OF_LIBRARY(fabs, a))
+LANEWISE(f_sqrt, OF_LIBRARY(sqrt, a))
+LANEWISE(f_tan, OF_LIBRARY(tan, a))
+LANEWISE(f_tanh, OF_LIBRARY(tanh, a))
+
+static inline real f_power(real a, real b) { return OF_LIBRARY(pow, a, b); }
 
 // The C library's functions of whole vectors (glibc's libmvec), where it has those of 64 bytes.
 #if defined(__AVX512F__) && defined(__x86_64__) && defined(__GLIBC__)
 #define OF_VECTORS(name, function)                             \
     extern "C" vec _ZGVeN16v_##function##f(vec);               \
     extern "C" vec _ZGVeN8v_##function(vec);                   \
-    static inline real name(real a) { return real(sizeof(real) == 4 ? __builtin_##function##f(a) : __builtin_##function(a)); } \
+    static inline real name(real a) { return OF_LIBRARY(function, a); } \
     static inline vec name(vec a) { return sizeof(real) == 4 ? _ZGVeN16v_##function##f(a) : _ZGVeN8v_##function(a); }
 extern "C" vec _ZGVeN16vv_powf(vec, vec);
 extern "C" vec _ZGVeN8vv_pow(vec, vec);
 static inline vec f_power(vec a, vec b) { return sizeof(real) == 4 ? _ZGVeN16vv_powf(a, b) : _ZGVeN8vv_pow(a, b); }
 #else
-#define OF_VECTORS(name, function) LANEWISE(name, real(sizeof(real) == 4 ? __builtin_##function##f(a) : __builtin_##function(a)))
+#define OF_VECTORS(name, function) LANEWISE(name, OF_LIBRARY(function, a))
 static inline vec f_power(vec a, vec b) {
     vec r;
-    for (int l = 0; l < LANES; l++) r[l] = real(sizeof(real) == 4 ? __builtin_powf(a[l], b[l]) : __builtin_pow(a[l], b[l]));
+    for (int l = 0; l < LANES; l++) r[l] = f_power(a[l], b[l]);
     return r;
 }
 #endif
@@ -52,4 +56,3 @@ OF_VECTORS(f_exp, exp)
 OF_VECTORS(f_log, log)
 OF_VECTORS(f_sin, sin)
 OF_VECTORS(f_cos, cos)
-static inline real f_power(real a, real b) { return real(sizeof(real) == 4 ? __builtin_powf(a, b) : __builtin_pow(a, b)); }

@@ -23,7 +23,7 @@ from hpcstencil.expressions import (
     walk,
 )
 from hpcstencil.mask import Mask
-from hpcstencil.native.scalars import Fixed, Scalars, Tables
+from hpcstencil.native.scalars import Functions, Scalars
 from hpcstencil.native.writer import HERE, Offset, Writer, axes_of, changes, stencil_of, whole_numbers
 from hpcstencil.stencil import Stencil
 
@@ -36,8 +36,8 @@ class Cells(Writer):
     in the step the time is."""
 
     scalars: Scalars
-    tables: Tables
-    fixed: Fixed | None  # None where fixed arrays are not at hand
+    tables: Functions
+    fixed: Functions | None  # None where fixed arrays are not at hand
     held: Mapping[Node, int]
     node: float
     mask: Mask | None = None
@@ -50,6 +50,7 @@ class Cells(Writer):
         self.planes: dict[tuple[int, int], int] = {}  # (array, offset along the first axis) -> number
         self.reach: dict[int, list[int]] = {}
         self.shared: set[Node] = set()  # trees whose values are wanted for themselves too
+        self.jammed = 0  # which of the rows that are computed together is being written
 
     def literal(self, value: float) -> str:
         return self.scalar((), value)
@@ -77,7 +78,7 @@ class Cells(Writer):
 
     def leaf(self, tree: Node, at: Offset) -> str | None:
         if tree in self.held:
-            return self.loaded_once(self.held[tree], at)
+            return self.loaded(self.held[tree], at)
         if isinstance(tree, Field):
             raise AssertionError(f"{tree.name} is in no array")
         if varies(tree):
@@ -87,7 +88,7 @@ class Cells(Writer):
             return self.scalar((tree,), 1.0)
         if len(axes) == 1 and not changes(tree):
             (axis,) = axes
-            number, a = self.tables.index(tree, axis), self.axis_of[axis]
+            number, a = self.tables.index(tree), self.axis_of[axis]
             place = f"q.table[{number}]"
             texts = f"q.i + {at[0]}", f"j + {at[1]}", f"x + {at[2]}"
             alone = (at[0] * (a == 0), at[1] * (a == 1), at[2] * (a == 2))
@@ -102,10 +103,14 @@ class Cells(Writer):
 
     def loaded(self, array: int, at: Offset) -> str:
         """The value that an array holds."""
-        reach = self.reach.setdefault(array, [0, 0, 0])
-        for a in range(3):
-            reach[a] = max(reach[a], abs(at[a] - (self.jammed if a == 1 else 0)))
-        return self.looked_up(array, at)
+
+        def load() -> str:
+            reach = self.reach.setdefault(array, [0, 0, 0])
+            for a in range(3):
+                reach[a] = max(reach[a], abs(at[a] - (self.jammed if a == 1 else 0)))
+            return self.looked_up(array, at)
+
+        return self.once(("array", array), at, load)
 
     def looked_up(self, array: int, at: Offset) -> str:
         """The value in an array, or, where its number is negative, in a fixed one."""
@@ -114,16 +119,6 @@ class Cells(Writer):
             ("row", plane), (0, at[1], 0), lambda: self.pointer(f"in[{plane}].p + (j + {at[1]}) * in[{plane}].pitch")
         )
         return self.let(f"load<W>({row} + x + {at[2]})")
-
-    def loaded_once(self, array: int, at: Offset) -> str:
-        """As `loaded`, written once."""
-        return self.once(("array", array), at, lambda: self.loaded(array, at))
-
-    def shares(self, tree: Node) -> bool:
-        """Whether the value of a tree is known already, or used elsewhere in this pass."""
-        return tree in self.shared
-
-    jammed = 0  # which of the rows that are computed together is being written
 
     def pointer(self, text: str) -> str:
         name = f"r{self.count}"

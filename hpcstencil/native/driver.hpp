@@ -14,7 +14,7 @@
 struct Team {
     const Call& call;
     Blocking blocking;
-    long steps, passes_left, passes;
+    long steps, passes;
     Pipeline pipeline[2];  // of the longer passes and of the shorter ones
     const real* tables[TABLES + 1];
     Fixtures fixtures;
@@ -66,7 +66,9 @@ struct Team {
             Job job = job_of(k);
             for (long n; (n = __atomic_fetch_add(&next_tile, 1, __ATOMIC_ACQ_REL)) < count;) {
                 long number[AXES] = {n / (blocking.parts[1] * blocking.parts[2]), n / blocking.parts[2] % blocking.parts[1], n % blocking.parts[2]};
-                Tile(job, number, memory).stream();
+                Tile* tile = new Tile(job, number, memory);  // too large for a stack
+                tile->stream();
+                delete tile;
             }
             __sync_synchronize();  // what went past the caches too
             wait();
@@ -207,10 +209,8 @@ extern "C" void advance(const Call* given) {
     const Call& call = *given;
     long steps = (long)call.clock[3];
     Team& team = *new Team(call);
-    team.own = call.width[0] || call.width[1] || call.width[2];
-    bool uneven = false;
-    for (int a = 0; a < AXES; a++) uneven = uneven || call.capacity[a] != call.count[a];
-    team.own = team.own || uneven;
+    team.own = false;
+    for (int a = 0; a < AXES; a++) team.own = team.own || call.width[a] || call.capacity[a] != call.count[a];
     size_t whole = sizeof(real);
     for (int a = 0; a < AXES; a++) whole *= call.capacity[a];
     team.aliased = call.fields[0] == call.results[0];

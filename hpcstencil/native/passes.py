@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from hpcstencil.expressions import OPERATORS, Field, Node, bottom_up, children, varies
 from hpcstencil.integrators import MEMORY, Stage
 from hpcstencil.native.cells import Cells
-from hpcstencil.native.scalars import Fixed, Scalars, Tables
+from hpcstencil.native.scalars import Functions, Scalars
 from hpcstencil.native.writer import Numbers, Offset, Unsupported, changes
 from hpcstencil.problem import Problem
 
@@ -63,8 +63,8 @@ class Step:
         self.discretization = problem.discretization
         self.numbers = Numbers(tuple(problem.parameters))
         self.scalars = Scalars(self.numbers, self.discretization, self.axis_of)
-        self.tables = Tables(self.numbers, self.discretization, self.axis_of)
-        self.fixed = Fixed(self.numbers, self.discretization, self.axis_of)
+        self.tables = Functions(self.numbers, self.discretization, self.axis_of)
+        self.fixed = Functions(self.numbers, self.discretization, self.axis_of)
         self.arrays = [Array(Field(name)) for name in self.fields]
         self.passes: list[Pass] = []
         self.functions: dict[str, str] = {}  # text -> name
@@ -114,19 +114,16 @@ class Step:
         """The passes of one stage: ``new`` is the value whose slopes are taken here, to ``keep`` for later stages."""
         problem, groups = self.problem, self.problem.groups
         trees = {} if new is None else self.trees(new)
-        known = [*slopes.values(), trees] if new is not None else list(slopes.values())
         moving = [
             name
             for name in values[0]
             if all(name in (trees if j == new else slopes[j]) for j, _ in stage.slopes)
             and (stage.group is None or groups[name] == stage.group)
         ]
-        assert known or not moving
         wanted = trees if keep else {name: trees[name] for name in moving if name in trees}
         node = 0.0 if new is None else problem.method.nodes[new]
         held = self.inner(values[new or 0], wanted, node)
-        number = len(values)
-        at_node = problem.method.nodes[number]
+        at_node = problem.method.nodes[len(values)]
         outputs: dict[int, Write] = {}
         kept: dict[str, int] = {}
         for name in moving:
@@ -159,22 +156,20 @@ class Step:
         def write(code: Cells, at: tuple[int, int, int]) -> str:
             result = ""
             for j, a in stage.values:
-                value = code.loaded_once(values[j][name], at)
+                value = code.loaded(values[j][name], at)
                 text = value if a == 1.0 else f"{code.scalar((), a)} * {value}"
                 result = code.let(f"{result} + {text}" if result else text)
             for j, b in stage.slopes:
                 scale = f"dt * {b!r}"
                 if j == new:
-                    if code.shares(trees[name]):
+                    if trees[name] in code.shared:
                         result = code.let(f"{result} + {code.scalar((), 1.0, scale)} * {code.value(trees[name], at)}")
                     else:
                         result = code.added(result, code.terms(trees[name], at), scale)
                 else:
-                    result = code.let(
-                        f"{result} + {code.scalar((), 1.0, scale)} * {code.loaded_once(slopes[j][name], at)}"
-                    )
+                    result = code.let(f"{result} + {code.scalar((), 1.0, scale)} * {code.loaded(slopes[j][name], at)}")
             if stage.remembered:
-                before = code.loaded_once(values[0][name + MEMORY], at)
+                before = code.loaded(values[0][name + MEMORY], at)
                 result = code.let(f"{result} + {code.scalar((), 1.0, f'dt * {stage.remembered!r}')} * {before}")
             return result
 
@@ -260,16 +255,14 @@ class Step:
 
     def check_times(self) -> None:
         """Ghost cells are made once per array: at one time."""
-        ends = {array for p in self.passes for array in p.outputs}
-        for number, array in enumerate(self.arrays):
+        for array in self.arrays:
             if array.operand is None or array.deep:
                 continue
-            times = array.used_at if number in ends or number < len(self.fields) else set()
             given = [
                 v
                 for (operand, _, _), face in self.problem.faces.items()
                 if operand == array.operand
                 for v in face.values
             ]
-            if any(changes(value) for value in given) and times - {array.node}:
+            if any(changes(value) for value in given) and array.used_at - {array.node}:
                 raise Unsupported("boundary values change in time within a step of this integrator")

@@ -102,7 +102,7 @@ struct Pipeline {
         }
         memset(level, 0, sizeof level);
         const int none[AXES] = {0, 0, 0};
-        for (int f = 0; f < FIELDS; f++) use(ring_of[steps][f], 0, none, none, false, false);
+        for (int f = 0; f < FIELDS; f++) use(ring_of[steps][f], 0, none, none, false);
         for (int t = steps - 1; t >= 0; t--)
             for (int p = PASSES - 1; p >= 0; p--) {
                 const Level& mine = level[1 + t * PASSES + p];
@@ -111,7 +111,7 @@ struct Pipeline {
                 for (int o = 0; o < passes[p].outputs; o++) besides(ring_of[t][passes[p].output[o]], mine.ahead, reach);
                 for (int n = 0; n < passes[p].inputs; n++) {
                     const Input& input = passes[p].input[n];
-                    use(ring_of[t][input.array], mine.ahead, reach, deep, true, boundary0, input.reach);
+                    use(ring_of[t][input.array], mine.ahead, reach, deep, boundary0, input.reach);
                 }
             }
         for (int f = 0; f < FIELDS; f++) besides(ring_of[0][f], level[0].ahead, nullptr);
@@ -128,9 +128,9 @@ struct Pipeline {
     }
 
     // A level that is ``ahead`` of the store and reaches so far beyond the tile looks at a ring.
-    void use(int r, long ahead, const int* reach, const int* deep, bool pass, bool boundary0, const int* own = nullptr) {
+    void use(int r, long ahead, const int* reach, const int* deep, bool boundary0, const int* own = nullptr) {
         Level& from = level[ring[r].level];
-        long slack = boundary0 && pass && deep[0] ? 2 * deep[0] + 1 : 0;
+        long slack = boundary0 && deep[0] ? 2 * deep[0] + 1 : 0;
         from.ahead = most(from.ahead, ahead + (own ? own[0] : 0) + slack);
         ring[r].tail = least(ring[r].tail, ahead - (own ? own[0] : 0));
         for (int a = 0; a < AXES; a++) {

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from hpcstencil.boundary import NO_FLUX, WALL, Face
 from hpcstencil.expressions import Field, Node, on_plane, walk
 from hpcstencil.native.cells import Cells
+from hpcstencil.native.compiler import compiler
 from hpcstencil.native.passes import Step
-from hpcstencil.native.writer import Offset, Unsupported
+from hpcstencil.native.writer import Offset, Unsupported, axes_of
 from hpcstencil.problem import Problem
 
 
@@ -21,6 +22,21 @@ class Program:
     fields: tuple[str, ...]
     parameters: tuple[str, ...]
     constants: tuple[float, ...]
+
+
+def lack(problem: Problem, every: int) -> str:
+    """Why native code cannot take the steps of this problem on a processor, with ``every`` of them between two exchanges, as
+    far as that is known without compiling; "" where it can."""
+    if problem.config.time.tolerance is not None:
+        return "steps that follow a tolerance are taken by the other kernels"
+    if every == 0:
+        return "blocks are too thin for a whole step between two exchanges"
+    try:
+        compiler()
+        program(problem)
+    except Unsupported as reason:
+        return str(reason)
+    return ""
 
 
 def program(problem: Problem) -> Program:
@@ -57,13 +73,17 @@ def text(step: Step) -> str:
             f"{{{p.function}, {p.scalars}, {len(p.inputs)}, {len(p.planes)}, {len(p.outputs)}, {p.jam}, "
             f"inputs{n}, planes{n}, outputs{n}}}"
         )
-    fixed = [f"case {n}: {{ {text} }}" for n, text in enumerate(step.fixed.texts)]
-    cases = [f"case {n}: {{ {text} }}" for n, text in enumerate(step.tables.texts)]
+    tables, fixed = (
+        [f"case {n}: {{ {text} }}" for n, text in enumerate(functions.texts.values())]
+        for functions in (step.tables, step.fixed)
+    )
+    table_axes = [step.axis_of[axis] for tree in step.tables.texts for axis in axes_of(tree)]
     return "\n".join([
         f"typedef {real} real;",
-        f"constexpr int PARAMETERS = {len(step.problem.parameters)}, CONSTANTS = {len(step.numbers.constants)}, MOST_OFFSET = {step.numbers.furthest};",
+        f"constexpr int PARAMETERS = {len(step.problem.parameters)}, CONSTANTS = {len(step.numbers.constants)}, "
+        f"MOST_OFFSET = {step.numbers.furthest};",
         f"constexpr int FIELDS = {len(step.fields)}, ARRAYS = {len(step.arrays)}, PASSES = {len(step.passes)}, "
-        f"TABLES = {len(step.tables.texts)}, FIXED = {len(step.fixed.texts)}, SCALARS = {len(step.scalars.entries)};",
+        f"TABLES = {len(tables)}, FIXED = {len(fixed)}, SCALARS = {len(step.scalars.entries)};",
         '#include "driver.hpp"',
         '#include "cells.hpp"',
         *functions,
@@ -71,14 +91,14 @@ def text(step: Step) -> str:
         f"const Pass passes[PASSES] = {{{', '.join(rows)}}};",
         f"const Array arrays[ARRAYS] = {{{', '.join(faces[n] for n in range(len(step.arrays)))}}};",
         f"const int ends[FIELDS] = {{{', '.join(map(str, step.ends))}}};",
-        f"const int table_axis[TABLES + 1] = {{{', '.join(map(str, [*step.tables.axes, 0]))}}};",
+        f"const int table_axis[TABLES + 1] = {{{', '.join(map(str, [*table_axes, 0]))}}};",
         "static void prepare(const double* p, const double* c, double time, double dt, real* s) {",
         *step.scalars.lines(),
         "}",
         "static real tabulate(int table, const double* p, const double* c, const double* const* coordinates,",
         "                     const long* index) {",
         "const double time = 0, dt = 0; (void)time; (void)dt;",
-        "switch (table) {", *cases, "}", "return 0;", "}",
+        "switch (table) {", *tables, "}", "return 0;", "}",
         "static real fix(int number, const double* p, const double* c, const double* const* coordinates,",
         "                const long* index) {",
         "const double time = 0, dt = 0; (void)time; (void)dt;",

@@ -39,45 +39,21 @@ class Scalar(Writer):
 
 
 @dataclass
-class Tables:
-    """Functions of one coordinate, worked out once per call."""
+class Functions:
+    """Functions of coordinates that are worked out once per call: those of one of them in tables, of several in arrays."""
 
     numbers: Numbers
     discretization: Discretization
     axis_of: Sequence[int]
-    known: dict[Node, int] = field(default_factory=dict)
-    axes: list[int] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
-
-    def index(self, tree: Node, axis: int) -> int:
-        """The number of the table that holds a tree."""
-        if tree not in self.known:
-            code = Scalar(self.numbers, self.discretization, self.axis_of)
-            result = code.value(tree)
-            self.texts.append(" ".join([*code.lines, f"return {result};"]))
-            self.known[tree] = len(self.axes)
-            self.axes.append(self.axis_of[axis])
-        return self.known[tree]
-
-
-@dataclass
-class Fixed:
-    """Functions of several coordinates that take long to work out: arrays that are filled once and kept."""
-
-    numbers: Numbers
-    discretization: Discretization
-    axis_of: Sequence[int]
-    known: dict[Node, int] = field(default_factory=dict)
-    texts: list[str] = field(default_factory=list)
+    texts: dict[Node, str] = field(default_factory=dict)
 
     def index(self, tree: Node) -> int:
-        """The number of the array that holds a tree."""
-        if tree not in self.known:
+        """The number of the table or array that holds a tree."""
+        if tree not in self.texts:
             code = Scalar(self.numbers, self.discretization, self.axis_of)
             result = code.value(tree)
-            self.texts.append(" ".join([*code.lines, f"return {result};"]))
-            self.known[tree] = len(self.known)
-        return self.known[tree]
+            self.texts[tree] = " ".join([*code.lines, f"return {result};"])
+        return list(self.texts).index(tree)
 
 
 @dataclass

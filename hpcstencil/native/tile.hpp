@@ -172,6 +172,12 @@ struct Tile {
             for (long k = 1; k <= w; k++) across(r, face[1], n + k - 1, face[1].wall ? n - k + 1 : n - k, face[1].wall ? k - 1 : k, n - 1);
     }
 
+    // A plane of the n-th field that a condition looks at.
+    Rows beside_face(const Face& face, int n, int step, long i) const {
+        int r = pipe.ring_of[step][face.next[n]];
+        return {plane(r, i), store[r].pitch};
+    }
+
     // A ghost plane beyond an end of the first axis.
     void across(int r, const Face& face, long ghost, long mirror, long k, long beside) {
         int t = pipe.ring[r].step;
@@ -179,10 +185,7 @@ struct Tile {
         region(pipe.ring[r].level, 1, j0, j1), region(pipe.ring[r].level, 2, x0, x1);
         Place place = {scalars[t] + face.scalars, job.tables, ghost};
         Rows next[FIELDS + 1];
-        for (int n = 0; n < face.nexts; n++) {
-            int b = pipe.ring_of[t][face.next[n]];
-            next[n] = {plane(b, beside), store[b].pitch};
-        }
+        for (int n = 0; n < face.nexts; n++) next[n] = beside_face(face, n, t, beside);
         face.fill(place, plane(r, ghost), plane(r, mirror), store[r].pitch, next, k, j0, j1, down(x0, LANES), up(x1, LANES));
         fill_plane(r, ghost);
     }
@@ -209,8 +212,8 @@ struct Tile {
             for (long k = 1; k <= w; k++) {
                 long ghost = e ? n + k - 1 : -k, mirror = e ? n - k + face.wall : k - 1 + face.wall;
                 for (int m = 0; m < face.nexts; m++) {
-                    int b = pipe.ring_of[t][face.next[m]];
-                    next[m] = {plane(b, i) + (e ? n - 1 : 0) * store[b].pitch, 0};
+                    Rows rows = beside_face(face, m, t, i);
+                    next[m] = {rows.p + (e ? n - 1 : 0) * rows.pitch, 0};
                 }
                 face.fill(place, p, p + (mirror - ghost) * s.pitch, s.pitch, next, e && face.wall ? k - 1 : k, ghost, ghost + 1, v0, v1);
             }
@@ -237,8 +240,8 @@ struct Tile {
             for (long k = 1; k <= w; k++) {
                 long ghost = e ? n + k - 1 : -k, mirror = e ? n - k + face.wall : k - 1 + face.wall;
                 for (int m = 0; m < face.nexts; m++) {
-                    int b = pipe.ring_of[t][face.next[m]];
-                    next[m] = {plane(b, i) + (e ? n - 1 : 0), store[b].pitch};
+                    Rows rows = beside_face(face, m, t, i);
+                    next[m] = {rows.p + (e ? n - 1 : 0), rows.pitch};
                 }
                 face.fill(place, p + ghost, p + mirror, s.pitch, next, e && face.wall ? k - 1 : k, j0, j1, 0, 1);
             }
@@ -299,7 +302,6 @@ struct Tile {
     // Past the caches where the processor can: nobody reads the cells before the whole block is written.
     static void copy_out(real* to, const real* from, long n, bool past) {
 #if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
-        typedef float wide __attribute__((vector_size(64), may_alias));
         typedef float unaligned __attribute__((vector_size(64), aligned(4), may_alias));
         if (past && n >= 4 * LANES) {
             long skewed = (-(intptr_t)to & 63) / (long)sizeof(real);

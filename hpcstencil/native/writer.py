@@ -6,6 +6,7 @@ offsets are added first, so that what is symmetric stays so.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -91,7 +92,7 @@ def along(tree: Node) -> tuple[int, ...]:
 
 
 @dataclass
-class Writer:
+class Writer(ABC):
     """Statements that compute trees; each is written once per place. Subclasses say where leaves come from."""
 
     numbers: Numbers
@@ -104,13 +105,13 @@ class Writer:
         self.known: dict[tuple[Any, Offset], str] = {}
         self.count = 0
 
+    @abstractmethod
     def leaf(self, tree: Node, at: Offset) -> str | None:
         """What holds the value of a tree as it is; None where it is to be computed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def literal(self, value: float) -> str:
         """A number of an expression or a stencil."""
-        raise NotImplementedError
 
     def let(self, text: str) -> str:
         """A name for the value of a text."""
