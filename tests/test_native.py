@@ -68,12 +68,34 @@ def test_any_equation_gives_the_numbers_of_shift(tables, steps):
     assert np.abs(native - shift).max() <= ROUNDINGS * eps * np.abs(shift).max()
 
 
+STEPPED = {
+    "gray_scott": {"grid": {"shape": [70, 50]}, "boundary": {"x": "periodic"}},
+    "wave": {
+        "grid": {"shape": [19, 14, 23]},
+        "boundary": {"x": {"dirichlet": 0.0}},
+        "numerics": {"integrator": "leapfrog"},
+    },
+    "maxwell": {
+        "grid": {"shape": [40, 30]},
+        "boundary": {"y": {"dirichlet": 0.0}},
+        "numerics": {"integrator": "leapfrog"},
+    },
+    "acoustic": {
+        "grid": {"shape": [40, 30]},
+        "equation": {"source": 1.0, "xs": 5.0, "ys": 7.0},
+        "boundary": {"y": {"neumann": 0.0}},
+        "numerics": {"integrator": "leapfrog", "order": 4},
+    },
+}
+
+
 @pytest.mark.parametrize("steps", (1, 2, 3, 7, 33))
-def test_so_many_steps_are_so_many_times_one(steps):
-    """Passes of several steps, and one call after the other, give the same bits."""
-    problem = problem_of(
-        grid={"shape": [70, 50]}, equation={"name": "gray_scott"}, numerics={"kernel": "native"}, boundary={"x": "periodic"}
-    )  # fmt: skip
+@pytest.mark.parametrize("name", STEPPED)
+def test_so_many_steps_are_so_many_times_one(name, steps):
+    """Passes of several steps, and one call after the other, give the same bits; so they do where the end of a step and the
+    beginning of the next one are computed together."""
+    tables = STEPPED[name]
+    problem = problem_of(**{**tables, "equation": {"name": name, **tables.get("equation", {})}})
     simulation = simulation_of(problem, kernel="native")
     at_once = stepped(problem, simulation, steps, 1e-3)
     one_by_one = simulation.put(stepped(problem, simulation, 0, 1e-3))

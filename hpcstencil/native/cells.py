@@ -6,7 +6,7 @@ coefficients are multiplied out once per step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpcstencil.expressions import (
@@ -27,6 +27,7 @@ from hpcstencil.native.scalars import Functions, Scalars
 from hpcstencil.native.writer import HERE, Offset, Writer, axes_of, changes, stencil_of, whole_numbers
 from hpcstencil.stencil import Stencil
 
+FOR_ALL = ("array", "row", "table", "scalar", "made")  # what is known of these holds everywhere in a step
 Term = tuple[tuple[Node, ...], float, str]  # factors that are the same in all cells, a number, and the value in a cell
 
 
@@ -50,7 +51,18 @@ class Cells(Writer):
         self.planes: dict[tuple[int, int], int] = {}  # (array, offset along the first axis) -> number
         self.reach: dict[int, list[int]] = {}
         self.shared: set[Node] = set()  # trees whose values are wanted for themselves too
-        self.jammed = 0  # which of the rows that are computed together is being written
+        self.made: dict[tuple[int, Offset], str] = {}  # values of arrays that this pass computes
+        self.renamed: Mapping[int, int] = {}  # in a part of the next step: arrays that stand for its own
+        self.jammed = HERE  # which of the planes and rows that are computed together is being written
+
+    def turn_to(
+        self, held: Mapping[Node, int], node: float, renamed: Mapping[int, int], shared: Collection[Node]
+    ) -> None:
+        """What is written from here on belongs to another part of the step."""
+        self.held, self.node, self.renamed, self.shared = held, node, renamed, set(shared)
+        self.known = {
+            (key, at): name for (key, at), name in self.known.items() if isinstance(key, tuple) and key[0] in FOR_ALL
+        }
 
     def literal(self, value: float) -> str:
         return self.scalar((), value)
@@ -66,9 +78,10 @@ class Cells(Writer):
                 values += [] if number == 1.0 else [self.numbers.constant(number)]
                 text = f"real({' * '.join([*values, *([scale] if scale else [])])})"
             self.own.append(text)
-            return self.hoisted(self.head, f"splat<W>(q.s[{len(self.own) - 1}])")
+            later = " + SCALARS + 1" if self.renamed else ""
+            return self.hoisted(self.head, f"splat<W>(q.s[{len(self.own) - 1}{later}])")
 
-        return self.once(("scalar", factors, number, scale), HERE, make)
+        return self.once(("scalar", factors, number, scale, self.node, bool(self.renamed)), HERE, make)
 
     def hoisted(self, lines: list[str], text: str) -> str:
         name = f"h{self.count}"
@@ -103,14 +116,13 @@ class Cells(Writer):
 
     def loaded(self, array: int, at: Offset) -> str:
         """The value that an array holds."""
-
-        def load() -> str:
-            reach = self.reach.setdefault(array, [0, 0, 0])
-            for a in range(3):
-                reach[a] = max(reach[a], abs(at[a] - (self.jammed if a == 1 else 0)))
-            return self.looked_up(array, at)
-
-        return self.once(("array", array), at, load)
+        array = self.renamed.get(array, array)
+        if (array, at) in self.made:
+            return self.once(("made", array), at, lambda: self.let(f"rounded({self.made[array, at]})"))
+        reach = self.reach.setdefault(array, [0, 0, 0])
+        for a in range(3):
+            reach[a] = max(reach[a], abs(at[a] - self.jammed[a]))
+        return self.once(("array", array), at, lambda: self.looked_up(array, at))
 
     def looked_up(self, array: int, at: Offset) -> str:
         """The value in an array, or, where its number is negative, in a fixed one."""

@@ -1,24 +1,25 @@
-"""A step of a method as passes over the grid.
+"""Parts of a step joined to passes over the grid, and their text.
 
-Each pass computes some arrays in all cells from arrays before it. What a derivative is taken of, other than a field, is an
-array of its own, which a pass before computes. The last pass of a stage evaluates the right-hand sides and forms the
-stage's values at once.
+A part computes some arrays in all cells from arrays before it. It is joined to the pass before it where it looks at that one's
+results in the same cell only; so is, in all steps but the last of a call, the first pass of the next step to the last one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from hpcstencil.expressions import OPERATORS, Field, Node, bottom_up, children, varies
-from hpcstencil.integrators import MEMORY, Stage
+from hpcstencil.expressions import Field, Node, walk
 from hpcstencil.native.cells import Cells
 from hpcstencil.native.scalars import Functions, Scalars
-from hpcstencil.native.writer import Numbers, Offset, Unsupported, changes
+from hpcstencil.native.writer import Numbers, Offset, Unsupported
 from hpcstencil.problem import Problem
 
 AXIS_OF = {1: (2,), 2: (0, 2), 3: (0, 1, 2)}  # axes of the problem -> those of the driver
 MOST_PLANES = 60  # of the arrays that a pass looks at: `driver.hpp` has room for so many
+LONG = 150  # statements for a cell from which on one plane is computed at a time
+
+Write = Callable[[Cells, Offset], str]  # writes the statements for an array's value in a cell, and names it
 
 
 @dataclass
@@ -31,29 +32,34 @@ class Array:
     used_at: set[float] = field(default_factory=set)
 
 
+@dataclass(frozen=True)
+class Part:
+    """What computes ``outputs``, by number of the array; ``held`` are the trees that arrays hold, ``node`` tells where in the
+    step the time is, ``shared`` are trees of several outputs. A part of the next step has ``renamed`` arrays."""
+
+    outputs: Mapping[int, Write]
+    held: Mapping[Node, int]
+    node: float
+    shared: Collection[Node] = ()
+    renamed: Mapping[int, int] = field(default_factory=dict)
+
+
 @dataclass
 class Pass:
-    """Text of a pass and what it needs."""
+    """Text of a pass and what it needs; ``jam`` planes and rows are computed together. Outputs that are arrays of the next
+    step have numbers beyond those of all arrays."""
 
     function: str
     scalars: int
     inputs: list[tuple[int, list[int]]]
     planes: list[tuple[int, int]]
     outputs: list[int]
-    jam: int
+    jam: tuple[int, int]
 
 
-Write = Callable[[Cells, Offset], str]  # writes the statements for an array's value in a cell, and names it
-
-
-def value_of(tree: Node) -> Write:
-    """What writes the value of a tree."""
-    return lambda code, at: code.value(tree, at)
-
-
-class Step:
-    """One step of a problem as ``passes`` over ``arrays``, of which the first are the fields; ``ends`` are those that hold the
-    fields after it. ``functions`` are texts in C++ by name."""
+class Passes:
+    """The passes of a step over ``arrays``, the first of which are the fields; ``ends`` hold these after it.
+    ``functions`` are texts in C++ by name. If it ``turns``, the last pass is the last and the next step's first one in one."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -66,183 +72,108 @@ class Step:
         self.tables = Functions(self.numbers, self.discretization, self.axis_of)
         self.fixed = Functions(self.numbers, self.discretization, self.axis_of)
         self.arrays = [Array(Field(name)) for name in self.fields]
+        self.ends: list[int] = []
+        self.parts: list[list[Part]] = []  # of each pass
         self.passes: list[Pass] = []
+        self.turns = False
         self.functions: dict[str, str] = {}  # text -> name
-        self.jam = 2 if self.ndim == 3 else 1  # rows that are computed together
-        self.ends = self.take()
-
-    def take(self) -> list[int]:
-        """Makes the passes; the arrays that hold the fields at the end."""
-        method = self.problem.method
-        start = {name: n for n, name in enumerate(self.fields)}
-        values: dict[int, dict[str, int]] = {0: start}  # of each stage: field -> array
-        slopes: dict[int, dict[str, int]] = {}
-        last_use = {j: i for i, stage in enumerate(method.stages) for j, _ in stage.slopes}
-        end = dict(start)
-        for i, stage in enumerate(method.stages):
-            fresh = [j for j, _ in stage.slopes if j not in slopes]
-            for j in fresh[:-1]:
-                slopes[j] = self.slopes(j, values[j], self.trees(j))
-            moved = dict(values[i])
-            new = fresh[-1] if fresh else None
-            self.stage(stage, values, slopes, moved, new, keep=new is not None and last_use[new] > i)
-            values[i + 1] = end = moved
-        self.check_times()
-        return [end[name] for name in self.fields]
-
-    def trees(self, j: int) -> Mapping[str, Node]:
-        """The right-hand sides whose slopes at the j-th value the method uses."""
-        return self.problem.apart if j and self.problem.apart else self.problem.trees
-
-    def slopes(self, j: int, values: Mapping[str, int], trees: Mapping[str, Node]) -> dict[str, int]:
-        """A pass for slopes alone."""
-        node = self.problem.method.nodes[j]
-        held = self.inner(values, trees, node)
-        made = {name: self.array(None, node) for name in trees}
-        self.add({made[name]: value_of(tree) for name, tree in trees.items()}, held, node)
-        return made
-
-    def stage(
-        self,
-        stage: Stage,
-        values: Mapping[int, Mapping[str, int]],
-        slopes: dict[int, dict[str, int]],
-        moved: dict[str, int],
-        new: int | None,
-        keep: bool,
-    ) -> None:
-        """The passes of one stage: ``new`` is the value whose slopes are taken here, to ``keep`` for later stages."""
-        problem, groups = self.problem, self.problem.groups
-        trees = {} if new is None else self.trees(new)
-        moving = [
-            name
-            for name in values[0]
-            if all(name in (trees if j == new else slopes[j]) for j, _ in stage.slopes)
-            and (stage.group is None or groups[name] == stage.group)
-        ]
-        wanted = trees if keep else {name: trees[name] for name in moving if name in trees}
-        node = 0.0 if new is None else problem.method.nodes[new]
-        held = self.inner(values[new or 0], wanted, node)
-        at_node = problem.method.nodes[len(values)]
-        outputs: dict[int, Write] = {}
-        kept: dict[str, int] = {}
-        for name in moving:
-            target = self.array(Field(name), at_node)
-            outputs[target] = self.combination(stage, name, values, slopes, new, trees)
-            moved[name] = target
-            if stage.remembered:
-                kept[name] = self.array(None, node)
-                moved[name + MEMORY] = kept[name]
-        if keep:
-            for name in wanted:
-                kept.setdefault(name, self.array(None, node))
-            assert new is not None
-            slopes[new] = kept
-        for name, array in kept.items():
-            outputs[array] = value_of(trees[name])
-        self.add(outputs, held, node, {trees[name] for name in kept})
-
-    def combination(
-        self,
-        stage: Stage,
-        name: str,
-        values: Mapping[int, Mapping[str, int]],
-        slopes: Mapping[int, Mapping[str, int]],
-        new: int | None,
-        trees: Mapping[str, Node],
-    ) -> Write:
-        """What writes Σ_j a_j y_j + dt Σ_j b_j k_j of a field."""
-
-        def write(code: Cells, at: tuple[int, int, int]) -> str:
-            result = ""
-            for j, a in stage.values:
-                value = code.loaded(values[j][name], at)
-                text = value if a == 1.0 else f"{code.scalar((), a)} * {value}"
-                result = code.let(f"{result} + {text}" if result else text)
-            for j, b in stage.slopes:
-                scale = f"dt * {b!r}"
-                if j == new:
-                    if trees[name] in code.shared:
-                        result = code.let(f"{result} + {code.scalar((), 1.0, scale)} * {code.value(trees[name], at)}")
-                    else:
-                        result = code.added(result, code.terms(trees[name], at), scale)
-                else:
-                    result = code.let(f"{result} + {code.scalar((), 1.0, scale)} * {code.loaded(slopes[j][name], at)}")
-            if stage.remembered:
-                before = code.loaded(values[0][name + MEMORY], at)
-                result = code.let(f"{result} + {code.scalar((), 1.0, f'dt * {stage.remembered!r}')} * {before}")
-            return result
-
-        return write
-
-    # ---- arrays and passes ----
-
-    def array(self, operand: Node | None, node: float, deep: bool = False) -> int:
-        self.arrays.append(Array(operand, node, deep))
-        return len(self.arrays) - 1
-
-    def inner(self, values: Mapping[str, int], trees: Mapping[str, Node], node: float) -> dict[Node, int]:
-        """Passes for all that derivatives are taken of; the arrays that hold a tree."""
-        held: dict[Node, int] = {Field(name): number for name, number in values.items()}
-        level: dict[Node, int] = dict.fromkeys(held, 0)
-        wanted: dict[Node, int] = {}
-        depth: dict[Node, int] = {}
-        for part in (part for tree in trees.values() for part in bottom_up(tree)):
-            if part in depth:
-                continue
-            depth[part] = max((depth[child] for child in children(part)), default=0)
-            if isinstance(part, OPERATORS):
-                for operand in children(part):
-                    if varies(operand) and operand not in level:
-                        level[operand] = wanted[operand] = depth[operand] + 1
-                depth[part] = max([depth[part], *(level.get(operand, 0) for operand in children(part))])
-        for number in sorted(set(wanted.values())):
-            group = [operand for operand, n in wanted.items() if n == number]
-            made = {operand: self.array(operand, node, deep=self.problem.staggered) for operand in group}
-            self.add({made[operand]: value_of(operand) for operand in group}, held, node)
-            held.update(made)
-        return held
 
     def add(
         self, outputs: Mapping[int, Write], held: Mapping[Node, int], node: float, shared: Collection[Node] = ()
     ) -> None:
-        """A pass that computes ``outputs``: what writes each array's value, by number; ``shared`` are trees of several."""
+        """Adds a part to the step."""
         if not outputs:
             return
-        code = Cells(
-            self.numbers,
-            self.discretization,
-            self.axis_of,
-            self.scalars,
-            self.tables,
-            self.fixed,
-            held,
-            node,
-            self.problem.mask,
-        )
-        code.shared.update(shared)
-        stores, numbers = [], list(outputs)
-        for row in range(self.jam):
-            code.jammed = row
-            for n, array in enumerate(numbers):
-                value = outputs[array](code, (0, row, 0))
-                code.row.append(f"real* const o{n}_{row} = out[{n}].p + (j + {row}) * out[{n}].pitch;")
-                stores.append(f"store(o{n}_{row} + x, {value});")
-        for array, reach in code.reach.items():
+        part = Part(outputs, dict(held), node, shared)
+        for array, reach in self.tried([part]).reach.items():
             if any(reach):
                 self.arrays[array].used_at.add(node)
-        inputs = [(array, reach) for array, reach in code.reach.items()]
-        places = {array: n for n, (array, _) in enumerate(inputs)} | {
-            array: array for array, _ in code.planes if array < 0
-        }
-        planes = [(places[array], offset) for array, offset in code.planes]
-        if len(planes) > MOST_PLANES or len(outputs) > MOST_PLANES:
+        if self.parts and self.joins([part], self.parts[-1]):
+            self.parts[-1].append(part)
+        else:
+            self.parts.append([part])
+
+    def joins(self, parts: Sequence[Part], before: Sequence[Part]) -> bool:
+        """Whether parts may be computed in the same pass as those before them."""
+        results = [array for part in before for array in part.outputs]
+        if any(self.arrays[array].deep for part in (*before, *parts) for array in part.outputs):
+            return False
+        reach = self.tried(parts).reach
+        return not any(any(reach.get(array, ())) for array in results)
+
+    def tried(self, parts: Sequence[Part]) -> Cells:
+        """The statements of parts by themselves, for one cell."""
+        numbers = Numbers(self.numbers.parameters)
+        scalars = Scalars(numbers, self.discretization, self.axis_of)
+        tables, fixed = (Functions(numbers, self.discretization, self.axis_of) for _ in range(2))
+        return self.written(parts, (1, 1), numbers, scalars, tables, fixed)
+
+    def written(
+        self,
+        parts: Sequence[Part],
+        jam: tuple[int, int],
+        numbers: Numbers,
+        scalars: Scalars,
+        tables: Functions,
+        fixed: Functions,
+    ) -> Cells:
+        """The statements of parts for so many planes and rows."""
+        mask = self.problem.mask
+        code = Cells(numbers, self.discretization, self.axis_of, scalars, tables, fixed, {}, 0.0, mask)
+        for part in parts:
+            code.turn_to(part.held, part.node, part.renamed, part.shared)
+            values = {}
+            for at in ((plane, row, 0) for plane in range(jam[0]) for row in range(jam[1])):
+                code.jammed = at
+                values.update({(array, at): write(code, at) for array, write in part.outputs.items()})
+            code.made.update({(part.renamed.get(array, array), at): name for (array, at), name in values.items()})
+        return code
+
+    def write(self) -> None:
+        """Writes all passes."""
+        turn = self.turn()
+        self.turns = bool(turn)
+        read = [set(self.tried(parts).reach) for parts in self.parts]
+        for parts in self.parts:
+            self.text(parts, {*self.ends, *(array for arrays in read for array in arrays)})
+        if turn:
+            faces = self.problem.faces.values()
+            beside = {p.name for face in faces for v in face.values for p in walk(v) if isinstance(p, Field)}
+            later = {array for arrays in read[1:] for array in arrays}
+            kept = {end for n, end in enumerate(self.ends) if n in later or self.fields[n] in beside}
+            self.text(turn, kept | {array + len(self.arrays) for array in later})
+
+    def turn(self) -> list[Part]:
+        """The last pass of a step and the first one of the next step; empty where they cannot be joined."""
+        if len(self.parts) < 2:
+            return []
+        results = [array for part in self.parts[0] for array in part.outputs]
+        renamed = dict(enumerate(self.ends)) | {array: array + len(self.arrays) for array in results}
+        first = [replace(part, renamed=renamed) for part in self.parts[0]]
+        return [*self.parts[-1], *first] if self.joins(first, self.parts[-1]) else []
+
+    def text(self, parts: Sequence[Part], wanted: Collection[int]) -> None:
+        """Writes a pass, which keeps the results that are ``wanted``."""
+        rows = 2 if self.ndim == 3 else 1
+        planes = 2 if self.ndim > 1 and len(self.tried(parts).lines) <= LONG else 1
+        code = self.written(parts, (planes, rows), self.numbers, self.scalars, self.tables, self.fixed)
+        outputs = list(dict.fromkeys(array for array, _ in code.made if array in wanted))
+        stores = []
+        for (array, (plane, row, _)), value in code.made.items():
+            if array in outputs:
+                n = plane * len(outputs) + outputs.index(array)
+                code.row.append(f"real* const o{n}_{row} = out[{n}].p + (j + {row}) * out[{n}].pitch;")
+                stores.append(f"store(o{n}_{row} + x, {value});")
+        inputs = list(code.reach.items())
+        places = {array: n for n, (array, _) in enumerate(inputs)} | {a: a for a, _ in code.planes if a < 0}
+        looked_at = [(places[array], offset) for array, offset in code.planes]
+        if len(looked_at) > MOST_PLANES or planes * len(outputs) > MOST_PLANES:
             raise Unsupported("the equation looks at too many arrays at once")
         body = "\n".join([
             "(const Place& q, const Rows* in, const Rows* out, long j0, long j1, long x0, long x1) {",
             "typedef vec W;",
             *code.head,
-            f"for (long j = j0; j < j1; j += {self.jam}) {{",
+            f"for (long j = j0; j < j1; j += {rows}) {{",
             *code.row,
             "for (long x = x0; x < x1; x += LANES) {",
             *code.lines,
@@ -250,19 +181,5 @@ class Step:
             "}", "}", "}",
         ])  # fmt: skip
         name = self.functions.setdefault(body, f"pass{len(self.functions)}")
-        self.passes.append(Pass(name, len(self.scalars.entries), inputs, planes, numbers, self.jam))
+        self.passes.append(Pass(name, len(self.scalars.entries), inputs, looked_at, outputs, (planes, rows)))
         self.scalars.entries += code.own
-
-    def check_times(self) -> None:
-        """Ghost cells are made once per array: at one time."""
-        for array in self.arrays:
-            if array.operand is None or array.deep:
-                continue
-            given = [
-                v
-                for (operand, _, _), face in self.problem.faces.items()
-                if operand == array.operand
-                for v in face.values
-            ]
-            if any(changes(value) for value in given) and array.used_at - {array.node}:
-                raise Unsupported("boundary values change in time within a step of this integrator")

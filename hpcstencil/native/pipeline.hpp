@@ -31,7 +31,7 @@ struct Input { int array, reach[AXES]; };          // reach: cells that a pass l
 struct Plane { int input, offset; };               // a plane of an input that a pass reads; -1 - n is fixed array n
 struct Rows { real* p; long pitch; };              // (0, 0) of a plane, and the distance of its rows
 struct Place {                                     // what generated code knows of where it is
-    const real* s;                                 // its scalars of this step
+    const real* s;                                 // its scalars of this step; those of the next one follow after all of them
     const real* const* table;                      // functions of one coordinate, by index
     long i;
 };
@@ -43,10 +43,10 @@ typedef void Fill(const Place&, real* ghost, const real* mirror, long pitch, con
 
 struct Pass {
     Compute* compute;
-    int scalars, inputs, planes, outputs, jam;
+    int scalars, inputs, planes, outputs, planes_at_once, rows_at_once;
     const Input* input;
     const Plane* plane;
-    const int* output;
+    const int* output;  // an array of this step, or, beyond all arrays, of the next one
 };
 struct Face { Fill* fill; int scalars; bool wall; int nexts; const int* next; };  // fill == null: nothing is needed there
 struct Array {
@@ -54,7 +54,7 @@ struct Array {
     Face face[AXES][2];
 };
 
-extern const Pass passes[PASSES];
+extern const Pass passes[PASSES + TURNS];  // the last of those that turn is the last one of a step and the first of the next one
 extern const Array arrays[ARRAYS];
 extern const int ends[FIELDS];  // the array that holds each field after the step
 extern const int table_axis[TABLES + 1];
@@ -80,7 +80,10 @@ struct Ring {
     long ahead, tail, planes, width[AXES];  // width: ghost cells that are looked at
     bool deep;
 };
-struct Level { long ahead, reach[AXES], deep[AXES]; };
+struct Level {
+    int step, pass;
+    long ahead, reach[AXES], deep[AXES];
+};
 
 // The pipeline of so many steps: which rings there are, how far ahead of the store each level is, how far it reaches.
 struct Pipeline {
@@ -90,36 +93,49 @@ struct Pipeline {
     Level level[LEVELS];
 
     void lay_out(int steps_, bool boundary0) {
-        steps = steps_, levels = 1 + steps * PASSES, rings = 0;
+        steps = steps_, levels = 1, rings = 0;
+        memset(level, 0, sizeof level);
+        for (int t = 0; t <= steps; t++)
+            for (int n = 0; n < ARRAYS; n++) ring_of[t][n] = -1;
         for (int f = 0; f < FIELDS; f++) ring_of[0][f] = add(f, 0, 0);
         for (int t = 0; t < steps; t++) {
-            for (int p = 0; p < PASSES; p++)
-                for (int o = 0; o < passes[p].outputs; o++) ring_of[t][passes[p].output[o]] = add(passes[p].output[o], t, 1 + t * PASSES + p);
-            for (int f = 0; f < FIELDS; f++) {
-                int r = ring_of[t + 1][f] = ring_of[t][ends[f]];
-                if (ends[f] >= FIELDS) ring[r].array = f, ring[r].step = t + 1;
-            }
-        }
-        memset(level, 0, sizeof level);
-        const int none[AXES] = {0, 0, 0};
-        for (int f = 0; f < FIELDS; f++) use(ring_of[steps][f], 0, none, none, false);
-        for (int t = steps - 1; t >= 0; t--)
-            for (int p = PASSES - 1; p >= 0; p--) {
-                const Level& mine = level[1 + t * PASSES + p];
-                int reach[AXES], deep[AXES];
-                for (int a = 0; a < AXES; a++) reach[a] = mine.reach[a], deep[a] = mine.deep[a];
-                for (int o = 0; o < passes[p].outputs; o++) besides(ring_of[t][passes[p].output[o]], mine.ahead, reach);
-                for (int n = 0; n < passes[p].inputs; n++) {
-                    const Input& input = passes[p].input[n];
-                    use(ring_of[t][input.array], mine.ahead, reach, deep, boundary0, input.reach);
+            for (int p = TURNS && t; p < PASSES; p++, levels++) {
+                Level& mine = level[levels];
+                mine.step = t, mine.pass = TURNS && p == PASSES - 1 && t < steps - 1 ? PASSES : p;
+                const Pass& pass = passes[mine.pass];
+                for (int o = 0; o < pass.outputs; o++) {
+                    int later = pass.output[o] >= ARRAYS, array = pass.output[o] - later * ARRAYS;
+                    ring_of[t + later][array] = add(array, t + later, levels);
                 }
             }
+            for (int f = 0; f < FIELDS; f++) {
+                int r = ring_of[t + 1][f] = ring_of[t][ends[f]];
+                if (r >= 0 && ends[f] >= FIELDS) ring[r].array = f, ring[r].step = t + 1;
+            }
+        }
+        const int none[AXES] = {0, 0, 0};
+        for (int f = 0; f < FIELDS; f++) use(ring_of[steps][f], 0, none, none, false);
+        for (int q = levels - 1; q > 0; q--) {
+            const Level& mine = level[q];
+            const Pass& pass = passes[mine.pass];
+            int reach[AXES], deep[AXES];
+            for (int a = 0; a < AXES; a++) reach[a] = mine.reach[a], deep[a] = mine.deep[a];
+            for (int o = 0; o < pass.outputs; o++) besides(output(q, o), mine.ahead, reach);
+            for (int n = 0; n < pass.inputs; n++) use(ring_of[mine.step][pass.input[n].array], mine.ahead, reach, deep, boundary0, pass.input[n].reach);
+        }
         for (int f = 0; f < FIELDS; f++) besides(ring_of[0][f], level[0].ahead, nullptr);
         for (int r = 0; r < rings; r++) {
             ring[r].ahead = level[ring[r].level].ahead;
             ring[r].planes = ring[r].ahead - ring[r].tail + 1;
             if (boundary0) ring[r].planes = most(ring[r].planes + ring[r].width[0], 2 * ring[r].width[0] + 3);
+            ring[r].planes += JAM - 1;
         }
+    }
+
+    // The ring of the n-th result of a level.
+    int output(int q, int n) const {
+        int array = passes[level[q].pass].output[n];
+        return array < ARRAYS ? ring_of[level[q].step][array] : ring_of[level[q].step + 1][array - ARRAYS];
     }
 
     int add(int array, int step, int level_) {

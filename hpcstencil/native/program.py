@@ -9,7 +9,7 @@ from hpcstencil.boundary import NO_FLUX, WALL, Face
 from hpcstencil.expressions import Field, Node, on_plane, walk
 from hpcstencil.native.cells import Cells
 from hpcstencil.native.compiler import compiler
-from hpcstencil.native.passes import Step
+from hpcstencil.native.step import Step
 from hpcstencil.native.writer import Offset, Unsupported, axes_of
 from hpcstencil.problem import Problem
 
@@ -70,7 +70,7 @@ def text(step: Step) -> str:
             f"static const int outputs{n}[] = {{{', '.join(map(str, p.outputs))}}};",
         ]
         rows.append(
-            f"{{{p.function}, {p.scalars}, {len(p.inputs)}, {len(p.planes)}, {len(p.outputs)}, {p.jam}, "
+            f"{{{p.function}, {p.scalars}, {len(p.inputs)}, {len(p.planes)}, {len(p.outputs)}, {p.jam[0]}, {p.jam[1]}, "
             f"inputs{n}, planes{n}, outputs{n}}}"
         )
     tables, fixed = (
@@ -82,13 +82,15 @@ def text(step: Step) -> str:
         f"typedef {real} real;",
         f"constexpr int PARAMETERS = {len(step.problem.parameters)}, CONSTANTS = {len(step.numbers.constants)}, "
         f"MOST_OFFSET = {step.numbers.furthest};",
-        f"constexpr int FIELDS = {len(step.fields)}, ARRAYS = {len(step.arrays)}, PASSES = {len(step.passes)}, "
-        f"TABLES = {len(tables)}, FIXED = {len(fixed)}, SCALARS = {len(step.scalars.entries)};",
+        f"constexpr int FIELDS = {len(step.fields)}, ARRAYS = {len(step.arrays)}, PASSES = {len(step.parts)}, "
+        f"TABLES = {len(tables)}, FIXED = {len(fixed)}, SCALARS = {len(step.scalars.entries)}, "
+        f"JAM = {max(p.jam[0] for p in step.passes)};",
+        f"constexpr bool TURNS = {str(step.turns).lower()};",
         '#include "driver.hpp"',
         '#include "cells.hpp"',
         *functions,
         *listed,
-        f"const Pass passes[PASSES] = {{{', '.join(rows)}}};",
+        f"const Pass passes[PASSES + TURNS] = {{{', '.join(rows)}}};",
         f"const Array arrays[ARRAYS] = {{{', '.join(faces[n] for n in range(len(step.arrays)))}}};",
         f"const int ends[FIELDS] = {{{', '.join(map(str, step.ends))}}};",
         f"const int table_axis[TABLES + 1] = {{{', '.join(map(str, [*table_axes, 0]))}}};",

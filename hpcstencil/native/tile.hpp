@@ -100,7 +100,7 @@ struct Tile {
 
     // What a level works on, found out once: the cells of a plane, and where its planes are.
     struct Source { int ring, back; };  // a plane so many behind the one that its ring holds last, or of a fixed array
-    struct Work { long lo, hi, j0, j1, x0, x1; int step, first, planes; const Pass* pass; };
+    struct Work { long lo, hi, j0, j1, x0, x1; int level, step, first; const Pass* pass; };
     Work work[LEVELS];
     Source sources[LEVELS * PLANES];
     int slot[RINGS];  // of the plane that was computed last, or is being computed
@@ -113,9 +113,9 @@ struct Tile {
             region(q, 0, w.lo, w.hi), region(q, 1, w.j0, w.j1), region(q, 2, w.x0, w.x1);
             begin = least(begin, w.lo - pipe.level[q].ahead);
             if (!q) continue;
-            w.step = (q - 1) / PASSES, w.pass = &passes[(q - 1) % PASSES], w.first = next, w.planes = w.pass->planes;
-            w.j1 = w.j0 + up(w.j1 - w.j0, w.pass->jam), w.x0 = down(w.x0, LANES), w.x1 = up(w.x1, LANES);
-            for (int n = 0; n < w.planes; n++, next++) {
+            w.level = q, w.step = pipe.level[q].step, w.pass = &passes[pipe.level[q].pass], w.first = next;
+            w.j1 = w.j0 + up(w.j1 - w.j0, w.pass->rows_at_once), w.x0 = down(w.x0, LANES), w.x1 = up(w.x1, LANES);
+            for (int n = 0; n < w.pass->planes; n++, next++) {
                 if (w.pass->plane[n].input < 0) {
                     sources[next] = {w.pass->plane[n].input, w.pass->plane[n].offset};
                     continue;
@@ -125,35 +125,43 @@ struct Tile {
             }
         }
         for (int r = 0; r < pipe.rings; r++) slot[r] = modulo(begin + pipe.ring[r].ahead, pipe.ring[r].planes);
-        for (long s = begin; s < to[0]; s++) {
+        for (long s = begin; s < to[0]; s += JAM) {
             for (int q = 0; q < pipe.levels; q++) {
                 long i = s + pipe.level[q].ahead;
-                if (i < work[q].lo || i >= work[q].hi) continue;
-                if (q == 0) load(i);
-                else run(work[q], i);
+                if (i + JAM <= work[q].lo || i >= work[q].hi) continue;
+                if (q) run(work[q], i), fetch(s + JAM + pipe.level[0].ahead, q - 1, pipe.levels - 1);
+                else
+                    for (long n = most(i, work[q].lo); n < least(i + JAM, work[q].hi); n++) load(n);
             }
-            if (s >= from[0]) unload(s);
-            for (int r = 0; r < pipe.rings; r++) slot[r] = slot[r] + 1 == pipe.ring[r].planes ? 0 : slot[r] + 1;
+            for (long i = most(s, from[0]); i < least(s + JAM, to[0]); i++) unload(i);
+            for (int r = 0; r < pipe.rings; r++) slot[r] = slot[r] + JAM < pipe.ring[r].planes ? slot[r] + JAM : slot[r] + JAM - pipe.ring[r].planes;
         }
     }
 
-    // The plane so many behind the last one of a ring.
+    // The plane so many behind the first of those that a ring is given in this round.
     Rows behind(int r, int back) const {
-        int n = slot[r] - back;
-        return {origin[r] + (n < 0 ? n + pipe.ring[r].planes : n) * store[r].plane, store[r].pitch};
+        long n = slot[r] - back;
+        n += n < 0 ? pipe.ring[r].planes : n >= pipe.ring[r].planes ? -pipe.ring[r].planes : 0;
+        return {origin[r] + n * store[r].plane, store[r].pitch};
     }
 
+    // Planes i .. i + JAM - 1 of a level. Of those that are computed at once, some may lie outside of what is wanted.
     void run(const Work& w, long i) {
         Rows in[PLANES], out[PLANES];
-        for (int n = 0; n < w.planes; n++) {
-            const Source& source = sources[w.first + n];
-            if (source.ring >= 0) in[n] = behind(source.ring, source.back);
-            else in[n] = {job.fixtures->origin[-1 - source.ring] + (i + source.back) * job.fixtures->plane, job.fixtures->pitch};
+        for (long k = 0; k < JAM; k += w.pass->planes_at_once) {
+            if (i + k + w.pass->planes_at_once <= w.lo || i + k >= w.hi) continue;
+            for (int n = 0; n < w.pass->planes; n++) {
+                const Source& source = sources[w.first + n];
+                if (source.ring >= 0) in[n] = behind(source.ring, source.back - k);
+                else in[n] = {job.fixtures->origin[-1 - source.ring] + (i + k + source.back) * job.fixtures->plane, job.fixtures->pitch};
+            }
+            for (long n = 0; n < w.pass->outputs * w.pass->planes_at_once; n++)
+                out[n] = behind(pipe.output(w.level, n % w.pass->outputs), -k - n / w.pass->outputs);
+            Place place = {scalars[w.step] + w.pass->scalars, job.tables, i + k};
+            w.pass->compute(place, in, out, w.j0, w.j1, w.x0, w.x1);
         }
-        for (int n = 0; n < w.pass->outputs; n++) out[n] = behind(pipe.ring_of[w.step][w.pass->output[n]], 0);
-        Place place = {scalars[w.step] + w.pass->scalars, job.tables, i};
-        w.pass->compute(place, in, out, w.j0, w.j1, w.x0, w.x1);
-        for (int n = 0; n < w.pass->outputs; n++) finish(pipe.ring_of[w.step][w.pass->output[n]], i);
+        for (long n = most(i, w.lo); n < least(i + JAM, w.hi); n++)
+            for (int o = 0; o < w.pass->outputs; o++) finish(pipe.output(w.level, o), n);
     }
 
     // The ghost cells that follow from plane i of a ring.
@@ -259,6 +267,18 @@ struct Tile {
             for (long j = j0; j < j1; j++) load_row(f, p + j * store[r].pitch, i, j, x0, x1);
         }
         for (int f = 0; f < FIELDS; f++) finish(pipe.ring_of[0][f], i);
+    }
+
+    // Asks for a share of the planes that are loaded next, so that memory works while the processor does.
+    void fetch(long i, long share, long shares) const {
+        long j0 = work[0].j0, j1 = work[0].j1, x0 = most(work[0].x0, 0), x1 = least(work[0].x1, call.count[2]);
+        for (long n = most(i, work[0].lo); n < least(i + JAM, work[0].hi); n++)
+            for (int f = 0; f < FIELDS; f++)
+                for (long j = j0 + (j1 - j0) * share / shares; j < j0 + (j1 - j0) * (share + 1) / shares; j++) {
+                    const long at[AXES] = {n, j, x0};
+                    const real* row = cell(f, at);
+                    for (long x = 0; x < x1 - x0; x += LANES) __builtin_prefetch(row + x, 0, 2);
+                }
     }
 
     void load_row(int f, real* to, long i, long j, long x0, long x1) const {
