@@ -8,6 +8,7 @@ from typing import Any
 
 from hpcstencil.errors import InputError
 from hpcstencil.grid import AXES
+from hpcstencil.parallel import Communicator, from_rank_0
 from hpcstencil.problem import Problem
 from hpcstencil.settings import Decomposition as Wishes
 from hpcstencil.topology import Topology, best_parts, counts_that_work
@@ -17,8 +18,7 @@ from hpcstencil.topology import Topology, best_parts, counts_that_work
 EXCHANGE_IN_LOOP = 5e-5
 EXCHANGE_BETWEEN_CALLS = 1e-3
 SECONDS_PER_CELL = 1e-9
-NATIVE_SECONDS_PER_CELL = 1.5e-10
-NATIVE_SECONDS_PER_BYTE = 1e-10  # of the fields: native code reads and writes them once between two exchanges
+NATIVE_SECONDS_PER_CELL = 1.5e-10  # of a pass
 MOST_STEPS = 16
 MOST_TRIED, MOST_NAMED = 4096, 16  # counts of processes looked at, and named, where the given one does not work
 
@@ -77,12 +77,17 @@ class Plan:
         }
 
 
-def for_kernel(before: Plan, problem: Problem, kernel: str) -> Plan:
-    """The plan with as many steps between two exchanges as suit the kernel."""
-    return plan(problem, before.topology.size, before.topology.device_count, kernel)
+def for_kernel(before: Plan, problem: Problem, kernel: str, communicator: Communicator) -> Plan:
+    """The plan with as many steps between two exchanges as suit the kernel, the same on all processes. Raises Unsupported
+    where native code is wanted that cannot be made."""
+    topology = before.topology
+    given = problem.config.decomposition.steps_per_exchange
+    if kernel != "native" or not isinstance(given, str) or not any(before.halo):
+        return before
+    return replace(before, every=from_rank_0(communicator, lambda: _native_every(problem, topology, before.radius)))
 
 
-def plan(problem: Problem, processes: int, devices: int, kernel: str = "shift") -> Plan:
+def plan(problem: Problem, processes: int, devices: int) -> Plan:
     """The decomposition for so many processes of so many devices each, as the input asks or the best there is.
 
     Raises InputError where the input's own counts do not fit, or blocks would be thinner than the stencil's radius.
@@ -102,7 +107,7 @@ def plan(problem: Problem, processes: int, devices: int, kernel: str = "shift") 
     tiles = (1,) * grid.ndim if isinstance(wishes.tiles, str) else tuple(wishes.tiles)
     topology = Topology(grid.shape, periodic, process_parts, device_parts, tiles)
     stages = problem.method.evaluations
-    every, most = _every(wishes, topology, radius, problem, kernel)
+    every, most = _every(wishes, topology, radius, problem)
     return Plan(topology, every, radius, stages, lowered=most == 0)
 
 
@@ -133,9 +138,7 @@ def _parts(
     return parts
 
 
-def _every(
-    wishes: Wishes, topology: Topology, radius: tuple[int, ...], problem: Problem, kernel: str
-) -> tuple[int, int]:
+def _every(wishes: Wishes, topology: Topology, radius: tuple[int, ...], problem: Problem) -> tuple[int, int]:
     """Steps between two exchanges, as given or by the cost model, and the most that the thinnest block allows."""
     stages = problem.method.evaluations
     room = [
@@ -167,10 +170,6 @@ def _every(
     if adaptive:
         most = min(most, longest)
     counts = range(min(most, MOST_STEPS) + 1)
-    if kernel == "native" and most:
-        itemsize = 4 if problem.config.numerics.precision == "float32" else 8
-        size = len(problem.fields) * itemsize
-        return min(counts[1:], key=lambda k: (_native_cost(k, topology, radius, stages, size), -k)), most
     return min(counts, key=lambda k: (_cost(k, topology, radius, stages), -k)), most
 
 
@@ -179,17 +178,20 @@ def _latency(topology: Topology) -> float:
     return EXCHANGE_BETWEEN_CALLS if topology.device_count > 1 and topology.size > 1 else EXCHANGE_IN_LOOP
 
 
-def _native_cost(every: int, topology: Topology, radius: tuple[int, ...], stages: int, size: int) -> float:
-    """As `_cost`, for native code: cells of the halo are computed as long as they are needed, half of them on average, and the
-    fields, ``size`` bytes per cell, go through memory once between two exchanges."""
-    shape = topology.narrowest()
-    cells = math.prod(
-        n + (every * stages * r if topology.is_split(axis) else 0)
-        for axis, (n, r) in enumerate(zip(shape, radius, strict=True))
-    )
-    return (
-        _latency(topology) + math.prod(shape) * size * NATIVE_SECONDS_PER_BYTE
-    ) / every + stages * cells * NATIVE_SECONDS_PER_CELL
+def _native_every(problem: Problem, topology: Topology, radius: tuple[int, ...]) -> int:
+    """Steps of native code between two exchanges: what an exchange costs, and the cells of the halo that are computed again as
+    long as they are needed, against sweeps through memory that fewer steps cost."""
+    from hpcstencil.native.cost import work_per_step
+
+    most = _every(problem.config.decomposition, topology, radius, problem)[1]
+    if problem.step_follows_solution:
+        most = min(most, problem.config.time.dt_every)
+    work, cells = work_per_step(problem, topology), math.prod(topology.capacity())
+
+    def seconds(every: int) -> float:
+        return _latency(topology) / every + cells * work(every) * NATIVE_SECONDS_PER_CELL
+
+    return min(range(1, min(most, MOST_STEPS) + 1), key=lambda k: (seconds(k), -k))
 
 
 def _cost(every: int, topology: Topology, radius: tuple[int, ...], stages: int) -> float:

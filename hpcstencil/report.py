@@ -6,6 +6,7 @@ import numpy as np
 
 from hpcstencil.calibration import key, no_native, recall, seconds_to_checkpoint
 from hpcstencil.decomposition import Plan, for_kernel
+from hpcstencil.parallel import OneProcess
 from hpcstencil.problem import Problem
 from hpcstencil.provenance import to_toml
 from hpcstencil.settings import Config
@@ -46,13 +47,17 @@ def _memory(problem: Problem) -> str:
 def _with_kernel(problem: Problem, plan: Plan) -> tuple[Plan, str]:
     """The plan as it is with the kernel that a run would take, and that kernel, in words. Raises InputError as the run."""
     from hpcstencil.native.program import lack
+    from hpcstencil.native.writer import Unsupported
 
     wanted = problem.config.numerics.kernel
     if wanted not in ("auto", "native"):
         return plan, wanted
-    reason = lack(problem, plan.every)
+    reason = lack(problem, plan.lowered)
     if not reason:
-        return for_kernel(plan, problem, "native"), "native"
+        try:
+            return for_kernel(plan, problem, "native", OneProcess()), "native"
+        except Unsupported as problem_of_compiler:
+            reason = str(problem_of_compiler)
     if wanted == "native":
         raise no_native(reason)
     return plan, f"shift or conv, whichever is faster when a run begins (no native code: {reason})"

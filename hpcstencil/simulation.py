@@ -24,7 +24,8 @@ from hpcstencil.integrators import MEMORY
 from hpcstencil.kernels import KERNELS, tiled
 from hpcstencil.machine import Body, Machine
 from hpcstencil.mask import SOLID, Mask
-from hpcstencil.native.call import NATIVE, native, threads_for
+from hpcstencil.native.call import NATIVE, native
+from hpcstencil.native.cost import threads_for
 from hpcstencil.parallel import Communicator, agree
 from hpcstencil.problem import Problem
 from hpcstencil.reductions import Reductions

@@ -52,8 +52,8 @@ def bench(input_file: Path | None, overrides: tuple[str, ...], devices: int | No
         from hpcstencil.decomposition import for_kernel
         from hpcstencil.simulation import simulate
 
-        kernel = kernel_for(problem, local, communicator, plan.every).kernel
-        plan = for_kernel(plan, problem, kernel)
+        kernel = kernel_for(problem, local, communicator, plan.lowered).kernel
+        plan = for_kernel(plan, problem, kernel, communicator)
         bandwidth = benchmark.copy_bandwidth(communicator, local)
         row = benchmark.measure(simulate(problem, plan, communicator, local, kernel), communicator, bandwidth)
         result = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,7 +17,6 @@ from hpcstencil.frame import Frame
 from hpcstencil.native.compiler import SOURCES, cache_bytes, library
 from hpcstencil.native.passes import AXIS_OF
 from hpcstencil.native.program import Program, program
-from hpcstencil.parallel import local_place
 from hpcstencil.problem import Problem
 
 NATIVE = "native"
@@ -102,13 +100,6 @@ def native(problem: Problem, threads: int) -> Native:
     number = hash_of(made.text)
     bridge.register_program(ctypes.c_int64(number), ctypes.c_void_p(address))
     return Native(made, number, threads)
-
-
-def threads_for(devices: int) -> int:
-    """How many threads each of so many devices of this process may use: the cores that are left to it."""
-    cores = len(os.sched_getaffinity(0))
-    beside = local_place()[1] if cores == os.cpu_count() else 1  # a process that is bound has its cores for itself
-    return max(1, cores // (beside * devices))
 
 
 def hash_of(text: str) -> int:

@@ -88,12 +88,12 @@ struct Kept {
 static Kept* kept = nullptr;
 static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
 
-// How many steps a pass takes and how tiles are cut: the least work for a cell and step, of what fits the cache.
+// How many steps a pass takes and how tiles are cut: the least work for a cell and step, of what fits the cache. ``one_pass``
+// takes all steps, since ghost cells that were received last no longer.
 static Blocking weigh(const Call& call, long steps, bool one_pass, long threads) {
     bool boundary0 = call.boundary[0][0] || call.boundary[0][1];
     Pipeline& pipe = *new Pipeline();
-    Blocking best = {1, {1, 1, 1}};
-    double least_cost = 1e300;
+    Blocking best = {1, {1, 1, 1}, 1e300};
     for (long t = 1; t <= least(steps, MOST_STEPS); t++) {
         if (one_pass) t = least(steps, MOST_STEPS);
         else if (t > 4 && t % 2) continue;
@@ -116,12 +116,23 @@ static Blocking weigh(const Call& call, long steps, bool one_pass, long threads)
                 double full = bytes / call.cache;  // of the second-level cache; the third is taken to have some six times as much
                 double spill = full < 0.9 ? 1 : full < 6 ? 1.2 : least(4, full / 5);
                 double cost = work * spill * idle + 3.0 * FIELDS / pipe.steps;
-                if (cost < least_cost) least_cost = cost, best = {(int)t, {p0, p1, p2}};
+                if (cost < best.work) best = {(int)t, {p0, p1, p2}, cost};
             }
         if (one_pass) break;
     }
     delete &pipe;
     return best;
+}
+
+// The work for a cell and step of one thread where so many steps are taken between two exchanges; 1 is a cell of a pass.
+extern "C" double work(const int64_t* count, const int64_t* wraps, const int64_t* boundary, int64_t cache, int64_t steps) {
+    Call call = {};
+    for (int a = 0; a < AXES; a++) {
+        call.count[a] = count[a], call.wraps[a] = (int32_t)wraps[a];
+        for (int side = 0; side < 2; side++) call.boundary[a][side] = (int32_t)boundary[a];
+    }
+    call.cache = cache;
+    return weigh(call, steps, true, 1).work;
 }
 
 // As `weigh`; what was asked lately is remembered.

@@ -2,8 +2,8 @@
 #pragma once
 #include "pipeline.hpp"
 
-// Steps per pass and tiles per axis.
-struct Blocking { int steps; long parts[AXES]; };
+// Steps per pass and tiles per axis, and what that costs for a cell and step.
+struct Blocking { int steps; long parts[AXES]; double work; };
 
 // The memory of a thread, kept from call to call.
 struct Memory {
