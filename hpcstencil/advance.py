@@ -35,7 +35,8 @@ Attempt = Callable[[Fields, Mapping[str, float], float, float], tuple[Fields, Fi
 class Stepper:
     """A right-hand side and a method on a machine. ``groups`` tells the fields of a partitioned method apart; ``every``
     steps are taken between two halo exchanges, 0 meaning an exchange for each evaluation. ``apart`` is the right-hand side of
-    the second stage, where the method takes parts of it apart. ``native`` code takes whole steps in its place."""
+    the second stage, where the method takes parts of it apart. ``native`` code takes whole steps in its place; where it
+    ``exchanges`` by itself, any number of them."""
 
     machine: Machine
     rhs: RightHandSide
@@ -44,6 +45,7 @@ class Stepper:
     every: int
     apart: RightHandSide | None = None
     native: NativeSteps | None = None
+    exchanges: bool = False
 
     def rhs_of(self, j: int) -> RightHandSide:
         """The right-hand side whose slopes at the j-th value the method uses."""
@@ -176,11 +178,12 @@ class Stepper:
     def _by_native_code(self, native: NativeSteps) -> Advance:
         """`advance` by native code: as many steps as there are in one call, or as many as the ghost cells last for."""
         machine, every, widths = self.machine, self.every, self.widths
+        alone = self.exchanges or not any(widths)
 
         def block(
             u: Fields, ghosts: Any, frame: Frame, parameters: Any, t0: Any, first: Any, dt: Any, n: Any
         ) -> Fields:
-            return native(u, ghosts, widths, frame, parameters, (t0, first, dt, n), not any(widths))
+            return native(u, ghosts, widths, frame, parameters, (t0, first, dt, n), alone)
 
         if machine.leaves_compiled_code:
             return self._in_blocks(machine.beside_received(block, widths))
@@ -195,7 +198,7 @@ class Stepper:
             def two(b: Any, u: Fields) -> Fields:  # XLA copies what goes around a loop, unless it goes back and forth
                 return one(one(u, 2 * b * every), (2 * b + 1) * every)
 
-            if not any(widths):
+            if alone:
                 return block(fields, {}, frame, parameters, t0, first, dt, n)
             return lax.fori_loop(0, (n + 2 * every - 1) // (2 * every), two, fields)
 

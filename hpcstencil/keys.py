@@ -61,6 +61,7 @@ TABLES: dict[str, dict[str, Key]] = {
         "devices": Key(either(AUTO, either(COUNT, COUNTS)), "auto", "devices = 2"),
         "tiles": Key(either(AUTO, COUNTS), "auto", "tiles = [4, 4]"),
         "steps_per_exchange": Key(either(AUTO, COUNT), "auto", "steps_per_exchange = 2"),
+        "exchange": Key(choice("auto", "mpi4jax"), "auto", 'exchange = "mpi4jax"'),
     },
     "output": {
         "path": Key(TEXT, None, 'path = "run.h5"'),

@@ -73,6 +73,7 @@ class Decomposition:
     devices: int | tuple[int, ...] | str
     tiles: tuple[int, ...] | str
     steps_per_exchange: int | str
+    exchange: str
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from hpcstencil.machine import Body, Machine
 from hpcstencil.mask import SOLID, Mask
 from hpcstencil.native.call import NATIVE, native
 from hpcstencil.native.cost import threads_for
+from hpcstencil.native.shared import area_for
 from hpcstencil.parallel import Communicator, agree
 from hpcstencil.problem import Problem
 from hpcstencil.reductions import Reductions
@@ -261,8 +262,13 @@ def simulate(
             "decomposition: blocks are too thin for native code, which takes a whole step between two exchanges; use fewer "
             'processes or devices, or numerics.kernel = "shift"'
         )
-    code = native(problem, threads_for(len(devices))).steps if kernel == NATIVE else None
-    stepper = Stepper(machine, rhs, problem.method, problem.groups, plan.every, apart, code)
+    stepper = Stepper(machine, rhs, problem.method, problem.groups, plan.every, apart)
+    if kernel == NATIVE:
+        cell_bytes = len(problem.fields) * dtype.itemsize
+        shared = config.decomposition.exchange == "auto"
+        area = area_for(topology, stepper.widths, cell_bytes, communicator) if shared else None
+        code = native(problem, threads_for(len(devices)), plan.every, area)
+        stepper = replace(stepper, native=code.steps, exchanges=area is not None)
     return Simulation(
         problem=problem,
         plan=plan,

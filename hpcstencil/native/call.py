@@ -17,11 +17,14 @@ from hpcstencil.frame import Frame
 from hpcstencil.native.compiler import SOURCES, cache_bytes, library
 from hpcstencil.native.passes import AXIS_OF
 from hpcstencil.native.program import Program, program
+from hpcstencil.native.shared import Area
 from hpcstencil.problem import Problem
 
 NATIVE = "native"
 TARGET = "hpcstencil_native"
 Strips = Mapping[int, tuple[Any | None, Any | None]]  # axis -> ghost cells (lower, upper) of all fields
+
+areas: list[Area] = []  # which the bridge knows by their place here, from 1 on: they live as long as this process
 
 
 @cache
@@ -34,11 +37,15 @@ def glue() -> ctypes.CDLL:
 
 @dataclass(frozen=True)
 class Native:
-    """A program ready to be called; ``threads`` is how many it may use, ``number`` its name in the bridge."""
+    """A program ready to be called; ``threads`` is how many it may use, ``number`` its name in the bridge. Where there is an
+    ``area``, it finds the ghost cells for ``every`` steps there by itself."""
 
     program: Program
     number: int
     threads: int
+    every: int = 1
+    area: Area | None = None
+    area_number: int = 0
 
     def steps(
         self,
@@ -52,8 +59,8 @@ class Native:
     ) -> dict[str, Any]:
         """The fields of a block after n steps, ``clock`` being (base_time, first, dt, n).
 
-        ``strips`` are the ghost cells of ``widths`` that were received per axis; without any the steps are as many as they
-        may be, else at most as many as the widths allow. ``in_place`` uses the memory of the fields given.
+        ``strips`` are the ghost cells of ``widths`` that were received per axis; without any, or with an area, the steps are
+        as many as they may be, else at most as many as the widths allow. ``in_place`` uses the memory of the fields given.
         """
         names = self.program.fields
         ndim = len(frame.cells)
@@ -87,11 +94,13 @@ class Native:
             boundary=np.array([kind == "face" for pair in kinds for kind in pair], np.int64),
             threads=np.int64(self.threads),
             cache=np.int64(cache_bytes()),
+            area=np.int64(self.area_number),
+            every=np.int64(self.every),
         )
         return dict(zip(names, results, strict=True))
 
 
-def native(problem: Problem, threads: int) -> Native:
+def native(problem: Problem, threads: int, every: int = 1, area: Area | None = None) -> Native:
     """The native code of a problem. Raises Unsupported, with a sentence, where there is none."""
     made = program(problem)
     bridge = glue()
@@ -99,7 +108,11 @@ def native(problem: Problem, threads: int) -> Native:
     address = ctypes.cast(loaded.advance, ctypes.c_void_p).value
     number = hash_of(made.text)
     bridge.register_program(ctypes.c_int64(number), ctypes.c_void_p(address))
-    return Native(made, number, threads)
+    if area is None:
+        return Native(made, number, threads)
+    areas.append(area)
+    bridge.register_area(ctypes.c_int64(len(areas)), ctypes.byref(area))
+    return Native(made, number, threads, every, area, len(areas))
 
 
 def hash_of(text: str) -> int:

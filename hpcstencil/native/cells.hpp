@@ -10,16 +10,6 @@ template <> inline real splat<real>(real a) { return a; }
 template <class W> static inline W one() { return splat<W>(real(1)); }
 template <class W> static inline W nil() { return splat<W>(real(0)); }
 
-// A result as it is stored, of which nothing is contracted with what follows.
-static inline vec rounded(vec v) {
-#if defined(__AVX512F__)
-    __asm__("" : "+v"(v));
-#else
-    __asm__("" : "+m"(v));
-#endif
-    return v;
-}
-
 typedef decltype(vec{} < vec{}) lanes;
 static inline vec choose(lanes c, vec a, vec b) { return c ? a : b; }
 static inline real choose(bool c, real a, real b) { return c ? a : b; }

@@ -27,7 +27,7 @@ from hpcstencil.native.scalars import Functions, Scalars
 from hpcstencil.native.writer import HERE, Offset, Writer, axes_of, changes, stencil_of, whole_numbers
 from hpcstencil.stencil import Stencil
 
-FOR_ALL = ("array", "row", "table", "scalar", "made")  # what is known of these holds everywhere in a step
+FOR_ALL = ("array", "row", "table", "scalar")  # what is known of these holds everywhere in a step
 Term = tuple[tuple[Node, ...], float, str]  # factors that are the same in all cells, a number, and the value in a cell
 
 
@@ -118,7 +118,7 @@ class Cells(Writer):
         """The value that an array holds."""
         array = self.renamed.get(array, array)
         if (array, at) in self.made:
-            return self.once(("made", array), at, lambda: self.let(f"rounded({self.made[array, at]})"))
+            return self.made[array, at]
         reach = self.reach.setdefault(array, [0, 0, 0])
         for a in range(3):
             reach[a] = max(reach[a], abs(at[a] - self.jammed[a]))

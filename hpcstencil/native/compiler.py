@@ -19,7 +19,10 @@ from hpcstencil.native.writer import Unsupported
 
 SOURCES = Path(__file__).parent
 LIBRARY, CHECKSUM = "program.so", "program.sha256"
-FLAGS = ("-std=c++17", "-O2", "-march=native", "-fno-math-errno", "-fPIC", "-shared", "-pthread", "-w")
+# Without contraction, since which products a compiler contracts hangs on what stands beside them.
+FLAGS = (
+    "-std=c++17", "-O2", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-shared", "-pthread", "-w",
+)  # fmt: skip
 # Functions of whole vectors are in a library of glibc's, see cells.hpp.
 VECTORS = platform.machine() == "x86_64" and platform.libc_ver()[0] == "glibc"
 LIBRARIES = ("-lmvec", "-lm") if VECTORS else ("-lm",)

@@ -35,7 +35,8 @@ struct Team {
         for (int a = 0; a < AXES; a++) job.parts[a] = blocking.parts[a];
         for (int n = 0; n < TABLES; n++) job.tables[n] = tables[n];
         job.fixtures = &fixtures;
-        job.past = past, job.own = k == 0 && own;
+        job.past = past, job.given = k == 0, job.own = own && (k == 0 || call.area);
+        job.turn = call.area && k + 1 < passes ? (call.area->epoch + 1) % 2 : -1;
         for (int f = 0; f < FIELDS; f++) {
             job.source[f] = k == 0 ? (const real*)call.fields[f] : buffer(k - 1, f);
             job.target[f] = buffer(k, f);
@@ -50,10 +51,12 @@ struct Team {
         return result ? (real*)call.results[f] : scratch[f];
     }
 
-    void wait() {
+    // After pass k: the last thread to come lets all go on, when the neighbours are as far.
+    void wait(long k) {
         long mine = __atomic_load_n(&generation, __ATOMIC_ACQUIRE);
         if (__atomic_add_fetch(&waiting, 1, __ATOMIC_ACQ_REL) == threads) {
             waiting = 0, next_tile = 0;
+            if (call.area && k + 1 < passes) call.area->hand_over(call);
             __atomic_store_n(&generation, mine + 1, __ATOMIC_RELEASE);
         } else
             for (long spins = 0; __atomic_load_n(&generation, __ATOMIC_ACQUIRE) == mine; spins++)
@@ -71,7 +74,7 @@ struct Team {
                 delete tile;
             }
             __sync_synchronize();  // what went past the caches too
-            wait();
+            wait(k);
         }
     }
 };
@@ -216,6 +219,14 @@ static void fill_fixtures(const Call& call, const Pipeline& pipe, Kept* memory, 
     free(made_of);
 }
 
+static void hand_over_first(const Call& call) {
+    for (int f = 0; f < FIELDS; f++)
+        for (long i = 0; i < call.count[0]; i++)
+            for (long j = 0; j < call.count[1]; j++)
+                call.area->put(call.width, (call.area->epoch + 1) % 2, f, i, j, (const real*)call.fields[f] + (i * call.capacity[1] + j) * call.capacity[2], 0, call.count[2]);
+    call.area->hand_over(call);
+}
+
 extern "C" void advance(const Call* given) {
     const Call& call = *given;
     long steps = (long)call.clock[3];
@@ -241,10 +252,16 @@ extern "C" void advance(const Call* given) {
     team.threads = cells * steps * PASSES < 1e5 ? 1 : least(call.threads, 256);
     team.past = FIELDS * cells * sizeof(real) > 4.0 * call.cache;
     team.steps = steps;
-    team.blocking = choose(call, steps, team.own, team.threads);
-    team.passes = team.own ? 1 : (steps + team.blocking.steps - 1) / team.blocking.steps;
-    if (team.aliased && team.passes % 2 && team.passes > 1) team.passes++;
-    if (team.aliased && team.passes == 1 && steps > 1 && whole > (1 << 16)) team.passes = 2;
+    if (call.area) {  // neighbours take as many passes, whatever their blocks are like
+        team.passes = steps > 1 ? up((steps + call.every - 1) / call.every, 2) : 1;
+        team.blocking = choose(call, (steps + team.passes - 1) / team.passes, true, team.threads);
+        hand_over_first(call);
+    } else {
+        team.blocking = choose(call, steps, team.own, team.threads);
+        team.passes = team.own ? 1 : (steps + team.blocking.steps - 1) / team.blocking.steps;
+        if (team.aliased && team.passes % 2 && team.passes > 1) team.passes++;
+        if (team.aliased && team.passes == 1 && steps > 1 && whole > (1 << 16)) team.passes = 2;
+    }
     bool boundary0 = call.boundary[0][0] || call.boundary[0][1];
     if (steps % team.passes) team.pipeline[0].lay_out(steps / team.passes + 1, boundary0);
     team.pipeline[1].lay_out(steps / team.passes, boundary0);

@@ -21,9 +21,12 @@ struct Call {  // as in pipeline.hpp
     int64_t capacity[3], count[3], margin[3], width[3];
     int32_t wraps[3], boundary[3][2];
     int64_t threads, cache;
+    void* area;
+    int64_t every;
 };
 
 static std::unordered_map<int64_t, void (*)(const Call*)> programs;
+static std::unordered_map<int64_t, void*> areas;
 static std::mutex lock;
 
 extern "C" void register_program(int64_t number, void (*advance)(const Call*)) {
@@ -31,21 +34,29 @@ extern "C" void register_program(int64_t number, void (*advance)(const Call*)) {
     programs[number] = advance;
 }
 
+extern "C" void register_area(int64_t number, void* area) {
+    std::lock_guard<std::mutex> guard(lock);
+    areas[number] = area;
+}
+
 static ffi::Error run(ffi::RemainingArgs args, ffi::RemainingRets rets, int64_t number, ffi::Span<const int64_t> axes,
                       ffi::Span<const int64_t> margin, ffi::Span<const int64_t> width, ffi::Span<const int64_t> received,
-                      ffi::Span<const int64_t> wraps, ffi::Span<const int64_t> touches_always, int64_t threads, int64_t cache) {
+                      ffi::Span<const int64_t> wraps, ffi::Span<const int64_t> touches_always, int64_t threads, int64_t cache,
+                      int64_t area, int64_t every) {
     void (*advance)(const Call*) = nullptr;
+    Call call{};
     {
         std::lock_guard<std::mutex> guard(lock);
         auto found = programs.find(number);
         if (found != programs.end()) advance = found->second;
+        auto shared = areas.find(area);
+        if (shared != areas.end()) call.area = shared->second;
     }
     if (!advance) return ffi::Error::Internal("this native program is not loaded");
     size_t next = 0;
     auto take = [&]() { return args.get<ffi::AnyBuffer>(next++).value(); };
     std::vector<const void*> fields;
     std::vector<void*> results;
-    Call call{};
     double zero = 0;
     const double* coordinates[3] = {&zero, &zero, &zero};
     const void* ghosts[6] = {};
@@ -76,7 +87,7 @@ static ffi::Error run(ffi::RemainingArgs args, ffi::RemainingRets rets, int64_t 
     call.results = results.data();
     call.ghosts = ghosts;
     call.coordinates = coordinates;
-    call.threads = threads, call.cache = cache;
+    call.threads = threads, call.cache = cache, call.every = every;
     advance(&call);
     return ffi::Error::Success();
 }
@@ -93,4 +104,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(run_program, run,
                                   .Attr<ffi::Span<const int64_t>>("wraps")
                                   .Attr<ffi::Span<const int64_t>>("boundary")
                                   .Attr<int64_t>("threads")
-                                  .Attr<int64_t>("cache"));
+                                  .Attr<int64_t>("cache")
+                                  .Attr<int64_t>("area")
+                                  .Attr<int64_t>("every"));

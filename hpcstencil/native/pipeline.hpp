@@ -25,6 +25,8 @@ struct Call {
     int64_t capacity[AXES], count[AXES], margin[AXES], width[AXES];
     int32_t wraps[AXES], boundary[AXES][2];
     int64_t threads, cache;
+    struct Area* area;  // null, or where neighbours find the edges of this block, and it those of theirs
+    int64_t every;      // steps that these are good for
 };
 
 struct Input { int array, reach[AXES]; };          // reach: cells that a pass looks at beyond its own

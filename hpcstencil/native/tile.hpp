@@ -1,6 +1,6 @@
 // One tile streamed through the pipeline: from memory, level by level, back to memory; and the ghost cells of its planes.
 #pragma once
-#include "pipeline.hpp"
+#include "shared.hpp"
 
 // Steps per pass and tiles per axis, and what that costs for a cell and step.
 struct Blocking { int steps; long parts[AXES]; double work; };
@@ -42,7 +42,9 @@ struct Job {
     const real* source[FIELDS];
     real* target[FIELDS];
     bool past;  // results go past the caches, which they would fill
-    bool own;  // the source is the caller's arrays with ghost strips, of ``capacity``; else a whole block
+    bool given;  // the source is the caller's arrays, of ``capacity``
+    bool own;  // ghost cells are those of neighbours, in strips; else it is a whole block
+    long turn;  // -1, or which edges of this block the results are put to
     double time, dt;
     long first;
 };
@@ -302,7 +304,13 @@ struct Tile {
         long index[AXES], size[AXES];
         for (int a = 0; a < AXES; a++) {
             index[a] = call.wraps[a] ? modulo(at[a], call.count[a]) : at[a];
-            size[a] = job.own ? call.capacity[a] : call.count[a];
+            size[a] = job.given ? call.capacity[a] : call.count[a];
+        }
+        if (call.area) {
+            int d[AXES];
+            for (int a = 0; a < AXES; a++) d[a] = !call.width[a] ? 0 : index[a] < 0 ? -1 : index[a] >= call.count[a];
+            if (d[0] || d[1] || d[2]) return call.area->cell(call.width, d, f, index);
+            return job.source[f] + (index[0] * size[1] + index[1]) * size[2] + index[2];
         }
         for (int a = AXES - 1; a >= 0 && job.own; a--) {
             if (!call.width[a] || (index[a] >= 0 && index[a] < call.count[a])) continue;
@@ -337,8 +345,10 @@ struct Tile {
         for (int f = 0; f < FIELDS; f++) {
             int r = pipe.ring_of[pipe.steps][f];
             const real* p = plane(r, i);
-            for (long j = from[1]; j < to[1]; j++)
+            for (long j = from[1]; j < to[1]; j++) {
+                if (job.turn >= 0) call.area->put(call.width, job.turn, f, i, j, p + j * store[r].pitch, from[2], to[2]);
                 copy_out(job.target[f] + (i * target_size(1) + j) * target_size(2) + from[2], p + j * store[r].pitch + from[2], to[2] - from[2], job.past);
+            }
         }
     }
 

@@ -35,7 +35,7 @@ WALL_ORDER = 2  # of the closure at boundaries, see `boundary`
 LARGEST = {1: 4096, 2: 192, 3: 48}  # cells per axis of the runs with the input's own initial state
 OWN_STEPS = 100
 COMPARED_STEPS = 10
-AUTO = Decomposition("auto", "auto", "auto", "auto")
+AUTO = Decomposition("auto", "auto", "auto", "auto", "auto")
 
 
 @dataclass(frozen=True)

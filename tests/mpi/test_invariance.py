@@ -21,19 +21,20 @@ def communicator():
 
 
 def ways(ndim, extent):
-    """(devices, tiles, steps per exchange, kernel) to compare with the one-process run."""
+    """(devices, tiles, steps per exchange, kernel, exchange) to compare with the one-process run."""
     tilings = [[1] * ndim, [2] * ndim, [3] + [1] * (ndim - 1)]
     if extent == "everything":
         return [
-            (d, t, k, kernel)
+            (d, t, k, kernel, exchange)
             for d in (1, 2)
             for t in tilings
             for k in ("auto", 1, 2, 4)
-            for kernel in ("shift", "conv", "native")
+            for kernel, exchange in (("shift", "auto"), ("conv", "auto"), ("native", "auto"), ("native", "mpi4jax"))
         ]
-    others = [(1, "auto", "auto", "shift"), (2, tilings[1], 2, "shift")]
-    others += [(1, "auto", 2, "native"), (2, "auto", "auto", "native")]
-    return [*others, (2, tilings[2], 1, "conv")] if extent == "and conv" else others
+    others = [(1, "auto", "auto", "shift", "auto"), (2, tilings[1], 2, "shift", "auto")]
+    others += [(1, "auto", 2, "native", exchange) for exchange in ("auto", "mpi4jax")]
+    others += [(2, "auto", "auto", "native", "auto")]
+    return [*others, (2, tilings[2], 1, "conv", "auto")] if extent == "and conv" else others
 
 
 def reference(communicator, row, kernel, dt):
@@ -45,14 +46,14 @@ def reference(communicator, row, kernel, dt):
 def compare(communicator, row, extent):
     ndim = len(PROBLEMS[row[0]][1])
     dt, references, compared = step_for(row[0]), {}, 0
-    for devices, tiles, every, kernel in ways(ndim, extent):
+    for devices, tiles, every, kernel, exchange in ways(ndim, extent):
         if kernel == "native" and row[0] in WITHOUT_NATIVE:
             with pytest.raises(Unsupported):
                 simulation_of(problem_of(**tables(*row)), kernel=kernel)
             continue
         if kernel not in references:
             references[kernel] = reference(communicator, row, kernel, dt)
-        problem = problem_of(**tables(*row, tiles=tiles, steps_per_exchange=every))
+        problem = problem_of(**tables(*row, tiles=tiles, steps_per_exchange=every, exchange=exchange))
         try:
             simulation = simulation_of(problem, communicator, devices, kernel)
         except InputError as refusal:
@@ -69,7 +70,7 @@ def compare(communicator, row, extent):
             different = np.count_nonzero(block.view(np.uint8) != np.ascontiguousarray(expected).view(np.uint8))
             assert different == 0, (
                 f"{name}: {different} bytes differ, at most by {np.abs(block - expected).max()}; devices {devices}, "
-                f"tiles {tiles}, steps per exchange {every} ({simulation.plan.describe()}), kernel {kernel}"
+                f"tiles {tiles}, steps per exchange {every} ({simulation.plan.describe()}), kernel {kernel}, exchange {exchange}"
             )
         compared += 1
     assert compared >= 1

@@ -1,0 +1,97 @@
+"""Memory that the processes of a host share, through which native code hands over the edges of blocks (see shared.hpp)."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import mmap
+import os
+import platform
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpcstencil.native.passes import AXIS_OF
+from hpcstencil.parallel import Communicator, host
+from hpcstencil.topology import Topology, split
+
+FOLDER = Path("/dev/shm")
+PAGE = 4096
+Three = ctypes.c_int64 * 3
+
+
+class Area(ctypes.Structure):
+    """As in shared.hpp, and the ``memory`` itself; ``waited`` are the seconds that this process has waited for neighbours."""
+
+    memory: mmap.mmap
+    _fields_ = (
+        ("base", ctypes.c_void_p),
+        ("bytes", ctypes.c_int64),
+        ("epoch", ctypes.c_int64),
+        ("blocks", Three),
+        ("place", Three),
+        ("cells", Three * 3),
+        ("waited", ctypes.c_double),
+    )
+
+
+def area_for(topology: Topology, widths: Sequence[int], cell_bytes: int, communicator: Communicator) -> Area | None:
+    """The area of a block whose edges of ``widths`` cells per axis, all fields of a cell taking ``cell_bytes``, go to
+    neighbours; None where the processes do not share a host, have several devices, or there is no room. Every process calls
+    this."""
+    if topology.size == 1 or topology.device_count > 1 or not any(widths):
+        return None
+    if len(set(communicator.allgather((host(), _boot())))) > 1:
+        return None
+    largest = [-(-n // p) for n, p in zip(topology.shape, topology.processes, strict=True)]
+    edges = sum(2 * w * math.prod(largest) // n for w, n in zip(widths, largest, strict=True))
+    each = -(-(PAGE + 2 * edges * cell_bytes) // PAGE) * PAGE
+    memory = _shared(each * topology.size, communicator)
+    if memory is None:
+        return None
+    area = Area(ctypes.addressof(ctypes.c_char.from_buffer(memory)), each)
+    area.memory = memory
+    area.blocks, area.place = Three(1, 1, 1), Three(0, 0, 0)
+    for b in range(3):
+        area.cells[b] = Three(1, 1, 1)
+    for axis, b in enumerate(AXIS_OF[topology.ndim]):
+        n, parts, place = topology.shape[axis], topology.processes[axis], topology.place()[axis]
+        area.blocks[b], area.place[b] = parts, place
+        for d in (-1, 0, 1):
+            start, stop = split(n, parts, (place + d) % parts)
+            area.cells[b][1 + d] = stop - start
+    return area
+
+
+def _boot() -> str:
+    """What tells this host from others of its name."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        return platform.node()
+
+
+def _shared(size: int, communicator: Communicator) -> mmap.mmap | None:
+    """So many bytes, zero at first, that all processes see; None where one of them cannot. Nothing of it is left when the
+    last process ends."""
+    name, memory = None, None
+    if communicator.rank == 0:
+        try:
+            number, name = tempfile.mkstemp(prefix="hpcstencil-", dir=FOLDER)
+            try:
+                os.posix_fallocate(number, 0, size)
+            finally:
+                os.close(number)
+        except OSError:
+            pass  # no such folder, or no room
+    name = communicator.broadcast(name)
+    if name is not None:
+        try:
+            with open(name, "r+b") as file:
+                memory = mmap.mmap(file.fileno(), size)
+        except (OSError, ValueError):
+            memory = None
+    everyone = all(communicator.allgather(memory is not None))
+    if communicator.rank == 0 and name is not None:
+        os.unlink(name)
+    return memory if everyone else None
