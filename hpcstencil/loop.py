@@ -65,7 +65,11 @@ class Run:
 
     def attributes(self) -> dict[str, Any]:
         """Provenance that goes into every file."""
-        decomposition = {**self.simulation.plan.describe(), "kernel": self.simulation.kernel}
+        decomposition = {
+            **self.simulation.plan.describe(),
+            "kernel": self.simulation.kernel,
+            "exchange": self.simulation.exchange,
+        }
         return {
             "title": self.config.title,
             "input": to_toml(self.config),

@@ -119,6 +119,7 @@ def _run(this: Run, claim: Claim, request: signals.Request, began: float) -> Sum
         problem.cells_per_step,
         itemsize,
         kernel=f"{this.choice.kernel} ({this.choice.why})",
+        exchange=this.simulation.exchange,
     )
 
 

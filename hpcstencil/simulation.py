@@ -26,7 +26,7 @@ from hpcstencil.machine import Body, Machine
 from hpcstencil.mask import SOLID, Mask
 from hpcstencil.native.call import NATIVE, native
 from hpcstencil.native.cost import threads_for
-from hpcstencil.native.shared import area_for
+from hpcstencil.native.shared import Area, area_for
 from hpcstencil.parallel import Communicator, agree
 from hpcstencil.problem import Problem
 from hpcstencil.reductions import Reductions
@@ -35,7 +35,8 @@ from hpcstencil.reductions import Reductions
 @dataclass(frozen=True)
 class Simulation:
     """A problem ready to run. ``slopes`` gives the time derivatives that a multistep method begins with, ``extremes`` reduces
-    the fields and what else is measured, ``diagnosed`` what the diagnostics ask for."""
+    the fields and what else is measured, ``diagnosed`` what the diagnostics ask for. The edges of blocks go through an
+    ``area`` of memory that the processes share, if there is one."""
 
     problem: Problem
     plan: Plan
@@ -47,6 +48,14 @@ class Simulation:
     control: Control | None
     extremes: Reductions
     diagnosed: Reductions
+    area: Area | None = None
+
+    @property
+    def exchange(self) -> str:
+        """By what blocks of processes hand over their edges; "" where there is nothing to hand over."""
+        if self.plan.topology.size == 1:
+            return ""
+        return "mpi4jax" if self.area is None else "shared memory"
 
     @property
     def dtype(self) -> np.dtype:
@@ -263,10 +272,11 @@ def simulate(
             'processes or devices, or numerics.kernel = "shift"'
         )
     stepper = Stepper(machine, rhs, problem.method, problem.groups, plan.every, apart)
+    area = None
     if kernel == NATIVE:
         cell_bytes = len(problem.fields) * dtype.itemsize
-        shared = config.decomposition.exchange == "auto"
-        area = area_for(topology, stepper.widths, cell_bytes, communicator) if shared else None
+        if config.decomposition.exchange == "auto":
+            area = area_for(topology, stepper.widths, cell_bytes, communicator)
         code = native(problem, threads_for(len(devices)), plan.every, area)
         stepper = replace(stepper, native=code.steps, exchanges=area is not None)
     return Simulation(
@@ -280,4 +290,5 @@ def simulate(
         control=Control.of(problem, stepper, communicator, rules),
         extremes=Reductions(machine, communicator, rules, needs, tuple(problem.measured.values()), listed),
         diagnosed=Reductions(machine, communicator, rules, needs, problem.reduced(), listed),
+        area=area,
     )

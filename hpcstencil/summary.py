@@ -36,6 +36,7 @@ class Summary:
     cells: int
     bytes_per_cell: int
     kernel: str = ""
+    exchange: str = ""
     already_complete: bool = False
     notes: tuple[str, ...] = ()
 
@@ -65,5 +66,6 @@ def tell(summary: Summary) -> str:
         f"{s.output:.2f} s, checkpoints {s.checkpoint:.2f} s, diagnostics {s.diagnostics:.2f} s",
         f"speed        {summary.cells_per_second / 1e6:.1f} Mcell/s, T_eff {summary.t_eff / 1e9:.2f} GB/s",
         f"kernel       {summary.kernel}",
+        *([f"exchange     by {summary.exchange}"] if summary.exchange else []),
         f"output       {summary.path}",
     ])  # fmt: skip

@@ -300,6 +300,8 @@ INPUTS = [
     ("decomposition.tiles=4", "decomposition.tiles: expected", "got 4"),
     ("decomposition.tiles=auto4", "decomposition.tiles: expected", 'did you mean "auto"'),
     ("decomposition.steps_per_exchange=1.5", "decomposition.steps_per_exchange: expected", "got 1.5"),
+    ("decomposition.exchange=mpi", "decomposition.exchange: expected", '"mpi4jax"'),
+    ("decomposition.exchange=true", "decomposition.exchange: expected", "got true"),
     ("decomposition.process=[2, 1]", "decomposition.process: unknown key", '"processes"'),
     # [output]
     ("output.path=5", "output.path: expected a text", "got 5"),

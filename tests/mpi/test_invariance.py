@@ -70,7 +70,7 @@ def compare(communicator, row, extent):
             different = np.count_nonzero(block.view(np.uint8) != np.ascontiguousarray(expected).view(np.uint8))
             assert different == 0, (
                 f"{name}: {different} bytes differ, at most by {np.abs(block - expected).max()}; devices {devices}, "
-                f"tiles {tiles}, steps per exchange {every} ({simulation.plan.describe()}), kernel {kernel}, exchange {exchange}"
+                f"tiles {tiles}, steps per exchange {every}, {exchange} ({simulation.plan.describe()}), kernel {kernel}"
             )
         compared += 1
     assert compared >= 1

@@ -1,0 +1,65 @@
+"""Edges that go through memory which processes share: the bits of messages, and messages where there is no such memory."""
+
+import numpy as np
+import pytest
+from support import problem_of, simulation_of, stepped
+
+from hpcstencil.native import shared
+from hpcstencil.parallel import connect
+
+pytestmark = pytest.mark.mpi
+
+
+@pytest.fixture(scope="module")
+def communicator():
+    return connect()
+
+
+def problem(**decomposition):
+    return problem_of(
+        grid={"shape": [45, 38]},
+        equation={"name": "gray_scott"},
+        boundary={"x": {"dirichlet": "0.1*t"}, "y": "periodic"},
+        numerics={"integrator": "ssprk2", "order": 4},
+        decomposition=decomposition,
+    )
+
+
+def calls(simulation, count):
+    """The fields after calls of different lengths, one after the other on the same memory."""
+    fields = simulation.put(
+        {name: np.full(simulation.machine.topology.capacity(), 0.3, np.float32) for name in ("u", "v")}
+    )
+    first = 0
+    for steps in (1, 2, 7, 0, 5)[:count]:
+        fields = simulation.advance(fields, simulation.problem.parameters, 0.0, first, 1e-3, steps)
+        first += steps
+    return simulation.get(fields, ("u", "v"))
+
+
+@pytest.mark.parametrize("every", (1, 2, "auto"))
+def test_shared_memory_and_messages_give_the_same_bits(communicator, every):
+    by_memory = simulation_of(problem(steps_per_exchange=every), communicator, kernel="native")
+    by_messages = simulation_of(problem(steps_per_exchange=every, exchange="mpi4jax"), communicator, kernel="native")
+    several = communicator.size > 1
+    assert by_memory.exchange == ("shared memory" if several else "")
+    assert by_messages.exchange == ("mpi4jax" if several else "")
+    blocks, expected = calls(by_memory, 5), calls(by_messages, 5)
+    assert not np.array_equal(blocks["u"], calls(by_memory, 1)["u"])
+    for name, block in expected.items():
+        assert np.array_equal(blocks[name], block)
+
+
+@pytest.mark.parametrize("folder", ("missing", "/proc"))
+def test_without_a_place_for_it_there_are_messages(communicator, monkeypatch, tmp_path, folder):
+    monkeypatch.setattr(shared, "FOLDER", tmp_path / folder)
+    simulation = simulation_of(problem(), communicator, kernel="native")
+    assert simulation.exchange == ("mpi4jax" if communicator.size > 1 else "")
+    stepped(simulation.problem, simulation, 3, 1e-3)
+
+
+def test_nothing_is_left_of_it(communicator):
+    before = communicator.broadcast(set(shared.FOLDER.glob("hpcstencil-*")))
+    simulation_of(problem(), communicator, kernel="native")
+    communicator.barrier()
+    assert set(shared.FOLDER.glob("hpcstencil-*")) <= before
