@@ -32,7 +32,7 @@ class Array:
     used_at: set[float] = field(default_factory=set)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Part:
     """What computes ``outputs``, by number of the array; ``held`` are the trees that arrays hold, ``node`` tells where in the
     step the time is, ``shared`` are trees of several outputs. A part of the next step has ``renamed`` arrays."""
@@ -77,6 +77,7 @@ class Passes:
         self.passes: list[Pass] = []
         self.turns = False
         self.functions: dict[str, str] = {}  # text -> name
+        self.trials: dict[tuple[Part, ...], Cells] = {}  # what `tried` has written
 
     def add(
         self, outputs: Mapping[int, Write], held: Mapping[Node, int], node: float, shared: Collection[Node] = ()
@@ -103,6 +104,11 @@ class Passes:
 
     def tried(self, parts: Sequence[Part]) -> Cells:
         """The statements of parts by themselves, for one cell."""
+        if tuple(parts) not in self.trials:
+            self.trials[tuple(parts)] = self.trial(parts)
+        return self.trials[tuple(parts)]
+
+    def trial(self, parts: Sequence[Part]) -> Cells:
         numbers = Numbers(self.numbers.parameters)
         scalars = Scalars(numbers, self.discretization, self.axis_of)
         tables, fixed = (Functions(numbers, self.discretization, self.axis_of) for _ in range(2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -41,6 +42,18 @@ def lack(problem: Problem, thin: bool) -> str:
 
 def program(problem: Problem) -> Program:
     """The native program of a problem. Raises Unsupported, with a sentence, where there is none."""
+    for known, made in lately:
+        if known is problem:
+            return made
+    made = _program(problem)
+    lately.append((problem, made))
+    return made
+
+
+lately: deque[tuple[Problem, Program]] = deque(maxlen=4)  # a run asks several times, and long texts take a while
+
+
+def _program(problem: Problem) -> Program:
     if problem.members:
         raise Unsupported("ensembles are computed by the other kernels")
     try:
