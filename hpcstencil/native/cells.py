@@ -53,7 +53,7 @@ class Cells(Writer):
         self.shared: set[Node] = set()  # trees whose values are wanted for themselves too
         self.made: dict[tuple[int, Offset], str] = {}  # values of arrays that this pass computes
         self.renamed: Mapping[int, int] = {}  # in a part of the next step: arrays that stand for its own
-        self.jammed = HERE  # which of the planes and rows that are computed together is being written
+        self.plane = 0  # which of those that are computed together is being written
 
     def turn_to(
         self, held: Mapping[Node, int], node: float, renamed: Mapping[int, int], shared: Collection[Node]
@@ -121,7 +121,7 @@ class Cells(Writer):
             return self.made[array, at]
         reach = self.reach.setdefault(array, [0, 0, 0])
         for a in range(3):
-            reach[a] = max(reach[a], abs(at[a] - self.jammed[a]))
+            reach[a] = max(reach[a], abs(at[a] - (0 if a else self.plane)))
         return self.once(("array", array), at, lambda: self.looked_up(array, at))
 
     def looked_up(self, array: int, at: Offset) -> str:

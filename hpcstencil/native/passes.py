@@ -46,7 +46,7 @@ class Part:
 
 @dataclass
 class Pass:
-    """Text of a pass and what it needs; ``jam`` planes and rows are computed together. Outputs that are arrays of the next
+    """Text of a pass and what it needs; ``at_once`` planes are computed together. Outputs that are arrays of the next
     step have numbers beyond those of all arrays."""
 
     function: str
@@ -54,7 +54,7 @@ class Pass:
     inputs: list[tuple[int, list[int]]]
     planes: list[tuple[int, int]]
     outputs: list[int]
-    jam: tuple[int, int]
+    at_once: int
 
 
 class Passes:
@@ -112,25 +112,26 @@ class Passes:
         numbers = Numbers(self.numbers.parameters)
         scalars = Scalars(numbers, self.discretization, self.axis_of)
         tables, fixed = (Functions(numbers, self.discretization, self.axis_of) for _ in range(2))
-        return self.written(parts, (1, 1), numbers, scalars, tables, fixed)
+        return self.written(parts, 1, numbers, scalars, tables, fixed)
 
     def written(
         self,
         parts: Sequence[Part],
-        jam: tuple[int, int],
+        planes: int,
         numbers: Numbers,
         scalars: Scalars,
         tables: Functions,
         fixed: Functions,
     ) -> Cells:
-        """The statements of parts for so many planes and rows."""
+        """The statements of parts for so many planes."""
         mask = self.problem.mask
         code = Cells(numbers, self.discretization, self.axis_of, scalars, tables, fixed, {}, 0.0, mask)
         for part in parts:
             code.turn_to(part.held, part.node, part.renamed, part.shared)
             values = {}
-            for at in ((plane, row, 0) for plane in range(jam[0]) for row in range(jam[1])):
-                code.jammed = at
+            for plane in range(planes):
+                at = (plane, 0, 0)
+                code.plane = plane
                 values.update({(array, at): write(code, at) for array, write in part.outputs.items()})
             code.made.update({(part.renamed.get(array, array), at): name for (array, at), name in values.items()})
         return code
@@ -160,16 +161,15 @@ class Passes:
 
     def text(self, parts: Sequence[Part], wanted: Collection[int]) -> None:
         """Writes a pass, which keeps the results that are ``wanted``."""
-        rows = 2 if self.ndim == 3 else 1
         planes = 2 if self.ndim > 1 and len(self.tried(parts).lines) <= LONG else 1
-        code = self.written(parts, (planes, rows), self.numbers, self.scalars, self.tables, self.fixed)
+        code = self.written(parts, planes, self.numbers, self.scalars, self.tables, self.fixed)
         outputs = list(dict.fromkeys(array for array, _ in code.made if array in wanted))
         stores = []
-        for (array, (plane, row, _)), value in code.made.items():
+        for (array, (plane, _, _)), value in code.made.items():
             if array in outputs:
                 n = plane * len(outputs) + outputs.index(array)
-                code.row.append(f"real* const o{n}_{row} = out[{n}].p + (j + {row}) * out[{n}].pitch;")
-                stores.append(f"store(o{n}_{row} + x, {value});")
+                code.row.append(f"real* const o{n} = out[{n}].p + j * out[{n}].pitch;")
+                stores.append(f"store(o{n} + x, {value});")
         inputs = list(code.reach.items())
         places = {array: n for n, (array, _) in enumerate(inputs)} | {a: a for a, _ in code.planes if a < 0}
         looked_at = [(places[array], offset) for array, offset in code.planes]
@@ -179,7 +179,7 @@ class Passes:
             "(const Place& q, const Rows* in, const Rows* out, long j0, long j1, long x0, long x1) {",
             "typedef vec W;",
             *code.head,
-            f"for (long j = j0; j < j1; j += {rows}) {{",
+            "for (long j = j0; j < j1; j++) {",
             *code.row,
             "for (long x = x0; x < x1; x += LANES) {",
             *code.lines,
@@ -187,5 +187,5 @@ class Passes:
             "}", "}", "}",
         ])  # fmt: skip
         name = self.functions.setdefault(body, f"pass{len(self.functions)}")
-        self.passes.append(Pass(name, len(self.scalars.entries), inputs, looked_at, outputs, (planes, rows)))
+        self.passes.append(Pass(name, len(self.scalars.entries), inputs, looked_at, outputs, planes))
         self.scalars.entries += code.own

@@ -45,7 +45,7 @@ typedef void Fill(const Place&, real* ghost, const real* mirror, long pitch, con
 
 struct Pass {
     Compute* compute;
-    int scalars, inputs, planes, outputs, planes_at_once, rows_at_once;
+    int scalars, inputs, planes, outputs, at_once;
     const Input* input;
     const Plane* plane;
     const int* output;  // an array of this step, or, beyond all arrays, of the next one
@@ -130,7 +130,7 @@ struct Pipeline {
             ring[r].ahead = level[ring[r].level].ahead;
             ring[r].planes = ring[r].ahead - ring[r].tail + 1;
             if (boundary0) ring[r].planes = most(ring[r].planes + ring[r].width[0], 2 * ring[r].width[0] + 3);
-            ring[r].planes += JAM - 1;
+            ring[r].planes += AT_ONCE - 1;
         }
     }
 

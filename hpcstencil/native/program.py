@@ -83,7 +83,7 @@ def text(step: Step) -> str:
             f"static const int outputs{n}[] = {{{', '.join(map(str, p.outputs))}}};",
         ]
         rows.append(
-            f"{{{p.function}, {p.scalars}, {len(p.inputs)}, {len(p.planes)}, {len(p.outputs)}, {p.jam[0]}, {p.jam[1]}, "
+            f"{{{p.function}, {p.scalars}, {len(p.inputs)}, {len(p.planes)}, {len(p.outputs)}, {p.at_once}, "
             f"inputs{n}, planes{n}, outputs{n}}}"
         )
     tables, fixed = (
@@ -97,7 +97,7 @@ def text(step: Step) -> str:
         f"MOST_OFFSET = {step.numbers.furthest};",
         f"constexpr int FIELDS = {len(step.fields)}, ARRAYS = {len(step.arrays)}, PASSES = {len(step.parts)}, "
         f"TABLES = {len(tables)}, FIXED = {len(fixed)}, SCALARS = {len(step.scalars.entries)}, "
-        f"JAM = {max(p.jam[0] for p in step.passes)};",
+        f"AT_ONCE = {max(p.at_once for p in step.passes)};",
         f"constexpr bool TURNS = {str(step.turns).lower()};",
         '#include "driver.hpp"',
         '#include "cells.hpp"',

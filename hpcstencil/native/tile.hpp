@@ -116,7 +116,7 @@ struct Tile {
             begin = least(begin, w.lo - pipe.level[q].ahead);
             if (!q) continue;
             w.level = q, w.step = pipe.level[q].step, w.pass = &passes[pipe.level[q].pass], w.first = next;
-            w.j1 = w.j0 + up(w.j1 - w.j0, w.pass->rows_at_once), w.x0 = down(w.x0, LANES), w.x1 = up(w.x1, LANES);
+            w.x0 = down(w.x0, LANES), w.x1 = up(w.x1, LANES);
             for (int n = 0; n < w.pass->planes; n++, next++) {
                 if (w.pass->plane[n].input < 0) {
                     sources[next] = {w.pass->plane[n].input, w.pass->plane[n].offset};
@@ -127,16 +127,16 @@ struct Tile {
             }
         }
         for (int r = 0; r < pipe.rings; r++) slot[r] = modulo(begin + pipe.ring[r].ahead, pipe.ring[r].planes);
-        for (long s = begin; s < to[0]; s += JAM) {
+        for (long s = begin; s < to[0]; s += AT_ONCE) {
             for (int q = 0; q < pipe.levels; q++) {
                 long i = s + pipe.level[q].ahead;
-                if (i + JAM <= work[q].lo || i >= work[q].hi) continue;
-                if (q) run(work[q], i), fetch(s + JAM + pipe.level[0].ahead, q - 1, pipe.levels - 1);
+                if (i + AT_ONCE <= work[q].lo || i >= work[q].hi) continue;
+                if (q) run(work[q], i);
                 else
-                    for (long n = most(i, work[q].lo); n < least(i + JAM, work[q].hi); n++) load(n);
+                    for (long n = most(i, work[q].lo); n < least(i + AT_ONCE, work[q].hi); n++) load(n);
             }
-            for (long i = most(s, from[0]); i < least(s + JAM, to[0]); i++) unload(i);
-            for (int r = 0; r < pipe.rings; r++) slot[r] = slot[r] + JAM < pipe.ring[r].planes ? slot[r] + JAM : slot[r] + JAM - pipe.ring[r].planes;
+            for (long i = most(s, from[0]); i < least(s + AT_ONCE, to[0]); i++) unload(i);
+            for (int r = 0; r < pipe.rings; r++) slot[r] = slot[r] + AT_ONCE < pipe.ring[r].planes ? slot[r] + AT_ONCE : slot[r] + AT_ONCE - pipe.ring[r].planes;
         }
     }
 
@@ -147,22 +147,22 @@ struct Tile {
         return {origin[r] + n * store[r].plane, store[r].pitch};
     }
 
-    // Planes i .. i + JAM - 1 of a level. Of those that are computed at once, some may lie outside of what is wanted.
+    // Planes i .. i + AT_ONCE - 1 of a level. Of those that are computed at once, some may lie outside of what is wanted.
     void run(const Work& w, long i) {
         Rows in[PLANES], out[PLANES];
-        for (long k = 0; k < JAM; k += w.pass->planes_at_once) {
-            if (i + k + w.pass->planes_at_once <= w.lo || i + k >= w.hi) continue;
+        for (long k = 0; k < AT_ONCE; k += w.pass->at_once) {
+            if (i + k + w.pass->at_once <= w.lo || i + k >= w.hi) continue;
             for (int n = 0; n < w.pass->planes; n++) {
                 const Source& source = sources[w.first + n];
                 if (source.ring >= 0) in[n] = behind(source.ring, source.back - k);
                 else in[n] = {job.fixtures->origin[-1 - source.ring] + (i + k + source.back) * job.fixtures->plane, job.fixtures->pitch};
             }
-            for (long n = 0; n < w.pass->outputs * w.pass->planes_at_once; n++)
+            for (long n = 0; n < w.pass->outputs * w.pass->at_once; n++)
                 out[n] = behind(pipe.output(w.level, n % w.pass->outputs), -k - n / w.pass->outputs);
             Place place = {scalars[w.step] + w.pass->scalars, job.tables, i + k};
             w.pass->compute(place, in, out, w.j0, w.j1, w.x0, w.x1);
         }
-        for (long n = most(i, w.lo); n < least(i + JAM, w.hi); n++)
+        for (long n = most(i, w.lo); n < least(i + AT_ONCE, w.hi); n++)
             for (int o = 0; o < w.pass->outputs; o++) finish(pipe.output(w.level, o), n);
     }
 
@@ -269,18 +269,6 @@ struct Tile {
             for (long j = j0; j < j1; j++) load_row(f, p + j * store[r].pitch, i, j, x0, x1);
         }
         for (int f = 0; f < FIELDS; f++) finish(pipe.ring_of[0][f], i);
-    }
-
-    // Asks for a share of the planes that are loaded next, so that memory works while the processor does.
-    void fetch(long i, long share, long shares) const {
-        long j0 = work[0].j0, j1 = work[0].j1, x0 = most(work[0].x0, 0), x1 = least(work[0].x1, call.count[2]);
-        for (long n = most(i, work[0].lo); n < least(i + JAM, work[0].hi); n++)
-            for (int f = 0; f < FIELDS; f++)
-                for (long j = j0 + (j1 - j0) * share / shares; j < j0 + (j1 - j0) * (share + 1) / shares; j++) {
-                    const long at[AXES] = {n, j, x0};
-                    const real* row = cell(f, at);
-                    for (long x = 0; x < x1 - x0; x += LANES) __builtin_prefetch(row + x, 0, 2);
-                }
     }
 
     void load_row(int f, real* to, long i, long j, long x0, long x1) const {
