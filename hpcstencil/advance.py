@@ -36,7 +36,7 @@ class Stepper:
     """A right-hand side and a method on a machine. ``groups`` tells the fields of a partitioned method apart; ``every``
     steps are taken between two halo exchanges, 0 meaning an exchange for each evaluation. ``apart`` is the right-hand side of
     the second stage, where the method takes parts of it apart. ``native`` code takes whole steps in its place; where it
-    ``exchanges`` by itself, any number of them."""
+    ``exchanges`` by itself, any number of them. ``members`` counts those of an ensemble."""
 
     machine: Machine
     rhs: RightHandSide
@@ -46,6 +46,7 @@ class Stepper:
     apart: RightHandSide | None = None
     native: NativeSteps | None = None
     exchanges: bool = False
+    members: int = 0
 
     def rhs_of(self, j: int) -> RightHandSide:
         """The right-hand side whose slopes at the j-th value the method uses."""
@@ -183,7 +184,12 @@ class Stepper:
         def block(
             u: Fields, ghosts: Any, frame: Frame, parameters: Any, t0: Any, first: Any, dt: Any, n: Any
         ) -> Fields:
-            return native(u, ghosts, widths, frame, parameters, (t0, first, dt, n), alone)
+            def of_one(u: Fields, ghosts: Any, parameters: Any, clock: Any) -> Fields:
+                return native(u, ghosts, widths, frame, parameters, clock, alone)
+
+            if self.members:
+                return one_by_one(of_one, self.members, u, ghosts, parameters, (t0, first, dt, n))
+            return of_one(u, ghosts, parameters, (t0, first, dt, n))
 
         if machine.leaves_compiled_code:
             return self._in_blocks(machine.beside_received(block, widths))
@@ -200,7 +206,7 @@ class Stepper:
 
             if alone:
                 return block(fields, {}, frame, parameters, t0, first, dt, n)
-            return lax.fori_loop(0, (n + 2 * every - 1) // (2 * every), two, fields)
+            return lax.fori_loop(0, (most(n) + 2 * every - 1) // (2 * every), two, fields)
 
         compiled = machine.compiled(loop, 5, donate=True)
         return lambda fields, *arguments: compiled(fields, machine.places, *arguments)
@@ -298,6 +304,16 @@ class Stepper:
             return self.cropped(new), self.cropped(error)
 
         return self.machine.exchanged(body, self.widths)
+
+
+def one_by_one(body: Body, members: int, u: Fields, ghosts: Any, parameters: Mapping[str, Any], clock: Any) -> Fields:
+    """``body(u, ghosts, parameters, clock)`` of each member of an ensemble in turn. Arrays have a last axis of members;
+    parameters and clocks have values for each, or one for all."""
+    front, back = (
+        lambda tree, ends=ends: jax.tree.map(lambda a: jnp.moveaxis(a, *ends), tree) for ends in ((-1, 0), (0, -1))
+    )
+    own = jax.tree.map(lambda x: jnp.broadcast_to(x, (members,)), (dict(parameters), clock))
+    return back(lax.map(lambda member: body(*member), (front(u), front(ghosts), *own)))
 
 
 def most(n: Any) -> Any:

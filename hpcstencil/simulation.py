@@ -271,7 +271,7 @@ def simulate(
             "decomposition: blocks are too thin for native code, which takes a whole step between two exchanges; use fewer "
             'processes or devices, or numerics.kernel = "shift"'
         )
-    stepper = Stepper(machine, rhs, problem.method, problem.groups, plan.every, apart)
+    stepper = Stepper(machine, rhs, problem.method, problem.groups, plan.every, apart, members=len(problem.members))
     area = None
     if kernel == NATIVE:
         cell_bytes = len(problem.fields) * dtype.itemsize

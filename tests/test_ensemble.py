@@ -49,17 +49,18 @@ OBSTACLE = {
 }
 
 
+@pytest.mark.parametrize("kernel", ("shift", "native"))
 @pytest.mark.parametrize("tables", (PATTERN, CHANNEL, OBSTACLE))
-def test_each_member_is_as_if_it_ran_alone(tables):
+def test_each_member_is_as_if_it_ran_alone(tables, kernel):
     problem = problem_of(**tables)
-    simulation = simulation_of(problem, devices=2)
+    simulation = simulation_of(problem, devices=2, kernel=kernel)
     found, _ = integrated(problem, simulation)
     measured = Diagnostics(problem.diagnostics, simulation.diagnosed, problem.parameters).evaluate(
         simulation.put(found), 1.0
     )
     for number, config in enumerate(members(problem.config)):
         alone = build(config)
-        own = simulation_of(alone)
+        own = simulation_of(alone, kernel=kernel)
         expected, _ = integrated(alone, own)
         for name in alone.fields:
             assert np.array_equal(found[name][..., number], expected[name]), (number, name)
@@ -78,8 +79,8 @@ def test_the_input_survives_being_written_out():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("steps_per_exchange", ("auto", 1))
-def test_steps_of_each_members_own(steps_per_exchange):
+@pytest.mark.parametrize("steps_per_exchange, kernel", (("auto", "shift"), (1, "shift"), ("auto", "native")))
+def test_steps_of_each_members_own(steps_per_exchange, kernel):
     """Members with other stable steps, through the compiled loop itself: who takes fewer keeps what it has."""
     problem = problem_of(
         grid={"shape": [23, 18], "upper": [2.3, 1.8]},
@@ -90,13 +91,13 @@ def test_steps_of_each_members_own(steps_per_exchange):
         ensemble={"equation.D": [0.1, 0.5, 0.2]},
         decomposition={"steps_per_exchange": steps_per_exchange},
     )
-    simulation = simulation_of(problem, devices=2)
+    simulation = simulation_of(problem, devices=2, kernel=kernel)
     dt, counts = np.array([member.dt({}) for member in problem.members]), np.array([2, 7, 0])
     starts, firsts = np.array([0.3, 0.0, 0.1]), np.array([1, 0, 5])
     fields = simulation.advance(simulation.initial_fields(), problem.parameters, starts, firsts, dt, counts)
     found = simulation.get(fields, ["u"])["u"]
     for number, alone in enumerate(problem.members):
-        own = simulation_of(alone)
+        own = simulation_of(alone, kernel=kernel)
         given = own.initial_fields(), alone.parameters, starts[number], firsts[number], dt[number], counts[number]
         assert np.array_equal(found[..., number], own.get(own.advance(*given), ["u"])["u"]), number
 

@@ -54,8 +54,6 @@ lately: deque[tuple[Problem, Program]] = deque(maxlen=4)  # a run asks several t
 
 
 def _program(problem: Problem) -> Program:
-    if problem.members:
-        raise Unsupported("ensembles are computed by the other kernels")
     try:
         step = Step(problem)
         return Program(text(step), step.fields, tuple(problem.parameters), tuple(step.numbers.constants))

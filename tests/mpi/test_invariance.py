@@ -6,12 +6,10 @@ from decompositions import EVERYTHING, PROBLEMS, SELECTED, step_for, tables
 from support import problem_of, simulation_of, stepped
 
 from hpcstencil.errors import InputError
-from hpcstencil.native.writer import Unsupported
 from hpcstencil.parallel import connect, environment_size, from_rank_0
 
 pytestmark = pytest.mark.mpi
 STEPS = 5
-WITHOUT_NATIVE = {"ensemble-2d"}
 ROUNDINGS = 32  # of the largest value: how far native code, which adds up in another order, may be from shift
 
 
@@ -47,10 +45,6 @@ def compare(communicator, row, extent):
     ndim = len(PROBLEMS[row[0]][1])
     dt, references, compared = step_for(row[0]), {}, 0
     for devices, tiles, every, kernel, exchange in ways(ndim, extent):
-        if kernel == "native" and row[0] in WITHOUT_NATIVE:
-            with pytest.raises(Unsupported):
-                simulation_of(problem_of(**tables(*row)), kernel=kernel)
-            continue
         if kernel not in references:
             references[kernel] = reference(communicator, row, kernel, dt)
         problem = problem_of(**tables(*row, tiles=tiles, steps_per_exchange=every, exchange=exchange))
