@@ -125,6 +125,15 @@ class Devices:
             stacked[device][there] = block[here]
         return jax.device_put(stacked, self.sharding)
 
+    def owned(self, array: Any) -> list[np.ndarray]:
+        """What each device of this process owns of an array, on CPUs without a copy."""
+        if not self.several:
+            return [np.asarray(array)]
+        return [
+            np.asarray(shard.data)[0][self.slices(int(shard.index[0].start or 0))[1]]
+            for shard in array.addressable_shards
+        ]
+
     def get(self, array: Any) -> np.ndarray:
         """The process's block of an array on its devices, C-contiguous; with one device without a copy where possible."""
         if not self.several:

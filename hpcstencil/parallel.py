@@ -53,6 +53,13 @@ def local_place() -> tuple[int, int]:
     return _launcher_values()[2:]
 
 
+def threads_for(devices: int) -> int:
+    """How many threads each of so many devices of this process may use: the cores that are left to it."""
+    cores = len(os.sched_getaffinity(0))
+    beside = local_place()[1] if cores == os.cpu_count() else 1  # a process that is bound has its cores for itself
+    return max(1, cores // (beside * devices))
+
+
 class Watch(Protocol):
     """Who watches over the processes, and is told how far they are (see `watchdog`). ``place`` is that in words."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -19,14 +20,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from hpcstencil.evaluate import Rules, evaluation, of_members
-from hpcstencil.expressions import OPERATORS, Node, walk
+from hpcstencil.expressions import OPERATORS, Field, Node, walk
 from hpcstencil.frame import Frame, Value
 from hpcstencil.halo import Fields
 from hpcstencil.machine import Machine
-from hpcstencil.parallel import Communicator
+from hpcstencil.parallel import Communicator, threads_for
 from hpcstencil.radius import Needs
 
 PARTS = 3
+CELLS_AT_ONCE = 2**16  # that the host looks at, which the caches hold
 
 
 def bits_per_part(cells: int) -> int:
@@ -94,6 +96,10 @@ class Reductions:
                 totals.append(jnp.stack(parts))
             return machine.device_sum(jnp.stack(totals))
 
+        here = machine.devices.devices[0].platform == "cpu" and listed is None
+        self.names = [
+            tree.name for tree in trees if isinstance(tree, Field) and here
+        ]  # of fields that the host sees itself
         self.run_extremes = machine.exchanged(extremes, widths)
         self.run_sums = machine.exchanged(sums, widths)
 
@@ -101,9 +107,28 @@ class Reductions:
         """(minimum, maximum, cells that are not finite) of each tree over the whole grid."""
         if not self.trees:
             return np.empty(0), np.empty(0), np.empty(0, np.int64)
-        high, low, broken = self.machine.first(self.run_extremes(fields, parameters, time))
+        if len(self.names) == len(self.trees):
+            high, low, broken = np.array([self._of_field(fields[name]) for name in self.names]).T
+        else:
+            high, low, broken = self.machine.first(self.run_extremes(fields, parameters, time))
         found = self.communicator.maximum(np.stack([high, low]))
         return -found[1], found[0], self.communicator.total(np.asarray(broken, np.int64))
+
+    def _of_field(self, array: Any) -> tuple[float, float, int]:
+        """(maximum, -minimum, cells that are not finite) of a field on this process; numpy is many times as fast as XLA."""
+        blocks = [block for block in self.machine.devices.owned(array) if block.size]
+        pieces = [
+            block[start : start + rows]
+            for block in blocks
+            for rows in (max(1, CELLS_AT_ONCE * len(block) // block.size),)
+            for start in range(0, len(block), rows)
+        ]
+        with ThreadPoolExecutor(threads_for(1)) as threads:
+            found = np.array(list(threads.map(lambda piece: (piece.max(), -piece.min()), pieces)), np.float64)
+        high, low = found.max(0)
+        if np.isfinite(high) and np.isfinite(low):
+            return high, low, 0
+        return high, low, sum(int(np.count_nonzero(~np.isfinite(block))) for block in blocks)
 
     def sums(self, fields: Fields, parameters: Any, time: float, largest: np.ndarray) -> np.ndarray:
         """Sum of each tree over all cells; ``largest`` are the greatest magnitudes (NaN or infinite: so is the sum)."""

@@ -25,9 +25,8 @@ from hpcstencil.kernels import KERNELS, tiled
 from hpcstencil.machine import Body, Machine
 from hpcstencil.mask import SOLID, Mask
 from hpcstencil.native.call import NATIVE, native
-from hpcstencil.native.cost import threads_for
 from hpcstencil.native.shared import Area, area_for
-from hpcstencil.parallel import Communicator, agree
+from hpcstencil.parallel import Communicator, agree, threads_for
 from hpcstencil.problem import Problem
 from hpcstencil.reductions import Reductions
 

@@ -1,5 +1,7 @@
 // One tile streamed through the pipeline: from memory, level by level, back to memory; and the ghost cells of its planes.
 #pragma once
+#include <sys/mman.h>
+
 #include "shared.hpp"
 
 // Steps per pass and tiles per axis, and what that costs for a cell and step.
@@ -12,8 +14,12 @@ struct Memory {
     void* take(size_t wanted) {
         if (wanted > size) {
             free(data);
-            size = up(wanted, 1 << 16);
-            data = (char*)aligned_alloc(4096, size);
+            bool huge = wanted > (size_t(32) << 20);  // in pages of 2 MB, of which few have to be asked for
+            size = up(wanted, huge ? 1 << 21 : 1 << 16);
+            data = (char*)aligned_alloc(huge ? 1 << 21 : 4096, size);
+#if defined(MADV_HUGEPAGE)
+            if (huge) madvise(data, size, MADV_HUGEPAGE);
+#endif
         }
         return data;
     }
