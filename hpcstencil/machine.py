@@ -35,10 +35,11 @@ Body = Callable[..., Any]
 class Machine:
     """A decomposed grid on this process's devices: puts ghost cells around fields and runs code on every block.
 
-    ``communicator`` is the mpi4py communicator of the halo exchange alone (None with one process). ``halo_wraps`` says
-    that ghost cells of whole periodic axes are filled by the exchange rather than by each derivative. ``constants`` are the
-    numbers of the expressions: handed to compiled code when it runs, so that the compiler does not multiply them into
-    others where it sees a chance, which depends on the decomposition.
+    ``communicator`` is the mpi4py communicator of the halo exchange alone; without one nothing is sent, and in place of other
+    processes' strips a block gets its own (`benchmark` times that). ``halo_wraps`` says that ghost cells of whole periodic
+    axes are filled by the exchange rather than by each derivative. ``constants`` are the numbers of the expressions: handed
+    to compiled code when it runs, so that the compiler does not multiply them into others where it sees a chance, which
+    depends on the decomposition.
     """
 
     topology: Topology
@@ -106,17 +107,11 @@ class Machine:
         topology = self.topology
         between_processes = topology.processes[axis] > 1
         if not self.devices.several:
-            if between_processes:
+            if between_processes and self.communicator is not None:
                 return exchange_processes(first, last, topology, axis, self.communicator)
-            return last, first
+            return self._of_neighbours(axis, last, first)
         if topology.devices[axis] == 1:
-            if not between_processes:
-                return last, first
-            lower, upper = (
-                None if topology.neighbour(axis, direction) is None else ghosts
-                for direction, ghosts in zip((-1, 1), outer[axis], strict=True)
-            )
-            return lower, upper
+            return self._of_neighbours(axis, *(outer[axis] if between_processes else (last, first)))
         lower, upper = exchange_devices(first, last, topology, axis)
         if between_processes:
             places = jnp.array([unravel(d, topology.devices)[axis] for d in range(topology.device_count)])
@@ -124,6 +119,11 @@ class Machine:
             lower = jnp.where(place == 0, outer[axis][0], lower)
             upper = jnp.where(place == topology.devices[axis] - 1, outer[axis][1], upper)
         return lower, upper
+
+    def _of_neighbours(self, axis: int, lower: Any, upper: Any) -> Ghosts:
+        """The ghost cells of an axis, None on sides where no process is beside this one."""
+        below, above = (self.topology.neighbour(axis, direction) is not None for direction in (-1, 1))
+        return lower if below else None, upper if above else None
 
     def exchanged(self, body: Body, widths: tuple[int, ...], has_loop: bool = False) -> Body:
         """``body(values, frame, *shared)`` on every block surrounded by ``widths`` ghost cells, as a function of the
@@ -171,6 +171,8 @@ class Machine:
             return self.compiled(body, 0)
 
         def edges_along(axis: int) -> Body:
+            if self.communicator is None:
+                return lambda first, last: (last, first)
             return jax.jit(lambda first, last: exchange_edges(first, last, self.topology, axis, self.communicator))
 
         programs = [(axis, strips_along(axis), edges_along(axis)) for axis in axes]

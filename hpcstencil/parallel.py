@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -17,6 +18,7 @@ import numpy as np
 from hpcstencil.errors import EnvironmentProblem, HpcstencilError
 
 T = TypeVar("T")
+NAP = 0.01  # seconds between two looks of a process that waits for others to finish something long
 
 # What launchers tell a process about itself, most specific first: (rank, size, local rank, local size).
 # SLURM_STEP_NUM_TASKS counts the tasks of an srun step; SLURM_NTASKS would also be set in the batch shell.
@@ -107,12 +109,15 @@ class Communicator(Protocol):
 
 
 class OneProcess:
-    """The communicator of a run that was not started by a launcher."""
+    """The communicator of a run that was not started by a launcher, or of a process that takes the part of ``rank`` without
+    a word to the others."""
 
-    rank = 0
     size = 1
     mpi = None
     watch: Watch = Unwatched()
+
+    def __init__(self, rank: int = 0) -> None:
+        self.rank = rank
 
     def barrier(self) -> None:
         return None
@@ -232,6 +237,32 @@ def from_rank_0(communicator: Communicator, action: Callable[[], T]) -> T:
     """What ``action`` returns on rank 0, which alone runs it; its error of ours is raised on all."""
     result = agree(communicator, lambda: action() if communicator.rank == 0 else None)
     return communicator.broadcast(result)  # type: ignore[return-value]  # rank 0's is no None of ours
+
+
+def on_first(communicator: Communicator, count: int, action: Callable[[Communicator], T]) -> T | None:
+    """What ``action`` returns on the first ``count`` processes, with a communicator of their own, while the others sleep; None
+    on those. All processes take part, and an error of ours that all of the ``count`` raise is raised on all."""
+    if count == communicator.size:
+        return action(communicator)
+    from mpi4py import MPI
+
+    among = communicator.rank < count
+    part = communicator.mpi.Split(0 if among else MPI.UNDEFINED, communicator.rank)
+
+    def turn() -> T | None:
+        result, failure = None, None
+        try:
+            result = action(MpiProcesses(part)) if among else None
+        except HpcstencilError as error:
+            failure = error
+        meeting = communicator.mpi.Ibarrier()
+        while not meeting.Test():  # a blocking call would keep the core busy that the others may need
+            time.sleep(NAP)
+        if failure is not None:
+            raise failure
+        return result
+
+    return agree(communicator, turn)
 
 
 def host() -> str:

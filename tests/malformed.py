@@ -613,6 +613,9 @@ LINES = [
     ("bench --set grid.shape=5", 2, "grid.shape: expected a list"),
     ("bench good.toml --devices two", 2, "'--devices'", "'two' is not a valid integer"),
     ("bench good.toml --devices 0", 2, "--devices: expected a positive number"),
+    ("bench good.toml --scaling=2", 2, "Option '--scaling' does not take a value"),
+    ("bench good.toml --plot", 2, "Option '--plot' requires an argument"),
+    ("bench good.toml --plot bench.pdf", 2, "--plot: expected a file that ends in .png, but got bench.pdf"),
     ("bench good.toml --json=1", 2, "Option '--json' does not take a value"),
 ]
 # As real processes, for these get as far as the devices.

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
+from hpcstencil.errors import InputError
 from hpcstencil.parallel import environment_rank
 
 # Measured without an input: 3-D heat, the equation that moves the most memory for its arithmetic.
@@ -26,13 +30,31 @@ STANDARD = {
     "--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Override a key of the input (repeatable)."
 )
 @click.option("--devices", type=int, help="Devices per process.")
+@click.option(
+    "--scaling",
+    is_flag=True,
+    help="Rows for 1, 2, 4 ... of the processes: the same grid, and one that grows with them.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def bench(input_file: Path | None, overrides: tuple[str, ...], devices: int | None, as_json: bool) -> None:
+@click.option(
+    "--plot", metavar="FILE.png", type=click.Path(path_type=Path), help="Draw the rows in a roofline picture."
+)
+def bench(
+    input_file: Path | None,
+    overrides: tuple[str, ...],
+    devices: int | None,
+    scaling: bool,
+    as_json: bool,
+    plot: Path | None,
+) -> None:
     """Measure the speed of INPUT.toml's step loop (default: 3-D heat, 256^3) against the machine's copy bandwidth."""
     from hpcstencil.cli.prepare import devices_of, planned, problem_of, processes, same_everywhere
     from hpcstencil.config import from_mapping
     from hpcstencil.formulation import build
+    from hpcstencil.progress import say
 
+    if plot is not None and plot.suffix.lower() != ".png":
+        raise InputError(f"--plot: expected a file that ends in .png, but got {plot}; write for example bench.png")
     with processes() as communicator:
         if input_file is None:
             config = from_mapping(STANDARD, Path.cwd(), overrides)
@@ -44,23 +66,32 @@ def bench(input_file: Path | None, overrides: tuple[str, ...], devices: int | No
         plan = planned(problem, communicator.size, count)
 
         from hpcstencil.launch import start_jax
-        from hpcstencil.parallel import agree
+        from hpcstencil.parallel import agree, from_rank_0
 
         local = agree(communicator, lambda: start_jax(count))
-        from hpcstencil import benchmark
-        from hpcstencil.calibration import kernel_for
-        from hpcstencil.decomposition import for_kernel
-        from hpcstencil.simulation import simulate
+        from hpcstencil.benchmark.report import result, table
+        from hpcstencil.benchmark.rows import Case, measure, scaling_cases
 
-        kernel = kernel_for(problem, local, communicator, plan.lowered).kernel
-        plan = for_kernel(plan, problem, kernel, communicator)
-        bandwidth = benchmark.copy_bandwidth(communicator, local)
-        row = benchmark.measure(simulate(problem, plan, communicator, local, kernel), communicator, bandwidth)
-        result = {
-            "machine": benchmark.machine_description(),
-            "versions": benchmark.versions(),
-            "copy_bandwidth": bandwidth,
-            "rows": [row],
-        }
+        cases = [Case(problem, plan)]
+        if scaling and communicator.size > 1:
+            cases = scaling_cases(problem, communicator.size, count)
+        elif scaling:
+            say("--scaling: one process has its own row alone; for more, mpirun -n 4 hpcstencil bench --scaling")
+        told = result(*measure(cases, communicator, local))
         if environment_rank() == 0:
-            click.echo(json.dumps(result) if as_json else benchmark.table(result))
+            click.echo(json.dumps(told) if as_json else table(told))
+        if plot is not None:
+            from_rank_0(communicator, partial(draw, told, plot))
+            if environment_rank() == 0 and not as_json:
+                click.echo(f"\nplot            {plot}")
+
+
+def draw(told: Mapping[str, Any], path: Path) -> None:
+    """Write the picture. Raises EnvironmentProblem where it cannot be written."""
+    from hpcstencil.files import file_errors
+    from hpcstencil.publish import publish
+    from postprocess.roofline import save_roofline  # matplotlib is slow to load, and only needed here
+
+    with file_errors(path, "create"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    publish(path, lambda temporary: save_roofline(told, temporary))

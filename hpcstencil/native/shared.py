@@ -39,7 +39,8 @@ def area_for(topology: Topology, widths: Sequence[int], cell_bytes: int, communi
     """The area of a block whose edges of ``widths`` cells per axis, all fields of a cell taking ``cell_bytes``, go to
     neighbours; None where the processes do not share a host, have several devices, or there is no room. Every process calls
     this."""
-    if topology.size == 1 or topology.device_count > 1 or not any(widths):
+    alone = topology.size == 1 or communicator.size == 1
+    if alone or topology.device_count > 1 or not any(widths):
         return None
     if len(set(communicator.allgather((host(), _boot())))) > 1:
         return None

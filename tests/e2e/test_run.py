@@ -314,11 +314,14 @@ def test_every_shipped_input_checks_and_begins(path, tmp_path, monkeypatch, caps
 
 
 def test_bench_measures_in_hardware_terms(folder):
-    result = hpcstencil(2, "bench", "input.toml", "--json", folder=folder)
-    found = json.loads(result.stdout)
+    options = ("--scaling", "--json", "--plot", "pictures/bench.png")
+    found = json.loads(hpcstencil(2, "bench", "input.toml", *options, folder=folder).stdout)
     assert found["copy_bandwidth"] > 1e8
-    (row,) = found["rows"]
+    assert (folder / "pictures/bench.png").read_bytes().startswith(b"\x89PNG")
+    assert [row["scaling"] for row in found["rows"]] == ["strong", "strong", "weak", "weak"]
+    row = found["rows"][1]
     assert sorted(row["processes"]) == [1, 2] and row["equation"] == "gray_scott" and row["stages"] == 4
+    assert len(row["waiting_fraction"]) == 2
     assert row["t_eff"] == pytest.approx(row["cells_per_second"] * 16)
     assert row["ratio"] == pytest.approx(row["t_eff"] / found["copy_bandwidth"])
     assert row["ratio_stages"] == pytest.approx(4 * row["ratio"])

@@ -1,0 +1,90 @@
+"""The measurements as one object and as a table."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from hpcstencil import __version__
+from hpcstencil.benchmark.rows import Row
+
+
+def result(bandwidth: float, rows: Sequence[Row]) -> dict[str, Any]:
+    """The object that `bench --json` prints."""
+    return {"machine": _machine(), "versions": _versions(), "copy_bandwidth": bandwidth, "rows": list(rows)}
+
+
+def _machine() -> dict[str, Any]:
+    """Processor, cores and accelerator of this host."""
+    model = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        model = next(
+            (line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line), model
+        )
+    device = jax.local_devices()[0]
+    return {"processor": model, "cores": os.cpu_count(), "device": f"{device.platform} {device.device_kind}"}
+
+
+def _versions() -> dict[str, str]:
+    """Versions of what the speed depends on."""
+    found = {"hpcstencil": __version__, "python": platform.python_version()}
+    for name in ("jax", "numpy", "mpi4jax", "mpi4py"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def _product(counts: Sequence[int]) -> str:
+    return "x".join(map(str, counts))
+
+
+def _longest(waiting: Sequence[float]) -> str:
+    """Which process waits most, and how long."""
+    if len(waiting) == 1:
+        return ""
+    most = max(waiting)
+    return f"{most:.1%} by rank {waiting.index(most)}"
+
+
+COLUMNS: dict[str, Callable[[Row], str]] = {
+    "scaling": lambda row: row["scaling"] or "",
+    "grid": lambda row: _product(row["grid"]),
+    "processes": lambda row: _product(row["processes"]),
+    "devices": lambda row: _product(row["devices"]),
+    "kernel": lambda row: row["kernel"],
+    "Mcell/s": lambda row: f"{row['cells_per_second'] / 1e6:.1f}",
+    "T_eff GB/s": lambda row: f"{row['t_eff'] / 1e9:.2f}",
+    "ratio": lambda row: f"{row['ratio']:.2f}",
+    "x stages": lambda row: f"{row['ratio_stages']:.2f}",
+    "efficiency": lambda row: f"{row['efficiency']:.2f}" if row["scaling"] else "",
+    "exchange": lambda row: f"{row['exchange_fraction']:.1%}",
+    "waiting, most": lambda row: _longest(row["waiting_fraction"]),
+    "compile": lambda row: f"{row['compile_seconds']:.2f} s",
+}
+
+
+def table(told: Mapping[str, Any]) -> str:
+    """The measurements as text; columns without an entry are left out."""
+    machine, rows = told["machine"], told["rows"]
+    first = rows[0]
+    lines = [
+        f"machine         {machine['processor']}, {machine['cores']} cores, {machine['device']}",
+        f"copy bandwidth  {told['copy_bandwidth'] / 1e9:.1f} GB/s (read + written, measured in this run)",
+        f"problem         {Path(first['equation']).name}, order {first['order']}, {first['precision']}",
+        "",
+    ]
+    columns = [[title, *map(entry, rows)] for title, entry in COLUMNS.items()]
+    columns = [column for column in columns if any(column[1:])]
+    widths = [max(map(len, column)) for column in columns]
+    for entries in zip(*columns, strict=True):
+        lines.append("  ".join(text.rjust(width) for text, width in zip(entries, widths, strict=True)).rstrip())
+    return "\n".join(lines)
