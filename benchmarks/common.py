@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import json
 import os
+import platform
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -35,18 +39,22 @@ MPI_ENVIRONMENT = {
 }
 
 
+def launched(processes: int, *line: str) -> list[str]:
+    """A command on so many processes."""
+    return [*(["mpirun", "-n", str(processes)] if processes > 1 else []), *line]
+
+
 def command(processes: int, *arguments: str) -> list[str]:
     """hpcstencil on so many processes."""
-    launcher = [] if processes == 1 else ["mpirun", "-n", str(processes)]
-    return [*launcher, sys.executable, "-m", "hpcstencil", *arguments]
+    return launched(processes, sys.executable, "-m", "hpcstencil", *arguments)
 
 
-def output_of(line: list[str], **environment: str) -> str:
-    """Standard output of a command; ends the benchmark if it fails."""
+def output_of(line: list[str], folder: Path = ROOT, **environment: str) -> str:
+    """Standard output of a command, run in ``folder``; ends the benchmark if it fails."""
     result = subprocess.run(
         line,
         env={**os.environ, **MPI_ENVIRONMENT, **environment},
-        cwd=ROOT,
+        cwd=folder,
         capture_output=True,
         text=True,
         check=False,
@@ -56,23 +64,58 @@ def output_of(line: list[str], **environment: str) -> str:
     return result.stdout
 
 
+def summary_of(input_text: str, folder: Path, processes: int = 1, devices: int = 1, **environment: str) -> str:
+    """Closing summary of `hpcstencil run` on an input; ``folder`` gets the output, run.h5."""
+    path = folder / "input.toml"
+    path.write_text(input_text)
+    arguments = ["run", str(path), "--output", str(folder / "run.h5"), "--overwrite", "--devices", str(devices)]
+    return output_of(command(processes, *arguments), **environment)
+
+
+def told(pattern: str, summary: str) -> str:
+    """What the pattern's group finds in a summary."""
+    found = re.search(pattern, summary)
+    assert found, summary
+    return found.group(1)
+
+
+def speed_of(summary: str) -> float:
+    """Cells per second, as a closing summary says (compiling and output apart)."""
+    return float(told(r"speed +([0-9.]+) Mcell/s", summary)) * 1e6
+
+
 def run_speed(input_text: str, processes: int = 1, devices: int = 1, **environment: str) -> float:
-    """Cells per second of `hpcstencil run` on an input, as its closing summary says (compiling and output apart)."""
+    """Cells per second of `hpcstencil run` on an input."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "input.toml"
-        path.write_text(input_text)
-        arguments = ["run", str(path), "--output", f"{folder}/out.h5", "--devices", str(devices)]
-        text = output_of(command(processes, *arguments), **environment)
-    found = re.search(r"speed +([0-9.]+) Mcell/s", text)
-    assert found, text
-    return float(found.group(1)) * 1e6
+        return speed_of(summary_of(input_text, Path(folder), processes, devices, **environment))
+
+
+def copy_bandwidth() -> float:
+    """Bytes per second, read plus written, as `hpcstencil bench` measures it beside a small grid."""
+    small = ["--set", "grid.shape=[32,32,32]", "--set", "grid.upper=[1.0,1.0,1.0]"]
+    return float(json.loads(output_of(command(1, "bench", "--json", *small)))["copy_bandwidth"])
 
 
 def machine() -> str:
-    """Processor and cores of this machine."""
+    """Processor, cores and memory of this machine."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.split(":", 1)[1].strip() for line in lines if "model name" in line), "unknown processor")
-    return f"{model}, {os.cpu_count()} cores"
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return f"{model}, {os.cpu_count()} cores, {memory / 1e9:.0f} GB"
+
+
+def software() -> str:
+    """Versions of what a speed depends on, beside the peer's."""
+    from hpcstencil import __version__
+    from hpcstencil.doctor.local import found_compiler
+
+    tools = [tool for tool in (found_compiler(), shutil.which("mpirun")) if tool]
+    first_lines = [output_of([*tool.split(), "--version"]).splitlines()[0] for tool in tools]
+    packages = [f"{name} {importlib.metadata.version(name)}" for name in ("jax", "numpy")]
+    return ", ".join([
+        platform.freedesktop_os_release()["PRETTY_NAME"], *first_lines,
+        f"Python {platform.python_version()}", *packages, f"hpcstencil {__version__}",
+    ])  # fmt: skip
 
 
 def ratio_line(name: str, values: list[float], reference: list[float]) -> str:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import h5py
 import numpy as np
 from environment import python_with
+from peer import common
 
 CELLS, DX, C, F0, T0, END = 161, 0.02, 1.5, 5.0, 0.3, 1.0
 SOURCE, RECEIVERS = (1.613, 1.587), ((1.0, 1.6), (2.105, 2.05))
@@ -65,18 +65,17 @@ def theirs(dt: float, folder: Path) -> tuple[np.ndarray, str]:
 def ours(dt: float, folder: Path) -> np.ndarray:
     """The traces by `hpcstencil run`."""
     probes = "\n".join(f'r{i} = "at(p, {x}, {y})"' for i, (x, y) in enumerate(RECEIVERS))
-    (folder / "input.toml").write_text(f"""
+    text = f"""
 grid = {{ shape = [{CELLS}, {CELLS}], upper = [{CELLS * DX}, {CELLS * DX}] }}
 equation = {{ name = "acoustic", c = {C}, source = 1.0, f0 = {F0}, t0 = {T0}, xs = {SOURCE[0]}, ys = {SOURCE[1]} }}
 boundary = {{ x = {{ dirichlet = 0.0 }}, y = {{ dirichlet = 0.0 }} }}
 numerics = {{ order = 4, integrator = "rk4", precision = "float64" }}
 time = {{ end = {END}, dt = {dt} }}
-output.path = {json.dumps(str(folder / "run.h5"))}
 [diagnostics]
 every_steps = 1
 {probes}
-""")
-    subprocess.run([sys.executable, "-m", "hpcstencil", "run", folder / "input.toml", "--quiet"], check=True)
+"""
+    common.summary_of(text, folder)
     with h5py.File(folder / "run.h5") as file:
         return np.stack([file[f"diagnostics/r{i}"][:] for i in range(len(RECEIVERS))], axis=1)
 

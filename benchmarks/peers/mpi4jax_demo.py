@@ -15,8 +15,6 @@ With all three nothing but round-off is left.
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -24,7 +22,8 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-from environment import FOLDER
+from environment import FOLDER, install
+from peer import common
 
 VERSION, DAY, NX, NY, DX = "0.9.1", 86400.0, 360, 180, 5e3
 PROCESSES = (1, 2, 4)
@@ -71,6 +70,7 @@ for label, state in (("first", states[0]), ("last", states[-1])):
 if demo["mpi_rank"] == 0:
     np.savez(sys.argv[2], dt=demo["dt"], steps=1 + 100 * (len(states) - 2), **found)
 """
+# The demo's problem in hpcstencil's words.
 INPUT = """
 [grid]
 shape = [{nx}, {ny}]
@@ -82,7 +82,7 @@ f = "2e-4 + 2e-11*(y - {dx})"
 nu = {nu!r}
 demo_friction = {demo}
 [initial]
-file = "start.h5"
+{initial}
 [boundary]
 x = "periodic"
 y = {{ neumann = 0.0 }}
@@ -90,38 +90,28 @@ v = {{ y = {{ dirichlet = 0.0 }} }}
 [numerics]
 integrator = "ab2"
 epsilon = 0.1
-precision = "float64"
-kernel = "shift"
+precision = "{precision}"
+kernel = "{kernel}"
 [time]
 end = {end!r}
 dt = {dt!r}
 """
 
 
-def launched(processes: int, *arguments: str, folder: Path) -> None:
-    """Run Python on so many processes."""
-    environment = {
-        **os.environ, "JAX_ENABLE_X64": "1", "JAX_PLATFORMS": "cpu",
-        "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_mpi_yield_when_idle": "1",
-    }  # fmt: skip
-    command = ["mpirun", "-n", str(processes), sys.executable, *arguments]
-    with (folder / "told").open("w") as told:
-        result = subprocess.run(command, cwd=folder, env=environment, stdout=told, stderr=told)
-    if result.returncode != 0:
-        sys.exit((folder / "told").read_text())
+def channel(nx: int, ny: int, dt: float, steps: int, demo_friction: bool, **rest: str) -> str:
+    """The input of hpcstencil for the demo's problem on so many cells; ``rest``: initial, precision, kernel."""
+    return INPUT.format(
+        nx=nx, ny=ny, length=nx * DX, width=ny * DX, dx=DX, nu=1e-3 * 2e-4 * DX**2, demo=float(demo_friction),
+        dt=dt, end=steps * dt, **rest,
+    )  # fmt: skip
 
 
 def demo_source() -> str:
     """The text of the demo, from mpi4jax's source package."""
     archive = FOLDER / f"mpi4jax-{VERSION}.tar.gz"
     if not archive.exists():
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:"]
-        subprocess.run(
-            [*download, "--no-build-isolation", f"mpi4jax=={VERSION}"],
-            cwd=FOLDER, env={**os.environ, "CUDA_PATH": ""}, check=True,
-        )  # fmt: skip
+        download = ["download", "--quiet", "--no-deps", "--no-binary", ":all:", "--no-build-isolation"]
+        install(sys.executable, "-m", "pip", *download, f"mpi4jax=={VERSION}", CUDA_PATH="")
     with tarfile.open(archive) as package:
         member = package.extractfile(f"mpi4jax-{VERSION}/examples/shallow_water.py")
         assert member is not None
@@ -141,7 +131,8 @@ def theirs(source: str, processes: int, folder: Path) -> dict[str, np.ndarray]:
     """First and last fields of the demo, indexed as ours: (x, y), velocities on lower faces."""
     (folder / "demo.py").write_text(source)
     (folder / "driver.py").write_text(DRIVER)
-    launched(processes, "driver.py", "demo.py", "demo.npz", folder=folder)
+    line = common.launched(processes, sys.executable, "driver.py", "demo.py", "demo.npz")
+    common.output_of(line, folder, JAX_ENABLE_X64="1", JAX_PLATFORMS="cpu")
     with np.load(folder / "demo.npz") as loaded:
         found = dict(loaded)
     for label in ("first", "last"):
@@ -157,21 +148,12 @@ def ours(start: dict[str, np.ndarray], demo: bool, processes: int, folder: Path)
     with h5py.File(folder / "start.h5", "w") as file:
         for name in "huv":
             file[name] = start[f"first_{name}"]
-    dt, steps = float(start["dt"]), int(start["steps"])
-    text = INPUT.format(
-        nx=NX,
-        ny=NY,
-        length=NX * DX,
-        width=NY * DX,
-        dx=DX,
-        nu=1e-3 * 2e-4 * DX**2,
-        demo=float(demo),
-        dt=dt,
-        end=steps * dt,
-    )
-    (folder / "input.toml").write_text(text)
-    launched(processes, "-m", "hpcstencil", "run", "input.toml", "--overwrite", "--quiet", folder=folder)
-    with h5py.File(folder / "input.h5") as file:
+    text = channel(
+        NX, NY, float(start["dt"]), int(start["steps"]), demo_friction=demo,
+        initial='file = "start.h5"', precision="float64", kernel="shift",
+    )  # fmt: skip
+    common.summary_of(text, folder, processes, JAX_PLATFORMS="cpu")
+    with h5py.File(folder / "run.h5") as file:
         return {name: file[name][-1] for name in "huv"}
 
 

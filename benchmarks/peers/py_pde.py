@@ -10,24 +10,16 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import h5py
 import numpy as np
 from environment import python_with
+from peer import CUSTOM, common, custom
+from py_pde_speed import translated
 
 SHAPE, DT, STEPS = (64, 48), 0.01, 500
-# name -> time derivatives as hpcstencil writes them; py-pde has other names for some operators
-EQUATIONS = {
-    "Allen-Cahn": {"u": "laplacian(u) + u - u**3"},
-    "Cahn-Hilliard": {"u": "laplacian(u**3 - u - laplacian(u))"},
-    "Kuramoto-Sivashinsky": {"u": "-laplacian(u + laplacian(u)) - 0.5*gradient_squared(u)"},
-    "Brusselator": {"u": "laplacian(u) + 1 - 4*u + u**2*v", "v": "0.1*laplacian(v) + 3*u - u**2*v"},
-    "Fisher with drift": {"u": "laplacian(u) + u*(1 - u) - 0.5*dx(u)"},
-}
-THEIRS = {"laplacian": "laplace", "dx(": "d_dx("}
 PEER = """
 import json, sys
 import numpy as np
@@ -46,14 +38,9 @@ print(pde.__version__)
 
 def theirs(rhs: dict[str, str], start: Path, folder: Path) -> tuple[dict[str, np.ndarray], str]:
     """(fields at the end, version) by py-pde."""
-    translated = {}
-    for name, text in rhs.items():
-        for ours, other in THEIRS.items():
-            text = text.replace(ours, other)
-        translated[name] = text
     task = {
         "shape": SHAPE,
-        "rhs": translated,
+        "rhs": translated(rhs),
         "dt": DT,
         "steps": STEPS,
         "start": str(start),
@@ -73,19 +60,15 @@ def ours(rhs: dict[str, str], start: Path, folder: Path) -> dict[str, np.ndarray
     with h5py.File(folder / "start.h5", "w") as file:
         for name, values in np.load(start).items():
             file[name] = values
-    equation = "\n".join(f"{name} = {json.dumps(text)}" for name, text in rhs.items())
-    (folder / "input.toml").write_text(f"""
+    text = f"""
 grid.shape = {list(SHAPE)}
 initial.file = "start.h5"
 numerics = {{ integrator = "euler", precision = "float64", kernel = "shift" }}
 time = {{ end = {DT * STEPS}, dt = {DT} }}
-output.path = {json.dumps(str(folder / "run.h5"))}
 [equation]
-name = "custom"
-[equation.rhs]
-{equation}
-""")
-    subprocess.run([sys.executable, "-m", "hpcstencil", "run", folder / "input.toml", "--quiet"], check=True)
+{custom(rhs)}
+"""
+    common.summary_of(text, folder)
     with h5py.File(folder / "run.h5") as file:
         return {name: file[name][-1] for name in rhs}
 
@@ -93,7 +76,7 @@ name = "custom"
 def main() -> None:
     rng = np.random.default_rng(1)
     rows, version = [], ""
-    for label, rhs in EQUATIONS.items():
+    for label, rhs in CUSTOM.items():
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             np.savez(folder / "start.npz", **{field: 1 + 0.2 * rng.standard_normal(SHAPE) for field in rhs})
