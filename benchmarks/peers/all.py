@@ -43,7 +43,7 @@ def chosen(names: list[str]) -> list[tuple[Peer, str]]:
 def page_with(rows: Rows) -> str:
     """docs/performance.md with these rows. Ends the benchmark where others would be kept that were measured elsewhere."""
     try:
-        return replaced(PAGE.read_text(), f"{common.machine()}; {common.software()}.", PEERS, rows)
+        return replaced(PAGE.read_text(), f"{common.machine()}; {common.software()}", PEERS, rows)
     except OtherMachine as error:
         sys.exit(f"{error}; name no problems, to measure all of them again, or --print")
 
@@ -63,7 +63,7 @@ def line(peer: Peer, name: str, rounds: list[tuple[Measured, Measured]], bandwid
     mine, theirs = zip(*rounds, strict=True)
     speeds = [statistics.median(side.cells_per_second for side in sides) for sides in (mine, theirs)]
     share = statistics.median(side.t_eff for side in mine) / bandwidth
-    when = f"{datetime.date.today()}, {len(rounds)} rounds, {bandwidth / 1e9:.1f} GB/s"
+    when = f"{datetime.date.today()}, median of {len(rounds)}, {bandwidth / 1e9:.1f} GB/s"
     return row(name, peer.problems[name].method(), mine[0].by, *speeds, share, f"{peer.package} {theirs[0].by}, {when}")
 
 

@@ -14,14 +14,16 @@ class NotInstalled(Exception):
     """A peer cannot be installed here; the message is the reason, in one line."""
 
 
-def install(*line: str | Path, **environment: str) -> None:
-    """Run a command that installs something, in FOLDER. Raises NotInstalled if it fails."""
+def install(python: str | Path, *arguments: str, **environment: str) -> None:
+    """Run an interpreter with arguments that install something, in FOLDER. Raises NotInstalled if it fails."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    result = subprocess.run(line, cwd=FOLDER, env={**os.environ, **environment}, capture_output=True, text=True)
+    result = subprocess.run(
+        [python, *arguments], cwd=FOLDER, env={**os.environ, **environment}, capture_output=True, text=True
+    )
     if result.returncode:
         said = f"{result.stdout}\n{result.stderr}".strip().splitlines() or ["it said nothing"]
         reason = next((text for text in reversed(said) if "error" in text.lower()), said[-1])
-        raise NotInstalled(f"{' '.join(map(str, line[1:]))}: {reason.strip()}")
+        raise NotInstalled(f"`python {' '.join(arguments)}` failed: {reason.strip()}")
 
 
 def python_with(name: str, *packages: str) -> Path:

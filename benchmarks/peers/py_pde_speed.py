@@ -24,7 +24,7 @@ def translated(rhs: Mapping[str, str]) -> dict[str, str]:
 
 
 def measure(problem: Stencil) -> tuple[float, float]:
-    """(seconds, value of u in the central cell) of all steps, after one to compile: compiling takes py-pde 8 to 26 s."""
+    """(seconds, value of u in the central cell) of all steps, after one to compile."""
     import pde
 
     grid = pde.CartesianGrid([[0, n] for n in problem.shape], problem.shape, periodic=True)
@@ -46,7 +46,7 @@ PEER = Peer(
     name="py-pde",
     package="py-pde",
     script=__file__,
-    about="py-pde compiles the equation with numba, which uses both cores on grids of this size. It works in float64.",
+    about="py-pde compiles the equation with numba, which uses all cores on grids of this size. It works in float64.",
     problems=PROBLEMS,
     install=lambda: python_with("py-pde", "py-pde"),
 )
