@@ -230,7 +230,7 @@ class Stepper:
                 return fields
 
             return stepwise
-        return self._in_blocks(self.machine.exchanged(self._steps, self.widths, has_loop=True))
+        return self._in_blocks(self.machine.exchanged(self._steps, self.widths, has_loop=True, donate=True))
 
     def _in_blocks(self, block: Body) -> Advance:
         """`advance` made of calls that take as many steps as one exchange allows."""

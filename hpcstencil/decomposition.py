@@ -50,18 +50,6 @@ class Plan:
         exchanges = 1 / self.every if self.every else self.stages
         return 2 * cells * fields * itemsize * exchanges
 
-    def native_memory(self, fields: int, itemsize: int) -> int:
-        """As `memory_per_process`, for native code: the state twice, and the ghost cells received."""
-        own = math.prod(self.topology.capacity())
-        around = math.prod(n + 2 * h for n, h in zip(self.topology.capacity(), self.halo, strict=True)) - own
-        return (2 * own + 2 * around) * fields * itemsize * self.topology.device_count
-
-    def memory_per_process(self, fields: int, itemsize: int) -> int:
-        """Bytes of field arrays on the busiest process: state, padded state, and the integrator's stage values."""
-        cells = math.prod(n + 2 * h for n, h in zip(self.topology.capacity(), self.halo, strict=True))
-        arrays = 3 if self.stages == 1 else 5
-        return arrays * fields * itemsize * cells * self.topology.device_count
-
     def topology_of(self, rank: int) -> Topology:
         """The topology as process ``rank`` sees it."""
         return replace(self.topology, rank=rank)

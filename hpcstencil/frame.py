@@ -12,7 +12,7 @@ replaced where the device touches the boundary.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -41,6 +41,13 @@ class Value:
                 assert have[0] <= want[0] and want[1] <= have[1], (have, want)
                 array = lax.slice_in_dim(array, want[0] - have[0], want[1] - have[0], axis=axis)
         return Value(array, tuple(kept))
+
+    def rows(self, start: Any, count: int) -> Value:
+        """The value in so many cells along the first axis from the (perhaps traced) cell ``start`` on, as cells [0, count)."""
+        if self.windows[0] is None:
+            return self
+        array = lax.dynamic_slice_in_dim(self.array, start - self.windows[0][0], count)
+        return Value(array, ((0, count), *self.windows[1:]))
 
 
 def common(values: Sequence[Value]) -> Windows:
@@ -81,6 +88,16 @@ class Frame:
     @property
     def ndim(self) -> int:
         return len(self.cells)
+
+    def rows(self, start: Any, count: int) -> Frame:
+        """The frame of so many cells along the first axis, for `Value.rows`: what stands beside them does not matter there."""
+        along = lax.dynamic_slice_in_dim(self.coordinates[0], start, count + 2 * self.margin[0])
+        return replace(
+            self,
+            cells=(count, *self.cells[1:]),
+            counts=[self.counts[0] - start, *self.counts[1:]],
+            coordinates=[along, *self.coordinates[1:]],
+        )
 
 
 def wrapped(array: Any, axis: int, lower: int, upper: int) -> tuple[Any, Any]:

@@ -161,7 +161,7 @@ class OutputFile:
     @contextmanager
     def change(self, size: int) -> Iterator[None]:
         """What is written inside, at most ``size`` bytes of values, is there as a whole or not at all, should the run be
-        killed; calls may nest. Where there is no space for it nothing is begun."""
+        killed; calls may nest. Each must end with `_commit`. Where there is no space for it nothing is begun."""
         if self.changing:
             yield
             return
@@ -169,7 +169,6 @@ class OutputFile:
         reserve(self.path, size + size // 100 + MARGIN, self.communicator, allocate=not self.state.compressed)
         self._begin()
         yield
-        self.shared.apply(lambda file: file.flush())
         self._end()
         # Only now: what fails here leaves no unfinished change. Rewriting costs more the more snapshots there are: from
         # 100 on, only with every further hundredth.

@@ -28,7 +28,7 @@ Way = Literal["mpio", "serial", "per_process"]
 Method = Literal["auto"] | Way
 
 LIBVER = ("v108", "v108")
-CHUNK_CACHE = 64 * 2**20  # bytes per dataset, serial files only: holds chunks until they are whole
+CHUNK_CACHE = 64 * 2**20  # bytes per dataset: holds chunks to which several processes write until they are whole
 LONGEST_PATH = 200  # bytes of an output's path: Open MPI 4.1 crashes from 256 on, and its lock files have longer ones
 MESSAGE = 2**30  # bytes per message: counts of MPI 3 are 32 bits wide
 # HDF5 before 1.10.7 (and 1.12.0) cannot be told not to lock.
@@ -49,11 +49,11 @@ class UnsharedProblem(EnvironmentProblem):
     shared = False
 
 
-def open_alone(path: Path, mode: Literal["r", "r+", "w"]) -> h5py.File:
+def open_alone(path: Path, mode: Literal["r", "r+", "w"], cache: int = CHUNK_CACHE) -> h5py.File:
     """Open ``path`` in this process alone, without a lock where HDF5 allows it, as it is: an unfinished change to it
-    shows (`hdf5_read.open_for_reading` hides it)."""
+    shows (`hdf5_read.open_for_reading` hides it). ``cache`` is that of chunks, in bytes per dataset."""
     unlocked = {"locking": False} if CAN_UNLOCK else {}
-    cached = {} if mode == "r" else {"libver": LIBVER, "rdcc_nbytes": CHUNK_CACHE}
+    cached = {} if mode == "r" else {"libver": LIBVER, "rdcc_nbytes": cache}
     return h5py.File(path, mode, **unlocked, **cached)
 
 
@@ -144,8 +144,9 @@ class Gathered:
 
     def _open(self) -> None:
         if self.communicator.rank == 0:
+            alone = self.communicator.size == 1  # then it writes whole chunks, which a cache would only copy
             with file_errors(self.path, "open"):
-                self.file = open_alone(self.path, "r+")
+                self.file = open_alone(self.path, "r+", 0 if alone else CHUNK_CACHE)
 
     def apply(self, action: Callable[[h5py.File], None]) -> None:
         def act() -> None:

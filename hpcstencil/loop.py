@@ -12,13 +12,13 @@ import jax
 import numpy as np
 
 from hpcstencil import __version__, signals
+from hpcstencil.behind import Writer
 from hpcstencil.calibration import Choice, remember_checkpoint
 from hpcstencil.checkpoint import write_checkpoint
 from hpcstencil.continuation import Options, Source
 from hpcstencil.control import Control
 from hpcstencil.diagnostics import Diagnostics
 from hpcstencil.errors import InputError, NumericsError, StoppedEarly
-from hpcstencil.hdf5 import OutputFile
 from hpcstencil.progress import Progress
 from hpcstencil.provenance import sha256, to_toml
 from hpcstencil.schedule import Clock, Leap, together
@@ -50,7 +50,7 @@ class Run:
     steps_per_call: int = 1
     last_checkpoint: float = field(default_factory=time.monotonic)
     last_rows: float = field(default_factory=time.monotonic)
-    output: OutputFile | None = None
+    output: Writer | None = None
 
     def __post_init__(self, state: State) -> None:
         self.clock, self.fields, self.members = state.clock, dict(state.fields), state.members
@@ -218,16 +218,16 @@ class Run:
     def write_rows(self) -> None:
         """The rows of diagnostics taken since the last time."""
         assert self.output is not None
-        self.output.write_diagnostics(*self.diagnostics.drain())
+        self.output.write_rows(self.diagnostics.drain())
         self.last_rows = time.monotonic()
 
     def write_snapshot(self) -> None:
         assert self.output is not None
         start = time.perf_counter()
-        blocks = self.simulation.written(self.fields, self.output.fields, self.clock.time)
-        with self.output.change(self.output.snapshot_bytes):
-            self.write_rows()
-            self.output.write_snapshot(self.clock.step, self.clock.time, blocks, self.simulation.ranges)
+        step, now, last = self.clock.step, self.clock.time, self.schedule.finished(self.clock)
+        blocks = self.simulation.written(self.fields, self.output.file.fields, now)
+        self.output.write_snapshot(step, now, blocks, self.simulation.ranges, self.diagnostics.drain(), last)
+        self.last_rows = time.monotonic()
         self.seconds.spent("output", start)
 
     def checkpoint_by_minutes(self) -> bool:
@@ -279,6 +279,7 @@ class Run:
 
         Raises NumericsError where the solution blows up, StoppedEarly after a signal or at the walltime.
         """
+        assert self.output is not None
         while not self.schedule.finished(self.clock):
             reason = self.stop_requested(request)
             if reason:
@@ -288,6 +289,7 @@ class Run:
                     f"same command with --resume to go on"
                 )
             steps = self.advance()
+            self.output.look()
             start = time.perf_counter()
             self.check_finite()
             self.seconds.spent("diagnostics", start)

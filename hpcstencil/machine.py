@@ -125,9 +125,10 @@ class Machine:
         below, above = (self.topology.neighbour(axis, direction) is not None for direction in (-1, 1))
         return lower if below else None, upper if above else None
 
-    def exchanged(self, body: Body, widths: tuple[int, ...], has_loop: bool = False) -> Body:
+    def exchanged(self, body: Body, widths: tuple[int, ...], has_loop: bool = False, donate: bool = False) -> Body:
         """``body(values, frame, *shared)`` on every block surrounded by ``widths`` ghost cells, as a function of the
-        fields and the shared arguments; in the phased form the exchange between processes comes before it.
+        fields and the shared arguments; in the phased form the exchange between processes comes before it. With ``donate``
+        the memory of the fields given is reused.
 
         XLA has another convolution outside of loops than inside, so a body that ``has_loop`` not is put into one.
         """
@@ -139,21 +140,22 @@ class Machine:
                 return body(surrounded, frame, *shared)
             return in_loop(lambda: body(surrounded, frame, *shared), places["once"])
 
-        return self._with_outer(whole, widths)
+        return self._with_outer(whole, widths, donate)
 
     def beside_received(self, body: Body, widths: tuple[int, ...]) -> Body:
-        """As `exchanged`, of ``body(fields, ghost cells, frame, *shared)``, which puts nothing together."""
+        """As `exchanged`, of ``body(fields, ghost cells, frame, *shared)``, which puts nothing together and uses the fields
+        up."""
 
         def whole(fields: Fields, places: Any, outer: Outer, shared: tuple[Any, ...]) -> Any:
             frame = self.frame(places)
             return body(fields, self.received(fields, widths, frame, outer), frame, *shared)
 
-        return self._with_outer(whole, widths)
+        return self._with_outer(whole, widths, donate=True)
 
-    def _with_outer(self, whole: Body, widths: tuple[int, ...]) -> Body:
+    def _with_outer(self, whole: Body, widths: tuple[int, ...], donate: bool) -> Body:
         """``whole(fields, places, ghost cells from other processes, shared arguments)`` as a function of the fields and the
         shared arguments."""
-        run = self.compiled(whole, 1)
+        run = self.compiled(whole, 1, donate)
         outer_ghosts = self.outer_exchange(widths)
         return lambda fields, *arguments: run(fields, self.places, outer_ghosts(fields), arguments)
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from hpcstencil.evaluate import Rules, evaluation, of_members
 from hpcstencil.expressions import OPERATORS, Field, Node, walk
@@ -28,7 +29,7 @@ from hpcstencil.parallel import Communicator, threads_for
 from hpcstencil.radius import Needs
 
 PARTS = 3
-CELLS_AT_ONCE = 2**16  # that the host looks at, which the caches hold
+CELLS_AT_ONCE = 2**16  # worked on at a time by a processor, where XLA keeps 8 bytes or more of each
 
 
 def bits_per_part(cells: int) -> int:
@@ -63,6 +64,7 @@ class Reductions:
         widths = machine.widths(1) if differ else (0,) * machine.grid.ndim
 
         grid_axes = tuple(range(machine.grid.ndim))
+        on_processor = machine.devices.devices[0].platform == "cpu"
 
         def of_one(fields: Mapping[str, Value], parameters: Any, time: Any, frame: Frame) -> list[Any]:
             evaluate = evaluation(rules, frame, needs, fields, parameters, time)
@@ -70,33 +72,51 @@ class Reductions:
 
         cellwise = of_one if listed is None else of_members(of_one, listed)
 
-        def owned_cells(frame: Frame) -> Any:
-            owned = _owned(frame)
-            return owned if listed is None or owned is True else owned[..., None]
+        def by_rows(fields: Mapping[str, Value], parameters: Any, time: Any, frame: Frame, action: Any) -> Any:
+            """What ``action(values, which cells count)`` returns for some rows after the others, stacked."""
+            values = cellwise(fields, parameters, time, frame) if differ else []
+            in_row = len(trees) * math.prod(next(iter(fields.values())).array.shape[1:])
+            rows = min(frame.cells[0], max(1, CELLS_AT_ONCE // in_row)) if on_processor else frame.cells[0]
+
+            def some(first: Any) -> Any:
+                start = jnp.minimum(first, frame.cells[0] - rows)
+                part = frame.rows(start, rows)
+                owned = _owned(part, first - start)
+                if differ:
+                    mine = [lax.dynamic_slice_in_dim(v, start, rows) for v in values]
+                else:
+                    mine = cellwise({name: v.rows(start, rows) for name, v in fields.items()}, parameters, time, part)
+                return action(mine, owned if listed is None else owned[..., None])
+
+            return lax.map(some, jnp.arange(0, frame.cells[0], rows))
 
         def extremes(fields: Mapping[str, Value], frame: Frame, parameters: Any, time: Any) -> Any:
-            owned = owned_cells(frame)
-            values = cellwise(fields, parameters, time, frame)
-            high = jnp.stack([jnp.where(owned, v, -jnp.inf).max(grid_axes) for v in values]).astype(jnp.float64)
-            low = -jnp.stack([jnp.where(owned, v, jnp.inf).min(grid_axes) for v in values]).astype(jnp.float64)
-            # max() may pass over a NaN, so cells that are not finite are counted on their own.
-            broken = jnp.stack([jnp.where(owned, ~jnp.isfinite(v), False).sum(grid_axes) for v in values])
-            return machine.device_max(high), machine.device_max(low), machine.device_sum(broken)
+            def of_rows(values: list[Any], owned: Any) -> Any:
+                high = jnp.stack([jnp.where(owned, v, -jnp.inf).max(grid_axes) for v in values]).astype(jnp.float64)
+                low = -jnp.stack([jnp.where(owned, v, jnp.inf).min(grid_axes) for v in values]).astype(jnp.float64)
+                # max() may pass over a NaN, so cells that are not finite are counted on their own.
+                broken = jnp.stack([jnp.where(owned, ~jnp.isfinite(v), False).sum(grid_axes) for v in values])
+                return high, low, broken
+
+            high, low, broken = by_rows(fields, parameters, time, frame, of_rows)
+            return machine.device_max(high.max(0)), machine.device_max(low.max(0)), machine.device_sum(broken.sum(0))
 
         def sums(fields: Mapping[str, Value], frame: Frame, parameters: Any, time: Any, exponents: Any) -> Any:
-            owned = owned_cells(frame)
-            totals = []
-            for i, v in enumerate(cellwise(fields, parameters, time, frame)):
-                rest, parts = jnp.where(owned, v, 0).astype(jnp.float64) * exponents[i], []
-                for _ in range(PARTS):
-                    rest = rest * 2.0**self.bits
-                    whole = jnp.rint(rest)
-                    rest = rest - whole
-                    parts.append(whole.astype(jnp.int64).sum(grid_axes))
-                totals.append(jnp.stack(parts))
-            return machine.device_sum(jnp.stack(totals))
+            def of_rows(values: list[Any], owned: Any) -> Any:
+                totals = []
+                for i, v in enumerate(values):
+                    rest, parts = jnp.where(owned, v, 0).astype(jnp.float64) * exponents[i], []
+                    for _ in range(PARTS):
+                        rest = rest * 2.0**self.bits
+                        whole = jnp.rint(rest)
+                        rest = rest - whole
+                        parts.append(whole.astype(jnp.int64).sum(grid_axes))
+                    totals.append(jnp.stack(parts))
+                return jnp.stack(totals)
 
-        here = machine.devices.devices[0].platform == "cpu" and listed is None
+            return machine.device_sum(by_rows(fields, parameters, time, frame, of_rows).sum(0))
+
+        here = on_processor and listed is None
         self.names = [
             tree.name for tree in trees if isinstance(tree, Field) and here
         ]  # of fields that the host sees itself
@@ -152,9 +172,9 @@ def _on_block(value: Value, frame: Frame) -> Any:
     return jnp.broadcast_to(value.crop(interior).array, frame.cells)
 
 
-def _owned(frame: Frame) -> Any:
-    """Which cells of the block's array are really owned; True where all are."""
-    owned: Any = True
+def _owned(frame: Frame, first: Any) -> Any:
+    """Which cells of an array are really owned, in the rows from ``first`` on."""
+    owned: Any = (jnp.arange(frame.cells[0]) >= first).reshape([-1] + [1] * (frame.ndim - 1))
     for axis, (n, count) in enumerate(zip(frame.cells, frame.counts, strict=True)):
         if count is not n:
             shape = [1] * frame.ndim

@@ -6,19 +6,21 @@ import numpy as np
 
 from hpcstencil.calibration import key, no_native, recall, seconds_to_checkpoint
 from hpcstencil.decomposition import Plan, for_kernel
+from hpcstencil.memory import memory
 from hpcstencil.parallel import OneProcess
 from hpcstencil.problem import Problem
 from hpcstencil.provenance import to_toml
 from hpcstencil.settings import Config
 from hpcstencil.walltime import within
 
+PROGRAM = "0.3 GB"  # Python, JAX, MPI, HDF5 and what the compilers leave, on a processor
+
 
 def report(config: Config, problem: Problem, plan: Plan) -> str:
     """The text of `hpcstencil check`, for processors: on GPUs there is no native code."""
-    plan, kernel = _with_kernel(problem, plan)
+    plan, kernel, words = _with_kernel(problem, plan)
     itemsize = np.dtype(config.numerics.precision).itemsize
     fields, topology = len(problem.fields) * problem.copies, plan.topology
-    memory = plan.native_memory if kernel.startswith("native") else plan.memory_per_process
     block = " x ".join(str(stop - start) for start, stop in topology.block(0))
     lines = [
         to_toml(config).rstrip(),
@@ -29,9 +31,9 @@ def report(config: Config, problem: Problem, plan: Plan) -> str:
         f"processes             {' x '.join(map(str, topology.processes))}, largest block {block} cells",
         f"devices per process   {' x '.join(map(str, topology.devices))}, tiles {' x '.join(map(str, topology.tiles))}",
         f"steps per exchange    {plan.every or 'one stage'}, halo {' x '.join(map(str, plan.halo))} cells",
-        f"memory per process    {human(memory(fields, itemsize))} of field arrays",
+        f"memory per process    {human(memory(plan, problem, kernel))} of field arrays, beside the program's own {PROGRAM}",
         f"halo per step         {human(plan.halo_bytes_per_step(fields, itemsize))} sent and received by a process",
-        f"kernel                {kernel}",
+        f"kernel                {words}",
         f"time step             {_time_step(problem)}",
         f"steps                 {_steps(problem)}",
         f"predicted time        {_predicted(problem, topology.size)}",
@@ -44,23 +46,24 @@ def _memory(problem: Problem) -> str:
     return f", and {len(problem.memory)} arrays that layers, the integrator or a mask keep" if problem.memory else ""
 
 
-def _with_kernel(problem: Problem, plan: Plan) -> tuple[Plan, str]:
-    """The plan as it is with the kernel that a run would take, and that kernel, in words. Raises InputError as the run."""
+def _with_kernel(problem: Problem, plan: Plan) -> tuple[Plan, str, str]:
+    """The plan as it is with the kernel that a run would take, that kernel, and what to say of it. Raises InputError as
+    the run."""
     from hpcstencil.native.program import lack
     from hpcstencil.native.writer import Unsupported
 
     wanted = problem.config.numerics.kernel
     if wanted not in ("auto", "native"):
-        return plan, wanted
+        return plan, wanted, wanted
     reason = lack(problem, plan.lowered)
     if not reason:
         try:
-            return for_kernel(plan, problem, "native", OneProcess()), "native"
+            return for_kernel(plan, problem, "native", OneProcess()), "native", "native"
         except Unsupported as problem_of_compiler:
             reason = str(problem_of_compiler)
     if wanted == "native":
         raise no_native(reason)
-    return plan, f"shift or conv, whichever is faster when a run begins (no native code: {reason})"
+    return plan, "shift", f"shift or conv, whichever is faster when a run begins (no native code: {reason})"
 
 
 def human(count: float) -> str:

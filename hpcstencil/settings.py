@@ -78,7 +78,8 @@ class Decomposition:
 
 @dataclass(frozen=True)
 class OutputConfig:
-    """Where and how often snapshots go; ``fields`` None means all."""
+    """Where and how often snapshots go; ``fields`` None means all. With ``write_behind`` they are written while the next steps
+    are taken."""
 
     path: Path
     every: float | None
@@ -86,8 +87,15 @@ class OutputConfig:
     fields: tuple[str, ...] | None
     compression: Any
     method: Any
+    write_behind: bool = True
     units: Mapping[str, str] = field(default_factory=dict)
     long_name: Mapping[str, str] = field(default_factory=dict)
+
+    def is_written_behind(self, processes: int) -> bool:
+        """Whether snapshots, but the last, are copied and written while the next steps are taken: by one process, since a
+        collective write of several needs their main threads; and where there are more than the first and the last."""
+        regular = self.every is not None or self.every_steps is not None
+        return self.write_behind and regular and processes == 1
 
 
 @dataclass(frozen=True)

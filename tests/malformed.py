@@ -315,6 +315,7 @@ INPUTS = [
     ('output.fields=["u", "u"]', "output.fields: expected each field once", '["u", "u"]'),
     ("output.compression=lzf", "output.compression: expected", '"gzip"'),
     ("output.method=mpi", "output.method: expected", '"mpio"?'),
+    ("output.write_behind=1", "output.write_behind: expected true or false", "got 1"),
     ("output.units=5", "output.units: expected a table", "got 5"),
     ("output.units.u=5", "output.units.u: expected a text", "got 5"),
     ('output.fields=["uu"]', "output.fields", '"u"'),

@@ -23,7 +23,7 @@ LAYERS = [
     {"hdf5", "checkpoint", "model", "advance", "layers", "placed"},
     {"walls", "problem"},
     {"formulation", "decomposition", "calibration", "reductions", "continuation", "native"},
-    {"control"},
+    {"control", "memory", "behind"},
     {"diagnostics", "simulation", "report", "summary", "repair"},
     {"loop", "benchmark", "verify"},
     {"run", "doctor", "sweep"},
@@ -34,8 +34,8 @@ HEAVY = {"jax", "mpi4jax", "mpi4py", "h5py", "matplotlib"}
 LIGHT = set().union(*LAYERS[:2]) | {
     "schema", "keys", "parser", "settings", "config", "model", "method_choice", "walls", "layers", "mask", "conditions",
     "radius", "host", "positions", "placed", "ensemble", "names", "paths",
-    "equations", "stability", "problem", "formulation", "decomposition", "calibration", "report", "cli", "doctor",
-    "sweep", "publish",
+    "equations", "stability", "problem", "formulation", "decomposition", "memory", "calibration", "report", "cli",
+    "doctor", "sweep", "publish",
 }  # fmt: skip
 
 

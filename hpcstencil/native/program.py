@@ -17,12 +17,14 @@ from hpcstencil.problem import Problem
 
 @dataclass(frozen=True)
 class Program:
-    """C++ text, and what it is to be given: the numbers of its expressions, what stands for p[] and c[] in it."""
+    """C++ text, and what it is to be given: the numbers of its expressions, what stands for p[] and c[] in it. ``fixed`` is how
+    many arrays of functions of several coordinates it keeps."""
 
     text: str
     fields: tuple[str, ...]
     parameters: tuple[str, ...]
     constants: tuple[float, ...]
+    fixed: int
 
 
 def lack(problem: Problem, thin: bool) -> str:
@@ -56,7 +58,9 @@ lately: deque[tuple[Problem, Program]] = deque(maxlen=4)  # a run asks several t
 def _program(problem: Problem) -> Program:
     try:
         step = Step(problem)
-        return Program(text(step), step.fields, tuple(problem.parameters), tuple(step.numbers.constants))
+        written = text(step)
+        numbers, fixed = tuple(step.numbers.constants), len(step.fixed.texts)
+        return Program(written, step.fields, tuple(problem.parameters), numbers, fixed)
     except RecursionError:
         raise Unsupported("an expression is too deeply nested") from None
 

@@ -1,0 +1,49 @@
+"""What a snapshot every 100 steps costs: 3-D heat, euler, float32, 256^3, native code, against the same run with none between
+its first and last state, interleaved; on 1 and 2 processes. Compiling apart.
+
+.venv/bin/python benchmarks/output.py [rounds] [cells per axis] [steps]
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+from common import HEAT, command, machine, output_of
+
+EVERY = 100
+
+
+def seconds(processes: int, n: int, steps: int, *more: str) -> float:
+    """Wall time of a run, from its first output to its closed file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "input.toml"
+        path.write_text(HEAT.format(n=n, steps=steps))
+        text = output_of(
+            command(processes, "run", str(path), "--output", f"{folder}/o.h5", "--set", "numerics.kernel=native", *more)
+        )
+    wall, compiling = (
+        float(re.search(pattern, text).group(1))  # type: ignore[union-attr]
+        for pattern in (r"wall time +([0-9.]+) s", r"compiling ([0-9.]+) s")
+    )
+    return wall - compiling
+
+
+def main(rounds: int = 5, n: int = 256, steps: int = 1000) -> None:
+    print(f"{machine()}; 3-D heat, euler, float32, {n}^3, {steps} steps, {rounds} interleaved rounds")
+    for processes in (1, 2):
+        pairs = []
+        for _ in range(rounds):
+            without = seconds(processes, n, steps)
+            pairs.append((without, seconds(processes, n, steps, "--set", f"output.every_steps={EVERY}")))
+        without, written = (statistics.median(times) for times in zip(*pairs, strict=True))
+        loss = statistics.median(b / a - 1 for a, b in pairs)
+        print(f"{processes} process(es): {without:.2f} s without, {written:.2f} s with a snapshot every {EVERY} steps: "
+              f"{loss:+.1%}")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

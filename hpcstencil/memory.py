@@ -1,0 +1,47 @@
+"""How much memory the arrays over the grid take in a run, said before it begins."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from hpcstencil.decomposition import Plan
+from hpcstencil.expressions import OPERATORS, walk
+from hpcstencil.integrators import Method
+from hpcstencil.problem import Problem
+
+
+def memory(plan: Plan, problem: Problem, kernel: str) -> int:
+    """Bytes of the arrays over the grid that the busiest process holds at once, with a ``kernel``.
+
+    Native code has the state twice, the ghost cells that it receives, and functions of several coordinates. What XLA's
+    kernels keep is XLA's choice: this counts what it keeps of a right-hand side without inner results.
+    """
+    config, topology = problem.config, plan.topology
+    fields, own = len(problem.fields), math.prod(topology.capacity())
+    whole = math.prod(n + 2 * h for n, h in zip(topology.capacity(), plan.halo, strict=True))
+    if kernel == "native":
+        from hpcstencil.native.program import program
+
+        resting = stepping = 2 * fields * whole + program(problem).fixed * own
+    else:
+        resting = fields * own
+        stepping = fields * whole * _arrays(problem.method, fields) * (config.grid.ndim if kernel == "conv" else 1)
+    derivatives = sum(any(isinstance(part, OPERATORS) for part in walk(tree)) for tree in problem.reduced())
+    cells = max(stepping, resting + (derivatives + 1) * own if derivatives else 0)
+    if config.output.is_written_behind(topology.size):
+        cells += len(config.output.fields or problem.shown) * own
+    return cells * topology.device_count * problem.copies * np.dtype(config.numerics.precision).itemsize
+
+
+def _arrays(method: Method, fields: int) -> int:
+    """Arrays of each field that XLA keeps while a step is taken (``benchmarks/memory.py``): two where a field is moved in one
+    go; values and slopes at u and the last values where the stages are a loop; else u, a slope of each stage, the value it
+    is taken at where several fields need it, and with an estimate of the error what a step that is rejected goes back to."""
+    if method.partitioned:
+        return 2
+    if method.uniform_from < len(method.stages):
+        return 5
+    stages = method.evaluations
+    return 1 + stages + (fields > 1 and stages > 1) + 2 * bool(method.error)

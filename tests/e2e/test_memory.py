@@ -1,0 +1,66 @@
+"""The memory that a run takes is what `check` says."""
+
+import os
+import subprocess
+
+import pytest
+from commands import ENVIRONMENT, line
+
+from hpcstencil.config import load
+from hpcstencil.decomposition import plan
+from hpcstencil.formulation import build
+from hpcstencil.memory import memory
+
+pytestmark = pytest.mark.e2e
+INPUT = """
+[grid]
+shape = [16, 16, 16]
+[equation]
+name = "gray_scott"
+D_u = 0.1
+D_v = 0.05
+[initial]
+u = "1 - 0.5*exp(-(x - 8)**2)"
+v = "0.25*exp(-(x - 8)**2)"
+[numerics]
+kernel = "native"
+integrator = "euler"
+[time]
+end = 4.0
+dt = 1.0
+[checkpoint]
+every_steps = 2
+[diagnostics]
+mass = "integral(u + v)"
+"""
+LARGE = "grid.shape=[208, 208, 208]"
+SNAPSHOTS = "output.every_steps=2"
+SLACK = 2e7  # bytes: what compilers leave, and tiles
+
+
+def peak(folder, *settings):
+    """Peak resident bytes of a run."""
+    options = [part for setting in settings for part in ("--set", setting)]
+    run = subprocess.Popen(
+        line(0, "run", "input.toml", "--overwrite", "--quiet", *options), cwd=folder, env=ENVIRONMENT
+    )
+    _, status, usage = os.wait4(run.pid, 0)
+    run.returncode = os.waitstatus_to_exitcode(status)
+    assert run.returncode == 0
+    return 1024 * usage.ru_maxrss
+
+
+def planned(path, *settings):
+    problem = build(load(path, settings))
+    return memory(plan(problem, 1, 1, "native"), problem, "native")
+
+
+def test_a_run_takes_the_memory_that_check_says(tmp_path):
+    (tmp_path / "input.toml").write_text(INPUT)
+    own = peak(tmp_path, SNAPSHOTS)
+    field = 4 * 208**3
+    for settings, copies in (((LARGE,), 4), ((LARGE, SNAPSHOTS), 6)):
+        said = planned(tmp_path / "input.toml", *settings)
+        assert said == copies * field
+        found = peak(tmp_path, *settings) - own
+        assert 0.85 * said < found < 1.15 * said + SLACK, (found / field, copies)
