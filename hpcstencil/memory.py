@@ -15,7 +15,8 @@ from hpcstencil.problem import Problem
 def memory(plan: Plan, problem: Problem, kernel: str) -> int:
     """Bytes of the arrays over the grid that the busiest process holds at once, with a ``kernel``.
 
-    Native code has the state twice, the ghost cells that it receives, and functions of several coordinates. What XLA's
+    Native code has the state twice, the ghost cells that it receives, and functions of several coordinates; of an ensemble it
+    has the state four times, since members are put in order for it and back. What XLA's
     kernels keep is XLA's choice: this counts what it keeps of a right-hand side without inner results.
     """
     config, topology = problem.config, plan.topology
@@ -24,7 +25,7 @@ def memory(plan: Plan, problem: Problem, kernel: str) -> int:
     if kernel == "native":
         from hpcstencil.native.program import program
 
-        resting = stepping = 2 * fields * whole + program(problem).fixed * own
+        resting = stepping = (4 if problem.members else 2) * fields * whole + program(problem).fixed * own
     else:
         resting = fields * own
         stepping = fields * whole * _arrays(problem.method, fields) * (config.grid.ndim if kernel == "conv" else 1)
