@@ -79,15 +79,15 @@ def no_native(reason: str) -> InputError:
     return InputError(f'numerics.kernel: expected a run that native code fits, but {reason}; give "auto"')
 
 
-def lacks_native(problem: Problem, device: Any, every: int) -> str:
-    """Why native code cannot take the steps of this problem, with ``every`` of them between two exchanges; "" where it can."""
+def lacks_native(problem: Problem, device: Any, thin: bool) -> str:
+    """Why native code cannot take the steps of this problem, on blocks that are ``thin`` or not; "" where it can."""
     from hpcstencil.native.call import native
     from hpcstencil.native.program import lack
     from hpcstencil.native.writer import Unsupported
 
     if device.platform != "cpu":
         return f"native code is for processors, and this is a {device.platform}"
-    known = lack(problem, every)
+    known = lack(problem, thin)
     if known:
         return known
     try:
@@ -147,7 +147,7 @@ def seconds_per_step(problem: Problem, device: Any, kernel: str) -> float:
 
 
 def kernel_for(
-    problem: Problem, devices: Sequence[Any], communicator: Communicator, every: int, before: str = ""
+    problem: Problem, devices: Sequence[Any], communicator: Communicator, thin: bool, before: str = ""
 ) -> Choice:
     """The kernel that the input asks for; for "auto" that of the run which is continued (``before``), so that its bits stay
     the same, or else native code, and where there is none the faster of the others as rank 0 measures them. The same on all
@@ -164,7 +164,7 @@ def kernel_for(
         return Choice(before, "as before")
 
     def settled() -> Choice:
-        lack = lacks_native(problem, devices[0], every)
+        lack = lacks_native(problem, devices[0], thin)
         if wanted == "native":
             if lack:
                 raise no_native(lack)

@@ -50,7 +50,7 @@ def _with_kernel(problem: Problem, plan: Plan) -> tuple[Plan, str]:
     wanted = problem.config.numerics.kernel
     if wanted not in ("auto", "native"):
         return plan, wanted
-    reason = lack(problem, plan.every)
+    reason = lack(problem, plan.lowered)
     if not reason:
         return for_kernel(plan, problem, "native"), "native"
     if wanted == "native":

@@ -72,7 +72,7 @@ def _ready(
 ) -> Run:
     """The run at its ``source``, compiled; nothing is written yet."""
     walltime = Walltime(problem.config.checkpoint.walltime, communicator, options.started)
-    choice = kernel_for(problem, devices, communicator, plan.every, source.kernel)
+    choice = kernel_for(problem, devices, communicator, plan.lowered, source.kernel)
     plan = for_kernel(plan, problem, choice.kernel)
     simulation = simulate(problem, plan, communicator, devices, choice.kernel)
     state = _state(simulation, source.checkpoint)

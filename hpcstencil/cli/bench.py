@@ -52,7 +52,7 @@ def bench(input_file: Path | None, overrides: tuple[str, ...], devices: int | No
         from hpcstencil.decomposition import for_kernel
         from hpcstencil.simulation import simulate
 
-        kernel = kernel_for(problem, local, communicator, plan.every).kernel
+        kernel = kernel_for(problem, local, communicator, plan.lowered).kernel
         plan = for_kernel(plan, problem, kernel)
         bandwidth = benchmark.copy_bandwidth(communicator, local)
         row = benchmark.measure(simulate(problem, plan, communicator, local, kernel), communicator, bandwidth)

@@ -24,12 +24,12 @@ class Program:
     constants: tuple[float, ...]
 
 
-def lack(problem: Problem, every: int) -> str:
-    """Why native code cannot take the steps of this problem on a processor, with ``every`` of them between two exchanges, as
-    far as that is known without compiling; "" where it can."""
+def lack(problem: Problem, thin: bool) -> str:
+    """Why native code cannot take the steps of this problem on a processor, as far as that is known without compiling; "" where
+    it can. ``thin`` blocks have no room for a whole step between two exchanges."""
     if problem.config.time.tolerance is not None:
         return "steps that follow a tolerance are taken by the other kernels"
-    if every == 0:
+    if thin:
         return "blocks are too thin for a whole step between two exchanges"
     try:
         compiler()
