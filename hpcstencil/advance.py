@@ -28,6 +28,8 @@ from hpcstencil.stepping import fields_of, take, uniform
 Advance = Callable[[Fields, Mapping[str, Any], Any, Any, Any, Any], Fields]
 # Fields after n steps, of (fields, ghost cells per axis, their widths, frame, parameters, (t0, first, dt, n), in place)
 NativeSteps = Callable[[Fields, Any, tuple[int, ...], Frame, Any, tuple[Any, Any, Any, Any], bool], Fields]
+# Fields after a step, of (fields, parameters, t, dt, frame, windows wanted at the end or None for those of the fields)
+KernelStep = Callable[[Mapping[str, Value], Any, Any, Any, Frame, Any], dict[str, Value]]
 Attempt = Callable[[Fields, Mapping[str, float], float, float], tuple[Fields, Fields]]
 
 
@@ -35,7 +37,8 @@ Attempt = Callable[[Fields, Mapping[str, float], float, float], tuple[Fields, Fi
 class Stepper:
     """A right-hand side and a method on a machine. ``groups`` tells the fields of a partitioned method apart; ``every``
     steps are taken between two halo exchanges, 0 meaning an exchange for each evaluation. ``apart`` is the right-hand side of
-    the second stage, where the method takes parts of it apart. ``native`` code takes whole steps in its place."""
+    the second stage, where the method takes parts of it apart. In its place ``native`` code takes many steps, or a ``kernel``
+    one step, ``together`` of them in a row."""
 
     machine: Machine
     rhs: RightHandSide
@@ -44,6 +47,8 @@ class Stepper:
     every: int
     apart: RightHandSide | None = None
     native: NativeSteps | None = None
+    kernel: KernelStep | None = None
+    together: int = 1
 
     def rhs_of(self, j: int) -> RightHandSide:
         """The right-hand side whose slopes at the j-th value the method uses."""
@@ -121,11 +126,11 @@ class Stepper:
                 framed = machine.surrounded(u, widths, frame, {})
                 start, count = first + b * every, jnp.minimum(every, n - b * every)
                 if every == 1:  # the loop over exchanges is around this
-                    return going_on(
-                        count > 0, self.cropped(self.one_step(framed, parameters, t0 + start * dt, dt, frame)[0]), u
-                    )
+                    return going_on(count > 0, self.last_step(framed, parameters, t0 + start * dt, dt, frame), u)
                 return self._steps(framed, frame, parameters, t0, start, dt, count)
 
+            if every == 1:
+                return self.repeated(most(n), block, fields)
             if every:
                 return lax.fori_loop(0, (most(n) + every - 1) // every, block, fields)
             return lax.fori_loop(0, most(n), one, fields)
@@ -139,12 +144,35 @@ class Stepper:
         """Steps first .. first + n - 1 on a block with halo, cropped to the block."""
 
         def body(i: Any, u: dict[str, Value]) -> dict[str, Value]:
+            if self.kernel is not None:
+                return self.kernel(u, parameters, t0 + (first + i) * dt, dt, frame, None)
             new, _ = self.one_step(u, parameters, t0 + (first + i) * dt, dt, frame)
             whole = {name: padded(new[name], u[name].windows).array for name in u}
             kept = going_on(i < n, whole, {name: value.array for name, value in u.items()})
             return {name: replace(u[name], array=array) for name, array in kept.items()}
 
-        return self.cropped(lax.fori_loop(0, most(n), body, framed))
+        return self.cropped(self.repeated(most(n), body, framed))
+
+    def last_step(self, framed: dict[str, Value], parameters: Any, t: Any, dt: Any, frame: Frame) -> Fields:
+        """The block's own cells after one step."""
+        if self.kernel is not None:
+            return self.cropped(self.kernel(framed, parameters, t, dt, frame, self.interior))
+        return self.cropped(self.one_step(framed, parameters, t, dt, frame)[0])
+
+    def repeated(self, n: Any, step: Callable[[Any, Any], Any], u: Any) -> Any:
+        """step(i, u) for i = 0 .. n - 1, some in a row in each round of a loop: after each round XLA copies what a kernel has
+        put elsewhere, and on GPUs the host waits to know whether another one follows."""
+        if self.together == 1:
+            return lax.fori_loop(0, n, step, u)
+        one = jax.jit(step)
+
+        def several(r: Any, u: Any) -> Any:
+            for j in range(self.together):
+                u = one(r * self.together + j, u)
+            return u
+
+        rounds = n // self.together
+        return lax.fori_loop(rounds * self.together, n, one, lax.fori_loop(0, rounds, several, u))
 
     def _exchanging_step(self, u: Fields, parameters: Any, t: Any, dt: Any, frame: Frame) -> tuple[Fields, Any]:
         """One step with an exchange for every evaluation, inside compiled code."""

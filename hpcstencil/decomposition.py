@@ -166,11 +166,14 @@ def _every(
         return 1, most
     if adaptive:
         most = min(most, longest)
-    counts = range(min(most, MOST_STEPS) + 1)
-    if kernel == "native" and most:
+    whole = (
+        kernel in ("native", "pallas") and most > 0
+    )  # which take whole steps between two exchanges, if there is room
+    counts = range(int(whole), min(most, MOST_STEPS) + 1)
+    if kernel == "native" and whole:
         itemsize = 4 if problem.config.numerics.precision == "float32" else 8
         size = len(problem.fields) * itemsize
-        return min(counts[1:], key=lambda k: (_native_cost(k, topology, radius, stages, size), -k)), most
+        return min(counts, key=lambda k: (_native_cost(k, topology, radius, stages, size), -k)), most
     return min(counts, key=lambda k: (_cost(k, topology, radius, stages), -k)), most
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcstencil.calibration import key, no_native, recall, seconds_to_checkpoint
+from hpcstencil.calibration import key, recall, seconds_to_checkpoint, unfit
 from hpcstencil.decomposition import Plan, for_kernel
 from hpcstencil.problem import Problem
 from hpcstencil.provenance import to_toml
@@ -46,15 +46,17 @@ def _memory(problem: Problem) -> str:
 def _with_kernel(problem: Problem, plan: Plan) -> tuple[Plan, str]:
     """The plan as it is with the kernel that a run would take, and that kernel, in words. Raises InputError as the run."""
     from hpcstencil.native.program import lack
+    from hpcstencil.pallas.passes import lack as lack_for_gpus
 
     wanted = problem.config.numerics.kernel
-    if wanted not in ("auto", "native"):
+    if wanted not in ("auto", "native", "pallas"):
         return plan, wanted
-    reason = lack(problem, plan.lowered)
+    reason = (lack_for_gpus if wanted == "pallas" else lack)(problem, plan.lowered)
     if not reason:
-        return for_kernel(plan, problem, "native"), "native"
-    if wanted == "native":
-        raise no_native(reason)
+        kernel = "native" if wanted == "auto" else wanted
+        return for_kernel(plan, problem, kernel), kernel
+    if wanted != "auto":
+        raise unfit(wanted, reason)
     return plan, f"shift or conv, whichever is faster when a run begins (no native code: {reason})"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from hpcstencil.kernels import KERNELS, tiled
 from hpcstencil.machine import Body, Machine
 from hpcstencil.mask import SOLID, Mask
 from hpcstencil.native.call import NATIVE, native, threads_for
+from hpcstencil.pallas.passes import PALLAS
 from hpcstencil.parallel import Communicator, agree
 from hpcstencil.problem import Problem
 from hpcstencil.reductions import Reductions
@@ -229,7 +230,7 @@ def simulate(
     dtype = np.dtype(config.numerics.precision)
     rules = Rules(
         discretization=problem.discretization,
-        kernel=tiled(KERNELS["shift" if kernel == NATIVE else kernel], topology.tiles),
+        kernel=tiled(KERNELS.get(kernel, KERNELS["shift"]), topology.tiles),
         faces=problem.faces,
         domain=tuple(zip(config.grid.lower, config.grid.upper, strict=True)),
         dtype=dtype,
@@ -245,7 +246,7 @@ def simulate(
         communicator=None if communicator.mpi is None else communicator.mpi.Clone(),
         radius=plan.radius,
         margin=tuple((rounds + 1) * r + p + 1 for r, p in zip(plan.radius, places, strict=True)),
-        halo_wraps=rounds == 1 and kernel != NATIVE,
+        halo_wraps=rounds == 1 and kernel not in (NATIVE, PALLAS),
         constants=problem.constants(),
     )
     needs = problem.needs()
@@ -255,13 +256,19 @@ def simulate(
     if listed is not None:
         rhs = of_members(rhs, listed)
         apart = None if apart is None else of_members(apart, listed)
-    if kernel == NATIVE and plan.every == 0:
+    if kernel in (NATIVE, PALLAS) and plan.every == 0:
         raise InputError(
-            "decomposition: blocks are too thin for native code, which takes a whole step between two exchanges; use fewer "
-            'processes or devices, or numerics.kernel = "shift"'
+            f'decomposition: blocks are too thin for numerics.kernel = "{kernel}", which takes a whole step between two '
+            'exchanges; use fewer processes or devices, or numerics.kernel = "shift"'
         )
-    code = native(problem, threads_for(len(devices))).steps if kernel == NATIVE else None
-    stepper = Stepper(machine, rhs, problem.method, problem.groups, plan.every, apart, code)
+    stepper = Stepper(machine, rhs, problem.method, problem.groups, plan.every, apart)
+    if kernel == NATIVE:
+        stepper = replace(stepper, native=native(problem, threads_for(len(devices))).steps)
+    if kernel == PALLAS:
+        from hpcstencil.pallas.step import kernels
+
+        made = kernels(problem, rules, interpret=devices[0].platform == "cpu")
+        stepper = replace(stepper, kernel=made.step, together=made.together)
     return Simulation(
         problem=problem,
         plan=plan,

@@ -6,7 +6,7 @@ hand in how they evaluate a right-hand side and form a combination, and how they
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -75,6 +75,17 @@ def uniform(method: Method, weights: Any) -> Stage:
     )
 
 
+def moving(
+    stage: Stage, names: Iterable[str], slopes: Mapping[int, Collection[str]], groups: Mapping[str, int]
+) -> list[str]:
+    """The fields that a stage moves: those of its group that have all the slopes that it uses."""
+    return [
+        name
+        for name in names
+        if all(name in slopes[j] for j, _ in stage.slopes) and (stage.group is None or groups[name] == stage.group)
+    ]
+
+
 def fields_of(
     stage: Stage,
     last: int,
@@ -86,10 +97,7 @@ def fields_of(
     """What `combined` makes of every field that the stage moves; the others as they are in the ``last`` value. A stage that
     remembers puts its slopes where those of the step before are."""
     moved = dict(values.get(last, {}))
-    for name in values[0]:
-        known = all(name in slopes[j] for j, _ in stage.slopes)
-        if not known or (stage.group is not None and groups[name] != stage.group):
-            continue
+    for name in moving(stage, values[0], slopes, groups):
         own = {j: y[name] for j, y in values.items()}, {j: k[name] for j, k in slopes.items() if name in k}
         if stage.remembered:
             moved[name] = combined(stage, dt, *own, values[0][name + MEMORY])

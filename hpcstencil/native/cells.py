@@ -24,7 +24,8 @@ from hpcstencil.expressions import (
 )
 from hpcstencil.mask import Mask
 from hpcstencil.native.scalars import Functions, Scalars
-from hpcstencil.native.writer import HERE, Offset, Writer, axes_of, changes, stencil_of, whole_numbers
+from hpcstencil.native.writer import HERE, Offset, Writer, changes, stencil_of, whole_numbers
+from hpcstencil.radius import axes_of
 from hpcstencil.stencil import Stencil
 
 Term = tuple[tuple[Node, ...], float, str]  # factors that are the same in all cells, a number, and the value in a cell

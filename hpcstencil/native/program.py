@@ -10,8 +10,9 @@ from hpcstencil.expressions import Field, Node, on_plane, walk
 from hpcstencil.native.cells import Cells
 from hpcstencil.native.compiler import compiler
 from hpcstencil.native.passes import Step
-from hpcstencil.native.writer import Offset, Unsupported, axes_of
+from hpcstencil.native.writer import Offset, Unsupported
 from hpcstencil.problem import Problem
+from hpcstencil.radius import axes_of
 
 
 @dataclass(frozen=True)
