@@ -23,13 +23,13 @@ from hpcstencil.frame import Frame, Value
 from hpcstencil.halo import Fields
 from hpcstencil.integrators import Method, Stage
 from hpcstencil.machine import Body, Machine
-from hpcstencil.stepping import fields_of, take, uniform
+from hpcstencil.stepping import fields_of, repeated, take, uniform
 
 Advance = Callable[[Fields, Mapping[str, Any], Any, Any, Any, Any], Fields]
 # Fields after n steps, of (fields, ghost cells per axis, their widths, frame, parameters, (t0, first, dt, n), in place)
 NativeSteps = Callable[[Fields, Any, tuple[int, ...], Frame, Any, tuple[Any, Any, Any, Any], bool], Fields]
-# Fields after a step, of (fields, parameters, t, dt, frame, windows wanted at the end or None for those of the fields)
-KernelStep = Callable[[Mapping[str, Value], Any, Any, Any, Frame, Any], dict[str, Value]]
+# Fields after a step, of (fields, t, dt, windows that are wanted at the least, or None for those of the fields)
+Step = Callable[[Mapping[str, Value], Any, Any, Any], dict[str, Value]]
 Attempt = Callable[[Fields, Mapping[str, float], float, float], tuple[Fields, Fields]]
 
 
@@ -38,7 +38,7 @@ class Stepper:
     """A right-hand side and a method on a machine. ``groups`` tells the fields of a partitioned method apart; ``every``
     steps are taken between two halo exchanges, 0 meaning an exchange for each evaluation. ``apart`` is the right-hand side of
     the second stage, where the method takes parts of it apart. In its place ``native`` code takes many steps, or a ``kernel``
-    one step, ``together`` of them in a row."""
+    (of parameters and frame) single ones. ``together`` as `stepping.repeated` has it."""
 
     machine: Machine
     rhs: RightHandSide
@@ -47,7 +47,7 @@ class Stepper:
     every: int
     apart: RightHandSide | None = None
     native: NativeSteps | None = None
-    kernel: KernelStep | None = None
+    kernel: Callable[[Any, Frame], Step] | None = None
     together: int = 1
 
     def rhs_of(self, j: int) -> RightHandSide:
@@ -93,6 +93,17 @@ class Stepper:
 
         return take(self.method, u, slope, combine, loop)
 
+    def single_step(self, parameters: Any, frame: Frame) -> Step:
+        """What takes one step."""
+        if self.kernel is not None:
+            return self.kernel(parameters, frame)
+
+        def step(u: Mapping[str, Value], t: Any, dt: Any, ends: Any) -> dict[str, Value]:
+            new, _ = self.one_step(dict(u), parameters, t, dt, frame)
+            return new if ends else {name: padded(new[name], u[name].windows) for name in u}
+
+        return step
+
     def uniform_stages(self) -> tuple[Any, Any]:
         """Weights of the stages that are taken in a loop, and the nodes of the values that their slopes are taken at."""
         nodes = np.array(self.method.nodes[self.method.uniform_from : -1])
@@ -118,6 +129,7 @@ class Stepper:
 
         def loop(fields: Fields, places: Any, parameters: Any, t0: Any, first: Any, dt: Any, n: Any) -> Fields:
             frame = machine.frame(places)
+            step = self.single_step(parameters, frame)
 
             def one(i: Any, u: Fields) -> Fields:
                 return going_on(i < n, self._exchanging_step(u, parameters, t0 + (first + i) * dt, dt, frame)[0], u)
@@ -126,11 +138,11 @@ class Stepper:
                 framed = machine.surrounded(u, widths, frame, {})
                 start, count = first + b * every, jnp.minimum(every, n - b * every)
                 if every == 1:  # the loop over exchanges is around this
-                    return going_on(count > 0, self.last_step(framed, parameters, t0 + start * dt, dt, frame), u)
+                    return going_on(count > 0, self.cropped(step(framed, t0 + start * dt, dt, self.interior)), u)
                 return self._steps(framed, frame, parameters, t0, start, dt, count)
 
             if every == 1:
-                return self.repeated(most(n), block, fields)
+                return repeated(most(n), block, fields, self.together)
             if every:
                 return lax.fori_loop(0, (most(n) + every - 1) // every, block, fields)
             return lax.fori_loop(0, most(n), one, fields)
@@ -143,36 +155,14 @@ class Stepper:
     ) -> Fields:
         """Steps first .. first + n - 1 on a block with halo, cropped to the block."""
 
+        step = self.single_step(parameters, frame)
+
         def body(i: Any, u: dict[str, Value]) -> dict[str, Value]:
-            if self.kernel is not None:
-                return self.kernel(u, parameters, t0 + (first + i) * dt, dt, frame, None)
-            new, _ = self.one_step(u, parameters, t0 + (first + i) * dt, dt, frame)
-            whole = {name: padded(new[name], u[name].windows).array for name in u}
-            kept = going_on(i < n, whole, {name: value.array for name, value in u.items()})
-            return {name: replace(u[name], array=array) for name, array in kept.items()}
+            after = step(u, t0 + (first + i) * dt, dt, None)
+            new, old = ({name: values[name].array for name in u} for values in (after, u))
+            return {name: replace(u[name], array=array) for name, array in going_on(i < n, new, old).items()}
 
-        return self.cropped(self.repeated(most(n), body, framed))
-
-    def last_step(self, framed: dict[str, Value], parameters: Any, t: Any, dt: Any, frame: Frame) -> Fields:
-        """The block's own cells after one step."""
-        if self.kernel is not None:
-            return self.cropped(self.kernel(framed, parameters, t, dt, frame, self.interior))
-        return self.cropped(self.one_step(framed, parameters, t, dt, frame)[0])
-
-    def repeated(self, n: Any, step: Callable[[Any, Any], Any], u: Any) -> Any:
-        """step(i, u) for i = 0 .. n - 1, some in a row in each round of a loop: after each round XLA copies what a kernel has
-        put elsewhere, and on GPUs the host waits to know whether another one follows."""
-        if self.together == 1:
-            return lax.fori_loop(0, n, step, u)
-        one = jax.jit(step)
-
-        def several(r: Any, u: Any) -> Any:
-            for j in range(self.together):
-                u = one(r * self.together + j, u)
-            return u
-
-        rounds = n // self.together
-        return lax.fori_loop(rounds * self.together, n, one, lax.fori_loop(0, rounds, several, u))
+        return self.cropped(repeated(most(n), body, framed, self.together))
 
     def _exchanging_step(self, u: Fields, parameters: Any, t: Any, dt: Any, frame: Frame) -> tuple[Fields, Any]:
         """One step with an exchange for every evaluation, inside compiled code."""

@@ -27,7 +27,10 @@ from hpcstencil.native.call import NATIVE
 from hpcstencil.parallel import Communicator
 from hpcstencil.simulation import Simulation
 
-COPY_CELLS = 2**26  # 256 MB, beyond the caches
+COPY_CELLS, COPY_CELLS_ON_GPU = (
+    2**26,
+    2**28,
+)  # 256 MB, beyond the caches; 1 GB, beside which starting a copy takes no time
 REPEATS = 10
 SECONDS_PER_TIMING = 0.3
 TINY_STEP = 1e-9  # of the end time, where a tolerance governs the steps: short enough to be stable
@@ -60,7 +63,8 @@ def _once(action: Callable[[int], Any], rounds: int, communicator: Communicator)
 
 def copy_bandwidth(communicator: Communicator, devices: tuple[Any, ...]) -> float:
     """Bytes per second, read plus written, that all processes together reach when each copies an array on its devices."""
-    length = COPY_CELLS // communicator.size // len(devices)
+    cells = COPY_CELLS_ON_GPU if devices[0].platform == "gpu" else COPY_CELLS
+    length = cells // communicator.size // len(devices)
 
     def body(x: Any, n: Any) -> Any:
         return lax.fori_loop(0, n, lambda i, a: a + jnp.float32(1), x)

@@ -124,7 +124,7 @@ def fastest_kernel(problem: Problem, device: Any, thin: bool) -> str:
     neither noise nor the difference between two machines of a kind decides.
     """
     candidates = measured(problem, device, thin)
-    name = key(problem, f"kernel:{CLEARLY}:{device.platform}:{device.device_kind}")
+    name = key(problem, f"kernel:{CLEARLY}:{','.join(candidates)}:{device.platform}:{device.device_kind}")
     known = recall(name)
     if known not in candidates:
         seconds = {kernel: seconds_per_step(problem, device, kernel) for kernel in candidates}

@@ -21,7 +21,7 @@ from hpcstencil.expressions import Field, at_time, on_plane
 from hpcstencil.halo import Fields
 from hpcstencil.hdf5_read import read_block
 from hpcstencil.integrators import MEMORY
-from hpcstencil.kernels import KERNELS, tiled
+from hpcstencil.kernels import KERNELS, Kernel, tiled
 from hpcstencil.machine import Body, Machine
 from hpcstencil.mask import SOLID, Mask
 from hpcstencil.native.call import NATIVE, native, threads_for
@@ -227,16 +227,7 @@ def simulate(
     """Compose everything for this process; nothing is compiled yet."""
     config = problem.config
     topology = plan.topology_of(communicator.rank)
-    dtype = np.dtype(config.numerics.precision)
-    rules = Rules(
-        discretization=problem.discretization,
-        kernel=tiled(KERNELS.get(kernel, KERNELS["shift"]), topology.tiles),
-        faces=problem.faces,
-        domain=tuple(zip(config.grid.lower, config.grid.upper, strict=True)),
-        dtype=dtype,
-        mask=problem.mask,
-        ghosts=problem.radius if problem.staggered else None,
-    )
+    rules = rules_of(problem, tiled(KERNELS.get(kernel, KERNELS["shift"]), topology.tiles))
     rounds = plan.every * plan.stages or 1
     places = problem.discretization.radius(problem.differentiated(), coordinates=True)
     machine = Machine(
@@ -261,14 +252,15 @@ def simulate(
             f'decomposition: blocks are too thin for numerics.kernel = "{kernel}", which takes a whole step between two '
             'exchanges; use fewer processes or devices, or numerics.kernel = "shift"'
         )
-    stepper = Stepper(machine, rhs, problem.method, problem.groups, plan.every, apart)
+    on_gpu = devices[0].platform == "gpu"
+    together = 1 if not on_gpu else 8 if kernel == PALLAS else 2
+    stepper = Stepper(machine, rhs, problem.method, problem.groups, plan.every, apart, together=together)
     if kernel == NATIVE:
         stepper = replace(stepper, native=native(problem, threads_for(len(devices))).steps)
     if kernel == PALLAS:
         from hpcstencil.pallas.step import kernels
 
-        made = kernels(problem, rules, interpret=devices[0].platform == "cpu")
-        stepper = replace(stepper, kernel=made.step, together=made.together)
+        stepper = replace(stepper, kernel=kernels(problem, rules, interpret=not on_gpu).on)
     return Simulation(
         problem=problem,
         plan=plan,
@@ -280,4 +272,18 @@ def simulate(
         control=Control.of(problem, stepper, communicator, rules),
         extremes=Reductions(machine, communicator, rules, needs, tuple(problem.measured.values()), listed),
         diagnosed=Reductions(machine, communicator, rules, needs, problem.reduced(), listed),
+    )
+
+
+def rules_of(problem: Problem, kernel: Kernel) -> Rules:
+    """What the trees of a problem mean, with stencils applied by a kernel."""
+    config = problem.config
+    return Rules(
+        discretization=problem.discretization,
+        kernel=kernel,
+        faces=problem.faces,
+        domain=tuple(zip(config.grid.lower, config.grid.upper, strict=True)),
+        dtype=np.dtype(config.numerics.precision),
+        mask=problem.mask,
+        ghosts=problem.radius if problem.staggered else None,
     )

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
@@ -232,13 +233,12 @@ class Cells:
         here, upper, count = self.index(axis) + at[axis], at[axis] > 0, frame.counts[axis]
         side = frame.sides[axis][upper]
         resolved = partial(self.beyond, name, at)
-        if not at[axis] or not (side.kind != "halo" or side.boundary):
+        if not at[axis] or (side.kind == "halo" and not side.boundary):
             return resolved((here, *index))
         if side.kind == "wrap":
             for _ in range(0, abs(at[axis]), frame.cells[axis]):  # once, unless the axis is shorter than the stencil
-                here = (
-                    jnp.where(here >= count, here - count, here) if upper else jnp.where(here < 0, here + count, here)
-                )
+                outside = here >= count if upper else here < 0
+                here = jnp.where(outside, here - count if upper else here + count, here)
             return resolved((here, *index))
         outside = here >= count if upper else here < 0
         if side.boundary:
@@ -259,7 +259,7 @@ class Cells:
     def index(self, axis: int) -> Any:
         """Indices of the cells along an axis, shaped to broadcast; one of them at a face."""
         if self.at_face is not None and self.at_face[0] == axis:
-            return self.frame.counts[axis] - 1 if self.at_face[1] else jnp.int32(0)
+            return self.frame.counts[axis] - 1 if self.at_face[1] else np.int32(0)
         return self.tile.along(axis, self.tile.index(axis))
 
     def gathered(self, value: Value, index: Sequence[Any]) -> Any:

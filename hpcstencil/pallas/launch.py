@@ -21,6 +21,7 @@ from hpcstencil.pallas.cells import Cells, Tile
 # What evaluates trees, of arrays in memory, what those of them hold that are no fields, and time
 See = Callable[[Mapping[str, Value], Mapping[str, Node], Any], Cells]
 Body = Callable[[Any, See], Any]
+Windows = tuple[Window, ...]  # of cells per axis
 TILES = {1: (2048,), 2: (16, 128), 3: (4, 8, 64)}  # cells per axis: powers of 2, as Triton wants them
 WARPS = 8  # of 32 threads, that compute a tile together
 LARGE = 64  # nodes of trees from which on a tile is half as large: more values do not fit the registers
@@ -28,29 +29,43 @@ LARGE = 64  # nodes of trees from which on a tile is half as large: more values 
 
 @dataclass(frozen=True)
 class Launch:
-    """Kernels on the block of a device, as ``frame`` describes it, whose arrays are on ``windows``; ``interpret`` runs them on
-    processors, slowly."""
+    """Kernels on the block of a device, as ``frame`` describes it; ``about`` is what all of them are told. ``interpret`` runs
+    them on processors, slowly."""
 
     rules: Rules
     frame: Frame
-    windows: tuple[Window, ...]
-    parameters: Mapping[str, Any]
+    parameters: Sequence[str]
+    about: Mapping[str, Any]
     interpret: bool
 
-    def blank(self, windows: Sequence[Window] | None = None) -> Value:
-        """What is to be made: an array on the windows given, or on those that all have."""
-        shape = [stop - start for start, stop in windows or self.windows]
-        return Value(jax.ShapeDtypeStruct(shape, self.rules.dtype), tuple(windows or self.windows))
+    @staticmethod
+    def on(rules: Rules, frame: Frame, parameters: Mapping[str, Any], interpret: bool) -> Launch:
+        """Kernels with such parameters."""
+        about = {
+            "counts": jnp.stack([jnp.asarray(n, jnp.int32) for n in frame.counts]),
+            "touches": jnp.stack([jnp.asarray(touch, jnp.int32) for pair in frame.touches for touch in pair]),
+            "coordinates": [x.astype(rules.dtype) for x in frame.coordinates],
+            "parameters": jnp.stack([jnp.asarray(x, rules.dtype) for x in (*parameters.values(), 0)]),
+        }
+        return Launch(rules, frame, tuple(parameters), about, interpret)
 
-    def __call__(
-        self, body: Body, given: Any, made: Any, trees: Sequence[Node], region: Sequence[Window] | None = None
-    ) -> Any:
-        """Arrays like ``made``, with what ``body(given, see)`` returns for the cells of a ``region``, by default those in which
-        the ``trees`` can be worked out; the other cells are not defined. In the kernel ``given`` has references to memory in
-        the place of arrays, and ``see`` makes what evaluates trees."""
+    def blank(self, windows: Windows) -> Value:
+        """What is to be made: an array on these windows."""
+        return Value(jax.ShapeDtypeStruct([stop - start for start, stop in windows], self.rules.dtype), windows)
+
+    def inside(self, windows: Windows, trees: Sequence[Node]) -> Windows:
+        """The cells of arrays on these windows in which trees can be worked out."""
         reach = self.rules.discretization.radius(trees)
-        region = region or self.inside(reach)
-        sizes = [stop - start for start, stop in region]
+        return tuple(
+            (start + r * (low.kind == "halo"), stop - r * (high.kind == "halo"))
+            for (start, stop), r, (low, high) in zip(windows, reach, self.frame.sides, strict=True)
+        )
+
+    def __call__(self, body: Body, given: Any, made: Any, trees: Sequence[Node], region: Windows) -> Any:
+        """Arrays like ``made``, with what ``body(given, see)`` returns for the cells of a ``region``; the others are not
+        defined. In the kernel ``given`` has references to memory in the place of arrays, and ``see`` makes what evaluates
+        ``trees``."""
+        reach, sizes = self.rules.discretization.radius(trees), [stop - start for start, stop in region]
         shape = tile_shape(sizes, sum(1 for tree in trees for _ in walk(tree)))
         counts = [pl.cdiv(size, n) for size, n in zip(sizes, shape, strict=True)]
 
@@ -87,24 +102,7 @@ class Launch:
             interpret=self.interpret,
             compiler_params=triton.CompilerParams(num_warps=WARPS),
         )
-        return call(self.about(), given)
-
-    def inside(self, reach: Sequence[int]) -> Sequence[Window]:
-        """The cells from which one can look so far without leaving the arrays."""
-        return [
-            (start + r * (low.kind == "halo"), stop - r * (high.kind == "halo"))
-            for (start, stop), r, (low, high) in zip(self.windows, reach, self.frame.sides, strict=True)
-        ]
-
-    def about(self) -> dict[str, Any]:
-        """What every kernel is told."""
-        frame, dtype = self.frame, self.rules.dtype
-        return {
-            "counts": jnp.stack([jnp.asarray(n, jnp.int32) for n in frame.counts]),
-            "touches": jnp.stack([jnp.asarray(touch, jnp.int32) for pair in frame.touches for touch in pair]),
-            "coordinates": [x.astype(dtype) for x in frame.coordinates],
-            "parameters": jnp.stack([jnp.asarray(x, dtype) for x in (*self.parameters.values(), 0)]),
-        }
+        return call(self.about, given)
 
     def near_edge(self, tile: Tile, frame: Frame, reach: Sequence[int]) -> Any:
         """Whether cells beyond the block are looked at; None where they never are."""

@@ -6,25 +6,26 @@ through memory once. What a derivative is taken of, other than a field, is an ar
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from hpcstencil.advance import Step
 from hpcstencil.evaluate import Rules
 from hpcstencil.expressions import Field, Node, Time, walk
-from hpcstencil.frame import Frame, Value, Window
+from hpcstencil.frame import Frame, Value
 from hpcstencil.integrators import MEMORY, Method, Stage
 from hpcstencil.pallas.cells import Cells
-from hpcstencil.pallas.launch import Launch, See
+from hpcstencil.pallas.launch import Launch, See, Windows
 from hpcstencil.pallas.passes import Passes, passes
 from hpcstencil.problem import Problem
 from hpcstencil.stepping import combined, moving, take, uniform
 
 Values = Mapping[str, Value]
-Windows = Sequence[Window]
 
 
 @dataclass
@@ -36,6 +37,40 @@ class Slopes:
     y: Values
     time: Any
     kept: Values = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Fused:
+    """What the kernel of a stage works out in a cell: slopes as ``plans`` say, which are kept for ``later`` stages, and the
+    values of the fields ``names`` at the end of the ``stage``, which may be told by what the kernel is given."""
+
+    names: Sequence[str]
+    plans: Mapping[int, Passes]
+    later: Collection[int]
+    stage: Callable[[Any], Stage]
+
+    def __call__(self, given: Any, see: See) -> Any:
+        def loaded(values: Values) -> Values:
+            return evaluated(see(values, {}, None), {name: Field(name) for name in values})
+
+        stage, fields = self.stage(given), {name: Field(name) for name in self.names}
+        cells = {j: see(given["arrays"][j], plan.operands, given["times"][j][0]) for j, plan in self.plans.items()}
+        slopes = {j: evaluated(cells[j], plan.trees) for j, plan in self.plans.items()}
+        slopes |= {j: loaded(kept) for j, kept in given["kept"].items()}
+        values = {j: evaluated(cells[j], fields) if j in cells else loaded(given["arrays"][j]) for j, _ in stage.values}
+        before, moved = loaded(given["before"]), {}
+        for name in self.names:
+            at, rates = ({j: part[name] for j, part in parts.items()} for parts in (values, slopes))
+            moved[name] = combined(stage, given["dt"][0], at, rates, before.get(name)).array
+            if stage.remembered:
+                moved[name + MEMORY] = slopes[0][name].array
+        kept = {j: {name: value.array for name, value in slopes[j].items()} for j in self.plans if j in self.later}
+        return {"moved": moved, "kept": kept}
+
+
+def evaluated(cells: Cells, trees: Mapping[str, Node]) -> dict[str, Value]:
+    """The values of trees in the cells of a tile, as those of arrays without windows."""
+    return {name: Value(cells(tree), ()) for name, tree in trees.items()}
 
 
 @dataclass(frozen=True)
@@ -52,18 +87,13 @@ class Kernels:
     timed: bool
     interpret: bool
 
-    @property
-    def together(self) -> int:
-        """How many steps are worth to be taken in a row: each is compiled, which takes long where it is interpreted."""
-        return 2 if self.interpret else 8
+    def on(self, parameters: Mapping[str, Any], frame: Frame) -> Step:
+        """What takes a step on a block."""
+        return partial(self.step, Launch.on(self.rules, frame, parameters, self.interpret))
 
-    def step(
-        self, u: Values, parameters: Mapping[str, Any], t: Any, dt: Any, frame: Frame, ends: Windows | None
-    ) -> dict[str, Value]:
-        """The fields after a step, on the windows of ``u`` with a rim of what is not valid; those that the last stage moves are
-        on the windows ``ends``, if any are given."""
-        windows = tuple(window for window in next(iter(u.values())).windows if window)  # fields have one on every axis
-        launch = Launch(self.rules, frame, windows, parameters, self.interpret)
+    def step(self, launch: Launch, u: Values, t: Any, dt: Any, ends: Windows | None) -> dict[str, Value]:
+        """The fields after a step, on their windows with a rim of what is not valid; those that the last stage moves are on the
+        windows ``ends``, if any are given."""
         stages, nodes = self.method.stages, self.method.nodes
 
         def time_at(node: float) -> Any:
@@ -121,40 +151,15 @@ class Kernels:
             "before": {name: y[0][name + MEMORY] for name in names} if stage.remembered else {},
             "weights": weights,
         }
-
-        def body(given: Any, see: See) -> Any:
-            """What the kernel makes, ``given`` being in memory."""
-
-            def evaluated(cells: Cells, trees: Mapping[str, Node]) -> dict[str, Value]:
-                return {name: Value(cells(tree), launch.windows) for name, tree in trees.items()}
-
-            def loaded(values: Values) -> dict[str, Value]:
-                return evaluated(see(values, {}, None), {name: Field(name) for name in values})
-
-            cells = {j: see(given["arrays"][j], plan.operands, given["times"][j][0]) for j, plan in plans.items()}
-            slopes = {j: evaluated(cells[j], plan.trees) for j, plan in plans.items()}
-            slopes |= {j: loaded(kept) for j, kept in given["kept"].items()}
-            fields = {name: Field(name) for name in names}
-            values = {
-                j: evaluated(cells[j], fields) if j in cells else loaded(given["arrays"][j]) for j, _ in stage.values
-            }
-            own = stage if weights is None else uniform(self.method, given["weights"])
-            before, moved = loaded(given["before"]), {}
-            for name in names:
-                at, rates = ({j: part[name] for j, part in parts.items()} for parts in (values, slopes))
-                moved[name] = combined(own, given["dt"][0], at, rates, before.get(name)).array
-                if stage.remembered:
-                    moved[name + MEMORY] = slopes[0][name].array
-            kept = {j: {name: value.array for name, value in slopes[j].items()} for j in plans if j in later}
-            return {"moved": moved, "kept": kept}
-
-        memory = [name + MEMORY for name in given["before"]]
+        windows, memory = windows_of(y[0]), [name + MEMORY for name in given["before"]]
         made = {
-            "moved": {name: launch.blank(ends) for name in (*names, *memory)},
-            "kept": {j: {name: launch.blank() for name in plan.trees} for j, plan in plans.items() if j in later},
+            "moved": dict.fromkeys((*names, *memory), launch.blank(ends or windows)),
+            "kept": {j: dict.fromkeys(plan.trees, launch.blank(windows)) for j, plan in plans.items() if j in later},
         }
         trees = [tree for plan in plans.values() for tree in plan.trees.values()]
-        results = launch(body, given, made, trees, ends)
+        own = (lambda given: stage) if weights is None else (lambda given: uniform(self.method, given["weights"]))
+        body = Fused(names, plans, later, own)
+        results = launch(body, given, made, trees, ends or launch.inside(windows, trees))
         for j, kept in results["kept"].items():
             k[j].kept = kept
         return dict(results["moved"])
@@ -166,15 +171,17 @@ class Kernels:
 
     def with_inner(self, launch: Launch, plan: Passes, slopes: Slopes) -> dict[str, Value]:
         """The fields and the inner results that slopes look at."""
-        arrays = dict(slopes.y)
-        for trees in plan.inner:
+        arrays, windows = dict(slopes.y), windows_of(slopes.y)
+        for level in plan.inner:
+            trees = list(level.values())
 
-            def body(given: Any, see: See, trees: Mapping[str, Node] = trees) -> Any:
+            def body(given: Any, see: See, level: Mapping[str, Node] = level) -> Any:
                 cells = see(given["arrays"], plan.operands, given["time"][0])
-                return {name: cells(tree) for name, tree in trees.items()}
+                return {name: cells(tree) for name, tree in level.items()}
 
             given = {"arrays": dict(arrays), "time": one(slopes.time)}
-            arrays |= launch(body, given, {name: launch.blank() for name in trees}, list(trees.values()))
+            made = dict.fromkeys(level, launch.blank(windows))
+            arrays |= launch(body, given, made, trees, launch.inside(windows, trees))
         return arrays
 
 
@@ -186,6 +193,11 @@ def kernels(problem: Problem, rules: Rules, interpret: bool) -> Kernels:
         trees.append(problem.mask.value)
     timed = any(isinstance(part, Time) for tree in trees for part in walk(tree))
     return Kernels(rules, problem.trees, problem.apart, problem.method, problem.groups, timed, interpret)
+
+
+def windows_of(values: Values) -> Windows:
+    """The windows that the fields of a step have in common: one on every axis."""
+    return tuple(window for window in next(iter(values.values())).windows if window is not None)
 
 
 def one(number: Any) -> Any:
