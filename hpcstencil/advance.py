@@ -23,11 +23,13 @@ from hpcstencil.frame import Frame, Value
 from hpcstencil.halo import Fields
 from hpcstencil.integrators import Method, Stage
 from hpcstencil.machine import Body, Machine
-from hpcstencil.stepping import fields_of, take, uniform
+from hpcstencil.stepping import fields_of, repeated, take, uniform
 
 Advance = Callable[[Fields, Mapping[str, Any], Any, Any, Any, Any], Fields]
 # Fields after n steps, of (fields, ghost cells per axis, their widths, frame, parameters, (t0, first, dt, n), in place)
 NativeSteps = Callable[[Fields, Any, tuple[int, ...], Frame, Any, tuple[Any, Any, Any, Any], bool], Fields]
+# Fields after a step, of (fields, t, dt, windows that are wanted at the least, or None for those of the fields)
+Step = Callable[[Mapping[str, Value], Any, Any, Any], dict[str, Value]]
 Attempt = Callable[[Fields, Mapping[str, float], float, float], tuple[Fields, Fields]]
 
 
@@ -35,8 +37,9 @@ Attempt = Callable[[Fields, Mapping[str, float], float, float], tuple[Fields, Fi
 class Stepper:
     """A right-hand side and a method on a machine. ``groups`` tells the fields of a partitioned method apart; ``every``
     steps are taken between two halo exchanges, 0 meaning an exchange for each evaluation. ``apart`` is the right-hand side of
-    the second stage, where the method takes parts of it apart. ``native`` code takes whole steps in its place; where it
-    ``exchanges`` by itself, any number of them. ``members`` counts those of an ensemble."""
+    the second stage, where the method takes parts of it apart. In its place ``native`` code takes many steps, any number of
+    them where it ``exchanges`` by itself, or a ``kernel`` (of parameters and frame) single ones. ``together`` as
+    `stepping.repeated` has it; ``members`` counts those of an ensemble."""
 
     machine: Machine
     rhs: RightHandSide
@@ -47,6 +50,8 @@ class Stepper:
     native: NativeSteps | None = None
     exchanges: bool = False
     members: int = 0
+    kernel: Callable[[Any, Frame], Step] | None = None
+    together: int = 1
 
     def rhs_of(self, j: int) -> RightHandSide:
         """The right-hand side whose slopes at the j-th value the method uses."""
@@ -91,6 +96,17 @@ class Stepper:
 
         return take(self.method, u, slope, combine, loop)
 
+    def single_step(self, parameters: Any, frame: Frame) -> Step:
+        """What takes one step."""
+        if self.kernel is not None:
+            return self.kernel(parameters, frame)
+
+        def step(u: Mapping[str, Value], t: Any, dt: Any, ends: Any) -> dict[str, Value]:
+            new, _ = self.one_step(dict(u), parameters, t, dt, frame)
+            return new if ends else {name: padded(new[name], u[name].windows) for name in u}
+
+        return step
+
     def uniform_stages(self) -> tuple[Any, Any]:
         """Weights of the stages that are taken in a loop, and the nodes of the values that their slopes are taken at."""
         nodes = np.array(self.method.nodes[self.method.uniform_from : -1])
@@ -116,6 +132,7 @@ class Stepper:
 
         def loop(fields: Fields, places: Any, parameters: Any, t0: Any, first: Any, dt: Any, n: Any) -> Fields:
             frame = machine.frame(places)
+            step = self.single_step(parameters, frame)
 
             def one(i: Any, u: Fields) -> Fields:
                 return going_on(i < n, self._exchanging_step(u, parameters, t0 + (first + i) * dt, dt, frame)[0], u)
@@ -124,11 +141,11 @@ class Stepper:
                 framed = machine.surrounded(u, widths, frame, {})
                 start, count = first + b * every, jnp.minimum(every, n - b * every)
                 if every == 1:  # the loop over exchanges is around this
-                    return going_on(
-                        count > 0, self.cropped(self.one_step(framed, parameters, t0 + start * dt, dt, frame)[0]), u
-                    )
+                    return going_on(count > 0, self.cropped(step(framed, t0 + start * dt, dt, self.interior)), u)
                 return self._steps(framed, frame, parameters, t0, start, dt, count)
 
+            if every == 1:
+                return repeated(most(n), block, fields, self.together)
             if every:
                 return lax.fori_loop(0, (most(n) + every - 1) // every, block, fields)
             return lax.fori_loop(0, most(n), one, fields)
@@ -141,13 +158,14 @@ class Stepper:
     ) -> Fields:
         """Steps first .. first + n - 1 on a block with halo, cropped to the block."""
 
-        def body(i: Any, u: dict[str, Value]) -> dict[str, Value]:
-            new, _ = self.one_step(u, parameters, t0 + (first + i) * dt, dt, frame)
-            whole = {name: padded(new[name], u[name].windows).array for name in u}
-            kept = going_on(i < n, whole, {name: value.array for name, value in u.items()})
-            return {name: replace(u[name], array=array) for name, array in kept.items()}
+        step = self.single_step(parameters, frame)
 
-        return self.cropped(lax.fori_loop(0, most(n), body, framed))
+        def body(i: Any, u: dict[str, Value]) -> dict[str, Value]:
+            after = step(u, t0 + (first + i) * dt, dt, None)
+            new, old = ({name: values[name].array for name in u} for values in (after, u))
+            return {name: replace(u[name], array=array) for name, array in going_on(i < n, new, old).items()}
+
+        return self.cropped(repeated(most(n), body, framed, self.together))
 
     def _exchanging_step(self, u: Fields, parameters: Any, t: Any, dt: Any, frame: Frame) -> tuple[Fields, Any]:
         """One step with an exchange for every evaluation, inside compiled code."""

@@ -21,7 +21,7 @@ from hpcstencil.errors import InputError
 from hpcstencil.parallel import Communicator, from_rank_0
 from hpcstencil.problem import Problem
 
-PROBE_CELLS = 2**16
+PROBE_CELLS, PROBE_CELLS_ON_GPU = 2**16, 2**24  # fewer would tell of a GPU how long starting a kernel takes
 PROBE_SECONDS = 0.1
 CLEARLY = 1.5  # times as fast as the first kernel: another one is taken
 WRITING = "checkpoint:bytes per second"
@@ -74,14 +74,13 @@ class Choice:
     why: str
 
 
-def no_native(reason: str) -> InputError:
-    """The refusal of an input that asks for native code where there is none."""
-    return InputError(f'numerics.kernel: expected a run that native code fits, but {reason}; give "auto"')
+def unfit(kernel: str, reason: str) -> InputError:
+    """The refusal of an input that asks for a kernel that there is none of."""
+    return InputError(f'numerics.kernel: expected a run that "{kernel}" fits, but {reason}; give "auto"')
 
 
 def lacks_native(problem: Problem, device: Any, thin: bool) -> str:
-    """Why native code cannot take the steps of this problem; "" where it can. Blocks may be too ``thin`` for a
-    whole step between two exchanges."""
+    """Why native code cannot take the steps of this problem, on blocks that are ``thin`` or not; "" where it can."""
     from hpcstencil.native.call import native
     from hpcstencil.native.program import lack
     from hpcstencil.native.writer import Unsupported
@@ -98,20 +97,38 @@ def lacks_native(problem: Problem, device: Any, thin: bool) -> str:
     return ""
 
 
-def fastest_kernel(problem: Problem, device: Any) -> str:
-    """The kernel of XLA's to take for this problem, measured on one device with a small periodic block: the first one, unless
-    another is clearly faster.
+def lacks_pallas(problem: Problem, thin: bool) -> str:
+    """Why kernels for GPUs cannot take the steps of this problem, on blocks that are ``thin`` or not; "" where they can."""
+    from hpcstencil.pallas.passes import lack
+
+    try:
+        import jax.experimental.pallas.triton
+    except ImportError:
+        return f"this jax ({jax.__version__}) has no Triton for Pallas"
+    return lack(problem, thin)
+
+
+def measured(problem: Problem, device: Any, thin: bool) -> tuple[str, ...]:
+    """The kernels that are measured against each other where there is no native code: those for GPUs only on GPUs."""
+    from hpcstencil.kernels import KERNELS
+
+    on_gpu = device.platform == "gpu" and not lacks_pallas(problem, thin)
+    return (*KERNELS, *(["pallas"] if on_gpu else []))
+
+
+def fastest_kernel(problem: Problem, device: Any, thin: bool) -> str:
+    """The kernel to take for this problem where there is no native code, measured on one device with a small periodic block:
+    the first one, unless another is clearly faster.
 
     The block does not depend on the decomposition, so that every decomposition of a problem gets the same kernel; and
     neither noise nor the difference between two machines of a kind decides.
     """
-    from hpcstencil.kernels import KERNELS
-
-    name = key(problem, f"kernel:{CLEARLY}:{device.platform}:{device.device_kind}")
+    candidates = measured(problem, device, thin)
+    name = key(problem, f"kernel:{CLEARLY}:{','.join(candidates)}:{device.platform}:{device.device_kind}")
     known = recall(name)
-    if known not in KERNELS:
-        seconds = {kernel: seconds_per_step(problem, device, kernel) for kernel in KERNELS}
-        first, fastest = next(iter(KERNELS)), min(seconds, key=seconds.__getitem__)
+    if known not in candidates:
+        seconds = {kernel: seconds_per_step(problem, device, kernel) for kernel in candidates}
+        first, fastest = candidates[0], min(seconds, key=seconds.__getitem__)
         known = fastest if CLEARLY * seconds[fastest] < seconds[first] else first
         remember(name, known)
     return str(known)
@@ -129,7 +146,8 @@ def seconds_per_step(problem: Problem, device: Any, kernel: str) -> float:
 
     problem = problem.members[0] if problem.members else problem
     grid = problem.config.grid
-    side = round(PROBE_CELLS ** (1 / grid.ndim))
+    cells = PROBE_CELLS_ON_GPU if device.platform == "gpu" else PROBE_CELLS
+    side = round(cells ** (1 / grid.ndim))
     shape = tuple(min(n, side) for n in grid.shape)
     ones = (1,) * grid.ndim
     plan = Plan(Topology(shape, (True,) * grid.ndim, ones, ones, ones), 1, problem.radius, problem.method.evaluations)
@@ -154,25 +172,29 @@ def kernel_for(
     the same, or else native code, and where there is none the faster of the others as rank 0 measures them. The same on all
     processes.
 
-    Raises InputError, on all processes, where the input asks for native code that there is none of.
+    Raises InputError, on all processes, where the input asks for a kernel that there is none of.
     """
-    wanted = problem.config.numerics.kernel
-    if wanted not in ("auto", "native"):
-        return Choice(wanted, "as the input says")
+    wanted, device = problem.config.numerics.kernel, devices[0]
     from hpcstencil.kernels import KERNELS
 
+    if wanted in KERNELS:
+        return Choice(wanted, "as the input says")
     if wanted == "auto" and before in KERNELS:
         return Choice(before, "as before")
 
     def settled() -> Choice:
-        lack = lacks_native(problem, devices[0], thin)
-        if wanted == "native":
+        if wanted != "auto":
+            lack = lacks_native(problem, device, thin) if wanted == "native" else lacks_pallas(problem, thin)
             if lack:
-                raise no_native(lack)
-            return Choice(wanted, "as the input says")
+                raise unfit(wanted, lack)
+            slow = ", interpreted, for tests: this is no GPU" if wanted == "pallas" and device.platform != "gpu" else ""
+            return Choice(wanted, f"as the input says{slow}")
+        lack = lacks_native(problem, device, thin)
         if not lack:
             return Choice("native", "as before" if before == "native" else "made for this equation")
-        return Choice(fastest_kernel(problem, devices[0]), f"no native code: {lack}")
+        if before == "pallas" and before in measured(problem, device, thin):
+            return Choice(before, "as before")
+        return Choice(fastest_kernel(problem, device, thin), f"no native code: {lack}")
 
     return from_rank_0(communicator, settled)  # which compiles; the others find it compiled
 

@@ -70,8 +70,11 @@ def for_kernel(before: Plan, problem: Problem, kernel: str, communicator: Commun
     where native code is wanted that cannot be made."""
     topology = before.topology
     given = problem.config.decomposition.steps_per_exchange
-    if kernel != "native" or not isinstance(given, str) or not any(before.halo):
+    if kernel not in ("native", "pallas") or not isinstance(given, str) or not any(before.halo):
         return before
+    if kernel == "pallas":
+        wishes = problem.config.decomposition
+        return replace(before, every=_every(wishes, topology, before.radius, problem, whole=True)[0])
     return replace(before, every=from_rank_0(communicator, lambda: _native_every(problem, topology, before.radius)))
 
 
@@ -126,8 +129,11 @@ def _parts(
     return parts
 
 
-def _every(wishes: Wishes, topology: Topology, radius: tuple[int, ...], problem: Problem) -> tuple[int, int]:
-    """Steps between two exchanges, as given or by the cost model, and the most that the thinnest block allows."""
+def _every(
+    wishes: Wishes, topology: Topology, radius: tuple[int, ...], problem: Problem, whole: bool = False
+) -> tuple[int, int]:
+    """Steps between two exchanges, as given or by the cost model, ``whole`` ones where there is room; and the most that the
+    thinnest block allows."""
     stages = problem.method.evaluations
     room = [
         topology.narrowest()[axis] // (r * stages) for axis, r in enumerate(radius) if r and topology.is_split(axis)
@@ -157,7 +163,7 @@ def _every(wishes: Wishes, topology: Topology, radius: tuple[int, ...], problem:
         return 1, most
     if adaptive:
         most = min(most, longest)
-    counts = range(min(most, MOST_STEPS) + 1)
+    counts = range(int(whole and most > 0), min(most, MOST_STEPS) + 1)
     return min(counts, key=lambda k: (_cost(k, topology, radius, stages), -k)), most
 
 

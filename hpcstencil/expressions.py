@@ -227,12 +227,12 @@ def walk(tree: Node) -> Iterator[Node]:
             pending.extend(reversed(children(part)))
 
 
-def bottom_up(tree: Node) -> Iterator[Node]:
-    """As `walk`, but each node after those below it."""
+def bottom_up(tree: Node, leaves: tuple[type[Node], ...] = ()) -> Iterator[Node]:
+    """As `walk`, but each node after those below it; nothing below nodes that count as ``leaves``."""
     seen, pending = set(), [(tree, False)]
     while pending:
         part, ready = pending.pop()
-        if ready:
+        if ready or isinstance(part, leaves):
             yield part
         elif id(part) not in seen:
             seen.add(id(part))

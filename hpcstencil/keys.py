@@ -47,7 +47,7 @@ TABLES: dict[str, dict[str, Key]] = {
         "stages": Key(COUNT, None, "stages = 9"),
         "epsilon": Key(NUMBER, None, "epsilon = 0.1"),
         "precision": Key(choice("float32", "float64"), "float32", 'precision = "float32"'),
-        "kernel": Key(choice("auto", "native", "shift", "conv", later=("pallas",)), "auto", 'kernel = "auto"'),
+        "kernel": Key(choice("auto", "native", "pallas", "shift", "conv"), "auto", 'kernel = "auto"'),
     },
     "time": {
         "end": Key(POSITIVE, REQUIRED, "end = 10.0"),

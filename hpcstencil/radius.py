@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
-from hpcstencil.expressions import OPERATORS, Derivative, DivGrad, Halfway, Node, children, varies, walk
+from hpcstencil.expressions import OPERATORS, Coordinate, Derivative, DivGrad, Halfway, Node, children, varies, walk
 from hpcstencil.stencil import Stencil, biased, central, product, shifted, staggered
 
 # Operand of a derivative -> (ghost cells (lower, upper) per axis, whether corners are needed)
@@ -95,3 +95,14 @@ class Discretization:
 
         depths = [depth(tree) for tree in trees]
         return tuple(max((d[axis] for d in depths), default=0) for axis in range(ndim))
+
+
+def axes_of(tree: Node) -> set[int]:
+    """The axes whose coordinates the tree depends on."""
+    return {part.axis for part in walk(tree) if isinstance(part, Coordinate)}
+
+
+def constant_along(tree: Derivative | DivGrad | Halfway) -> bool:
+    """Whether what an operator is applied to is the same all along one of its axes."""
+    axes = {a for a, m in enumerate(tree.orders) if m} if isinstance(tree, Derivative) else {tree.axis}
+    return not varies(tree.operand) and not axes <= axes_of(tree.operand)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcstencil.calibration import key, no_native, recall, seconds_to_checkpoint
+from hpcstencil.calibration import key, recall, seconds_to_checkpoint, unfit
 from hpcstencil.decomposition import Plan, for_kernel
 from hpcstencil.memory import memory
 from hpcstencil.parallel import OneProcess
@@ -51,18 +51,20 @@ def _with_kernel(problem: Problem, plan: Plan) -> tuple[Plan, str, str]:
     the run."""
     from hpcstencil.native.program import lack
     from hpcstencil.native.writer import Unsupported
+    from hpcstencil.pallas.passes import lack as lack_for_gpus
 
     wanted = problem.config.numerics.kernel
-    if wanted not in ("auto", "native"):
+    if wanted not in ("auto", "native", "pallas"):
         return plan, wanted, wanted
-    reason = lack(problem, plan.lowered)
+    reason = (lack_for_gpus if wanted == "pallas" else lack)(problem, plan.lowered)
     if not reason:
+        kernel = "native" if wanted == "auto" else wanted
         try:
-            return for_kernel(plan, problem, "native", OneProcess()), "native", "native"
+            return for_kernel(plan, problem, kernel, OneProcess()), kernel, kernel
         except Unsupported as problem_of_compiler:
             reason = str(problem_of_compiler)
-    if wanted == "native":
-        raise no_native(reason)
+    if wanted != "auto":
+        raise unfit(wanted, reason)
     return plan, "shift", f"shift or conv, whichever is faster when a run begins (no native code: {reason})"
 
 

@@ -28,13 +28,12 @@ class Unfit(Exception):
 class Kind:
     """A kind of value: in ``words``, and ``convert``, which returns the value in the form we keep or raises Unfit.
 
-    ``names`` are the texts it accepts, for suggestions; ``later`` those that a later version will accept.
+    ``names`` are the texts it accepts, for suggestions.
     """
 
     words: str
     convert: Callable[[Any], Any]
     names: tuple[str, ...] = ()
-    later: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,7 @@ def number(positive: bool = False) -> Kind:
     return Kind("a positive, finite number" if positive else "a finite number", convert)
 
 
-def choice(*options: Any, later: tuple[str, ...] = ()) -> Kind:
+def choice(*options: Any) -> Kind:
     """One of ``options``."""
 
     def convert(value: Any) -> Any:
@@ -142,7 +141,7 @@ def choice(*options: Any, later: tuple[str, ...] = ()) -> Kind:
         raise Unfit
 
     names = tuple(option for option in options if isinstance(option, str))
-    return Kind(listing(map(shown, options), "or"), convert, names, later)
+    return Kind(listing(map(shown, options), "or"), convert, names)
 
 
 def _text(value: Any) -> str:
@@ -206,7 +205,7 @@ def either(first: Kind, second: Kind) -> Kind:
         except Unfit:
             return second.convert(value)
 
-    return Kind(f"{first.words} or {second.words}", convert, first.names + second.names, first.later + second.later)
+    return Kind(f"{first.words} or {second.words}", convert, first.names + second.names)
 
 
 def optional(kind: Kind) -> Key:
@@ -219,8 +218,6 @@ def optional(kind: Kind) -> Key:
 
 def take(key: str, spec: Key, value: Any) -> Any:
     """``value`` in the form we keep; raises InputError where it is not what ``key`` expects."""
-    if isinstance(value, str) and value in spec.kind.later:
-        raise not_yet(key, shown(value), map(shown, spec.kind.names))
     try:
         return spec.kind.convert(value)
     except Unfit:

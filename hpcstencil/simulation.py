@@ -21,11 +21,12 @@ from hpcstencil.expressions import Field, at_time, on_plane
 from hpcstencil.halo import Fields
 from hpcstencil.hdf5_read import read_block
 from hpcstencil.integrators import MEMORY
-from hpcstencil.kernels import KERNELS, tiled
+from hpcstencil.kernels import KERNELS, Kernel, tiled
 from hpcstencil.machine import Body, Machine
 from hpcstencil.mask import SOLID, Mask
 from hpcstencil.native.call import NATIVE, native
 from hpcstencil.native.shared import Area, area_for
+from hpcstencil.pallas.passes import PALLAS
 from hpcstencil.parallel import Communicator, agree, threads_for
 from hpcstencil.problem import Problem
 from hpcstencil.reductions import Reductions
@@ -236,16 +237,7 @@ def simulate(
     """Compose everything for this process; nothing is compiled yet."""
     config = problem.config
     topology = plan.topology_of(communicator.rank)
-    dtype = np.dtype(config.numerics.precision)
-    rules = Rules(
-        discretization=problem.discretization,
-        kernel=tiled(KERNELS["shift" if kernel == NATIVE else kernel], topology.tiles),
-        faces=problem.faces,
-        domain=tuple(zip(config.grid.lower, config.grid.upper, strict=True)),
-        dtype=dtype,
-        mask=problem.mask,
-        ghosts=problem.radius if problem.staggered else None,
-    )
+    rules = rules_of(problem, tiled(KERNELS.get(kernel, KERNELS["shift"]), topology.tiles))
     rounds = plan.every * plan.stages or 1
     places = problem.discretization.radius(problem.differentiated(), coordinates=True)
     machine = Machine(
@@ -255,7 +247,7 @@ def simulate(
         communicator=None if communicator.mpi is None else communicator.mpi.Clone(),
         radius=plan.radius,
         margin=tuple((rounds + 1) * r + p + 1 for r, p in zip(plan.radius, places, strict=True)),
-        halo_wraps=rounds == 1 and kernel != NATIVE,
+        halo_wraps=rounds == 1 and kernel not in (NATIVE, PALLAS),
         constants=problem.constants(),
     )
     needs = problem.needs()
@@ -265,19 +257,27 @@ def simulate(
     if listed is not None:
         rhs = of_members(rhs, listed)
         apart = None if apart is None else of_members(apart, listed)
-    if kernel == NATIVE and plan.every == 0:
+    if kernel in (NATIVE, PALLAS) and plan.every == 0:
         raise InputError(
-            "decomposition: blocks are too thin for native code, which takes a whole step between two exchanges; use fewer "
-            'processes or devices, or numerics.kernel = "shift"'
+            f'decomposition: blocks are too thin for numerics.kernel = "{kernel}", which takes a whole step between two '
+            'exchanges; use fewer processes or devices, or numerics.kernel = "shift"'
         )
-    stepper = Stepper(machine, rhs, problem.method, problem.groups, plan.every, apart, members=len(problem.members))
+    on_gpu = devices[0].platform == "gpu"
+    together = 1 if not on_gpu else 8 if kernel == PALLAS else 2
+    stepper = Stepper(
+        machine, rhs, problem.method, problem.groups, plan.every, apart, together=together, members=len(problem.members)
+    )
     area = None
     if kernel == NATIVE:
-        cell_bytes = len(problem.fields) * dtype.itemsize
+        cell_bytes = len(problem.fields) * rules.dtype.itemsize
         if config.decomposition.exchange == "auto":
             area = area_for(topology, stepper.widths, cell_bytes, communicator)
         code = native(problem, threads_for(len(devices)), plan.every, area)
         stepper = replace(stepper, native=code.steps, exchanges=area is not None)
+    if kernel == PALLAS:
+        from hpcstencil.pallas.step import kernels
+
+        stepper = replace(stepper, kernel=kernels(problem, rules, interpret=not on_gpu).on)
     return Simulation(
         problem=problem,
         plan=plan,
@@ -290,4 +290,18 @@ def simulate(
         extremes=Reductions(machine, communicator, rules, needs, tuple(problem.measured.values()), listed),
         diagnosed=Reductions(machine, communicator, rules, needs, problem.reduced(), listed),
         area=area,
+    )
+
+
+def rules_of(problem: Problem, kernel: Kernel) -> Rules:
+    """What the trees of a problem mean, with stencils applied by a kernel."""
+    config = problem.config
+    return Rules(
+        discretization=problem.discretization,
+        kernel=kernel,
+        faces=problem.faces,
+        domain=tuple(zip(config.grid.lower, config.grid.upper, strict=True)),
+        dtype=np.dtype(config.numerics.precision),
+        mask=problem.mask,
+        ghosts=problem.radius if problem.staggered else None,
     )

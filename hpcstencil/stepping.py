@@ -6,10 +6,12 @@ hand in how they evaluate a right-hand side and form a combination, and how they
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+from jax import lax
 
 from hpcstencil.frame import Value, common
 from hpcstencil.integrators import MEMORY, Method, Stage
@@ -75,6 +77,17 @@ def uniform(method: Method, weights: Any) -> Stage:
     )
 
 
+def moving(
+    stage: Stage, names: Iterable[str], slopes: Mapping[int, Collection[str]], groups: Mapping[str, int]
+) -> list[str]:
+    """The fields that a stage moves: those of its group that have all the slopes that it uses."""
+    return [
+        name
+        for name in names
+        if all(name in slopes[j] for j, _ in stage.slopes) and (stage.group is None or groups[name] == stage.group)
+    ]
+
+
 def fields_of(
     stage: Stage,
     last: int,
@@ -86,10 +99,7 @@ def fields_of(
     """What `combined` makes of every field that the stage moves; the others as they are in the ``last`` value. A stage that
     remembers puts its slopes where those of the step before are."""
     moved = dict(values.get(last, {}))
-    for name in values[0]:
-        known = all(name in slopes[j] for j, _ in stage.slopes)
-        if not known or (stage.group is not None and groups[name] != stage.group):
-            continue
+    for name in moving(stage, values[0], slopes, groups):
         own = {j: y[name] for j, y in values.items()}, {j: k[name] for j, k in slopes.items() if name in k}
         if stage.remembered:
             moved[name] = combined(stage, dt, *own, values[0][name + MEMORY])
@@ -97,3 +107,19 @@ def fields_of(
         else:
             moved[name] = combined(stage, dt, *own)
     return moved
+
+
+def repeated(n: Any, step: Callable[[Any, Any], Any], u: Any, together: int) -> Any:
+    """step(i, u) for i = 0 .. n - 1, ``together`` of them in each round of a loop. On GPUs two or more save a copy: a step puts
+    its result elsewhere, and the next one may put its own where the first began; and after a round the host waits to know
+    whether another one follows. Each of them is compiled."""
+    if together == 1:
+        return lax.fori_loop(0, n, step, u)
+    one, rounds = jax.jit(step), n // together
+
+    def several(r: Any, u: Any) -> Any:
+        for j in range(together):
+            u = one(r * together + j, u)
+        return u
+
+    return lax.fori_loop(rounds * together, n, one, lax.fori_loop(0, rounds, several, u))

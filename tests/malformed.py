@@ -235,7 +235,6 @@ INPUTS = [
     ("numerics.stages=5", "numerics.stages: only \"rkl2\" has any number of them", '"rk4"', "remove it"),
     ("numerics={integrator='rkl2', stages=2}", "numerics.stages: expected 3 to 99", "got 2"),
     ("numerics={integrator='rkl2', stages=0}", "numerics.stages: expected a positive integer", "got 0"),
-    ("numerics.kernel=pallas", "numerics.kernel", "not available yet", '"conv"'),
     ("numerics.precision=double", "numerics.precision", "float64"),
     ("numerics=4", "numerics: expected a table", "got 4"),
     ("numerics.order=0", "numerics.order: expected 2, 4, 6 or 8", "got 0"),
@@ -246,7 +245,7 @@ INPUTS = [
     ("numerics.precision=32", "numerics.precision: expected", "got 32"),
     ("numerics.precision=double", "numerics.precision: expected", '"float64"'),
     ("numerics.kernel=true", "numerics.kernel: expected", "got true"),
-    ("numerics.kernel=pallas", "numerics.kernel", "not available yet"),
+    ("numerics.kernel=palas", "numerics.kernel: expected", 'mean "pallas"'),
     ("numerics.dt=0.1", "numerics.dt: unknown key", '"time.dt"'),
     # [time]
     ("time={dt=0.1}", "time.end: expected a positive, finite number", "missing"),

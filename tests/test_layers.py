@@ -22,7 +22,7 @@ LAYERS = [
     {"evaluate"},
     {"hdf5", "checkpoint", "model", "advance", "layers", "placed"},
     {"walls", "problem"},
-    {"formulation", "decomposition", "calibration", "reductions", "continuation", "native"},
+    {"formulation", "decomposition", "calibration", "reductions", "continuation", "native", "pallas"},
     {"control", "memory", "behind"},
     {"diagnostics", "simulation", "report", "summary", "repair"},
     {"loop", "benchmark", "verify"},

@@ -10,12 +10,13 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from support import problem_of, simulation_of, stepped
 
-from hpcstencil import calibration
+from hpcstencil import calibration, decomposition
 from hpcstencil.errors import InputError
 from hpcstencil.native import compiler
 from hpcstencil.native.program import program
 from hpcstencil.native.writer import Unsupported, whole_numbers
 from hpcstencil.parallel import OneProcess
+from hpcstencil.report import report
 from hpcstencil.stencil import central
 
 TERMS = [
@@ -161,6 +162,15 @@ def empty_cache(monkeypatch, tmp_path):
 def test_auto_takes_native_code_where_there_is_some(empty_cache):
     assert choice(heat()).kernel == "native"
     assert choice(heat(), thin=True).kernel in ("shift", "conv")
+
+
+def test_an_exchange_for_each_stage_that_xla_would_rather_have_is_no_lack_of_room():
+    problem = problem_of(
+        grid={"shape": [256, 256, 256]}, equation={"name": "heat"}, numerics={"integrator": "rk4"}
+    )  # fmt: skip
+    plan = decomposition.plan(problem, 2, 1)
+    assert plan.every == 0 and not plan.lowered
+    assert "kernel                native" in report(problem.config, problem, plan)
 
 
 def test_an_ensemble_is_measured_by_one_of_its_members(empty_cache):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 from jax import lax
@@ -17,12 +18,17 @@ def apply(
     shape: tuple[int, ...],
     number: Callable[[float], jax.Array],
 ) -> jax.Array:
-    """Σ_j w_j array[start + i + o_j]; opposite offsets of equal or opposite weight share one multiplication."""
+    """Σ_j w_j array[start + i + o_j]."""
 
     def shifted(offset: tuple[int, ...]) -> jax.Array:
         first = [s + o for s, o in zip(start, offset, strict=True)]
         return lax.slice(array, first, [f + n for f, n in zip(first, shape, strict=True)])
 
+    return weighted(stencil, shifted, number)
+
+
+def weighted(stencil: Stencil, shifted: Callable[[tuple[int, ...]], Any], number: Callable[[float], Any]) -> Any:
+    """Σ_j w_j shifted(o_j); opposite offsets of equal or opposite weight share one multiplication."""
     left = dict(zip(stencil.offsets, stencil.weights, strict=True))
     result = None
     while left:

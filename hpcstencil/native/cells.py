@@ -24,7 +24,8 @@ from hpcstencil.expressions import (
 )
 from hpcstencil.mask import Mask
 from hpcstencil.native.scalars import Functions, Scalars
-from hpcstencil.native.writer import HERE, Offset, Writer, axes_of, changes, stencil_of, whole_numbers
+from hpcstencil.native.writer import HERE, Offset, Writer, changes, stencil_of, whole_numbers
+from hpcstencil.radius import axes_of
 from hpcstencil.stencil import Stencil
 
 FOR_ALL = ("array", "row", "table", "scalar")  # what is known of these holds everywhere in a step

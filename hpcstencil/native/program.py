@@ -11,8 +11,9 @@ from hpcstencil.expressions import Field, Node, on_plane, walk
 from hpcstencil.native.cells import Cells
 from hpcstencil.native.compiler import compiler
 from hpcstencil.native.step import Step
-from hpcstencil.native.writer import Offset, Unsupported, axes_of
+from hpcstencil.native.writer import Offset, Unsupported
 from hpcstencil.problem import Problem
+from hpcstencil.radius import axes_of
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,8 @@ class Program:
 
 
 def lack(problem: Problem, thin: bool) -> str:
-    """Why native code cannot take the steps of this problem on a processor, as far as that is known without
-    compiling; "" where it can. Blocks may be too ``thin`` for a whole step between two exchanges."""
+    """Why native code cannot take the steps of this problem on a processor, as far as that is known without compiling; "" where
+    it can. ``thin`` blocks have no room for a whole step between two exchanges."""
     if problem.config.time.tolerance is not None:
         return "steps that follow a tolerance are taken by the other kernels"
     if thin:

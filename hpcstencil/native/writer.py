@@ -14,7 +14,6 @@ from typing import Any
 
 from hpcstencil.expressions import (
     Constant,
-    Coordinate,
     Derivative,
     DivGrad,
     Halfway,
@@ -25,7 +24,7 @@ from hpcstencil.expressions import (
     walk,
 )
 from hpcstencil.pointwise import integer_power
-from hpcstencil.radius import Discretization
+from hpcstencil.radius import Discretization, axes_of, constant_along
 from hpcstencil.stencil import Stencil
 
 Offset = tuple[int, int, int]
@@ -73,22 +72,9 @@ def stencil_of(tree: Derivative | Halfway, discretization: Discretization) -> St
     return discretization.derivative(tree) if isinstance(tree, Derivative) else discretization.halfway(tree)
 
 
-def axes_of(tree: Node) -> set[int]:
-    """The axes whose coordinates the tree depends on."""
-    return {part.axis for part in walk(tree) if isinstance(part, Coordinate)}
-
-
 def changes(tree: Node) -> bool:
     """Whether the tree depends on time."""
     return any(isinstance(part, Time) for part in walk(tree))
-
-
-def along(tree: Node) -> tuple[int, ...]:
-    """The axes that an operator looks along."""
-    if isinstance(tree, Derivative):
-        return tuple(axis for axis, m in enumerate(tree.orders) if m)
-    assert isinstance(tree, DivGrad | Halfway)
-    return (tree.axis,)
 
 
 @dataclass
@@ -144,7 +130,7 @@ class Writer(ABC):
                 return self.sum(tree, at)
             case Pointwise():
                 return self.let(self.pointwise(tree, at))
-            case Derivative() | DivGrad() | Halfway() if self.constant_along(tree):
+            case Derivative() | DivGrad() | Halfway() if constant_along(tree):
                 kept = isinstance(tree, Halfway) and tree.kind != "difference"
                 return self.value(tree.operand, at) if kept else self.literal(0.0)
             case Derivative() | Halfway():
@@ -152,10 +138,6 @@ class Writer(ABC):
             case DivGrad():
                 return self.div_grad(tree, at)
         raise Unsupported(f"{type(tree).__name__} has no native code")
-
-    def constant_along(self, tree: Derivative | DivGrad | Halfway) -> bool:
-        """Whether what an operator is applied to is the same all along one of its axes."""
-        return not varies(tree.operand) and not set(along(tree)) <= axes_of(tree.operand)
 
     def sum(self, tree: Pointwise, at: Offset) -> str:
         values = [self.value(argument, at) for argument in tree.arguments]
