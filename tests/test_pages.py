@@ -80,7 +80,9 @@ def test_inputs_of_the_readme_work():
         build(from_mapping(tomllib.loads(example), ROOT))
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/input.md", "docs/own_equation.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", "docs/input.md", "docs/own_equation.md", "docs/scaling.md"]
+)
 def test_links_lead_to_files(page):
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / page).read_text()):
         assert (ROOT / page).parent.joinpath(target).exists(), target

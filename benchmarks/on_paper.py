@@ -1,0 +1,269 @@
+"""The cost model of docs/scaling.md on paper: GPUs by published figures, on up to 10 000 of which nothing was measured.
+
+What `auto` would choose comes from the package's own `decomposition.plan`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from cost_model import exchange_of, exchanges_per_step
+
+from hpcstencil.config import from_mapping
+from hpcstencil.decomposition import MOST_STEPS, Plan, plan
+from hpcstencil.formulation import build
+from hpcstencil.topology import best_parts, factorizations
+
+PICTURE = Path(__file__).parent.parent / "docs" / "images" / "scaling.png"
+GPUS = (1, 8, 64, 512, 4096, 10_000)
+ITEMSIZE = 4  # float32
+
+
+@dataclass(frozen=True)
+class Link:
+    """How halos travel: seconds of a message, whatever its size, and bytes per second sent plus received."""
+
+    message: float
+    bandwidth: float
+
+
+# Inputs, not measurements; docs/scaling.md names their sources.
+MEMORY = 0.9 * 3.35e12  # bytes/s read plus written
+SWEEPS = 4  # through memory per stage of a step, each a kernel
+KERNEL = 3.4e-6  # seconds to start a kernel
+SYNCHRONIZE = 7e-6  # seconds until the host knows that the GPU is done: once per step, and per message
+NETWORK, NVLINK, PCIE = 2 * 50e9, 2 * 450e9, 2 * 64e9  # bytes/s, both directions
+MPI, COPY = 3e-6, 6.5e-6  # seconds: of a message, of a copy between host and GPU
+CALL = 1e-4  # seconds of a call of compiled code from Python
+FILES = 4.6e12  # bytes/s to a parallel file system
+
+WITHIN_NODE = Link(SYNCHRONIZE + MPI, NVLINK)
+DIRECT = Link(SYNCHRONIZE + MPI, NETWORK)
+STAGED = Link(SYNCHRONIZE + MPI + 2 * COPY, 1 / (1 / NETWORK + 2 / PCIE))
+
+
+@dataclass(frozen=True)
+class Case:
+    """An equation and how it is stepped."""
+
+    name: str
+    equation: str
+    integrator: str
+
+
+CASES = (Case("heat, euler", "heat", "euler"), Case("gas, ssprk2", "euler", "ssprk2"))
+WEAK, STRONG = (
+    512,
+    1024,
+)  # cells per axis: of each GPU where the grid grows with their number, and of a grid that does not
+
+
+def shape_of(gpus: int, weak: bool) -> tuple[int, ...]:
+    """The grid of so many GPUs."""
+    if not weak:
+        return (STRONG,) * 3
+    parts = best_parts(gpus, (gpus,) * 3, (False,) * 3, (1,) * 3)
+    assert parts is not None
+    return tuple(WEAK * p for p in parts)
+
+
+@cache
+def planned(case: Case, gpus: int, weak: bool) -> tuple[Plan, int]:
+    """What `auto` chooses, and how many fields there are."""
+    tables = {
+        "grid": {"shape": list(shape_of(gpus, weak))},
+        "equation": {"name": case.equation},
+        "numerics": {"integrator": case.integrator, "kernel": "shift"},
+        "time": {"end": 1.0, "dt": 0.1},
+    }
+    problem = build(from_mapping(tables, Path()))
+    return plan(problem, gpus, 1), len(problem.fields)
+
+
+def link_of(gpus: int, staged: bool) -> Link:
+    """The slowest link that a GPU's halos take: within a node of eight, or between nodes."""
+    return STAGED if staged else WITHIN_NODE if gpus <= 8 else DIRECT
+
+
+def sweep(cells: float, fields: int) -> float:
+    """Seconds to read and write all fields of so many cells."""
+    return 2 * fields * ITEMSIZE * cells / MEMORY
+
+
+def parts_of(chosen: Plan, fields: int, link: Link, sweeps: int = SWEEPS) -> dict[str, float]:
+    """Seconds per step of the busiest GPU, by what they are spent on."""
+    passes = chosen.stages * sweeps
+    cells = chosen.topology.capacity()
+    several = chosen.every * chosen.stages > 1  # evaluations between two exchanges
+    own, surrounded = math.prod(cells), math.prod(n + 2 * h * several for n, h in zip(cells, chosen.halo, strict=True))
+    exchange, exchanges = exchange_of(chosen, fields, ITEMSIZE), exchanges_per_step(chosen)
+    return {
+        "own cells": passes * sweep(own, fields),
+        "cells computed twice": passes * sweep(surrounded - own, fields),
+        "starting kernels": passes * KERNEL + SYNCHRONIZE,
+        "latency": exchanges * exchange.messages * link.message,
+        "bandwidth": exchanges * exchange.bytes / link.bandwidth,
+    }
+
+
+def plans(chosen: Plan) -> Iterator[Plan]:
+    """The plan with every count of steps per exchange that its blocks have room for."""
+    for every in (*range(1, MOST_STEPS + 1), 0):
+        other = replace(chosen, every=every)
+        if all(h <= n for h, n in zip(other.halo, chosen.topology.narrowest(), strict=True)):
+            yield other
+
+
+def cuts(chosen: Plan) -> Iterator[Plan]:
+    """The plan with every other cut of the grid into as many blocks."""
+    for parts in factorizations(chosen.topology.size, chosen.topology.ndim):
+        other = replace(chosen, topology=replace(chosen.topology, processes=parts))
+        if min(other.topology.narrowest()) >= max(chosen.radius):
+            yield other
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Steps on so many GPUs: as `auto` plans them, and with the best count of steps per exchange. ``alone`` are the seconds of
+    one GPU for the cells that each has."""
+
+    alone: float
+    auto: Plan
+    best: Plan
+    auto_parts: dict[str, float]
+    best_parts: dict[str, float]
+
+    @property
+    def auto_efficiency(self) -> float:
+        return self.alone / sum(self.auto_parts.values())
+
+    @property
+    def best_efficiency(self) -> float:
+        return self.alone / sum(self.best_parts.values())
+
+
+def predict(case: Case, gpus: int, weak: bool, staged: bool = False, sweeps: int = SWEEPS) -> Prediction:
+    auto, fields = planned(case, gpus, weak)
+
+    def parts(chosen: Plan) -> dict[str, float]:
+        return parts_of(chosen, fields, link_of(gpus, staged), sweeps)
+
+    best = min(plans(auto), key=lambda chosen: sum(parts(chosen).values()))
+    one = parts(planned(case, 1, weak)[0])
+    return Prediction(sum(one.values()) / (1 if weak else gpus), auto, best, parts(auto), parts(best))
+
+
+def gain_of_cuts(case: Case, gpus: int, weak: bool) -> float:
+    """What the best cut of the grid, with its own best count of steps per exchange, saves of the seconds of that of `auto`."""
+    (auto, fields), link = planned(case, gpus, weak), link_of(gpus, staged=False)
+    every_one = (sum(parts_of(p, fields, link).values()) for cut in cuts(auto) for p in plans(cut))
+    return 1 - min(every_one) / sum(predict(case, gpus, weak).best_parts.values())
+
+
+def k_of(chosen: Plan) -> str:
+    """Steps per exchange, in words."""
+    if chosen.topology.size == 1:
+        return "–"
+    return str(chosen.every) if chosen.every else "a stage"
+
+
+def table(case: Case, weak: bool) -> list[str]:
+    """Predictions against the number of GPUs."""
+    lines = [
+        f"{case.name}, {title(weak)}:",
+        "",
+        "| GPUs | blocks | largest block | `auto`: k | ms per step | efficiency | best k | efficiency | most of what is lost, "
+        "and its share of the step | through the host: `auto` | best |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for gpus in GPUS:
+        direct, staged = (predict(case, gpus, weak, staged) for staged in (False, True))
+        lost = {what: seconds for what, seconds in direct.best_parts.items() if what != "own cells"}
+        largest = max(lost, key=lost.__getitem__)
+        topology = direct.auto.topology
+        lines.append(
+            f"| {gpus:,} | {' x '.join(map(str, topology.processes))} | {' x '.join(map(str, topology.capacity()))} | "
+            f"{k_of(direct.auto)} | {sum(direct.auto_parts.values()) * 1e3:.3f} | {direct.auto_efficiency:.2f} | "
+            f"{k_of(direct.best)} | {direct.best_efficiency:.2f} | "
+            f"{largest}, {lost[largest] / sum(direct.best_parts.values()):.0%} | "
+            f"{staged.auto_efficiency:.2f} | {staged.best_efficiency:.2f}, k = {k_of(staged.best)} |"
+        )
+    return [*lines, ""]
+
+
+def title(weak: bool) -> str:
+    return "512³ cells per GPU (weak scaling)" if weak else "1024³ cells in all (strong scaling)"
+
+
+def beside_steps(case: Case) -> str:
+    """What diagnostics and output cost at the largest count, in weak scaling."""
+    gpus = GPUS[-1]
+    step = sum(predict(case, gpus, weak=True).best_parts.values())
+    fields, cells = planned(case, gpus, True)[1], WEAK**3
+    reduction = math.ceil(math.log2(gpus)) * MPI
+    diagnostic = 2 * (CALL + SWEEPS * sweep(cells, fields)) + 3 * reduction
+    snapshot = gpus * cells * fields * ITEMSIZE / FILES
+    return (
+        f"| {case.name} | {step * 1e3:.2f} | {diagnostic * 1e3:.2f} | {3 * reduction * 1e6:.0f} | "
+        f"{math.ceil(diagnostic / step / 0.01)} | {snapshot:.1f} | {math.ceil(snapshot / step / 0.05):,} |"
+    )
+
+
+def paper() -> str:
+    """All predictions, in Markdown."""
+    lines = [line for weak in (True, False) for case in CASES for line in table(case, weak)]
+    gain = max(gain_of_cuts(case, gpus, weak) for case in CASES for gpus in GPUS for weak in (True, False))
+    lines += [
+        f"No other cut of the grid than that of `auto`, each with its own best k, is more than {gain:.1%} faster in any of "
+        "these rows.",
+        "",
+        f"Beside the steps, {GPUS[-1]:,} GPUs of 512³ cells:",
+        "",
+        "| equation | a step, ms | one diagnostic, ms | of which reductions, µs | 1 % if every ... steps | a snapshot of all "
+        "fields, s | 5 % if every ... steps |",
+        "|---|---|---|---|---|---|---|",
+        *(beside_steps(case) for case in CASES),
+        "",
+        f"With one sweep per stage instead of {SWEEPS}, the same GPUs:",
+        "",
+        "| equation | scaling | ms per step | efficiency with the best k |",
+        "|---|---|---|---|",
+    ]
+    for case in CASES:
+        for weak in (True, False):
+            fast = predict(case, GPUS[-1], weak, sweeps=1)
+            lines.append(
+                f"| {case.name} | {'weak' if weak else 'strong'} | {sum(fast.best_parts.values()) * 1e3:.3f} | "
+                f"{fast.best_efficiency:.2f}, k = {k_of(fast.best)} |"
+            )
+    return "\n".join(lines)
+
+
+def draw() -> None:
+    """Efficiency against GPUs, as a picture."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    counts = [*(2**n for n in range(14)), GPUS[-1]]
+    figure, both = pyplot.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
+    for axes, weak in zip(both, (True, False), strict=True):
+        for case, colour in zip(CASES, ("tab:blue", "tab:red"), strict=True):
+            direct, staged = ([predict(case, gpus, weak, s) for gpus in counts] for s in (False, True))
+            axes.plot(counts, [p.best_efficiency for p in direct], color=colour, label=f"{case.name}: best k")
+            axes.plot(counts, [p.auto_efficiency for p in direct], "--", color=colour, label="k of auto")
+            axes.plot(counts, [p.best_efficiency for p in staged], ":", color=colour, label="best k, through the host")
+        axes.set_xscale("log")
+        axes.set_xlabel("GPUs")
+        axes.set_title(title(weak), fontsize="medium")
+        axes.grid(alpha=0.3)
+    both[0].set_ylabel("predicted efficiency")
+    both[0].set_ylim(0, 1.05)
+    both[0].legend(fontsize="x-small", loc="lower left")
+    figure.savefig(PICTURE, dpi=110)
+    pyplot.close(figure)
