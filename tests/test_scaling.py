@@ -56,14 +56,22 @@ def test_no_cost_is_negative():
 
 
 def test_the_seconds_on_paper_are_of_the_parts():
-    case = on_paper.CASES[0]
+    case, field = on_paper.CASES[0], 4 * 512**3 / on_paper.MEMORY
     one, many = (on_paper.predict(case, gpus, weak=True) for gpus in (1, 64))
     assert one.auto_efficiency == one.best_efficiency == 1
-    assert one.auto_parts["own cells"] == pytest.approx(512**3 * 4 * 8 / on_paper.MEMORY)
+    assert one.auto_parts["own cells"] == pytest.approx(2 * field)
+    assert many.auto.every == 1 and many.auto_parts["halos put around"] == pytest.approx(2 * field)
     assert many.auto_parts["latency"] == pytest.approx(6 * on_paper.DIRECT.message)
-    assert many.auto_parts["bandwidth"] == pytest.approx(
-        2 * 4 * 2 * (512**2 + 512 * 514 + 514**2) / on_paper.NETWORK, rel=1e-3
-    )
+    around = 2 * (512**2 + 512 * 514 + 514**2)
+    assert many.auto_parts["bandwidth"] == pytest.approx(2 * 4 * around / on_paper.NETWORK)
+    assert many.best_efficiency == pytest.approx(2 * field / sum(many.best_parts.values()), rel=0.01)
+    assert sum(many.best_parts.values()) <= sum(many.auto_parts.values())
+
+
+def test_a_stage_takes_a_kernels_least_time():
+    parts = on_paper.predict(on_paper.CASES[1], 10_000, weak=False).auto_parts
+    stages = parts["own cells"] + parts["cells computed twice"] + parts["starting kernels"]
+    assert stages >= 4 * on_paper.KERNEL
 
 
 def test_the_page_holds_what_is_predicted_today():
