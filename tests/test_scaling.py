@@ -1,5 +1,6 @@
 """The cost model of docs/scaling.md: what it counts, what it fits, and that its predictions on the page are those of today."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -11,8 +12,8 @@ from hpcstencil.topology import Topology
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import on_paper
+import scaling
 from cost_model import Costs, Exchange, exchange_of, exchanges_per_step, fitted
-from scaling import PAGE
 
 
 def plan(processes, every, stages=1):
@@ -55,6 +56,35 @@ def test_no_cost_is_negative():
     assert fitted([(2, 1e5), (2, 1e6)], [1e-5, 1.1e-4])[0] == 0
 
 
+def test_measurements_that_follow_the_model_show_no_error(monkeypatch):
+    monkeypatch.setattr(scaling, "software", lambda: "software")
+    costs, cores, rows = Costs(3e-10, 2e-5, 2e-10), 2, []
+    for name in scaling.PROBLEMS:
+        for ranks in scaling.RANKS:
+            for every in scaling.COUNTS[: None if ranks > 1 else 1]:
+                exchange = Exchange(ranks, 1e5 * every) if ranks > 1 else Exchange(0, 0.0)
+                row = {
+                    "problem": name,
+                    "ranks": ranks,
+                    "every": every,
+                    "auto": 8,
+                    "cells": 10**6 // ranks,
+                    "work": 1 + 3 / every,
+                }
+                computing = costs.computing(ranks, cores, row["cells"], row["work"])
+                exchanging = costs.exchanging(ranks, cores, exchange)
+                seconds = {"step": computing + exchanging / every, "step, shared": computing}
+                parts = {"computing": computing, "exchange": exchanging} if ranks == scaling.FITTED_RANKS else {}
+                slower = {what: 1.5 * each for what, each in (seconds | parts).items()}
+                rows.append(
+                    [[{**row, "exchange": vars(exchange), "seconds": each}] for each in (slower, seconds | parts)]
+                )
+    text = scaling.report([row for both in rows for row in scaling.best(both)], cores, rounds=2)
+    compared = [line for line in text.splitlines() if "%" in line]
+    assert len(compared) == len(rows) and not any(re.search("[1-9][0-9]*%", line) for line in compared)
+    assert all(f"| {told} " in text for told in ("0.300 ns", "20 µs", "5.0 GB/s"))
+
+
 def test_the_seconds_on_paper_are_of_the_parts():
     case, field = on_paper.CASES[0], 4 * 512**3 / on_paper.MEMORY
     one, many = (on_paper.predict(case, gpus, weak=True) for gpus in (1, 64))
@@ -75,4 +105,4 @@ def test_a_stage_takes_a_kernels_least_time():
 
 
 def test_the_page_holds_what_is_predicted_today():
-    assert on_paper.paper() in PAGE.read_text(encoding="utf-8"), "run benchmarks/scaling.py --on-paper"
+    assert on_paper.paper() in scaling.PAGE.read_text(encoding="utf-8"), "run benchmarks/scaling.py --on-paper"
