@@ -1,6 +1,6 @@
 """The cost model of docs/scaling.md on paper: GPUs by published figures, on up to 10 000 of which nothing was measured.
 
-What `auto` would choose comes from the package's own `decomposition.plan`.
+What `auto` would choose is what `decomposition` chooses.
 """
 
 from __future__ import annotations
@@ -70,10 +70,8 @@ class Kernel:
 CASES = (Case("heat, euler", "heat", "euler", 2), Case("Gray-Scott, rk4", "gray_scott", "rk4", 17))
 XLA_SWEEPS = 4
 FUSED, XLA = Kernel("pallas", None, 8), Kernel("shift", XLA_SWEEPS, 2)
-WEAK, STRONG = (
-    512,
-    1024,
-)  # cells per axis: of each GPU where the grid grows with their number, and of a grid that does not
+# Cells per axis: of each GPU where the grid grows with their number, and of a grid that does not.
+WEAK, STRONG = 512, 1024
 
 
 def shape_of(gpus: int, weak: bool) -> tuple[int, ...]:
@@ -216,7 +214,7 @@ def table(case: Case, weak: bool) -> list[str]:
 
 
 def title(weak: bool) -> str:
-    return "512³ cells per GPU (weak scaling)" if weak else "1024³ cells in all (strong scaling)"
+    return f"{WEAK}³ cells per GPU (weak scaling)" if weak else f"{STRONG}³ cells in all (strong scaling)"
 
 
 def beside_steps(case: Case) -> str:
@@ -241,7 +239,7 @@ def paper() -> str:
         f"No other cut of the grid than that of `auto`, each with its own best k, is more than {gain:.1%} faster in any of "
         "these rows.",
         "",
-        f"Beside the steps, {GPUS[-1]:,} GPUs of 512³ cells:",
+        f"Beside the steps, {GPUS[-1]:,} GPUs of {WEAK}³ cells:",
         "",
         "| equation | a step, ms | one diagnostic, ms | of which reductions, µs | 1 % if every ... steps | a snapshot of all "
         "fields, s | 5 % if every ... steps |",
