@@ -65,7 +65,7 @@ def simulation_of(tables: dict[str, Any], shape: tuple[int, ...], precision: str
     numerics = {"integrator": "euler", "precision": precision, "kernel": kernel}
     given = {**tables, "grid": {"shape": list(shape)}, "numerics": numerics, "initial": {f: NOISE[f] for f in fields}}
     problem = build(from_mapping(given, Path.cwd()))
-    return simulate(problem, plan(problem, 1, 1, kernel), OneProcess(), (device,), kernel)
+    return simulate(problem, plan(problem, 1, 1), OneProcess(), (device,), kernel)
 
 
 def after_some_steps(simulation: Any) -> dict[str, Any]:

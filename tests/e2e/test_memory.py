@@ -52,7 +52,7 @@ def peak(folder, *settings):
 
 def planned(path, *settings):
     problem = build(load(path, settings))
-    return memory(plan(problem, 1, 1, "native"), problem, "native")
+    return memory(plan(problem, 1, 1), problem, "native")
 
 
 def test_a_run_takes_the_memory_that_check_says(tmp_path):
