@@ -19,6 +19,7 @@ EXCHANGE_IN_LOOP = 5e-5
 EXCHANGE_BETWEEN_CALLS = 1e-3
 SECONDS_PER_CELL = 1e-9
 NATIVE_SECONDS_PER_CELL = 1.5e-10  # of a pass
+MUCH_THE_SAME = 1.03  # times the least cost: the thinner halo is taken
 MOST_STEPS = 16
 MOST_TRIED, MOST_NAMED = 4096, 16  # counts of processes looked at, and named, where the given one does not work
 
@@ -185,7 +186,8 @@ def _native_every(problem: Problem, topology: Topology, radius: tuple[int, ...])
     def seconds(every: int) -> float:
         return _latency(topology) / every + cells * work(every) * NATIVE_SECONDS_PER_CELL
 
-    return min(range(1, min(most, MOST_STEPS) + 1), key=lambda k: (seconds(k), -k))
+    costs = {k: seconds(k) for k in range(1, min(most, MOST_STEPS) + 1)}
+    return next(k for k, cost in costs.items() if cost <= MUCH_THE_SAME * min(costs.values()))
 
 
 def _cost(every: int, topology: Topology, radius: tuple[int, ...], stages: int) -> float:
