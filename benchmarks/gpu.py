@@ -53,24 +53,27 @@ extern "C" __global__ void gray_scott(const real* u, const real* v, real* out_u,
 """
 
 
-def simulation_of(tables: dict[str, Any], shape: tuple[int, ...], precision: str, kernel: str, device: Any) -> Any:
-    """A problem on one device."""
+def case_of(tables: dict[str, Any], shape: tuple[int, ...], precision: str, kernel: str) -> Any:
+    """A problem to be measured by one process."""
+    from hpcstencil.benchmark.rows import Case
     from hpcstencil.config import from_mapping
     from hpcstencil.decomposition import plan
     from hpcstencil.formulation import build
-    from hpcstencil.parallel import OneProcess
-    from hpcstencil.simulation import simulate
 
     fields = ("u", "v") if tables is GRAY_SCOTT else ("u",)
     numerics = {"integrator": "euler", "precision": precision, "kernel": kernel}
     given = {**tables, "grid": {"shape": list(shape)}, "numerics": numerics, "initial": {f: NOISE[f] for f in fields}}
     problem = build(from_mapping(given, Path.cwd()))
-    return simulate(problem, plan(problem, 1, 1), OneProcess(), (device,), kernel)
+    return Case(problem, plan(problem, 1, 1))
 
 
-def after_some_steps(simulation: Any) -> dict[str, Any]:
+def after_some_steps(case: Any, device: Any) -> dict[str, Any]:
     """The fields that a kernel gives."""
-    problem = simulation.problem
+    from hpcstencil.parallel import OneProcess
+    from hpcstencil.simulation import simulate
+
+    problem = case.problem
+    simulation = simulate(problem, case.plan, OneProcess(), (device,), problem.config.numerics.kernel)
     fields = simulation.advance(simulation.initial_fields(), problem.parameters, 0.0, 0, 1.0, STEPS_COMPARED)
     return simulation.get(fields, problem.fields)
 
@@ -84,27 +87,25 @@ def roundings(found: dict[str, Any], expected: dict[str, Any]) -> float:
     )
 
 
-def rows(
-    tables: dict[str, Any], shape: tuple[int, ...], precision: str, device: Any, bandwidth: float
-) -> Iterator[str]:
-    """A line for each kernel."""
+def rows(tables: dict[str, Any], shape: tuple[int, ...], precision: str, device: Any) -> Iterator[str]:
+    """A line for each kernel, with the copy bandwidth measured beside it."""
     import jax
 
-    from hpcstencil.benchmark import measure
+    from hpcstencil.benchmark.rows import measure
     from hpcstencil.parallel import OneProcess
 
-    expected = {}
+    expected: dict[str, Any] = {}
     for kernel in KERNELS:
-        simulation = simulation_of(tables, shape, precision, kernel, device)
+        case = case_of(tables, shape, precision, kernel)
         try:
-            found = after_some_steps(simulation)
+            found = after_some_steps(case, device)
             expected = expected or found
-            row = measure(simulation, OneProcess(), bandwidth)
+            bandwidth, (row,) = measure([case], OneProcess(), (device,))
         except jax.errors.JaxRuntimeError as failure:  # memory that does not suffice is a result too
             yield line(tables, shape, precision, kernel, f"failed: {str(failure).splitlines()[0][:80]}")
             continue
-        yield line(tables, shape, precision, kernel, speeds(row["cells_per_second"], row["t_eff"], bandwidth),
-                   f"{roundings(found, expected):8.1f} roundings from shift")  # fmt: skip
+        told = speeds(row["cells_per_second"], row["t_eff"], bandwidth)
+        yield line(tables, shape, precision, kernel, told, f"{roundings(found, expected):8.1f} roundings from shift")
 
 
 def by_hand(tables: dict[str, Any], n: int, precision: str, bandwidth: float) -> str:
@@ -140,18 +141,18 @@ def line(tables: dict[str, Any], shape: tuple[int, ...], precision: str, kernel:
     return f"{tables['equation']['name']:<12}{'x'.join(map(str, shape)):<14}{precision:<9}{kernel:<8}{'  '.join(told)}"
 
 
-def tune(n: int, device: Any, bandwidth: float) -> Iterator[str]:
+def tune(n: int, device: Any) -> Iterator[str]:
     """3-D heat, float32, with tiles of several sizes and as many threads as give each 4, 8 or 16 cells."""
     from math import prod
 
-    from hpcstencil.benchmark import measure
+    from hpcstencil.benchmark.rows import measure
     from hpcstencil.pallas import launch
     from hpcstencil.parallel import OneProcess
 
     for tile in TILES:
         for warps in sorted({max(1, min(16, prod(tile) // 32 // each)) for each in (4, 8, 16)}):
             launch.TILES[3], launch.WARPS = tile, warps
-            row = measure(simulation_of(HEAT, (n,) * 3, "float32", "pallas", device), OneProcess(), bandwidth)
+            bandwidth, (row,) = measure([case_of(HEAT, (n,) * 3, "float32", "pallas")], OneProcess(), (device,))
             told = speeds(row["cells_per_second"], row["t_eff"], bandwidth)
             yield f"tile {'x'.join(map(str, tile)):<10} warps {warps:<3} {told}"
 
@@ -167,24 +168,26 @@ def main() -> None:
     bind_devices(1)
     device: Any = start_jax(1)[0]
 
-    from hpcstencil.benchmark import copy_bandwidth, machine_description, versions
+    from hpcstencil.benchmark.report import result
+    from hpcstencil.benchmark.timing import copy_bandwidth
     from hpcstencil.parallel import OneProcess
 
     bandwidth = copy_bandwidth(OneProcess(), (device,))
-    print(machine_description(), versions())
+    told = result(bandwidth, [])
+    print(told["machine"], told["versions"])
     print(f"copy bandwidth {bandwidth / 1e9:.1f} GB/s, read + written", flush=True)
     n, m = (16, 64) if options.interpret else (512, 8192)
     for tables, shape in ((HEAT, (n, n, n)), (GRAY_SCOTT, (m, m))):
         for precision in ("float32", "float64"):
-            for told in rows(tables, shape, precision, device, bandwidth):
-                print(told, flush=True)
+            for row in rows(tables, shape, precision, device):
+                print(row, flush=True)
             try:
                 print(by_hand(tables, shape[0], precision, bandwidth), flush=True)
             except ImportError:
                 print(line(tables, shape, precision, "CUDA", "not measured: CuPy is not installed"), flush=True)
     if options.tune:
-        for told in tune(n, device, bandwidth):
-            print(told, flush=True)
+        for row in tune(n, device):
+            print(row, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Kernels for GPUs: the numbers of `shift`, interpreted on processors; that they lower for CUDA; and who gets them."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -10,6 +11,7 @@ from decompositions import MIXED, PROBLEMS, tables
 from support import problem_of, simulation_of, stepped
 
 from hpcstencil import calibration
+from hpcstencil.benchmark import timing
 from hpcstencil.errors import InputError
 from hpcstencil.expressions import Derivative, Field
 from hpcstencil.frame import Value
@@ -20,6 +22,7 @@ from hpcstencil.parallel import OneProcess
 from hpcstencil.simulation import rules_of
 from hpcstencil.stepping import repeated
 
+CPU = jax.local_devices()[0]
 ROUNDINGS = 4  # of the largest value: how far the kernels may be from shift, whose sums they form in the same order
 WALLS = {
     "x": {"lower": {"dirichlet": "0.3*cos(t)"}, "upper": {"neumann": "0.1*sin(t)"}},
@@ -175,10 +178,20 @@ def test_nan_is_not_lost():
         np.testing.assert_array_equal(ours(a, b), theirs(a, b))
 
 
+def test_the_benchmark_is_ready(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(Path(__file__).parent.parent / "benchmarks")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name, value in {"COPY_CELLS": 64, "SECONDS_PER_TIMING": 0.0, "REPEATS": 1, "FEW": 1}.items():
+        monkeypatch.setattr(timing, name, value)
+    import gpu
+
+    by_shift, by_pallas, by_conv = gpu.rows(gpu.GRAY_SCOTT, (6, 5), "float64", CPU)
+    assert "of copy       0.0 roundings" in by_shift and "of copy" in by_pallas and "of copy" in by_conv
+
+
 # ---- who gets them ----
 
 GPU = SimpleNamespace(platform="gpu", device_kind="some card")
-CPU = jax.local_devices()[0]
 
 
 def choice(problem, device, before="", thin=False):
