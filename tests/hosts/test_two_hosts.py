@@ -112,6 +112,7 @@ def test_nothing_is_left_of_hosts_whose_maker_is_killed():
     script = (
         "from network import TwoHosts; import time, subprocess\nwith TwoHosts(delay=1e-3) as hosts:\n"
         "    ours = [*hosts.keepers, hosts.switch, subprocess.Popen(hosts.command(1, 'sleep', '1000'))]\n"
+        "    while 'sleep 1000' not in hosts.processes(1).values():\n        time.sleep(0.01)\n"
         "    print(*(process.pid for process in ours), flush=True)\n    time.sleep(1000)\n"
     )
     maker = subprocess.Popen([sys.executable, "-c", script], cwd=os.path.dirname(__file__), stdout=subprocess.PIPE,
