@@ -9,23 +9,27 @@ import numpy as np
 from hpcstencil.decomposition import Plan
 from hpcstencil.expressions import OPERATORS, walk
 from hpcstencil.integrators import Method
+from hpcstencil.parallel import threads_for
 from hpcstencil.problem import Problem
 
 
 def memory(plan: Plan, problem: Problem, kernel: str) -> int:
     """Bytes of the arrays over the grid that the busiest process holds at once, with a ``kernel``.
 
-    Native code has the state twice, the ghost cells that it receives, and functions of several coordinates; of an ensemble it
-    has the state four times, since members are put in order for it and back. What XLA's
+    Native code has the state, the memory that it steps in (which has ghost cells), and functions of several coordinates; of an
+    ensemble it has the state four times, since members are put in order for it and back. What XLA's
     kernels keep is XLA's choice: this counts what it keeps of a right-hand side without inner results.
     """
     config, topology = problem.config, plan.topology
     fields, own = len(problem.fields), math.prod(topology.capacity())
     whole = math.prod(n + 2 * h for n, h in zip(topology.capacity(), plan.halo, strict=True))
     if kernel == "native":
+        from hpcstencil.native.cost import cells_beside
         from hpcstencil.native.program import program
 
-        resting = stepping = (4 if problem.members else 2) * fields * whole + program(problem).fixed * own
+        threads = threads_for(topology.device_count)
+        beside = 3 * fields * whole if problem.members else cells_beside(problem, topology, plan.every, threads)
+        resting = stepping = fields * whole + beside + program(problem).fixed * own
     else:
         resting = fields * own
         stepping = fields * whole * _arrays(problem.method, fields) * (config.grid.ndim if kernel == "conv" else 1)

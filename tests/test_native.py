@@ -1,6 +1,7 @@
 """Native code: the numbers of `shift` whatever the equation, and a word where there is none."""
 
 import hashlib
+import math
 import subprocess
 
 import jax
@@ -13,6 +14,7 @@ from support import problem_of, simulation_of, stepped
 from hpcstencil import calibration, decomposition
 from hpcstencil.errors import InputError
 from hpcstencil.native import compiler
+from hpcstencil.native.cost import cells_beside
 from hpcstencil.native.program import program
 from hpcstencil.native.writer import Unsupported, whole_numbers
 from hpcstencil.parallel import OneProcess
@@ -104,6 +106,55 @@ def test_so_many_steps_are_so_many_times_one(name, steps):
         one_by_one = simulation.advance(one_by_one, problem.parameters, 0.0, step, 1e-3, 1)
     for name, block in simulation.get(one_by_one, problem.fields).items():
         assert np.array_equal(block, at_once[name])
+
+
+MIXED = {"x": {"dirichlet": "0.1*t"}, "y": "periodic", "z": {"neumann": 0.2}}
+IN_PLACE = {
+    "periodic": {"equation": {"name": "heat"}},
+    "bounded": {"equation": {"name": "heat"}, "boundary": {**MIXED, "y": {"dirichlet": 0.0}}},
+    "two fields": {"equation": {"name": "gray_scott"}, "boundary": {**MIXED, "x": "periodic", "y": {"neumann": 0.1}}},
+    "leapfrog": {
+        "equation": {"name": "wave"},
+        "boundary": MIXED,
+        "numerics": {"integrator": "leapfrog", "order": 4, "precision": "float64"},
+    },
+    "two axes": {
+        "grid": {"shape": [1501, 870]},
+        "equation": {"name": "gray_scott"},
+        "boundary": {"x": {"dirichlet": "0.1*t"}, "y": {"neumann": 0.2}},
+    },
+    "two axes, leapfrog": {
+        "grid": {"shape": [1501, 870]},
+        "equation": {"name": "wave"},
+        "numerics": {"integrator": "leapfrog", "order": 4},
+    },
+    "custom": {
+        "equation": {"name": "custom", "rhs": {"u": "u*(1 - u) + 0.1*laplacian(u) + upwind(u, 0.3, -0.2, 0.001*x)"}},
+        "boundary": MIXED,
+    },
+}
+
+
+@pytest.mark.parametrize("steps", (1, 5, 40))
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_steps_in_place_have_the_bits_of_tiles(name, steps, monkeypatch):
+    """One device steps in place, on any number of threads; two, which receive their neighbour's cells, do so in tiles."""
+    usual = {"grid": {"shape": [203, 131, 61]}, "numerics": {"integrator": "euler"}}
+    problem = problem_of(decomposition={"steps_per_exchange": 1}, **{**usual, **IN_PLACE[name]})
+    results = []
+    for devices, threads in ((2, 1), (1, 1), (1, 2), (1, 3)):
+        monkeypatch.setattr("hpcstencil.simulation.threads_for", lambda _, threads=threads: threads)
+        simulation = simulation_of(problem, devices=devices, kernel="native")
+        cells = len(problem.fields) * math.prod(simulation.plan.topology.capacity())
+        beside = cells_beside(problem, simulation.plan.topology, 1 if devices > 1 else 0, threads)
+        assert devices == 2 or beside != cells, "this should be done in place"
+        results.append(stepped(problem, simulation, steps, 1e-3))
+    for result in results[1:]:
+        for field, block in result.items():
+            assert np.isfinite(block).all() and np.array_equal(block, results[0][field]), (
+                field,
+                np.abs(block - results[0][field]).max(),
+            )
 
 
 def test_problems_that_share_a_program_have_numbers_of_their_own():

@@ -1,9 +1,10 @@
-"""What steps cost in native code, without jax: for choosing how many are taken between two exchanges."""
+"""What steps cost in native code, in time and memory, without jax."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from typing import Any
 
 from hpcstencil.native.compiler import cache_bytes, library
 from hpcstencil.native.passes import AXIS_OF
@@ -17,10 +18,25 @@ def work_per_step(problem: Problem, topology: Topology) -> Callable[[int], float
     steps are taken between two exchanges. Raises Unsupported where there is no native code."""
     work = library(program(problem).text).work
     work.restype = ctypes.c_double
+    block = _block(topology)
+    return lambda steps: float(work(*block, ctypes.c_int64(steps)))
+
+
+def cells_beside(problem: Problem, topology: Topology, every: int, threads: int) -> int:
+    """The cells that native code with so many ``threads`` keeps beside the fields of a block, with ``every`` steps between two
+    exchanges. Raises Unsupported where there is no native code."""
+    room = library(program(problem).text).room
+    room.restype = ctypes.c_int64
+    cut = any(topology.is_split(axis) for axis in range(topology.ndim))
+    return int(room(*_block(topology), ctypes.c_int64(every if cut else 0), ctypes.c_int64(threads)))
+
+
+def _block(topology: Topology) -> list[Any]:
+    """The largest block as programs take it: cells, which axes wrap around, and which end at boundaries; bytes of the cache."""
     count, wraps, boundary = [1, 1, 1], [0, 0, 0], [0, 0, 0]
     for axis, b in enumerate(AXIS_OF[topology.ndim]):
         count[b] = topology.capacity()[axis]
         if not topology.is_split(axis):
             wraps[b], boundary[b] = int(topology.periodic[axis]), int(not topology.periodic[axis])
     shape = [(ctypes.c_int64 * 3)(*numbers) for numbers in (count, wraps, boundary)]
-    return lambda steps: float(work(*shape, ctypes.c_int64(cache_bytes()), ctypes.c_int64(steps)))
+    return [*shape, ctypes.c_int64(cache_bytes())]

@@ -5,32 +5,29 @@
 // stays in the cache. The other axes are cut into tiles, which compute what they need of their neighbours again (A. Nguyen
 // et al., "3.5-D blocking optimization for stencil computations", SC'10). Grids with fewer axes have length 1 along others.
 //
+// Blocks of three axes are stepped in place instead where that is less work: see wavefront.hpp.
+//
 // The generated code defines, before it includes this: real (the cell's type) and the counts PARAMETERS, CONSTANTS, FIELDS, ARRAYS, PASSES,
 // TABLES, FIXED, SCALARS and MOST_OFFSET (cells beyond its own that a function of coordinates looks at); and after it what is
 // declared here. All indices are those of the block's own cells; ghost cells lie at negative indices and beyond the end. Rows are
 // computed in whole vectors, so a few cells beyond a region may hold rubbish, which nothing reads.
 #include "tile.hpp"
+#include "wavefront.hpp"
 
-struct Team {
-    const Call& call;
+// A block cut to tiles, which threads take as they come.
+struct Tiles : Plan {
     Blocking blocking;
-    long steps, passes;
-    Pipeline pipeline[2];  // of the longer passes and of the shorter ones
-    const real* tables[TABLES + 1];
-    Fixtures fixtures;
     real* scratch[FIELDS];
-    bool aliased, own, past;
-    long next_tile, threads, waiting, generation;
+    bool aliased, own;
+    long next_tile = 0;
 
-    explicit Team(const Call& call) : call(call) {}
+    Tiles(const Call& call, const Blocking& blocking) : Plan(call), blocking(blocking) {}
 
     Job job_of(long k) const {
         Job job;
-        long longer = steps % passes, shorter = steps / passes;
-        bool is_long = k < longer;
         job.call = &call;
-        job.pipeline = &pipeline[is_long ? 0 : 1];
-        job.first = (long)call.clock[1] + k * shorter + least(k, longer);
+        job.pipeline = &pipeline[which(k)];
+        job.first = first_step(k);
         job.time = call.clock[0], job.dt = call.clock[2];
         for (int a = 0; a < AXES; a++) job.parts[a] = blocking.parts[a];
         for (int n = 0; n < TABLES; n++) job.tables[n] = tables[n];
@@ -51,18 +48,6 @@ struct Team {
         return result ? (real*)call.results[f] : scratch[f];
     }
 
-    // After pass k: the last thread to come lets all go on, when the neighbours are as far.
-    void wait(long k) {
-        long mine = __atomic_load_n(&generation, __ATOMIC_ACQUIRE);
-        if (__atomic_add_fetch(&waiting, 1, __ATOMIC_ACQ_REL) == threads) {
-            waiting = 0, next_tile = 0;
-            if (call.area && k + 1 < passes) call.area->hand_over(call);
-            __atomic_store_n(&generation, mine + 1, __ATOMIC_RELEASE);
-        } else
-            for (long spins = 0; __atomic_load_n(&generation, __ATOMIC_ACQUIRE) == mine; spins++)
-                if (spins > 2000) sched_yield();
-    }
-
     void work(Memory& memory) {
         long count = blocking.parts[0] * blocking.parts[1] * blocking.parts[2];
         for (long k = 0; k < passes; k++) {
@@ -74,32 +59,46 @@ struct Team {
                 delete tile;
             }
             __sync_synchronize();  // what went past the caches too
-            wait(k);
+            barrier.wait([&] {
+                next_tile = 0;
+                if (call.area && k + 1 < passes) call.area->hand_over(call);
+            });
         }
     }
 };
 
-struct Helper { Team* team; Memory memory; pthread_t thread; };
-static void* help(void* helper) { ((Helper*)helper)->team->work(((Helper*)helper)->memory); return nullptr; }
-
 // Memory that calls leave to later ones: of each thread of a call, of tables, and of fields.
 struct Kept {
-    Memory thread[256], tables, fields, fixtures, known;  // known: what the fixtures were made of
+    Memory thread[MOST_THREADS], tables, fields, fixtures, known;  // known: what the fixtures were made of
     size_t known_size = 0;
     Kept* next;
 };
 static Kept* kept = nullptr;
 static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
 
+static bool is_own(const Call& call) {
+    bool own = false;
+    for (int a = 0; a < AXES; a++) own = own || call.width[a] || call.capacity[a] != call.count[a];
+    return own;
+}
+
+// Neighbours that hand over edges take as many passes, whatever their blocks are like.
+static long passes_between(const Call& call, long steps) { return steps > 1 ? up((steps + call.every - 1) / call.every, 2) : 1; }
+
+// Calls with(t) for the numbers of steps that a pass may take; ``given``: it takes all of them.
+template <class With> static void for_steps(long steps, bool given, With with) {
+    long top = least(steps, MOST_STEPS);
+    for (long t = given ? top : 1; t <= top; t++)
+        if (given || t <= 4 || t % 2 == 0) with(t);
+}
+
 // How many steps a pass takes and how tiles are cut: the least work for a cell and step, of what fits the cache. ``one_pass``
 // takes all steps, since ghost cells that were received last no longer.
-static Blocking weigh(const Call& call, long steps, bool one_pass, long threads) {
+static Blocking weigh_tiles(const Call& call, long steps, bool one_pass, long threads) {
     bool boundary0 = call.boundary[0][0] || call.boundary[0][1];
     Pipeline& pipe = *new Pipeline();
-    Blocking best = {1, {1, 1, 1}, 1e300};
-    for (long t = 1; t <= least(steps, MOST_STEPS); t++) {
-        if (one_pass) t = least(steps, MOST_STEPS);
-        else if (t > 4 && t % 2) continue;
+    Blocking best = {1, {1, 1, 1}, 0, 1e300};
+    for_steps(steps, one_pass, [&](long t) {
         pipe.lay_out(t, boundary0);
         for (long p2 = 1; p2 == 1 || call.count[2] / p2 >= 256; p2 *= 2)
             for (long p1 = 1; p1 == 1 || call.count[1] / p1 >= 8; p1++) {
@@ -118,32 +117,96 @@ static Blocking weigh(const Call& call, long steps, bool one_pass, long threads)
                 double idle = (double)rounds * threads / (p0 * tiles);
                 double full = bytes / call.cache;  // of the second-level cache; the third is taken to have some six times as much
                 double spill = full < 0.9 ? 1 : full < 6 ? 1.2 : least(4, full / 5);
-                double cost = work * spill * idle + 3.0 * FIELDS / pipe.steps;
-                if (cost < best.work) best = {(int)t, {p0, p1, p2}, cost};
+                double cost = work * spill * idle + (call.count[1] == 1 ? 1.4 : 3.0) * FIELDS / pipe.steps;
+                if (cost < best.work) best = {(int)t, {p0, p1, p2}, 0, cost};
             }
-        if (one_pass) break;
-    }
+    });
     delete &pipe;
     return best;
 }
 
-// The work for a cell and step of one thread where so many steps are taken between two exchanges; 1 is a cell of a pass.
-extern "C" double work(const int64_t* count, const int64_t* wraps, const int64_t* boundary, int64_t cache, int64_t steps) {
+static inline double over(double full, double most) { return full < most ? 0 : full - most; }
+
+// The same for steps in place.
+static Blocking weigh_in_place(const Call& call, long steps, bool given, long threads) {
+    Blocking best = {1, {1, 1, 1}, 0, 1e300};
+    if (call.width[2] || ((call.width[0] || call.width[1]) && !call.area)) return best;
+    Pipeline& pipe = *new Pipeline();
+    Course& course = *new Course();
+    bool flat = call.count[1] == 1;
+    for_steps(steps, given, [&](long t) {
+        pipe.lay_out(t, call.boundary[0][0] || call.boundary[0][1]);
+        const Level& first = pipe.level[0];
+        double tile0 = (double)call.count[0] / threads;
+        if (tile0 < 2.0 * first.reach[0] || call.count[1] < 2 * first.reach[1] || !course.lay_out(pipe, flat)) return;
+        bool neighbours0 = threads > 1 || !(call.boundary[0][0] && call.boundary[0][1]), neighbours1 = !(call.boundary[1][0] && call.boundary[1][1]);
+        double work = 0, planes = 0;
+        long deep = 0;  // cells that a level looks at across
+        for (int q = 1; q < pipe.levels; q++) {
+            const long* reach = pipe.level[q].reach;
+            work += (tile0 + 2.0 * neighbours0 * reach[0]) * (call.count[1] + 2.0 * neighbours1 * reach[1]);
+            deep = most(deep, pipe.level[q - 1].reach[1] - reach[1]);
+        }
+        work /= tile0 * call.count[1] * pipe.steps;
+        double fetched = 2.0 * neighbours0 * first.reach[0] / tile0 + 2.0 * neighbours1 * first.reach[1] / call.count[1];
+        for (int f = 0; f < FIELDS; f++) planes += first.ahead + course.after[pipe.levels - 1][f].planes + 2 * AT_ONCE;
+        for (long rows = flat ? 1 : 8; rows <= (flat ? 1 : 96); rows += most(1, rows / 3)) {
+            double bytes = planes * (rows + 2.0 * deep) * up(call.count[2], LANES) * sizeof(real), full = bytes / call.cache;
+            double spill = 1 + 0.013 * (1 + deep) * over(full, 2) + (flat ? 0.02 : 0.05) * over(full, flat ? 1 : 8);
+            double cost = work * spill * (1 + 2.0 * deep / rows) + (1 + 1.5 * fetched) * FIELDS / pipe.steps;
+            if (cost < best.work) best = {(int)t, {threads, 1, 1}, rows, cost};
+        }
+    });
+    delete &pipe;
+    delete &course;
+    return best;
+}
+
+// In tiles or in place, whichever is less work. That is decided for passes of as many steps as a pass can take, since each of
+// the two keeps memory of its own.
+static Blocking weigh(const Call& call, long steps, bool one_pass, long threads) {
+    long usual = call.area ? call.every : one_pass ? steps : MOST_STEPS;
+    Blocking place = weigh_in_place(call, usual, one_pass, threads);
+    if (place.rows && place.work < weigh_tiles(call, usual, one_pass, threads).work) return place;
+    return weigh_tiles(call, steps, one_pass, threads);
+}
+
+static Call block(const int64_t* count, const int64_t* wraps, const int64_t* boundary, int64_t cache) {
     Call call = {};
     for (int a = 0; a < AXES; a++) {
         call.count[a] = count[a], call.wraps[a] = (int32_t)wraps[a];
         for (int side = 0; side < 2; side++) call.boundary[a][side] = (int32_t)boundary[a];
     }
     call.cache = cache;
-    return weigh(call, steps, true, 1).work;
+    return call;
+}
+
+// The work for a cell and step of one thread where so many steps are taken between two exchanges; 1 is a cell of a pass.
+extern "C" double work(const int64_t* count, const int64_t* wraps, const int64_t* boundary, int64_t cache, int64_t steps) {
+    return weigh(block(count, wraps, boundary, cache), steps, true, 1).work;
+}
+
+// The cells that are kept beside the fields themselves; ``every``: steps between two exchanges, 0 where there are none.
+extern "C" int64_t room(const int64_t* count, const int64_t* wraps, const int64_t* boundary, int64_t cache, int64_t every, int64_t threads) {
+    Call call = block(count, wraps, boundary, cache);
+    Blocking blocking = weigh(call, every ? every : MOST_STEPS, every > 0, threads);
+    if (!blocking.rows) return FIELDS * count[0] * count[1] * count[2];
+    Wavefront& wavefront = *new Wavefront(call, blocking);
+    wavefront.barrier.threads = threads;
+    long cells = 0;
+    for (long n = 0; n < threads; n++) cells += FIELDS * wavefront.cut(n, wavefront.part[n]);
+    delete &wavefront;
+    return cells;
 }
 
 // As `weigh`; what was asked lately is remembered.
-static Blocking choose(const Call& call, long steps, bool one_pass, long threads) {
+static Blocking choose(const Call& call, long steps, long threads) {
     struct Asked { long key[12]; Blocking answer; };
     static Asked asked[32];
     static long next = 0;
-    long key[12] = {least(steps, MOST_STEPS), one_pass, threads, call.count[0], call.count[1], call.count[2]};
+    bool one_pass = call.area || is_own(call);
+    if (call.area) steps = (steps + passes_between(call, steps) - 1) / passes_between(call, steps);
+    long key[12] = {least(steps, MOST_STEPS), call.area ? 1 + call.every : -one_pass, threads, call.count[0], call.count[1], call.count[2]};
     for (int a = 0; a < AXES; a++) key[6 + a] = call.wraps[a], key[9 + a] = 2 * call.boundary[a][0] + call.boundary[a][1];
     pthread_mutex_lock(&kept_lock);
     for (const Asked& known : asked)
@@ -227,61 +290,66 @@ static void hand_over_first(const Call& call) {
     call.area->hand_over(call);
 }
 
-extern "C" void advance(const Call* given) {
-    const Call& call = *given;
-    long steps = (long)call.clock[3];
-    Team& team = *new Team(call);
-    team.own = false;
-    for (int a = 0; a < AXES; a++) team.own = team.own || call.width[a] || call.capacity[a] != call.count[a];
-    size_t whole = sizeof(real);
-    for (int a = 0; a < AXES; a++) whole *= call.capacity[a];
-    team.aliased = call.fields[0] == call.results[0];
-    if (steps <= 0) {
-        for (int f = 0; f < FIELDS; f++)
-            if (call.fields[f] != call.results[f]) memcpy(call.results[f], call.fields[f], whole);
-        delete &team;
-        return;
-    }
+static Kept* borrow() {
     pthread_mutex_lock(&kept_lock);
     Kept* memory = kept;
     if (memory) kept = memory->next;
     pthread_mutex_unlock(&kept_lock);
-    if (!memory) memory = new Kept();
+    return memory ? memory : new Kept();
+}
 
-    double cells = (double)call.count[0] * call.count[1] * call.count[2];
-    team.threads = cells * steps * PASSES < 1e5 ? 1 : least(call.threads, 256);
-    team.past = FIELDS * cells * sizeof(real) > 4.0 * call.cache;
-    team.steps = steps;
-    if (call.area) {  // neighbours take as many passes, whatever their blocks are like
-        team.passes = steps > 1 ? up((steps + call.every - 1) / call.every, 2) : 1;
-        team.blocking = choose(call, (steps + team.passes - 1) / team.passes, true, team.threads);
-        hand_over_first(call);
-    } else {
-        team.blocking = choose(call, steps, team.own, team.threads);
-        team.passes = team.own ? 1 : (steps + team.blocking.steps - 1) / team.blocking.steps;
-        if (team.aliased && team.passes % 2 && team.passes > 1) team.passes++;
-        if (team.aliased && team.passes == 1 && steps > 1 && whole > (1 << 16)) team.passes = 2;
-    }
-    bool boundary0 = call.boundary[0][0] || call.boundary[0][1];
-    if (steps % team.passes) team.pipeline[0].lay_out(steps / team.passes + 1, boundary0);
-    team.pipeline[1].lay_out(steps / team.passes, boundary0);
-    size_t room = team.passes > 1 || team.aliased ? up(whole, 4096) : 0;
-    for (int f = 0; f < FIELDS && room; f++) team.scratch[f] = (real*)((char*)memory->fields.take(room * FIELDS) + room * f);
-    fill_tables(call, team.pipeline[steps % team.passes ? 0 : 1], memory, team.tables);
-    fill_fixtures(call, team.pipeline[steps % team.passes ? 0 : 1], memory, team.fixtures);
-    team.next_tile = team.waiting = team.generation = 0;
-    Helper* helpers = new Helper[team.threads];
-    for (long n = 1; n < team.threads; n++) {
-        helpers[n].team = &team, helpers[n].memory = memory->thread[n];
-        if (pthread_create(&helpers[n].thread, nullptr, help, &helpers[n])) { team.threads = n; break; }
-    }
-    team.work(memory->thread[0]);
-    for (long n = 1; n < team.threads; n++) pthread_join(helpers[n].thread, nullptr), memory->thread[n] = helpers[n].memory;
-    delete[] helpers;
-    if (team.aliased && team.passes == 1)
-        for (int f = 0; f < FIELDS; f++) memcpy(call.results[f], team.scratch[f], whole);
+static void give_back(Kept* memory) {
     pthread_mutex_lock(&kept_lock);
     memory->next = kept, kept = memory;
     pthread_mutex_unlock(&kept_lock);
-    delete &team;
+}
+
+static void in_tiles(const Call& call, const Blocking& blocking, long steps, long threads, bool past, Kept* memory) {
+    Tiles& tiles = *new Tiles(call, blocking);
+    tiles.own = is_own(call), tiles.past = past, tiles.aliased = call.fields[0] == call.results[0];
+    size_t whole = sizeof(real);
+    for (int a = 0; a < AXES; a++) whole *= call.capacity[a];
+    long passes = tiles.own ? 1 : (steps + blocking.steps - 1) / blocking.steps;
+    if (call.area) passes = passes_between(call, steps);
+    else if (tiles.aliased && passes > 1) passes = up(passes, 2);
+    else if (tiles.aliased && steps > 1 && whole > (1 << 16) && !tiles.own) passes = 2;
+    tiles.lay_out(steps, passes);
+    size_t room = passes > 1 || tiles.aliased ? up(whole, 4096) : 0;
+    for (int f = 0; f < FIELDS && room; f++) tiles.scratch[f] = (real*)((char*)memory->fields.take(room * FIELDS) + room * f);
+    fill_tables(call, tiles.longest(), memory, tiles.tables);
+    fill_fixtures(call, tiles.longest(), memory, tiles.fixtures);
+    on_threads(threads, [&](long count) { tiles.barrier.threads = count; }, [&](long n) { tiles.work(memory->thread[n]); });
+    if (tiles.aliased && passes == 1)
+        for (int f = 0; f < FIELDS; f++) memcpy(call.results[f], tiles.scratch[f], whole);
+    delete &tiles;
+}
+
+static void in_place(const Call& call, const Blocking& blocking, long steps, long threads, bool past, Kept* memory) {
+    Wavefront& wavefront = *new Wavefront(call, blocking);
+    wavefront.past = past;
+    wavefront.lay_out(steps, call.area ? passes_between(call, steps) : (steps + blocking.steps - 1) / blocking.steps);
+    fill_tables(call, wavefront.longest(), memory, wavefront.tables);
+    fill_fixtures(call, wavefront.longest(), memory, wavefront.fixtures);
+    on_threads(threads, [&](long count) { wavefront.barrier.threads = count; }, [&](long n) { wavefront.work(n, memory->thread[n]); });
+    delete &wavefront;
+}
+
+extern "C" void advance(const Call* given) {
+    const Call& call = *given;
+    long steps = (long)call.clock[3];
+    if (steps <= 0) {
+        size_t whole = sizeof(real);
+        for (int a = 0; a < AXES; a++) whole *= call.capacity[a];
+        for (int f = 0; f < FIELDS; f++)
+            if (call.fields[f] != call.results[f]) memcpy(call.results[f], call.fields[f], whole);
+        return;
+    }
+    double cells = (double)call.count[0] * call.count[1] * call.count[2];
+    long threads = cells * steps * PASSES < 1e5 ? 1 : least(call.threads, MOST_THREADS);
+    bool past = FIELDS * cells * sizeof(real) > 4.0 * call.cache;
+    Kept* memory = borrow();
+    if (call.area) hand_over_first(call);
+    Blocking blocking = choose(call, steps, threads);
+    (blocking.rows ? in_place : in_tiles)(call, blocking, steps, threads, past, memory);
+    give_back(memory);
 }

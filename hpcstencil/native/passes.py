@@ -136,6 +136,12 @@ class Passes:
             code.made.update({(part.renamed.get(array, array), at): name for (array, at), name in values.items()})
         return code
 
+    def field_of(self) -> list[int]:
+        """Of each array the number of the field that it is a value of; -1 where it is of none."""
+        ends = {array: number for number, array in enumerate(self.ends)}
+        values: dict[Node | None, int] = {Field(name): number for number, name in enumerate(self.fields)}
+        return [ends.get(n, values.get(array.operand, -1)) for n, array in enumerate(self.arrays)]
+
     def write(self) -> None:
         """Writes all passes."""
         turn = self.turn()
@@ -179,7 +185,7 @@ class Passes:
             "(const Place& q, const Rows* in, const Rows* out, long j0, long j1, long x0, long x1) {",
             "typedef vec W;",
             *code.head,
-            "for (long j = j0; j < j1; j++) {",
+            "for (long j = j0; j != j1; j += j0 < j1 ? 1 : -1) {",
             *code.row,
             "for (long x = x0; x < x1; x += LANES) {",
             *code.lines,

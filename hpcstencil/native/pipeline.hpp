@@ -59,6 +59,7 @@ struct Array {
 extern const Pass passes[PASSES + TURNS];  // the last of those that turn is the last one of a step and the first of the next one
 extern const Array arrays[ARRAYS];
 extern const int ends[FIELDS];  // the array that holds each field after the step
+extern const int field_of[ARRAYS];  // the field that an array is a value of; -1 where it is of none
 extern const int table_axis[TABLES + 1];
 static void prepare(const double* p, const double* c, double time, double dt, real* s);
 static real fix(int number, const double* p, const double* c, const double* const* coordinates, const long* index);

@@ -109,6 +109,7 @@ def text(step: Step) -> str:
         f"const Pass passes[PASSES + TURNS] = {{{', '.join(rows)}}};",
         f"const Array arrays[ARRAYS] = {{{', '.join(faces[n] for n in range(len(step.arrays)))}}};",
         f"const int ends[FIELDS] = {{{', '.join(map(str, step.ends))}}};",
+        f"const int field_of[ARRAYS] = {{{', '.join(map(str, step.field_of()))}}};",
         f"const int table_axis[TABLES + 1] = {{{', '.join(map(str, [*table_axes, 0]))}}};",
         "static void prepare(const double* p, const double* c, double time, double dt, real* s) {",
         *step.scalars.lines(),

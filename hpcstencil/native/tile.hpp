@@ -1,43 +1,8 @@
 // One tile streamed through the pipeline: from memory, level by level, back to memory; and the ghost cells of its planes.
 #pragma once
-#include <sys/mman.h>
-
-#include "shared.hpp"
-
-// Steps per pass and tiles per axis, and what that costs for a cell and step.
-struct Blocking { int steps; long parts[AXES]; double work; };
-
-// The memory of a thread, kept from call to call.
-struct Memory {
-    char* data = nullptr;
-    size_t size = 0;
-    void* take(size_t wanted) {
-        if (wanted > size) {
-            free(data);
-            bool huge = wanted > (size_t(32) << 20);  // in pages of 2 MB, of which few have to be asked for
-            size = up(wanted, huge ? 1 << 21 : 1 << 16);
-            data = (char*)aligned_alloc(huge ? 1 << 21 : 4096, size);
-#if defined(MADV_HUGEPAGE)
-            if (huge) madvise(data, size, MADV_HUGEPAGE);
-#endif
-        }
-        return data;
-    }
-    void* take_clear(size_t wanted) {  // what is not computed must at least be a number that is quick to compute with
-        size_t before = size;
-        take(wanted);
-        if (size != before) memset(data, 0, size);
-        return data;
-    }
-};
+#include "plan.hpp"
 
 struct Side { bool boundary, wraps; };  // neither: other cells follow, which are loaded
-
-// Arrays of functions of several coordinates, filled once: the cells of the block and some beyond.
-struct Fixtures {
-    real* origin[FIXED + 1];
-    long pitch, plane;
-};
 
 struct Job {
     const Call* call;
@@ -291,8 +256,6 @@ struct Tile {
         }
     }
 
-    static void copy(real* to, const real* from, long n) { memcpy(to, from, n * sizeof(real)); }
-
     // Where a cell of the source is: in the block itself, or in the strip that came last for it.
     const real* cell(int f, const long* at) const {
         long index[AXES], size[AXES];
@@ -319,20 +282,6 @@ struct Tile {
             return strip + ((f * size[0] + index[0]) * size[1] + index[1]) * size[2] + index[2];
         }
         return job.source[f] + (index[0] * size[1] + index[1]) * size[2] + index[2];
-    }
-
-    // Past the caches where the processor can: nobody reads the cells before the whole block is written.
-    static void copy_out(real* to, const real* from, long n, bool past) {
-#if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
-        typedef float unaligned __attribute__((vector_size(64), aligned(4), may_alias));
-        if (past && n >= 4 * LANES) {
-            long skewed = (-(intptr_t)to & 63) / (long)sizeof(real);
-            copy(to, from, skewed);
-            for (to += skewed, from += skewed, n -= skewed; n >= LANES; to += LANES, from += LANES, n -= LANES)
-                __builtin_ia32_movntps512((float*)to, *(const unaligned*)from);
-        }
-#endif
-        copy(to, from, n);
     }
 
     void unload(long i) const {

@@ -64,8 +64,8 @@ def test_a_run_takes_the_memory_that_check_says(tmp_path):
     (tmp_path / "input.toml").write_text(INPUT)
     own = peak(tmp_path, SNAPSHOTS)
     field = 4 * 208**3
-    for settings, copies in (((LARGE,), 4), ((LARGE, SNAPSHOTS), 6)):
+    for settings, shown in (((LARGE,), 0), ((LARGE, SNAPSHOTS), 2)):
         said = planned(tmp_path / "input.toml", *settings)
-        assert said == copies * field
+        assert 4 <= said / field - shown < 6, "the state twice, and ghost cells"
         found = peak(tmp_path, *settings) - own
-        assert 0.85 * said < found < 1.15 * said + SLACK, (found / field, copies)
+        assert 0.85 * said < found < 1.15 * said + SLACK, (found / field, said / field)

@@ -1,0 +1,52 @@
+// What the passes of a call have in common, however a block is cut.
+#pragma once
+#include "threads.hpp"
+
+static inline void copy(real* to, const real* from, long n) { memcpy(to, from, n * sizeof(real)); }
+
+// Past the caches where the processor can: nobody reads the cells soon.
+static void copy_out(real* to, const real* from, long n, bool past) {
+#if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
+    typedef float unaligned __attribute__((vector_size(64), aligned(4), may_alias));
+    if (past && n >= 4 * LANES) {
+        long skewed = (-(intptr_t)to & 63) / (long)sizeof(real);
+        copy(to, from, skewed);
+        for (to += skewed, from += skewed, n -= skewed; n >= LANES; to += LANES, from += LANES, n -= LANES)
+            __builtin_ia32_movntps512((float*)to, *(const unaligned*)from);
+    }
+#endif
+    copy(to, from, n);
+}
+
+// Arrays of functions of several coordinates, filled once: the cells of the block and some beyond.
+struct Fixtures {
+    real* origin[FIXED + 1];
+    long pitch, plane;
+};
+
+// Steps per pass, and how a block is cut: to tiles per axis; or, in place, to tiles of so many ``rows``. What that costs for a
+// cell and step.
+struct Blocking { int steps; long parts[AXES], rows; double work; };
+
+// The passes over a block: so many steps in so many passes, the longer ones first.
+struct Plan {
+    const Call& call;
+    long steps, passes;
+    Pipeline pipeline[2];  // of the longer passes and of the shorter ones
+    const real* tables[TABLES + 1];
+    Fixtures fixtures;
+    Barrier barrier;
+    bool past;  // results go past the caches, which they would fill
+
+    explicit Plan(const Call& call) : call(call) {}
+
+    void lay_out(long steps_, long passes_) {
+        steps = steps_, passes = passes_;
+        bool boundary0 = call.boundary[0][0] || call.boundary[0][1];
+        if (steps % passes) pipeline[0].lay_out(steps / passes + 1, boundary0);
+        pipeline[1].lay_out(steps / passes, boundary0);
+    }
+    int which(long k) const { return k < steps % passes ? 0 : 1; }
+    const Pipeline& longest() const { return pipeline[which(0)]; }
+    long first_step(long k) const { return (long)call.clock[1] + k * (steps / passes) + least(k, steps % passes); }
+};
