@@ -1,10 +1,13 @@
 """Edges that go through memory which processes share: the bits of messages, and messages where there is no such memory."""
 
+import math
+
 import numpy as np
 import pytest
-from support import problem_of, simulation_of, stepped
+from support import problem_of, random_block, simulation_of, stepped
 
 from hpcstencil.native import shared
+from hpcstencil.native.cost import cells_beside
 from hpcstencil.parallel import connect
 
 pytestmark = pytest.mark.mpi
@@ -48,6 +51,47 @@ def test_shared_memory_and_messages_give_the_same_bits(communicator, every):
     assert not np.array_equal(blocks["u"], calls(by_memory, 1)["u"])
     for name, block in expected.items():
         assert np.array_equal(blocks[name], block)
+
+
+IN_PLACE = {
+    "three axes": {
+        "grid": {"shape": [150, 131, 61]},
+        "equation": {"name": "heat"},
+        "boundary": {"x": {"dirichlet": "0.1*t"}, "y": "periodic", "z": {"neumann": 0.2}},
+        "numerics": {"integrator": "euler"},
+    },
+    "two axes": {
+        "grid": {"shape": [870, 1201]},
+        "equation": {"name": "wave"},
+        "boundary": {"x": "periodic", "y": {"dirichlet": 0.0}},
+        "numerics": {"integrator": "leapfrog", "order": 4},
+    },
+}
+
+
+@pytest.mark.parametrize("processes", ("auto", "first axis"))
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_blocks_stepped_in_place_have_the_bits_of_the_whole_grid(communicator, name, processes):
+    given = {"steps_per_exchange": 4}
+    if processes == "first axis":
+        given["processes"] = [communicator.size, *(1 for _ in IN_PLACE[name]["grid"]["shape"][1:])]
+    problem = problem_of(decomposition=given, **IN_PLACE[name])
+    alone = simulation_of(problem_of(**IN_PLACE[name]), kernel="native")
+    together = simulation_of(problem, communicator, kernel="native")
+    if processes == "first axis":
+        topology = together.plan.topology
+        cells = len(problem.fields) * math.prod(topology.capacity())
+        assert cells_beside(problem, topology, 4, 1) != cells, "this should be done in place"
+    results = []
+    for simulation in (alone, together):
+        fields, first = simulation.put(random_block(problem, simulation)), 0
+        for steps in (1, 2, 17, 5):
+            fields = simulation.advance(fields, problem.parameters, 0.0, first, 1e-3, steps)
+            first += steps
+        results.append(simulation.get(fields, problem.fields))
+    index = tuple(slice(*r) for r in together.ranges)
+    for field, block in results[1].items():
+        assert np.array_equal(block, results[0][field][index])
 
 
 @pytest.mark.parametrize("folder", ("missing", "/proc"))
