@@ -198,7 +198,7 @@ class Run:
     def pace(self, steps: int, elapsed: float) -> None:
         """Choose the length of the next compiled call from rank 0's timing of the last, the same on all processes."""
         fitting = int(steps * SECONDS_PER_CALL / max(elapsed, 1e-6))
-        most = min(fitting, 4 * self.steps_per_call, STEPS_PER_CALL)
+        most = min(fitting, 16 * self.steps_per_call, STEPS_PER_CALL)
         self.steps_per_call = self.communicator.broadcast(max(1, most))
 
     def write_due(self) -> None:

@@ -334,14 +334,26 @@ static void in_place(const Call& call, const Blocking& blocking, long steps, lon
     delete &wavefront;
 }
 
+// No steps: the memory that steps in place take is made ready, so that the first one does not take longer than others.
+static void rest(const Call& call, long threads, Kept* memory) {
+    size_t whole = sizeof(real);
+    for (int a = 0; a < AXES; a++) whole *= call.capacity[a];
+    for (int f = 0; f < FIELDS; f++)
+        if (call.fields[f] != call.results[f]) memcpy(call.results[f], call.fields[f], whole);
+    Blocking blocking = choose(call, call.area ? call.every : MOST_STEPS, threads);
+    if (!blocking.rows) return;
+    Wavefront& wavefront = *new Wavefront(call, blocking);
+    on_threads(threads, [&](long count) { wavefront.barrier.threads = count; }, [&](long n) { wavefront.divide(n, memory->thread[n]); });
+    delete &wavefront;
+}
+
 extern "C" void advance(const Call* given) {
     const Call& call = *given;
     long steps = (long)call.clock[3];
     if (steps <= 0) {
-        size_t whole = sizeof(real);
-        for (int a = 0; a < AXES; a++) whole *= call.capacity[a];
-        for (int f = 0; f < FIELDS; f++)
-            if (call.fields[f] != call.results[f]) memcpy(call.results[f], call.fields[f], whole);
+        Kept* memory = borrow();
+        rest(call, least(call.threads, MOST_THREADS), memory);
+        give_back(memory);
         return;
     }
     double cells = (double)call.count[0] * call.count[1] * call.count[2];

@@ -1,6 +1,6 @@
 // One tile streamed through the pipeline: from memory, level by level, back to memory; and the ghost cells of its planes.
 #pragma once
-#include "plan.hpp"
+#include "ghosts.hpp"
 
 struct Side { bool boundary, wraps; };  // neither: other cells follow, which are loaded
 
@@ -177,7 +177,6 @@ struct Tile {
         int t = ring.step;
         const Store& s = store[r];
         real* p = plane(r, i);
-        Rows next[FIELDS + 1];
         long w = ring.width[1], n = call.count[1], x0, x1, j0, j1;
         region(ring.level, 1, j0, j1), region(ring.level, 2, x0, x1);
         long v0 = down(x0, LANES), v1 = up(x1, LANES);
@@ -190,42 +189,17 @@ struct Tile {
             const Face& face = arrays[ring.array].face[1][e];
             if (!side[1][e].boundary || (e ? j1 < n : j0 > 0)) continue;
             Place place = {scalars[t] + face.scalars, job.tables, i};
-            for (long k = 1; k <= w; k++) {
-                long ghost = e ? n + k - 1 : -k, mirror = e ? n - k + face.wall : k - 1 + face.wall;
-                for (int m = 0; m < face.nexts; m++) {
-                    Rows rows = beside_face(face, m, t, i);
-                    next[m] = {rows.p + (e ? n - 1 : 0) * rows.pitch, 0};
-                }
-                face.fill(place, p, p + (mirror - ghost) * s.pitch, s.pitch, next, e && face.wall ? k - 1 : k, ghost, ghost + 1, v0, v1);
-            }
+            fill_rows(face, e, n, w, place, p, s.pitch, v0, v1, [&](int m) { return beside_face(face, m, t, i); });
             if (e) j1 = n + w; else j0 = -w;
         }
         if (side[1][0].wraps && w) j0 = -w, j1 = n + w;
         w = ring.width[2], n = call.count[2];
-        if (!w) return;
-        if (side[2][0].wraps) {
-            for (long j = j0; j < j1; j++) {
-                real* row = p + j * s.pitch;
-                long near = n - 1, far = 0;  // it may be shorter than there are ghost cells
-                for (long k = 1; k <= w; k++) {
-                    row[-k] = row[near], row[n + k - 1] = row[far];
-                    near = near ? near - 1 : n - 1, far = far + 1 < n ? far + 1 : 0;
-                }
-            }
-            return;
-        }
-        for (int e = 0; e < 2 && !ring.deep; e++) {
+        if (side[2][0].wraps) wrap_cells(n, w, p, s.pitch, j0, j1);
+        for (int e = 0; w && !side[2][0].wraps && e < 2 && !ring.deep; e++) {
             const Face& face = arrays[ring.array].face[2][e];
             if (!side[2][e].boundary || (e ? x1 < n : x0 > 0)) continue;
             Place place = {scalars[t] + face.scalars, job.tables, i};
-            for (long k = 1; k <= w; k++) {
-                long ghost = e ? n + k - 1 : -k, mirror = e ? n - k + face.wall : k - 1 + face.wall;
-                for (int m = 0; m < face.nexts; m++) {
-                    Rows rows = beside_face(face, m, t, i);
-                    next[m] = {rows.p + (e ? n - 1 : 0), rows.pitch};
-                }
-                face.fill(place, p + ghost, p + mirror, s.pitch, next, e && face.wall ? k - 1 : k, j0, j1, 0, 1);
-            }
+            fill_cells(face, e, n, w, place, p, s.pitch, j0, j1, [&](int m) { return beside_face(face, m, t, i); });
         }
     }
 

@@ -7,7 +7,7 @@
 // blocking for stencil computations by multicore-aware wavefront parallelization", COMPSAC 2009, here with both axes moved). The
 // next pass goes the other way, and back.
 #pragma once
-#include "plan.hpp"
+#include "ghosts.hpp"
 
 constexpr long FETCHED_AHEAD = 1;  // planes, from memory
 
@@ -247,13 +247,14 @@ struct Sweep {
     // Planes i .. i + AT_ONCE - 1 of a level, of which i0 .. i1 - 1 are wanted.
     void level(int q, long i, long i0, long i1, long j0, long j1) {
         if (!q) {
-            for (long n = i0; n < i1; n++)
+            for (long n = i0; n < i1; n++) {
                 for (int f = 0; f < FIELDS; f++) {
                     const real* next = part.row(f, start[f], upward ? n + FETCHED_AHEAD : n - FETCHED_AHEAD, j0);
                     for (long b = 0; b < (j1 - j0) * part.pitch; b += LANES) __builtin_prefetch(next + b, 1, 2);
                     for (long j = j0; j < j1 && !k; j++) copy(part.row(f, start[f], n, j), all.row_of(0, f, n, j, start[f]), call.count[2]);
-                    finish(q, f, pipe.ring_of[0][f], n, j0, j1);
                 }
+                for (int f = 0; f < FIELDS; f++) finish(q, f, pipe.ring_of[0][f], n, j0, j1);
+            }
             return;
         }
         const Level& mine = pipe.level[q];
@@ -310,38 +311,23 @@ struct Sweep {
         fill_plane(q, f, ring, ghost, j0, j1);
     }
 
+    // The ghost cells of a plane beyond the ends of the second and the third axis.
     void fill_plane(int q, int f, const Ring& ring, long i, long j0, long j1) {
         real* p = plane(q, f, i);
-        Rows next[FIELDS + 1];
         long w = ring.width[1], n = call.count[1], pitch = part.pitch;
         for (int e = 0; w && e < 2; e++) {
             const Face& face = arrays[ring.array].face[1][e];
             if (!all.ends(part, 1, e) || (e ? j1 < n : j0 > 0)) continue;
             Place place = {scalars[ring.step] + face.scalars, all.tables, i};
-            for (long m = 1; m <= w; m++) {
-                long ghost = e ? n + m - 1 : -m, mirror = e ? n - m : m - 1;
-                for (int b = 0; b < face.nexts; b++) next[b] = {plane(q, face.next[b], i) + (e ? n - 1 : 0) * pitch, 0};
-                face.fill(place, p, p + (mirror - ghost) * pitch, pitch, next, m, ghost, ghost + 1, 0, up(call.count[2], LANES));
-            }
+            fill_rows(face, e, n, w, place, p, pitch, 0, up(call.count[2], LANES), [&](int m) { return Rows{plane(q, face.next[m], i), pitch}; });
             if (e) j1 = n + w; else j0 = -w;
         }
         w = ring.width[2], n = call.count[2];
-        if (!w) return;
-        if (call.wraps[2]) {
-            for (long j = j0; j < j1; j++) {
-                real* row = p + j * pitch;
-                for (long m = 0; m < w; m++) row[m - w] = row[n + m - w], row[n + m] = row[m];
-            }
-            return;
-        }
-        for (int e = 0; e < 2; e++) {
+        if (call.wraps[2]) wrap_cells(n, w, p, pitch, j0, j1);
+        for (int e = 0; w && !call.wraps[2] && e < 2; e++) {
             const Face& face = arrays[ring.array].face[2][e];
             Place place = {scalars[ring.step] + face.scalars, all.tables, i};
-            for (long m = 1; m <= w; m++) {
-                long ghost = e ? n + m - 1 : -m, mirror = e ? n - m : m - 1;
-                for (int b = 0; b < face.nexts; b++) next[b] = {plane(q, face.next[b], i) + (e ? n - 1 : 0), pitch};
-                face.fill(place, p + ghost, p + mirror, pitch, next, m, j0, j1, 0, 1);
-            }
+            fill_cells(face, e, n, w, place, p, pitch, j0, j1, [&](int m) { return Rows{plane(q, face.next[m], i), pitch}; });
         }
     }
 };
