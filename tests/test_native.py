@@ -128,6 +128,15 @@ IN_PLACE = {
         "equation": {"name": "wave"},
         "numerics": {"integrator": "leapfrog", "order": 4},
     },
+    "functions of coordinates": {
+        "equation": {"name": "heat", "D": "0.1 + 0.001*sin(x*y*z + 1) + 0.01*cos(x)"},
+        "boundary": MIXED,
+    },
+    "rows of whole pages": {
+        "grid": {"shape": [301, 1000]},
+        "equation": {"name": "heat"},
+        "boundary": {"x": "periodic"},
+    },
     "custom": {
         "equation": {"name": "custom", "rhs": {"u": "u*(1 - u) + 0.1*laplacian(u) + upwind(u, 0.3, -0.2, 0.001*x)"}},
         "boundary": MIXED,
@@ -155,6 +164,20 @@ def test_steps_in_place_have_the_bits_of_tiles(name, steps, monkeypatch):
                 field,
                 np.abs(block - results[0][field]).max(),
             )
+
+
+@pytest.mark.parametrize("shape", ([1000, 1000], [1024, 1024], [2048, 1008], [70, 90, 1000]), ids=str)
+@pytest.mark.parametrize("precision", ("float32", "float64"))
+def test_rows_that_fit_the_pages_of_a_cache_cost_no_more_memory(shape, precision):
+    """Distances of whole pages are avoided, by less than a page."""
+    problem = problem_of(
+        grid={"shape": shape},
+        equation={"name": "wave"},
+        numerics={"integrator": "leapfrog", "precision": precision},
+    )
+    topology = decomposition.plan(problem, 1, 1).topology
+    cells = len(problem.fields) * math.prod(shape)
+    assert cells <= cells_beside(problem, topology, 0, 1) < 2.5 * cells
 
 
 def test_problems_that_share_a_program_have_numbers_of_their_own():

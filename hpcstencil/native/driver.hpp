@@ -320,7 +320,10 @@ static void in_tiles(const Call& call, const Blocking& blocking, long steps, lon
     fill_fixtures(call, tiles.longest(), memory, tiles.fixtures);
     on_threads(threads, [&](long count) { tiles.barrier.threads = count; }, [&](long n) { tiles.work(memory->thread[n]); });
     if (tiles.aliased && passes == 1)
-        for (int f = 0; f < FIELDS; f++) memcpy(call.results[f], tiles.scratch[f], whole);
+        for (int f = 0; f < FIELDS; f++)
+            for (long i = 0; i < call.count[0]; i++)
+                for (long j = 0; j < call.count[1]; j++)
+                    copy((real*)call.results[f] + (i * call.capacity[1] + j) * call.capacity[2], tiles.scratch[f] + (i * call.count[1] + j) * call.count[2], call.count[2]);
     delete &tiles;
 }
 

@@ -108,6 +108,12 @@ struct Wavefront : Plan {
         return moved;
     }
 
+    // So many cells or some more: a distance between rows, or planes, that does not lead to the same place of the cache.
+    static long apart(long cells) {
+        while (modulo(cells * sizeof(real) + 512, 4096) < 1024) cells += LANES;
+        return cells;
+    }
+
     // The part of a thread, but for its memory, of which each field needs as many cells as are returned.
     long cut(long n, Part& p) const {
         long width[AXES] = {}, room[2] = {}, beyond[2][2];  // ghost cells that are looked at; how far fields move; cells beyond each end
@@ -122,10 +128,8 @@ struct Wavefront : Plan {
         for (int a = 0; a < 2; a++)
             for (int side = 0; side < 2; side++) beyond[a][side] = ends(p, a, side) ? width[a] : most(width[a], usual.level[0].reach[a]);
         for (int side = 0; side < 2; side++) beyond[0][side] += AT_ONCE;  // those that are computed beside others, too
-        p.pitch = up(call.count[2], LANES) + up(2 * width[2], LANES);
-        long high = call.count[1] + beyond[1][0] + beyond[1][1] + room[1];
-        while (modulo(high * p.pitch * sizeof(real) + 512, 4096) < 1024) high++;  // planes in different places of the cache
-        p.plane = high * p.pitch;
+        p.pitch = apart(up(call.count[2], LANES) + up(2 * width[2], LANES));
+        p.plane = apart((call.count[1] + beyond[1][0] + beyond[1][1] + room[1]) * p.pitch);
         p.first = p.pitch + (beyond[0][0] + room[0] - p.from[0]) * p.plane + (beyond[1][0] + room[1]) * p.pitch;
         return (p.to[0] - p.from[0] + beyond[0][0] + beyond[0][1] + room[0]) * p.plane + 2 * p.pitch;
     }
