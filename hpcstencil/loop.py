@@ -28,7 +28,7 @@ from hpcstencil.state import State, split
 from hpcstencil.summary import Seconds
 from hpcstencil.walltime import Walltime
 
-SECONDS_PER_CALL = 0.5  # a compiled call is kept about this long, so that signals and progress are served in time
+SECONDS_PER_CALL = 1.0  # a compiled call is kept about this long, so that signals and progress are served in time
 ROWS_SECONDS = 30.0  # a row of diagnostics is in the file so long after it was taken, at most
 AT_WALLTIME = 1000  # beside the numbers of signals
 STEPS_PER_CALL = 1000  # at most, so that a value that is not finite is found within so many steps

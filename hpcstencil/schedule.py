@@ -148,12 +148,12 @@ class Schedule:
 
     def _fixed(self, clock: Clock, most: int) -> Leap:
         assert self.fixed_dt is not None and self.total_steps is not None
-        before_last = self.total_steps - 1
-        if clock.step < before_last:
-            n = min(most, before_last - clock.step)
+        start = (self.total_steps - 1) * self.fixed_dt
+        equal = self.total_steps - (self.end - start != self.fixed_dt)
+        if clock.step < equal:
+            n = min(most, equal - clock.step)
             after = replace(clock, step=clock.step + n, time=self.time_of(clock.step + n))
             return Leap(n, self.fixed_dt, 0.0, clock.step, after)
-        start = before_last * self.fixed_dt
         return Leap(1, self.end - start, start, 0, replace(clock, step=self.total_steps, time=self.end))
 
     def measured(self, clock: Clock, dt: float) -> Clock:

@@ -151,13 +151,6 @@ struct Wavefront : Plan {
         return part[((at[0] + 1) * barrier.threads - 1) / call.count[0]].row(f, moved, at[0], at[1]);
     }
 
-    // Whether results may not be stored before everything is loaded.
-    bool late() const { return passes == 1 && call.fields[0] == call.results[0]; }
-
-    void store_row(const Part& from, int f, const Drift& moved, long i, long j) const {
-        copy_out((real*)call.results[f] + (i * call.capacity[1] + j) * call.capacity[2], from.row(f, moved, i, j), call.count[2], past);
-    }
-
     void work(long n, Memory& memory);
 };
 
@@ -217,7 +210,8 @@ struct Sweep {
         return most(lo, least(hi, upward ? row + reach : row - reach));
     }
 
-    // Rows of neighbours beyond this part, of which other parts were in charge in the pass before.
+    // Rows beyond this part, before others change them. What is within is loaded on the way in the first pass: the results, which may be
+    // where the fields are, are stored behind that.
     void fetch() {
         long i0 = lowest(0, 0), i1 = highest(0, 0), j0 = lowest(0, 1), j1 = highest(0, 1);
         auto get = [&](long i, long from, long to) {
@@ -255,7 +249,8 @@ struct Sweep {
                 for (int f = 0; f < FIELDS; f++) {
                     const real* next = part.row(f, start[f], upward ? n + FETCHED_AHEAD : n - FETCHED_AHEAD, j0);
                     for (long b = 0; b < (j1 - j0) * part.pitch; b += LANES) __builtin_prefetch(next + b, 1, 2);
-                    for (long j = j0; j < j1 && !k; j++) copy(part.row(f, start[f], n, j), all.row_of(0, f, n, j, start[f]), call.count[2]);
+                    if (k || n < part.from[0] || n >= part.to[0]) continue;
+                    for (long j = most(j0, part.from[1]); j < least(j1, part.to[1]); j++) copy(part.row(f, start[f], n, j), all.row_of(0, f, n, j, start[f]), call.count[2]);
                 }
                 for (int f = 0; f < FIELDS; f++) finish(q, f, pipe.ring_of[0][f], n, j0, j1);
             }
@@ -285,8 +280,8 @@ struct Sweep {
             for (int f = 0; f < FIELDS; f++) {
                 Drift d = moved(q, f);
                 for (long j = j0; j < j1; j++) {
-                    if (last && !all.late()) all.store_row(part, f, d, n, j);
-                    else if (!last && call.area) call.area->put(call.width, (call.area->epoch + 1) % 2, f, n, j, part.row(f, d, n, j), 0, call.count[2]);
+                    if (last) copy_out((real*)call.results[f] + (n * call.capacity[1] + j) * call.capacity[2], part.row(f, d, n, j), call.count[2], all.past);
+                    else if (call.area) call.area->put(call.width, (call.area->epoch + 1) % 2, f, n, j, part.row(f, d, n, j), 0, call.count[2]);
                 }
             }
     }
@@ -341,19 +336,13 @@ inline void Wavefront::work(long n, Memory& memory) {
     divide(n, memory);
     for (long k = 0; k < passes; k++) {
         Sweep* sweep = new Sweep(*this, mine, k);  // too large for a stack
-        if (k) {
-            sweep->fetch();
-            barrier.wait([] {});
-        }
+        sweep->fetch();
+        barrier.wait([] {});
         sweep->run();
         __sync_synchronize();  // what went past the caches too
         barrier.wait([&] {
             if (call.area && k + 1 < passes) call.area->hand_over(call);
         });
-        for (long i = mine.from[0]; i < mine.to[0] && late(); i++)
-            for (long j = 0; j < call.count[1]; j++)
-                for (int f = 0; f < FIELDS; f++) store_row(mine, f, sweep->moved(sweep->pipe.levels - 1, f), i, j);
         delete sweep;
     }
-    __sync_synchronize();
 }
