@@ -66,3 +66,10 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         and not reporter.stats.get("passed")
     ):
         session.exitstatus = NOT_RUN
+
+
+@pytest.fixture
+def cache_of_a_mebibyte(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Native code chooses between tiles and steps in place as with a second-level cache of this size, whatever is here."""
+    for module in ("call", "cost"):
+        monkeypatch.setattr(f"hpcstencil.native.{module}.cache_bytes", lambda: 2**20)

@@ -146,7 +146,7 @@ IN_PLACE = {
 
 @pytest.mark.parametrize("steps", (1, 40))
 @pytest.mark.parametrize("name", IN_PLACE)
-def test_steps_in_place_have_the_bits_of_tiles(name, steps, monkeypatch):
+def test_steps_in_place_have_the_bits_of_tiles(name, steps, monkeypatch, cache_of_a_mebibyte):
     """One device steps in place, on any number of threads; two, which receive their neighbour's cells, do so in tiles."""
     usual = {"grid": {"shape": [203, 131, 61]}, "numerics": {"integrator": "euler"}}
     problem = problem_of(decomposition={"steps_per_exchange": 1}, **{**usual, **IN_PLACE[name]})

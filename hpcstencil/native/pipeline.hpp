@@ -193,5 +193,16 @@ struct Pipeline {
     }
 };
 
+static inline bool has_boundary(const Call& call, int a) { return call.boundary[a][0] || call.boundary[a][1]; }
+// Cells of an array of the caller's.
+static inline size_t cells_of(const Call& call) { return call.capacity[0] * call.capacity[1] * call.capacity[2]; }
+// Whether a block is a part of a grid, whose other parts hand over their edges.
+static inline bool is_part(const Call& call) {
+    bool part = false;
+    for (int a = 0; a < AXES; a++) part = part || call.width[a] || call.capacity[a] != call.count[a];
+    return part;
+}
+// Neighbours that hand over edges take as many passes, whatever their blocks are like.
+static inline long passes_between(const Call& call, long steps) { return steps > 1 ? up((steps + call.every - 1) / call.every, 2) : 1; }
 // Whether a block needs no cells of others along an axis.
 static inline bool ends_here(const Call& call, int a) { return call.wraps[a] || (call.boundary[a][0] && call.boundary[a][1]); }

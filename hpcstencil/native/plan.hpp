@@ -42,11 +42,13 @@ struct Plan {
 
     void lay_out(long steps_, long passes_) {
         steps = steps_, passes = passes_;
-        bool boundary0 = call.boundary[0][0] || call.boundary[0][1];
-        if (steps % passes) pipeline[0].lay_out(steps / passes + 1, boundary0);
-        pipeline[1].lay_out(steps / passes, boundary0);
+        if (steps % passes) pipeline[0].lay_out(steps / passes + 1, has_boundary(call, 0));
+        pipeline[1].lay_out(steps / passes, has_boundary(call, 0));
     }
     int which(long k) const { return k < steps % passes ? 0 : 1; }
     const Pipeline& longest() const { return pipeline[which(0)]; }
+    template <class Body> void on_threads(long threads, Body body) {
+        start_threads(threads, [&](long count) { barrier.threads = count; }, body);
+    }
     long first_step(long k) const { return (long)call.clock[1] + k * (steps / passes) + least(k, steps % passes); }
 };

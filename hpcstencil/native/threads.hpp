@@ -48,7 +48,7 @@ struct Barrier {
 constexpr long MOST_THREADS = 256;
 
 // Calls body(n) on as many threads as can be had of those that are wanted, after ready(how many these are).
-template <class Ready, class Body> void on_threads(long wanted, Ready ready, Body body) {
+template <class Ready, class Body> void start_threads(long wanted, Ready ready, Body body) {
     struct Helper { Body* body; long number; const long* begun; pthread_t thread; };
     Helper* helpers = new Helper[wanted];
     long count = 1, begun = 0;

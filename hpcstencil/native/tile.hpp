@@ -4,25 +4,23 @@
 
 struct Side { bool boundary, wraps; };  // neither: other cells follow, which are loaded
 
+// What all tiles of a pass have in common.
 struct Job {
-    const Call* call;
+    const Plan* plan;
     const Pipeline* pipeline;
-    const real* tables[TABLES + 1];
-    const Fixtures* fixtures;
     long parts[AXES];
     const real* source[FIELDS];
     real* target[FIELDS];
-    bool past;  // results go past the caches, which they would fill
     bool given;  // the source is the caller's arrays, of ``capacity``
-    bool own;  // ghost cells are those of neighbours, in strips; else it is a whole block
+    bool part;  // neighbours have cells beyond; else it is a whole block
     long turn;  // -1, or which edges of this block the results are put to
-    double time, dt;
-    long first;
+    long first;  // step
 };
 
 // One tile: everything a thread needs to stream it.
 struct Tile {
     const Job& job;
+    const Plan& plan;
     const Call& call;
     const Pipeline& pipe;
     long from[AXES], to[AXES];
@@ -31,7 +29,7 @@ struct Tile {
     real* origin[RINGS];  // the first cell of a ring's first plane
     real scalars[MOST_STEPS + 1][SCALARS + 1];
 
-    Tile(const Job& job, const long* number, Memory& memory) : job(job), call(*job.call), pipe(*job.pipeline) {
+    Tile(const Job& job, const long* number, Memory& memory) : job(job), plan(*job.plan), call(plan.call), pipe(*job.pipeline) {
         for (int a = 0; a < AXES; a++) {
             long n = call.count[a], parts = job.parts[a];
             from[a] = n * number[a] / parts, to[a] = n * (number[a] + 1) / parts;
@@ -54,7 +52,7 @@ struct Tile {
             origin[r] -= down(lo - ring.width[2], LANES);
             next += ring.planes * s.plane;
         }
-        for (int t = 0; t <= pipe.steps; t++) prepare(call.parameters, call.constants, job.time + (job.first + t) * job.dt, job.dt, scalars[t]);
+        for (int t = 0; t <= pipe.steps; t++) prepare(call.parameters, call.constants, call.clock[0] + (job.first + t) * call.clock[2], call.clock[2], scalars[t]);
     }
 
     bool whole(int a) const { return job.parts[a] == 1 && ends_here(call, a); }
@@ -126,11 +124,11 @@ struct Tile {
             for (int n = 0; n < w.pass->planes; n++) {
                 const Source& source = sources[w.first + n];
                 if (source.ring >= 0) in[n] = behind(source.ring, source.back - k);
-                else in[n] = {job.fixtures->origin[-1 - source.ring] + (i + k + source.back) * job.fixtures->plane, job.fixtures->pitch};
+                else in[n] = {plan.fixtures.origin[-1 - source.ring] + (i + k + source.back) * plan.fixtures.plane, plan.fixtures.pitch};
             }
             for (long n = 0; n < w.pass->outputs * w.pass->at_once; n++)
                 out[n] = behind(pipe.output(w.level, n % w.pass->outputs), -k - n / w.pass->outputs);
-            Place place = {scalars[w.step] + w.pass->scalars, job.tables, i + k};
+            Place place = {scalars[w.step] + w.pass->scalars, plan.tables, i + k};
             w.pass->compute(place, in, out, w.j0, w.j1, w.x0, w.x1);
         }
         for (long n = most(i, w.lo); n < least(i + AT_ONCE, w.hi); n++)
@@ -164,7 +162,7 @@ struct Tile {
         int t = pipe.ring[r].step;
         long j0, j1, x0, x1;
         region(pipe.ring[r].level, 1, j0, j1), region(pipe.ring[r].level, 2, x0, x1);
-        Place place = {scalars[t] + face.scalars, job.tables, ghost};
+        Place place = {scalars[t] + face.scalars, plan.tables, ghost};
         Rows next[FIELDS + 1];
         for (int n = 0; n < face.nexts; n++) next[n] = beside_face(face, n, t, beside);
         face.fill(place, plane(r, ghost), plane(r, mirror), store[r].pitch, next, k, j0, j1, down(x0, LANES), up(x1, LANES));
@@ -188,7 +186,7 @@ struct Tile {
         for (int e = 0; w && e < 2 && !ring.deep; e++) {
             const Face& face = arrays[ring.array].face[1][e];
             if (!side[1][e].boundary || (e ? j1 < n : j0 > 0)) continue;
-            Place place = {scalars[t] + face.scalars, job.tables, i};
+            Place place = {scalars[t] + face.scalars, plan.tables, i};
             fill_rows(face, e, n, w, place, p, s.pitch, v0, v1, [&](int m) { return beside_face(face, m, t, i); });
             if (e) j1 = n + w; else j0 = -w;
         }
@@ -198,7 +196,7 @@ struct Tile {
         for (int e = 0; w && !side[2][0].wraps && e < 2 && !ring.deep; e++) {
             const Face& face = arrays[ring.array].face[2][e];
             if (!side[2][e].boundary || (e ? x1 < n : x0 > 0)) continue;
-            Place place = {scalars[t] + face.scalars, job.tables, i};
+            Place place = {scalars[t] + face.scalars, plan.tables, i};
             fill_cells(face, e, n, w, place, p, s.pitch, j0, j1, [&](int m) { return beside_face(face, m, t, i); });
         }
     }
@@ -218,7 +216,7 @@ struct Tile {
 
     void load_row(int f, real* to, long i, long j, long x0, long x1) const {
         long index[AXES] = {i, j, 0};
-        if (job.own && call.width[2]) {
+        if (job.part && call.width[2]) {
             if (x0 < 0) index[2] = x0, copy(to + x0, cell(f, index), least(0, x1) - x0), x0 = 0;
             if (x1 > call.count[2]) index[2] = call.count[2], copy(to + call.count[2], cell(f, index), x1 - call.count[2]), x1 = call.count[2];
         }
@@ -243,7 +241,7 @@ struct Tile {
             if (d[0] || d[1] || d[2]) return call.area->cell(call.width, d, f, index);
             return job.source[f] + (index[0] * size[1] + index[1]) * size[2] + index[2];
         }
-        for (int a = AXES - 1; a >= 0 && job.own; a--) {
+        for (int a = AXES - 1; a >= 0 && job.part; a--) {
             if (!call.width[a] || (index[a] >= 0 && index[a] < call.count[a])) continue;
             const real* strip = (const real*)call.ghosts[2 * a + (index[a] >= 0)];
             for (int b = 0; b < a; b++) {
@@ -264,7 +262,7 @@ struct Tile {
             const real* p = plane(r, i);
             for (long j = from[1]; j < to[1]; j++) {
                 if (job.turn >= 0) call.area->put(call.width, job.turn, f, i, j, p + j * store[r].pitch, from[2], to[2]);
-                copy_out(job.target[f] + (i * target_size(1) + j) * target_size(2) + from[2], p + j * store[r].pitch + from[2], to[2] - from[2], job.past);
+                copy_out(job.target[f] + (i * target_size(1) + j) * target_size(2) + from[2], p + j * store[r].pitch + from[2], to[2] - from[2], plan.past);
             }
         }
     }

@@ -7,70 +7,10 @@
 // blocking for stencil computations by multicore-aware wavefront parallelization", COMPSAC 2009, here with both axes moved). The
 // next pass goes the other way, and back.
 #pragma once
+#include "course.hpp"
 #include "ghosts.hpp"
 
 constexpr long FETCHED_AHEAD = 1;  // planes, from memory
-
-struct Drift { long planes, rows; };  // how far a field has moved, towards lower ones
-
-// How far each field has moved after each level of a pass.
-struct Course {
-    Drift after[LEVELS][FIELDS];
-
-    // False where a level looks at what another has written over, or at an array that is no field. ``flat``: there is one row, and
-    // fields move by planes alone.
-    bool lay_out(const Pipeline& pipe, bool flat) {
-        int newest[FIELDS], written[FIELDS] = {};
-        memset(after, 0, sizeof after);
-        for (int f = 0; f < FIELDS; f++) newest[f] = pipe.ring_of[0][f];
-        for (int q = 1; q < pipe.levels; q++) {
-            memcpy(after[q], after[q - 1], sizeof after[q]);
-            const Pass& pass = passes[pipe.level[q].pass];
-            for (int n = 0; n < pass.inputs; n++) {
-                int f = field_of[pass.input[n].array];
-                if (f < 0 || newest[f] != pipe.ring_of[pipe.level[q].step][pass.input[n].array]) return false;
-            }
-            bool made[FIELDS] = {};
-            for (int o = 0; o < pass.outputs; o++) {
-                int f = field_of[pass.output[o] % ARRAYS];
-                if (f < 0 || made[f]) return false;
-                made[f] = true;
-                Drift away = {0, 0};
-                for (int r = written[f] + 1; r <= q; r++) {
-                    const Pass& reader = passes[pipe.level[r].pass];
-                    for (int n = 0; n < reader.inputs; n++) {
-                        const int* reach = reader.input[n].reach;
-                        if (field_of[reader.input[n].array] != f) continue;
-                        bool self = r == q && (reach[0] || reach[1] || reach[2]);  // it must not write over what it looks at next
-                        away.planes = most(away.planes, reach[0] - pipe.level[r].ahead + pipe.level[q].ahead + (self && flat ? AT_ONCE : 0));
-                        away.rows = most(away.rows, reach[1] - pipe.level[r].reach[1] + pipe.level[q].reach[1] + (self && !flat));
-                    }
-                }
-                after[q][f].planes += away.planes, after[q][f].rows += away.rows;
-                newest[f] = pipe.output(q, o);
-            }
-            for (int f = 0; f < FIELDS; f++)
-                if (made[f] && !can_finish(pipe, newest, newest[f])) return false;
-                else if (made[f]) written[f] = q;
-        }
-        for (int f = 0; f < FIELDS; f++)
-            if (newest[f] != pipe.ring_of[pipe.steps][f]) return false;
-        return true;
-    }
-
-    // Whether the ghost cells of a ring follow from what is there when its cells are made.
-    static bool can_finish(const Pipeline& pipe, const int* newest, int r) {
-        const Ring& ring = pipe.ring[r];
-        for (int a = 0; a < AXES; a++)
-            for (int side = 0; side < 2 && ring.width[a]; side++) {
-                const Face& face = arrays[ring.array].face[a][side];
-                if (face.wall) return false;
-                for (int n = 0; n < face.nexts; n++)
-                    if (newest[face.next[n]] != pipe.ring_of[ring.step][face.next[n]]) return false;
-            }
-        return true;
-    }
-};
 
 // The part of a block that a thread works on.
 struct Part {
@@ -87,7 +27,7 @@ struct Wavefront : Plan {
     Part part[MOST_THREADS];
 
     Wavefront(const Call& call, const Blocking& blocking) : Plan(call), rows(blocking.rows) {
-        usual.lay_out(blocking.steps, call.boundary[0][0] || call.boundary[0][1]);
+        usual.lay_out(blocking.steps, has_boundary(call, 0));
         usual_course.lay_out(usual, call.count[1] == 1);
     }
 
@@ -181,7 +121,7 @@ struct Sweep {
                 in[q][n] = part.row(f, moved(q - 1, f), pass.plane[n].offset, 0) - part.origin[f];
             }
             for (int n = 0; n < pass.outputs; n++) {
-                int f = field_of[pass.output[n] % ARRAYS];
+                int f = field_made(pass, n);
                 out[q][n] = part.row(f, moved(q, f), 0, 0) - part.origin[f];
             }
         }
@@ -267,14 +207,14 @@ struct Sweep {
             }
             for (int p = 0; p < pass.outputs * pass.at_once; p++) {
                 int o = p % pass.outputs;
-                to[p] = {part.origin[field_of[pass.output[o] % ARRAYS]] + (i + n + p / pass.outputs) * part.plane + out[q][o], part.pitch};
+                to[p] = {part.origin[field_made(pass, o)] + (i + n + p / pass.outputs) * part.plane + out[q][o], part.pitch};
             }
             Place place = {scalars[mine.step] + pass.scalars, all.tables, i + n};
             if (upward) pass.compute(place, from, to, j0, j1, 0, up(call.count[2], LANES));
             else pass.compute(place, from, to, j1 - 1, j0 - 1, 0, up(call.count[2], LANES));
         }
         for (long n = i0; n < i1; n++)
-            for (int o = 0; o < pass.outputs; o++) finish(q, field_of[pass.output[o] % ARRAYS], pipe.output(q, o), n, j0, j1);
+            for (int o = 0; o < pass.outputs; o++) finish(q, field_made(pass, o), pipe.output(q, o), n, j0, j1);
         if (q < pipe.levels - 1) return;
         for (long n = i0; n < i1; n++)
             for (int f = 0; f < FIELDS; f++) {

@@ -71,7 +71,7 @@ IN_PLACE = {
 
 @pytest.mark.parametrize("processes", ("auto", "first axis"))
 @pytest.mark.parametrize("name", IN_PLACE)
-def test_blocks_stepped_in_place_have_the_bits_of_the_whole_grid(communicator, name, processes):
+def test_blocks_stepped_in_place_have_the_bits_of_the_whole_grid(communicator, name, processes, cache_of_a_mebibyte):
     given = {"steps_per_exchange": 4}
     if processes == "first axis":
         given["processes"] = [communicator.size, *(1 for _ in IN_PLACE[name]["grid"]["shape"][1:])]

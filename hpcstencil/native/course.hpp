@@ -1,0 +1,67 @@
+// Where the values of fields are while they are stepped in place, see wavefront.hpp.
+#pragma once
+#include "pipeline.hpp"
+
+// The field that the n-th result of a pass is a value of; -1 where it is of none.
+static inline int field_made(const Pass& pass, int n) { return field_of[pass.output[n] % ARRAYS]; }
+
+struct Drift { long planes, rows; };  // how far a field has moved, towards lower ones
+
+// How far each field has moved after each level of a pass.
+struct Course {
+    Drift after[LEVELS][FIELDS];
+
+    // False where a level looks at what another has written over, or at an array that is no field. ``flat``: there is one row, and
+    // fields move by planes alone.
+    bool lay_out(const Pipeline& pipe, bool flat) {
+        int newest[FIELDS], written[FIELDS] = {};
+        memset(after, 0, sizeof after);
+        for (int f = 0; f < FIELDS; f++) newest[f] = pipe.ring_of[0][f];
+        for (int q = 1; q < pipe.levels; q++) {
+            memcpy(after[q], after[q - 1], sizeof after[q]);
+            const Pass& pass = passes[pipe.level[q].pass];
+            for (int n = 0; n < pass.inputs; n++) {
+                int f = field_of[pass.input[n].array];
+                if (f < 0 || newest[f] != pipe.ring_of[pipe.level[q].step][pass.input[n].array]) return false;
+            }
+            bool made[FIELDS] = {};
+            for (int o = 0; o < pass.outputs; o++) {
+                int f = field_made(pass, o);
+                if (f < 0 || made[f]) return false;
+                made[f] = true;
+                Drift away = {0, 0};
+                for (int r = written[f] + 1; r <= q; r++) {
+                    const Pass& reader = passes[pipe.level[r].pass];
+                    for (int n = 0; n < reader.inputs; n++) {
+                        const int* reach = reader.input[n].reach;
+                        if (field_of[reader.input[n].array] != f) continue;
+                        bool self = r == q && (reach[0] || reach[1] || reach[2]);  // it must not write over what it looks at next
+                        away.planes = most(away.planes, reach[0] - pipe.level[r].ahead + pipe.level[q].ahead + (self && flat ? AT_ONCE : 0));
+                        away.rows = most(away.rows, reach[1] - pipe.level[r].reach[1] + pipe.level[q].reach[1] + (self && !flat));
+                    }
+                }
+                after[q][f].planes += away.planes, after[q][f].rows += away.rows;
+                newest[f] = pipe.output(q, o);
+            }
+            for (int f = 0; f < FIELDS; f++)
+                if (made[f] && !can_finish(pipe, newest, newest[f])) return false;
+                else if (made[f]) written[f] = q;
+        }
+        for (int f = 0; f < FIELDS; f++)
+            if (newest[f] != pipe.ring_of[pipe.steps][f]) return false;
+        return true;
+    }
+
+    // Whether the ghost cells of a ring follow from what is there when its cells are made.
+    static bool can_finish(const Pipeline& pipe, const int* newest, int r) {
+        const Ring& ring = pipe.ring[r];
+        for (int a = 0; a < AXES; a++)
+            for (int side = 0; side < 2 && ring.width[a]; side++) {
+                const Face& face = arrays[ring.array].face[a][side];
+                if (face.wall) return false;
+                for (int n = 0; n < face.nexts; n++)
+                    if (newest[face.next[n]] != pipe.ring_of[ring.step][face.next[n]]) return false;
+            }
+        return true;
+    }
+};
