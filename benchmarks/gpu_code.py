@@ -39,6 +39,7 @@ def compiled(name: str, shape: tuple[int, ...], integrator: str, precision: str,
     import numpy as np
     from jax.sharding import SingleDeviceSharding
 
+    from hpcstencil.advance import repeated
     from hpcstencil.config import from_mapping
     from hpcstencil.decomposition import plan
     from hpcstencil.formulation import build
@@ -47,7 +48,6 @@ def compiled(name: str, shape: tuple[int, ...], integrator: str, precision: str,
     from hpcstencil.pallas.step import kernels
     from hpcstencil.parallel import OneProcess
     from hpcstencil.simulation import rules_of, simulate
-    from hpcstencil.stepping import repeated
 
     numerics = {"integrator": integrator, "precision": precision}
     given = {"grid": {"shape": list(shape)}, "equation": {"name": name}, "numerics": numerics}

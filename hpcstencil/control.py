@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hpcstencil.advance import Attempt, Stepper
 from hpcstencil.errors import NumericsError
 from hpcstencil.evaluate import Rules
 from hpcstencil.expressions import Field, Node, Pointwise, node
@@ -23,6 +22,7 @@ from hpcstencil.parallel import Communicator
 from hpcstencil.problem import Problem
 from hpcstencil.reductions import Reductions
 from hpcstencil.schedule import Clock, Schedule
+from hpcstencil.stepper import Attempt, Stepper
 
 SAFETY, LEAST_FACTOR, MOST_FACTOR = 0.9, 0.2, 5.0
 LEAST_ERROR = 1e-4  # of a step before, as the controller takes it: one lucky step is not believed

@@ -98,6 +98,11 @@ class Method:
         """Weights of the uniform stages, a row per stage: those of the values, then those of the slopes."""
         return np.array([[w for _, w in (*s.values, *s.slopes)] for s in self.stages[self.uniform_from :]])
 
+    @property
+    def uniform_nodes(self) -> tuple[float, ...]:
+        """The nodes of the values before the uniform stages, where these take their slopes."""
+        return self.nodes[self.uniform_from : -1]
+
 
 # ---- making methods --------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from hpcstencil import host
-from hpcstencil.advance import Advance, Stepper
+from hpcstencil.advance import Advance, by_native_code, by_stepper
 from hpcstencil.blocks import Devices
 from hpcstencil.control import Control
 from hpcstencil.decomposition import Plan
@@ -30,6 +30,7 @@ from hpcstencil.pallas.passes import PALLAS
 from hpcstencil.parallel import Communicator, agree, threads_for
 from hpcstencil.problem import Problem
 from hpcstencil.reductions import Reductions
+from hpcstencil.stepper import Stepper
 
 
 @dataclass(frozen=True)
@@ -263,28 +264,28 @@ def simulate(
             'exchanges; use fewer processes or devices, or numerics.kernel = "shift"'
         )
     on_gpu = devices[0].platform == "gpu"
-    together = 1 if not on_gpu else 8 if kernel == PALLAS else 2
-    stepper = Stepper(
-        machine, rhs, problem.method, problem.groups, plan.every, apart, together=together, members=len(problem.members)
-    )
-    area = None
+    stepper, area = Stepper(machine, rhs, problem.method, problem.groups, plan.every, apart), None
     if kernel == NATIVE:
         cell_bytes = len(problem.fields) * rules.dtype.itemsize
         if config.decomposition.exchange == "auto":
             area = area_for(topology, stepper.widths, cell_bytes, communicator)
         code = native(problem, threads_for(len(devices)), plan.every, area)
-        stepper = replace(stepper, native=code.steps, exchanges=area is not None)
-    if kernel == PALLAS:
+        exchanges, members = area is not None, len(problem.members)
+        advance = by_native_code(code.steps, machine, plan.every, stepper.widths, exchanges, members)
+    elif kernel == PALLAS:
         from hpcstencil.pallas.step import kernels
 
         stepper = replace(stepper, kernel=kernels(problem, rules, interpret=not on_gpu).on)
+        advance = by_stepper(stepper, together=8 if on_gpu else 1)
+    else:
+        advance = by_stepper(stepper, together=2 if on_gpu else 1)
     return Simulation(
         problem=problem,
         plan=plan,
         kernel=kernel,
         communicator=communicator,
         machine=machine,
-        advance=stepper.advance(),
+        advance=advance,
         slopes=stepper.slopes(0) if problem.method.multistep else None,
         control=Control.of(problem, stepper, communicator, rules),
         extremes=Reductions(machine, communicator, rules, needs, tuple(problem.measured.values()), listed),

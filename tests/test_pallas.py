@@ -11,6 +11,7 @@ from decompositions import MIXED, PROBLEMS, tables
 from support import problem_of, simulation_of, stepped
 
 from hpcstencil import calibration
+from hpcstencil.advance import repeated
 from hpcstencil.benchmark import timing
 from hpcstencil.errors import InputError
 from hpcstencil.expressions import Derivative, Field
@@ -20,7 +21,6 @@ from hpcstencil.pallas import cells, launch, step
 from hpcstencil.pallas.passes import passes
 from hpcstencil.parallel import OneProcess
 from hpcstencil.simulation import rules_of
-from hpcstencil.stepping import repeated
 
 CPU = jax.local_devices()[0]
 ROUNDINGS = 4  # of the largest value: how far the kernels may be from shift, whose sums they form in the same order

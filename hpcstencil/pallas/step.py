@@ -14,7 +14,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hpcstencil.advance import Step
 from hpcstencil.evaluate import Rules
 from hpcstencil.expressions import Field, Node, Time, walk
 from hpcstencil.frame import Frame, Value
@@ -23,7 +22,8 @@ from hpcstencil.pallas.cells import Cells
 from hpcstencil.pallas.launch import Launch, See, Windows
 from hpcstencil.pallas.passes import Passes, passes
 from hpcstencil.problem import Problem
-from hpcstencil.stepping import combined, moving, take, uniform
+from hpcstencil.stages import combined, moving, take, uniform
+from hpcstencil.stepper import Step
 
 Values = Mapping[str, Value]
 
@@ -116,7 +116,7 @@ class Kernels:
                 y, k = {0: u, -1: last, -2: before}, {0: Slopes({}, u, t, kept), -1: Slopes(self.trees, last, time)}
                 return self.stage(launch, uniform(self.method, weights), y, k, dt, (), None, weights)
 
-            for weights, node in zip(self.method.uniform_weights, nodes[self.method.uniform_from :], strict=False):
+            for weights, node in zip(self.method.uniform_weights, self.method.uniform_nodes, strict=True):
                 before, last = last, next_stage(before, last, k0.kept, weights, time_at(node))
             return last
 

@@ -1,7 +1,8 @@
-"""One step of a method: which right-hand sides are evaluated, and how values and slopes are combined.
+"""The stages of one step: which right-hand sides are evaluated, and how values and slopes are combined.
 
-The walk over the stages stands here once; the step inside a compiled loop, and the one that leaves it for every exchange,
-hand in how they evaluate a right-hand side and form a combination, and how they loop over stages that are all alike.
+The walk over the stages stands here once; the step inside a compiled loop, the one that leaves it for every exchange, and that
+of kernels for GPUs hand in how they evaluate a right-hand side and form a combination, and how they loop over stages that are
+all alike.
 """
 
 from __future__ import annotations
@@ -9,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-from jax import lax
 
 from hpcstencil.frame import Value, common
 from hpcstencil.integrators import MEMORY, Method, Stage
@@ -107,19 +106,3 @@ def fields_of(
         else:
             moved[name] = combined(stage, dt, *own)
     return moved
-
-
-def repeated(n: Any, step: Callable[[Any, Any], Any], u: Any, together: int) -> Any:
-    """step(i, u) for i = 0 .. n - 1, ``together`` of them in each round of a loop. On GPUs two or more save a copy: a step puts
-    its result elsewhere, and the next one may put its own where the first began; and after a round the host waits to know
-    whether another one follows. Each of them is compiled."""
-    if together == 1:
-        return lax.fori_loop(0, n, step, u)
-    one, rounds = jax.jit(step), n // together
-
-    def several(r: Any, u: Any) -> Any:
-        for j in range(together):
-            u = one(r * together + j, u)
-        return u
-
-    return lax.fori_loop(rounds * together, n, one, lax.fori_loop(0, rounds, several, u))
