@@ -26,12 +26,7 @@ class Exchange:
 def exchange_of(plan: Plan, fields: int, itemsize: int) -> Exchange:
     """The exchange of a plan: a message in each direction of every axis that is cut between processes."""
     cut = sum(count > 1 and halo > 0 for count, halo in zip(plan.topology.processes, plan.halo, strict=True))
-    return Exchange(2 * cut, plan.halo_bytes_per_step(fields, itemsize) / exchanges_per_step(plan))
-
-
-def exchanges_per_step(plan: Plan) -> float:
-    """One in k steps, or one per stage where blocks are too thin."""
-    return 1 / plan.every if plan.every else plan.stages
+    return Exchange(2 * cut, plan.halo_bytes_per_step(fields, itemsize) / plan.exchanges_per_step)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from cost_model import exchange_of, exchanges_per_step
+from cost_model import exchange_of
 
 from hpcstencil.config import from_mapping
 from hpcstencil.decomposition import MOST_STEPS, Plan, for_kernel, plan
@@ -104,13 +104,13 @@ def link_of(gpus: int, staged: bool) -> Link:
 def parts_of(case: Case, kernel: Kernel, chosen: Plan, fields: int, link: Link) -> dict[str, float]:
     """Seconds per step of the busiest GPU, by what they are spent on."""
     cells = chosen.topology.capacity()
-    several = chosen.every * chosen.stages > 1  # evaluations between two exchanges
+    several = chosen.rounds > 1
     own, surrounded = math.prod(cells), math.prod(n + 2 * h * several for n, h in zip(cells, chosen.halo, strict=True))
     arrays, kernels = case.arrays, chosen.stages
     if kernel.sweeps is not None:
         arrays, kernels = 2 * kernel.sweeps * chosen.stages, kernel.sweeps * chosen.stages
     computing, twice = (moving(arrays * n, fields) for n in (own, surrounded - own))
-    exchange, exchanges = exchange_of(chosen, fields, ITEMSIZE), exchanges_per_step(chosen)
+    exchange, exchanges = exchange_of(chosen, fields, ITEMSIZE), chosen.exchanges_per_step
     # An array with halos is put together, and after several steps the block is cut out of it; XLA's sweeps include that.
     around = bool(exchange.messages and kernel.sweeps is None) * (1 + (chosen.every > 1)) * exchanges
     return {

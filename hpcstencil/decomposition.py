@@ -35,10 +35,18 @@ class Plan:
     lowered: bool = False  # whether blocks are too thin for a whole step between two exchanges
 
     @property
+    def rounds(self) -> int:
+        """Evaluations of right-hand sides between two exchanges."""
+        return self.every * self.stages or 1
+
+    @property
+    def exchanges_per_step(self) -> float:
+        return 1 / self.every if self.every else self.stages
+
+    @property
     def halo(self) -> tuple[int, ...]:
         """Ghost cells per axis of one exchange, on the axes that are cut."""
-        rounds = self.every * self.stages or 1
-        return tuple(rounds * r if self.topology.is_split(a) else 0 for a, r in enumerate(self.radius))
+        return tuple(self.rounds * r if self.topology.is_split(a) else 0 for a, r in enumerate(self.radius))
 
     def halo_bytes_per_step(self, fields: int, itemsize: int) -> float:
         """Bytes that the busiest process sends and receives per step, averaged over the steps of one exchange."""
@@ -48,8 +56,7 @@ class Plan:
             if self.topology.processes[axis] > 1:
                 cells += 2 * h * math.prod(width) // width[axis]
                 width[axis] += 2 * h
-        exchanges = 1 / self.every if self.every else self.stages
-        return 2 * cells * fields * itemsize * exchanges
+        return 2 * cells * fields * itemsize * self.exchanges_per_step
 
     def topology_of(self, rank: int) -> Topology:
         """The topology as process ``rank`` sees it."""
@@ -165,7 +172,7 @@ def _every(
     if adaptive:
         most = min(most, longest)
     counts = range(int(whole and most > 0), min(most, MOST_STEPS) + 1)
-    return min(counts, key=lambda k: (_cost(k, topology, radius, stages), -k)), most
+    return min(counts, key=lambda k: (_cost(Plan(topology, k, radius, stages)), -k)), most
 
 
 def _latency(topology: Topology) -> float:
@@ -190,12 +197,8 @@ def _native_every(problem: Problem, topology: Topology, radius: tuple[int, ...])
     return next(k for k, cost in costs.items() if cost <= MUCH_THE_SAME * min(costs.values()))
 
 
-def _cost(every: int, topology: Topology, radius: tuple[int, ...], stages: int) -> float:
-    """Estimated seconds per step with ``every`` steps between two exchanges."""
-    rounds = every * stages or 1
-    cells = math.prod(
-        n + (2 * rounds * r if topology.is_split(axis) and rounds > 1 else 0)
-        for axis, (n, r) in enumerate(zip(topology.narrowest(), radius, strict=True))
-    )
-    exchanges = 1 / every if every else stages
-    return exchanges * _latency(topology) + stages * cells * SECONDS_PER_CELL
+def _cost(plan: Plan) -> float:
+    """Estimated seconds per step."""
+    again = plan.rounds > 1  # cells of the halo are computed
+    cells = math.prod(n + 2 * h * again for n, h in zip(plan.topology.narrowest(), plan.halo, strict=True))
+    return plan.exchanges_per_step * _latency(plan.topology) + plan.stages * cells * SECONDS_PER_CELL

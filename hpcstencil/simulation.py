@@ -239,7 +239,6 @@ def simulate(
     config = problem.config
     topology = plan.topology_of(communicator.rank)
     rules = rules_of(problem, tiled(KERNELS.get(kernel, KERNELS["shift"]), topology.tiles))
-    rounds = plan.every * plan.stages or 1
     places = problem.discretization.radius(problem.differentiated(), coordinates=True)
     machine = Machine(
         topology=topology,
@@ -247,8 +246,8 @@ def simulate(
         devices=Devices(topology, tuple(devices)),
         communicator=None if communicator.mpi is None else communicator.mpi.Clone(),
         radius=plan.radius,
-        margin=tuple((rounds + 1) * r + p + 1 for r, p in zip(plan.radius, places, strict=True)),
-        halo_wraps=rounds == 1 and kernel not in (NATIVE, PALLAS),
+        margin=tuple((plan.rounds + 1) * r + p + 1 for r, p in zip(plan.radius, places, strict=True)),
+        halo_wraps=plan.rounds == 1 and kernel not in (NATIVE, PALLAS),
         constants=problem.constants(),
     )
     needs = problem.needs()

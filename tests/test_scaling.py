@@ -13,7 +13,7 @@ from hpcstencil.topology import Topology
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import on_paper
 import scaling
-from cost_model import Costs, Exchange, exchange_of, exchanges_per_step, fitted
+from cost_model import Costs, Exchange, exchange_of, fitted
 
 
 def plan(processes, every, stages=1):
@@ -34,7 +34,7 @@ def plan(processes, every, stages=1):
 def test_messages_and_bytes_of_an_exchange(processes, every, stages, messages, cells, per_step):
     given = plan(processes, every, stages)
     assert exchange_of(given, fields=5, itemsize=8) == Exchange(messages, pytest.approx(2 * cells * 5 * 8))
-    assert exchanges_per_step(given) == per_step
+    assert given.exchanges_per_step == per_step
 
 
 def test_ranks_share_cores():

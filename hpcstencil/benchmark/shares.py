@@ -102,7 +102,7 @@ def stepping(simulation: Simulation, dt: float, steps: int) -> Run:
 def exchanging(simulation: Simulation, steps: int) -> Run:
     """Rounds of the halo exchanges of so many steps, and nothing else."""
     machine, plan = simulation.machine, simulation.plan
-    widths = machine.widths(plan.every * plan.stages or 1)
+    widths = machine.widths(plan.rounds)
     interior = tuple((0, n) for n in machine.topology.capacity())
     times = steps // plan.every if plan.every else steps * plan.stages
 
