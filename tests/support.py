@@ -18,6 +18,7 @@ from hpcstencil.cli import main
 from hpcstencil.config import from_mapping
 from hpcstencil.decomposition import plan
 from hpcstencil.formulation import build
+from hpcstencil.native.cost import cells_beside
 from hpcstencil.parallel import Communicator, OneProcess
 from hpcstencil.parser import Scope, parse
 from hpcstencil.positions import home
@@ -40,6 +41,13 @@ def simulation_of(
     communicator = communicator or OneProcess()
     chosen = plan(problem, communicator.size, devices)
     return simulate(problem, chosen, communicator, jax.local_devices()[:devices], kernel)
+
+
+def steps_in_place(simulation: Simulation, threads: int = 1) -> bool:
+    """Whether native code steps where the fields are: tiles have room for just another copy of them."""
+    problem, topology = simulation.problem, simulation.plan.topology
+    cells = len(problem.fields) * math.prod(topology.capacity())
+    return cells_beside(problem, topology, simulation.plan.every, threads) != cells
 
 
 def random_block(problem: Problem, simulation: Simulation, seed: int = 1) -> dict[str, np.ndarray]:
