@@ -45,14 +45,14 @@ def by_stepper(stepper: Stepper, together: int = 1) -> Advance:
             new, old = ({name: values[name].array for name in u} for values in (after, u))
             return {name: replace(u[name], array=array) for name, array in going_on(i < n, new, old).items()}
 
-        return stepper.cropped(repeated(most(n), body, framed, together))
+        return machine.cropped(repeated(most(n), body, framed, together))
 
     def loop(fields: Fields, places: Any, parameters: Any, t0: Any, first: Any, dt: Any, n: Any) -> Fields:
         frame = machine.frame(places)
 
         def one(i: Any, u: Fields) -> Fields:
-            after = step(stepper.framed(u, frame), t0 + (first + i) * dt, dt, stepper.interior)
-            return going_on(i < n, stepper.cropped(after), u)
+            after = step(stepper.framed(u, frame), t0 + (first + i) * dt, dt, machine.interior)
+            return going_on(i < n, machine.cropped(after), u)
 
         def block(b: Any, u: Fields) -> Fields:
             done = b * every

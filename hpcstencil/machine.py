@@ -96,6 +96,15 @@ class Machine:
         )
         return values(framed, windows)
 
+    @property
+    def interior(self) -> tuple[tuple[int, int], ...]:
+        """The window of a block's own cells."""
+        return tuple((0, n) for n in self.topology.capacity())
+
+    def cropped(self, fields: Mapping[str, Value]) -> Fields:
+        """The block's own cells, as `surrounded` got them."""
+        return {name: value.crop(self.interior).array for name, value in fields.items()}
+
     def received(
         self, fields: Mapping[str, Any], widths: tuple[int, ...], frame: Frame, outer: Outer
     ) -> dict[int, Ghosts]:

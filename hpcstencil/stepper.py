@@ -47,10 +47,6 @@ class Stepper:
         return self.rhs if j == 0 or self.apart is None else self.apart
 
     @property
-    def interior(self) -> tuple[tuple[int, int], ...]:
-        return tuple((0, n) for n in self.machine.topology.capacity())
-
-    @property
     def widths(self) -> tuple[int, ...]:
         """Ghost cells per axis of one exchange."""
         return self.machine.widths(self.every * self.method.evaluations or 1)
@@ -58,12 +54,8 @@ class Stepper:
     def framed(self, fields: Fields, frame: Frame) -> dict[str, Value]:
         """The block as a step takes it, inside compiled code: with ghost cells, unless each evaluation gets its own."""
         if self.every == 0:
-            return values(fields, self.interior)
+            return values(fields, self.machine.interior)
         return self.machine.surrounded(fields, self.widths, frame, {})
-
-    def cropped(self, fields: Mapping[str, Value]) -> Fields:
-        """The block's own cells."""
-        return {name: value.crop(self.interior).array for name, value in fields.items()}
 
     # ---- inside compiled code ----
 
@@ -86,7 +78,7 @@ class Stepper:
                 return rhs(y, parameters, time, frame)
             own = {name: value.array for name, value in y.items()}
             slopes = rhs(self.machine.surrounded(own, self.widths, frame, {}), parameters, time, frame)
-            return {name: value.crop(self.interior) for name, value in slopes.items()}
+            return {name: value.crop(self.machine.interior) for name, value in slopes.items()}
 
         def slope(j: int, y: Any) -> Any:
             return evaluate(self.rhs_of(j), y, t + self.method.nodes[j] * dt)
@@ -125,7 +117,7 @@ class Stepper:
 
         def body(u: dict[str, Value], frame: Frame, parameters: Any, t: Any, dt: Any) -> tuple[Fields, Fields]:
             new, error = self.one_step(u, parameters, t, dt, frame)
-            return self.cropped(new), self.cropped(error)
+            return self.machine.cropped(new), self.machine.cropped(error)
 
         return self.machine.exchanged(body, self.widths)
 
@@ -133,7 +125,7 @@ class Stepper:
         """The function slopes(fields, parameters, t) of the j-th value, after an exchange of its own."""
 
         def body(y: dict[str, Value], frame: Frame, parameters: Any, t: Any) -> Fields:
-            return self.cropped(self.rhs_of(j)(y, parameters, t, frame))
+            return self.machine.cropped(self.rhs_of(j)(y, parameters, t, frame))
 
         return self.machine.exchanged(body, self.machine.widths(1))
 
@@ -143,8 +135,8 @@ class Stepper:
         evaluate_later = evaluate if self.apart is None else self.slopes(1)
 
         def combined(i: int, stage: Stage, y: Mapping[int, Fields], k: Mapping[int, Fields], dt: Any) -> Fields:
-            at, rates = ({j: values(fields, self.interior) for j, fields in x.items()} for x in (y, k))
-            return self.cropped(fields_of(stage, i - 1, at, rates, self.groups, dt))
+            at, rates = ({j: values(fields, self.machine.interior) for j, fields in x.items()} for x in (y, k))
+            return self.machine.cropped(fields_of(stage, i - 1, at, rates, self.groups, dt))
 
         @cache
         def combination(i: int, stage: Stage) -> Body:

@@ -103,7 +103,6 @@ def exchanging(simulation: Simulation, steps: int) -> Run:
     """Rounds of the halo exchanges of so many steps, and nothing else."""
     machine, plan = simulation.machine, simulation.plan
     widths = machine.widths(plan.rounds)
-    interior = tuple((0, n) for n in machine.topology.capacity())
     times = steps // plan.every if plan.every else steps * plan.stages
 
     if machine.leaves_compiled_code:
@@ -130,8 +129,7 @@ def exchanging(simulation: Simulation, steps: int) -> Run:
         frame = machine.frame(places)
 
         def body(i: Any, u: Any) -> Any:
-            framed = machine.surrounded(u, widths, frame, {})
-            return {name: value.crop(interior).array for name, value in framed.items()}
+            return machine.cropped(machine.surrounded(u, widths, frame, {}))
 
         return lax.fori_loop(0, n, body, u)
 
