@@ -5,7 +5,7 @@ Neither jax nor MPI is needed here, so `hpcstencil check` sees all that a run wo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -17,7 +17,7 @@ from hpcstencil.equations import Limited, Positive
 from hpcstencil.equations.custom import parameters_used
 from hpcstencil.equations.user import rates_of
 from hpcstencil.errors import InputError
-from hpcstencil.expressions import Constant, Coordinate, Field, Node, Reduction, children
+from hpcstencil.expressions import Constant, Coordinate, Field, Node, Reduction, children, shared
 from hpcstencil.integrators import SUPER_STEPPING, Method, memory_of, method
 from hpcstencil.keys import MOST_STEPS
 from hpcstencil.layers import layered
@@ -45,7 +45,8 @@ def build(config: Config) -> Problem:
 
 def _side_by_side(config: Config) -> Problem:
     """The problem of an ensemble: that of the first member, with an array for each parameter that the members differ in."""
-    each = tuple(_alone(member) for member in members(config))
+    listed = {key.partition(".")[2] for key in config.ensemble if key.startswith("equation.")}
+    each = tuple(_alone(member, listed) for member in members(config))
     first, known = each[0], {f"equation.{name}" for name in each[0].parameters}
     for key in config.ensemble:
         if key.startswith("equation.") and key not in (*known, "equation.seed"):
@@ -56,7 +57,6 @@ def _side_by_side(config: Config) -> Problem:
                 f"ensemble: member {member} differs from the first in more than numbers, as where an absorbing layer follows "
                 "the speed of the waves; give each its own run, with hpcstencil sweep"
             )
-    listed = {key.partition(".")[2] for key in config.ensemble if key.startswith("equation.")}
     parameters = {
         name: np.array([problem.parameters[name] for problem in each]) if name in listed else value
         for name, value in first.parameters.items()
@@ -65,9 +65,16 @@ def _side_by_side(config: Config) -> Problem:
     return replace(first, config=config, parameters=parameters, bounds=bounds, members=each)
 
 
-def _alone(config: Config) -> Problem:
-    """The problem of one run. Raises InputError for unknown names, malformed expressions and unfit parameters."""
+def _alone(config: Config, listed: Collection[str] = ()) -> Problem:
+    """The problem of one run, or of a member of an ensemble in which the members differ in the ``listed`` parameters. Raises
+    InputError for unknown names, malformed expressions and unfit parameters."""
     model = model_of(config)
+    fixed = {name: value for name, value in model.numbers.items() if name not in listed}
+    model = replace(
+        model,
+        trees=shared({name: host.taken(tree, fixed) for name, tree in model.trees.items()}),
+        damping=shared({name: host.taken(tree, fixed) for name, tree in model.damping.items()}),
+    )
     bounds = _bounds(config, model)
     initial = _initial(config, model)
     mask = mask_of(config, model.symbols)

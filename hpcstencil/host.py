@@ -18,6 +18,8 @@ from hpcstencil.expressions import (
     Pointwise,
     Reduction,
     Time,
+    bottom_up,
+    rebuilt,
     walk,
 )
 from hpcstencil.grid import Grid
@@ -76,6 +78,25 @@ def block_index(grid: Grid, ranges: Sequence[Range]) -> np.ndarray:
 def by_node(parameters: Mapping[str, Any]) -> dict[Node, Any]:
     """The parameters' values as `evaluate` wants them."""
     return {Parameter(name): value for name, value in parameters.items()}
+
+
+def taken(tree: Node, parameters: Mapping[str, Any]) -> Node:
+    """The tree with those branches alone of each where() that are taken, where the parameters decide it for all cells and
+    times: what the others would cost is saved."""
+    known = by_node(parameters)
+
+    def decided(condition: Node) -> bool:
+        return all(part in known if isinstance(part, Parameter) else isinstance(part, Constant | Pointwise)
+                   for part in walk(condition))  # fmt: skip
+
+    made: dict[int, Node] = {}
+    for part in bottom_up(tree):
+        match rebuilt(part, lambda child: made[id(child)]):
+            case Pointwise("where", (condition, yes, no)) if decided(condition):
+                made[id(part)] = yes if evaluate(condition, values=known) else no
+            case new:
+                made[id(part)] = new
+    return made[id(tree)]
 
 
 def block_values(

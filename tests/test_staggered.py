@@ -5,12 +5,14 @@ import math
 import h5py
 import numpy as np
 import pytest
-from support import integrate, observed_orders, problem_of, simulation_of
+from support import integrate, observed_orders, problem_of, simulation_of, stepped
 
 from hpcstencil.decomposition import plan
 from hpcstencil.diagnostics import Diagnostics
 from hpcstencil.errors import InputError
+from hpcstencil.expressions import Parameter, Pointwise, walk
 from hpcstencil.integrators import ab2, stability_limits
+from hpcstencil.native import step
 
 HALFWAY = {
     "a": "difference_x(difference_x(u))", "b": "mean_y(mean_y(u))",
@@ -202,3 +204,43 @@ def test_the_demo_of_mpi4jax_has_its_slip():
         results[key] = integrate(problem_of(**{**BASIN, "equation": equation}))["v"]
     assert np.array_equal(results[0.0, 0.0], results[0.0, 1.0])
     assert np.abs(results[0.5, 0.0] - results[0.5, 1.0]).max() > 1e-3
+
+
+def switches(**tables):
+    """How many where() the parameters of the basin decide, and its equations."""
+    problem = problem_of(**{**BASIN, **tables, "numerics": {"integrator": "ab2"}})
+    trees = (*problem.trees.values(), *problem.apart.values())
+    parts = {part for tree in trees for part in walk(tree)}
+    conditions = [part.arguments[0] for part in parts if isinstance(part, Pointwise) and part.function == "where"]
+    return sum(any(isinstance(part, Parameter) for part in walk(condition)) for condition in conditions), trees
+
+
+def test_what_parameters_switch_off_is_not_computed():
+    """But where members of an ensemble differ in the switch."""
+    off, on = ({**BASIN["equation"], "demo_friction": switch} for switch in (0.0, 1.0))
+    (none, trees), (none_either, others) = switches(equation=off), switches(equation=on)
+    assert none == none_either == 0 and trees != others
+    assert switches(equation=off, ensemble={"equation.demo_friction": [0.0, 1.0]})[0] == 1
+    chosen = problem_of(
+        grid={"shape": [8]},
+        equation={"name": "custom", "a": 2.0, "rhs": {"u": "where(a*a > 3, dxx(u), -u) + where(t > a, 1, u)"}},
+    ).trees["u"]
+    assert (
+        chosen
+        == problem_of(
+            grid={"shape": [8]}, equation={"name": "custom", "a": 2.0, "rhs": {"u": "dxx(u) + where(t > a, 1, u)"}}
+        ).trees["u"]
+    )
+
+
+def test_native_code_need_not_keep_inner_results(monkeypatch):
+    results, kept = [], []
+    for short in (0, step.SHORT):
+        monkeypatch.setattr(step, "SHORT", short)
+        problem = problem_of(**{**BASIN, "numerics": {"integrator": "ab2", "epsilon": 0.1, "precision": "float64"}})
+        kept.append(any(field < 0 for field in step.Step(problem).field_of()))
+        results.append(stepped(problem, simulation_of(problem, kernel="native"), 20, 0.05))
+    assert kept == [True, False]
+    for name, block in results[0].items():
+        scale = np.abs(block).max()
+        np.testing.assert_allclose(results[1][name], block, atol=64 * np.finfo(float).eps * scale, rtol=0)

@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from hpcstencil.expressions import OPERATORS, Field, Node, bottom_up, children, varies
 from hpcstencil.integrators import MEMORY, Stage
 from hpcstencil.native.cells import Cells
-from hpcstencil.native.passes import Array, Passes, Write
+from hpcstencil.native.passes import Array, Part, Passes, Write
 from hpcstencil.native.writer import Unsupported, changes
 from hpcstencil.problem import Problem
+
+SHORT = 400  # statements for a cell up to which inner results are not kept
 
 
 def value_of(tree: Node) -> Write:
@@ -140,8 +142,13 @@ class Step(Passes):
         return len(self.arrays) - 1
 
     def inner(self, values: Mapping[str, int], trees: Mapping[str, Node], node: float) -> dict[Node, int]:
-        """Passes for all that derivatives are taken of; the arrays that hold a tree."""
+        """Passes for all that derivatives are taken of; the arrays that hold a tree. On a staggered grid, whose stencils have
+        few cells and whose inner results need no conditions of their own, short ones are computed where they are looked at."""
         held: dict[Node, int] = {Field(name): number for name, number in values.items()}
+        if self.problem.staggered:
+            alone = Part({n: value_of(tree) for n, tree in enumerate(trees.values())}, dict(held), node)
+            if len(self.tried([alone]).lines) <= SHORT:
+                return held
         level: dict[Node, int] = dict.fromkeys(held, 0)
         wanted: dict[Node, int] = {}
         depth: dict[Node, int] = {}
