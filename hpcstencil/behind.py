@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 
-from hpcstencil.hdf5 import OutputFile
+from hpcstencil.hdf5 import OutputFile, Rows
+from hpcstencil.parallel import Communicator, agree
 from hpcstencil.topology import Range
-
-Rows = tuple[Sequence[int], Sequence[float], Mapping[str, Any]]
 
 
 class Writer:
-    """Writes the output file of a run, one thing after the other. With ``behind`` (of one process alone) what is written of a
-    state while the run goes on is written in a thread; where that fails, the next call raises what the thread raised."""
+    """Writes the output file of a run, one thing after the other; all processes call each method together. With ``behind`` what
+    is written of a state while the run goes on is written in a thread of each process; where that fails on any, the next call
+    raises on all what the thread raised."""
 
-    def __init__(self, file: OutputFile, behind: bool) -> None:
-        self.file, self.behind = file, behind
+    def __init__(self, file: OutputFile, behind: bool, communicator: Communicator) -> None:
+        self.file, self.behind, self.communicator = file, behind, communicator
         self.thread = ThreadPoolExecutor(max_workers=1)
-        self.under_way: Future[None] | None = None
+        self.under_way: tuple[Future[None], Callable[[], None]] | None = None  # and what is to be done afterwards
         self.copies: dict[str, np.ndarray] = {}
 
     def write_rows(self, rows: Rows) -> None:
@@ -35,16 +34,14 @@ class Writer:
         """A snapshot, as `OutputFile.write_snapshot` takes it, and rows of diagnostics; after the ``last`` one there is
         nothing to do meanwhile."""
         self.wait()
-
-        def write(blocks: Mapping[str, np.ndarray]) -> None:
-            with self.file.change(self.file.snapshot_bytes):
-                self.file.write_diagnostics(*rows)
-                self.file.write_snapshot(step, time, blocks, ranges)
-
         if self.behind and not last:
-            self.under_way = self.thread.submit(write, {name: self._own(name, blocks[name]) for name in blocks})
-        else:
-            write(blocks)
+            copies = {name: self._own(name, blocks[name]) for name in blocks}
+            own, together = self.file.begin_snapshot(step, time, copies, ranges, rows)
+            self.under_way = self.thread.submit(own), together
+            return
+        with self.file.change(self.file.snapshot_bytes):
+            self.file.write_diagnostics(*rows)
+            self.file.write_snapshot(step, time, blocks, ranges)
 
     def _own(self, name: str, block: np.ndarray) -> np.ndarray:
         """The block as it stays when the fields change. A view of the fields, which is not writeable, is copied to where those
@@ -59,12 +56,16 @@ class Writer:
     def wait(self) -> None:
         """Until everything is written."""
         if self.under_way is not None:
-            last, self.under_way = self.under_way, None
-            last.result()
+            (own, together), self.under_way = self.under_way, None
+            agree(self.communicator, own.result)
+            together()
 
     def look(self) -> None:
-        """Raise what has failed by now, without waiting."""
-        if self.under_way is not None and self.under_way.done():
+        """Finish what all processes have written by now, and raise what has failed, without waiting."""
+        if self.under_way is None:
+            return
+        busy = int(not self.under_way[0].done())
+        if not self.communicator.total(np.array([busy]))[0]:
             self.wait()
 
     def close(self, complete: bool, failure: str = "") -> None:

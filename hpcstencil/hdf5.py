@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ MARGIN = 2**20  # bytes kept free for HDF5's own bookkeeping
 RESERVED = ("diagnostics", *SCALES)  # names at the root of the file that no field may have
 
 Blocks = Mapping[str, np.ndarray]
+Rows = tuple[Sequence[int], Sequence[float], Mapping[str, Any]]  # steps, times and values of diagnostics
 
 
 def refuse_existing(path: Path) -> None:
@@ -73,6 +74,7 @@ class OutputFile:
         self.times = list(state.times)
         self.settled = SettledSpans(path)
         self.changing = False
+        self.declared: list[tuple[int, Mapping[str, np.ndarray]]] = []
         self.left: os.stat_result | None = None
         self.shared = open_shared(path, communicator, way)
         self._describe()
@@ -161,14 +163,26 @@ class OutputFile:
     @contextmanager
     def change(self, size: int) -> Iterator[None]:
         """What is written inside, at most ``size`` bytes of values, is there as a whole or not at all, should the run be
-        killed; calls may nest. Each must end with `_commit`. Where there is no space for it nothing is begun."""
+        killed; calls may nest. Where there is no space for it nothing is begun."""
         if self.changing:
             yield
             return
-        # What compression will leave is not known: space set aside for all would stay with the file.
+        self._start(size)
+        yield
+        self._finish()
+
+    def _start(self, size: int) -> None:
+        """Begin a change. What compression will leave is not known: space set aside for all would stay with the file."""
         reserve(self.path, size + size // 100 + MARGIN, self.communicator, allocate=not self.state.compressed)
         self._begin()
-        yield
+
+    def _finish(self) -> None:
+        """Make the change durable: all that was written, then the series that declare it to be there."""
+        self.shared.apply(lambda file: file.flush())
+        for start, series in self.declared:
+            self._write_series(series, start)
+        self.declared.clear()
+        self.shared.apply(lambda file: file.flush())
         self._end()
         # Only now: what fails here leaves no unfinished change. Rewriting costs more the more snapshots there are: from
         # 100 on, only with every further hundredth.
@@ -224,20 +238,45 @@ class OutputFile:
         """Append the state at ``time`` (``step`` steps taken): ``blocks`` maps every field to this process's block
         (interior, local, C-contiguous, the run's precision) of the global index ``ranges``; beside an upper boundary that of a
         field on faces has those of the boundary too. In an ensemble each has a first axis of members."""
-        n = len(self.times)
-        time_axis = len(self.layout.members)
+        with self.change(self.snapshot_bytes):
+            agree(self.communicator, self._extend(step, time, blocks, ranges))
+
+    def begin_snapshot(
+        self, step: int, time: float, blocks: Blocks, ranges: Sequence[Range], rows: Rows
+    ) -> tuple[Callable[[], None], Callable[[], None]]:
+        """`write_snapshot`, after `write_diagnostics` of ``rows``, in two parts: what each process does by itself, perhaps in a
+        thread, and what all do together when all have done it. Until then nothing else may be done with the file."""
+        if self.communicator.size == 1:
+
+            def alone() -> None:
+                with self.change(self.snapshot_bytes):
+                    self.write_diagnostics(*rows)
+                    self.write_snapshot(step, time, blocks, ranges)
+
+            return alone, lambda: None
+        self._start(self.snapshot_bytes)
+        self.write_diagnostics(*rows)
+        return self._extend(step, time, blocks, ranges), self._finish
+
+    def _extend(self, step: int, time: float, blocks: Blocks, ranges: Sequence[Range]) -> Callable[[], None]:
+        """Make room for a snapshot and write it, but for what each process has to do by itself, which is returned."""
+        n, time_axis = len(self.times), len(self.layout.members)
         start = (*(0 for _ in self.layout.members), n, *(first for first, _ in ranges))
+        given = {name: np.expand_dims(blocks[name], time_axis) for name in self.fields}
 
         def extend(file: h5py.File) -> None:
             for name in self.fields:
                 file[name].resize(n + 1, time_axis)
 
-        with self.change(self.snapshot_bytes):
-            self.shared.apply(extend)
-            for name in self.fields:
-                self.shared.write(name, start, np.expand_dims(blocks[name], time_axis))
-            self._commit({"step": np.array([step], np.int64), "time": np.array([time])}, n)
-            self.times.append(time)
+        self.shared.apply(extend)
+        self.declared.append((n, {"step": np.array([step], np.int64), "time": np.array([time])}))
+        self.times.append(time)
+        own = self.shared.apart(start, given)
+        if own is not None:
+            return own
+        for name, block in given.items():
+            self.shared.write(name, start, block)
+        return lambda: None
 
     def write_diagnostics(
         self, steps: Sequence[int], times: Sequence[float], values: Mapping[str, Sequence[float]]
@@ -254,13 +293,8 @@ class OutputFile:
         with self.change(0):
             if series:
                 self._write_series(series, n)
-            self._commit(
-                {
-                    "diagnostics/step": np.asarray(steps, np.int64),
-                    "diagnostics/time": np.asarray(times, np.float64),
-                },
-                n,
-            )
+            counted = {"step": np.asarray(steps, np.int64), "time": np.asarray(times, np.float64)}
+            self.declared.append((n, {f"diagnostics/{name}": values for name, values in counted.items()}))
         self.rows += len(steps)
 
     def close(self, complete: bool, failure: str = "") -> None:
@@ -276,12 +310,6 @@ class OutputFile:
         self.shared.close()  # this too may change the file's length and its header
         self._end()
         self._describe()
-
-    def _commit(self, series: Mapping[str, np.ndarray], start: int) -> None:
-        """Make everything written so far durable, then the ``series`` that declare it to be there."""
-        self.shared.apply(lambda file: file.flush())
-        self._write_series(series, start)
-        self.shared.apply(lambda file: file.flush())
 
     def _write_series(self, series: Mapping[str, np.ndarray], start: int) -> None:
         """Extend the last axis of datasets to hold ``series`` from ``start`` on; rank 0's values are written."""

@@ -1,7 +1,8 @@
-"""Many processes write one HDF5 file: one interface, three ways behind it.
+"""Many processes write one HDF5 file: one interface, four ways behind it.
 
 ``Collective``: every process has the file open through MPI-IO and writes its own hyperslab, all of them in one
-collective call. ``Gathered``: where h5py is serial, or there is one process, rank 0 alone has the file open and the
+collective call. ``Direct``: the same but for the values of snapshots, which each process writes to where HDF5 keeps them, by
+itself. ``Gathered``: where h5py is serial, or there is one process, rank 0 alone has the file open and the
 others send it their blocks. ``InTurn``: one process after the other opens the file and writes its own block.
 The way is chosen once (``chosen_method``); the bytes of the datasets are the same.
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -22,9 +23,10 @@ import numpy as np
 
 from hpcstencil.errors import EnvironmentProblem
 from hpcstencil.files import NOT_FOR_MPIO, file_errors, file_system
+from hpcstencil.hdf5_direct import Writer, places
 from hpcstencil.parallel import Communicator, agree
 
-Way = Literal["mpio", "serial", "per_process"]
+Way = Literal["direct", "mpio", "serial", "per_process"]
 Method = Literal["auto"] | Way
 
 LIBVER = ("v108", "v108")
@@ -106,6 +108,10 @@ class SharedFile(Protocol):
     def write(self, name: str, start: Sequence[int], block: np.ndarray) -> None:
         """Each process writes its own ``block`` (C-contiguous; may be empty) at its own global index ``start``."""
 
+    def apart(self, start: Sequence[int], blocks: Mapping[str, np.ndarray]) -> Callable[[], None] | None:
+        """What writes this process's own blocks by itself, in a thread perhaps; None, on all processes, where this way has no
+        such thing, or not for these. Raises EnvironmentProblem when called."""
+
     def close(self) -> None:
         """Flush and close."""
 
@@ -115,6 +121,7 @@ class Collective:
 
     def __init__(self, path: Path, communicator: Communicator) -> None:
         self.path = path
+        self.communicator = communicator
         self.transfer = h5py.h5p.create(h5py.h5p.DATASET_XFER)
         self.transfer.set_dxpl_mpio(h5py.h5fd.MPIO_COLLECTIVE)
         with file_errors(path, "open", UnsharedProblem):
@@ -128,9 +135,39 @@ class Collective:
         with file_errors(self.path, f"write '{name}' into", UnsharedProblem):
             write_hyperslab(self.file[name], start, block, self.transfer)
 
+    def apart(self, start: Sequence[int], blocks: Mapping[str, np.ndarray]) -> Callable[[], None] | None:
+        return None
+
     def close(self) -> None:
         with file_errors(self.path, "close", UnsharedProblem):
             self.file.close()
+
+
+class Direct(Collective):
+    """As ``Collective``, but each process writes its part of snapshots to where HDF5 has made room for it."""
+
+    def __init__(self, path: Path, communicator: Communicator) -> None:
+        super().__init__(path, communicator)
+        self.writer = Writer(path)
+
+    def apart(self, start: Sequence[int], blocks: Mapping[str, np.ndarray]) -> Callable[[], None] | None:
+        with file_errors(self.path, "write", UnsharedProblem):
+            own = own_writing(self.file, self.writer, start, blocks)
+        return None if self.communicator.total(np.array([int(own is None)]))[0] else own
+
+
+def own_writing(
+    file: h5py.File, writer: Writer, start: Sequence[int], blocks: Mapping[str, np.ndarray]
+) -> Callable[[], None] | None:
+    """What writes a process's own blocks straight to their places in the file; None where these are not to be had."""
+    asked = [(block, places(file[name], start, block.shape)) for name, block in blocks.items()]
+    found = [(block, where) for block, where in asked if where is not None]
+
+    def write() -> None:
+        with file_errors(writer.path, "write"):
+            writer.write(found)
+
+    return write if len(found) == len(asked) else None
 
 
 class Gathered:
@@ -140,6 +177,7 @@ class Gathered:
         self.path = path
         self.communicator = communicator
         self.file: h5py.File | None = None
+        self.writer = Writer(path)
         agree(communicator, self._open)
 
     def _open(self) -> None:
@@ -182,6 +220,12 @@ class Gathered:
                     problem = error
         if problem is not None:
             raise problem
+
+    def apart(self, start: Sequence[int], blocks: Mapping[str, np.ndarray]) -> Callable[[], None] | None:
+        if self.communicator.size > 1 or self.file is None:
+            return None
+        with file_errors(self.path, "write"):
+            return own_writing(self.file, self.writer, start, blocks)
 
     def _send(self, block: np.ndarray) -> None:
         for piece in messages(block):
@@ -242,11 +286,15 @@ class InTurn:
 
         agree(self.communicator, write_own)
 
+    def apart(self, start: Sequence[int], blocks: Mapping[str, np.ndarray]) -> None:
+        return None
+
     def close(self) -> None:
         agree(self.communicator, lambda: None)
 
 
 WAYS: dict[Way, Callable[[Path, Communicator], SharedFile]] = {
+    "direct": Direct,
     "mpio": Collective,
     "serial": Gathered,
     "per_process": InTurn,
@@ -254,28 +302,29 @@ WAYS: dict[Way, Callable[[Path, Communicator], SharedFile]] = {
 
 
 def chosen_method(method: Method, communicator: Communicator, output: Path) -> Way:
-    """The way ``method`` stands for, for the file ``output`` and its checkpoints: ``auto`` takes mpio where there are
-    several processes, h5py has it, and the file system that rank 0 sees there is made for it.
+    """The way ``method`` stands for, for the file ``output`` and its checkpoints: ``auto`` takes direct where there are
+    several processes, h5py has MPI-IO, and the file system that rank 0 sees there is made for it.
 
-    Raises EnvironmentProblem where mpio is asked for and h5py was built without it, or ``output`` too long a path for it.
+    Raises EnvironmentProblem where MPI-IO is asked for and h5py was built without it, or ``output`` too long a path for it.
     """
     too_long = len(os.fsencode(output)) > LONGEST_PATH
     parallel = h5py.get_config().mpi
-    if method == "mpio" and not parallel:
+    through_mpi = method in ("direct", "mpio")
+    if through_mpi and not parallel:
         raise EnvironmentProblem(
-            "method 'mpio' needs an h5py built with MPI, this one is serial: install a parallel h5py, or use 'auto'"
+            f"method '{method}' needs an h5py built with MPI, this one is serial: install a parallel h5py, or use 'auto'"
         )
     if communicator.size == 1:
         return "serial"
-    if method == "mpio" and too_long:
+    if through_mpi and too_long:
         raise EnvironmentProblem(
-            f"{output}: method 'mpio' takes paths of at most {LONGEST_PATH} bytes, for Open MPI crashes on longer ones, "
+            f"{output}: method '{method}' takes paths of at most {LONGEST_PATH} bytes, for Open MPI crashes on longer ones, "
             f"but got one of {len(os.fsencode(output))}; choose a shorter one, or use 'auto'"
         )
     if method != "auto":
         return method
     suited = communicator.broadcast(not too_long and file_system(output.parent) not in NOT_FOR_MPIO)
-    return "mpio" if parallel and suited else "serial"
+    return "direct" if parallel and suited else "serial"
 
 
 def open_shared(path: Path, communicator: Communicator, way: Way) -> SharedFile:

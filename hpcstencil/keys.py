@@ -69,7 +69,7 @@ TABLES: dict[str, dict[str, Key]] = {
         "every_steps": Key(COUNT, None, "every_steps = 100"),
         "fields": Key(list_of(TEXT, "a list of field names"), None, 'fields = ["u"]'),
         "compression": Key(choice("none", "gzip"), "none", 'compression = "none"'),
-        "method": Key(choice("auto", "mpio", "serial", "per_process"), "auto", 'method = "auto"'),
+        "method": Key(choice("auto", "direct", "mpio", "serial", "per_process"), "auto", 'method = "auto"'),
         "write_behind": Key(choice(True, False), True, "write_behind = false"),
     },
     "checkpoint": {

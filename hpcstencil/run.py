@@ -100,7 +100,7 @@ def _run(this: Run, claim: Claim, request: signals.Request, began: float) -> Sum
     problem, options, communicator = this.simulation.problem, this.options, this.communicator
     prepare_folder(options.output, communicator)
     claim.take()
-    this.output = Writer(_open_output(this), this.config.output.is_written_behind(communicator.size))
+    this.output = Writer(_open_output(this), this.config.output.is_written_behind(communicator.size), communicator)
     first = this.clock.step
     remove_stale(options.output, communicator, after=first if this.source.append else -1)
     shown = communicator.rank == 0 and not options.quiet

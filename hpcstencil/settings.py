@@ -92,10 +92,11 @@ class OutputConfig:
     long_name: Mapping[str, str] = field(default_factory=dict)
 
     def is_written_behind(self, processes: int) -> bool:
-        """Whether snapshots, but the last, are copied and written while the next steps are taken: by one process, since a
-        collective write of several needs their main threads; and where there are more than the first and the last."""
+        """Whether snapshots, but the last, are copied and written while the next steps are taken: where there are more than the
+        first and the last, and each process can write its part by itself."""
         regular = self.every is not None or self.every_steps is not None
-        return self.write_behind and regular and processes == 1
+        apart = processes == 1 or (self.method in ("auto", "direct") and self.compression == "none")
+        return self.write_behind and regular and apart
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import pytest
 
 from hpcstencil.behind import Writer
 from hpcstencil.errors import EnvironmentProblem
+from hpcstencil.parallel import OneProcess
 
 NO_ROWS = ((), (), {})
 WITHIN = 60  # seconds
@@ -36,6 +37,10 @@ class File:
             raise self.error
         self.written.append((step, {name: block.copy() for name, block in blocks.items()}, get_ident()))
 
+    def begin_snapshot(self, step, time, blocks, ranges, rows):
+        self.write_diagnostics(*rows)
+        return lambda: self.write_snapshot(step, time, blocks, ranges), lambda: None
+
     def close(self, complete, failure=""):
         self.written.append(("closed", complete))
 
@@ -48,7 +53,7 @@ def view_of(array):
 
 def written_behind(file, u, step=0, writer=None):
     """A snapshot of ``u`` is being written."""
-    writer = writer or Writer(file, behind=True)
+    writer = writer or Writer(file, True, OneProcess())
     writer.write_snapshot(step, 0.0, {"u": view_of(u)}, [(0, 3)], NO_ROWS, last=False)
     assert file.begun.wait(WITHIN)
     return writer

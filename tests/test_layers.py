@@ -12,7 +12,7 @@ LAYERS = [
      "monitor"},
     {"progress", "state", "seal"},
     {"schema"},
-    {"parser", "positions", "radius", "files", "kernels", "halo", "host", "watchdog"},
+    {"parser", "positions", "radius", "files", "hdf5_direct", "kernels", "halo", "host", "watchdog"},
     {"checkpoint_names", "walltime", "claim"},
     {"conditions", "equations", "frame", "hyperslabs", "launch", "publish", "functions", "method_choice"},
     {"keys"},

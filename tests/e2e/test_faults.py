@@ -108,7 +108,7 @@ def resumes(output, uninterrupted, folder, processes=1, *more):
 
 # ---- full disks --------------------------------------------------------------------------------------------------------
 
-WAYS = [(0, "serial"), (2, "mpio"), (2, "serial"), (2, "per_process")]
+WAYS = [(0, "serial"), (2, "direct"), (2, "mpio"), (2, "serial"), (2, "per_process")]
 COMMON = {("the output", 0, "gzip"), ("somebody else", 2, "none")}  # the rest is for the long suite
 
 
@@ -116,7 +116,7 @@ def every_way():
     for by, (processes, method), compression in itertools.product(
         ("the output", "somebody else"), WAYS, ("none", "gzip")
     ):
-        common = (by, processes, compression) in COMMON and method != "per_process"
+        common = (by, processes, compression) in COMMON and method not in ("mpio", "per_process")
         yield pytest.param(by, processes, method, compression, marks=() if common else pytest.mark.long)
 
 
@@ -143,16 +143,16 @@ def test_a_disk_that_is_filled_up(folder, uninterrupted, by, processes, method, 
     "processes, method", [(0, "serial"), *(pytest.param(*way, marks=pytest.mark.long) for way in WAYS[1:])]
 )
 def test_a_disk_that_checkpoints_fill_up(folder, uninterrupted, processes, method):
-    few = ("--set", "output.every=70.0", "--set", f"output.method={method}", "--output", "disk/run.h5")
-    many = ("--set", "checkpoint.keep=1000", "--set", "diagnostics.every_steps=700")
+    few = ("--set", "output.every=91.0", "--set", f"output.method={method}", "--output", "disk/run.h5")
+    many = ("--set", "checkpoint.keep=1000", "--set", "diagnostics.every_steps=910")
     with small_disk(folder / "disk", 3) as disk:
         run = busy(processes, folder, *few, *many, output="disk/run.h5")
         status, told = ended(run, folder, within=60)
         assert status == 4 and "No space left" in told_once(told), told
         assert ".checkpoint." in told, told
         remount(disk, "size=64m")
-        sound(disk / "run.h5", 700)
-        whole = uninterrupted(280.0)
+        sound(disk / "run.h5", 910)
+        whole = uninterrupted(273.0)
         hpcstencil(
             2,
             "run",
@@ -161,14 +161,14 @@ def test_a_disk_that_checkpoints_fill_up(folder, uninterrupted, processes, metho
             *BUSY,
             *few,
             "--set",
-            "time.end=280.0",
+            "time.end=273.0",
             "--output",
             "disk/run.h5",
             folder=folder,
         )
         with h5py.File(disk / "run.h5") as file, h5py.File(whole) as expected:
             for name in SERIES:
-                assert np.array_equal(file[name][()], expected[name][0:281:70]), name
+                assert np.array_equal(file[name][()], expected[name][0:274:91]), name
 
 
 # ---- folders and calls -------------------------------------------------------------------------------------------------
@@ -192,7 +192,8 @@ def remount_when_idle(run, disk):
 
 
 WRITES = [
-    ("/run.h5", "write", 2, "mpio"),
+    ("/run.h5", "write", 2, "direct"),
+    pytest.param("/run.h5", "write", 2, "mpio", marks=pytest.mark.long),
     (".checkpoint.", "write fsync", 2, "mpio"),
     pytest.param("run.h5", "write", 0, "serial", marks=pytest.mark.long),
     pytest.param("run.h5.journal", "fsync", 2, "serial", marks=pytest.mark.long),

@@ -12,8 +12,9 @@ from hpcstencil.checkpoint_names import list_checkpoints
 from hpcstencil.errors import EnvironmentProblem, InputError
 from hpcstencil.grid import Grid
 from hpcstencil.hdf5 import OutputFile
+from hpcstencil.hdf5_direct import Writer
 from hpcstencil.hdf5_read import read_block
-from hpcstencil.parallel import MpiProcesses, OneProcess
+from hpcstencil.parallel import MpiProcesses, OneProcess, agree
 from hpcstencil.positions import Layout
 from hpcstencil.topology import best_parts, split, unravel
 
@@ -58,7 +59,16 @@ def block_of(processes, shape, cut_last: bool):
 
 
 def write_run(
-    path, processes, grid, ranges, method, compression="none", dtype=np.float32, snapshots=(0, 1, 2), step=None
+    path,
+    processes,
+    grid,
+    ranges,
+    method,
+    compression="none",
+    dtype=np.float32,
+    snapshots=(0, 1, 2),
+    step=None,
+    behind=False,
 ):
     inner = tuple(slice(*pair) for pair in ranges)
     if step is None:
@@ -78,8 +88,15 @@ def write_run(
     for index in snapshots:
         u = values(grid, index, dtype)
         blocks = {"u": np.ascontiguousarray(u[inner]), "v": np.ascontiguousarray(-u[inner])}
-        output.write_snapshot(10 * index, index / 3, blocks, ranges)
-        output.write_diagnostics([index, index + 1], [0.1, 0.2], {"mass": [index, 1.5], "peak": [3, index]})
+        rows = ([index, index + 1], [0.1, 0.2], {"mass": [index, 1.5], "peak": [3, index]})
+        if behind:
+            own, together = output.begin_snapshot(10 * index, index / 3, blocks, ranges, rows)
+            own()
+            agree(processes, lambda: None)
+            together()
+        else:
+            output.write_snapshot(10 * index, index / 3, blocks, ranges)
+            output.write_diagnostics(*rows)
     output.close(True)
     processes.barrier()
 
@@ -109,8 +126,35 @@ def contents(path) -> dict:
 def test_output_equals_that_of_one_process(processes, folder, shape, method, cut_last, compression):
     grid = grid_of(shape)
     write_run(folder / "many.h5", processes, grid, block_of(processes, shape, cut_last), method, compression)
+    compare_with_one_process(processes, folder, grid, compression)
+
+
+@pytest.mark.skipif(not h5py.get_config().mpi, reason="serial h5py")
+@pytest.mark.parametrize("cut_last", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("behind", [False, True])
+def test_what_processes_write_by_themselves_equals_it_too(processes, folder, shape, cut_last, behind, monkeypatch):
+    """However short the runs of cells are that follow each other in the file."""
+    written = []
+
+    def write(writer, parts):
+        written.append(parts)
+        as_ever(writer, parts)
+
+    as_ever = Writer.write
+    monkeypatch.setattr(Writer, "write", write)
+    monkeypatch.setattr("hpcstencil.hdf5_direct.SHORTEST_RUN", 0)
+    monkeypatch.setattr("hpcstencil.hdf5_direct.LEAST_PAST", 1000)
+    grid, ranges = grid_of(shape), block_of(processes, shape, cut_last)
+    write_run(folder / "many.h5", processes, grid, ranges, "direct", behind=behind)
+    assert len(written) == 3
+    compare_with_one_process(processes, folder, grid, "none")
+
+
+def compare_with_one_process(processes, folder, grid, compression):
+    """Whether many.h5 equals what one process writes."""
     if processes.rank == 0:
-        write_run(folder / "one.h5", OneProcess(), grid, tuple((0, n) for n in shape), "auto", compression)
+        write_run(folder / "one.h5", OneProcess(), grid, tuple((0, n) for n in grid.shape), "auto", compression)
         many, one = contents(folder / "many.h5"), contents(folder / "one.h5")
         assert many.keys() == one.keys()
         assert [name for name in one if many[name] != one[name]] == []

@@ -1,0 +1,159 @@
+"""Values written straight to where HDF5 keeps the chunks of a dataset, without HDF5 or MPI: what a thread may do while the main
+thread of its process uses both.
+
+The dataset must be uncompressed and its chunks allocated; whoever writes owns its cells alone.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import math
+import mmap
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+SHORTEST_RUN = 512  # bytes: blocks that are cut finer are better written through MPI-IO, which puts them together
+PAGE = 4096
+LEAST_PAST = 2**20  # bytes of a chunk that are worth it to be written past the system's cache
+
+
+@dataclass(frozen=True)
+class Place:
+    """A part of a block in a chunk: the byte at which the ``chunk`` (its shape) begins, where the part is in the chunk and
+    in the block. A ``whole`` one is all that the dataset has of the chunk."""
+
+    byte: int
+    chunk: tuple[int, ...]
+    inside: tuple[slice, ...]
+    index: tuple[slice, ...]
+    whole: bool
+
+    @property
+    def run(self) -> int:
+        """Cells of the part that follow each other in the file."""
+        return math.prod(_shape(self.inside)[self.rows :])
+
+    @property
+    def rows(self) -> int:
+        """How many of the first axes have to be gone through for that."""
+        shape = _shape(self.inside)
+        axis = len(shape) - 1
+        while axis > 0 and shape[axis] == self.chunk[axis]:
+            axis -= 1
+        return axis
+
+
+def places(dataset: h5py.Dataset, start: Sequence[int], shape: Sequence[int]) -> list[Place] | None:
+    """Where the cells of a block of ``shape``, the first of which is ``start``, are in the file; None where they are
+    compressed, HDF5 has not made room for all of them, or they are scattered in runs of less than SHORTEST_RUN."""
+    if dataset.compression is not None:
+        return None
+    result = []
+    firsts = [
+        range(a - a % c, a + n, c) if n else range(0) for a, n, c in zip(start, shape, dataset.chunks, strict=True)
+    ]
+    for corner in itertools.product(*firsts):
+        place = dataset.id.get_chunk_info_by_coord(corner)
+        if place.byte_offset is None:
+            return None
+        inside, index, whole = [], [], True
+        for first, a, n, c, end in zip(corner, start, shape, dataset.chunks, dataset.shape, strict=True):
+            low, high = max(first, a), min(first + c, a + n)
+            whole = whole and low == first and high == min(first + c, end)
+            inside.append(slice(low - first, high - first))
+            index.append(slice(low - a, high - a))
+        result.append(Place(place.byte_offset, dataset.chunks, tuple(inside), tuple(index), whole))
+        if not whole and result[-1].run * dataset.dtype.itemsize < SHORTEST_RUN:
+            return None
+    return result
+
+
+class Writer:
+    """Writes blocks to their places in the file at ``path``, past the system's cache of pages where it can: that would cost the
+    processor, and memory, for cells that nobody reads soon."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.buffer = mmap.mmap(-1, PAGE)
+
+    def write(self, parts: Sequence[tuple[np.ndarray, Sequence[Place]]]) -> None:
+        """Write blocks, and wait until the disk has them. Raises OSError."""
+        cached, past = os.open(self.path, os.O_WRONLY), self._open_past()
+        try:
+            for block, where in parts:
+                for place in where:
+                    part = block[place.index]
+                    if place.whole and past is not None and part.nbytes >= LEAST_PAST:
+                        self._write_past(past, cached, part, place)
+                    elif place.whole:
+                        write_all(cached, _chunk(part, place), place.byte)
+                    else:
+                        _write_runs(cached, part, place)
+            os.fsync(cached)
+        finally:
+            os.close(cached)
+            if past is not None:
+                os.close(past)
+
+    def _open_past(self) -> int | None:
+        try:
+            return os.open(self.path, os.O_WRONLY | os.O_DIRECT)
+        except (OSError, AttributeError):  # not every file system, nor system, has it
+            return None
+
+    def _write_past(self, past: int, cached: int, part: np.ndarray, place: Place) -> None:
+        """A whole chunk, whole pages of the file from pages of memory; what is left at its ends in the usual way."""
+        size = part.itemsize * math.prod(place.chunk)
+        first = place.byte % PAGE
+        if len(self.buffer) < first + size:
+            self.buffer = mmap.mmap(-1, first + size)
+        chunk = np.frombuffer(self.buffer, part.dtype, math.prod(place.chunk), first).reshape(place.chunk)
+        if part.shape != place.chunk:
+            chunk[...] = 0
+        chunk[place.inside] = part
+        bytes_ = np.frombuffer(self.buffer, np.uint8, size, first)
+        head = -place.byte % PAGE
+        tail = head + (size - head) // PAGE * PAGE
+        write_all(cached, bytes_[:head], place.byte)
+        try:
+            write_all(past, bytes_[head:tail], place.byte + head)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # which says that this file system wants something else
+                raise
+            write_all(cached, bytes_[head:tail], place.byte + head)
+        write_all(cached, bytes_[tail:], place.byte + tail)
+
+
+def _chunk(part: np.ndarray, place: Place) -> np.ndarray:
+    """A chunk of which ``part`` is all that the dataset has; what is beyond holds nothing."""
+    if part.shape == place.chunk:
+        return part
+    chunk = np.zeros(place.chunk, part.dtype)
+    chunk[place.inside] = part
+    return chunk
+
+
+def _write_runs(descriptor: int, part: np.ndarray, place: Place) -> None:
+    steps = [part.itemsize * math.prod(place.chunk[axis + 1 :]) for axis in range(part.ndim)]
+    corner = sum(s.start * step for s, step in zip(place.inside, steps, strict=True))
+    for index in np.ndindex(*part.shape[: place.rows]):
+        offset = sum(i * step for i, step in zip(index, steps, strict=False))
+        write_all(descriptor, part[index], place.byte + corner + offset)
+
+
+def write_all(descriptor: int, values: np.ndarray, byte: int) -> None:
+    """All of the values, though the system may write less than it is given. Raises OSError."""
+    left = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+    while len(left):
+        written = os.pwrite(descriptor, left.data, byte)
+        left, byte = left[written:], byte + written
+
+
+def _shape(slices: Sequence[slice]) -> tuple[int, ...]:
+    return tuple(s.stop - s.start for s in slices)
