@@ -3,7 +3,7 @@
 The share of exchange is that of `hpcstencil bench` (an exchange timed by itself, over the time of the steps it serves);
 the others are read from the run's closing summary.
 
-    .venv/bin/python benchmarks/main_job.py [end of the run]
+    .venv/bin/python benchmarks/main_job.py [end of the run] [kernel]
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from common import ROOT, command, machine, output_of
 INPUT = str(ROOT / "inputs" / "gray_scott.toml")
 
 
-def main(end: str = "2000.0") -> None:
-    print(f"{machine()}; inputs/gray_scott.toml up to t = {end}")
+def main(end: str = "2000.0", kernel: str = "auto") -> None:
+    print(f"{machine()}; inputs/gray_scott.toml up to t = {end}, kernel {kernel}")
+    chosen = ["--set", f"numerics.kernel={kernel}", "--devices"]
     columns = {
         "processes": 9,
         "devices": 9,
@@ -40,7 +41,7 @@ def main(end: str = "2000.0") -> None:
                     f"time.end={end}",
                     "--output",
                     f"{folder}/o.h5",
-                    "--devices",
+                    *chosen,
                     str(devices),
                 ]
                 text = output_of(command(processes, *arguments))
@@ -50,9 +51,7 @@ def main(end: str = "2000.0") -> None:
             )
             speed = re.search(r"speed +([0-9.]+) Mcell/s, T_eff ([0-9.]+)", text)
             assert speed
-            row = json.loads(output_of(command(processes, "bench", INPUT, "--devices", str(devices), "--json")))[
-                "rows"
-            ][0]
+            row = json.loads(output_of(command(processes, "bench", INPUT, *chosen, str(devices), "--json")))["rows"][0]
             print(
                 f"{processes:>9}{devices:>9}{speed.group(1):>9}{speed.group(2):>12}{row['exchange_fraction']:>10.1%}"
                 f"{output / wall:>8.1%}{compiling / wall:>11.1%}{wall:>8.1f}"

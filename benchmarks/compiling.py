@@ -1,0 +1,54 @@
+"""Seconds before the first step of every shipped input: with nothing compiled before, and with what that run has kept.
+
+A wrapper of the C++ compiler keeps the time for it; the rest is XLA's compiling, the initial state and, where `auto` has no
+native code to take, measuring kernels. All is "compiling" in the summary of `hpcstencil run`. Medians of the rounds.
+
+.venv/bin/python benchmarks/compiling.py [rounds]
+"""
+
+from __future__ import annotations
+
+import datetime
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+from common import ROOT, command, machine, output_of, software, told
+
+from hpcstencil.native.compiler import compiler
+
+# A line for each program: the seconds of the compiler. It is also asked for its version, which is no program.
+TIMED = """#!/bin/sh
+before=$(date +%s.%N)
+{compiler} "$@" || exit
+case "$*" in *program.cpp*) echo "$before $(date +%s.%N)" >>'{log}' ;; esac
+"""
+
+
+def seconds(path: Path) -> tuple[float, float, float, str]:
+    """(of the C++ compiler, before the first step without and with what was compiled before; kernel) for an input."""
+    with tempfile.TemporaryDirectory() as folder:
+        wrapper, log = Path(folder) / "c++", Path(folder) / "compiled"
+        wrapper.write_text(TIMED.format(compiler=" ".join(compiler()), log=log))
+        wrapper.chmod(0o755)
+        run = command(1, "run", str(path), "--output", f"{folder}/o.h5", "--overwrite", "--set", "time.end=1e-9")
+        first, second = (output_of(run, XDG_CACHE_HOME=folder, CXX=str(wrapper)) for _ in range(2))
+        lines = log.read_text().splitlines() if log.exists() else []
+    spans = [tuple(map(float, line.split())) for line in lines]
+    before = [float(told(r"compiling ([0-9.]+) s", text)) for text in (first, second)]
+    return sum(end - start for start, end in spans), *before, told(r"kernel +(\w+)", first)
+
+
+def main(rounds: int = 1) -> None:
+    print(f"{machine()}; {software()}; {datetime.date.today()}. Medians of {rounds} round(s), in s.\n")
+    print("| input | kernel | C++ | before the first step, nothing kept | the same, everything kept |\n|---|---|---|---|---|")
+    for path in sorted((ROOT / "inputs").glob("*.toml")):
+        found = [seconds(path) for _ in range(rounds)]
+        *times, _ = zip(*found, strict=True)
+        cells = " | ".join(f"{statistics.median(column):.2f}" for column in times)
+        print(f"| {path.stem} | {found[0][-1]} | {cells} |", flush=True)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
