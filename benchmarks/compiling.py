@@ -42,7 +42,9 @@ def seconds(path: Path) -> tuple[float, float, float, str]:
 
 def main(rounds: int = 1) -> None:
     print(f"{machine()}; {software()}; {datetime.date.today()}. Medians of {rounds} round(s), in s.\n")
-    print("| input | kernel | C++ | before the first step, nothing kept | the same, everything kept |\n|---|---|---|---|---|")
+    print(
+        "| input | kernel | C++ | before the first step, nothing kept | the same, everything kept |\n|---|---|---|---|---|"
+    )
     for path in sorted((ROOT / "inputs").glob("*.toml")):
         found = [seconds(path) for _ in range(rounds)]
         *times, _ = zip(*found, strict=True)
