@@ -1,5 +1,6 @@
 """Native code: the numbers of `shift` whatever the equation, and a word where there is none."""
 
+import ctypes
 import hashlib
 import math
 import subprocess
@@ -106,6 +107,24 @@ def test_so_many_steps_are_so_many_times_one(name, steps):
         one_by_one = simulation.advance(one_by_one, problem.parameters, 0.0, step, 1e-3, 1)
     for name, block in simulation.get(one_by_one, problem.fields).items():
         assert np.array_equal(block, at_once[name])
+
+
+@pytest.mark.parametrize("name", STEPPED)
+def test_the_outline_of_a_program_tells_what_the_program_itself_does(name):
+    """What it says of memory and work, on which no less than the decomposition depends, though it is compiled otherwise."""
+    tables = STEPPED[name]
+    made = program(problem_of(**{**tables, "equation": {"name": name, **tables.get("equation", {})}}))
+    told = []
+    for library in (compiler.library(made.text), compiler.library(made.outline, quickly=True)):
+        library.work.restype, library.room.restype = ctypes.c_double, ctypes.c_int64
+        told.append([])
+        for shape in ((1, 1, 10**6), (192, 1, 128), (8192, 1, 100), (256, 256, 256), (90, 70, 1000)):
+            for wraps in ((1, 1, 1), (0, 0, 0), (0, 1, 1)):
+                block = [(ctypes.c_int64 * 3)(*numbers) for numbers in (shape, wraps, [1 - wrap for wrap in wraps])]
+                for steps in (1, 5, 16):
+                    asked = (*block, ctypes.c_int64(2**20), ctypes.c_int64(steps))
+                    told[-1] += [library.work(*asked), library.room(*asked, ctypes.c_int64(2))]
+    assert told[0] == told[1] and len(set(told[0])) > 20
 
 
 MIXED = {"x": {"dirichlet": "0.1*t"}, "y": "periodic", "z": {"neumann": 0.2}}

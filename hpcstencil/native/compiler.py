@@ -71,18 +71,20 @@ def _processor() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
 
 
-def library(text: str, includes: Sequence[str] = ()) -> ctypes.CDLL:
-    """C++ text as a library of this process, compiled unless a run before did so and what it kept is sound.
+def library(text: str, includes: Sequence[str] = (), quickly: bool = False) -> ctypes.CDLL:
+    """C++ text as a library of this process, compiled unless a run before did so and what it kept is sound; ``quickly`` made
+    where it will not have much to do.
 
     Raises Unsupported, with what the compiler says, where it does not compile.
     """
     headers = [path.read_text() for path in sorted(SOURCES.glob("*.hpp"))]
-    key = "\0".join([text, identity(), *map(str, includes), *headers])
+    options = [*(f"-I{path}" for path in includes), *(["-O0"] if quickly else [])]
+    key = "\0".join([text, identity(), *options, *headers])
     kept = folder() / hashlib.sha256(key.encode()).hexdigest()[:24]
     try:
         if not _sound(kept):
             with tempfile.TemporaryDirectory(prefix="hpcstencil-") as place:
-                made = _compile(text, Path(place), includes)
+                made = _compile(text, Path(place), options)
                 with suppress(OSError):
                     _keep(made, kept)
                 return ctypes.CDLL(str(kept / LIBRARY if _sound(kept) else made))
@@ -113,12 +115,12 @@ def _keep(made: Path, kept: Path) -> None:
         whole.rename(kept)  # fails where another process was faster, whose library is as good
 
 
-def _compile(text: str, place: Path, includes: Sequence[str]) -> Path:
+def _compile(text: str, place: Path, options: Sequence[str]) -> Path:
     """The library, made in a folder."""
     source, made = place / "program.cpp", place / LIBRARY
     source.write_text(text)
-    paths = [f"-I{path}" for path in (SOURCES, *includes)]
-    status, _, said = _told([*compiler(), *FLAGS, *paths, str(source), "-o", str(made), *LIBRARIES])
+    command = [*compiler(), *FLAGS, f"-I{SOURCES}", *options, str(source), "-o", str(made), *LIBRARIES]
+    status, _, said = _told(command)
     if status or not made.exists():
         told = next(
             (line for line in said.splitlines() if "error" in line.lower() or "No space" in line), said.strip()[:300]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,9 +20,11 @@ from hpcstencil.radius import axes_of
 @dataclass(frozen=True)
 class Program:
     """C++ text, and what it is to be given: the numbers of its expressions, what stands for p[] and c[] in it. ``fixed`` is how
-    many arrays of functions of several coordinates it keeps."""
+    many arrays of functions of several coordinates it keeps. ``outline`` is the text of what tells the cost of steps and
+    computes none; equations that look at the same cells share it."""
 
     text: str
+    outline: str
     fields: tuple[str, ...]
     parameters: tuple[str, ...]
     constants: tuple[float, ...]
@@ -59,24 +62,55 @@ lately: deque[tuple[Problem, Program]] = deque(maxlen=4)  # a run asks several t
 def _program(problem: Problem) -> Program:
     try:
         step = Step(problem)
-        written = text(step)
+        written, outline = texts(step)
         numbers, fixed = tuple(step.numbers.constants), len(step.fixed.texts)
-        return Program(written, step.fields, tuple(problem.parameters), numbers, fixed)
+        return Program(written, outline, step.fields, tuple(problem.parameters), numbers, fixed)
     except RecursionError:
         raise Unsupported("an expression is too deeply nested") from None
 
 
-def text(step: Step) -> str:
-    """The program of a step."""
+@dataclass(frozen=True)
+class Side:
+    """The ghost cells of an array at a side of the block: the ``function`` that makes them, its first scalar, and the fields
+    that it looks at."""
+
+    function: str
+    scalars: int
+    wall: bool
+    nexts: tuple[int, ...]
+
+    def entry(self, bare: bool) -> str:
+        ids = ", ".join(map(str, self.nexts))
+        listed = f"(const int[]){{{ids}}}" if self.nexts else "nullptr"
+        called = "fill, 0" if bare else f"{self.function}, {self.scalars}"
+        return f"{{{called}, {str(self.wall).lower()}, {len(self.nexts)}, {listed}}}"
+
+
+Sides = dict[tuple[int, int, int], Side]  # by array, axis and end
+OTHERS = ("PARAMETERS", "CONSTANTS", "MOST_OFFSET", "TABLES", "FIXED", "SCALARS")  # which an outline has none of
+
+
+def counts(step: Step, **others: int) -> list[str]:
+    """What driver.hpp must know before it is included."""
     real = {"float32": "float", "float64": "double"}[step.problem.config.numerics.precision]
-    faces = {}
+    return [
+        f"typedef {real} real;",
+        f"constexpr int FIELDS = {len(step.fields)}, ARRAYS = {len(step.arrays)}, PASSES = {len(step.parts)}, "
+        f"AT_ONCE = {max(p.at_once for p in step.passes)};",
+        f"constexpr int {', '.join(f'{name} = {others.get(name, 0)}' for name in OTHERS)};",
+        f"constexpr bool TURNS = {str(step.turns).lower()};",
+    ]
+
+
+def geometry(step: Step, sides: Sides, bare: bool) -> list[str]:
+    """The tables of passes and arrays; ``bare`` without the functions that compute them."""
+    arrays, rows, listed = [], [], []
     for number, array in enumerate(step.arrays):
         entries = ["{{}, {}}"] * 3
         for axis in range(step.ndim):
-            entries[step.axis_of[axis]] = f"{{{face(step, number, axis, 0)}, {face(step, number, axis, 1)}}}"
-        faces[number] = f"{{{str(array.deep).lower()}, {{{', '.join(entries)}}}}}"
-    functions = [f"static void {name}{body}" for body, name in step.functions.items()]
-    rows, listed = [], []
+            pair = (sides.get((number, axis, side)) for side in (0, 1))
+            entries[step.axis_of[axis]] = f"{{{', '.join(side.entry(bare) if side else '{}' for side in pair)}}}"
+        arrays.append(f"{{{str(array.deep).lower()}, {{{', '.join(entries)}}}}}")
     for n, p in enumerate(step.passes):
         inputs = ", ".join(f"{{{array}, {{{', '.join(map(str, reach))}}}}}" for array, reach in p.inputs)
         planes = ", ".join(f"{{{i}, {o}}}" for i, o in p.planes)
@@ -86,30 +120,58 @@ def text(step: Step) -> str:
             f"static const int outputs{n}[] = {{{', '.join(map(str, p.outputs))}}};",
         ]
         rows.append(
-            f"{{{p.function}, {p.scalars}, {len(p.inputs)}, {len(p.planes)}, {len(p.outputs)}, {p.at_once}, "
-            f"inputs{n}, planes{n}, outputs{n}}}"
+            f"{{{'compute, 0' if bare else f'{p.function}, {p.scalars}'}, {len(p.inputs)}, {len(p.planes)}, {len(p.outputs)}, "
+            f"{p.at_once}, inputs{n}, planes{n}, outputs{n}}}"
         )
+    return [
+        *listed,
+        f"const Pass passes[PASSES + TURNS] = {{{', '.join(rows)}}};",
+        f"const Array arrays[ARRAYS] = {{{', '.join(arrays)}}};",
+        f"const int ends[FIELDS] = {{{', '.join(map(str, step.ends))}}};",
+        f"const int field_of[ARRAYS] = {{{', '.join(map(str, step.field_of()))}}};",
+    ]
+
+
+def texts(step: Step) -> tuple[str, str]:
+    """The program of a step, and its outline."""
+    sides: Sides = {}
+    for number, axis, end in itertools.product(range(len(step.arrays)), range(step.ndim), (0, 1)):
+        made = side(step, number, axis, end)
+        if made:
+            sides[number, axis, end] = made
+    return text(step, sides), outline(step, sides)
+
+
+def outline(step: Step, sides: Sides) -> str:
+    """What weigh.hpp asks of a program."""
+    return "\n".join([
+        *counts(step),
+        '#include "kept.hpp"',
+        '#include "weigh.hpp"',
+        "static void compute(const Place&, const Rows*, const Rows*, long, long, long, long) {}",
+        "static void fill(const Place&, real*, const real*, long, const Rows*, long, long, long, long, long) {}",
+        *geometry(step, sides, bare=True),
+        "const int table_axis[TABLES + 1] = {0};", "",
+    ])  # fmt: skip
+
+
+def text(step: Step, sides: Sides) -> str:
+    """The program of a step."""
+    functions = [f"static void {name}{body}" for body, name in step.functions.items()]
     tables, fixed = (
         [f"case {n}: {{ {text} }}" for n, text in enumerate(functions.texts.values())]
         for functions in (step.tables, step.fixed)
     )
     table_axes = [step.axis_of[axis] for tree in step.tables.texts for axis in axes_of(tree)]
     return "\n".join([
-        f"typedef {real} real;",
-        f"constexpr int PARAMETERS = {len(step.problem.parameters)}, CONSTANTS = {len(step.numbers.constants)}, "
-        f"MOST_OFFSET = {step.numbers.furthest};",
-        f"constexpr int FIELDS = {len(step.fields)}, ARRAYS = {len(step.arrays)}, PASSES = {len(step.parts)}, "
-        f"TABLES = {len(tables)}, FIXED = {len(fixed)}, SCALARS = {len(step.scalars.entries)}, "
-        f"AT_ONCE = {max(p.at_once for p in step.passes)};",
-        f"constexpr bool TURNS = {str(step.turns).lower()};",
+        *counts(
+            step, PARAMETERS=len(step.problem.parameters), CONSTANTS=len(step.numbers.constants),
+            MOST_OFFSET=step.numbers.furthest, TABLES=len(tables), FIXED=len(fixed), SCALARS=len(step.scalars.entries),
+        ),
         '#include "driver.hpp"',
         '#include "cells.hpp"',
         *functions,
-        *listed,
-        f"const Pass passes[PASSES + TURNS] = {{{', '.join(rows)}}};",
-        f"const Array arrays[ARRAYS] = {{{', '.join(faces[n] for n in range(len(step.arrays)))}}};",
-        f"const int ends[FIELDS] = {{{', '.join(map(str, step.ends))}}};",
-        f"const int field_of[ARRAYS] = {{{', '.join(map(str, step.field_of()))}}};",
+        *geometry(step, sides, bare=False),
         f"const int table_axis[TABLES + 1] = {{{', '.join(map(str, [*table_axes, 0]))}}};",
         "static void prepare(const double* p, const double* c, double time, double dt, real* s) {",
         *step.scalars.lines(),
@@ -125,14 +187,14 @@ def text(step: Step) -> str:
     ])  # fmt: skip
 
 
-def face(step: Step, number: int, axis: int, side: int) -> str:
-    """The entry of an array for a side, and the function that makes its ghost cells."""
+def side(step: Step, number: int, axis: int, end: int) -> Side | None:
+    """What makes the ghost cells of an array at the lower or upper end of an axis; None where nothing does."""
     array = step.arrays[number]
     if array.operand is None or array.deep or step.problem.config.boundary.periodic[axis]:
-        return "{}"
-    face = step.problem.faces.get((array.operand, axis, side), NO_FLUX)
+        return None
+    face = step.problem.faces.get((array.operand, axis, end), NO_FLUX)
     grid = step.problem.config.grid
-    place = (grid.lower, grid.upper)[side][axis]
+    place = (grid.lower, grid.upper)[end][axis]
     values = [on_plane(value, axis, place) for value in face.values]
     nexts = list(dict.fromkeys(part.name for v in values for part in walk(v) if isinstance(part, Field)))
     across = step.axis_of[axis] == 2
@@ -165,9 +227,7 @@ def face(step: Step, number: int, axis: int, side: int) -> str:
     name = step.functions.setdefault(body, f"face{len(step.functions)}")
     base = len(step.scalars.entries)
     step.scalars.entries += code.own
-    ids = ", ".join(str(step.fields.index(n)) for n in nexts)
-    listed = f"(const int[]){{{ids}}}" if nexts else "nullptr"
-    return f"{{{name}, {base}, {str(face.kind == WALL).lower()}, {len(nexts)}, {listed}}}"
+    return Side(name, base, face.kind == WALL, tuple(step.fields.index(n) for n in nexts))
 
 
 @dataclass
