@@ -3,7 +3,9 @@
 import ctypes
 import hashlib
 import math
+import os
 import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -295,6 +297,19 @@ def test_a_program_is_compiled_once(empty_cache, monkeypatch):
     assert compiler.library(text).answer() == 42
     (kept,) = empty_cache.iterdir()
     assert sorted(path.name for path in kept.iterdir()) == [compiler.CHECKSUM, compiler.LIBRARY]
+
+
+def test_of_processes_that_want_a_library_at_once_one_makes_it(empty_cache, tmp_path):
+    counting, log = tmp_path / "counting", tmp_path / "log"
+    counting.write_text(f'#!/bin/sh\ncase "$*" in *program.cpp*) echo >>{log}; sleep 0.5;; esac\nexec c++ "$@"\n')
+    counting.chmod(0o755)
+    script = (
+        "from hpcstencil.native.compiler import library; assert library('extern \"C\" int f() { return 5; }').f() == 5"
+    )
+    line, environment = [sys.executable, "-c", script], {**os.environ, "CXX": str(counting)}
+    runs = [subprocess.Popen(line, env=environment) for _ in range(3)]
+    assert [run.wait() for run in runs] == [0, 0, 0]
+    assert log.read_text() == "\n" and len(list(empty_cache.iterdir())) == 1
 
 
 def test_a_damaged_library_is_made_again(empty_cache):

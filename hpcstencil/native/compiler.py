@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import hashlib
 import os
 import platform
@@ -10,8 +11,8 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -82,15 +83,37 @@ def library(text: str, includes: Sequence[str] = (), quickly: bool = False) -> c
     key = "\0".join([text, identity(), *options, *headers])
     kept = folder() / hashlib.sha256(key.encode()).hexdigest()[:24]
     try:
-        if not _sound(kept):
-            with tempfile.TemporaryDirectory(prefix="hpcstencil-") as place:
+        if _sound(kept):
+            return ctypes.CDLL(str(kept / LIBRARY))
+        with _alone(kept), tempfile.TemporaryDirectory(prefix="hpcstencil-") as place:
+            if not _sound(kept):
                 made = _compile(text, Path(place), options)
                 with suppress(OSError):
                     _keep(made, kept)
-                return ctypes.CDLL(str(kept / LIBRARY if _sound(kept) else made))
-        return ctypes.CDLL(str(kept / LIBRARY))
+                if not _sound(kept):
+                    return ctypes.CDLL(str(made))
+            return ctypes.CDLL(str(kept / LIBRARY))
     except OSError as error:
         raise Unsupported(f"native code cannot be made or loaded: {error}") from None
+
+
+@contextmanager
+def _alone(kept: Path) -> Iterator[None]:
+    """Of the processes of a host that want a library at the same time, one makes it and the others wait. Where files cannot be
+    locked each makes its own."""
+    lock = None
+    with suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        lock = (kept.parent / f".{kept.name}.lock").open("w")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        if lock is not None:
+            with suppress(OSError):
+                Path(lock.name).unlink()
+                kept.parent.rmdir()  # where nothing is kept
+            lock.close()
 
 
 def _sound(kept: Path) -> bool:
