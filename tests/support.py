@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,10 @@ from hpcstencil.schedule import Clock
 from hpcstencil.simulation import Simulation, simulate
 
 jax.config.update("jax_enable_x64", True)
+# What a process has compiled once it need not compile again for the next simulation of the same code.
+COMPILED = tempfile.TemporaryDirectory(prefix="hpcstencil-tests-")
+jax.config.update("jax_compilation_cache_dir", COMPILED.name)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
 def problem_of(**tables: Any) -> Problem:
