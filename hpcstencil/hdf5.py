@@ -18,8 +18,9 @@ from typing import Any
 import h5py
 import numpy as np
 
-from hpcstencil import journal, xdmf
-from hpcstencil.errors import EnvironmentProblem, InputError
+from hpcstencil import xdmf
+from hpcstencil.change import Change
+from hpcstencil.errors import InputError
 from hpcstencil.files import file_errors, prepare_folder, reserve
 from hpcstencil.hdf5_cut import Prepared, cut_back
 from hpcstencil.hdf5_layout import (
@@ -31,7 +32,6 @@ from hpcstencil.hdf5_layout import (
     write_attributes,
 )
 from hpcstencil.hdf5_read import SCALES, fields_in
-from hpcstencil.hdf5_spans import SettledSpans
 from hpcstencil.hyperslabs import Method, Way, chosen_method, open_alone, open_shared
 from hpcstencil.journal import journal_path, living_writer, roll_back
 from hpcstencil.parallel import Communicator, agree, from_rank_0
@@ -72,10 +72,8 @@ class OutputFile:
         self.state = state
         self.rows = state.rows
         self.times = list(state.times)
-        self.settled = SettledSpans(path)
-        self.changing = False
+        self.changed = Change(path, communicator)
         self.declared: list[tuple[int, Mapping[str, np.ndarray]]] = []
-        self.left: os.stat_result | None = None
         self.shared = open_shared(path, communicator, way)
         self._describe()
 
@@ -164,7 +162,7 @@ class OutputFile:
     def change(self, size: int) -> Iterator[None]:
         """What is written inside, at most ``size`` bytes of values, is there as a whole or not at all, should the run be
         killed; calls may nest. Where there is no space for it nothing is begun."""
-        if self.changing:
+        if self.changed.under_way:
             yield
             return
         self._start(size)
@@ -174,7 +172,7 @@ class OutputFile:
     def _start(self, size: int) -> None:
         """Begin a change. What compression will leave is not known: space set aside for all would stay with the file."""
         reserve(self.path, size + size // 100 + MARGIN, self.communicator, allocate=not self.state.compressed)
-        self._begin()
+        self.changed.begin()
 
     def _finish(self) -> None:
         """Make the change durable: all that was written, then the series that declare it to be there."""
@@ -183,50 +181,11 @@ class OutputFile:
             self._write_series(series, start)
         self.declared.clear()
         self.shared.apply(lambda file: file.flush())
-        self._end()
+        self.changed.end()
         # Only now: what fails here leaves no unfinished change. Rewriting costs more the more snapshots there are: from
         # 100 on, only with every further hundredth.
         if len(self.times) - self.described >= max(1, len(self.times) // 100):
             self._describe()
-
-    def _begin(self) -> None:
-        def begin() -> None:
-            if self.communicator.rank == 0:
-                self._check_untouched()
-                with file_errors(journal_path(self.path), "write"):
-                    journal.begin(self.path, self.settled.find())
-                try:
-                    self._check_untouched()  # again: the journal must not keep what somebody has changed meanwhile
-                except EnvironmentProblem:
-                    journal_path(self.path).unlink()
-                    raise
-
-        agree(self.communicator, begin)
-        self.changing = True
-
-    def _check_untouched(self) -> None:
-        """Raise EnvironmentProblem where the file is not the one that the last change has left; rank 0 alone."""
-        with file_errors(self.path, "write"):
-            now = self.path.stat()
-        if self.left is None or ((self.left.st_ino, self.left.st_size) == (now.st_ino, now.st_size)):
-            return
-        what = f"cut or changed ({self.left.st_size} bytes were written, {now.st_size} are there)"
-        raise EnvironmentProblem(
-            f"{self.path}: was {what if self.left.st_ino == now.st_ino else 'replaced'} by somebody else while this run was "
-            "writing it; the checkpoints beside it stand: go on from one with --restart and another --output"
-        )
-
-    def _end(self) -> None:
-        def commit() -> None:
-            if self.communicator.rank == 0:
-                with file_errors(self.path, "write"):
-                    left = self.path.stat()  # before it counts as committed: from then on somebody may cut it
-                    journal.commit(self.path)
-                    self.left = left
-
-        self.communicator.barrier()  # the change is whole when all processes have written
-        agree(self.communicator, commit)
-        self.changing = False
 
     @property
     def snapshot_bytes(self) -> int:
@@ -305,10 +264,10 @@ class OutputFile:
             if failure:
                 file.attrs["failure"] = failure
 
-        self._begin()
+        self.changed.begin()
         self.shared.apply(mark)
         self.shared.close()  # this too may change the file's length and its header
-        self._end()
+        self.changed.end()
         self._describe()
 
     def _write_series(self, series: Mapping[str, np.ndarray], start: int) -> None:

@@ -74,7 +74,7 @@ def places(dataset: h5py.Dataset, start: Sequence[int], shape: Sequence[int]) ->
     return result
 
 
-class Writer:
+class DirectWriter:
     """Writes blocks to their places in the file at ``path``, past the system's cache of pages where it can: that would cost the
     processor, and memory, for cells that nobody reads soon."""
 

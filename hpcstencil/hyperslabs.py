@@ -23,7 +23,7 @@ import numpy as np
 
 from hpcstencil.errors import EnvironmentProblem
 from hpcstencil.files import NOT_FOR_MPIO, file_errors, file_system
-from hpcstencil.hdf5_direct import Writer, places
+from hpcstencil.hdf5_direct import DirectWriter, places
 from hpcstencil.parallel import Communicator, agree
 
 Way = Literal["direct", "mpio", "serial", "per_process"]
@@ -87,14 +87,19 @@ def select(dataset: h5py.Dataset, start: Sequence[int], shape: Sequence[int]) ->
     return memory_space, file_space
 
 
+def check_type(dataset: h5py.Dataset, block: np.ndarray) -> None:
+    """Raise TypeError where the dataset holds values of another type."""
+    if block.dtype != dataset.dtype:
+        raise TypeError(f"{dataset.name} holds {dataset.dtype}, the block {block.dtype}")
+
+
 def write_hyperslab(dataset: h5py.Dataset, start: Sequence[int], block: np.ndarray, transfer: Any = None) -> None:
     """Write ``block`` (C-contiguous, the dataset's dtype and number of axes) at ``start``.
 
     h5py's indexing would leave out the call for an empty block, on which a collective write then waits for ever; so
     this goes through the low-level interface.
     """
-    if block.dtype != dataset.dtype:
-        raise TypeError(f"{dataset.name} holds {dataset.dtype}, the block {block.dtype}")
+    check_type(dataset, block)
     memory_space, file_space = select(dataset, start, block.shape)
     dataset.id.write(memory_space, file_space, block if block.size else np.empty(1, block.dtype), dxpl=transfer)
 
@@ -148,7 +153,7 @@ class Direct(Collective):
 
     def __init__(self, path: Path, communicator: Communicator) -> None:
         super().__init__(path, communicator)
-        self.writer = Writer(path)
+        self.writer = DirectWriter(path)
 
     def apart(self, start: Sequence[int], blocks: Mapping[str, np.ndarray]) -> Callable[[], None] | None:
         with file_errors(self.path, "write", UnsharedProblem):
@@ -157,9 +162,11 @@ class Direct(Collective):
 
 
 def own_writing(
-    file: h5py.File, writer: Writer, start: Sequence[int], blocks: Mapping[str, np.ndarray]
+    file: h5py.File, writer: DirectWriter, start: Sequence[int], blocks: Mapping[str, np.ndarray]
 ) -> Callable[[], None] | None:
     """What writes a process's own blocks straight to their places in the file; None where these are not to be had."""
+    for name, block in blocks.items():
+        check_type(file[name], block)
     asked = [(block, places(file[name], start, block.shape)) for name, block in blocks.items()]
     found = [(block, where) for block, where in asked if where is not None]
 
@@ -177,7 +184,7 @@ class Gathered:
         self.path = path
         self.communicator = communicator
         self.file: h5py.File | None = None
-        self.writer = Writer(path)
+        self.writer = DirectWriter(path)
         agree(communicator, self._open)
 
     def _open(self) -> None:

@@ -12,7 +12,7 @@ from hpcstencil.checkpoint_names import list_checkpoints
 from hpcstencil.errors import EnvironmentProblem, InputError
 from hpcstencil.grid import Grid
 from hpcstencil.hdf5 import OutputFile
-from hpcstencil.hdf5_direct import Writer
+from hpcstencil.hdf5_direct import DirectWriter
 from hpcstencil.hdf5_read import read_block
 from hpcstencil.parallel import MpiProcesses, OneProcess, agree
 from hpcstencil.positions import Layout
@@ -141,8 +141,8 @@ def test_what_processes_write_by_themselves_equals_it_too(processes, folder, sha
         written.append(parts)
         as_ever(writer, parts)
 
-    as_ever = Writer.write
-    monkeypatch.setattr(Writer, "write", write)
+    as_ever = DirectWriter.write
+    monkeypatch.setattr(DirectWriter, "write", write)
     monkeypatch.setattr("hpcstencil.hdf5_direct.SHORTEST_RUN", 0)
     monkeypatch.setattr("hpcstencil.hdf5_direct.LEAST_PAST", 1000)
     grid, ranges = grid_of(shape), block_of(processes, shape, cut_last)
