@@ -70,11 +70,10 @@ def _alone(config: Config, listed: Collection[str] = ()) -> Problem:
     InputError for unknown names, malformed expressions and unfit parameters."""
     model = model_of(config)
     fixed = {name: value for name, value in model.numbers.items() if name not in listed}
-    model = replace(
-        model,
-        trees=shared({name: host.taken(tree, fixed) for name, tree in model.trees.items()}),
-        damping=shared({name: host.taken(tree, fixed) for name, tree in model.damping.items()}),
-    )
+
+    def taken(trees: Mapping[str, Node]) -> dict[str, Node]:
+        return shared({name: host.taken(tree, fixed) for name, tree in trees.items()})
+
     bounds = _bounds(config, model)
     initial = _initial(config, model)
     mask = mask_of(config, model.symbols)
@@ -98,7 +97,7 @@ def _alone(config: Config, listed: Collection[str] = ()) -> Problem:
         config=config,
         equation=model.equation,
         fields=(*layers.trees, *remembered),
-        trees=masked_rates(mask, placed.rates(layers.trees, faces)),
+        trees=masked_rates(mask, placed.rates(taken(layers.trees), faces)),
         parameters=model.numbers,
         symbols=model.symbols,
         bounds=bounds,
@@ -110,7 +109,7 @@ def _alone(config: Config, listed: Collection[str] = ()) -> Problem:
         discretization=Discretization(config.numerics.order, config.grid.spacing),
         memory=(*layers.memory, *remembered),
         damping=layers.rate,
-        apart=placed.rates(apart, faces),
+        apart=placed.rates(taken(apart), faces),
         measured={**{name: Field(name) for name in (*layers.trees, *remembered)}, **model.signals},
         positions=layers.positions,
         staggered=placed.staggered,

@@ -32,7 +32,7 @@ from hpcstencil.hdf5_layout import (
     write_attributes,
 )
 from hpcstencil.hdf5_read import SCALES, fields_in
-from hpcstencil.hyperslabs import Method, Way, chosen_method, open_alone, open_shared
+from hpcstencil.hyperslabs import Method, Way, chosen_method, chunk_shape, open_alone, open_shared
 from hpcstencil.journal import journal_path, living_writer, roll_back
 from hpcstencil.parallel import Communicator, agree, from_rank_0
 from hpcstencil.positions import Layout
@@ -189,8 +189,12 @@ class OutputFile:
 
     @property
     def snapshot_bytes(self) -> int:
-        """Bytes of all fields over the whole grid."""
-        cells = sum(math.prod(self.layout.shape(name)) for name in self.fields)
+        """Bytes that a snapshot of all fields takes in the file: in whole chunks."""
+        chunk = chunk_shape(self.grid.shape, self.state.itemsize)
+        cells = sum(
+            math.prod(-(-n // c) * c for n, c in zip(self.layout.shape(name), chunk, strict=True))
+            for name in self.fields
+        )
         return math.prod(self.layout.members) * cells * self.state.itemsize
 
     def write_snapshot(self, step: int, time: float, blocks: Blocks, ranges: Sequence[Range]) -> None:

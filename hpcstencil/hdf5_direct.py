@@ -18,7 +18,10 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-SHORTEST_RUN = 512  # bytes: blocks that are cut finer are better written through MPI-IO, which puts them together
+SHORTEST_RUN = (
+    512  # bytes, on average: blocks that are cut finer are better written through MPI-IO, which puts them together
+)
+FEW_RUNS = 1000  # take no time, however short they are
 PAGE = 4096
 LEAST_PAST = 2**20  # bytes of a chunk that are worth it to be written past the system's cache
 
@@ -35,13 +38,13 @@ class Place:
     whole: bool
 
     @property
-    def run(self) -> int:
-        """Cells of the part that follow each other in the file."""
-        return math.prod(_shape(self.inside)[self.rows :])
+    def runs(self) -> int:
+        """In how many pieces the part is in the file."""
+        return 1 if self.whole else math.prod(_shape(self.inside)[: self.rows])
 
     @property
     def rows(self) -> int:
-        """How many of the first axes have to be gone through for that."""
+        """How many of the first axes are gone through from piece to piece."""
         shape = _shape(self.inside)
         axis = len(shape) - 1
         while axis > 0 and shape[axis] == self.chunk[axis]:
@@ -51,7 +54,7 @@ class Place:
 
 def places(dataset: h5py.Dataset, start: Sequence[int], shape: Sequence[int]) -> list[Place] | None:
     """Where the cells of a block of ``shape``, the first of which is ``start``, are in the file; None where they are
-    compressed, HDF5 has not made room for all of them, or they are scattered in runs of less than SHORTEST_RUN."""
+    compressed, HDF5 has not made room for all of them, or they are scattered in many runs of less than SHORTEST_RUN."""
     if dataset.compression is not None:
         return None
     result = []
@@ -69,9 +72,9 @@ def places(dataset: h5py.Dataset, start: Sequence[int], shape: Sequence[int]) ->
             inside.append(slice(low - first, high - first))
             index.append(slice(low - a, high - a))
         result.append(Place(place.byte_offset, dataset.chunks, tuple(inside), tuple(index), whole))
-        if not whole and result[-1].run * dataset.dtype.itemsize < SHORTEST_RUN:
-            return None
-    return result
+    runs = sum(place.runs for place in result)
+    scattered = runs > FEW_RUNS and dataset.dtype.itemsize * math.prod(shape) < runs * SHORTEST_RUN
+    return None if scattered else result
 
 
 class DirectWriter:

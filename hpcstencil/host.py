@@ -76,8 +76,8 @@ def block_index(grid: Grid, ranges: Sequence[Range]) -> np.ndarray:
 
 
 def by_node(parameters: Mapping[str, Any]) -> dict[Node, Any]:
-    """The parameters' values as `evaluate` wants them."""
-    return {Parameter(name): value for name, value in parameters.items()}
+    """The parameters' values as `evaluate` wants them: numpy's, which become infinite where Python's raise."""
+    return {Parameter(name): np.float64(value) if np.ndim(value) == 0 else value for name, value in parameters.items()}
 
 
 def taken(tree: Node, parameters: Mapping[str, Any]) -> Node:

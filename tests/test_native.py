@@ -124,7 +124,7 @@ def test_the_outline_of_a_program_tells_what_the_program_itself_does(name):
             for wraps in ((1, 1, 1), (0, 0, 0), (0, 1, 1)):
                 block = [(ctypes.c_int64 * 3)(*numbers) for numbers in (shape, wraps, [1 - wrap for wrap in wraps])]
                 for steps in (1, 5, 16):
-                    asked = (*block, ctypes.c_int64(2**20), ctypes.c_int64(steps))
+                    asked = (*block, ctypes.c_int64(2**20), ctypes.c_int64(1), ctypes.c_int64(steps))
                     told[-1] += [library.work(*asked), library.room(*asked, ctypes.c_int64(2))]
     assert told[0] == told[1] and len(set(told[0])) > 20
 

@@ -10,7 +10,7 @@ from support import integrate, observed_orders, problem_of, simulation_of, stepp
 from hpcstencil.decomposition import plan
 from hpcstencil.diagnostics import Diagnostics
 from hpcstencil.errors import InputError
-from hpcstencil.expressions import Parameter, Pointwise, walk
+from hpcstencil.expressions import Derivative, Field, Parameter, Pointwise, walk
 from hpcstencil.integrators import ab2, stability_limits
 from hpcstencil.native import step
 
@@ -231,6 +231,20 @@ def test_what_parameters_switch_off_is_not_computed():
             grid={"shape": [8]}, equation={"name": "custom", "a": 2.0, "rhs": {"u": "dxx(u) + where(t > a, 1, u)"}}
         ).trees["u"]
     )
+
+
+def test_what_is_not_computed_may_be_named_and_may_be_infinite():
+    """A key of [boundary.operators] names what is written, whichever branch is taken."""
+    named = {"x": {"dirichlet": 0.0}, "operators": {"laplacian(u)": {"dirichlet": 0.0}}}
+    for a, rhs, boundary in (
+        (0.0, "where(a, laplacian(laplacian(u)), laplacian(u))", named),
+        (0.0, "where(a**-1 > 5, laplacian(u), u)", {}),
+        (1e300, "where(a**2 > 1e308, laplacian(u), u)", {}),
+    ):
+        equation = {"name": "custom", "a": a, "rhs": {"u": rhs}}
+        given = {"grid": {"shape": [8]}, "numerics": {"precision": "float64"}}
+        tree = problem_of(**given, equation=equation, boundary=boundary).trees["u"]
+        assert isinstance(tree, Derivative) and tree.operand == Field("u"), rhs
 
 
 def test_native_code_need_not_keep_inner_results(monkeypatch):

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-from hpcstencil.native.compiler import cache_bytes, library
+from hpcstencil.native.compiler import cache_bytes, cache_distance, library
 from hpcstencil.native.passes import AXIS_OF
 from hpcstencil.native.program import program
 from hpcstencil.problem import Problem
@@ -32,11 +32,11 @@ def cells_beside(problem: Problem, topology: Topology, every: int, threads: int)
 
 
 def _block(topology: Topology) -> list[Any]:
-    """The largest block as programs take it: cells, which axes wrap around, and which end at boundaries; bytes of the cache."""
+    """The largest block as programs take it: cells, which axes wrap around, and which end at boundaries; the cache."""
     count, wraps, boundary = [1, 1, 1], [0, 0, 0], [0, 0, 0]
     for axis, b in enumerate(AXIS_OF[topology.ndim]):
         count[b] = topology.capacity()[axis]
         if not topology.is_split(axis):
             wraps[b], boundary[b] = int(topology.periodic[axis]), int(not topology.periodic[axis])
     shape = [(ctypes.c_int64 * 3)(*numbers) for numbers in (count, wraps, boundary)]
-    return [*shape, ctypes.c_int64(cache_bytes())]
+    return [*shape, ctypes.c_int64(cache_bytes()), ctypes.c_int64(cache_distance())]

@@ -67,7 +67,7 @@ static Blocking weigh_in_place(const Call& call, long steps, bool given, long th
         double fetched = 2.0 * neighbours0 * first.reach[0] / tile0 + 2.0 * neighbours1 * first.reach[1] / call.count[1];
         for (int f = 0; f < FIELDS; f++) planes += first.ahead + course.after[pipe.levels - 1][f].planes + 2 * AT_ONCE;
         for (long rows = flat ? 1 : 8; rows <= (flat ? 1 : 96); rows += most(1, rows / 3)) {
-            double bytes = planes * (rows + 2.0 * deep) * up(call.count[2], LANES) * sizeof(real), full = bytes / call.cache;
+            double bytes = planes * (rows + 2.0 * deep) * up(call.count[2], LANES) * sizeof(real), full = bytes * call.distance / call.cache;
             double spill = 1 + 0.013 * (1 + deep) * over(full, 2) + (flat ? 0.02 : 0.05) * over(full, flat ? 1 : 8);
             double cost = work * spill * (1 + 2.0 * deep / rows) + (1 + 1.5 * fetched) * FIELDS / pipe.steps;
             if (cost < best.work) best = {(int)t, {threads, 1, 1}, rows, cost};
@@ -87,24 +87,24 @@ static Blocking weigh(const Call& call, long steps, bool one_pass, long threads)
     return steps == usual ? tiles : weigh_tiles(call, steps, one_pass, threads);
 }
 
-static Call block(const int64_t* count, const int64_t* wraps, const int64_t* boundary, int64_t cache) {
+static Call block(const int64_t* count, const int64_t* wraps, const int64_t* boundary, int64_t cache, int64_t distance) {
     Call call = {};
     for (int a = 0; a < AXES; a++) {
         call.count[a] = count[a], call.wraps[a] = (int32_t)wraps[a];
         for (int side = 0; side < 2; side++) call.boundary[a][side] = (int32_t)boundary[a];
     }
-    call.cache = cache;
+    call.cache = cache, call.distance = distance;
     return call;
 }
 
 // The work for a cell and step of one thread where so many steps are taken between two exchanges; 1 is a cell of a pass.
-extern "C" double work(const int64_t* count, const int64_t* wraps, const int64_t* boundary, int64_t cache, int64_t steps) {
-    return weigh(block(count, wraps, boundary, cache), steps, true, 1).work;
+extern "C" double work(const int64_t* count, const int64_t* wraps, const int64_t* boundary, int64_t cache, int64_t distance, int64_t steps) {
+    return weigh(block(count, wraps, boundary, cache, distance), steps, true, 1).work;
 }
 
 // The cells that are kept beside the fields themselves; ``every``: steps between two exchanges, 0 where there are none.
-extern "C" int64_t room(const int64_t* count, const int64_t* wraps, const int64_t* boundary, int64_t cache, int64_t every, int64_t threads) {
-    Call call = block(count, wraps, boundary, cache);
+extern "C" int64_t room(const int64_t* count, const int64_t* wraps, const int64_t* boundary, int64_t cache, int64_t distance, int64_t every, int64_t threads) {
+    Call call = block(count, wraps, boundary, cache, distance);
     Blocking blocking = weigh(call, every ? every : MOST_STEPS, every > 0, threads);
     if (!blocking.rows) return FIELDS * count[0] * count[1] * count[2];
     Wavefront& wavefront = *new Wavefront(call, blocking);
@@ -117,14 +117,14 @@ extern "C" int64_t room(const int64_t* count, const int64_t* wraps, const int64_
 
 // As `weigh`; what was asked lately is remembered.
 static Blocking choose(const Call& call, long steps, long threads) {
-    struct Asked { long key[13]; Blocking answer; };
+    struct Asked { long key[14]; Blocking answer; };
     static Asked asked[32];
     static long next = 0;
     bool one_pass = call.area || is_part(call);
     if (call.area) steps = (steps + passes_between(call, steps) - 1) / passes_between(call, steps);
-    long key[13] = {least(steps, MOST_STEPS), call.area ? 1 + call.every : -one_pass, threads, call.count[0], call.count[1], call.count[2]};
+    long key[14] = {least(steps, MOST_STEPS), call.area ? 1 + call.every : -one_pass, threads, call.count[0], call.count[1], call.count[2]};
     for (int a = 0; a < AXES; a++) key[6 + a] = call.wraps[a], key[9 + a] = 2 * call.boundary[a][0] + call.boundary[a][1];
-    key[12] = call.cache;
+    key[12] = call.cache, key[13] = call.distance;
     pthread_mutex_lock(&kept_lock);
     for (const Asked& known : asked)
         if (!memcmp(known.key, key, sizeof key)) {
