@@ -32,7 +32,7 @@ static Blocking weigh_tiles(const Call& call, long steps, bool one_pass, long th
                 long rounds = (p0 * tiles + threads - 1) / threads;
                 double idle = (double)rounds * threads / (p0 * tiles);
                 double full = bytes / call.cache;  // of the second-level cache; the third is taken to have some six times as much
-                double spill = full < 0.9 ? 1 : full < 6 ? 1.2 : least(4, full / 5);
+                double spill = full < 0.9 ? 1 : full * call.distance < 6 ? 1.2 : least(4, full * call.distance / 5);
                 double cost = work * spill * idle + (call.count[1] == 1 ? 1.4 : 3.0) * FIELDS / pipe.steps;
                 if (cost < best.work) best = {(int)t, {p0, p1, p2}, 0, cost};
             }
