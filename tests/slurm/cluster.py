@@ -28,7 +28,10 @@ PACKAGES = "slurmctld slurmd slurm-client munge iproute2"  # what quickstart.sh 
 PROGRAMS = ("slurmctld", "slurmd", "srun", "sbatch", "scontrol", "munged", "ip", "nsenter", "unshare", "mount")
 HEAD, NODES = "10.99.0.1", {"n1": "10.99.0.11", "n2": "10.99.0.12"}
 NAMESPACES = ("--net", "--uts", "--ipc", "--mount")
-CHANGING = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "STOPPED")
+# The states a job stays in. Of those that pass some are short and rarely seen, SIGNALING for one.
+ENDED = (
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT",
+)  # fmt: skip
 
 # The first process of the whole cluster. The tmpfs stands in for cgroups, which Slurm looks for and is told not to use.
 START_HEAD = """
@@ -305,7 +308,7 @@ class Cluster:
 
     def ended(self, number: str) -> bool:
         """Whether a job, and every member of a job array, is over."""
-        return all(member["JobState"] not in CHANGING for member in self.members(number))
+        return all(member["JobState"] in ENDED for member in self.members(number))
 
     def until(self, condition: Callable[[], T], seconds: float, what: str) -> T:
         """Wait until a condition holds; raises TimeoutError with what the cluster says of itself where it never does."""
