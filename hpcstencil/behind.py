@@ -13,12 +13,12 @@ from hpcstencil.topology import Range
 
 
 class Writer:
-    """Writes the output file of a run, one thing after the other; all processes call each method together. With ``behind`` what
-    is written of a state while the run goes on is written in a thread of each process; where that fails on any, the next call
-    raises on all what the thread raised."""
+    """Writes the output file of a run, one thing after the other; all processes call each method together. With ``behind``, if
+    the file can, what is written of a state while the run goes on is written in a thread of each process; where that fails on
+    any, the next call raises on all what the thread raised."""
 
     def __init__(self, file: OutputFile, behind: bool, communicator: Communicator) -> None:
-        self.file, self.behind, self.communicator = file, behind, communicator
+        self.file, self.behind, self.communicator = file, behind and file.can_write_behind, communicator
         self.thread = ThreadPoolExecutor(max_workers=1)
         self.under_way: tuple[Future[None], Callable[[], None]] | None = None  # and what is to be done afterwards
         self.copies: dict[str, np.ndarray] = {}
@@ -34,14 +34,15 @@ class Writer:
         """A snapshot, as `OutputFile.write_snapshot` takes it, and rows of diagnostics; after the ``last`` one there is
         nothing to do meanwhile."""
         self.wait()
-        if self.behind and not last:
-            copies = {name: self._own(name, blocks[name]) for name in blocks}
-            own, together = self.file.begin_snapshot(step, time, copies, ranges, rows)
+        behind = self.behind and not last
+        if behind:
+            blocks = {name: self._own(name, block) for name, block in blocks.items()}
+        own, together = self.file.begin_snapshot(step, time, blocks, ranges, rows)
+        if behind:
             self.under_way = self.thread.submit(own), together
-            return
-        with self.file.change(self.file.snapshot_bytes):
-            self.file.write_diagnostics(*rows)
-            self.file.write_snapshot(step, time, blocks, ranges)
+        else:
+            agree(self.communicator, own)
+            together()
 
     def _own(self, name: str, block: np.ndarray) -> np.ndarray:
         """The block as it stays when the fields change. A view of the fields, which is not writeable, is copied to where those

@@ -74,6 +74,7 @@ class OutputFile:
         self.times = list(state.times)
         self.changed = Change(path, communicator)
         self.declared: list[tuple[int, Mapping[str, np.ndarray]]] = []
+        self.can_write_behind = communicator.size == 1 or way == "direct"  # else all write together in `begin_snapshot`
         self.shared = open_shared(path, communicator, way)
         self._describe()
 

@@ -18,9 +18,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-SHORTEST_RUN = (
-    512  # bytes, on average: blocks that are cut finer are better written through MPI-IO, which puts them together
-)
+SHORTEST_RUN = 512  # bytes on average: what is cut finer is better written through MPI-IO, which puts it together
 FEW_RUNS = 1000  # take no time, however short they are
 PAGE = 4096
 LEAST_PAST = 2**20  # bytes of a chunk that are worth it to be written past the system's cache
@@ -92,10 +90,8 @@ class DirectWriter:
             for block, where in parts:
                 for place in where:
                     part = block[place.index]
-                    if place.whole and past is not None and part.nbytes >= LEAST_PAST:
-                        self._write_past(past, cached, part, place)
-                    elif place.whole:
-                        write_all(cached, _chunk(part, place), place.byte)
+                    if place.whole:
+                        self._write_chunk(cached, past if part.nbytes >= LEAST_PAST else None, part, place)
                     else:
                         _write_runs(cached, part, place)
             os.fsync(cached)
@@ -110,8 +106,9 @@ class DirectWriter:
         except (OSError, AttributeError):  # not every file system, nor system, has it
             return None
 
-    def _write_past(self, past: int, cached: int, part: np.ndarray, place: Place) -> None:
-        """A whole chunk, whole pages of the file from pages of memory; what is left at its ends in the usual way."""
+    def _write_chunk(self, cached: int, past: int | None, part: np.ndarray, place: Place) -> None:
+        """A chunk of which ``part`` is all that the dataset has; what is beyond holds nothing. Its whole pages, from pages of
+        memory, go ``past`` the cache, if there is a way."""
         size = part.itemsize * math.prod(place.chunk)
         first = place.byte % PAGE
         if len(self.buffer) < first + size:
@@ -120,26 +117,20 @@ class DirectWriter:
         if part.shape != place.chunk:
             chunk[...] = 0
         chunk[place.inside] = part
-        bytes_ = np.frombuffer(self.buffer, np.uint8, size, first)
-        head = -place.byte % PAGE
-        tail = head + (size - head) // PAGE * PAGE
-        write_all(cached, bytes_[:head], place.byte)
-        try:
-            write_all(past, bytes_[head:tail], place.byte + head)
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # which says that this file system wants something else
-                raise
-            write_all(cached, bytes_[head:tail], place.byte + head)
-        write_all(cached, bytes_[tail:], place.byte + tail)
-
-
-def _chunk(part: np.ndarray, place: Place) -> np.ndarray:
-    """A chunk of which ``part`` is all that the dataset has; what is beyond holds nothing."""
-    if part.shape == place.chunk:
-        return part
-    chunk = np.zeros(place.chunk, part.dtype)
-    chunk[place.inside] = part
-    return chunk
+        content = np.frombuffer(self.buffer, np.uint8, size, first)
+        if past is not None:
+            head = -place.byte % PAGE
+            tail = head + (size - head) // PAGE * PAGE
+            try:
+                write_all(past, content[head:tail], place.byte + head)
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # which says that this file system wants something else
+                    raise
+            else:
+                write_all(cached, content[:head], place.byte)
+                write_all(cached, content[tail:], place.byte + tail)
+                return
+        write_all(cached, content, place.byte)
 
 
 def _write_runs(descriptor: int, part: np.ndarray, place: Place) -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import h5py
@@ -16,8 +17,9 @@ from hpcstencil.errors import EnvironmentProblem, InputError
 from hpcstencil.files import reserve
 from hpcstencil.grid import Grid
 from hpcstencil.hdf5 import OutputFile, refuse_existing
+from hpcstencil.hdf5_direct import places
 from hpcstencil.hdf5_read import inspect, read_block
-from hpcstencil.hyperslabs import chunk_shape
+from hpcstencil.hyperslabs import chosen_method, chunk_shape
 from hpcstencil.parallel import OneProcess
 from hpcstencil.positions import Layout
 from hpcstencil.xdmf import write_mesh
@@ -133,6 +135,35 @@ def test_a_block_of_another_precision_is_our_own_mistake(tmp_path):
     block = np.zeros(4, np.float64)
     with pytest.raises(TypeError, match="float32"):
         output.write_snapshot(0, 0.0, {"u": block, "v": block}, everything(grid))
+
+
+def test_space_is_set_aside_for_whole_chunks(tmp_path):
+    """The last chunk of an axis may reach beyond the grid."""
+    grid = grid_of((1001, 2003))
+    output = create(tmp_path / "run.h5", grid, fields=["u"])
+    output.write_snapshot(0, 0.0, {"u": field(grid, 0)}, everything(grid))
+    taken = output.shared.file["u"].id.get_storage_size()
+    assert output.snapshot_bytes == taken > 4 * grid.cells
+    output.close(True)
+
+
+@pytest.mark.parametrize("rows, few", [(96, True), (4000, False)])
+def test_many_short_runs_are_left_to_mpi_and_few_are_not(tmp_path, rows, few):
+    """A row of faces beyond the last cell is in chunks of its own, of which each process has single cells."""
+    with h5py.File(tmp_path / "run.h5", "w") as file:
+        dataset = file.create_dataset("u", (1, 2 * rows, 33), np.float32, chunks=(1, 2 * rows, 32))
+        dataset[...] = 0
+        found = places(dataset, (0, rows, 0), (1, rows, 33))
+        assert (found is not None) == few
+        assert places(dataset, (0, 0, 0), dataset.shape) is not None  # alone it has whole chunks
+
+
+@pytest.mark.parametrize("method", ("direct", "mpio"))
+def test_an_h5py_without_mpi_is_told_where_mpi_io_is_asked_for(tmp_path, monkeypatch, method):
+    monkeypatch.setattr(h5py, "get_config", lambda: SimpleNamespace(mpi=False))
+    with pytest.raises(EnvironmentProblem, match=f"method '{method}' needs an h5py built with MPI"):
+        chosen_method(method, OneProcess(), tmp_path / "run.h5")
+    assert chosen_method("auto", OneProcess(), tmp_path / "run.h5") == "serial"
 
 
 def test_read_only_blocks_are_written(tmp_path):

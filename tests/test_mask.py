@@ -134,7 +134,7 @@ def geometry(tmp_path):
 
 
 @pytest.mark.parametrize("surface", ("no_flux", {"value": "0.3*sin(x + t)"}))
-@pytest.mark.parametrize("integrator", ("ssprk2", "bs3"))
+@pytest.mark.parametrize("integrator", ("rk4", "bs3"))
 def test_a_dataset_is_as_good_as_an_expression(geometry, surface, integrator):
     time = {"end": 0.02, "tolerance": 1e-5} if integrator == "bs3" else {"end": 0.02, "dt": 2e-4}
     more = {

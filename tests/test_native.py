@@ -165,7 +165,7 @@ IN_PLACE = {
 }
 
 
-@pytest.mark.parametrize("steps", (1, 40))
+@pytest.mark.parametrize("steps", (1, 5, 40))
 @pytest.mark.parametrize("name", IN_PLACE)
 def test_steps_in_place_have_the_bits_of_tiles(name, steps, monkeypatch, cache_of_a_mebibyte):
     """One device steps in place, on any number of threads; two, which receive their neighbour's cells, do so in tiles."""

@@ -162,8 +162,8 @@ def cache_bytes() -> int:
 
 
 def cache_distance() -> int:
-    """How much sooner than elsewhere steps in place feel that they fill the second-level cache: ``FAR`` times where the
-    third-level cache is that of a large server's mesh, which is many times as slow; else 1."""
+    """How much sooner than elsewhere steps feel that they fill the second-level cache: ``FAR`` times where the third-level
+    cache is that of a large server's mesh; else 1."""
     return FAR if _told_cache(3) >= MESH else 1
 
 

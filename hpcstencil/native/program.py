@@ -146,7 +146,6 @@ def outline(step: Step, sides: Sides) -> str:
     """What weigh.hpp asks of a program."""
     return "\n".join([
         *counts(step),
-        '#include "kept.hpp"',
         '#include "weigh.hpp"',
         "static void compute(const Place&, const Rows*, const Rows*, long, long, long, long) {}",
         "static void fill(const Place&, real*, const real*, long, const Rows*, long, long, long, long, long) {}",

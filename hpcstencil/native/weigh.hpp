@@ -1,5 +1,6 @@
 // What steps cost in tiles and in place, and the choice between them.
 #pragma once
+#include "kept.hpp"
 #include "wavefront.hpp"
 
 // Calls with(t) for the numbers of steps that a pass may take; ``given``: it takes all of them.

@@ -40,7 +40,7 @@ class Tally:
 def kill_once(folder, rng, end, tally):
     """Resume, kill a random rank at a random moment, and look at what is left."""
     processes = rng.choice([1, 2, 3, 4])
-    method = rng.choice(["direct", "direct", "mpio", "serial", "per_process"])
+    method = rng.choice(["direct", "direct", "mpio", "mpio", "serial", "per_process"])
     run = started(processes, "run", "input.toml", "--resume", *BUSY, "--set", f"time.end={end}",
                   "--set", f"output.method={method}", folder=folder)  # fmt: skip
     journal, output = folder / "run.h5.journal", folder / "run.h5"
