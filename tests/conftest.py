@@ -73,4 +73,4 @@ def cache_of_a_mebibyte(monkeypatch: pytest.MonkeyPatch) -> None:
     """Native code chooses between tiles and steps in place as with a second-level cache of this size, whatever is here."""
     for module in ("call", "cost"):
         monkeypatch.setattr(f"hpcstencil.native.{module}.cache_bytes", lambda: 2**20)
-        monkeypatch.setattr(f"hpcstencil.native.{module}.cache_distance", lambda: 1)
+        monkeypatch.setattr(f"hpcstencil.native.{module}.cache_is_far", lambda: False)

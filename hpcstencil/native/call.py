@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hpcstencil.frame import Frame
-from hpcstencil.native.compiler import SOURCES, cache_bytes, cache_distance, library
+from hpcstencil.native.compiler import SOURCES, cache_bytes, cache_is_far, library
 from hpcstencil.native.passes import AXIS_OF
 from hpcstencil.native.program import Program, program
 from hpcstencil.native.shared import Area
@@ -94,7 +94,7 @@ class Native:
             boundary=np.array([kind == "face" for pair in kinds for kind in pair], np.int64),
             threads=np.int64(self.threads),
             cache=np.int64(cache_bytes()),
-            distance=np.int64(cache_distance()),
+            far=np.int64(cache_is_far()),
             area=np.int64(self.area_number),
             every=np.int64(self.every),
         )

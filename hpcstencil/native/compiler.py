@@ -153,7 +153,6 @@ def _compile(text: str, place: Path, options: Sequence[str]) -> Path:
 
 
 MESH = 64 << 20  # bytes of a third-level cache from which on it is that of many cores, a long way off
-FAR = 4
 
 
 def cache_bytes() -> int:
@@ -161,10 +160,9 @@ def cache_bytes() -> int:
     return _told_cache(2) or 512 << 10
 
 
-def cache_distance() -> int:
-    """How much sooner than elsewhere steps feel that they fill the second-level cache: ``FAR`` times where the third-level
-    cache is that of a large server's mesh; else 1."""
-    return FAR if _told_cache(3) >= MESH else 1
+def cache_is_far() -> bool:
+    """Whether the third-level cache is that of a large server's mesh."""
+    return _told_cache(3) >= MESH
 
 
 def _told_cache(level: int) -> int:

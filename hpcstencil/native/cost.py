@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-from hpcstencil.native.compiler import cache_bytes, cache_distance, library
+from hpcstencil.native.compiler import cache_bytes, cache_is_far, library
 from hpcstencil.native.passes import AXIS_OF
 from hpcstencil.native.program import program
 from hpcstencil.problem import Problem
@@ -39,4 +39,4 @@ def _block(topology: Topology) -> list[Any]:
         if not topology.is_split(axis):
             wraps[b], boundary[b] = int(topology.periodic[axis]), int(not topology.periodic[axis])
     shape = [(ctypes.c_int64 * 3)(*numbers) for numbers in (count, wraps, boundary)]
-    return [*shape, ctypes.c_int64(cache_bytes()), ctypes.c_int64(cache_distance())]
+    return [*shape, ctypes.c_int64(cache_bytes()), ctypes.c_int64(cache_is_far())]

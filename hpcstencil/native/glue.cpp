@@ -20,7 +20,7 @@ struct Call {  // as in pipeline.hpp
     const double* clock;
     int64_t capacity[3], count[3], margin[3], width[3];
     int32_t wraps[3], boundary[3][2];
-    int64_t threads, cache, distance;
+    int64_t threads, cache, far;
     void* area;
     int64_t every;
 };
@@ -41,7 +41,7 @@ extern "C" void register_area(int64_t number, void* area) {
 
 static ffi::Error run(ffi::RemainingArgs args, ffi::RemainingRets rets, int64_t number, ffi::Span<const int64_t> axes,
                       ffi::Span<const int64_t> margin, ffi::Span<const int64_t> width, ffi::Span<const int64_t> received,
-                      ffi::Span<const int64_t> wraps, ffi::Span<const int64_t> touches_always, int64_t threads, int64_t cache, int64_t distance,
+                      ffi::Span<const int64_t> wraps, ffi::Span<const int64_t> touches_always, int64_t threads, int64_t cache, int64_t far,
                       int64_t area, int64_t every) {
     void (*advance)(const Call*) = nullptr;
     Call call{};
@@ -87,7 +87,7 @@ static ffi::Error run(ffi::RemainingArgs args, ffi::RemainingRets rets, int64_t 
     call.results = results.data();
     call.ghosts = ghosts;
     call.coordinates = coordinates;
-    call.threads = threads, call.cache = cache, call.distance = distance, call.every = every;
+    call.threads = threads, call.cache = cache, call.far = far, call.every = every;
     advance(&call);
     return ffi::Error::Success();
 }
@@ -105,6 +105,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(run_program, run,
                                   .Attr<ffi::Span<const int64_t>>("boundary")
                                   .Attr<int64_t>("threads")
                                   .Attr<int64_t>("cache")
-                                  .Attr<int64_t>("distance")
+                                  .Attr<int64_t>("far")
                                   .Attr<int64_t>("area")
                                   .Attr<int64_t>("every"));

@@ -185,7 +185,7 @@ class Passes:
             "(const Place& q, const Rows* in, const Rows* out, long j0, long j1, long x0, long x1) {",
             "typedef vec W;",
             *code.head,
-            "for (long j = j0; j != j1; j += j0 < j1 ? 1 : -1) {",
+            "for (long j = j0; j < j1; j++) {",
             *code.row,
             "for (long x = x0; x < x1; x += LANES) {",
             *code.lines,

@@ -24,7 +24,7 @@ struct Call {
     const double* clock;               // time at step 0, first step, step size, number of steps
     int64_t capacity[AXES], count[AXES], margin[AXES], width[AXES];
     int32_t wraps[AXES], boundary[AXES][2];
-    int64_t threads, cache, distance;  // cache: bytes of the second level; distance: how much sooner than elsewhere it is felt that it is full
+    int64_t threads, cache, far;  // cache: bytes of the second level; far: whether the third one is
     struct Area* area;  // null, or where neighbours find the edges of this block, and it those of theirs
     int64_t every;      // steps that these are good for
 };

@@ -10,7 +10,7 @@
 #include "course.hpp"
 #include "ghosts.hpp"
 
-constexpr long FETCHED_AHEAD = 1;  // planes, from memory
+constexpr long CHUNK = 16 * LANES;  // cells that are computed between two portions of what is fetched
 
 // The part of a block that a thread works on.
 struct Part {
@@ -94,6 +94,21 @@ struct Wavefront : Plan {
     void work(long n, Memory& memory);
 };
 
+// Ranges of cells that are fetched from memory while others are computed, a portion at a time: a processor that is asked for more
+// lines at once than it can wait for stands still.
+struct Fetch {
+    const real* range[FIELDS * AT_ONCE];
+    long ranges = 0, length, portion, at = 0, reached = 0;  // length: cells of a range; reached: those of range ``at`` that were asked for
+
+    void some() {
+        for (long n = 0; n < portion && at < ranges; n++) {
+            __builtin_prefetch(range[at] + reached, 1, 2);
+            if ((reached += LANES) >= length) reached = 0, at++;
+        }
+    }
+    void rest() { while (at < ranges) some(); }
+};
+
 // A thread's way through its part in one pass.
 struct Sweep {
     Wavefront& all;
@@ -108,6 +123,7 @@ struct Sweep {
     long in[LEVELS][PLANES], out[LEVELS][PLANES];  // offsets from a field's cell (i, 0, 0) that has not moved
     int field_in[LEVELS][PLANES];
     long tiles, row0, row1;
+    Fetch ahead;
 
     Sweep(Wavefront& all, const Part& part, long k)
         : all(all), call(all.call), part(part), k(k), pipe(all.pipeline[all.which(k)]), course(all.course[all.which(k)]), upward(k % 2 == 0), last(k + 1 == all.passes) {
@@ -170,7 +186,15 @@ struct Sweep {
                 rows[q][0] = begin(q, m), rows[q][1] = begin(q, m + 1), lo[q] = lowest(q, 0), hi[q] = highest(q, 0);
                 first = least(first, lo[q] - pipe.level[q].ahead), end = most(end, hi[q] + pipe.level[q].ahead);
             }
+            long chunks = 0, level0 = pipe.level[0].ahead + AT_ONCE;
+            for (int q = 1; q < pipe.levels; q++) chunks += (rows[q][1] - rows[q][0]) * (AT_ONCE / passes[pipe.level[q].pass].at_once) * ((call.count[2] + CHUNK - 1) / CHUNK);
+            ahead.length = (rows[0][1] - rows[0][0]) * part.pitch;
+            ahead.portion = FIELDS * AT_ONCE * ahead.length / LANES / most(1, chunks) + 1;
             auto round = [&](long s) {
+                ahead.rest();
+                ahead.ranges = ahead.at = 0;
+                for (long n = 0, i = upward ? s + level0 : s - level0; n < AT_ONCE; n++, i++)
+                    for (int f = 0; f < FIELDS && i >= lo[0] && i < hi[0] && ahead.length > 0; f++) ahead.range[ahead.ranges++] = part.row(f, start[f], i, rows[0][0]);
                 for (int q = 0; q < pipe.levels; q++) {
                     long i = upward ? s + pipe.level[q].ahead : s - pipe.level[q].ahead;
                     if (i + AT_ONCE <= lo[q] || i >= hi[q] || rows[q][0] >= rows[q][1]) continue;
@@ -187,8 +211,6 @@ struct Sweep {
         if (!q) {
             for (long n = i0; n < i1; n++) {
                 for (int f = 0; f < FIELDS; f++) {
-                    const real* next = part.row(f, start[f], upward ? n + FETCHED_AHEAD : n - FETCHED_AHEAD, j0);
-                    for (long b = 0; b < (j1 - j0) * part.pitch; b += LANES) __builtin_prefetch(next + b, 1, 2);
                     if (k || n < part.from[0] || n >= part.to[0]) continue;
                     for (long j = most(j0, part.from[1]); j < least(j1, part.to[1]); j++) copy(part.row(f, start[f], n, j), all.row_of(0, f, n, j, start[f]), call.count[2]);
                 }
@@ -210,8 +232,11 @@ struct Sweep {
                 to[p] = {part.origin[field_made(pass, o)] + (i + n + p / pass.outputs) * part.plane + out[q][o], part.pitch};
             }
             Place place = {scalars[mine.step] + pass.scalars, all.tables, i + n};
-            if (upward) pass.compute(place, from, to, j0, j1, 0, up(call.count[2], LANES));
-            else pass.compute(place, from, to, j1 - 1, j0 - 1, 0, up(call.count[2], LANES));
+            for (long m = 0; m < j1 - j0; m++)
+                for (long j = upward ? j0 + m : j1 - 1 - m, x = 0; x < call.count[2]; x += CHUNK) {
+                    pass.compute(place, from, to, j, j + 1, x, up(least(call.count[2], x + CHUNK), LANES));
+                    ahead.some();
+                }
         }
         for (long n = i0; n < i1; n++)
             for (int o = 0; o < pass.outputs; o++) finish(q, field_made(pass, o), pipe.output(q, o), n, j0, j1);

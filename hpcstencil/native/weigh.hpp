@@ -33,7 +33,7 @@ static Blocking weigh_tiles(const Call& call, long steps, bool one_pass, long th
                 long rounds = (p0 * tiles + threads - 1) / threads;
                 double idle = (double)rounds * threads / (p0 * tiles);
                 double full = bytes / call.cache;  // of the second-level cache; the third is taken to have some six times as much
-                double spill = full < 0.9 ? 1 : full * call.distance < 6 ? 1.2 : least(4, full * call.distance / 5);
+                double spill = full < 0.9 ? 1 : full < (call.far ? 1.5 : 6) ? 1.2 : least(4, full * (call.far ? 0.8 : 0.2));
                 double cost = work * spill * idle + (call.count[1] == 1 ? 1.4 : 3.0) * FIELDS / pipe.steps;
                 if (cost < best.work) best = {(int)t, {p0, p1, p2}, 0, cost};
             }
@@ -43,6 +43,14 @@ static Blocking weigh_tiles(const Call& call, long steps, bool one_pass, long th
 }
 
 static inline double over(double full, double most) { return full < most ? 0 : full - most; }
+
+// How much longer a pass takes whose planes fill so much of the second-level cache, or more than all of it; each level looks ``deep``
+// rows across. Fitted to passes of heat, wave and Gray-Scott equations on a processor whose third-level cache is near and on one
+// where it is far (docs/design/native.md).
+static double spilled(double full, bool flat, long deep, bool far) {
+    if (flat) return 1 + (far ? 0.8 * over(full, 0.75) : 0.033 * over(full, 1.6));
+    return 1 + (1 + deep) * (far ? 0.1 * over(full, 0.25) : 0.013 * over(full, 2)) + (far ? 0.2 * over(full, 2) : 0.05 * over(full, 8));
+}
 
 // The same for steps in place.
 static Blocking weigh_in_place(const Call& call, long steps, bool given, long threads) {
@@ -68,9 +76,8 @@ static Blocking weigh_in_place(const Call& call, long steps, bool given, long th
         double fetched = 2.0 * neighbours0 * first.reach[0] / tile0 + 2.0 * neighbours1 * first.reach[1] / call.count[1];
         for (int f = 0; f < FIELDS; f++) planes += first.ahead + course.after[pipe.levels - 1][f].planes + 2 * AT_ONCE;
         for (long rows = flat ? 1 : 8; rows <= (flat ? 1 : 96); rows += most(1, rows / 3)) {
-            double bytes = planes * (rows + 2.0 * deep) * up(call.count[2], LANES) * sizeof(real), full = bytes * call.distance / call.cache;
-            double spill = 1 + 0.013 * (1 + deep) * over(full, 2) + (flat ? 0.02 : 0.05) * over(full, flat ? 1 : 8);
-            double cost = work * spill * (1 + 2.0 * deep / rows) + (1 + 1.5 * fetched) * FIELDS / pipe.steps;
+            double bytes = planes * (rows + 2.0 * deep) * up(call.count[2], LANES) * sizeof(real);
+            double cost = work * spilled(bytes / call.cache, flat, deep, call.far) * (1 + 1.5 * deep / rows) + 0.75 * (1 + 1.5 * fetched) * FIELDS / pipe.steps;
             if (cost < best.work) best = {(int)t, {threads, 1, 1}, rows, cost};
         }
     });
@@ -79,33 +86,33 @@ static Blocking weigh_in_place(const Call& call, long steps, bool given, long th
     return best;
 }
 
-// In tiles or in place, whichever is less work. That is decided for passes of as many steps as a pass can take, since each of
-// the two keeps memory of its own.
+// In tiles, whose cells are copied in and out besides, or in place, whichever is less work. That is decided for passes of as many
+// steps as a pass can take, since each of the two keeps memory of its own.
 static Blocking weigh(const Call& call, long steps, bool one_pass, long threads) {
     long usual = call.area ? call.every : one_pass ? steps : MOST_STEPS;
     Blocking place = weigh_in_place(call, usual, one_pass, threads), tiles = weigh_tiles(call, usual, one_pass, threads);
-    if (place.rows && place.work < tiles.work) return place;
+    if (place.rows && place.work < 1.15 * tiles.work) return place;
     return steps == usual ? tiles : weigh_tiles(call, steps, one_pass, threads);
 }
 
-static Call block(const int64_t* count, const int64_t* wraps, const int64_t* boundary, int64_t cache, int64_t distance) {
+static Call block(const int64_t* count, const int64_t* wraps, const int64_t* boundary, int64_t cache, int64_t far) {
     Call call = {};
     for (int a = 0; a < AXES; a++) {
         call.count[a] = count[a], call.wraps[a] = (int32_t)wraps[a];
         for (int side = 0; side < 2; side++) call.boundary[a][side] = (int32_t)boundary[a];
     }
-    call.cache = cache, call.distance = distance;
+    call.cache = cache, call.far = far;
     return call;
 }
 
 // The work for a cell and step of one thread where so many steps are taken between two exchanges; 1 is a cell of a pass.
-extern "C" double work(const int64_t* count, const int64_t* wraps, const int64_t* boundary, int64_t cache, int64_t distance, int64_t steps) {
-    return weigh(block(count, wraps, boundary, cache, distance), steps, true, 1).work;
+extern "C" double work(const int64_t* count, const int64_t* wraps, const int64_t* boundary, int64_t cache, int64_t far, int64_t steps) {
+    return weigh(block(count, wraps, boundary, cache, far), steps, true, 1).work;
 }
 
 // The cells that are kept beside the fields themselves; ``every``: steps between two exchanges, 0 where there are none.
-extern "C" int64_t room(const int64_t* count, const int64_t* wraps, const int64_t* boundary, int64_t cache, int64_t distance, int64_t every, int64_t threads) {
-    Call call = block(count, wraps, boundary, cache, distance);
+extern "C" int64_t room(const int64_t* count, const int64_t* wraps, const int64_t* boundary, int64_t cache, int64_t far, int64_t every, int64_t threads) {
+    Call call = block(count, wraps, boundary, cache, far);
     Blocking blocking = weigh(call, every ? every : MOST_STEPS, every > 0, threads);
     if (!blocking.rows) return FIELDS * count[0] * count[1] * count[2];
     Wavefront& wavefront = *new Wavefront(call, blocking);
@@ -125,7 +132,7 @@ static Blocking choose(const Call& call, long steps, long threads) {
     if (call.area) steps = (steps + passes_between(call, steps) - 1) / passes_between(call, steps);
     long key[14] = {least(steps, MOST_STEPS), call.area ? 1 + call.every : -one_pass, threads, call.count[0], call.count[1], call.count[2]};
     for (int a = 0; a < AXES; a++) key[6 + a] = call.wraps[a], key[9 + a] = 2 * call.boundary[a][0] + call.boundary[a][1];
-    key[12] = call.cache, key[13] = call.distance;
+    key[12] = call.cache, key[13] = call.far;
     pthread_mutex_lock(&kept_lock);
     for (const Asked& known : asked)
         if (!memcmp(known.key, key, sizeof key)) {
