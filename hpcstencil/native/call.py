@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -104,8 +105,10 @@ class Native:
 def native(problem: Problem, threads: int, every: int = 1, area: Area | None = None) -> Native:
     """The native code of a problem. Raises Unsupported, with a sentence, where there is none."""
     made = program(problem)
-    bridge = glue()
-    loaded = library(made.text)
+    with ThreadPoolExecutor(1) as beside:  # where neither is kept, each takes the compiler a second or two
+        bridge_made = beside.submit(glue)
+        loaded = library(made.text)
+        bridge = bridge_made.result()
     address = ctypes.cast(loaded.advance, ctypes.c_void_p).value
     number = hash_of(made.text)
     bridge.register_program(ctypes.c_int64(number), ctypes.c_void_p(address))
