@@ -1,7 +1,8 @@
 """Seconds before the first step of every shipped input: with nothing compiled before, and with what that run has kept.
 
-A wrapper of the C++ compiler keeps the time for it; the rest is XLA's compiling, the initial state and, where `auto` has no
-native code to take, measuring kernels. All is "compiling" in the summary of `hpcstencil run`. Medians of the rounds.
+A wrapper of the C++ compiler keeps the time for it, a sum, though two programs are compiled side by side; besides there is
+XLA's compiling, the initial state and, where `auto` has no native code to take, measuring kernels. All is "compiling" in
+the summary of `hpcstencil run`. Medians of the rounds.
 
 .venv/bin/python benchmarks/compiling.py [rounds]
 """

@@ -10,7 +10,7 @@
 #include "course.hpp"
 #include "ghosts.hpp"
 
-constexpr long CHUNK = 16 * LANES;  // cells that are computed between two portions of what is fetched
+constexpr long CHUNK = 16 * LANES;  // cells of a row that are computed between two portions of what is prefetched
 
 // The part of a block that a thread works on.
 struct Part {
@@ -94,11 +94,11 @@ struct Wavefront : Plan {
     void work(long n, Memory& memory);
 };
 
-// Ranges of cells that are fetched from memory while others are computed, a portion at a time: a processor that is asked for more
-// lines at once than it can wait for stands still.
-struct Fetch {
+// Ranges of cells that come from memory while others are computed, so many cache lines in a portion: a processor that is asked for
+// more at once than it can wait for stands still.
+struct Prefetch {
     const real* range[FIELDS * AT_ONCE];
-    long ranges = 0, length, portion, at = 0, reached = 0;  // length: cells of a range; reached: those of range ``at`` that were asked for
+    long ranges = 0, length = 0, portion = 1, at = 0, reached = 0;  // length: cells of a range; reached: those of range ``at`` that were asked for
 
     void some() {
         for (long n = 0; n < portion && at < ranges; n++) {
@@ -123,7 +123,7 @@ struct Sweep {
     long in[LEVELS][PLANES], out[LEVELS][PLANES];  // offsets from a field's cell (i, 0, 0) that has not moved
     int field_in[LEVELS][PLANES];
     long tiles, row0, row1;
-    Fetch ahead;
+    Prefetch ahead;
 
     Sweep(Wavefront& all, const Part& part, long k)
         : all(all), call(all.call), part(part), k(k), pipe(all.pipeline[all.which(k)]), course(all.course[all.which(k)]), upward(k % 2 == 0), last(k + 1 == all.passes) {
@@ -186,15 +186,10 @@ struct Sweep {
                 rows[q][0] = begin(q, m), rows[q][1] = begin(q, m + 1), lo[q] = lowest(q, 0), hi[q] = highest(q, 0);
                 first = least(first, lo[q] - pipe.level[q].ahead), end = most(end, hi[q] + pipe.level[q].ahead);
             }
-            long chunks = 0, level0 = pipe.level[0].ahead + AT_ONCE;
-            for (int q = 1; q < pipe.levels; q++) chunks += (rows[q][1] - rows[q][0]) * (AT_ONCE / passes[pipe.level[q].pass].at_once) * ((call.count[2] + CHUNK - 1) / CHUNK);
-            ahead.length = (rows[0][1] - rows[0][0]) * part.pitch;
-            ahead.portion = FIELDS * AT_ONCE * ahead.length / LANES / most(1, chunks) + 1;
+            divide_prefetch(rows);
             auto round = [&](long s) {
-                ahead.rest();
-                ahead.ranges = ahead.at = 0;
-                for (long n = 0, i = upward ? s + level0 : s - level0; n < AT_ONCE; n++, i++)
-                    for (int f = 0; f < FIELDS && i >= lo[0] && i < hi[0] && ahead.length > 0; f++) ahead.range[ahead.ranges++] = part.row(f, start[f], i, rows[0][0]);
+                long next = pipe.level[0].ahead + AT_ONCE;
+                prefetch(upward ? s + next : s - next, lo[0], hi[0], rows[0][0]);
                 for (int q = 0; q < pipe.levels; q++) {
                     long i = upward ? s + pipe.level[q].ahead : s - pipe.level[q].ahead;
                     if (i + AT_ONCE <= lo[q] || i >= hi[q] || rows[q][0] >= rows[q][1]) continue;
@@ -204,6 +199,22 @@ struct Sweep {
             if (upward) for (long s = first; s < part.to[0]; s += AT_ONCE) round(s);
             else for (long s = end - 1; s > part.from[0] - AT_ONCE; s -= AT_ONCE) round(s);
         }
+    }
+
+    // Portions by which all that a round prefetches has been asked for when its last cells are computed.
+    void divide_prefetch(const long rows[LEVELS][2]) {
+        long chunks = 0, chunks_of_row = (call.count[2] + CHUNK - 1) / CHUNK;
+        for (int q = 1; q < pipe.levels; q++) chunks += (rows[q][1] - rows[q][0]) * (AT_ONCE / passes[pipe.level[q].pass].at_once) * chunks_of_row;
+        ahead.length = (rows[0][1] - rows[0][0]) * part.pitch;
+        ahead.portion = FIELDS * AT_ONCE * ahead.length / LANES / most(1, chunks) + 1;
+    }
+
+    // From now on the rows from j on of those planes i .. i + AT_ONCE - 1 that lie in lo .. hi - 1 are prefetched.
+    void prefetch(long i, long lo, long hi, long j) {
+        ahead.rest();
+        ahead.ranges = ahead.at = 0;
+        for (long n = most(i, lo); n < least(i + AT_ONCE, hi); n++)
+            for (int f = 0; f < FIELDS; f++) ahead.range[ahead.ranges++] = part.row(f, start[f], n, j);
     }
 
     // Planes i .. i + AT_ONCE - 1 of a level, of which i0 .. i1 - 1 are wanted.
@@ -232,11 +243,13 @@ struct Sweep {
                 to[p] = {part.origin[field_made(pass, o)] + (i + n + p / pass.outputs) * part.plane + out[q][o], part.pitch};
             }
             Place place = {scalars[mine.step] + pass.scalars, all.tables, i + n};
-            for (long m = 0; m < j1 - j0; m++)
-                for (long j = upward ? j0 + m : j1 - 1 - m, x = 0; x < call.count[2]; x += CHUNK) {
+            for (long m = 0; m < j1 - j0; m++) {
+                long j = upward ? j0 + m : j1 - 1 - m;
+                for (long x = 0; x < call.count[2]; x += CHUNK) {
                     pass.compute(place, from, to, j, j + 1, x, up(least(call.count[2], x + CHUNK), LANES));
                     ahead.some();
                 }
+            }
         }
         for (long n = i0; n < i1; n++)
             for (int o = 0; o < pass.outputs; o++) finish(q, field_made(pass, o), pipe.output(q, o), n, j0, j1);

@@ -86,12 +86,14 @@ static Blocking weigh_in_place(const Call& call, long steps, bool given, long th
     return best;
 }
 
-// In tiles, whose cells are copied in and out besides, or in place, whichever is less work. That is decided for passes of as many
-// steps as a pass can take, since each of the two keeps memory of its own.
+constexpr double TILED = 1.15;  // time of tiles, whose cells are copied in and out, for their work, against that in place
+
+// In tiles or in place, whichever takes less. That is decided for passes of as many steps as a pass can take, since each of the two
+// keeps memory of its own.
 static Blocking weigh(const Call& call, long steps, bool one_pass, long threads) {
     long usual = call.area ? call.every : one_pass ? steps : MOST_STEPS;
     Blocking place = weigh_in_place(call, usual, one_pass, threads), tiles = weigh_tiles(call, usual, one_pass, threads);
-    if (place.rows && place.work < 1.15 * tiles.work) return place;
+    if (place.rows && place.work < TILED * tiles.work) return place;
     return steps == usual ? tiles : weigh_tiles(call, steps, one_pass, threads);
 }
 

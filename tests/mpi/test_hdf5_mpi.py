@@ -21,10 +21,7 @@ from hpcstencil.topology import best_parts, split, unravel
 pytestmark = pytest.mark.mpi
 
 SHAPES = [(11,), (101, 67), (37, 29, 23), (3, 400, 300)]
-# `pip install .` alone brings an h5py without MPI, where a run that asks for these methods is refused
-# (test_hdf5.py). What quickstart.sh sets up, as for continuous integration, always has it: there nothing is skipped.
-THROUGH_MPI = pytest.mark.skipif(not h5py.get_config().mpi, reason="this h5py was built without MPI")
-METHODS = ["serial", "per_process", *(pytest.param(method, marks=THROUGH_MPI) for method in ("direct", "mpio"))]
+METHODS = ["serial", "per_process", "direct", "mpio"]
 
 
 @pytest.fixture
@@ -128,7 +125,6 @@ def test_output_equals_that_of_one_process(processes, folder, shape, method, cut
     compare_with_one_process(processes, folder, grid, compression)
 
 
-@THROUGH_MPI
 @pytest.mark.parametrize("cut_last", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("behind", [False, True])
