@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import time
 from dataclasses import InitVar, dataclass, field
@@ -19,6 +20,7 @@ from hpcstencil.continuation import Options, Source
 from hpcstencil.control import Control
 from hpcstencil.diagnostics import Diagnostics
 from hpcstencil.errors import InputError, NumericsError, StoppedEarly
+from hpcstencil.native.call import NATIVE
 from hpcstencil.progress import Progress
 from hpcstencil.provenance import sha256, to_toml
 from hpcstencil.schedule import Clock, Leap, together
@@ -28,9 +30,10 @@ from hpcstencil.state import State, split
 from hpcstencil.summary import Seconds
 from hpcstencil.walltime import Walltime
 
-SECONDS_PER_CALL = 1.0  # a compiled call is kept about this long, so that signals and progress are served in time
+SECONDS_PER_CALL = 2.0  # a compiled call is kept about this long, so that signals and progress are served in time
 ROWS_SECONDS = 30.0  # a row of diagnostics is in the file so long after it was taken, at most
 AT_WALLTIME = 1000  # beside the numbers of signals
+FIRST_CALL = 2**28  # cells of a device, times steps, of the first call of native code: a matter of seconds at the most
 STEPS_PER_CALL = 1000  # at most, so that a value that is not finite is found within so many steps
 
 
@@ -58,6 +61,9 @@ class Run:
         self.communicator = self.simulation.communicator
         self.schedule = problem.schedule()
         self.diagnostics = Diagnostics(problem.diagnostics, self.simulation.diagnosed, problem.parameters)
+        if self.simulation.kernel == NATIVE:
+            cells = problem.copies * math.prod(self.simulation.plan.topology.capacity())
+            self.steps_per_call = min(max(1, FIRST_CALL // cells), STEPS_PER_CALL)
 
     @property
     def config(self) -> Config:

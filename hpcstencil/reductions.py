@@ -120,6 +120,7 @@ class Reductions:
         self.names = [
             tree.name for tree in trees if isinstance(tree, Field) and here
         ]  # of fields that the host sees itself
+        self.threads = ThreadPoolExecutor(threads_for(1))
         self.run_extremes = machine.exchanged(extremes, widths)
         self.run_sums = machine.exchanged(sums, widths)
 
@@ -143,8 +144,7 @@ class Reductions:
             for rows in (max(1, CELLS_AT_ONCE * len(block) // block.size),)
             for start in range(0, len(block), rows)
         ]
-        with ThreadPoolExecutor(threads_for(1)) as threads:
-            found = np.array(list(threads.map(lambda piece: (piece.max(), -piece.min()), pieces)), np.float64)
+        found = np.array(list(self.threads.map(lambda piece: (piece.max(), -piece.min()), pieces)), np.float64)
         high, low = found.max(0)
         if np.isfinite(high) and np.isfinite(low):
             return high, low, 0

@@ -149,7 +149,8 @@ class Schedule:
     def _fixed(self, clock: Clock, most: int) -> Leap:
         assert self.fixed_dt is not None and self.total_steps is not None
         start = (self.total_steps - 1) * self.fixed_dt
-        equal = self.total_steps - (self.end - start != self.fixed_dt)
+        differs = abs(self.end - start - self.fixed_dt) > ROUND * self.fixed_dt
+        equal = self.total_steps - differs
         if clock.step < equal:
             n = min(most, equal - clock.step)
             after = replace(clock, step=clock.step + n, time=self.time_of(clock.step + n))

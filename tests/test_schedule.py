@@ -40,6 +40,12 @@ def test_a_round_quotient_makes_no_extra_step():
     assert trace(Schedule(end=1.0, fixed_dt=0.1))[1][-1] == (10, 1.0)
 
 
+@pytest.mark.parametrize("end, dt", [(2.0, 0.05), (1.0, 0.1), (3.0, 0.75)])
+def test_a_last_step_that_rounding_alone_makes_different_is_taken_with_the_others(end, dt):
+    leap = Schedule(end=end, fixed_dt=dt).leap(Clock(), dt, 1000)
+    assert (leap.steps, leap.dt, leap.after.time) == (round(end / dt), dt, end)
+
+
 def test_output_falls_on_the_nearest_step():
     _, outputs, _, _ = trace(Schedule(end=1.0, fixed_dt=0.1, output_time=0.25))
     assert [step for step, _ in outputs] == [0, 2, 5, 8, 10]
