@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -60,6 +62,24 @@ def threads_for(devices: int) -> int:
     cores = len(os.sched_getaffinity(0))
     beside = local_place()[1] if cores == os.cpu_count() else 1  # a process that is bound has its cores for itself
     return max(1, cores // (beside * devices))
+
+
+@cache
+def _helpers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max(1, threads_for(1) - 1))
+
+
+def by_threads(action: Callable[[Any], T], items: Sequence[Any]) -> list[T]:
+    """``action`` of every item, which numpy computes without Python's lock, on the cores that are left to this process."""
+    count = threads_for(1)
+
+    def some(first: int) -> list[T]:
+        return [action(item) for item in items[first::count]]
+
+    helped = [_helpers().submit(some, first) for first in range(1, min(count, len(items)))]
+    own = some(0)  # this thread has a core, which one that is woken might have to wait for
+    each = [own, *(thread.result() for thread in helped)]
+    return [each[n % count][n // count] for n in range(len(items))]
 
 
 class Watch(Protocol):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -25,11 +24,12 @@ from hpcstencil.expressions import OPERATORS, Field, Node, walk
 from hpcstencil.frame import Frame, Value
 from hpcstencil.halo import Fields
 from hpcstencil.machine import Machine
-from hpcstencil.parallel import Communicator, threads_for
+from hpcstencil.parallel import Communicator, by_threads
 from hpcstencil.radius import Needs
 
 PARTS = 3
 CELLS_AT_ONCE = 2**16  # worked on at a time by a processor, where XLA keeps 8 bytes or more of each
+CELLS_OF_THREAD = 2**19  # that numpy looks at in one go: with fewer, threads wait for each other
 
 
 def bits_per_part(cells: int) -> int:
@@ -120,7 +120,6 @@ class Reductions:
         self.names = [
             tree.name for tree in trees if isinstance(tree, Field) and here
         ]  # of fields that the host sees itself
-        self.threads = ThreadPoolExecutor(threads_for(1))
         self.run_extremes = machine.exchanged(extremes, widths)
         self.run_sums = machine.exchanged(sums, widths)
 
@@ -141,10 +140,10 @@ class Reductions:
         pieces = [
             block[start : start + rows]
             for block in blocks
-            for rows in (max(1, CELLS_AT_ONCE * len(block) // block.size),)
+            for rows in (max(1, CELLS_OF_THREAD * len(block) // block.size),)
             for start in range(0, len(block), rows)
         ]
-        found = np.array(list(self.threads.map(lambda piece: (piece.max(), -piece.min()), pieces)), np.float64)
+        found = np.array(by_threads(lambda piece: (piece.max(), -piece.min()), pieces), np.float64)
         high, low = found.max(0)
         if np.isfinite(high) and np.isfinite(low):
             return high, low, 0
