@@ -1,14 +1,14 @@
 // The bridge from XLA's foreign function interface to generated programs: it finds the program by its number and fills a
-// `Call` (pipeline.hpp) from the buffers, in the order in which call.py gives them.
+// `Call` (pipeline.hpp) from the buffers, in the order in which call.py gives them. It keeps to XLA's interface in C: that in C++
+// takes the compiler longer than any program.
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
 
-#include "xla/ffi/api/ffi.h"
-
-namespace ffi = xla::ffi;
+#include "xla/ffi/api/c_api.h"
 
 struct Call {  // as in pipeline.hpp
     const void* const* fields;
@@ -39,44 +39,72 @@ extern "C" void register_area(int64_t number, void* area) {
     areas[number] = area;
 }
 
-static ffi::Error run(ffi::RemainingArgs args, ffi::RemainingRets rets, int64_t number, ffi::Span<const int64_t> axes,
-                      ffi::Span<const int64_t> margin, ffi::Span<const int64_t> width, ffi::Span<const int64_t> received,
-                      ffi::Span<const int64_t> wraps, ffi::Span<const int64_t> touches_always, int64_t threads, int64_t cache, int64_t far,
-                      int64_t area, int64_t every) {
+// The integers of an attribute, which XLA hands over by name.
+static const int64_t* integers(const XLA_FFI_Attrs& attributes, const char* name, size_t* size = nullptr) {
+    for (int64_t n = 0; n < attributes.size; n++) {
+        const XLA_FFI_ByteSpan& known = *attributes.names[n];
+        if (known.len != strlen(name) || memcmp(known.ptr, name, known.len)) continue;
+        if (attributes.types[n] == XLA_FFI_AttrType_SCALAR) return static_cast<const int64_t*>(static_cast<XLA_FFI_Scalar*>(attributes.attrs[n])->value);
+        const XLA_FFI_Array& array = *static_cast<XLA_FFI_Array*>(attributes.attrs[n]);
+        if (size) *size = array.size;
+        return static_cast<const int64_t*>(array.data);
+    }
+    abort();  // call.py gives all of them
+}
+
+// What XLA asks a handler for before the first call: the version of the interface that it keeps to.
+static void tell(XLA_FFI_Metadata& asked) {
+    asked.api_version = {XLA_FFI_Api_Version_STRUCT_SIZE, nullptr, XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR};
+    asked.traits = 0;
+    asked.state_type_id = XLA_FFI_UNKNOWN_TYPE_ID;
+}
+
+extern "C" XLA_FFI_Error* run_program(XLA_FFI_CallFrame* frame) {
+    if (frame->extension_start && frame->extension_start->type == XLA_FFI_Extension_Metadata) {
+        tell(*reinterpret_cast<XLA_FFI_Metadata_Extension*>(frame->extension_start)->metadata);
+        return nullptr;
+    }
+    const XLA_FFI_Attrs& given = frame->attrs;
     void (*advance)(const Call*) = nullptr;
     Call call{};
     {
         std::lock_guard<std::mutex> guard(lock);
-        auto found = programs.find(number);
+        auto found = programs.find(*integers(given, "number"));
         if (found != programs.end()) advance = found->second;
-        auto shared = areas.find(area);
+        auto shared = areas.find(*integers(given, "area"));
         if (shared != areas.end()) call.area = shared->second;
     }
-    if (!advance) return ffi::Error::Internal("this native program is not loaded");
-    size_t next = 0;
-    auto take = [&]() { return args.get<ffi::AnyBuffer>(next++).value(); };
+    if (!advance) {
+        XLA_FFI_Error_Create_Args error = {XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, "this native program is not loaded", XLA_FFI_Error_Code_INTERNAL};
+        return frame->api->XLA_FFI_Error_Create(&error);
+    }
+    size_t next = 0, ndim = 0, sides = 0;
+    auto buffer = [&]() { return static_cast<XLA_FFI_Buffer*>(frame->args.args[next++]); };
+    auto take = [&]() { return buffer()->data; };
+    const int64_t *axes = integers(given, "axes", &ndim), *margin = integers(given, "margin"), *width = integers(given, "width");
+    const int64_t *wraps = integers(given, "wraps"), *touches_always = integers(given, "boundary"), *received = integers(given, "received", &sides);
     std::vector<const void*> fields;
     std::vector<void*> results;
     double zero = 0;
     const double* coordinates[3] = {&zero, &zero, &zero};
     const void* ghosts[6] = {};
     for (int a = 0; a < 3; a++) call.capacity[a] = call.count[a] = 1;
-    for (size_t f = 0; f < rets.size(); f++) {
-        ffi::AnyBuffer field = take();
-        fields.push_back(field.untyped_data());
-        results.push_back(rets.get<ffi::AnyBuffer>(f).value()->untyped_data());
-        for (size_t a = 0; a < axes.size(); a++) call.capacity[axes[a]] = field.dimensions()[a];
+    for (int64_t f = 0; f < frame->rets.size; f++) {
+        const XLA_FFI_Buffer& field = *buffer();
+        fields.push_back(field.data);
+        results.push_back(static_cast<XLA_FFI_Buffer*>(frame->rets.rets[f])->data);
+        for (size_t a = 0; a < ndim; a++) call.capacity[axes[a]] = field.dims[a];
     }
-    for (size_t n = 0; n < received.size(); n++)
-        if (received[n]) ghosts[2 * axes[n / 2] + n % 2] = take().untyped_data();
-    call.parameters = static_cast<const double*>(take().untyped_data());
-    call.constants = static_cast<const double*>(take().untyped_data());
-    const int64_t* counts = static_cast<const int64_t*>(take().untyped_data());
-    const int32_t* touches = static_cast<const int32_t*>(take().untyped_data());
-    call.clock = static_cast<const double*>(take().untyped_data());
-    for (size_t a = 0; a < axes.size(); a++) {
+    for (size_t n = 0; n < sides; n++)
+        if (received[n]) ghosts[2 * axes[n / 2] + n % 2] = take();
+    call.parameters = static_cast<const double*>(take());
+    call.constants = static_cast<const double*>(take());
+    const int64_t* counts = static_cast<const int64_t*>(take());
+    const int32_t* touches = static_cast<const int32_t*>(take());
+    call.clock = static_cast<const double*>(take());
+    for (size_t a = 0; a < ndim; a++) {
         int64_t b = axes[a];
-        coordinates[b] = static_cast<const double*>(take().untyped_data()) + margin[a];
+        coordinates[b] = static_cast<const double*>(take()) + margin[a];
         call.count[b] = counts[a];
         call.margin[b] = margin[a];
         call.width[b] = width[a];
@@ -87,24 +115,7 @@ static ffi::Error run(ffi::RemainingArgs args, ffi::RemainingRets rets, int64_t 
     call.results = results.data();
     call.ghosts = ghosts;
     call.coordinates = coordinates;
-    call.threads = threads, call.cache = cache, call.far = far, call.every = every;
+    call.threads = *integers(given, "threads"), call.cache = *integers(given, "cache"), call.far = *integers(given, "far"), call.every = *integers(given, "every");
     advance(&call);
-    return ffi::Error::Success();
+    return nullptr;
 }
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(run_program, run,
-                              ffi::Ffi::Bind()
-                                  .RemainingArgs()
-                                  .RemainingRets()
-                                  .Attr<int64_t>("number")
-                                  .Attr<ffi::Span<const int64_t>>("axes")
-                                  .Attr<ffi::Span<const int64_t>>("margin")
-                                  .Attr<ffi::Span<const int64_t>>("width")
-                                  .Attr<ffi::Span<const int64_t>>("received")
-                                  .Attr<ffi::Span<const int64_t>>("wraps")
-                                  .Attr<ffi::Span<const int64_t>>("boundary")
-                                  .Attr<int64_t>("threads")
-                                  .Attr<int64_t>("cache")
-                                  .Attr<int64_t>("far")
-                                  .Attr<int64_t>("area")
-                                  .Attr<int64_t>("every"));
