@@ -28,9 +28,8 @@ from hpcstencil.settings import Config
 from hpcstencil.simulation import Simulation
 from hpcstencil.state import State, split
 from hpcstencil.summary import Seconds
-from hpcstencil.walltime import Walltime
+from hpcstencil.walltime import CALL, Walltime
 
-SECONDS_PER_CALL = 2.0  # a compiled call is kept about this long, so that signals and progress are served in time
 ROWS_SECONDS = 30.0  # a row of diagnostics is in the file so long after it was taken, at most
 AT_WALLTIME = 1000  # beside the numbers of signals
 FIRST_CALL = 2**28  # cells of a device, times steps, of the first call of native code: a matter of seconds at the most
@@ -142,7 +141,7 @@ class Run:
         return low, high
 
     def advance(self) -> int:
-        """Take the next steps, about SECONDS_PER_CALL of them, up to the next event; returns how many."""
+        """Take the next steps, for about CALL seconds, up to the next event; returns how many."""
         if self.simulation.control is not None:
             return self.advance_controlled(self.simulation.control)
         sizes = self.step_sizes()
@@ -203,7 +202,7 @@ class Run:
 
     def pace(self, steps: int, elapsed: float) -> None:
         """Choose the length of the next compiled call from rank 0's timing of the last, the same on all processes."""
-        fitting = int(steps * SECONDS_PER_CALL / max(elapsed, 1e-6))
+        fitting = int(steps * CALL / max(elapsed, 1e-6))
         most = min(fitting, 16 * self.steps_per_call, STEPS_PER_CALL)
         self.steps_per_call = self.communicator.broadcast(max(1, most))
 

@@ -10,7 +10,7 @@ import time
 
 from hpcstencil.parallel import Communicator, from_rank_0
 
-CALL = 1.0  # seconds that one compiled call lasts at most, about
+CALL = 2.0  # seconds that a compiled call is kept to, about, so that signals and progress are served in time
 MARGIN = 5.0  # seconds beside what stopping is expected to take
 PATIENCE = 20  # seconds to wait for Slurm's answer
 
