@@ -16,7 +16,8 @@ from support import problem_of, simulation_of, stepped, steps_in_place
 
 from hpcstencil import calibration, decomposition
 from hpcstencil.errors import InputError
-from hpcstencil.native import compiler
+from hpcstencil.native import call, compiler
+from hpcstencil.native.call import Native
 from hpcstencil.native.cost import cells_beside
 from hpcstencil.native.program import program
 from hpcstencil.native.writer import Unsupported, whole_numbers
@@ -288,6 +289,13 @@ def test_what_does_not_compile_is_a_sentence(empty_cache):
     with pytest.raises(Unsupported, match="does not compile the program"):
         compiler.library("this is no C++ " + hashlib.sha256().hexdigest())
     assert not empty_cache.exists()
+
+
+def test_a_program_that_is_not_loaded_is_told(monkeypatch):
+    monkeypatch.setattr(call, "Native", lambda made, number, threads: Native(made, 1, threads))
+    problem = problem_of(grid={"shape": [21]}, equation={"name": "heat"})
+    with pytest.raises(jax.errors.JaxRuntimeError, match="this native program is not loaded"):
+        stepped(problem, simulation_of(problem, kernel="native"), 1, 0.1)
 
 
 def test_a_program_is_compiled_once(empty_cache, monkeypatch):
