@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 
 from hpcstencil.hdf5 import OutputFile, Rows
-from hpcstencil.parallel import Communicator, agree, by_threads, threads_for
+from hpcstencil.parallel import Communicator, agree, by_threads
 from hpcstencil.topology import Range
 
 
@@ -51,8 +51,7 @@ class Writer:
             return block
         if name not in self.copies:
             self.copies[name] = np.empty_like(block)
-        parts = (np.array_split(array, threads_for(1)) for array in (self.copies[name], block))
-        by_threads(lambda pair: np.copyto(*pair), list(zip(*parts, strict=True)))
+        by_threads(np.copyto, self.copies[name], block)
         return self.copies[name]
 
     def wait(self) -> None:

@@ -32,7 +32,7 @@ from hpcstencil.walltime import CALL, Walltime
 
 ROWS_SECONDS = 30.0  # a row of diagnostics is in the file so long after it was taken, at most
 AT_WALLTIME = 1000  # beside the numbers of signals
-FIRST_CALL = 2**28  # cells of a device, times steps, of the first call of native code: a matter of seconds at the most
+FIRST_CELLS = 2**28  # of a device, times steps, in the first call of native code: a matter of seconds at the most
 STEPS_PER_CALL = 1000  # at most, so that a value that is not finite is found within so many steps
 
 
@@ -62,7 +62,7 @@ class Run:
         self.diagnostics = Diagnostics(problem.diagnostics, self.simulation.diagnosed, problem.parameters)
         if self.simulation.kernel == NATIVE:
             cells = problem.copies * math.prod(self.simulation.plan.topology.capacity())
-            self.steps_per_call = min(max(1, FIRST_CALL // cells), STEPS_PER_CALL)
+            self.steps_per_call = min(max(1, FIRST_CELLS // cells), STEPS_PER_CALL)
 
     @property
     def config(self) -> Config:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -69,17 +69,14 @@ def _helpers() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max(1, threads_for(1) - 1))
 
 
-def by_threads(action: Callable[[Any], T], items: Sequence[Any]) -> list[T]:
-    """``action`` of every item, which numpy computes without Python's lock, on the cores that are left to this process."""
-    count = threads_for(1)
-
-    def some(first: int) -> list[T]:
-        return [action(item) for item in items[first::count]]
-
-    helped = [_helpers().submit(some, first) for first in range(1, min(count, len(items)))]
-    own = some(0)  # this thread has a core, which one that is woken might have to wait for
-    each = [own, *(thread.result() for thread in helped)]
-    return [each[n % count][n // count] for n in range(len(items))]
+def by_threads(action: Callable[..., T], *arrays: np.ndarray) -> list[T]:
+    """What ``action`` returns for parts of the arrays, which are cut alike along their first axis: one for each core that is
+    left to this process, and no more than there are rows."""
+    count = max(1, min(threads_for(1), len(arrays[0])))
+    parts = list(zip(*(np.array_split(array, count) for array in arrays), strict=True))
+    helped = [_helpers().submit(action, *part) for part in parts[1:]]
+    own = action(*parts[0])  # this thread has a core, which one that is woken might have to wait for
+    return [own, *(thread.result() for thread in helped)]
 
 
 class Watch(Protocol):

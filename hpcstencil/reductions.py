@@ -29,7 +29,6 @@ from hpcstencil.radius import Needs
 
 PARTS = 3
 CELLS_AT_ONCE = 2**16  # worked on at a time by a processor, where XLA keeps 8 bytes or more of each
-CELLS_OF_THREAD = 2**19  # that numpy looks at in one go: with fewer, threads wait for each other
 
 
 def bits_per_part(cells: int) -> int:
@@ -137,14 +136,8 @@ class Reductions:
     def _of_field(self, array: Any) -> tuple[float, float, int]:
         """(maximum, -minimum, cells that are not finite) of a field on this process; numpy is many times as fast as XLA."""
         blocks = [block for block in self.machine.devices.owned(array) if block.size]
-        pieces = [
-            block[start : start + rows]
-            for block in blocks
-            for rows in (max(1, CELLS_OF_THREAD * len(block) // block.size),)
-            for start in range(0, len(block), rows)
-        ]
-        found = np.array(by_threads(lambda piece: (piece.max(), -piece.min()), pieces), np.float64)
-        high, low = found.max(0)
+        found = [by_threads(lambda part: (part.max(), -part.min()), block) for block in blocks]
+        high, low = np.concatenate(found).astype(np.float64).max(0)
         if np.isfinite(high) and np.isfinite(low):
             return high, low, 0
         return high, low, sum(int(np.count_nonzero(~np.isfinite(block))) for block in blocks)

@@ -1,5 +1,6 @@
 """Work that threads of one process share."""
 
+import numpy as np
 import pytest
 
 from hpcstencil import parallel
@@ -13,12 +14,16 @@ def cores(request, monkeypatch):
     parallel._helpers.cache_clear()
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 7, 16])
-def test_threads_give_results_in_the_order_of_the_items(cores, count):
-    assert parallel.by_threads(lambda n: n * n, range(count)) == [n * n for n in range(count)]
+@pytest.mark.parametrize("rows", [0, 1, 2, 7, 16])
+def test_threads_see_each_row_once_and_in_order(cores, rows):
+    first = np.arange(2 * rows).reshape(rows, 2)
+    seen = parallel.by_threads(lambda a, b: (a.copy(), b.copy()), first, -first)
+    assert len(seen) == max(1, min(cores, rows))
+    assert all(np.array_equal(a, -b) for a, b in seen)
+    assert np.array_equal(np.concatenate([a for a, _ in seen]), first)
 
 
 @pytest.mark.parametrize("bad", range(4))
 def test_what_a_thread_raises_is_raised(cores, bad):
     with pytest.raises(ZeroDivisionError):
-        parallel.by_threads(lambda n: 1 / (n - bad), range(4))
+        parallel.by_threads(lambda part: [1 // (int(n) - bad) for n in part], np.arange(4))

@@ -105,7 +105,7 @@ class Native:
 def native(problem: Problem, threads: int, every: int = 1, area: Area | None = None) -> Native:
     """The native code of a problem. Raises Unsupported, with a sentence, where there is none."""
     made = program(problem)
-    with ThreadPoolExecutor(1) as beside:  # where neither is kept, each takes the compiler a second or two
+    with ThreadPoolExecutor(1) as beside:  # where they are not kept, the compiler has time for both
         bridge_made = beside.submit(glue)
         loaded = library(made.text)
         bridge = bridge_made.result()

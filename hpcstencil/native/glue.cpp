@@ -1,6 +1,6 @@
 // The bridge from XLA's foreign function interface to generated programs: it finds the program by its number and fills a
-// `Call` (pipeline.hpp) from the buffers, in the order in which call.py gives them. It keeps to XLA's interface in C: that in C++
-// takes the compiler longer than any program.
+// `Call` (pipeline.hpp) from the buffers, in the order in which call.py gives them. It keeps to XLA's interface in C, which is a
+// single header without templates.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -65,24 +65,25 @@ extern "C" XLA_FFI_Error* run_program(XLA_FFI_CallFrame* frame) {
         return nullptr;
     }
     const XLA_FFI_Attrs& given = frame->attrs;
+    int64_t number = *integers(given, "number"), area = *integers(given, "area");
     void (*advance)(const Call*) = nullptr;
     Call call{};
     {
         std::lock_guard<std::mutex> guard(lock);
-        auto found = programs.find(*integers(given, "number"));
+        auto found = programs.find(number);
         if (found != programs.end()) advance = found->second;
-        auto shared = areas.find(*integers(given, "area"));
+        auto shared = areas.find(area);
         if (shared != areas.end()) call.area = shared->second;
     }
     if (!advance) {
         XLA_FFI_Error_Create_Args error = {XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, "this native program is not loaded", XLA_FFI_Error_Code_INTERNAL};
         return frame->api->XLA_FFI_Error_Create(&error);
     }
-    size_t next = 0, ndim = 0, sides = 0;
+    size_t next = 0, ndim = 0;
     auto buffer = [&]() { return static_cast<XLA_FFI_Buffer*>(frame->args.args[next++]); };
     auto take = [&]() { return buffer()->data; };
     const int64_t *axes = integers(given, "axes", &ndim), *margin = integers(given, "margin"), *width = integers(given, "width");
-    const int64_t *wraps = integers(given, "wraps"), *touches_always = integers(given, "boundary"), *received = integers(given, "received", &sides);
+    const int64_t *wraps = integers(given, "wraps"), *touches_always = integers(given, "boundary"), *received = integers(given, "received");
     std::vector<const void*> fields;
     std::vector<void*> results;
     double zero = 0;
@@ -95,7 +96,7 @@ extern "C" XLA_FFI_Error* run_program(XLA_FFI_CallFrame* frame) {
         results.push_back(static_cast<XLA_FFI_Buffer*>(frame->rets.rets[f])->data);
         for (size_t a = 0; a < ndim; a++) call.capacity[axes[a]] = field.dims[a];
     }
-    for (size_t n = 0; n < sides; n++)
+    for (size_t n = 0; n < 2 * ndim; n++)
         if (received[n]) ghosts[2 * axes[n / 2] + n % 2] = take();
     call.parameters = static_cast<const double*>(take());
     call.constants = static_cast<const double*>(take());
