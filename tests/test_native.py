@@ -52,7 +52,7 @@ def problems(draw):
         },
         "boundary": dict(zip("xyz", sides, strict=False)),
         "numerics": {
-            "order": draw(st.sampled_from([2, 4])),
+            "order": draw(st.sampled_from([2, 4, 8])),
             "precision": draw(st.sampled_from(["float32", "float64"])),
             "integrator": draw(st.sampled_from(["euler", "rk4", "lsrk4"])),
         },

@@ -28,7 +28,7 @@ from hpcstencil.native.writer import HERE, Offset, Writer, changes, stencil_of, 
 from hpcstencil.radius import axes_of
 from hpcstencil.stencil import Stencil
 
-FOR_ALL = ("array", "row", "table", "scalar")  # what is known of these holds everywhere in a step
+FOR_ALL = ("array", "row", "pitch", "table", "scalar")  # what is known of these holds everywhere in a step
 Term = tuple[tuple[Node, ...], float, str]  # factors that are the same in all cells, a number, and the value in a cell
 
 
@@ -43,6 +43,7 @@ class Cells(Writer):
     held: Mapping[Node, int]
     node: float
     mask: Mask | None = None
+    by_pitch: bool = False  # rows are found by their distance from one of their plane
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -128,15 +129,22 @@ class Cells(Writer):
     def looked_up(self, array: int, at: Offset) -> str:
         """The value in an array, or, where its number is negative, in a fixed one."""
         plane = self.planes.setdefault((array, at[0]), len(self.planes))
+        j, near = (0, at[1]) if self.by_pitch else (at[1], 0)
         row = self.once(
-            ("row", plane), (0, at[1], 0), lambda: self.pointer(f"in[{plane}].p + (j + {at[1]}) * in[{plane}].pitch")
+            ("row", plane),
+            (0, j, 0),
+            lambda: self.of_row("real* const", f"in[{plane}].p + (j + {j}) * in[{plane}].pitch"),
         )
+        if near:
+            pitch = self.once(("pitch", array), HERE, lambda: self.of_row("long", f"in[{plane}].pitch"))
+            row += f" {'+' if near > 0 else '-'} {pitch if abs(near) == 1 else f'{pitch} * {abs(near)}'}"
         return self.let(f"load<W>({row} + x + {at[2]})")
 
-    def pointer(self, text: str) -> str:
+    def of_row(self, kind: str, text: str) -> str:
+        """A name for what is the same in all cells of a row."""
         name = f"r{self.count}"
         self.count += 1
-        self.row.append(f"const real* const {name} = {text};")
+        self.row.append(f"const {kind} {name} = {text};")
         return name
 
     # ---- beside solid cells; what is there says `mask` ----

@@ -18,6 +18,7 @@ from hpcstencil.problem import Problem
 AXIS_OF = {1: (2,), 2: (0, 2), 3: (0, 1, 2)}  # axes of the problem -> those of the driver
 MOST_PLANES = 60  # of the arrays that a pass looks at: `driver.hpp` has room for so many
 LONG = 150  # statements for a cell from which on one plane is computed at a time
+MANY_ROWS = 12  # looked at for a cell, of more than which a processor has no registers for all addresses
 
 Write = Callable[[Cells, Offset], str]  # writes the statements for an array's value in a cell, and names it
 
@@ -112,12 +113,13 @@ class Passes:
         numbers = Numbers(self.numbers.parameters)
         scalars = Scalars(numbers, self.discretization, self.axis_of)
         tables, fixed = (Functions(numbers, self.discretization, self.axis_of) for _ in range(2))
-        return self.written(parts, 1, numbers, scalars, tables, fixed)
+        return self.written(parts, 1, False, numbers, scalars, tables, fixed)
 
     def written(
         self,
         parts: Sequence[Part],
         planes: int,
+        by_pitch: bool,
         numbers: Numbers,
         scalars: Scalars,
         tables: Functions,
@@ -125,7 +127,7 @@ class Passes:
     ) -> Cells:
         """The statements of parts for so many planes."""
         mask = self.problem.mask
-        code = Cells(numbers, self.discretization, self.axis_of, scalars, tables, fixed, {}, 0.0, mask)
+        code = Cells(numbers, self.discretization, self.axis_of, scalars, tables, fixed, {}, 0.0, mask, by_pitch)
         for part in parts:
             code.turn_to(part.held, part.node, part.renamed, part.shared)
             values = {}
@@ -167,8 +169,9 @@ class Passes:
 
     def text(self, parts: Sequence[Part], wanted: Collection[int]) -> None:
         """Writes a pass, which keeps the results that are ``wanted``."""
-        planes = 2 if self.ndim > 1 and len(self.tried(parts).lines) <= LONG else 1
-        code = self.written(parts, planes, self.numbers, self.scalars, self.tables, self.fixed)
+        tried = self.tried(parts)
+        planes = 2 if self.ndim > 1 and len(tried.lines) <= LONG else 1
+        code = self.written(parts, planes, len(tried.row) > MANY_ROWS, self.numbers, self.scalars, self.tables, self.fixed)
         outputs = list(dict.fromkeys(array for array, _ in code.made if array in wanted))
         stores = []
         for (array, (plane, _, _)), value in code.made.items():

@@ -206,9 +206,8 @@ def side(step: Step, number: int, axis: int, end: int) -> Side | None:
         None,
         {},
         array.node,
-        None,
-        tuple(nexts),
-        across,
+        nexts=tuple(nexts),
+        across=across,
     )
     given = [code.value(value) for value in values]
     result = ghost(code, face, given, grid.spacing[axis])
