@@ -8,7 +8,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 
 from hpcstencil.hdf5 import OutputFile, Rows
-from hpcstencil.parallel import Communicator, agree, by_threads
+from hpcstencil.hdf5_direct import Pieces
+from hpcstencil.hyperslabs import Blocks
+from hpcstencil.parallel import Communicator, agree
 from hpcstencil.topology import Range
 
 
@@ -21,7 +23,7 @@ class Writer:
         self.file, self.behind, self.communicator = file, behind and file.can_write_behind, communicator
         self.thread = ThreadPoolExecutor(max_workers=1)
         self.under_way: tuple[Future[None], Callable[[], None]] | None = None  # and what is to be done afterwards
-        self.copies: dict[str, np.ndarray] = {}
+        self.copies: dict[str, Pieces] = {}
 
     def write_rows(self, rows: Rows) -> None:
         """Rows of diagnostics, as `OutputFile.write_diagnostics` takes them."""
@@ -35,23 +37,24 @@ class Writer:
         nothing to do meanwhile."""
         self.wait()
         behind = self.behind and not last
+        given: Blocks = blocks
         if behind:
-            blocks = {name: self._own(name, block) for name, block in blocks.items()}
-        own, together = self.file.begin_snapshot(step, time, blocks, ranges, rows)
+            given = {name: self._own(name, block, ranges) for name, block in blocks.items()}
+        own, together = self.file.begin_snapshot(step, time, given, ranges, rows)
         if behind:
             self.under_way = self.thread.submit(own), together
         else:
             agree(self.communicator, own)
             together()
 
-    def _own(self, name: str, block: np.ndarray) -> np.ndarray:
+    def _own(self, name: str, block: np.ndarray, ranges: Sequence[Range]) -> np.ndarray | Pieces:
         """The block as it stays when the fields change. A view of the fields, which is not writeable, is copied to where those
         before it were: fresh memory costs more than copying does."""
         if block.flags.writeable:
             return block
         if name not in self.copies:
-            self.copies[name] = np.empty_like(block)
-        by_threads(np.copyto, self.copies[name], block)
+            self.copies[name] = self.file.pieces(name, block, ranges)
+        self.copies[name].take(block)
         return self.copies[name]
 
     def wait(self) -> None:

@@ -23,6 +23,7 @@ from hpcstencil.change import Change
 from hpcstencil.errors import InputError
 from hpcstencil.files import file_errors, prepare_folder, reserve
 from hpcstencil.hdf5_cut import Prepared, cut_back
+from hpcstencil.hdf5_direct import Pieces, cuts, placing, scattered
 from hpcstencil.hdf5_layout import (
     Attributes,
     Compression,
@@ -32,7 +33,7 @@ from hpcstencil.hdf5_layout import (
     write_attributes,
 )
 from hpcstencil.hdf5_read import SCALES, fields_in
-from hpcstencil.hyperslabs import Method, Way, chosen_method, chunk_shape, open_alone, open_shared
+from hpcstencil.hyperslabs import Blocks, Method, Way, chosen_method, chunk_shape, open_alone, open_shared
 from hpcstencil.journal import journal_path, living_writer, roll_back
 from hpcstencil.parallel import Communicator, agree, from_rank_0
 from hpcstencil.positions import Layout
@@ -42,7 +43,6 @@ FORMAT_VERSION = 1
 MARGIN = 2**20  # bytes kept free for HDF5's own bookkeeping
 RESERVED = ("diagnostics", *SCALES)  # names at the root of the file that no field may have
 
-Blocks = Mapping[str, np.ndarray]
 Rows = tuple[Sequence[int], Sequence[float], Mapping[str, Any]]  # steps, times and values of diagnostics
 
 
@@ -75,7 +75,8 @@ class OutputFile:
         self.changed = Change(path, communicator)
         self.declared: list[tuple[int, Mapping[str, np.ndarray]]] = []
         self.can_write_behind = communicator.size == 1 or way == "direct"  # else all write together in `begin_snapshot`
-        self.shared = open_shared(path, communicator, way)
+        self.chunk = chunk_shape(self.grid.shape, state.itemsize)
+        self.shared = open_shared(path, communicator, way, placing(math.prod(self.chunk) * state.itemsize))
         self._describe()
 
     @classmethod
@@ -191,9 +192,8 @@ class OutputFile:
     @property
     def snapshot_bytes(self) -> int:
         """Bytes that a snapshot of all fields takes in the file: in whole chunks."""
-        chunk = chunk_shape(self.grid.shape, self.state.itemsize)
         cells = sum(
-            math.prod(-(-n // c) * c for n, c in zip(self.layout.shape(name), chunk, strict=True))
+            math.prod(-(-n // c) * c for n, c in zip(self.layout.shape(name), self.chunk, strict=True))
             for name in self.fields
         )
         return math.prod(self.layout.members) * cells * self.state.itemsize
@@ -204,6 +204,17 @@ class OutputFile:
         field on faces has those of the boundary too. In an ensemble each has a first axis of members."""
         with self.change(self.snapshot_bytes):
             agree(self.communicator, self._extend(step, time, blocks, ranges))
+
+    def pieces(self, name: str, block: np.ndarray, ranges: Sequence[Range]) -> Pieces:
+        """Memory for copies of such blocks of a field as `begin_snapshot` takes, cut as they will lie in the file."""
+        members = self.layout.members
+        start, shape = [0] * (len(members) + 1), (*members, 1, *block.shape[len(members) :])
+        start += [first for first, _ in ranges]
+        chunk, ends = [1] * (len(members) + 1) + [*self.chunk], (*members, 1, *self.layout.shape(name))
+        parts = cuts(start, shape, chunk, ends)
+        if self.state.compressed or scattered(parts, block.nbytes):
+            parts = cuts(start, shape, ends, ends)  # it will not be written chunk by chunk
+        return Pieces(block.dtype, shape, parts)
 
     def begin_snapshot(
         self, step: int, time: float, blocks: Blocks, ranges: Sequence[Range], rows: Rows
@@ -226,7 +237,7 @@ class OutputFile:
         """Make room for a snapshot and write it, but for what each process has to do by itself, which is returned."""
         n, time_axis = len(self.times), len(self.layout.members)
         start = (*(0 for _ in self.layout.members), n, *(first for first, _ in ranges))
-        given = {name: np.expand_dims(blocks[name], time_axis) for name in self.fields}
+        given: Blocks = {name: in_time(blocks[name], time_axis) for name in self.fields}
 
         def extend(file: h5py.File) -> None:
             for name in self.fields:
@@ -239,7 +250,7 @@ class OutputFile:
         if own is not None:
             return own
         for name, block in given.items():
-            self.shared.write(name, start, block)
+            self.shared.write(name, start, block.joined() if isinstance(block, Pieces) else block)
         return lambda: None
 
     def write_diagnostics(
@@ -297,6 +308,11 @@ class OutputFile:
 
         agree(self.communicator, describe)
         self.described = len(self.times)
+
+
+def in_time(block: np.ndarray | Pieces, axis: int) -> np.ndarray | Pieces:
+    """A block with an axis of time, which pieces have already."""
+    return block if isinstance(block, Pieces) else np.expand_dims(block, axis)
 
 
 def _check_same(file: h5py.File, path: Path, layout: Layout, fields: Sequence[str]) -> None:

@@ -14,9 +14,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
+
+from hpcstencil.parallel import by_threads
 
 SHORTEST_RUN = 512  # bytes on average: what is cut finer is better written through MPI-IO, which puts it together
 FEW_RUNS = 1000  # take no time, however short they are
@@ -25,11 +28,11 @@ LEAST_PAST = 2**20  # bytes of a chunk that are worth it to be written past the 
 
 
 @dataclass(frozen=True)
-class Place:
-    """A part of a block in a chunk: the byte at which the ``chunk`` (its shape) begins, where the part is in the chunk and
-    in the block. A ``whole`` one is all that the dataset has of the chunk."""
+class Cut:
+    """A part of a block in a ``chunk`` (its shape), which begins at ``corner``: where it is in the chunk and in the block. A
+    ``whole`` one is all that the dataset has of the chunk."""
 
-    byte: int
+    corner: tuple[int, ...]
     chunk: tuple[int, ...]
     inside: tuple[slice, ...]
     index: tuple[slice, ...]
@@ -50,29 +53,85 @@ class Place:
         return axis
 
 
-def places(dataset: h5py.Dataset, start: Sequence[int], shape: Sequence[int]) -> list[Place] | None:
-    """Where the cells of a block of ``shape``, the first of which is ``start``, are in the file; None where they are
-    compressed, HDF5 has not made room for all of them, or they are scattered in many runs of less than SHORTEST_RUN."""
-    if dataset.compression is not None:
-        return None
+def cuts(start: Sequence[int], shape: Sequence[int], chunk: Sequence[int], ends: Sequence[int]) -> list[Cut]:
+    """The parts of a block of ``shape`` from cell ``start`` on, in the chunks of a dataset that ``ends`` there."""
     result = []
-    firsts = [
-        range(a - a % c, a + n, c) if n else range(0) for a, n, c in zip(start, shape, dataset.chunks, strict=True)
-    ]
+    firsts = [range(a - a % c, a + n, c) if n else range(0) for a, n, c in zip(start, shape, chunk, strict=True)]
     for corner in itertools.product(*firsts):
-        place = dataset.id.get_chunk_info_by_coord(corner)
-        if place.byte_offset is None:
-            return None
         inside, index, whole = [], [], True
-        for first, a, n, c, end in zip(corner, start, shape, dataset.chunks, dataset.shape, strict=True):
+        for first, a, n, c, end in zip(corner, start, shape, chunk, ends, strict=True):
             low, high = max(first, a), min(first + c, a + n)
             whole = whole and low == first and high == min(first + c, end)
             inside.append(slice(low - first, high - first))
             index.append(slice(low - a, high - a))
-        result.append(Place(place.byte_offset, dataset.chunks, tuple(inside), tuple(index), whole))
-    runs = sum(place.runs for place in result)
-    scattered = runs > FEW_RUNS and dataset.dtype.itemsize * math.prod(shape) < runs * SHORTEST_RUN
-    return None if scattered else result
+        result.append(Cut(corner, tuple(chunk), tuple(inside), tuple(index), whole))
+    return result
+
+
+def scattered(parts: Sequence[Cut], size: int) -> bool:
+    """Whether parts of so many bytes are in many runs of less than SHORTEST_RUN."""
+    runs = sum(part.runs for part in parts)
+    return runs > FEW_RUNS and size < runs * SHORTEST_RUN
+
+
+Place = tuple[Cut, int]  # the byte of the file at which the chunk begins
+
+
+def places(dataset: h5py.Dataset, start: Sequence[int], shape: Sequence[int]) -> list[Place] | None:
+    """Where the cells of a block of ``shape``, the first of which is ``start``, are in the file; None where they are
+    compressed, HDF5 has not made room for all of them, or they are scattered."""
+    if dataset.compression is not None:
+        return None
+    parts = cuts(start, shape, dataset.chunks, dataset.shape)
+    if scattered(parts, dataset.dtype.itemsize * math.prod(shape)):
+        return None
+    bytes_ = [dataset.id.get_chunk_info_by_coord(part.corner).byte_offset for part in parts]
+    return None if None in bytes_ else list(zip(parts, bytes_, strict=True))
+
+
+def placing(chunk: int) -> dict[str, int]:
+    """How h5py is to place chunks of so many bytes: those of whole pages begin with a page, so that they are written past the
+    system's cache from where they lie. Others would leave gaps, which every journal would keep."""
+    return {"alignment_threshold": LEAST_PAST, "alignment_interval": PAGE} if chunk % PAGE == 0 else {}
+
+
+class Pieces:
+    """Memory for a block, cut as the file is, each piece in pages of its own: a chunk, where the block has all of it."""
+
+    def __init__(self, dtype: Any, shape: tuple[int, ...], parts: Sequence[Cut]) -> None:
+        self.dtype, self.shape, self.cuts = np.dtype(dtype), shape, parts
+        shapes = [cut.chunk if cut.whole else _shape(cut.inside) for cut in parts]
+        ends = list(itertools.accumulate(-(-self.dtype.itemsize * math.prod(each) // PAGE) * PAGE for each in shapes))
+        memory = mmap.mmap(-1, max([PAGE, *ends[-1:]]))
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        self.pieces = [
+            np.frombuffer(memory, self.dtype, math.prod(each), first).reshape(each)
+            for each, first in zip(shapes, [0, *ends], strict=False)
+        ]
+
+    def take(self, block: np.ndarray) -> None:
+        """Copy a block."""
+        block = block.reshape(self.shape)
+
+        def copy(numbers: np.ndarray) -> None:
+            for n in numbers:
+                np.copyto(self.own(n), block[self.cuts[n].index])
+
+        by_threads(copy, np.arange(len(self.cuts)))
+
+    def own(self, n: int) -> np.ndarray:
+        """The cells of the n-th piece that are the block's."""
+        return self.pieces[n][self.cuts[n].inside] if self.cuts[n].whole else self.pieces[n]
+
+    def joined(self) -> np.ndarray:
+        """The block; where it is one piece, that itself."""
+        if len(self.pieces) == 1 and self.pieces[0].shape == self.shape:
+            return self.pieces[0]
+        block = np.empty(self.shape, self.dtype)
+        for n, cut in enumerate(self.cuts):
+            block[cut.index] = self.own(n)
+        return block
 
 
 class DirectWriter:
@@ -83,17 +142,17 @@ class DirectWriter:
         self.path = path
         self.buffer = mmap.mmap(-1, PAGE)
 
-    def write(self, parts: Sequence[tuple[np.ndarray, Sequence[Place]]]) -> None:
+    def write(self, parts: Sequence[tuple[np.ndarray | Pieces, Sequence[Place]]]) -> None:
         """Write blocks, and wait until the disk has them. Raises OSError."""
         cached, past = os.open(self.path, os.O_WRONLY), self._open_past()
         try:
             for block, where in parts:
-                for place in where:
-                    part = block[place.index]
-                    if place.whole:
-                        self._write_chunk(cached, past if part.nbytes >= LEAST_PAST else None, part, place)
+                for n, (cut, byte) in enumerate(where):
+                    part = block.pieces[n] if isinstance(block, Pieces) else block[cut.index]
+                    if cut.whole:
+                        self._write_chunk(cached, past if part.nbytes >= LEAST_PAST else None, part, cut, byte)
                     else:
-                        _write_runs(cached, part, place)
+                        _write_runs(cached, part, cut, byte)
             os.fsync(cached)
         finally:
             os.close(cached)
@@ -106,39 +165,47 @@ class DirectWriter:
         except (OSError, AttributeError):  # not every file system, nor system, has it
             return None
 
-    def _write_chunk(self, cached: int, past: int | None, part: np.ndarray, place: Place) -> None:
+    def _write_chunk(self, cached: int, past: int | None, part: np.ndarray, cut: Cut, byte: int) -> None:
         """A chunk of which ``part`` is all that the dataset has; what is beyond holds nothing. Its whole pages, from pages of
         memory, go ``past`` the cache, if there is a way."""
-        size = part.itemsize * math.prod(place.chunk)
-        first = place.byte % PAGE
-        if len(self.buffer) < first + size:
-            self.buffer = mmap.mmap(-1, first + size)
-        chunk = np.frombuffer(self.buffer, part.dtype, math.prod(place.chunk), first).reshape(place.chunk)
-        if part.shape != place.chunk:
-            chunk[...] = 0
-        chunk[place.inside] = part
-        content = np.frombuffer(self.buffer, np.uint8, size, first)
+        content = self._in_order(part, cut, byte % PAGE)
         if past is not None:
-            head = -place.byte % PAGE
-            tail = head + (size - head) // PAGE * PAGE
+            head = -byte % PAGE
+            tail = head + (len(content) - head) // PAGE * PAGE
             try:
-                write_all(past, content[head:tail], place.byte + head)
+                write_all(past, content[head:tail], byte + head)
             except OSError as error:
                 if error.errno != errno.EINVAL:  # which says that this file system wants something else
                     raise
             else:
-                write_all(cached, content[:head], place.byte)
-                write_all(cached, content[tail:], place.byte + tail)
+                write_all(cached, content[:head], byte)
+                write_all(cached, content[tail:], byte + tail)
                 return
-        write_all(cached, content, place.byte)
+        write_all(cached, content, byte)
+
+    def _in_order(self, part: np.ndarray, cut: Cut, first: int) -> np.ndarray:
+        """The bytes of a chunk, from byte ``first`` of a page on: where they are, if they are so, or in the buffer."""
+        if part.shape == cut.chunk and part.flags.c_contiguous and part.ctypes.data % PAGE == first:
+            return part.reshape(-1).view(np.uint8)
+        cells = math.prod(cut.chunk)
+        size = part.itemsize * cells
+        if len(self.buffer) < first + size:
+            self.buffer = mmap.mmap(-1, first + size)
+        chunk = np.frombuffer(self.buffer, part.dtype, cells, first).reshape(cut.chunk)
+        if part.shape == cut.chunk:
+            chunk[...] = part
+        else:
+            chunk[...] = 0
+            chunk[cut.inside] = part
+        return np.frombuffer(self.buffer, np.uint8, size, first)
 
 
-def _write_runs(descriptor: int, part: np.ndarray, place: Place) -> None:
-    steps = [part.itemsize * math.prod(place.chunk[axis + 1 :]) for axis in range(part.ndim)]
-    corner = sum(s.start * step for s, step in zip(place.inside, steps, strict=True))
-    for index in np.ndindex(*part.shape[: place.rows]):
+def _write_runs(descriptor: int, part: np.ndarray, cut: Cut, byte: int) -> None:
+    steps = [part.itemsize * math.prod(cut.chunk[axis + 1 :]) for axis in range(part.ndim)]
+    corner = sum(s.start * step for s, step in zip(cut.inside, steps, strict=True))
+    for index in np.ndindex(*part.shape[: cut.rows]):
         offset = sum(i * step for i, step in zip(index, steps, strict=False))
-        write_all(descriptor, part[index], place.byte + corner + offset)
+        write_all(descriptor, part[index], byte + corner + offset)
 
 
 def write_all(descriptor: int, values: np.ndarray, byte: int) -> None:

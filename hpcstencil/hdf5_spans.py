@@ -21,7 +21,7 @@ class SettledSpans:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.spans: list[Span] = []
-        self.rows: dict[str, int] = {}
+        self.rows: dict[str, int] = {}  # found, of each dataset that grows
 
     def find(self) -> list[Span]:
         """All settled spans; the file must be flushed. Raises OSError or RuntimeError.
@@ -29,18 +29,19 @@ class SettledSpans:
         Settled are whole chunks of committed rows, what lies in datasets that do not grow, and unused bytes.
         """
         with open_alone(self.path, "r") as file:
+            found = [(name, file[name]) for name in self.rows] or datasets(file)
             if not self.rows:
                 self.spans += [(int(start), int(stop)) for start, stop in file.attrs.get(UNUSED, ())]
-            for name, dataset in datasets(file):
+            for name, dataset in found:
                 if dataset.chunks is None:
                     continue  # coordinates: small
-                axis = growing_axis(dataset)
+                axis, before = growing_axis(dataset), self.rows.get(name, 0)
                 done = dataset.shape[axis]
                 if dataset.maxshape[axis] is None:
                     group, rows = dataset.parent, dataset.chunks[axis]
                     done = min(done, len(group["time"]), len(group["step"])) // rows * rows
-                self.spans += chunks_of(dataset, self.rows.get(name, 0), done)
-                self.rows[name] = done
+                    self.rows[name] = done
+                self.spans += chunks_of(dataset, before, done)
         self.spans = merged(self.spans)
         return self.spans
 

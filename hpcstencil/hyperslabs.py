@@ -23,11 +23,13 @@ import numpy as np
 
 from hpcstencil.errors import EnvironmentProblem
 from hpcstencil.files import NOT_FOR_MPIO, file_errors, file_system
-from hpcstencil.hdf5_direct import DirectWriter, places
+from hpcstencil.hdf5_direct import DirectWriter, Pieces, places
 from hpcstencil.parallel import Communicator, agree
 
 Way = Literal["direct", "mpio", "serial", "per_process"]
 Method = Literal["auto"] | Way
+Blocks = Mapping[str, np.ndarray | Pieces]
+Placing = Mapping[str, int] | None  # where chunks go in a file, see `hdf5_direct.placing`
 
 LIBVER = ("v108", "v108")
 CHUNK_CACHE = 64 * 2**20  # bytes per dataset: holds chunks to which several processes write until they are whole
@@ -51,12 +53,15 @@ class UnsharedProblem(EnvironmentProblem):
     shared = False
 
 
-def open_alone(path: Path, mode: Literal["r", "r+", "w"], cache: int = CHUNK_CACHE) -> h5py.File:
+def open_alone(
+    path: Path, mode: Literal["r", "r+", "w"], cache: int = CHUNK_CACHE, placing: Placing = None
+) -> h5py.File:
     """Open ``path`` in this process alone, without a lock where HDF5 allows it, as it is: an unfinished change to it
-    shows (`hdf5_read.open_for_reading` hides it). ``cache`` is that of chunks, in bytes per dataset."""
+    shows (`hdf5_read.open_for_reading` hides it). ``cache`` is that of chunks, in bytes per dataset; new
+    ones go where ``placing`` says."""
     unlocked = {"locking": False} if CAN_UNLOCK else {}
     cached = {} if mode == "r" else {"libver": LIBVER, "rdcc_nbytes": cache}
-    return h5py.File(path, mode, **unlocked, **cached)
+    return h5py.File(path, mode, **unlocked, **cached, **(placing or {}))
 
 
 def chunk_shape(shape: Sequence[int], itemsize: int, target: int = 4 * 2**20) -> tuple[int, ...]:
@@ -87,7 +92,7 @@ def select(dataset: h5py.Dataset, start: Sequence[int], shape: Sequence[int]) ->
     return memory_space, file_space
 
 
-def check_type(dataset: h5py.Dataset, block: np.ndarray) -> None:
+def check_type(dataset: h5py.Dataset, block: np.ndarray | Pieces) -> None:
     """Raise TypeError where the dataset holds values of another type."""
     if block.dtype != dataset.dtype:
         raise TypeError(f"{dataset.name} holds {dataset.dtype}, the block {block.dtype}")
@@ -113,7 +118,7 @@ class SharedFile(Protocol):
     def write(self, name: str, start: Sequence[int], block: np.ndarray) -> None:
         """Each process writes its own ``block`` (C-contiguous; may be empty) at its own global index ``start``."""
 
-    def apart(self, start: Sequence[int], blocks: Mapping[str, np.ndarray]) -> Callable[[], None] | None:
+    def apart(self, start: Sequence[int], blocks: Blocks) -> Callable[[], None] | None:
         """What writes this process's own blocks by itself, in a thread perhaps; None, on all processes, where this way has no
         such thing, or not for these. Raises EnvironmentProblem when called."""
 
@@ -124,13 +129,13 @@ class SharedFile(Protocol):
 class Collective:
     """Every process has the file open with driver mpio. Failures are ``UnsharedProblem``."""
 
-    def __init__(self, path: Path, communicator: Communicator) -> None:
+    def __init__(self, path: Path, communicator: Communicator, placing: Placing = None) -> None:
         self.path = path
         self.communicator = communicator
         self.transfer = h5py.h5p.create(h5py.h5p.DATASET_XFER)
         self.transfer.set_dxpl_mpio(h5py.h5fd.MPIO_COLLECTIVE)
         with file_errors(path, "open", UnsharedProblem):
-            self.file = h5py.File(path, "r+", driver="mpio", comm=communicator.mpi, libver=LIBVER)
+            self.file = h5py.File(path, "r+", driver="mpio", comm=communicator.mpi, libver=LIBVER, **(placing or {}))
 
     def apply(self, action: Callable[[h5py.File], None]) -> None:
         with file_errors(self.path, "write", UnsharedProblem):
@@ -140,7 +145,7 @@ class Collective:
         with file_errors(self.path, f"write '{name}' into", UnsharedProblem):
             write_hyperslab(self.file[name], start, block, self.transfer)
 
-    def apart(self, start: Sequence[int], blocks: Mapping[str, np.ndarray]) -> Callable[[], None] | None:
+    def apart(self, start: Sequence[int], blocks: Blocks) -> Callable[[], None] | None:
         return None
 
     def close(self) -> None:
@@ -151,18 +156,18 @@ class Collective:
 class Direct(Collective):
     """As ``Collective``, but each process writes its part of snapshots to where HDF5 has made room for it."""
 
-    def __init__(self, path: Path, communicator: Communicator) -> None:
-        super().__init__(path, communicator)
+    def __init__(self, path: Path, communicator: Communicator, placing: Placing = None) -> None:
+        super().__init__(path, communicator, placing)
         self.writer = DirectWriter(path)
 
-    def apart(self, start: Sequence[int], blocks: Mapping[str, np.ndarray]) -> Callable[[], None] | None:
+    def apart(self, start: Sequence[int], blocks: Blocks) -> Callable[[], None] | None:
         with file_errors(self.path, "write", UnsharedProblem):
             own = own_writing(self.file, self.writer, start, blocks)
         return None if self.communicator.total(np.array([int(own is None)]))[0] else own
 
 
 def own_writing(
-    file: h5py.File, writer: DirectWriter, start: Sequence[int], blocks: Mapping[str, np.ndarray]
+    file: h5py.File, writer: DirectWriter, start: Sequence[int], blocks: Blocks
 ) -> Callable[[], None] | None:
     """What writes a process's own blocks straight to their places in the file; None where these are not to be had."""
     for name, block in blocks.items():
@@ -180,9 +185,9 @@ def own_writing(
 class Gathered:
     """Rank 0 has the file open and holds at most one foreign block at a time. All processes raise together."""
 
-    def __init__(self, path: Path, communicator: Communicator) -> None:
+    def __init__(self, path: Path, communicator: Communicator, placing: Placing = None) -> None:
         self.path = path
-        self.communicator = communicator
+        self.communicator, self.placing = communicator, placing
         self.file: h5py.File | None = None
         self.writer = DirectWriter(path)
         agree(communicator, self._open)
@@ -191,7 +196,7 @@ class Gathered:
         if self.communicator.rank == 0:
             alone = self.communicator.size == 1  # then it writes whole chunks, which a cache would only copy
             with file_errors(self.path, "open"):
-                self.file = open_alone(self.path, "r+", 0 if alone else CHUNK_CACHE)
+                self.file = open_alone(self.path, "r+", 0 if alone else CHUNK_CACHE, self.placing)
 
     def apply(self, action: Callable[[h5py.File], None]) -> None:
         def act() -> None:
@@ -228,7 +233,7 @@ class Gathered:
         if problem is not None:
             raise problem
 
-    def apart(self, start: Sequence[int], blocks: Mapping[str, np.ndarray]) -> Callable[[], None] | None:
+    def apart(self, start: Sequence[int], blocks: Blocks) -> Callable[[], None] | None:
         if self.communicator.size > 1 or self.file is None:
             return None
         with file_errors(self.path, "write"):
@@ -267,14 +272,14 @@ class InTurn:
     that a file opened after it was closed shows what was written.
     """
 
-    def __init__(self, path: Path, communicator: Communicator) -> None:
+    def __init__(self, path: Path, communicator: Communicator, placing: Placing = None) -> None:
         self.path = path
-        self.communicator = communicator
+        self.communicator, self.placing = communicator, placing
 
     def apply(self, action: Callable[[h5py.File], None]) -> None:
         def act() -> None:
             if self.communicator.rank == 0:
-                with file_errors(self.path, "write"), open_alone(self.path, "r+") as file:
+                with file_errors(self.path, "write"), open_alone(self.path, "r+", placing=self.placing) as file:
                     action(file)
 
         agree(self.communicator, act)
@@ -293,14 +298,14 @@ class InTurn:
 
         agree(self.communicator, write_own)
 
-    def apart(self, start: Sequence[int], blocks: Mapping[str, np.ndarray]) -> None:
+    def apart(self, start: Sequence[int], blocks: Blocks) -> None:
         return None
 
     def close(self) -> None:
         agree(self.communicator, lambda: None)
 
 
-WAYS: dict[Way, Callable[[Path, Communicator], SharedFile]] = {
+WAYS: dict[Way, Callable[[Path, Communicator, Placing], SharedFile]] = {
     "direct": Direct,
     "mpio": Collective,
     "serial": Gathered,
@@ -334,6 +339,6 @@ def chosen_method(method: Method, communicator: Communicator, output: Path) -> W
     return "direct" if parallel and suited else "serial"
 
 
-def open_shared(path: Path, communicator: Communicator, way: Way) -> SharedFile:
+def open_shared(path: Path, communicator: Communicator, way: Way, placing: Placing = None) -> SharedFile:
     """Open the existing file ``path`` for writing by all processes."""
-    return WAYS[way](path, communicator)
+    return WAYS[way](path, communicator, placing)

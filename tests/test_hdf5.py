@@ -158,6 +158,23 @@ def test_many_short_runs_are_left_to_mpi_and_few_are_not(tmp_path, rows, few):
         assert places(dataset, (0, 0, 0), dataset.shape) is not None  # alone it has whole chunks
 
 
+@pytest.mark.parametrize("shape, starts_a_page", [((512, 1024), True), ((512, 1023), False)])
+def test_chunks_of_whole_pages_are_written_from_where_they_are(tmp_path, monkeypatch, shape, starts_a_page):
+    """Others would leave gaps in the file, and are put together in a buffer."""
+    grid = grid_of(shape)
+    output = create(tmp_path / "run.h5", grid, fields=["u"])
+    copy = output.pieces("u", field(grid, 0), everything(grid))
+    for index in (1, 2):
+        copy.take(field(grid, index))
+        output.write_snapshot(index, float(index), {"u": copy}, everything(grid))
+    output.close(True)
+    assert (len(output.shared.writer.buffer) < copy.pieces[0].nbytes) == starts_a_page
+    with h5py.File(tmp_path / "run.h5") as file:
+        chunks = [file["u"].id.get_chunk_info(n) for n in range(2)]
+        assert all(chunk.byte_offset % 4096 == 0 for chunk in chunks) == starts_a_page
+        assert all(np.array_equal(file["u"][n], field(grid, n + 1)) for n in range(2))
+
+
 @pytest.mark.parametrize("method", ("direct", "mpio"))
 def test_an_h5py_without_mpi_is_told_where_mpi_io_is_asked_for(tmp_path, monkeypatch, method):
     monkeypatch.setattr(h5py, "get_config", lambda: SimpleNamespace(mpi=False))

@@ -171,7 +171,9 @@ class Passes:
         """Writes a pass, which keeps the results that are ``wanted``."""
         tried = self.tried(parts)
         planes = 2 if self.ndim > 1 and len(tried.lines) <= LONG else 1
-        code = self.written(parts, planes, len(tried.row) > MANY_ROWS, self.numbers, self.scalars, self.tables, self.fixed)
+        code = self.written(
+            parts, planes, len(tried.row) > MANY_ROWS, self.numbers, self.scalars, self.tables, self.fixed
+        )
         outputs = list(dict.fromkeys(array for array, _ in code.made if array in wanted))
         stores = []
         for (array, (plane, _, _)), value in code.made.items():

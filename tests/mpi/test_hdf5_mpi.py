@@ -86,7 +86,10 @@ def write_run(
         blocks = {"u": np.ascontiguousarray(u[inner]), "v": np.ascontiguousarray(-u[inner])}
         rows = ([index, index + 1], [0.1, 0.2], {"mass": [index, 1.5], "peak": [3, index]})
         if behind:
-            own, together = output.begin_snapshot(10 * index, index / 3, blocks, ranges, rows)
+            copies = {name: output.pieces(name, block, ranges) for name, block in blocks.items()}
+            for name, block in blocks.items():
+                copies[name].take(block)
+            own, together = output.begin_snapshot(10 * index, index / 3, copies, ranges, rows)
             own()
             agree(processes, lambda: None)
             together()
@@ -122,6 +125,15 @@ def contents(path) -> dict:
 def test_output_equals_that_of_one_process(processes, folder, shape, method, cut_last, compression):
     grid = grid_of(shape)
     write_run(folder / "many.h5", processes, grid, block_of(processes, shape, cut_last), method, compression)
+    compare_with_one_process(processes, folder, grid, compression)
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("method", METHODS)
+def test_copies_in_pieces_give_the_same_file(processes, folder, shape, method, compression):
+    grid = grid_of(shape)
+    write_run(folder / "many.h5", processes, grid, block_of(processes, shape, True), method, compression, behind=True)
     compare_with_one_process(processes, folder, grid, compression)
 
 
