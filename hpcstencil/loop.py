@@ -135,8 +135,7 @@ class Run:
                 what = f"field '{name}'" if name in self.fields else f"'{name}'"
                 raise NumericsError(
                     f"{what} is {where} at step {self.clock.step}, t = {self.clock.time:g}: the run is unstable; try a "
-                    f"smaller time.{self.config.time.given} or a finer grid. The last good state is kept in "
-                    f"{self.options.output}"
+                    f"smaller time.{self.config.time.given}. The last good state is kept in {self.options.output}"
                 )
         return low, high
 

@@ -150,7 +150,9 @@ def _decomposition(value: Any) -> str:
     if not isinstance(chosen, dict):
         return str(chosen)
     return ", ".join(
-        f"{key} {' x '.join(map(str, item)) if isinstance(item, list) else item}" for key, item in chosen.items()
+        f"{key} {' x '.join(map(str, item)) if isinstance(item, list) else item}"
+        for key, item in chosen.items()
+        if item != ""
     )
 
 
