@@ -66,10 +66,13 @@ IN_PLACE = {
 }
 
 
+@pytest.mark.parametrize("every", (1, 4))
 @pytest.mark.parametrize("processes", ("auto", "first axis"))
 @pytest.mark.parametrize("name", IN_PLACE)
-def test_blocks_stepped_in_place_have_the_bits_of_the_whole_grid(communicator, name, processes, cache_of_a_mebibyte):
-    given = {"steps_per_exchange": 4}
+def test_blocks_stepped_in_place_have_the_bits_of_the_whole_grid(
+    communicator, name, processes, every, cache_of_a_mebibyte
+):
+    given = {"steps_per_exchange": every}
     if processes == "first axis":
         given["processes"] = [communicator.size, *(1 for _ in IN_PLACE[name]["grid"]["shape"][1:])]
     problem = problem_of(decomposition=given, **IN_PLACE[name])
@@ -80,7 +83,7 @@ def test_blocks_stepped_in_place_have_the_bits_of_the_whole_grid(communicator, n
     results = []
     for simulation in (alone, together):
         fields, first = simulation.put(random_block(problem, simulation)), 0
-        for steps in (1, 2, 17, 5):
+        for steps in (1, 2, 17, 3, 5):
             fields = simulation.advance(fields, problem.parameters, 0.0, first, 1e-3, steps)
             first += steps
         results.append(simulation.get(fields, problem.fields))
