@@ -10,6 +10,37 @@ template <> inline real splat<real>(real a) { return a; }
 template <class W> static inline W one() { return splat<W>(real(1)); }
 template <class W> static inline W nil() { return splat<W>(real(0)); }
 
+// The vectors of a row along which a loop goes. Those that begin beside its own are put together from two of these where the
+// processor has an instruction for it: a load across two lines of the cache takes as long as two loads.
+struct Sliding {
+    const real* row;
+#if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
+    vec before, here, after;
+
+    Sliding(const real* row, long x) : row(row), before(load<vec>(row + x - LANES)), here(load<vec>(row + x)) {}
+    void enter(long x) { after = load<vec>(row + x + LANES); }
+    void leave() { before = here, here = after; }
+    template <int D> vec at() const {
+        if constexpr (D > 0) return joined<D>(here, after);
+        else if constexpr (D < 0) return joined<LANES + D>(before, here);
+        else return here;
+    }
+    template <int D> static vec joined(vec a, vec b) {
+        typedef int ints __attribute__((vector_size(64)));
+        typedef long long longs __attribute__((vector_size(64)));
+        if constexpr (sizeof(real) == 4) return (vec)__builtin_ia32_alignd512_mask((ints)b, (ints)a, D, ints{}, (unsigned short)-1);
+        else return (vec)__builtin_ia32_alignq512_mask((longs)b, (longs)a, D, longs{}, (unsigned char)-1);
+    }
+#else
+    long x;
+
+    Sliding(const real* row, long x) : row(row), x(x) {}
+    void enter(long now) { x = now; }
+    void leave() {}
+    template <int D> vec at() const { return load<vec>(row + x + D); }
+#endif
+};
+
 typedef decltype(vec{} < vec{}) lanes;
 static inline vec choose(lanes c, vec a, vec b) { return c ? a : b; }
 static inline real choose(bool c, real a, real b) { return c ? a : b; }

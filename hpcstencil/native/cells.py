@@ -28,7 +28,9 @@ from hpcstencil.native.writer import HERE, Offset, Writer, changes, stencil_of, 
 from hpcstencil.radius import axes_of
 from hpcstencil.stencil import Stencil
 
-FOR_ALL = ("array", "row", "pitch", "table", "scalar")  # what is known of these holds everywhere in a step
+FOR_ALL = ("array", "row", "pitch", "slide", "table", "scalar")  # what is known of these holds everywhere in a step
+FURTHEST = 7  # cells beside a vector that one which slides reaches, whatever the precision
+Row = tuple[int, int, int]  # an array, and the offsets of a plane and a row
 Term = tuple[tuple[Node, ...], float, str]  # factors that are the same in all cells, a number, and the value in a cell
 
 
@@ -44,6 +46,7 @@ class Cells(Writer):
     node: float
     mask: Mask | None = None
     by_pitch: bool = False  # rows are found by their distance from one of their plane
+    slides: Collection[Row] = ()  # rows whose vectors slide, see cells.hpp
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -52,6 +55,8 @@ class Cells(Writer):
         self.own: list[str] = []  # of `Scalars`
         self.planes: dict[tuple[int, int], int] = {}  # (array, offset along the first axis) -> number
         self.reach: dict[int, list[int]] = {}
+        self.beside: dict[Row, set[int]] = {}  # of rows that are looked at along the last axis: the offsets there
+        self.sliding: list[str] = []
         self.shared: set[Node] = set()  # trees whose values are wanted for themselves too
         self.made: dict[tuple[int, Offset], str] = {}  # values of arrays that this pass computes
         self.renamed: Mapping[int, int] = {}  # in a part of the next step: arrays that stand for its own
@@ -138,7 +143,19 @@ class Cells(Writer):
         if near:
             pitch = self.once(("pitch", array), HERE, lambda: self.of_row("long", f"in[{plane}].pitch"))
             row += f" {'+' if near > 0 else '-'} {pitch if abs(near) == 1 else f'{pitch} * {abs(near)}'}"
+        if array >= 0 and 0 < abs(at[2]) <= FURTHEST:
+            self.beside.setdefault((array, at[0], at[1]), set()).add(at[2])
+        if (array, at[0], at[1]) in self.slides and abs(at[2]) <= FURTHEST:
+            slide = self.once(("slide", plane), (0, at[1], 0), lambda: self.slide(row))
+            return self.let(f"{slide}.at<{at[2]}>()")
         return self.let(f"load<W>({row} + x + {at[2]})")
+
+    def slide(self, row: str) -> str:
+        name = f"s{self.count}"
+        self.count += 1
+        self.row.append(f"Sliding {name}({row}, x0);")
+        self.sliding.append(name)
+        return name
 
     def of_row(self, kind: str, text: str) -> str:
         """A name for what is the same in all cells of a row."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hpcstencil.expressions import Field, Node, walk
-from hpcstencil.native.cells import Cells
+from hpcstencil.native.cells import Cells, Row
 from hpcstencil.native.scalars import Functions, Scalars
 from hpcstencil.native.writer import Numbers, Offset, Unsupported
 from hpcstencil.problem import Problem
@@ -18,6 +18,7 @@ from hpcstencil.problem import Problem
 AXIS_OF = {1: (2,), 2: (0, 2), 3: (0, 1, 2)}  # axes of the problem -> those of the driver
 MOST_PLANES = 60  # of the arrays that a pass looks at: `driver.hpp` has room for so many
 LONG = 150  # statements for a cell from which on one plane is computed at a time
+MOST_SLIDING = 6  # rows whose vectors slide, for each of which three are kept in registers
 MANY_ROWS = 12  # looked at for a cell, of more than which a processor has no registers for all addresses
 
 Write = Callable[[Cells, Offset], str]  # writes the statements for an array's value in a cell, and names it
@@ -25,11 +26,13 @@ Write = Callable[[Cells, Offset], str]  # writes the statements for an array's v
 
 @dataclass
 class Array:
-    """An array of the step: which ``face`` conditions continue it beyond the boundary, at which part of the step."""
+    """An array of the step: which ``face`` conditions continue it beyond the boundary, at which part of the step. ``beside``
+    are the arrays that hold the fields then, if not the first ones."""
 
     operand: Node | None
     node: float = 0.0
     deep: bool = False
+    beside: Mapping[str, int] = field(default_factory=dict)
     used_at: set[float] = field(default_factory=set)
 
 
@@ -113,13 +116,14 @@ class Passes:
         numbers = Numbers(self.numbers.parameters)
         scalars = Scalars(numbers, self.discretization, self.axis_of)
         tables, fixed = (Functions(numbers, self.discretization, self.axis_of) for _ in range(2))
-        return self.written(parts, 1, False, numbers, scalars, tables, fixed)
+        return self.written(parts, 1, False, (), numbers, scalars, tables, fixed)
 
     def written(
         self,
         parts: Sequence[Part],
         planes: int,
         by_pitch: bool,
+        slides: Collection[Row],
         numbers: Numbers,
         scalars: Scalars,
         tables: Functions,
@@ -127,7 +131,9 @@ class Passes:
     ) -> Cells:
         """The statements of parts for so many planes."""
         mask = self.problem.mask
-        code = Cells(numbers, self.discretization, self.axis_of, scalars, tables, fixed, {}, 0.0, mask, by_pitch)
+        code = Cells(
+            numbers, self.discretization, self.axis_of, scalars, tables, fixed, {}, 0.0, mask, by_pitch, slides
+        )
         for part in parts:
             code.turn_to(part.held, part.node, part.renamed, part.shared)
             values = {}
@@ -149,11 +155,12 @@ class Passes:
         turn = self.turn()
         self.turns = bool(turn)
         read = [set(self.tried(parts).reach) for parts in self.parts]
+        faces = self.problem.faces.values()
+        beside = {p.name for face in faces for v in face.values for p in walk(v) if isinstance(p, Field)}
+        at_faces = {array.beside[name] for array in self.arrays if array.beside for name in beside}
         for parts in self.parts:
-            self.text(parts, {*self.ends, *(array for arrays in read for array in arrays)})
+            self.text(parts, {*self.ends, *at_faces, *(array for arrays in read for array in arrays)})
         if turn:
-            faces = self.problem.faces.values()
-            beside = {p.name for face in faces for v in face.values for p in walk(v) if isinstance(p, Field)}
             later = {array for arrays in read[1:] for array in arrays}
             kept = {end for n, end in enumerate(self.ends) if n in later or self.fields[n] in beside}
             self.text(turn, kept | {array + len(self.arrays) for array in later})
@@ -171,8 +178,10 @@ class Passes:
         """Writes a pass, which keeps the results that are ``wanted``."""
         tried = self.tried(parts)
         planes = 2 if self.ndim > 1 and len(tried.lines) <= LONG else 1
+        most = sorted(tried.beside, key=lambda row: -len(tried.beside[row]))[: MOST_SLIDING // planes]
+        slides = {(array, i + plane, j) for array, i, j in most for plane in range(planes)}
         code = self.written(
-            parts, planes, len(tried.row) > MANY_ROWS, self.numbers, self.scalars, self.tables, self.fixed
+            parts, planes, len(tried.row) > MANY_ROWS, slides, self.numbers, self.scalars, self.tables, self.fixed
         )
         outputs = list(dict.fromkeys(array for array, _ in code.made if array in wanted))
         stores = []
@@ -193,8 +202,10 @@ class Passes:
             "for (long j = j0; j < j1; j++) {",
             *code.row,
             "for (long x = x0; x < x1; x += LANES) {",
+            *(f"{name}.enter(x);" for name in code.sliding),
             *code.lines,
             *stores,
+            *(f"{name}.leave();" for name in code.sliding),
             "}", "}", "}",
         ])  # fmt: skip
         name = self.functions.setdefault(body, f"pass{len(self.functions)}")
