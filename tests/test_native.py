@@ -75,6 +75,21 @@ def test_any_equation_gives_the_numbers_of_shift(tables, steps):
     assert np.abs(native - shift).max() <= ROUNDINGS * eps * np.abs(shift).max()
 
 
+@pytest.mark.parametrize("integrator", ("euler", "ssprk3", "rk4", "lsrk4", "ab2", "leapfrog"))
+@pytest.mark.parametrize("name", ("wave", "acoustic"))
+def test_open_ends_give_the_numbers_of_shift(name, integrator):
+    """Ghost cells of one field follow there from another one, at every stage from its values at that stage."""
+    problem = problem_of(
+        grid={"shape": [23, 17, 30]},
+        equation={"name": name},
+        boundary={"x": "open", "y": {"dirichlet": 0.0}, "z": "open"},
+        numerics={"integrator": integrator, "order": 4, "precision": "float64"},
+    )
+    native, shift = (stepped(problem, simulation_of(problem, kernel=k), 7, 0.02) for k in ("native", "shift"))
+    for field, values in shift.items():
+        assert np.abs(native[field] - values).max() <= ROUNDINGS * np.finfo(float).eps * np.abs(values).max()
+
+
 STEPPED = {
     "gray_scott": {"grid": {"shape": [70, 50]}, "boundary": {"x": "periodic"}},
     "wave": {

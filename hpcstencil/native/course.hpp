@@ -60,7 +60,7 @@ struct Course {
                 const Face& face = arrays[ring.array].face[a][side];
                 if (face.wall) return false;
                 for (int n = 0; n < face.nexts; n++)
-                    if (newest[face.next[n]] != pipe.ring_of[ring.step][face.next[n]]) return false;
+                    if (newest[field_of[face.next[n]]] != pipe.ring_of[ring.step][face.next[n]]) return false;
             }
         return true;
     }

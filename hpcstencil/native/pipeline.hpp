@@ -50,7 +50,7 @@ struct Pass {
     const Plane* plane;
     const int* output;  // an array of this step, or, beyond all arrays, of the next one
 };
-struct Face { Fill* fill; int scalars; bool wall; int nexts; const int* next; };  // fill == null: nothing is needed there
+struct Face { Fill* fill; int scalars; bool wall; int nexts; const int* next; };  // next: arrays; fill == null: nothing is needed there
 struct Array {
     bool deep;  // worked out beyond the boundary too, rather than continued there by a condition
     Face face[AXES][2];

@@ -71,7 +71,7 @@ def _program(problem: Problem) -> Program:
 
 @dataclass(frozen=True)
 class Side:
-    """The ghost cells of an array at a side of the block: the ``function`` that makes them, its first scalar, and the fields
+    """The ghost cells of an array at a side of the block: the ``function`` that makes them, its first scalar, and the arrays
     that it looks at."""
 
     function: str
@@ -225,7 +225,8 @@ def side(step: Step, number: int, axis: int, end: int) -> Side | None:
     name = step.functions.setdefault(body, f"face{len(step.functions)}")
     base = len(step.scalars.entries)
     step.scalars.entries += code.own
-    return Side(name, base, face.kind == WALL, tuple(step.fields.index(n) for n in nexts))
+    beside = tuple(array.beside.get(n, step.fields.index(n)) for n in nexts)
+    return Side(name, base, face.kind == WALL, beside)
 
 
 @dataclass

@@ -151,7 +151,7 @@ struct Tile {
             for (long k = 1; k <= w; k++) across(r, face[1], n + k - 1, face[1].wall ? n - k + 1 : n - k, face[1].wall ? k - 1 : k, n - 1);
     }
 
-    // A plane of the n-th field that a condition looks at.
+    // A plane of the n-th array that a condition looks at.
     Rows beside_face(const Face& face, int n, int step, long i) const {
         int r = pipe.ring_of[step][face.next[n]];
         return {plane(r, i), store[r].pitch};

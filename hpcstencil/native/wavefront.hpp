@@ -283,7 +283,7 @@ struct Sweep {
     void across(int q, int f, const Ring& ring, const Face& face, long ghost, long mirror, long m, long beside, long j0, long j1) {
         Place place = {scalars[ring.step] + face.scalars, all.tables, ghost};
         Rows next[FIELDS + 1];
-        for (int n = 0; n < face.nexts; n++) next[n] = {plane(q, face.next[n], beside), part.pitch};
+        for (int n = 0; n < face.nexts; n++) next[n] = {plane(q, field_of[face.next[n]], beside), part.pitch};
         face.fill(place, plane(q, f, ghost), plane(q, f, mirror), part.pitch, next, m, j0, j1, 0, up(call.count[2], LANES));
         fill_plane(q, f, ring, ghost, j0, j1);
     }
@@ -296,7 +296,7 @@ struct Sweep {
             const Face& face = arrays[ring.array].face[1][e];
             if (!all.ends(part, 1, e) || (e ? j1 < n : j0 > 0)) continue;
             Place place = {scalars[ring.step] + face.scalars, all.tables, i};
-            fill_rows(face, e, n, w, place, p, pitch, 0, up(call.count[2], LANES), [&](int m) { return Rows{plane(q, face.next[m], i), pitch}; });
+            fill_rows(face, e, n, w, place, p, pitch, 0, up(call.count[2], LANES), [&](int m) { return Rows{plane(q, field_of[face.next[m]], i), pitch}; });
             if (e) j1 = n + w; else j0 = -w;
         }
         w = ring.width[2], n = call.count[2];
@@ -304,7 +304,7 @@ struct Sweep {
         for (int e = 0; w && !call.wraps[2] && e < 2; e++) {
             const Face& face = arrays[ring.array].face[2][e];
             Place place = {scalars[ring.step] + face.scalars, all.tables, i};
-            fill_cells(face, e, n, w, place, p, pitch, j0, j1, [&](int m) { return Rows{plane(q, face.next[m], i), pitch}; });
+            fill_cells(face, e, n, w, place, p, pitch, j0, j1, [&](int m) { return Rows{plane(q, field_of[face.next[m]], i), pitch}; });
         }
     }
 };
