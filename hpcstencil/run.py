@@ -63,8 +63,8 @@ def run(
         if source.append and not options.quiet:
             last = source.history[-1]
             say(f"going on from {last['from']} (step {last['step']}, t = {last['time']:g})")
-        elif options.resume and not options.quiet:
-            say("no checkpoint to go on from: beginning at the start")
+        elif options.resume and options.output.exists() and not options.quiet:
+            say(f"{options.output} has no checkpoint to go on from: beginning at the start")
         communicator.watch.output(options.output)
         this = _ready(problem, plan, options, communicator, devices, source)
         this.seconds.compile = time.perf_counter() - began
