@@ -192,11 +192,10 @@ class DirectWriter:
         if len(self.buffer) < first + size:
             self.buffer = mmap.mmap(-1, first + size)
         chunk = np.frombuffer(self.buffer, part.dtype, cells, first).reshape(cut.chunk)
-        if part.shape == cut.chunk:
-            chunk[...] = part
-        else:
+        if part.shape != cut.chunk:
             chunk[...] = 0
-            chunk[cut.inside] = part
+            chunk = chunk[cut.inside]
+        chunk[...] = part
         return np.frombuffer(self.buffer, np.uint8, size, first)
 
 

@@ -29,8 +29,9 @@ class SettledSpans:
         Settled are whole chunks of committed rows, what lies in datasets that do not grow, and unused bytes.
         """
         with open_alone(self.path, "r") as file:
-            found = [(name, file[name]) for name in self.rows] or datasets(file)
-            if not self.rows:
+            found = [(name, file[name]) for name in self.rows]
+            if not found:
+                found = datasets(file)
                 self.spans += [(int(start), int(stop)) for start, stop in file.attrs.get(UNUSED, ())]
             for name, dataset in found:
                 if dataset.chunks is None:

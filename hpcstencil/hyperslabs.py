@@ -129,7 +129,7 @@ class SharedFile(Protocol):
 class Collective:
     """Every process has the file open with driver mpio. Failures are ``UnsharedProblem``."""
 
-    def __init__(self, path: Path, communicator: Communicator, placing: Placing = None) -> None:
+    def __init__(self, path: Path, communicator: Communicator, placing: Placing) -> None:
         self.path = path
         self.communicator = communicator
         self.transfer = h5py.h5p.create(h5py.h5p.DATASET_XFER)
@@ -156,7 +156,7 @@ class Collective:
 class Direct(Collective):
     """As ``Collective``, but each process writes its part of snapshots to where HDF5 has made room for it."""
 
-    def __init__(self, path: Path, communicator: Communicator, placing: Placing = None) -> None:
+    def __init__(self, path: Path, communicator: Communicator, placing: Placing) -> None:
         super().__init__(path, communicator, placing)
         self.writer = DirectWriter(path)
 
@@ -185,7 +185,7 @@ def own_writing(
 class Gathered:
     """Rank 0 has the file open and holds at most one foreign block at a time. All processes raise together."""
 
-    def __init__(self, path: Path, communicator: Communicator, placing: Placing = None) -> None:
+    def __init__(self, path: Path, communicator: Communicator, placing: Placing) -> None:
         self.path = path
         self.communicator, self.placing = communicator, placing
         self.file: h5py.File | None = None
@@ -272,7 +272,7 @@ class InTurn:
     that a file opened after it was closed shows what was written.
     """
 
-    def __init__(self, path: Path, communicator: Communicator, placing: Placing = None) -> None:
+    def __init__(self, path: Path, communicator: Communicator, placing: Placing) -> None:
         self.path = path
         self.communicator, self.placing = communicator, placing
 

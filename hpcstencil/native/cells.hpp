@@ -11,7 +11,7 @@ template <class W> static inline W one() { return splat<W>(real(1)); }
 template <class W> static inline W nil() { return splat<W>(real(0)); }
 
 // The vectors of a row along which a loop goes. Those that begin beside its own are put together from two of these where the
-// processor has an instruction for it: a load across two lines of the cache takes as long as two loads.
+// processor has an instruction for it, instead of loading each across two lines of the cache.
 struct Sliding {
     const real* row;
 #if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)

@@ -55,7 +55,7 @@ class Cells(Writer):
         self.own: list[str] = []  # of `Scalars`
         self.planes: dict[tuple[int, int], int] = {}  # (array, offset along the first axis) -> number
         self.reach: dict[int, list[int]] = {}
-        self.beside: dict[Row, set[int]] = {}  # of rows that are looked at along the last axis: the offsets there
+        self.along: dict[Row, set[int]] = {}  # of rows that are looked at along the last axis: the offsets there
         self.sliding: list[str] = []
         self.shared: set[Node] = set()  # trees whose values are wanted for themselves too
         self.made: dict[tuple[int, Offset], str] = {}  # values of arrays that this pass computes
@@ -143,9 +143,10 @@ class Cells(Writer):
         if near:
             pitch = self.once(("pitch", array), HERE, lambda: self.of_row("long", f"in[{plane}].pitch"))
             row += f" {'+' if near > 0 else '-'} {pitch if abs(near) == 1 else f'{pitch} * {abs(near)}'}"
+        this = (array, at[0], at[1])
         if array >= 0 and 0 < abs(at[2]) <= FURTHEST:
-            self.beside.setdefault((array, at[0], at[1]), set()).add(at[2])
-        if (array, at[0], at[1]) in self.slides and abs(at[2]) <= FURTHEST:
+            self.along.setdefault(this, set()).add(at[2])
+        if this in self.slides and abs(at[2]) <= FURTHEST:
             slide = self.once(("slide", plane), (0, at[1], 0), lambda: self.slide(row))
             return self.let(f"{slide}.at<{at[2]}>()")
         return self.let(f"load<W>({row} + x + {at[2]})")

@@ -116,18 +116,18 @@ class Passes:
         numbers = Numbers(self.numbers.parameters)
         scalars = Scalars(numbers, self.discretization, self.axis_of)
         tables, fixed = (Functions(numbers, self.discretization, self.axis_of) for _ in range(2))
-        return self.written(parts, 1, False, (), numbers, scalars, tables, fixed)
+        return self.written(parts, 1, numbers, scalars, tables, fixed)
 
     def written(
         self,
         parts: Sequence[Part],
         planes: int,
-        by_pitch: bool,
-        slides: Collection[Row],
         numbers: Numbers,
         scalars: Scalars,
         tables: Functions,
         fixed: Functions,
+        by_pitch: bool = False,
+        slides: Collection[Row] = (),
     ) -> Cells:
         """The statements of parts for so many planes."""
         mask = self.problem.mask
@@ -178,10 +178,10 @@ class Passes:
         """Writes a pass, which keeps the results that are ``wanted``."""
         tried = self.tried(parts)
         planes = 2 if self.ndim > 1 and len(tried.lines) <= LONG else 1
-        most = sorted(tried.beside, key=lambda row: -len(tried.beside[row]))[: MOST_SLIDING // planes]
+        most = sorted(tried.along, key=lambda row: -len(tried.along[row]))[: MOST_SLIDING // planes]
         slides = {(array, i + plane, j) for array, i, j in most for plane in range(planes)}
         code = self.written(
-            parts, planes, len(tried.row) > MANY_ROWS, slides, self.numbers, self.scalars, self.tables, self.fixed
+            parts, planes, self.numbers, self.scalars, self.tables, self.fixed, len(tried.row) > MANY_ROWS, slides
         )
         outputs = list(dict.fromkeys(array for array, _ in code.made if array in wanted))
         stores = []

@@ -202,7 +202,7 @@ static inline bool is_part(const Call& call) {
     for (int a = 0; a < AXES; a++) part = part || call.width[a] || call.capacity[a] != call.count[a];
     return part;
 }
-// Neighbours that hand over edges take as many passes, whatever their blocks are like.
-static inline long passes_between(const Call& call, long steps) { return steps > 1 ? up((steps + call.every - 1) / call.every, 2) : 1; }
+// Neighbours that hand over edges take as many passes, whatever their blocks are like: an even number, if there are as many steps.
+static inline long passes_between(const Call& call, long steps) { return least(steps, up((steps + call.every - 1) / call.every, 2)); }
 // Whether a block needs no cells of others along an axis.
 static inline bool ends_here(const Call& call, int a) { return call.wraps[a] || (call.boundary[a][0] && call.boundary[a][1]); }

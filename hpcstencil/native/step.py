@@ -94,7 +94,7 @@ class Step(Passes):
                 kept[name] = self.array(None, node)
                 moved[name + MEMORY] = kept[name]
         for name in moving:
-            self.arrays[moved[name]].beside = {field: moved[field] for field in values[0] if field in self.fields}
+            self.arrays[moved[name]].beside = {field: moved[field] for field in self.fields}
         if keep:
             for name in wanted:
                 kept.setdefault(name, self.array(None, node))

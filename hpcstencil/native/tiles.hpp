@@ -29,12 +29,11 @@ struct Tiles : Plan {
         return job;
     }
 
-    // The array that pass k writes: the last one writes the result, except where that is the source of a single pass.
-    real* buffer(long k, int f) const {
-        bool result = (passes - 1 - k) % 2 == 0;
-        if (aliased && passes == 1) result = false;
-        return result ? (real*)call.results[f] : scratch[f];
-    }
+    // Whether the last pass must not write the result, since the first one, whose source that is, would too.
+    bool ends_aside() const { return aliased && passes % 2; }
+
+    // The array that pass k writes.
+    real* buffer(long k, int f) const { return (passes - 1 - k + ends_aside()) % 2 == 0 ? (real*)call.results[f] : scratch[f]; }
 
     void work(Memory& memory) {
         long count = blocking.parts[0] * blocking.parts[1] * blocking.parts[2];
@@ -61,14 +60,14 @@ static void in_tiles(const Call& call, const Blocking& blocking, long steps, lon
     size_t bytes = cells_of(call) * sizeof(real);
     long passes = is_part(call) ? 1 : (steps + blocking.steps - 1) / blocking.steps;
     if (call.area) passes = passes_between(call, steps);
-    else if (tiles.aliased && !is_part(call) && steps > 1 && (passes > 1 || bytes > (1 << 16))) passes = up(passes, 2);
+    else if (tiles.aliased && !is_part(call) && (passes > 1 || bytes > (1 << 16))) passes = least(steps, up(passes, 2));
     tiles.lay_out(steps, passes);
     size_t room = passes > 1 || tiles.aliased ? up(bytes, 4096) : 0;
     for (int f = 0; f < FIELDS && room; f++) tiles.scratch[f] = (real*)((char*)memory->fields.take(room * FIELDS) + room * f);
     fill_tables(call, tiles.longest(), memory, tiles.tables);
     fill_fixtures(call, tiles.longest(), memory, tiles.fixtures);
     tiles.on_threads(threads, [&](long n) { tiles.work(memory->thread[n]); });
-    if (tiles.aliased && passes == 1)
+    if (tiles.ends_aside())
         for (int f = 0; f < FIELDS; f++)
             for (long i = 0; i < call.count[0]; i++)
                 for (long j = 0; j < call.count[1]; j++)

@@ -126,7 +126,7 @@ struct Sweep {
     Prefetch ahead;
 
     Sweep(Wavefront& all, const Part& part, long k)
-        : all(all), call(all.call), part(part), k(k), pipe(all.pipeline[all.which(k)]), course(all.course[all.which(k)]), upward(k % 2 == 0), last(k + 1 == least(all.passes, all.steps)) {
+        : all(all), call(all.call), part(part), k(k), pipe(all.pipeline[all.which(k)]), course(all.course[all.which(k)]), upward(k % 2 == 0), last(k + 1 == all.passes) {
         for (int t = 0; t <= pipe.steps; t++) prepare(call.parameters, call.constants, call.clock[0] + (all.first_step(k) + t) * call.clock[2], call.clock[2], scalars[t]);
         for (int f = 0; f < FIELDS; f++) start[f] = all.start(k, f);
         for (int q = 1; q < pipe.levels; q++) {
@@ -313,16 +313,14 @@ inline void Wavefront::work(long n, Memory& memory) {
     const Part& mine = part[n];
     divide(n, memory);
     for (long k = 0; k < passes; k++) {
-        if (k < steps) {  // neighbours may need a pass more than there are steps, for their buffers
-            Sweep* sweep = new Sweep(*this, mine, k);  // too large for a stack
-            sweep->fetch();
-            barrier.wait([] {});
-            sweep->run();
-            delete sweep;
-        }
+        Sweep* sweep = new Sweep(*this, mine, k);  // too large for a stack
+        sweep->fetch();
+        barrier.wait([] {});
+        sweep->run();
         __sync_synchronize();  // what went past the caches too
         barrier.wait([&] {
             if (call.area && k + 1 < passes) call.area->hand_over(call);
         });
+        delete sweep;
     }
 }

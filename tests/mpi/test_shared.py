@@ -1,5 +1,7 @@
 """Edges that go through memory which processes share: the bits of messages, and messages where there is no such memory."""
 
+import random
+
 import numpy as np
 import pytest
 from support import problem_of, random_block, simulation_of, stepped, steps_in_place
@@ -84,6 +86,45 @@ def test_blocks_stepped_in_place_have_the_bits_of_the_whole_grid(
     for simulation in (alone, together):
         fields, first = simulation.put(random_block(problem, simulation)), 0
         for steps in (1, 2, 17, 3, 5):
+            fields = simulation.advance(fields, problem.parameters, 0.0, first, 1e-3, steps)
+            first += steps
+        results.append(simulation.get(fields, problem.fields))
+    index = tuple(slice(*r) for r in together.ranges)
+    for field, block in results[1].items():
+        assert np.array_equal(block, results[0][field][index])
+
+
+EQUATIONS = {
+    "heat": ("euler", "rk4"),
+    "wave": ("leapfrog", "rk4"),
+    "gray_scott": ("euler", "ssprk3"),
+    "acoustic": ("leapfrog", "ab2"),
+    "cahn_hilliard": ("euler",),
+    "burgers": ("ssprk3",),
+}
+
+
+@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(6, 200))])
+def test_any_blocks_have_the_bits_of_the_whole_grid(communicator, seed, cache_of_a_mebibyte):
+    """Whatever the equation, the grid, its ends, the order, the steps between exchanges and those of a call."""
+    draw = random.Random(seed).choice
+    name = draw(list(EQUATIONS))
+    ends = ["periodic", {"dirichlet": 0.0}, {"neumann": 0.1}, *(["open"] if name in ("wave", "acoustic") else [])]
+    shape = draw([[draw((75, 131, 150)) for _ in range(3)], [draw((201, 333, 400)) for _ in range(2)]])
+    given = {
+        "grid": {"shape": shape, "upper": [float(n) for n in shape]},
+        "equation": {"name": name},
+        "boundary": {axis: draw(ends) for axis in "xyz"[: len(shape)]},
+        "numerics": {"integrator": draw(EQUATIONS[name]), "order": draw((2, 4, 8)), "precision": draw(("float32", "float64"))},
+    }  # fmt: skip
+    every = draw((1, 2, 3)) if given["numerics"]["integrator"] in ("euler", "leapfrog", "ab2") else 1
+    problem = problem_of(decomposition={"steps_per_exchange": every}, **given)
+    calls = [draw((1, 2, 3, 4, 5, 7, 9)) for _ in range(3)]
+    together = simulation_of(problem, communicator, kernel="native")
+    results = []
+    for simulation in (simulation_of(problem_of(**given), kernel="native"), together):
+        fields, first = simulation.put(random_block(problem, simulation)), 0
+        for steps in calls:
             fields = simulation.advance(fields, problem.parameters, 0.0, first, 1e-3, steps)
             first += steps
         results.append(simulation.get(fields, problem.fields))
