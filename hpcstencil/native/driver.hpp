@@ -5,17 +5,18 @@
 // the plane that is just ready, so what lies between two levels is a few planes, which stay in the cache.
 //
 // The generated code defines, before it includes this: real (the cell's type) and the counts PARAMETERS, CONSTANTS, FIELDS, ARRAYS, PASSES,
-// TABLES, FIXED, SCALARS and MOST_OFFSET (cells beyond its own that a function of coordinates looks at); and after it what is
-// declared here. All indices are those of the block's own cells; ghost cells lie at negative indices and beyond the end. Rows are
+// TABLES, FIXED, SCALARS, MOST_OFFSET (cells beyond its own that a function of coordinates looks at) and STATEMENTS (of a pass for a
+// cell, on average); and after it what is declared here. All indices are those of the block's own cells; ghost cells lie at negative indices and beyond the end. Rows are
 // computed in whole vectors, so a few cells beyond a region may hold rubbish, which nothing reads.
 #include "tiles.hpp"
 #include "weigh.hpp"
 
-static void hand_over_first(const Call& call) {
+static void hand_over_first(const Call& call, bool past) {
     for (int f = 0; f < FIELDS; f++)
         for (long i = 0; i < call.count[0]; i++)
             for (long j = 0; j < call.count[1]; j++)
-                call.area->put(call.width, (call.area->epoch + 1) % 2, f, i, j, (const real*)call.fields[f] + (i * call.capacity[1] + j) * call.capacity[2], 0, call.count[2]);
+                call.area->put(call.width, (call.area->epoch + 1) % 2, f, i, j, (const real*)call.fields[f] + (i * call.capacity[1] + j) * call.capacity[2], 0, call.count[2], past);
+    __sync_synchronize();  // what went past the caches too
     call.area->hand_over(call);
 }
 
@@ -53,7 +54,7 @@ extern "C" void advance(const Call* given) {
     long threads = cells * steps * PASSES < 1e5 ? 1 : least(call.threads, MOST_THREADS);
     bool past = FIELDS * cells * sizeof(real) > 4.0 * call.cache;
     Kept* memory = borrow();
-    if (call.area) hand_over_first(call);
+    if (call.area) hand_over_first(call, past);
     Blocking blocking = choose(call, steps, threads);
     (blocking.rows ? in_place : in_tiles)(call, blocking, steps, threads, past, memory);
     give_back(memory);

@@ -2,21 +2,20 @@
 #pragma once
 #include "threads.hpp"
 
-static inline void copy(real* to, const real* from, long n) { memcpy(to, from, n * sizeof(real)); }
+// Ranges of cells that come from memory while others are computed, so many cache lines in a portion: a processor that is asked for
+// more at once than it can wait for stands still.
+struct Prefetch {
+    const real* range[FIELDS * AT_ONCE];
+    long ranges = 0, length = 0, portion = 1, at = 0, reached = 0;  // length: cells of a range; reached: those of range ``at`` that were asked for
 
-// Past the caches where the processor can: nobody reads the cells soon.
-static void copy_out(real* to, const real* from, long n, bool past) {
-#if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
-    typedef float unaligned __attribute__((vector_size(64), aligned(4), may_alias));
-    if (past && n >= 4 * LANES) {
-        long skewed = (-(intptr_t)to & 63) / (long)sizeof(real);
-        copy(to, from, skewed);
-        for (to += skewed, from += skewed, n -= skewed; n >= LANES; to += LANES, from += LANES, n -= LANES)
-            __builtin_ia32_movntps512((float*)to, *(const unaligned*)from);
+    void some() {
+        for (long n = 0; n < portion && at < ranges; n++) {
+            __builtin_prefetch(range[at] + reached, 1, 2);
+            if ((reached += LANES) >= length) reached = 0, at++;
+        }
     }
-#endif
-    copy(to, from, n);
-}
+    void rest() { while (at < ranges) some(); }
+};
 
 // Arrays of functions of several coordinates, filled once: the cells of the block and some beyond.
 struct Fixtures {

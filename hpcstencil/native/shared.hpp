@@ -2,7 +2,7 @@
 #pragma once
 #include <time.h>
 
-#include "pipeline.hpp"
+#include "copy.hpp"
 
 constexpr long PAGE = 4096;
 
@@ -38,8 +38,9 @@ struct Area {
         return (real*)(base + rank(d) * bytes + PAGE) + turn * whole + start + (index[0] * size[1] + index[1]) * size[2] + index[2];
     }
 
-    // The cells x0 .. x1 - 1 of a row of this block go to the edges that they belong to.
-    void put(const int64_t* width, long turn, int f, long i, long j, const real* row, long x0, long x1) const {
+    // The cells x0 .. x1 - 1 of a row of this block go to the edges that they belong to; ``past``: to memory, which neighbours' caches
+    // had to give back otherwise.
+    void put(const int64_t* width, long turn, int f, long i, long j, const real* row, long x0, long x1, bool past) const {
         const int here[AXES] = {0, 0, 0};
         const long at[AXES] = {i, j, 0};
         for (int a = 0; a < AXES; a++)
@@ -49,7 +50,7 @@ struct Area {
                 else if (at[a] < first || at[a] >= first + width[a]) continue;
                 long index[AXES] = {i, j, from};
                 index[a] -= first;
-                if (from < to) memcpy(edge(width, here, turn, a, side, f, index), row + from, (to - from) * sizeof(real));
+                if (from < to) copy_out(edge(width, here, turn, a, side, f, index), row + from, to - from, past);
             }
     }
 

@@ -75,6 +75,7 @@ struct Tile {
     Work work[LEVELS];
     Source sources[LEVELS * PLANES];
     int slot[RINGS];  // of the plane that was computed last, or is being computed
+    Prefetch ahead;
 
     void stream() {
         long begin = FAR;
@@ -97,6 +98,7 @@ struct Tile {
         }
         for (int r = 0; r < pipe.rings; r++) slot[r] = modulo(begin + pipe.ring[r].ahead, pipe.ring[r].planes);
         for (long s = begin; s < to[0]; s += AT_ONCE) {
+            if (call.count[1] == 1) prefetch(s + pipe.level[0].ahead + AT_ONCE);
             for (int q = 0; q < pipe.levels; q++) {
                 long i = s + pipe.level[q].ahead;
                 if (i + AT_ONCE <= work[q].lo || i >= work[q].hi) continue;
@@ -107,6 +109,18 @@ struct Tile {
             for (long i = most(s, from[0]); i < least(s + AT_ONCE, to[0]); i++) unload(i);
             for (int r = 0; r < pipe.rings; r++) slot[r] = slot[r] + AT_ONCE < pipe.ring[r].planes ? slot[r] + AT_ONCE : slot[r] + AT_ONCE - pipe.ring[r].planes;
         }
+    }
+
+    // From now on those cells of planes i .. i + AT_ONCE - 1 are prefetched that are to be loaded and lie in this block, where planes
+    // are single rows; tiles of several rows seldom fit the cache that they would wait in.
+    void prefetch(long i) {
+        const Work& w = work[0];
+        long x0 = most(0, w.x0);
+        ahead.ranges = ahead.at = ahead.reached = 0;
+        ahead.length = least(call.count[2], w.x1) - x0;
+        ahead.portion = FIELDS * AT_ONCE * ahead.length / LANES / (pipe.levels - 1) + 1;
+        for (long n = most(i, most(0, w.lo)); n < least(i + AT_ONCE, least(call.count[0], w.hi)); n++)
+            for (int f = 0; f < FIELDS; f++) ahead.range[ahead.ranges++] = job.source[f] + n * source_size(2) + x0;
     }
 
     // The plane so many behind the first of those that a ring is given in this round.
@@ -130,6 +144,7 @@ struct Tile {
                 out[n] = behind(pipe.output(w.level, n % w.pass->outputs), -k - n / w.pass->outputs);
             Place place = {scalars[w.step] + w.pass->scalars, plan.tables, i + k};
             w.pass->compute(place, in, out, w.j0, w.j1, w.x0, w.x1);
+            ahead.some();
         }
         for (long n = most(i, w.lo); n < least(i + AT_ONCE, w.hi); n++)
             for (int o = 0; o < w.pass->outputs; o++) finish(pipe.output(w.level, o), n);
@@ -233,7 +248,7 @@ struct Tile {
         long index[AXES], size[AXES];
         for (int a = 0; a < AXES; a++) {
             index[a] = call.wraps[a] ? modulo(at[a], call.count[a]) : at[a];
-            size[a] = job.given ? call.capacity[a] : call.count[a];
+            size[a] = source_size(a);
         }
         if (call.area) {
             int d[AXES];
@@ -261,12 +276,13 @@ struct Tile {
             int r = pipe.ring_of[pipe.steps][f];
             const real* p = plane(r, i);
             for (long j = from[1]; j < to[1]; j++) {
-                if (job.turn >= 0) call.area->put(call.width, job.turn, f, i, j, p + j * store[r].pitch, from[2], to[2]);
+                if (job.turn >= 0) call.area->put(call.width, job.turn, f, i, j, p + j * store[r].pitch, from[2], to[2], plan.past);
                 copy_out(job.target[f] + (i * target_size(1) + j) * target_size(2) + from[2], p + j * store[r].pitch + from[2], to[2] - from[2], plan.past);
             }
         }
     }
 
+    long source_size(int a) const { return job.given ? call.capacity[a] : call.count[a]; }
     bool to_results() const { return job.target[0] == (real*)call.results[0]; }
     long target_size(int a) const { return to_results() ? call.capacity[a] : call.count[a]; }
 };

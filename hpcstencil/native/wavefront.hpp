@@ -94,21 +94,6 @@ struct Wavefront : Plan {
     void work(long n, Memory& memory);
 };
 
-// Ranges of cells that come from memory while others are computed, so many cache lines in a portion: a processor that is asked for
-// more at once than it can wait for stands still.
-struct Prefetch {
-    const real* range[FIELDS * AT_ONCE];
-    long ranges = 0, length = 0, portion = 1, at = 0, reached = 0;  // length: cells of a range; reached: those of range ``at`` that were asked for
-
-    void some() {
-        for (long n = 0; n < portion && at < ranges; n++) {
-            __builtin_prefetch(range[at] + reached, 1, 2);
-            if ((reached += LANES) >= length) reached = 0, at++;
-        }
-    }
-    void rest() { while (at < ranges) some(); }
-};
-
 // A thread's way through its part in one pass.
 struct Sweep {
     Wavefront& all;
@@ -259,7 +244,7 @@ struct Sweep {
                 Drift d = moved(q, f);
                 for (long j = j0; j < j1; j++) {
                     if (last) copy_out((real*)call.results[f] + (n * call.capacity[1] + j) * call.capacity[2], part.row(f, d, n, j), call.count[2], all.past);
-                    else if (call.area) call.area->put(call.width, (call.area->epoch + 1) % 2, f, n, j, part.row(f, d, n, j), 0, call.count[2]);
+                    else if (call.area) call.area->put(call.width, (call.area->epoch + 1) % 2, f, n, j, part.row(f, d, n, j), 0, call.count[2], all.past);
                 }
             }
     }

@@ -10,17 +10,20 @@ template <class With> static void for_steps(long steps, bool given, With with) {
         if (given || t <= 4 || t % 2 == 0) with(t);
 }
 
+static inline double over(double full, double most) { return full < most ? 0 : full - most; }
+
 // How many steps a pass takes and how tiles are cut: the least work for a cell and step, of what fits the cache. ``one_pass``
 // takes all steps, since ghost cells that were received last no longer.
 static Blocking weigh_tiles(const Call& call, long steps, bool one_pass, long threads) {
     Pipeline& pipe = *new Pipeline();
     Blocking best = {1, {1, 1, 1}, 0, 1e300};
+    bool flat = call.count[1] == 1;
     for_steps(steps, one_pass, [&](long t) {
         pipe.lay_out(t, has_boundary(call, 0));
         for (long p2 = 1; p2 == 1 || call.count[2] / p2 >= 256; p2 *= 2)
             for (long p1 = 1; p1 == 1 || call.count[1] / p1 >= 8; p1++) {
                 long tile1 = (call.count[1] + p1 - 1) / p1, tile2 = (call.count[2] + p2 - 1) / p2;
-                double bytes = pipe.cells(tile1, tile2, p1 == 1 && ends_here(call, 1), p2 == 1 && ends_here(call, 2)) * (double)sizeof(real);
+                double bytes = pipe.cells(tile1, tile2, p1 == 1 && ends_here(call, 1), p2 == 1 && ends_here(call, 2)) * (double)sizeof(real) / (flat ? 1 + SPARE : 1);
                 long p0 = 1, tiles = p1 * p2;
                 while (p0 * tiles % threads && p0 * tiles < 4 * threads && call.count[0] / (p0 + 1) >= 16) p0++;
                 double work = 0, tile0 = (double)call.count[0] / p0;
@@ -34,15 +37,14 @@ static Blocking weigh_tiles(const Call& call, long steps, bool one_pass, long th
                 double idle = (double)rounds * threads / (p0 * tiles);
                 double full = bytes / call.cache;  // of the second-level cache; the third is taken to have some six times as much
                 double spill = full < 0.9 ? 1 : full < (call.far ? 1.5 : 6) ? 1.2 : least(4, full * (call.far ? 0.8 : 0.2));
-                double cost = work * spill * idle + (call.count[1] == 1 ? 1.4 : 3.0) * FIELDS / pipe.steps;
+                if (flat) spill = (1 + (call.far ? 1 : 0.35) * over(full, 0.9)) * (1 + 6.0 * LANES / tile2);  // each row begins anew
+                double cost = work * spill * idle + (flat ? 2.0 : 3.0) * FIELDS / pipe.steps;
                 if (cost < best.work) best = {(int)t, {p0, p1, p2}, 0, cost};
             }
     });
     delete &pipe;
     return best;
 }
-
-static inline double over(double full, double most) { return full < most ? 0 : full - most; }
 
 // How much longer a pass takes whose planes fill so much of the second-level cache, or more than all of it; each level looks ``deep``
 // rows across. Fitted to passes of heat, wave and Gray-Scott equations on a processor whose third-level cache is near and on one
@@ -51,6 +53,9 @@ static double spilled(double full, bool flat, long deep, bool far) {
     if (flat) return 1 + (far ? 0.8 * over(full, 0.75) : 0.033 * over(full, 1.6));
     return 1 + (1 + deep) * (far ? 0.1 * over(full, 0.25) : 0.013 * over(full, 2)) + (far ? 0.2 * over(full, 2) : 0.05 * over(full, 8));
 }
+
+// Time of a cell of a field from and to memory, in cells of a pass. Rows that are planes wait for memory sooner.
+constexpr double memory(bool flat) { return flat ? 1.4 : STATEMENTS < 15 ? 1 : 15 / STATEMENTS; }
 
 // The same for steps in place.
 static Blocking weigh_in_place(const Call& call, long steps, bool given, long threads) {
@@ -77,7 +82,7 @@ static Blocking weigh_in_place(const Call& call, long steps, bool given, long th
         for (int f = 0; f < FIELDS; f++) planes += first.ahead + course.after[pipe.levels - 1][f].planes + 2 * AT_ONCE;
         for (long rows = flat ? 1 : 8; rows <= (flat ? 1 : 96); rows += most(1, rows / 3)) {
             double bytes = planes * (rows + 2.0 * deep) * up(call.count[2], LANES) * sizeof(real);
-            double cost = work * spilled(bytes / call.cache, flat, deep, call.far) * (1 + 1.5 * deep / rows) + 0.75 * (1 + 1.5 * fetched) * FIELDS / pipe.steps;
+            double cost = work * spilled(bytes / call.cache, flat, deep, call.far) * (1 + 1.5 * deep / rows) + memory(flat) * (1 + 1.5 * fetched) * FIELDS / pipe.steps;
             if (cost < best.work) best = {(int)t, {threads, 1, 1}, rows, cost};
         }
     });
