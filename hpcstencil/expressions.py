@@ -204,15 +204,18 @@ def total(terms: list[Node]) -> Node:
 
 
 def children(tree: Node) -> tuple[Node, ...]:
-    """Direct sub-trees of a node."""
-    found: list[Node] = []
-    for field in fields(tree):
-        value = getattr(tree, field.name)
-        if isinstance(value, Node):
-            found.append(value)
-        elif isinstance(value, tuple):
-            found.extend(item for item in value if isinstance(item, Node))
-    return tuple(found)
+    """Direct sub-trees of a node, which keeps them: they are asked for more often than anything else."""
+    known: tuple[Node, ...] | None = tree.__dict__.get("_children")
+    if known is None:
+        found: list[Node] = []
+        for field in fields(tree):
+            value = getattr(tree, field.name)
+            if isinstance(value, Node):
+                found.append(value)
+            elif isinstance(value, tuple):
+                found.extend(item for item in value if isinstance(item, Node))
+        known = tree.__dict__["_children"] = tuple(found)
+    return known
 
 
 def walk(tree: Node) -> Iterator[Node]:

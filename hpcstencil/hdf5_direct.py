@@ -95,6 +95,15 @@ def placing(chunk: int) -> dict[str, int]:
     return {"alignment_threshold": LEAST_PAST, "alignment_interval": PAGE} if chunk % PAGE == 0 else {}
 
 
+def _pages(size: int) -> mmap.mmap:
+    """Whole pages of memory, large ones where the system has them: of few pages it takes little time to tell the disk. Shared
+    memory, the default, is seldom given large ones."""
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
+
+
 class Pieces:
     """Memory for a block, cut as the file is, each piece in pages of its own: a chunk, where the block has all of it."""
 
@@ -102,9 +111,7 @@ class Pieces:
         self.dtype, self.shape, self.cuts = np.dtype(dtype), shape, parts
         shapes = [cut.chunk if cut.whole else _shape(cut.inside) for cut in parts]
         ends = list(itertools.accumulate(-(-self.dtype.itemsize * math.prod(each) // PAGE) * PAGE for each in shapes))
-        memory = mmap.mmap(-1, max([PAGE, *ends[-1:]]))
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            memory.madvise(mmap.MADV_HUGEPAGE)
+        memory = _pages(max([PAGE, *ends[-1:]]))
         self.pieces = [
             np.frombuffer(memory, self.dtype, math.prod(each), first).reshape(each)
             for each, first in zip(shapes, [0, *ends], strict=False)
@@ -140,7 +147,7 @@ class DirectWriter:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.buffer = mmap.mmap(-1, PAGE)
+        self.buffer = _pages(PAGE)
 
     def write(self, parts: Sequence[tuple[np.ndarray | Pieces, Sequence[Place]]]) -> None:
         """Write blocks, and wait until the disk has them. Raises OSError."""
@@ -190,7 +197,7 @@ class DirectWriter:
         cells = math.prod(cut.chunk)
         size = part.itemsize * cells
         if len(self.buffer) < first + size:
-            self.buffer = mmap.mmap(-1, first + size)
+            self.buffer = _pages(first + size)
         chunk = np.frombuffer(self.buffer, part.dtype, cells, first).reshape(cut.chunk)
         if part.shape != cut.chunk:
             chunk[...] = 0
