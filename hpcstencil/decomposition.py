@@ -19,7 +19,7 @@ EXCHANGE_IN_LOOP = 5e-5
 EXCHANGE_BETWEEN_CALLS = 1e-3
 SECONDS_PER_CELL = 1e-9
 NATIVE_SECONDS_PER_CELL = 1.5e-10  # of a pass
-MUCH_THE_SAME = 1.01  # times the least cost: the thinner halo is taken
+MUCH_THE_SAME = 1.005  # times the least cost: the thinner halo is taken
 MOST_STEPS = 16
 MOST_TRIED, MOST_NAMED = 4096, 16  # counts of processes looked at, and named, where the given one does not work
 

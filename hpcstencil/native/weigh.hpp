@@ -55,7 +55,7 @@ static double spilled(double full, bool flat, long deep, bool far) {
 }
 
 // Time of a cell of a field from and to memory, in cells of a pass. Rows that are planes wait for memory sooner.
-constexpr double memory(bool flat) { return flat ? 1.4 : STATEMENTS < 15 ? 1 : 15 / STATEMENTS; }
+constexpr double memory(bool flat) { return flat ? 1.4 : STATEMENTS < 20 ? 0.75 : 15 / STATEMENTS; }
 
 // The same for steps in place.
 static Blocking weigh_in_place(const Call& call, long steps, bool given, long threads) {
