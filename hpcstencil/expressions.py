@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, ClassVar, TypeVar, Union, dataclass_transform
 
 Number = int | float
@@ -26,6 +27,18 @@ class Node:
 
     __dataclass_fields__: ClassVar[dict[str, Any]]  # of every concrete node, which `frozen` makes a dataclass
     __array_ufunc__: ClassVar[None] = None  # numpy's functions refuse nodes, and its numbers leave arithmetic to them
+
+    @cached_property
+    def children(self) -> tuple[Node, ...]:
+        """Direct sub-trees, found once: they are asked for more often than anything else."""
+        found: list[Node] = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Node):
+                found.append(value)
+            elif isinstance(value, tuple):
+                found.extend(item for item in value if isinstance(item, Node))
+        return tuple(found)
 
     def __add__(self, other: Operand) -> Node:
         return Pointwise("add", (self, node(other)))
@@ -203,21 +216,6 @@ def total(terms: list[Node]) -> Node:
     return result
 
 
-def children(tree: Node) -> tuple[Node, ...]:
-    """Direct sub-trees of a node, which keeps them: they are asked for more often than anything else."""
-    known: tuple[Node, ...] | None = tree.__dict__.get("_children")
-    if known is None:
-        found: list[Node] = []
-        for field in fields(tree):
-            value = getattr(tree, field.name)
-            if isinstance(value, Node):
-                found.append(value)
-            elif isinstance(value, tuple):
-                found.extend(item for item in value if isinstance(item, Node))
-        known = tree.__dict__["_children"] = tuple(found)
-    return known
-
-
 def walk(tree: Node) -> Iterator[Node]:
     """The node and all nodes below it, parts that are shared by several once: a Laplacian holds its operand up to three
     times, so that written out a nest of them has thousands of times the nodes that there are."""
@@ -227,7 +225,7 @@ def walk(tree: Node) -> Iterator[Node]:
         if id(part) not in seen:
             seen.add(id(part))
             yield part
-            pending.extend(reversed(children(part)))
+            pending.extend(reversed(part.children))
 
 
 def bottom_up(tree: Node, leaves: tuple[type[Node], ...] = ()) -> Iterator[Node]:
@@ -240,14 +238,14 @@ def bottom_up(tree: Node, leaves: tuple[type[Node], ...] = ()) -> Iterator[Node]
         elif id(part) not in seen:
             seen.add(id(part))
             pending.append((part, True))
-            pending.extend((child, False) for child in reversed(children(part)))
+            pending.extend((child, False) for child in reversed(part.children))
 
 
 def size_and_height(tree: Node) -> tuple[int, int]:
     """Nodes of the tree with shared parts written out each time, and its levels."""
     known: dict[int, tuple[int, int]] = {}
     for part in bottom_up(tree):
-        below = [known[id(child)] for child in children(part)]
+        below = [known[id(child)] for child in part.children]
         known[id(part)] = 1 + sum(size for size, _ in below), 1 + max((height for _, height in below), default=0)
     return known[id(tree)]
 

@@ -17,7 +17,7 @@ from hpcstencil.equations import Limited, Positive
 from hpcstencil.equations.custom import parameters_used
 from hpcstencil.equations.user import rates_of
 from hpcstencil.errors import InputError
-from hpcstencil.expressions import Constant, Coordinate, Field, Node, Reduction, children, shared
+from hpcstencil.expressions import Constant, Coordinate, Field, Node, Reduction, shared
 from hpcstencil.integrators import SUPER_STEPPING, Method, memory_of, method
 from hpcstencil.keys import MOST_STEPS
 from hpcstencil.layers import layered
@@ -174,7 +174,7 @@ def _check_number(tree: Node, key: str, text: str, inside: bool) -> None:
         inside = True
     elif isinstance(tree, Field | Coordinate) and not inside:
         raise InputError(f"{key}: {shown(text)} is not one number; put it inside integral(), mean(), min() or max()")
-    for child in children(tree):
+    for child in tree.children:
         _check_number(child, key, text, inside)
 
 

@@ -25,7 +25,6 @@ from hpcstencil.expressions import (
     Halfway,
     Node,
     Pointwise,
-    children,
     substitute,
     total,
     walk,
@@ -129,7 +128,7 @@ class Stretching:
     def stretched(self, part: Derivative | DivGrad | Halfway) -> Node:
         operand = part.operand
         plain = not isinstance(part, Derivative) or (sum(part.orders) == part.orders[self.axis] <= 2 and part.bias == 0)
-        coefficients = [child for child in children(part) if child != operand]
+        coefficients = [child for child in part.children if child != operand]
         if (
             not plain
             or not isinstance(operand, Field)

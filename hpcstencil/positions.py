@@ -19,7 +19,6 @@ from hpcstencil.expressions import (
     Node,
     Reduction,
     bottom_up,
-    children,
     rebuilt,
 )
 from hpcstencil.grid import AXES, Grid
@@ -80,7 +79,7 @@ def position_of(tree: Node, positions: Positions, ndim: int) -> Position | None:
     """Where the values of a tree live, as its fields say; None where it has none and may live anywhere."""
     found: dict[int, Position | None] = {}
     for part in bottom_up(tree):
-        below = [found[id(child)] for child in children(part)]
+        below = [found[id(child)] for child in part.children]
         here = next((position for position in below if position is not None), None)
         if isinstance(part, Field):
             here = home(part.name, positions, ndim)

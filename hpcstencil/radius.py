@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
-from hpcstencil.expressions import OPERATORS, Coordinate, Derivative, DivGrad, Halfway, Node, children, varies, walk
+from hpcstencil.expressions import OPERATORS, Coordinate, Derivative, DivGrad, Halfway, Node, varies, walk
 from hpcstencil.stencil import Stencil, biased, central, product, shifted, staggered
 
 # Operand of a derivative -> (ghost cells (lower, upper) per axis, whether corners are needed)
@@ -71,7 +71,7 @@ class Discretization:
                 if not isinstance(part, OPERATORS):
                     continue
                 corners = isinstance(part, Derivative) and sum(map(bool, part.orders)) > 1
-                for operand in children(part):
+                for operand in part.children:
                     widths = self.reach(part)
                     if operand in result:
                         before, had_corners = result[operand]
@@ -87,7 +87,7 @@ class Discretization:
 
         @cache
         def depth(tree: Node) -> tuple[int, ...]:
-            below = [depth(child) for child in children(tree)]
+            below = [depth(child) for child in tree.children]
             deepest = tuple(max((b[axis] for b in below), default=0) for axis in range(ndim))
             if isinstance(tree, OPERATORS) and (coordinates or varies(tree)):
                 return tuple(d + max(r) for d, r in zip(deepest, self.reach(tree), strict=True))

@@ -15,7 +15,6 @@ from hpcstencil.expressions import (
     Constant,
     Field,
     Node,
-    children,
     node,
     walk,
 )
@@ -58,7 +57,7 @@ def faces_of(
             "boundary too; remove it"
         )
     derivatives = [part for tree in trees.values() for part in walk(tree) if isinstance(part, OPERATORS)]
-    operands = {operand for part in derivatives for operand in children(part)}
+    operands = {operand for part in derivatives for operand in part.children}
     inner = Scope(
         config.grid.ndim,
         {**symbols, **{name: Field(name) for name in fields}},

@@ -71,7 +71,6 @@ constexpr int MOST_STEPS = 16;  // in one pass
 constexpr int RINGS = FIELDS + MOST_STEPS * (ARRAYS - FIELDS);
 constexpr int LEVELS = 1 + MOST_STEPS * PASSES;
 constexpr long FAR = 1L << 40;
-constexpr long SPARE = 4;  // rows of a plane that are not computed
 
 static inline long up(long n, long unit) { return (n + unit - 1) / unit * unit; }
 static inline long down(long n, long unit) { return n - ((n % unit) + unit) % unit; }
@@ -182,7 +181,7 @@ struct Pipeline {
 
     // Cells per row and plane that a ring keeps for a tile.
     long pitch(int r, long tile, bool whole) const { return up(tile + 2 * beyond(r, 2, whole), LANES) + 2 * LANES; }
-    long rows(int r, long tile, bool whole) const { return tile + 2 * beyond(r, 1, whole) + SPARE; }
+    long rows(int r, long tile, bool whole) const { return tile + 2 * beyond(r, 1, whole); }
     long beyond(int r, int a, bool whole) const {
         const Level& l = level[ring[r].level];
         return (whole ? 0 : l.reach[a]) + l.deep[a] + ring[r].width[a];

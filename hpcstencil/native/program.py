@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import statistics
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -100,7 +99,7 @@ def counts(step: Step, **others: int) -> list[str]:
         f"AT_ONCE = {max(p.at_once for p in step.passes)};",
         f"constexpr int {', '.join(f'{name} = {others.get(name, 0)}' for name in OTHERS)};",
         f"constexpr bool TURNS = {str(step.turns).lower()};",
-        f"constexpr double STATEMENTS = {statistics.mean(len(step.tried(parts).lines) for parts in step.parts):.1f};",
+        f"constexpr double STATEMENTS = {sum(len(step.tried(p).lines) for p in step.parts) / len(step.parts):.1f};",
     ]
 
 

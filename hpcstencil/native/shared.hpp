@@ -38,8 +38,8 @@ struct Area {
         return (real*)(base + rank(d) * bytes + PAGE) + turn * whole + start + (index[0] * size[1] + index[1]) * size[2] + index[2];
     }
 
-    // The cells x0 .. x1 - 1 of a row of this block go to the edges that they belong to; ``past``: to memory, which neighbours' caches
-    // had to give back otherwise.
+    // The cells x0 .. x1 - 1 of a row of this block go to the edges that they belong to. If these are long, ``past`` the
+    // caches: that of a neighbour would have to give up first what it has read there.
     void put(const int64_t* width, long turn, int f, long i, long j, const real* row, long x0, long x1, bool past) const {
         const int here[AXES] = {0, 0, 0};
         const long at[AXES] = {i, j, 0};

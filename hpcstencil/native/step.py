@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hpcstencil.expressions import OPERATORS, Field, Node, bottom_up, children, varies
+from hpcstencil.expressions import OPERATORS, Field, Node, bottom_up, varies
 from hpcstencil.integrators import MEMORY, Stage
 from hpcstencil.native.cells import Cells
 from hpcstencil.native.passes import Array, Part, Passes, Write
@@ -157,12 +157,12 @@ class Step(Passes):
         for part in (part for tree in trees.values() for part in bottom_up(tree)):
             if part in depth:
                 continue
-            depth[part] = max((depth[child] for child in children(part)), default=0)
+            depth[part] = max((depth[child] for child in part.children), default=0)
             if isinstance(part, OPERATORS):
-                for operand in children(part):
+                for operand in part.children:
                     if varies(operand) and operand not in level:
                         level[operand] = wanted[operand] = depth[operand] + 1
-                depth[part] = max([depth[part], *(level.get(operand, 0) for operand in children(part))])
+                depth[part] = max([depth[part], *(level.get(operand, 0) for operand in part.children)])
         for number in sorted(set(wanted.values())):
             group = [operand for operand, n in wanted.items() if n == number]
             made = {operand: self.array(operand, node, deep=self.problem.staggered) for operand in group}

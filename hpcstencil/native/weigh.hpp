@@ -10,8 +10,6 @@ template <class With> static void for_steps(long steps, bool given, With with) {
         if (given || t <= 4 || t % 2 == 0) with(t);
 }
 
-static inline double over(double full, double most) { return full < most ? 0 : full - most; }
-
 // How many steps a pass takes and how tiles are cut: the least work for a cell and step, of what fits the cache. ``one_pass``
 // takes all steps, since ghost cells that were received last no longer.
 static Blocking weigh_tiles(const Call& call, long steps, bool one_pass, long threads) {
@@ -23,7 +21,7 @@ static Blocking weigh_tiles(const Call& call, long steps, bool one_pass, long th
         for (long p2 = 1; p2 == 1 || call.count[2] / p2 >= 256; p2 *= 2)
             for (long p1 = 1; p1 == 1 || call.count[1] / p1 >= 8; p1++) {
                 long tile1 = (call.count[1] + p1 - 1) / p1, tile2 = (call.count[2] + p2 - 1) / p2;
-                double bytes = pipe.cells(tile1, tile2, p1 == 1 && ends_here(call, 1), p2 == 1 && ends_here(call, 2)) * (double)sizeof(real) / (flat ? 1 + SPARE : 1);
+                double bytes = pipe.cells(tile1, tile2, p1 == 1 && ends_here(call, 1), p2 == 1 && ends_here(call, 2)) * (double)sizeof(real);
                 long p0 = 1, tiles = p1 * p2;
                 while (p0 * tiles % threads && p0 * tiles < 4 * threads && call.count[0] / (p0 + 1) >= 16) p0++;
                 double work = 0, tile0 = (double)call.count[0] / p0;
@@ -36,15 +34,17 @@ static Blocking weigh_tiles(const Call& call, long steps, bool one_pass, long th
                 long rounds = (p0 * tiles + threads - 1) / threads;
                 double idle = (double)rounds * threads / (p0 * tiles);
                 double full = bytes / call.cache;  // of the second-level cache; the third is taken to have some six times as much
-                double spill = full < 0.9 ? 1 : full < (call.far ? 1.5 : 6) ? 1.2 : least(4, full * (call.far ? 0.8 : 0.2));
-                if (flat) spill = (1 + (call.far ? 1 : 0.35) * over(full, 0.9)) * (1 + 6.0 * LANES / tile2);  // each row begins anew
-                double cost = work * spill * idle + (flat ? 2.0 : 3.0) * FIELDS / pipe.steps;
+                double spill = full < 0.9 ? 1 : flat ? 1 + (call.far ? 1 : 0.35) * (full - 0.9) : full < (call.far ? 1.5 : 6) ? 1.2 : least(4, full * (call.far ? 0.8 : 0.2));
+                double begins = flat ? 6.0 * LANES / tile2 : 0;  // a plane has but one row to share what is done for it
+                double cost = work * spill * (1 + begins) * idle + (flat ? 2.0 : 3.0) * FIELDS / pipe.steps;
                 if (cost < best.work) best = {(int)t, {p0, p1, p2}, 0, cost};
             }
     });
     delete &pipe;
     return best;
 }
+
+static inline double over(double full, double most) { return full < most ? 0 : full - most; }
 
 // How much longer a pass takes whose planes fill so much of the second-level cache, or more than all of it; each level looks ``deep``
 // rows across. Fitted to passes of heat, wave and Gray-Scott equations on a processor whose third-level cache is near and on one

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hpcstencil.expressions import OPERATORS, Field, Node, bottom_up, children, rebuilt, varies
+from hpcstencil.expressions import OPERATORS, Field, Node, bottom_up, rebuilt, varies
 from hpcstencil.problem import Problem
 
 PALLAS = "pallas"
@@ -41,7 +41,7 @@ def passes(trees: Mapping[str, Node]) -> Passes:
         for part in bottom_up(tree):
             if part in made:
                 continue
-            below = children(part)
+            below = part.children
             nested = isinstance(part, OPERATORS)
             made[part] = rebuilt(part, array if nested else made.__getitem__)
             depth[part] = max((depth[child] + (nested and child in arrays) for child in below), default=0)
