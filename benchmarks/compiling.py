@@ -2,7 +2,8 @@
 
 A wrapper of the C++ compiler keeps the time for it, a sum, though two programs are compiled side by side; besides there is
 XLA's compiling, the initial state and, where `auto` has no native code to take, measuring kernels. All is "compiling" in
-the summary of `hpcstencil run`. Medians of the rounds.
+the summary of `hpcstencil run`, but for what the compiler does while jax is imported. The whole command, which takes a step or
+two, has Python's start and jax in it. Medians of the rounds.
 
 .venv/bin/python benchmarks/compiling.py [rounds]
 """
@@ -13,6 +14,7 @@ import datetime
 import statistics
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from common import ROOT, command, machine, output_of, software, told
@@ -27,24 +29,30 @@ case "$*" in *program.cpp*) echo "$before $(date +%s.%N)" >>'{log}' ;; esac
 """
 
 
-def seconds(path: Path) -> tuple[float, float, float, str]:
-    """(of the C++ compiler, before the first step without and with what was compiled before; kernel) for an input."""
+def seconds(path: Path) -> tuple[float, float, float, float, float, str]:
+    """(of the C++ compiler; before the first step, and of the whole command, each without and with what was compiled before;
+    kernel) for an input."""
     with tempfile.TemporaryDirectory() as folder:
         wrapper, log = Path(folder) / "c++", Path(folder) / "compiled"
         wrapper.write_text(TIMED.format(compiler=" ".join(compiler()), log=log))
         wrapper.chmod(0o755)
         run = command(1, "run", str(path), "--output", f"{folder}/o.h5", "--overwrite", "--set", "time.end=1e-9")
-        first, second = (output_of(run, XDG_CACHE_HOME=folder, CXX=str(wrapper)) for _ in range(2))
+        texts, whole = [], []
+        for _ in range(2):
+            start = time.perf_counter()
+            texts.append(output_of(run, XDG_CACHE_HOME=folder, CXX=str(wrapper)))
+            whole.append(time.perf_counter() - start)
         lines = log.read_text().splitlines() if log.exists() else []
     spans = [tuple(map(float, line.split())) for line in lines]
-    before = [float(told(r"compiling ([0-9.]+) s", text)) for text in (first, second)]
-    return sum(end - start for start, end in spans), *before, told(r"kernel +(\w+)", first)
+    before = [float(told(r"compiling ([0-9.]+) s", text)) for text in texts]
+    return sum(end - start for start, end in spans), *before, *whole, told(r"kernel +(\w+)", texts[0])
 
 
 def main(rounds: int = 1) -> None:
     print(f"{machine()}; {software()}; {datetime.date.today()}. Medians of {rounds} round(s), in s.\n")
     print(
-        "| input | kernel | C++ | before the first step, nothing kept | the same, everything kept |\n|---|---|---|---|---|"
+        "| input | kernel | C++ | before the first step, nothing kept | the same, everything kept "
+        "| whole command, nothing kept | the same, everything kept |\n|---|---|---|---|---|---|---|"
     )
     for path in sorted((ROOT / "inputs").glob("*.toml")):
         found = [seconds(path) for _ in range(rounds)]

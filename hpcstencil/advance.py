@@ -22,7 +22,7 @@ from jax import lax
 from hpcstencil.frame import Frame, Value
 from hpcstencil.halo import Fields
 from hpcstencil.machine import Body, Machine
-from hpcstencil.stepper import Stepper
+from hpcstencil.stepper import Attempt, Stepper
 
 # The fields after n steps, of (fields, parameters, base_time, first, dt, n). Step i = 0 .. n - 1 of them goes from
 # t = base_time + (first + i) dt to t + dt. The fields given are used up (their memory is reused). Where members of an ensemble
@@ -30,6 +30,9 @@ from hpcstencil.stepper import Stepper
 Advance = Callable[[Fields, Mapping[str, Any], Any, Any, Any, Any], Fields]
 # Fields after n steps, of (fields, ghost cells per axis, their widths, frame, parameters, (t0, first, dt, n), in place)
 NativeSteps = Callable[[Fields, Any, tuple[int, ...], Frame, Any, tuple[Any, Any, Any, Any], bool], Fields]
+
+# The same of one step, with what `Problem.errors` says of its error
+NativeAttempt = Callable[[Fields, Any, tuple[int, ...], Frame, Any, tuple[Any, Any, Any, Any]], tuple[Fields, Fields]]
 
 
 def by_stepper(stepper: Stepper, together: int = 1) -> Advance:
@@ -101,8 +104,17 @@ def by_native_code(
         return lax.fori_loop(0, (most(n) + 2 * every - 1) // (2 * every), two, fields)
 
     if machine.leaves_compiled_code:
-        return in_blocks(machine.beside_received(block, widths), every)
+        return in_blocks(machine.beside_received(block, widths, donate=True), every)
     return fused(machine, loop)
+
+
+def native_attempt(native: NativeAttempt, machine: Machine, widths: tuple[int, ...]) -> Attempt:
+    """As `Stepper.attempt`, by native code with ghost cells of these ``widths``."""
+
+    def body(fields: Fields, ghosts: Any, frame: Frame, parameters: Any, t: Any, dt: Any) -> tuple[Fields, Fields]:
+        return native(fields, ghosts, widths, frame, parameters, (t, 0, dt, 1))
+
+    return machine.beside_received(body, widths, donate=False)
 
 
 # ---- the two forms ----

@@ -10,9 +10,11 @@ import json
 import os
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from hpcstencil.parallel import Communicator, from_rank_0
 from hpcstencil.problem import Problem
 
 PROBE_CELLS, PROBE_CELLS_ON_GPU = 2**16, 2**24  # fewer would tell of a GPU how long starting a kernel takes
-PROBE_SECONDS = 0.1
+PROBE_SECONDS = 0.05
 CLEARLY = 1.5  # times as fast as the first kernel: another one is taken
 WRITING = "checkpoint:bytes per second"
 WRITING_UNMEASURED = 1e8  # bytes/s, assumed where no checkpoint has been written yet
@@ -127,15 +129,17 @@ def fastest_kernel(problem: Problem, device: Any, thin: bool) -> str:
     name = key(problem, f"kernel:{CLEARLY}:{','.join(candidates)}:{device.platform}:{device.device_kind}")
     known = recall(name)
     if known not in candidates:
-        seconds = {kernel: seconds_per_step(problem, device, kernel) for kernel in candidates}
+        with ThreadPoolExecutor() as side_by_side:
+            probes = list(side_by_side.map(partial(probe, problem, device), candidates))
+        seconds = {kernel: seconds_per_step() for kernel, seconds_per_step in zip(candidates, probes, strict=True)}
         first, fastest = candidates[0], min(seconds, key=seconds.__getitem__)
         known = fastest if CLEARLY * seconds[fastest] < seconds[first] else first
         remember(name, known)
     return str(known)
 
 
-def seconds_per_step(problem: Problem, device: Any, kernel: str) -> float:
-    """Seconds that one step of the probe block takes with a kernel, compilation apart."""
+def probe(problem: Problem, device: Any, kernel: str) -> Callable[[], float]:
+    """The function that tells, once, the seconds of one step of the probe block with a kernel, which is compiled before."""
     import jax
     import numpy as np
 
@@ -153,16 +157,19 @@ def seconds_per_step(problem: Problem, device: Any, kernel: str) -> float:
     plan = Plan(Topology(shape, (True,) * grid.ndim, ones, ones, ones), 1, problem.radius, problem.method.evaluations)
     simulation = simulate(replace(problem, diagnostics={}), plan, OneProcess(), [device], kernel)
     simulation = replace(simulation, control=None)  # the step loop is measured, whatever governs the steps
-    fields = simulation.put({f: np.zeros(shape, simulation.dtype) for f in problem.fields})
-    fields = simulation.compile(fields)
-    steps, elapsed, best = 1, 0.0, float("inf")
-    while elapsed < PROBE_SECONDS:
-        steps *= 2
-        start = time.perf_counter()
-        fields = jax.block_until_ready(simulation.advance(fields, problem.parameters, 0.0, 0, 0.0, steps))
-        elapsed = time.perf_counter() - start
-        best = min(best, elapsed / steps)
-    return best
+    compiled = simulation.compile(simulation.put({f: np.zeros(shape, simulation.dtype) for f in problem.fields}))
+
+    def seconds_per_step() -> float:
+        fields, steps, elapsed, best = compiled, 1, 0.0, float("inf")
+        while elapsed < PROBE_SECONDS:
+            steps *= 2
+            start = time.perf_counter()
+            fields = jax.block_until_ready(simulation.advance(fields, problem.parameters, 0.0, 0, 0.0, steps))
+            elapsed = time.perf_counter() - start
+            best = min(best, elapsed / steps)
+        return best
+
+    return seconds_per_step
 
 
 def kernel_for(

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hpcstencil.errors import NumericsError
-from hpcstencil.evaluate import Rules
-from hpcstencil.expressions import Field, Node, Pointwise, node
+from hpcstencil.evaluate import Rules, right_hand_side
+from hpcstencil.expressions import Field
 from hpcstencil.halo import Fields
 from hpcstencil.integrators import Method
 from hpcstencil.parallel import Communicator
@@ -42,18 +42,10 @@ def factor(method: Method, error: float, before: float) -> float:
     return min(MOST_FACTOR, max(LEAST_FACTOR, wished))
 
 
-def _weighed(name: str, tolerance: float) -> Node:
-    """(e / (tol + tol max(|u|, |new u|)))² of a field, by the names that `Control.error` gives."""
-    before, after, error = Field(name), Field(f"new {name}"), Field(f"error {name}")
-    size = Pointwise("maximum", (Pointwise("abs", (before,)), Pointwise("abs", (after,))))
-    ratio = error / (node(tolerance) + node(tolerance) * size)
-    return ratio * ratio
-
-
 @dataclass(frozen=True)
 class Control:
-    """Takes steps of a problem with a tolerance; ``changes`` reduces the time derivatives and the fields,
-    ``errors`` what `_weighed` makes."""
+    """Takes steps of a problem with a tolerance; ``changes`` reduces the time derivatives and the fields, ``errors`` what
+    `Problem.errors` says of each field, which an ``attempt`` returns by the field's name."""
 
     problem: Problem
     attempt: Attempt
@@ -62,16 +54,18 @@ class Control:
     schedule: Schedule
 
     @staticmethod
-    def of(problem: Problem, stepper: Stepper, communicator: Communicator, rules: Rules) -> Control | None:
-        """The control that the problem asks for; None where it has no tolerance."""
-        tolerance = problem.config.time.tolerance
-        if tolerance is None:
+    def of(
+        problem: Problem, stepper: Stepper, communicator: Communicator, rules: Rules, native: Attempt | None
+    ) -> Control | None:
+        """The control that the problem asks for, which tries steps by ``native`` code where there is some; None where it has no
+        tolerance."""
+        if problem.config.time.tolerance is None:
             return None
-        trees = tuple(_weighed(name, tolerance) for name in problem.trees)
-        both = (*problem.trees.values(), *map(Field, problem.trees))
-        errors = Reductions(stepper.machine, communicator, rules, {}, trees)
-        changes = Reductions(stepper.machine, communicator, rules, problem.needs(), both)
-        return Control(problem, stepper.attempt(), errors, changes, problem.schedule())
+        fields, machine = tuple(map(Field, problem.trees)), stepper.machine
+        errors = Reductions(machine, communicator, rules, {}, fields)
+        changes = Reductions(machine, communicator, rules, problem.needs(), (*problem.trees.values(), *fields))
+        weigh = right_hand_side(problem.errors(), replace(rules, ghosts=None), {})
+        return Control(problem, native or stepper.attempt(weigh), errors, changes, problem.schedule())
 
     def step(self, fields: Fields, clock: Clock) -> tuple[Fields, Clock]:
         """The next step that meets the tolerance, and the clock after it; the fields given are kept.
@@ -89,8 +83,8 @@ class Control:
                     "jumps; allow a larger tolerance, or look at the equation there"
                 )
             leap = self.schedule.leap(here, dt, 1)
-            after, error = self.attempt(fields, problem.parameters, clock.time, leap.dt)
-            err = self.error(fields, after, error)
+            after, errors = self.attempt(fields, problem.parameters, clock.time, leap.dt)
+            err = self.error(errors)
             wished = factor(problem.method, err, max(clock.last_error, LEAST_ERROR))
             if err <= 1.0:
                 growth = min(wished, 1.0) if rejected > clock.rejected else wished
@@ -100,15 +94,12 @@ class Control:
             rejected += 1
             dt = leap.dt * min(wished, SAFETY)
 
-    def error(self, before: Fields, after: Fields, error: Fields) -> float:
-        """The estimated error in units of the tolerance; not finite where any cell's is not."""
-        state = {**before}
-        for name in self.problem.trees:
-            state[f"new {name}"], state[f"error {name}"] = after[name], error[name]
-        _, largest, broken = self.errors.extremes(state, self.problem.parameters, 0.0)
+    def error(self, errors: Fields) -> float:
+        """The estimated error in units of the tolerance, of what an attempt returns; not finite where any cell's is not."""
+        _, largest, broken = self.errors.extremes(errors, self.problem.parameters, 0.0)
         if broken.any() or largest.max() > HOPELESS:
             return math.inf
-        sums = self.errors.sums(state, self.problem.parameters, 0.0, largest)
+        sums = self.errors.sums(errors, self.problem.parameters, 0.0, largest)
         return math.sqrt(math.fsum(sums) / (self.errors.cells * len(sums)))
 
     def first_step(self, fields: Fields, time: float) -> float:

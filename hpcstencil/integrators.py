@@ -226,6 +226,7 @@ FEWEST_STAGES, MOST_STAGES = 3, 99
 
 
 MEMORY = ".before"  # ends the name of an array that keeps slopes
+NEW, ERROR = "new ", "error "  # begin the names of a field after a step, and of its estimated error
 
 
 def memory_of(method: Method, fields: Sequence[str]) -> tuple[str, ...]:

@@ -151,15 +151,14 @@ class Machine:
 
         return self._with_outer(whole, widths, donate)
 
-    def beside_received(self, body: Body, widths: tuple[int, ...]) -> Body:
-        """As `exchanged`, of ``body(fields, ghost cells, frame, *shared)``, which puts nothing together and uses the fields
-        up."""
+    def beside_received(self, body: Body, widths: tuple[int, ...], donate: bool) -> Body:
+        """As `exchanged`, of ``body(fields, ghost cells, frame, *shared)``, which puts nothing together."""
 
         def whole(fields: Fields, places: Any, outer: Outer, shared: tuple[Any, ...]) -> Any:
             frame = self.frame(places)
             return body(fields, self.received(fields, widths, frame, outer), frame, *shared)
 
-        return self._with_outer(whole, widths, donate=True)
+        return self._with_outer(whole, widths, donate)
 
     def _with_outer(self, whole: Body, widths: tuple[int, ...], donate: bool) -> Body:
         """``whole(fields, places, ghost cells from other processes, shared arguments)`` as a function of the fields and the

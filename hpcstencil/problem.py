@@ -12,8 +12,8 @@ from hpcstencil.boundary import Face
 from hpcstencil.equations import Equation, Limited
 from hpcstencil.equations.user import rates_of
 from hpcstencil.errors import InputError
-from hpcstencil.expressions import Constant, Node, Reduction, walk
-from hpcstencil.integrators import Method, stability_limits
+from hpcstencil.expressions import Constant, Field, Node, Pointwise, Reduction, node, walk
+from hpcstencil.integrators import ERROR, NEW, Method, stability_limits
 from hpcstencil.mask import Mask
 from hpcstencil.positions import Layout, Positions
 from hpcstencil.radius import Discretization, Needs
@@ -138,6 +138,19 @@ class Problem:
                 part.operand for tree in self.diagnostics.values() for part in walk(tree) if isinstance(part, Reduction)
             )
         )
+
+    def errors(self) -> dict[str, Node]:
+        """Of each field that moves, (e / (tol + tol max(|u|, |new u|)))², of the fields u, "new u" after the step and "error u"
+        for the estimated error e; empty without a tolerance."""
+        tolerance = self.config.time.tolerance
+        if tolerance is None:
+            return {}
+        weighed = {}
+        for name in self.trees:
+            sizes = tuple(Pointwise("abs", (Field(kind + name),)) for kind in ("", NEW))
+            ratio = Field(ERROR + name) / (node(tolerance) + node(tolerance) * Pointwise("maximum", sizes))
+            weighed[name] = ratio * ratio
+        return weighed
 
     def stable_dt(self, largest: Mapping[str, float]) -> float:
         """Largest stable step, ``largest`` being the greatest magnitude of all that is ``measured``."""

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from hpcstencil import host
-from hpcstencil.advance import Advance, by_native_code, by_stepper
+from hpcstencil.advance import Advance, by_native_code, by_stepper, native_attempt
 from hpcstencil.blocks import Devices
 from hpcstencil.control import Control
 from hpcstencil.decomposition import Plan
@@ -228,7 +228,8 @@ class Simulation:
                 one = self.per_member
                 fields = self.advance(fields, self.problem.parameters, one(0.0), one(0), one(0.0), one(0))
             else:
-                self.control.error(fields, *self.control.attempt(fields, self.problem.parameters, 0.0, 0.0))
+                self.control.error(self.control.attempt(fields, self.problem.parameters, 0.0, 0.0)[1])
+                self.control.first_step(fields, 0.0)
         return jax.block_until_ready(fields)
 
 
@@ -263,14 +264,16 @@ def simulate(
             'exchanges; use fewer processes or devices, or numerics.kernel = "shift"'
         )
     on_gpu = devices[0].platform == "gpu"
-    stepper, area = Stepper(machine, rhs, problem.method, problem.groups, plan.every, apart), None
+    stepper, area, attempt = Stepper(machine, rhs, problem.method, problem.groups, plan.every, apart), None, None
     if kernel == NATIVE:
         cell_bytes = len(problem.fields) * rules.dtype.itemsize
-        if config.decomposition.exchange == "auto":
+        if config.decomposition.exchange == "auto" and config.time.tolerance is None:
             area = area_for(topology, stepper.widths, cell_bytes, communicator)
         code = native(problem, threads_for(len(devices)), plan.every, area)
         exchanges, members = area is not None, len(problem.members)
         advance = by_native_code(code.steps, machine, plan.every, stepper.widths, exchanges, members)
+        if config.time.tolerance is not None:
+            attempt = native_attempt(code.attempt, machine, stepper.widths)
     elif kernel == PALLAS:
         from hpcstencil.pallas.step import kernels
 
@@ -286,7 +289,7 @@ def simulate(
         machine=machine,
         advance=advance,
         slopes=stepper.slopes(0) if problem.method.multistep else None,
-        control=Control.of(problem, stepper, communicator, rules),
+        control=Control.of(problem, stepper, communicator, rules, attempt),
         extremes=Reductions(machine, communicator, rules, needs, tuple(problem.measured.values()), listed),
         diagnosed=Reductions(machine, communicator, rules, needs, problem.reduced(), listed),
         area=area,

@@ -17,13 +17,13 @@ from hpcstencil.blocks import values
 from hpcstencil.evaluate import RightHandSide
 from hpcstencil.frame import Frame, Value
 from hpcstencil.halo import Fields
-from hpcstencil.integrators import Method, Stage
+from hpcstencil.integrators import ERROR, NEW, Method, Stage
 from hpcstencil.machine import Body, Machine
 from hpcstencil.stages import fields_of, take, uniform
 
 # Fields after a step, of (fields, t, dt, windows that are wanted at the least, or None for those of the fields)
 Step = Callable[[Mapping[str, Value], Any, Any, Any], dict[str, Value]]
-# (fields after a step, estimate of their error or None), of (fields, parameters, t, dt)
+# (fields after a step, what is made of the estimate of their error), of (fields, parameters, t, dt)
 Attempt = Callable[[Fields, Mapping[str, float], Any, Any], tuple[Fields, Any]]
 
 
@@ -109,17 +109,26 @@ class Stepper:
 
     # ---- functions of fields ----
 
-    def attempt(self) -> Attempt:
-        """The function attempt(fields, parameters, t, dt) -> (fields after one step, estimate of their error), of a method
-        that has one; the fields given are kept."""
-        if self.every == 0:
-            return self.in_pieces()
+    def attempt(self, weigh: RightHandSide) -> Attempt:
+        """The function attempt(fields, parameters, t, dt) -> (fields after one step, what ``weigh`` makes of the estimate of
+        their error), of a method that has one; the fields given are kept."""
+
+        def weighed(state: dict[str, Value], frame: Frame, parameters: Any, t: Any) -> Fields:
+            return self.machine.cropped(weigh(state, parameters, t, frame))
 
         def body(u: dict[str, Value], frame: Frame, parameters: Any, t: Any, dt: Any) -> tuple[Fields, Fields]:
             new, error = self.one_step(u, parameters, t, dt, frame)
-            return self.machine.cropped(new), self.machine.cropped(error)
+            return self.machine.cropped(new), weighed(with_error(u, new, error), frame, parameters, t)
 
-        return self.machine.exchanged(body, self.widths)
+        if self.every:
+            return self.machine.exchanged(body, self.widths)
+        step, measure = self.in_pieces(), self.machine.exchanged(weighed, (0,) * self.machine.grid.ndim)
+
+        def attempt(fields: Fields, parameters: Any, t: Any, dt: Any) -> tuple[Fields, Any]:
+            new, error = step(fields, parameters, t, dt)
+            return new, measure(with_error(fields, new, error), parameters, t)
+
+        return attempt
 
     def slopes(self, j: int) -> Body:
         """The function slopes(fields, parameters, t) of the j-th value, after an exchange of its own."""
@@ -169,6 +178,11 @@ class Stepper:
             )
 
         return step
+
+
+def with_error(u: Mapping[str, Any], new: Mapping[str, Any], error: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields before and after a step and their estimated errors, by the names that `Problem.errors` gives them."""
+    return {**u, **{NEW + name: y for name, y in new.items()}, **{ERROR + name: e for name, e in error.items()}}
 
 
 def shrunk(windows: Any, before: Any, after: Any, times: int) -> Any:

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from support import integrated, problem_of, simulation_of
+from support import integrated, problem_of, random_block, simulation_of
 
 from hpcstencil.decomposition import plan
 from hpcstencil.errors import InputError, NumericsError
+from hpcstencil.schedule import Clock
 
 # ∂u/∂t = -50 (u - cos(t)) forgets its start quickly: the step must be short at first, and may be long later.
 STIFF = {
@@ -67,8 +68,6 @@ def test_steps_land_on_outputs():
     )
     simulation, schedule = simulation_of(problem), problem.schedule()
     fields, landed = simulation.initial_fields(), []
-    from hpcstencil.schedule import Clock
-
     clock = Clock()
     while not schedule.finished(clock):
         fields, clock = simulation.control.step(fields, clock)
@@ -94,6 +93,64 @@ def test_the_steps_are_the_same_for_every_decomposition():
         assert after == clock
         for name in fields:
             assert np.array_equal(fields[name], reference[name])
+
+
+KINDS = {
+    "several fields": {
+        "grid": {"shape": [23, 17], "upper": [2.3, 1.7]},
+        "equation": {"name": "gray_scott", "D_u": 0.02, "D_v": 0.01},
+        "boundary": {"x": {"neumann": "0.1*sin(t)"}, "y": {"dirichlet": 0.5}},
+    },
+    "inner results": {
+        "grid": {"shape": [13, 9, 11], "upper": [1.3, 0.9, 1.1]},
+        "equation": {"name": "cahn_hilliard", "M": 1e-3, "kappa": 1e-2},
+    },
+    "a staggered grid": {
+        "grid": {"shape": [23, 17], "upper": [2.3, 1.7]},
+        "equation": {"name": "shallow_water", "g": 1.0, "nu": 0.01},
+        "boundary": {"y": {"neumann": 0.0}, "v": {"y": {"dirichlet": "0.1*sin(x)*t"}}},
+    },
+    "layers": {
+        "grid": {"shape": [40], "upper": [4.0]},
+        "equation": {"name": "acoustic"},
+        "boundary": {"x": {"cpml": {"width": 0.5}}},
+    },
+    "solid cells": {
+        "grid": {"shape": [23, 17], "upper": [2.3, 1.7]},
+        "equation": {"name": "heat", "D": 0.1},
+        "mask": {"solid": "(x - 1.2)**2 + (y - 1)**2 < 0.1"},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    "kind, integrator, precision",
+    [
+        *((kind, "bs3", "float64") for kind in KINDS),
+        ("several fields", "dopri5", "float64"),
+        ("inner results", "dopri5", "float32"),
+    ],
+)
+def test_native_code_tries_the_steps_of_shift(kind, integrator, precision):
+    """The fields after a step, and the estimated errors that decide on it, differ by some roundings of the fields."""
+    numerics, tolerance = {"integrator": integrator, "precision": precision}, 1e-3
+    problem = problem_of(**KINDS[kind], numerics=numerics, time={"end": 1.0, "tolerance": tolerance})
+    tried = {}
+    for kernel in ("shift", "native"):
+        simulation = simulation_of(problem, kernel=kernel)
+        start = simulation.put(random_block(problem, simulation))
+        tried[kernel] = [
+            simulation.get(arrays, list(arrays))
+            for arrays in simulation.control.attempt(start, problem.parameters, 0.1, 0.05)
+        ]
+    (fields, errors), (expected, estimated) = tried["native"], tried["shift"]
+    rounding = 64 * np.finfo(precision).eps * max(np.abs(u).max() for u in expected.values())
+    assert fields.keys() == expected.keys() and errors.keys() == estimated.keys() == problem.trees.keys()
+    for name in fields:
+        assert np.abs(fields[name] - expected[name]).max() <= rounding
+    for name in errors:
+        assert np.abs(np.sqrt(errors[name]) - np.sqrt(estimated[name])).max() <= rounding / tolerance
+    assert max(np.sqrt(w).max() for w in estimated.values()) > 1e-6 / tolerance
 
 
 def test_a_method_without_an_estimate_is_refused():

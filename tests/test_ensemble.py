@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support import integrated, problem_of, simulation_of
 
-from hpcstencil.calibration import seconds_per_step
+from hpcstencil.calibration import probe
 from hpcstencil.diagnostics import Diagnostics
 from hpcstencil.ensemble import members
 from hpcstencil.errors import InputError
@@ -201,4 +201,4 @@ def test_a_file_of_an_ensemble_is_cut_and_continued(tmp_path, compression):
 
 
 def test_a_kernel_is_timed_on_one_member():
-    assert seconds_per_step(problem_of(**PATTERN), jax.local_devices()[0], "shift") > 0
+    assert probe(problem_of(**PATTERN), jax.local_devices()[0], "shift")() > 0

@@ -265,6 +265,7 @@ def choice(problem, thin=False):
 @pytest.fixture
 def empty_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    compiler.begun.cache_clear()
     return tmp_path / "hpcstencil" / "native"
 
 
@@ -379,11 +380,20 @@ def test_a_compiler_with_options_and_a_cache_that_cannot_be_written(monkeypatch)
 
 
 def test_an_input_that_asks_for_native_code_there_is_none_of():
-    adaptive = problem_of(
-        grid={"shape": [20]},
-        equation={"name": "heat"},
-        numerics={"integrator": "bs3", "kernel": "native"},
-        time={"end": 1.0, "tolerance": 1e-4},
+    with pytest.raises(InputError, match=r"numerics\.kernel: .* too thin for a whole step"):
+        choice(problem_of(grid={"shape": [20]}, equation={"name": "heat"}, numerics={"kernel": "native"}), thin=True)
+
+
+def test_a_pass_may_look_at_many_planes():
+    """Products of fields at order 6, whose derivatives are looked at where they are wanted."""
+    problem = problem_of(
+        grid={"shape": [41, 37]},
+        equation={"name": "shallow_water", "g": 1.0, "nu": 0.05},
+        initial={"h": "1 + 0.1*noise(1)"},
+        numerics={"order": 6, "precision": "float64"},
     )
-    with pytest.raises(InputError, match=r"numerics\.kernel: .* tolerance"):
-        choice(adaptive)
+    expected, found = (
+        stepped(problem, simulation_of(problem, kernel=kernel), 3, 1e-3) for kernel in ("shift", "native")
+    )
+    for name, values in expected.items():
+        assert np.abs(found[name] - values).max() <= 32 * np.finfo(float).eps * np.abs(values).max()

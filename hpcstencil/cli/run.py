@@ -68,12 +68,15 @@ def execute(
     """Run a checked problem on the processes that are there, and print the summary. Before it jax is not imported."""
     from hpcstencil.cli.prepare import devices_of, planned, same_everywhere, warn_of_shared_gpus
     from hpcstencil.launch import start_jax
+    from hpcstencil.native.program import begin
     from hpcstencil.parallel import agree
 
     count, ids = devices_of(config, devices)
     same_everywhere(communicator, count, problem)
     plan = planned(problem, communicator.size, count)
     warn_of_shared_gpus(communicator, ids)
+    if communicator.rank == 0 and not ids:
+        begin(problem, plan.lowered)  # while jax is imported
     local = agree(communicator, lambda: start_jax(count))
 
     from hpcstencil.run import run as run_problem

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -15,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hpcstencil.frame import Frame
-from hpcstencil.native.compiler import SOURCES, cache_bytes, cache_is_far, library
+from hpcstencil.native.compiler import SOURCES, begun, cache_bytes, cache_is_far, library
 from hpcstencil.native.passes import AXIS_OF
 from hpcstencil.native.program import Program, program
 from hpcstencil.native.shared import Area
@@ -63,14 +62,46 @@ class Native:
         ``strips`` are the ghost cells of ``widths`` that were received per axis; without any, or with an area, the steps are
         as many as they may be, else at most as many as the widths allow. ``in_place`` uses the memory of the fields given.
         """
-        names = self.program.fields
+        results = self.call(fields, strips, widths, frame, parameters, clock, in_place)
+        return dict(zip(self.program.fields, results, strict=False))
+
+    def attempt(
+        self,
+        fields: Mapping[str, Any],
+        strips: Strips,
+        widths: Sequence[int],
+        frame: Frame,
+        parameters: Mapping[str, Any],
+        clock: tuple[Any, Any, Any, Any],
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """As `steps`, of one step that is not in place; and what `Problem.errors` says of its error, by field."""
+        names, moving = self.program.fields, self.program.errors
+        results = self.call(fields, strips, widths, frame, parameters, clock, in_place=False)
+        return dict(zip(names, results, strict=False)), dict(zip(moving, results[len(names) :], strict=True))
+
+    def call(
+        self,
+        fields: Mapping[str, Any],
+        strips: Strips,
+        widths: Sequence[int],
+        frame: Frame,
+        parameters: Mapping[str, Any],
+        clock: tuple[Any, Any, Any, Any],
+        in_place: bool,
+    ) -> Sequence[Any]:
+        """The fields after the steps, and what the program tells of their errors."""
+        names, errors = self.program.fields, self.program.errors
+        given = [
+            *(fields[name] for name in names),
+            *(fields[names[0]] for _ in errors),
+        ]  # which for errors nothing reads
         ndim = len(frame.cells)
         received = [strips.get(a, (None, None))[side] for a in range(ndim) for side in (0, 1)]
         kinds = [[side.kind for side in sides] for sides in frame.sides]
         touching = jnp.stack([jnp.stack([jnp.asarray(t, jnp.int32) for t in pair]) for pair in frame.touches])
         on_boundary = jnp.array([[s.boundary for s in sides] for sides in frame.sides], jnp.int32)
         arguments = [
-            *(fields[name] for name in names),
+            *given,
             *(strip for strip in received if strip is not None),
             jnp.stack([*(jnp.asarray(parameters[p], jnp.float64) for p in self.program.parameters), jnp.float64(0.0)]),
             np.array([*self.program.constants, 0.0]),
@@ -81,10 +112,10 @@ class Native:
         ]
         call = jax.ffi.ffi_call(
             TARGET,
-            [jax.ShapeDtypeStruct(fields[name].shape, fields[name].dtype) for name in names],
+            [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in given],
             input_output_aliases={n: n for n in range(len(names))} if in_place else None,
         )
-        results = call(
+        return call(
             *arguments,
             number=np.int64(self.number),
             axes=np.array(AXIS_OF[ndim], np.int64),
@@ -99,17 +130,13 @@ class Native:
             area=np.int64(self.area_number),
             every=np.int64(self.every),
         )
-        return dict(zip(names, results, strict=True))
 
 
 def native(problem: Problem, threads: int, every: int = 1, area: Area | None = None) -> Native:
     """The native code of a problem. Raises Unsupported, with a sentence, where there is none."""
     made = program(problem)
-    with ThreadPoolExecutor(1) as beside:  # where they are not kept, the compiler has time for both
-        bridge_made = beside.submit(glue)
-        loaded = library(made.text)
-        bridge = bridge_made.result()
-    address = ctypes.cast(loaded.advance, ctypes.c_void_p).value
+    loaded, bridge = begun(made.text), glue()  # where they are not kept, the compiler has time for both
+    address = ctypes.cast(loaded.result().advance, ctypes.c_void_p).value
     number = hash_of(made.text)
     bridge.register_program(ctypes.c_int64(number), ctypes.c_void_p(address))
     if area is None:

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -95,6 +96,16 @@ def library(text: str, includes: Sequence[str] = (), quickly: bool = False) -> c
             return ctypes.CDLL(str(kept / LIBRARY))
     except OSError as error:
         raise Unsupported(f"native code cannot be made or loaded: {error}") from None
+
+
+@cache
+def begun(text: str) -> Future[ctypes.CDLL]:
+    """As `library`, once in a process and beside whatever else it does."""
+    thread = ThreadPoolExecutor(1)
+    try:
+        return thread.submit(library, text)
+    finally:
+        thread.shutdown(wait=False)
 
 
 @contextmanager

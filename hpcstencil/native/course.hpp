@@ -14,6 +14,7 @@ struct Course {
     // False where a level looks at what another has written over, or at an array that is no field. ``flat``: there is one row, and
     // fields move by planes alone.
     bool lay_out(const Pipeline& pipe, bool flat) {
+        if (GIVEN < FIELDS) return false;
         int newest[FIELDS], written[FIELDS] = {};
         memset(after, 0, sizeof after);
         for (int f = 0; f < FIELDS; f++) newest[f] = pipe.ring_of[0][f];

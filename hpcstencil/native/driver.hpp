@@ -4,8 +4,8 @@
 // The planes of the first axis stream through levels: a load, the passes of step 1, those of step 2, ..., a store. Each level works on
 // the plane that is just ready, so what lies between two levels is a few planes, which stay in the cache.
 //
-// The generated code defines, before it includes this: real (the cell's type) and the counts PARAMETERS, CONSTANTS, FIELDS, ARRAYS, PASSES,
-// TABLES, FIXED, SCALARS, MOST_OFFSET (cells beyond its own that a function of coordinates looks at) and STATEMENTS (of a pass for a
+// The generated code defines, before it includes this: real (the cell's type) and the counts PARAMETERS, CONSTANTS, FIELDS, GIVEN (of
+// those that a step starts from: it makes the others), ARRAYS, PASSES, TABLES, FIXED, SCALARS, MOST_OFFSET (cells beyond its own that a function of coordinates looks at) and STATEMENTS (of a pass for a
 // cell, on average); and after it what is declared here. All indices are those of the block's own cells; ghost cells lie at negative
 // indices and beyond the end. Rows are computed in whole vectors, so a few cells beyond a region may hold rubbish, which nothing reads.
 #include "tiles.hpp"

@@ -16,7 +16,7 @@ from hpcstencil.native.writer import Numbers, Offset, Unsupported
 from hpcstencil.problem import Problem
 
 AXIS_OF = {1: (2,), 2: (0, 2), 3: (0, 1, 2)}  # axes of the problem -> those of the driver
-MOST_PLANES = 60  # of the arrays that a pass looks at: `driver.hpp` has room for so many
+MOST_PLANES = 256  # of the arrays that a pass looks at: `driver.hpp` has room for so many
 LONG = 150  # statements for a cell from which on one plane is computed at a time
 MOST_SLIDING = 6  # rows whose vectors slide, for each of which three are kept in registers
 MANY_ROWS = 12  # looked at for a cell, of more than which a processor has no registers for all addresses
@@ -62,8 +62,9 @@ class Pass:
 
 
 class Passes:
-    """The passes of a step over ``arrays``, the first of which are the fields; ``ends`` hold these after it.
-    ``functions`` are texts in C++ by name. If it ``turns``, the last pass is the last and the next step's first one in one."""
+    """The passes of a step over ``arrays``, the first of which are the fields, then what is told of the ``errors`` of some;
+    ``ends`` hold these after it. ``functions`` are texts in C++ by name. If it ``turns``, the last pass is the last and the
+    next step's first one in one."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -75,7 +76,8 @@ class Passes:
         self.scalars = Scalars(self.numbers, self.discretization, self.axis_of)
         self.tables = Functions(self.numbers, self.discretization, self.axis_of)
         self.fixed = Functions(self.numbers, self.discretization, self.axis_of)
-        self.arrays = [Array(Field(name)) for name in self.fields]
+        self.errors = tuple(problem.errors())
+        self.arrays = [*(Array(Field(name)) for name in self.fields), *(Array(None) for _ in self.errors)]
         self.ends: list[int] = []
         self.parts: list[list[Part]] = []  # of each pass
         self.passes: list[Pass] = []
@@ -167,7 +169,7 @@ class Passes:
 
     def turn(self) -> list[Part]:
         """The last pass of a step and the first one of the next step; empty where they cannot be joined."""
-        if len(self.parts) < 2:
+        if len(self.parts) < 2 or self.errors:
             return []
         results = [array for part in self.parts[0] for array in part.outputs]
         renamed = dict(enumerate(self.ends)) | {array: array + len(self.arrays) for array in results}

@@ -15,7 +15,7 @@ typedef real loose __attribute__((vector_size(64), aligned(sizeof(real)), may_al
 
 // What the caller hands over; see glue.cpp, which fills it.
 struct Call {
-    const void* const* fields;  // FIELDS arrays of ``capacity`` cells
+    const void* const* fields;  // FIELDS arrays of ``capacity`` cells, of which the first GIVEN are read
     const void* const* ghosts;  // per axis lower and upper strips of all fields; null where nothing was received
     void* const* results;
     const double* parameters;
@@ -37,7 +37,7 @@ struct Place {                                     // what generated code knows 
     const real* const* table;                      // functions of one coordinate, by index
     long i;
 };
-constexpr int PLANES = 64;  // that a pass looks at, or writes
+constexpr int PLANES = 256;  // that a pass looks at, or writes
 typedef void Compute(const Place&, const Rows* in, const Rows* out, long j0, long j1, long x0, long x1);
 // Ghost cells of rows j0 .. j1 - 1 (of one cell per row, across the last axis); k is the distance from the boundary in cells,
 // ``next`` are the cells next to it.
@@ -67,7 +67,7 @@ static real tabulate(int table, const double* p, const double* c, const double* 
 
 // ---- the geometry of a pass -----------------------------------------------------------------------------------------
 
-constexpr int MOST_STEPS = 16;  // in one pass
+constexpr int MOST_STEPS = GIVEN < FIELDS ? 1 : 16;  // in one pass
 constexpr int RINGS = FIELDS + MOST_STEPS * (ARRAYS - FIELDS);
 constexpr int LEVELS = 1 + MOST_STEPS * PASSES;
 constexpr long FAR = 1L << 40;
@@ -100,7 +100,7 @@ struct Pipeline {
         memset(level, 0, sizeof level);
         for (int t = 0; t <= steps; t++)
             for (int n = 0; n < ARRAYS; n++) ring_of[t][n] = -1;
-        for (int f = 0; f < FIELDS; f++) ring_of[0][f] = add(f, 0, 0);
+        for (int f = 0; f < GIVEN; f++) ring_of[0][f] = add(f, 0, 0);
         for (int t = 0; t < steps; t++) {
             for (int p = TURNS && t; p < PASSES; p++, levels++) {
                 Level& mine = level[levels];
@@ -126,7 +126,7 @@ struct Pipeline {
             for (int o = 0; o < pass.outputs; o++) besides(output(q, o), mine.ahead, reach);
             for (int n = 0; n < pass.inputs; n++) use(ring_of[mine.step][pass.input[n].array], mine.ahead, reach, deep, boundary0, pass.input[n].reach);
         }
-        for (int f = 0; f < FIELDS; f++) besides(ring_of[0][f], level[0].ahead, nullptr);
+        for (int f = 0; f < GIVEN; f++) besides(ring_of[0][f], level[0].ahead, nullptr);
         for (int r = 0; r < rings; r++) {
             ring[r].ahead = level[ring[r].level].ahead;
             ring[r].planes = ring[r].ahead - ring[r].tail + 1;

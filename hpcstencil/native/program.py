@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hpcstencil.boundary import NO_FLUX, WALL, Face
 from hpcstencil.expressions import Field, Node, on_plane, walk
 from hpcstencil.native.cells import Cells
-from hpcstencil.native.compiler import compiler
+from hpcstencil.native.compiler import begun, compiler
 from hpcstencil.native.step import Step
 from hpcstencil.native.writer import Offset, Unsupported
 from hpcstencil.problem import Problem
@@ -20,12 +20,14 @@ from hpcstencil.radius import axes_of
 @dataclass(frozen=True)
 class Program:
     """C++ text, and what it is to be given: the numbers of its expressions, what stands for p[] and c[] in it. ``fixed`` is how
-    many arrays of functions of several coordinates it keeps. ``outline`` is the text of what tells the cost of steps and
-    computes none; equations that look at the same cells share it."""
+    many arrays of functions of several coordinates it keeps, ``errors`` are the fields of which it tells the error of a step.
+    ``outline`` is the text of what tells the cost of steps and computes none; equations that look at the same cells share
+    it."""
 
     text: str
     outline: str
     fields: tuple[str, ...]
+    errors: tuple[str, ...]
     parameters: tuple[str, ...]
     constants: tuple[float, ...]
     fixed: int
@@ -34,8 +36,6 @@ class Program:
 def lack(problem: Problem, thin: bool) -> str:
     """Why native code cannot take the steps of this problem on a processor, as far as that is known without compiling; "" where
     it can. ``thin`` blocks have no room for a whole step between two exchanges."""
-    if problem.config.time.tolerance is not None:
-        return "steps that follow a tolerance are taken by the other kernels"
     if thin:
         return "blocks are too thin for a whole step between two exchanges"
     try:
@@ -44,6 +44,12 @@ def lack(problem: Problem, thin: bool) -> str:
     except Unsupported as reason:
         return str(reason)
     return ""
+
+
+def begin(problem: Problem, thin: bool) -> None:
+    """Have the program compiled beside what comes next, where the input lets it be wanted."""
+    if problem.config.numerics.kernel in ("auto", "native") and not lack(problem, thin):
+        begun(program(problem).text)
 
 
 def program(problem: Problem) -> Program:
@@ -64,7 +70,7 @@ def _program(problem: Problem) -> Program:
         step = Step(problem)
         written, outline = texts(step)
         numbers, fixed = tuple(step.numbers.constants), len(step.fixed.texts)
-        return Program(written, outline, step.fields, tuple(problem.parameters), numbers, fixed)
+        return Program(written, outline, step.fields, step.errors, tuple(problem.parameters), numbers, fixed)
     except RecursionError:
         raise Unsupported("an expression is too deeply nested") from None
 
@@ -95,8 +101,8 @@ def counts(step: Step, **others: int) -> list[str]:
     real = {"float32": "float", "float64": "double"}[step.problem.config.numerics.precision]
     return [
         f"typedef {real} real;",
-        f"constexpr int FIELDS = {len(step.fields)}, ARRAYS = {len(step.arrays)}, PASSES = {len(step.parts)}, "
-        f"AT_ONCE = {max(p.at_once for p in step.passes)};",
+        f"constexpr int GIVEN = {len(step.fields)}, FIELDS = {len(step.ends)}, ARRAYS = {len(step.arrays)}, "
+        f"PASSES = {len(step.parts)}, AT_ONCE = {max(p.at_once for p in step.passes)};",
         f"constexpr int {', '.join(f'{name} = {others.get(name, 0)}' for name in OTHERS)};",
         f"constexpr bool TURNS = {str(step.turns).lower()};",
         f"constexpr double STATEMENTS = {sum(len(step.tried(p).lines) for p in step.parts) / len(step.parts):.1f};",

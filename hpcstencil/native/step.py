@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hpcstencil.expressions import OPERATORS, Field, Node, bottom_up, varies
-from hpcstencil.integrators import MEMORY, Stage
+from hpcstencil.integrators import ERROR, MEMORY, NEW, Stage
 from hpcstencil.native.cells import Cells
 from hpcstencil.native.passes import Array, Part, Passes, Write
 from hpcstencil.native.writer import Unsupported, changes
@@ -39,6 +39,8 @@ class Step(Passes):
         values: dict[int, dict[str, int]] = {0: start}  # of each stage: field -> array
         slopes: dict[int, dict[str, int]] = {}
         last_use = {j: i for i, stage in enumerate(method.stages) for j, _ in stage.slopes}
+        if self.errors:
+            last_use |= {j: len(method.stages) for j, _ in method.error}
         end = dict(start)
         for i, stage in enumerate(method.stages):
             fresh = [j for j, _ in stage.slopes if j not in slopes]
@@ -48,7 +50,29 @@ class Step(Passes):
             new = fresh[-1] if fresh else None
             self.stage(stage, values, slopes, moved, new, keep=new is not None and last_use[new] > i)
             values[i + 1] = end = moved
-        return [end[name] for name in self.fields]
+        return [*(end[name] for name in self.fields), *self.error(values, slopes, end)]
+
+    def error(
+        self, values: Mapping[int, Mapping[str, int]], slopes: dict[int, dict[str, int]], end: Mapping[str, int]
+    ) -> list[int]:
+        """Makes the passes that tell the error of the step; the arrays that hold it."""
+        method, names = self.problem.method, self.errors
+        if not names:
+            return []
+        for j, _ in method.error:
+            if j not in slopes:
+                slopes[j] = self.slopes(j, values[j], self.trees(j))
+        stage, last = Stage((), method.error), method.nodes[-1]
+        estimates = {name: self.array(None, last) for name in names}
+        self.add(
+            {n: self.combination(stage, name, values, slopes, None, {}) for name, n in estimates.items()}, {}, last
+        )
+        held: dict[Node, int] = {}
+        for name in names:
+            held |= {Field(name): values[0][name], Field(NEW + name): end[name], Field(ERROR + name): estimates[name]}
+        told = range(len(self.fields), len(self.fields) + len(names))
+        self.add({n: value_of(tree) for n, tree in zip(told, self.problem.errors().values(), strict=True)}, held, last)
+        return list(told)
 
     def trees(self, j: int) -> Mapping[str, Node]:
         """The right-hand sides whose slopes at the j-th value the method uses."""

@@ -118,9 +118,9 @@ struct Tile {
         long x0 = most(0, w.x0);
         ahead.ranges = ahead.at = ahead.reached = 0;
         ahead.length = least(call.count[2], w.x1) - x0;
-        ahead.portion = FIELDS * AT_ONCE * ahead.length / LANES / (pipe.levels - 1) + 1;
+        ahead.portion = GIVEN * AT_ONCE * ahead.length / LANES / (pipe.levels - 1) + 1;
         for (long n = most(i, most(0, w.lo)); n < least(i + AT_ONCE, least(call.count[0], w.hi)); n++)
-            for (int f = 0; f < FIELDS; f++) ahead.range[ahead.ranges++] = job.source[f] + n * source_size(2) + x0;
+            for (int f = 0; f < GIVEN; f++) ahead.range[ahead.ranges++] = job.source[f] + n * source_size(2) + x0;
     }
 
     // The plane so many behind the first of those that a ring is given in this round.
@@ -219,14 +219,14 @@ struct Tile {
     // ---- from and to memory ----
 
     void load(long i) {
-        for (int f = 0; f < FIELDS; f++) {
+        for (int f = 0; f < GIVEN; f++) {
             int r = pipe.ring_of[0][f];
             long j0, j1, x0, x1;
             region(0, 1, j0, j1), region(0, 2, x0, x1);
             real* p = plane(r, i);
             for (long j = j0; j < j1; j++) load_row(f, p + j * store[r].pitch, i, j, x0, x1);
         }
-        for (int f = 0; f < FIELDS; f++) finish(pipe.ring_of[0][f], i);
+        for (int f = 0; f < GIVEN; f++) finish(pipe.ring_of[0][f], i);
     }
 
     void load_row(int f, real* to, long i, long j, long x0, long x1) const {

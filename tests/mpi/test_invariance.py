@@ -1,12 +1,15 @@
 """The same bits for every decomposition: processes x devices x tiles x steps per exchange x kernels."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from decompositions import EVERYTHING, PROBLEMS, SELECTED, step_for, tables
-from support import problem_of, simulation_of, stepped
+from support import problem_of, random_block, simulation_of, stepped
 
 from hpcstencil.errors import InputError
 from hpcstencil.parallel import connect, environment_size, from_rank_0
+from hpcstencil.schedule import Clock
 
 pytestmark = pytest.mark.mpi
 STEPS = 5
@@ -94,6 +97,35 @@ def test_every_decomposition_gives_the_same_bits(communicator, row):
 @pytest.mark.parametrize("row", EVERYTHING, ids=lambda row: "-".join(map(str, row)))
 def test_the_whole_table(communicator, row):
     compare(communicator, row, "everything")
+
+
+ADAPTIVE = [("gray-scott-2d", "bs3"), ("mask-2d", "bs3"), ("shallow-2d", "dopri5")]
+
+
+def tried(problem, simulation):
+    """This process's blocks and the clock after some steps that follow a tolerance, from random fields."""
+    fields, clock = simulation.put(random_block(problem, simulation)), Clock()
+    for _ in range(STEPS):
+        fields, clock = simulation.control.step(fields, clock)
+    return simulation.get(fields, problem.fields), clock
+
+
+@pytest.mark.parametrize("name, integrator", ADAPTIVE)
+def test_steps_of_a_tolerance_are_the_same(communicator, name, integrator):
+    problem = problem_of(**tables(name, 2, "float64", integrator), time={"end": 1.0, "tolerance": 1e-3})
+    alone = {}
+    for kernel in ("shift", "native"):
+        one = simulation_of(problem, kernel=kernel)
+        alone[kernel], expected = from_rank_0(communicator, partial(tried, problem, one))
+        for devices in (1, 2):
+            simulation = simulation_of(problem, communicator, devices, kernel)
+            result, clock = tried(problem, simulation)
+            assert clock == expected and clock.step == STEPS
+            index = tuple(slice(*r) for r in simulation.ranges)
+            for field, block in result.items():
+                assert np.array_equal(block, alone[kernel][field][index])
+    for field, by_shift in alone["shift"].items():
+        assert np.abs(alone["native"][field] - by_shift).max() <= 1e-11 * np.abs(by_shift).max()
 
 
 THIN = [
