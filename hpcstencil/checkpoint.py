@@ -69,7 +69,7 @@ def write_checkpoint(
 
     places = from_rank_0(communicator, lay_out)
     try:
-        reserve(temporary, sum(size for _, size in places.values()), communicator)
+        reserve(temporary, sum(size for _, size in places.values()), communicator, hollow=True)
     except EnvironmentProblem:
         if communicator.rank == 0:
             temporary.unlink(missing_ok=True)

@@ -102,8 +102,9 @@ def prepare_folder(path: Path, communicator: Communicator) -> None:
     agree(communicator, prepare)
 
 
-def reserve(path: Path, size: int, communicator: Communicator, allocate: bool = True) -> None:
-    """Make sure that ``path`` can grow by ``size`` bytes, before HDF5 begins to change it.
+def reserve(path: Path, size: int, communicator: Communicator, allocate: bool = True, hollow: bool = False) -> None:
+    """Make sure that ``path`` can grow by ``size`` bytes, or where it is ``hollow``, that its holes of so many can be filled,
+    before HDF5 begins to change it.
 
     A disk that fills up amid a flush makes the whole file unreadable, and is told to one process only; here all
     processes raise EnvironmentProblem and the file is untouched. With ``allocate`` the file system sets the space aside
@@ -113,20 +114,21 @@ def reserve(path: Path, size: int, communicator: Communicator, allocate: bool = 
     def check() -> None:
         if communicator.rank == 0:
             with file_errors(path, "extend"):
-                _reserve(path, size, allocate)
+                _reserve(path, size, allocate, hollow)
 
     agree(communicator, check)
 
 
-def _reserve(path: Path, size: int, allocate: bool) -> None:
-    """Raise OSError where ``path`` cannot grow by ``size`` bytes."""
+def _reserve(path: Path, size: int, allocate: bool, hollow: bool) -> None:
+    """Raise OSError where ``path`` cannot take ``size`` bytes more."""
     descriptor = os.open(path, os.O_WRONLY)
     try:
-        end = os.fstat(descriptor).st_size
+        length = os.fstat(descriptor).st_size
+        start, end = (0, length) if hollow else (length, length + size)
         limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-        if limit != resource.RLIM_INFINITY and end + size > limit:
+        if limit != resource.RLIM_INFINITY and end > limit:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-        status = _allocate(descriptor, end, size) if allocate else errno.EOPNOTSUPP
+        status = _allocate(descriptor, start, end - start) if allocate else errno.EOPNOTSUPP
     finally:
         os.close(descriptor)
     if status in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
@@ -138,7 +140,7 @@ def _reserve(path: Path, size: int, allocate: bool) -> None:
 
 
 def _allocate(descriptor: int, start: int, size: int) -> int:
-    """Set bytes aside beyond the end of an open file, whose length stays as it is; returns the error number or 0.
+    """Set bytes of an open file aside, beyond its end too: its length stays as it is; returns the error number or 0.
 
     ``os.posix_fallocate`` would lengthen the file and, where the file system cannot do it, write every block instead.
     """

@@ -135,7 +135,7 @@ class Run:
                 what = f"field '{name}'" if name in self.fields else f"'{name}'"
                 raise NumericsError(
                     f"{what} is {where} at step {self.clock.step}, t = {self.clock.time:g}: the run is unstable; try a "
-                    f"smaller time.{self.config.time.given}. The last good state is kept in {self.options.output}"
+                    f"smaller time.{self.config.time.given}. {self.options.output} keeps the snapshots before"
                 )
         return low, high
 
@@ -293,10 +293,10 @@ class Run:
                     f"same command with --resume to go on"
                 )
             steps = self.advance()
+            self.communicator.watch.step(self.clock.step)
             self.output.look()
             start = time.perf_counter()
             self.check_finite()
             self.seconds.spent("diagnostics", start)
             self.write_due()
-            self.communicator.watch.step(self.clock.step)
             progress.advance(steps, self.clock.step, self.clock.time)

@@ -12,6 +12,8 @@ from hpcstencil.integrators import Method
 from hpcstencil.parallel import threads_for
 from hpcstencil.problem import Problem
 
+COORDINATES = 4  # copies of them, in float64, as a run begins: long grids of one axis show it
+
 
 def memory(plan: Plan, problem: Problem, kernel: str) -> int:
     """Bytes of the arrays over the grid that the busiest process holds at once, with a ``kernel``.
@@ -37,7 +39,9 @@ def memory(plan: Plan, problem: Problem, kernel: str) -> int:
     cells = max(stepping, resting + (derivatives + 1) * own if derivatives else 0)
     if config.output.is_written_behind(topology.size):
         cells += len(config.output.fields or problem.shown) * own
-    return cells * topology.device_count * problem.copies * np.dtype(config.numerics.precision).itemsize
+    coordinates = COORDINATES * 8 * sum(topology.capacity())
+    itemsize = np.dtype(config.numerics.precision).itemsize
+    return topology.device_count * (cells * problem.copies * itemsize + coordinates)
 
 
 def _arrays(method: Method, fields: int) -> int:

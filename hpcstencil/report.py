@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from pathlib import Path
+
 import numpy as np
 
 from hpcstencil.calibration import key, recall, seconds_to_checkpoint, unfit
@@ -22,6 +26,7 @@ def report(config: Config, problem: Problem, plan: Plan) -> str:
     itemsize = np.dtype(config.numerics.precision).itemsize
     fields, topology = len(problem.fields) * problem.copies, plan.topology
     block = " x ".join(str(stop - start) for start, stop in topology.block(0))
+    needed = memory(plan, problem, kernel)
     lines = [
         to_toml(config).rstrip(),
         "",
@@ -31,13 +36,15 @@ def report(config: Config, problem: Problem, plan: Plan) -> str:
         f"processes             {' x '.join(map(str, topology.processes))}, largest block {block} cells",
         f"devices per process   {' x '.join(map(str, topology.devices))}, tiles {' x '.join(map(str, topology.tiles))}",
         f"steps per exchange    {plan.every or 'one stage'}, halo {' x '.join(map(str, plan.halo))} cells",
-        f"memory per process    {human(memory(plan, problem, kernel))} of field arrays, beside the program's own {PROGRAM}",
+        f"memory per process    {human(needed)} of field arrays, beside the program's own {PROGRAM}{_too_much(needed)}",
         f"halo per step         {human(plan.halo_bytes_per_step(fields, itemsize))} sent and received by a process",
         f"kernel                {words}",
         f"time step             {_time_step(problem)}",
         f"steps                 {_steps(problem)}",
         f"predicted time        {_predicted(problem, topology.size)}",
-        f"stopping early        within {within(seconds_to_checkpoint(problem)):.2g} s of a signal, so long before the walltime",
+        f"output                {_output(problem, itemsize)}",
+        f"stopping early        takes up to {within(seconds_to_checkpoint(problem)):.0f} s after a signal, with a checkpoint; "
+        "it begins as long before the walltime",
     ]
     return "\n".join(lines)
 
@@ -93,7 +100,26 @@ def step_count(problem: Problem) -> int | None:
     total = problem.schedule().total_steps
     if total is not None or problem.step_follows_solution:
         return total
-    return max(1, round(problem.config.time.end / problem.dt({})))
+    return problem.schedule().steps_of(problem.dt({}))
+
+
+def _too_much(needed: int) -> str:
+    """A remark where a process needs more memory than this machine has."""
+    here = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return f"; this machine has {human(here)} in all" if needed > here else ""
+
+
+def _output(problem: Problem, itemsize: int) -> str:
+    """How much the output file is to hold; a remark where there is no room for it."""
+    output, count = problem.config.output, problem.schedule().snapshots(step_count(problem))
+    size = len(output.fields or problem.shown) * problem.cells * itemsize
+    packed = " before compression" if output.compression != "none" else ""
+    if count is None:
+        return f"{human(size)} a snapshot{packed}"
+    folder = next((there for there in Path(output.path).absolute().parents if there.is_dir()), Path("/"))
+    free = shutil.disk_usage(folder).free
+    room = f"; {human(free)} are free in {folder}" if not packed and count * size > free else ""
+    return f"{count} snapshots of {human(size)}, {human(count * size)} in all{packed}{room}"
 
 
 def _steps(problem: Problem) -> str:

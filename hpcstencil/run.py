@@ -60,7 +60,7 @@ def run(
         if source.complete:
             finished = Clock(time=config.time.end)
             return Summary(options.output, 0, finished, 0.0, Seconds(), 0, 0, already_complete=True)
-        if source.append and not options.quiet:
+        if source.checkpoint is not None and not options.quiet:
             last = source.history[-1]
             say(f"going on from {last['from']} (step {last['step']}, t = {last['time']:g})")
         elif options.resume and options.output.exists() and not options.quiet:

@@ -65,6 +65,24 @@ class Schedule:
         """Steps of the whole run; None where they depend on the step's control."""
         return None if self.fixed_dt is None else max(1, math.ceil(self.end / self.fixed_dt - ROUND))
 
+    def steps_of(self, dt: float) -> int:
+        """Steps of the whole run that are ``dt`` long, but for those that are shortened to land on outputs."""
+        every = min(self.output_time or self.end, self.end)
+        intervals = math.floor(self.end / every + ROUND)
+        rest = max(0.0, self.end - intervals * every)
+        return intervals * max(1, math.ceil(every / dt - ROUND)) + (math.ceil(rest / dt) if rest > ROUND * every else 0)
+
+    def snapshots(self, steps: int | None) -> int | None:
+        """Snapshots of a run of so many steps, both ends included; None where their number follows from steps that nobody
+        knows."""
+        if self.output_steps is None and self.output_time is None:
+            return 2
+        if self.output_time is not None:
+            known = math.ceil(self.end / self.output_time - ROUND) + 1
+            return known if steps is None else min(known, steps + 1)
+        assert self.output_steps is not None
+        return None if steps is None else 1 + math.ceil(steps / self.output_steps)
+
     def finished(self, clock: Clock) -> bool:
         return clock.step >= self.total_steps if self.total_steps is not None else clock.time >= self.end
 

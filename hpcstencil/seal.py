@@ -49,11 +49,14 @@ def checksum(block: np.ndarray, start: Sequence[int]) -> int:
     if block.size == 0:
         return 0
     bits = block.view(f"u{block.itemsize}")
-    rows = bits.reshape(-1, bits.shape[-1])
-    last = _weights(bits.ndim - 1, start[-1], bits.shape[-1])
-    at_once = max(1, PIECE // rows.shape[1])
-    sums = [np.einsum("ij,j->i", rows[i : i + at_once], last) for i in range(0, len(rows), at_once)]
-    total = np.concatenate(sums).reshape(bits.shape[:-1])
+    rows, length = bits.reshape(-1, bits.shape[-1]), bits.shape[-1]
+    sums = np.zeros(len(rows), np.uint64)
+    for j in range(0, length, PIECE):
+        last = _weights(bits.ndim - 1, start[-1] + j, min(PIECE, length - j))
+        at_once = max(1, PIECE // len(last))
+        for i in range(0, len(rows), at_once):
+            sums[i : i + at_once] += np.einsum("ij,j->i", rows[i : i + at_once, j : j + PIECE], last)
+    total = sums.reshape(bits.shape[:-1])
     for axis in reversed(range(bits.ndim - 1)):
         total = np.einsum("...j,j->...", total, _weights(axis, start[axis], bits.shape[axis]))
     return int(np.uint64(total).astype(np.int64))

@@ -10,7 +10,7 @@ method's stability region (von Neumann's analysis; Hundsdorfer & Verwer (2003), 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 
@@ -19,7 +19,8 @@ from hpcstencil.integrators import Method, stability_limits
 from hpcstencil.stencil import central
 
 
-def largest_symbol(derivative: int, order: int, axis: int, spacing: Sequence[float]) -> float:
+@cache
+def largest_symbol(derivative: int, order: int, axis: int, spacing: tuple[float, ...]) -> float:
     """max over θ of |Σ w_j exp(i j θ)| for a central difference along one axis, in 1/length^derivative."""
     stencil = central(derivative, order, axis, spacing)
     theta = np.linspace(0.0, np.pi, 2001)
@@ -27,7 +28,7 @@ def largest_symbol(derivative: int, order: int, axis: int, spacing: Sequence[flo
     return float(np.abs(np.exp(1j * np.outer(theta, offsets)) @ np.array(stencil.weights)).max())
 
 
-def stable_step(rates: Rates, method: Method, order: int, spacing: Sequence[float]) -> float:
+def stable_step(rates: Rates, method: Method, order: int, spacing: tuple[float, ...]) -> float:
     """Largest stable dt, in the unit of time; infinite where nothing limits it, 0 where no step is stable."""
     real, imaginary = stability_limits(method)
     axes = range(len(spacing))

@@ -287,6 +287,14 @@ def test_space_that_is_not_there_cannot_be_reserved(tmp_path, allocate):
         reserve(path, 2**60, OneProcess(), allocate)
 
 
+def test_space_for_holes_is_that_of_the_file(tmp_path):
+    path = tmp_path / "file"
+    with path.open("wb") as file:
+        file.truncate(10**6)
+    reserve(path, 10**6, OneProcess(), hollow=True)
+    assert path.stat().st_size == 10**6 <= 512 * path.stat().st_blocks < 1.1 * 10**6
+
+
 @pytest.mark.filterwarnings("error")
 def test_killed_between_the_two_flushes(tmp_path):
     """Fields one longer than time: the file opens, the uncommitted snapshot shows as time NaN, append removes it."""

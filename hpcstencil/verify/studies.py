@@ -243,6 +243,9 @@ def decompositions(problem: Problem, communicator: Communicator, devices: Sequen
         return simulation.get(fields, problem.fields)
 
     expected, findings = blocks(simulation), []
+    if not all(np.isfinite(block).all() for block in expected.values()):
+        words = f"the solution blows up within {COMPARED_STEPS} steps of {dt:g}"
+        return [Finding("decompositions", f"{words}: take a smaller time.{problem.config.time.given}", False)]
     for name, wishes, count in _ways(problem.config.grid.ndim, len(devices)):
         given = replace(problem.config, decomposition=replace(AUTO, **wishes))
         try:
