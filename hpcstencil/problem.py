@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from hpcstencil.boundary import Face
 from hpcstencil.equations import Equation, Limited
 from hpcstencil.equations.user import rates_of
@@ -194,6 +196,29 @@ class Problem:
 
     def warnings(self) -> list[str]:
         """What a careful user would want to be told before the run."""
+        return [*self._running_backwards(), *self._unstable()]
+
+    def _running_backwards(self) -> list[str]:
+        """A warning of every negative number that diffusion is the faster the larger it is."""
+        equation, config = self.equation, self.config
+        if not isinstance(equation, Limited):
+            return []
+
+        def diffusion(bounds: Mapping[str, float]) -> tuple[float, float]:
+            largest = dict.fromkeys(self.measured, 1.0)
+            rates = rates_of(equation, config.equation.in_file, SimpleNamespace(**bounds), largest, config.grid.ndim)
+            return rates.diffusion, rates.biharmonic
+
+        negative = {name: least for name, value in self.parameters.items() if (least := np.min(value)) < 0}
+        return [
+            f"equation.{name} = {least:g} is negative, and diffusion that goes with it runs backwards: expect the solution to "
+            "blow up, however short the step"
+            for name, least in negative.items()
+            if diffusion({**self.bounds, name: 2 * self.bounds[name]}) != diffusion(self.bounds)
+        ]
+
+    def _unstable(self) -> list[str]:
+        """A warning of a step that is too long."""
         dt, cfl = self.config.time.dt, self.config.time.cfl
         if cfl is not None and cfl > 1.0:
             return [f"time.cfl = {cfl:g} is more than the whole stable step: expect the solution to blow up"]

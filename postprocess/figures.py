@@ -119,6 +119,8 @@ def _image(selection: Selection, limits: Limits) -> tuple[Figure, Draw]:
     bar = figure.colorbar(image, cax=axes.inset_axes(bar_box), orientation=direction)
     bar.outline.set_linewidth(0.5)
     _label(bar.long_axis, _field_label(selection))
+    if flat:
+        bar.long_axis.label.set(x=0, horizontalalignment="left")  # a power of ten stands on the right
     axes.set_xlabel(_axis_label(horizontal))
     _label(axes.yaxis, _axis_label(vertical))
     axes.locator_params(axis="x", nbins=max(2, min(6, int(width / 0.8))))
@@ -224,6 +226,7 @@ def _label(axis: Axis, text: str) -> None:
     axis.set_label_text(text)
     if isinstance(axis, YAxis) and len(text) <= 3:
         axis.label.set(rotation=0, va="center", ha="right" if axis.get_label_position() == "left" else "left")
+        axis.labelpad = 8  # not to be read as a part of a number beside it
 
 
 def _axis_label(dim: str) -> str:

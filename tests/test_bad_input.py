@@ -142,6 +142,13 @@ def test_reserved_words_name_nothing(folder, monkeypatch, capsys, name):
         is_one_sentence(err, [])
 
 
+def test_a_mistyped_command_is_answered_with_the_nearest(monkeypatch, capsys):
+    status, _, err = hpcstencil(monkeypatch, capsys, "rnu", "input.toml")
+    assert status == 2 and "No such command 'rnu'. Did you mean 'run'?" in err
+    status, _, err = hpcstencil(monkeypatch, capsys, "xyz")
+    assert status == 2 and err.strip().endswith("No such command 'xyz'.")
+
+
 # ---- extremes that are no mistakes -----------------------------------------------------------------------------------
 
 EXTREMES = {
@@ -152,6 +159,7 @@ EXTREMES = {
         "",
     ),
     "time.dt=1e-15": ("steps                 1000000000000000", ""),
+    "equation.D=-1": ("time step", "equation.D = -1 is negative, and diffusion that goes with it runs backwards"),
     "time.dt=5": ("steps                 1", "beyond the stable step"),
     "time.cfl=2": ("(cfl = 2)", "time.cfl = 2 is more than the whole stable step"),
     "time.cfl=1e300": ("steps                 about 1", "time.cfl = 1e+300"),

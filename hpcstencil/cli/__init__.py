@@ -39,6 +39,15 @@ class Commands(click.Group):
         command: click.Command = getattr(importlib.import_module(f"hpcstencil.cli.{name}"), name)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        from hpcstencil.schema import nearest
+
+        if args and args[0] not in COMMANDS and (near := nearest(args[0], COMMANDS)):
+            raise click.UsageError(f"No such command '{args[0]}'. Did you mean '{near}'?", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))

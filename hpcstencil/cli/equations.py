@@ -46,7 +46,7 @@ def description(name: str) -> list[str]:
 
 
 def _documentation(name: str) -> str:
-    return inspect.getdoc(KNOWN[name]) or ""
+    return (inspect.getdoc(KNOWN[name]) or "").replace("``", "")
 
 
 def _fields(equation: Equation) -> dict[int, tuple[str, ...]]:

@@ -178,6 +178,8 @@ def collect(folder: Path, output: Path | None) -> None:
         if missing:
             _say(f"warning: {len(missing)} of {len(found)} members are not done and have rows without values: "
                  f"{array_list(missing)} (see hpcstencil sweep status {folder})")  # fmt: skip
+        if not any(here.config.diagnostics.expressions for here in found):
+            _say("warning: the members have no [diagnostics], so the table has no results and there is no plot")
         return "\n".join(map(str, written))
 
     _once(act)

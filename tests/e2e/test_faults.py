@@ -143,9 +143,10 @@ def test_a_disk_that_is_filled_up(folder, uninterrupted, by, processes, method, 
     "processes, method", [(0, "serial"), *(pytest.param(*way, marks=pytest.mark.long) for way in WAYS[1:])]
 )
 def test_a_disk_that_checkpoints_fill_up(folder, uninterrupted, processes, method):
-    # Between two snapshots checkpoints take 1.8 MB: at the first there is room for its change, and at the second none is left.
+    # Between two snapshots checkpoints take 1.6 MB: at the first there is room for its change, and at the second none is left.
     few = ("--set", "output.every=91.0", "--set", f"output.method={method}", "--output", "disk/run.h5")
-    many = ("--set", "checkpoint.keep=1000", "--set", "diagnostics.every_steps=910")
+    often = ("--set", "checkpoint.every_steps=20", "--set", "checkpoint.keep=1000")
+    many = (*often, "--set", "diagnostics.every_steps=910")
     with small_disk(folder / "disk", 3) as disk:
         run = busy(processes, folder, *few, *many, output="disk/run.h5")
         status, told = ended(run, folder, within=60)
