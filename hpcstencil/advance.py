@@ -28,11 +28,9 @@ from hpcstencil.stepper import Attempt, Stepper
 # t = base_time + (first + i) dt to t + dt. The fields given are used up (their memory is reused). Where members of an ensemble
 # take steps of their own, base_time, first, dt and n are arrays.
 Advance = Callable[[Fields, Mapping[str, Any], Any, Any, Any, Any], Fields]
-# Fields after n steps, of (fields, ghost cells per axis, their widths, frame, parameters, (t0, first, dt, n), in place)
-NativeSteps = Callable[[Fields, Any, tuple[int, ...], Frame, Any, tuple[Any, Any, Any, Any], bool], Fields]
-
-# The same of one step, with what `Problem.errors` says of its error
-NativeAttempt = Callable[[Fields, Any, tuple[int, ...], Frame, Any, tuple[Any, Any, Any, Any]], tuple[Fields, Fields]]
+# (fields after n steps, what `Problem.errors` says of the last one), of (fields, ghost cells per axis, their widths, frame,
+# parameters, (t0, first, dt, n), in place)
+NativeSteps = Callable[..., tuple[Fields, Fields]]
 
 
 def by_stepper(stepper: Stepper, together: int = 1) -> Advance:
@@ -83,7 +81,7 @@ def by_native_code(
 
     def block(u: Fields, ghosts: Any, frame: Frame, parameters: Any, t0: Any, first: Any, dt: Any, n: Any) -> Fields:
         def of_one(u: Fields, ghosts: Any, parameters: Any, clock: Any) -> Fields:
-            return native(u, ghosts, widths, frame, parameters, clock, alone)
+            return native(u, ghosts, widths, frame, parameters, clock, alone)[0]
 
         if members:
             return one_by_one(of_one, members, u, ghosts, parameters, (t0, first, dt, n))
@@ -108,11 +106,11 @@ def by_native_code(
     return fused(machine, loop)
 
 
-def native_attempt(native: NativeAttempt, machine: Machine, widths: tuple[int, ...]) -> Attempt:
+def native_attempt(native: NativeSteps, machine: Machine, widths: tuple[int, ...]) -> Attempt:
     """As `Stepper.attempt`, by native code with ghost cells of these ``widths``."""
 
     def body(fields: Fields, ghosts: Any, frame: Frame, parameters: Any, t: Any, dt: Any) -> tuple[Fields, Fields]:
-        return native(fields, ghosts, widths, frame, parameters, (t, 0, dt, 1))
+        return native(fields, ghosts, widths, frame, parameters, (t, 0, dt, 1), False)
 
     return machine.beside_received(body, widths, donate=False)
 

@@ -223,13 +223,13 @@ class Simulation:
 
     def compile(self, fields: Fields) -> Fields:
         """Compile the step loop by running it for no step at all; returns the fields, which it may have moved."""
+        if self.control is not None:
+            self.control.error(self.control.attempt(fields, self.problem.parameters, 0.0, 0.0)[1])
+            self.control.first_step(fields, 0.0)
+            return fields
+        one = self.per_member
         for _ in range(2):  # pmap compiles again for what it returned itself
-            if self.control is None:
-                one = self.per_member
-                fields = self.advance(fields, self.problem.parameters, one(0.0), one(0), one(0.0), one(0))
-            else:
-                self.control.error(self.control.attempt(fields, self.problem.parameters, 0.0, 0.0)[1])
-                self.control.first_step(fields, 0.0)
+            fields = self.advance(fields, self.problem.parameters, one(0.0), one(0), one(0.0), one(0))
         return jax.block_until_ready(fields)
 
 
@@ -273,7 +273,7 @@ def simulate(
         exchanges, members = area is not None, len(problem.members)
         advance = by_native_code(code.steps, machine, plan.every, stepper.widths, exchanges, members)
         if config.time.tolerance is not None:
-            attempt = native_attempt(code.attempt, machine, stepper.widths)
+            attempt = native_attempt(code.steps, machine, stepper.widths)
     elif kernel == PALLAS:
         from hpcstencil.pallas.step import kernels
 

@@ -56,45 +56,16 @@ class Native:
         parameters: Mapping[str, Any],
         clock: tuple[Any, Any, Any, Any],
         in_place: bool,
-    ) -> dict[str, Any]:
-        """The fields of a block after n steps, ``clock`` being (base_time, first, dt, n).
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The fields of a block after n steps, ``clock`` being (base_time, first, dt, n), and what `Problem.errors` says of the
+        last one, by field.
 
         ``strips`` are the ghost cells of ``widths`` that were received per axis; without any, or with an area, the steps are
         as many as they may be, else at most as many as the widths allow. ``in_place`` uses the memory of the fields given.
         """
-        results = self.call(fields, strips, widths, frame, parameters, clock, in_place)
-        return dict(zip(self.program.fields, results, strict=False))
-
-    def attempt(
-        self,
-        fields: Mapping[str, Any],
-        strips: Strips,
-        widths: Sequence[int],
-        frame: Frame,
-        parameters: Mapping[str, Any],
-        clock: tuple[Any, Any, Any, Any],
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """As `steps`, of one step that is not in place; and what `Problem.errors` says of its error, by field."""
-        names, moving = self.program.fields, self.program.errors
-        results = self.call(fields, strips, widths, frame, parameters, clock, in_place=False)
-        return dict(zip(names, results, strict=False)), dict(zip(moving, results[len(names) :], strict=True))
-
-    def call(
-        self,
-        fields: Mapping[str, Any],
-        strips: Strips,
-        widths: Sequence[int],
-        frame: Frame,
-        parameters: Mapping[str, Any],
-        clock: tuple[Any, Any, Any, Any],
-        in_place: bool,
-    ) -> Sequence[Any]:
-        """The fields after the steps, and what the program tells of their errors."""
         names, errors = self.program.fields, self.program.errors
-        given = [
-            *(fields[name] for name in names),
-            *(fields[names[0]] for _ in errors),
-        ]  # which for errors nothing reads
+        unread = [fields[names[0]]] * len(errors)  # whose places the bridge wants filled
+        given = [*(fields[name] for name in names), *unread]
         ndim = len(frame.cells)
         received = [strips.get(a, (None, None))[side] for a in range(ndim) for side in (0, 1)]
         kinds = [[side.kind for side in sides] for sides in frame.sides]
@@ -115,7 +86,7 @@ class Native:
             [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in given],
             input_output_aliases={n: n for n in range(len(names))} if in_place else None,
         )
-        return call(
+        results = call(
             *arguments,
             number=np.int64(self.number),
             axes=np.array(AXIS_OF[ndim], np.int64),
@@ -130,6 +101,8 @@ class Native:
             area=np.int64(self.area_number),
             every=np.int64(self.every),
         )
+        first = len(names)
+        return dict(zip(names, results[:first], strict=True)), dict(zip(errors, results[first:], strict=True))
 
 
 def native(problem: Problem, threads: int, every: int = 1, area: Area | None = None) -> Native:
