@@ -30,7 +30,9 @@ from hpcstencil.stepper import Attempt, Stepper
 Advance = Callable[[Fields, Mapping[str, Any], Any, Any, Any, Any], Fields]
 # (fields after n steps, what `Problem.errors` says of the last one), of (fields, ghost cells per axis, their widths, frame,
 # parameters, (t0, first, dt, n), in place)
-NativeSteps = Callable[..., tuple[Fields, Fields]]
+NativeSteps = Callable[
+    [Fields, Any, tuple[int, ...], Frame, Any, tuple[Any, Any, Any, Any], bool], tuple[Fields, Fields]
+]
 
 
 def by_stepper(stepper: Stepper, together: int = 1) -> Advance:

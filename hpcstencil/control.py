@@ -73,7 +73,8 @@ class Control:
         Raises NumericsError, on all processes, where the step collapses.
         """
         problem, end = self.problem, self.problem.config.time.end
-        dt, rejected = clock.measured_dt or self.first_step(fields, clock.time), clock.rejected
+        clock = self.begun(fields, clock)
+        dt, rejected = clock.measured_dt, clock.rejected
         here = replace(clock, base_step=clock.step, base_time=clock.time)
         while True:
             if dt < COLLAPSED * end or clock.time + dt == clock.time:
@@ -101,6 +102,10 @@ class Control:
             return math.inf
         sums = self.errors.sums(errors, self.problem.parameters, 0.0, largest)
         return math.sqrt(math.fsum(sums) / (self.errors.cells * len(sums)))
+
+    def begun(self, fields: Fields, clock: Clock) -> Clock:
+        """The clock with a step to try next; one that has none yet gets the first."""
+        return clock if clock.measured_dt else replace(clock, measured_dt=self.first_step(fields, clock.time))
 
     def first_step(self, fields: Fields, time: float) -> float:
         """A step to begin with: the controller lengthens it fivefold per step where it is too short."""

@@ -86,6 +86,8 @@ def _ready(
     if simulation.control is None:
         this.step_sizes()  # what it would refuse is refused before anything is written
     this.fields = simulation.compile(this.fields)
+    if simulation.control is not None:
+        this.clock = simulation.control.begun(this.fields, this.clock)
     communicator.barrier()
     return this
 

@@ -225,7 +225,6 @@ class Simulation:
         """Compile the step loop by running it for no step at all; returns the fields, which it may have moved."""
         if self.control is not None:
             self.control.error(self.control.attempt(fields, self.problem.parameters, 0.0, 0.0)[1])
-            self.control.first_step(fields, 0.0)
             return fields
         one = self.per_member
         for _ in range(2):  # pmap compiles again for what it returned itself

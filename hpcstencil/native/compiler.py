@@ -102,10 +102,9 @@ def library(text: str, includes: Sequence[str] = (), quickly: bool = False) -> c
 def begun(text: str) -> Future[ctypes.CDLL]:
     """As `library`, once in a process and beside whatever else it does."""
     thread = ThreadPoolExecutor(1)
-    try:
-        return thread.submit(library, text)
-    finally:
-        thread.shutdown(wait=False)
+    made = thread.submit(library, text)
+    thread.shutdown(wait=False)
+    return made
 
 
 @contextmanager

@@ -11,8 +11,8 @@ struct Drift { long planes, rows; };  // how far a field has moved, towards lowe
 struct Course {
     Drift after[LEVELS][FIELDS];
 
-    // False where a level looks at what another has written over, or at an array that is no field. ``flat``: there is one row, and
-    // fields move by planes alone.
+    // False where a level looks at what another has written over, or at an array that is no field, or a step makes what it does not start
+    // from. ``flat``: there is one row, and fields move by planes alone.
     bool lay_out(const Pipeline& pipe, bool flat) {
         if (GIVEN < FIELDS) return false;
         int newest[FIELDS], written[FIELDS] = {};

@@ -5,9 +5,11 @@
 // the plane that is just ready, so what lies between two levels is a few planes, which stay in the cache.
 //
 // The generated code defines, before it includes this: real (the cell's type) and the counts PARAMETERS, CONSTANTS, FIELDS, GIVEN (of
-// those that a step starts from: it makes the others), ARRAYS, PASSES, TABLES, FIXED, SCALARS, MOST_OFFSET (cells beyond its own that a function of coordinates looks at) and STATEMENTS (of a pass for a
-// cell, on average); and after it what is declared here. All indices are those of the block's own cells; ghost cells lie at negative
-// indices and beyond the end. Rows are computed in whole vectors, so a few cells beyond a region may hold rubbish, which nothing reads.
+// those that a step starts from: it makes the others), ARRAYS, PASSES, AT_ONCE and PLANES (the most planes that a pass computes at once,
+// and looks at or writes), TABLES, FIXED, SCALARS, MOST_OFFSET (cells beyond its own that a function of coordinates looks at) and
+// STATEMENTS (of a pass for a cell, on average); and after it what is declared here. All indices are those of the block's own cells;
+// ghost cells lie at negative indices and beyond the end. Rows are computed in whole vectors, so a few cells beyond a region may hold
+// rubbish, which nothing reads.
 #include "tiles.hpp"
 #include "weigh.hpp"
 

@@ -16,7 +16,7 @@ from hpcstencil.native.writer import Numbers, Offset, Unsupported
 from hpcstencil.problem import Problem
 
 AXIS_OF = {1: (2,), 2: (0, 2), 3: (0, 1, 2)}  # axes of the problem -> those of the driver
-MOST_PLANES = 256  # of the arrays that a pass looks at: `driver.hpp` has room for so many
+MOST_PLANES = 256  # of the arrays that a pass looks at, or writes
 LONG = 150  # statements for a cell from which on one plane is computed at a time
 MOST_SLIDING = 6  # rows whose vectors slide, for each of which three are kept in registers
 MANY_ROWS = 12  # looked at for a cell, of more than which a processor has no registers for all addresses

@@ -37,7 +37,6 @@ struct Place {                                     // what generated code knows 
     const real* const* table;                      // functions of one coordinate, by index
     long i;
 };
-constexpr int PLANES = 256;  // that a pass looks at, or writes
 typedef void Compute(const Place&, const Rows* in, const Rows* out, long j0, long j1, long x0, long x1);
 // Ghost cells of rows j0 .. j1 - 1 (of one cell per row, across the last axis); k is the distance from the boundary in cells,
 // ``next`` are the cells next to it.

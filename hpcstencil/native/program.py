@@ -102,7 +102,8 @@ def counts(step: Step, **others: int) -> list[str]:
     return [
         f"typedef {real} real;",
         f"constexpr int GIVEN = {len(step.fields)}, FIELDS = {len(step.ends)}, ARRAYS = {len(step.arrays)}, "
-        f"PASSES = {len(step.parts)}, AT_ONCE = {max(p.at_once for p in step.passes)};",
+        f"PASSES = {len(step.parts)}, AT_ONCE = {max(p.at_once for p in step.passes)}, "
+        f"PLANES = {max(max(len(p.planes), len(p.outputs) * p.at_once) for p in step.passes)};",
         f"constexpr int {', '.join(f'{name} = {others.get(name, 0)}' for name in OTHERS)};",
         f"constexpr bool TURNS = {str(step.turns).lower()};",
         f"constexpr double STATEMENTS = {sum(len(step.tried(p).lines) for p in step.parts) / len(step.parts):.1f};",
