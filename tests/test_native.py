@@ -174,6 +174,18 @@ IN_PLACE = {
         "equation": {"name": "heat"},
         "boundary": {"x": "periodic"},
     },
+    "long rows": {
+        "grid": {"shape": [203, 61, 571]},
+        "equation": {"name": "wave"},
+        "boundary": MIXED,
+        "numerics": {"integrator": "leapfrog", "order": 8, "precision": "float64"},
+    },
+    "long rows, looked at along": {
+        "grid": {"shape": [203, 61, 571]},
+        "equation": {"name": "custom", "rhs": {"u": "0.1*dz(u)"}},
+        "boundary": {"z": {"dirichlet": "0.1*t"}},
+        "numerics": {"integrator": "euler", "precision": "float64"},
+    },
     "custom": {
         "equation": {"name": "custom", "rhs": {"u": "u*(1 - u) + 0.1*laplacian(u) + upwind(u, 0.3, -0.2, 0.001*x)"}},
         "boundary": MIXED,

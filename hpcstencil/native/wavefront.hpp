@@ -10,7 +10,7 @@
 #include "course.hpp"
 #include "ghosts.hpp"
 
-constexpr long CHUNK = 16 * LANES;  // cells of a row that are computed between two portions of what is prefetched
+constexpr long CHUNK = 32 * LANES;  // cells of a row that are computed at a time: a few such rows fit the first-level cache
 
 // The part of a block that a thread works on.
 struct Part {
@@ -107,11 +107,11 @@ struct Sweep {
     real scalars[MOST_STEPS + 1][SCALARS + 1];
     long in[LEVELS][PLANES], out[LEVELS][PLANES];  // offsets from a field's cell (i, 0, 0) that has not moved
     int field_in[LEVELS][PLANES];
-    long tiles, row0, row1;
+    long tiles, row0, row1, width;  // width: of a row, in whole vectors
     Prefetch ahead;
 
     Sweep(Wavefront& all, const Part& part, long k)
-        : all(all), call(all.call), part(part), k(k), pipe(all.pipeline[all.which(k)]), course(all.course[all.which(k)]), upward(k % 2 == 0), last(k + 1 == all.passes) {
+        : all(all), call(all.call), part(part), k(k), pipe(all.pipeline[all.which(k)]), course(all.course[all.which(k)]), upward(k % 2 == 0), last(k + 1 == all.passes), width(up(all.call.count[2], LANES)) {
         for (int t = 0; t <= pipe.steps; t++) prepare(call.parameters, call.constants, call.clock[0] + (all.first_step(k) + t) * call.clock[2], call.clock[2], scalars[t]);
         for (int f = 0; f < FIELDS; f++) start[f] = all.start(k, f);
         for (int q = 1; q < pipe.levels; q++) {
@@ -186,9 +186,17 @@ struct Sweep {
         }
     }
 
+    // How much lower each row of a chunk ends than the row before. What a row writes falls on rows before it, whose next cells
+    // still look at those beside them.
+    long slant(const Pass& pass) const {
+        long reach = 0;
+        for (int n = 0; n < pass.inputs; n++) reach = most(reach, pass.input[n].reach[2]);
+        return width > CHUNK ? up(reach, LANES) : 0;
+    }
+
     // Portions by which all that a round prefetches has been asked for when its last cells are computed.
     void divide_prefetch(const long rows[LEVELS][2]) {
-        long chunks = 0, chunks_of_row = (call.count[2] + CHUNK - 1) / CHUNK;
+        long chunks = 0, chunks_of_row = (width + CHUNK - 1) / CHUNK;
         for (int q = 1; q < pipe.levels; q++) chunks += (rows[q][1] - rows[q][0]) * (AT_ONCE / passes[pipe.level[q].pass].at_once) * chunks_of_row;
         ahead.length = (rows[0][1] - rows[0][0]) * part.pitch;
         ahead.portion = FIELDS * AT_ONCE * ahead.length / LANES / most(1, chunks) + 1;
@@ -217,6 +225,7 @@ struct Sweep {
         const Level& mine = pipe.level[q];
         const Pass& pass = passes[mine.pass];
         Rows from[PLANES], to[PLANES];
+        long lower = slant(pass);
         for (long n = 0; n < AT_ONCE; n += pass.at_once) {
             if (i + n + pass.at_once <= i0 || i + n >= i1) continue;
             for (int p = 0; p < pass.planes; p++) {
@@ -228,13 +237,13 @@ struct Sweep {
                 to[p] = {part.origin[field_made(pass, o)] + (i + n + p / pass.outputs) * part.plane + out[q][o], part.pitch};
             }
             Place place = {scalars[mine.step] + pass.scalars, all.tables, i + n};
-            for (long m = 0; m < j1 - j0; m++) {
-                long j = upward ? j0 + m : j1 - 1 - m;
-                for (long x = 0; x < call.count[2]; x += CHUNK) {
-                    pass.compute(place, from, to, j, j + 1, x, up(least(call.count[2], x + CHUNK), LANES));
+            for (long c = 0; c < width + lower * (j1 - j0 - 1); c += CHUNK)
+                for (long m = 0; m < j1 - j0; m++) {
+                    long j = upward ? j0 + m : j1 - 1 - m, x0 = most(0, c - lower * m), x1 = least(width, c + CHUNK - lower * m);
+                    if (x0 >= x1) continue;
+                    pass.compute(place, from, to, j, j + 1, x0, x1);
                     ahead.some();
                 }
-            }
         }
         for (long n = i0; n < i1; n++)
             for (int o = 0; o < pass.outputs; o++) finish(q, field_made(pass, o), pipe.output(q, o), n, j0, j1);
