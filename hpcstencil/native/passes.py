@@ -18,7 +18,7 @@ from hpcstencil.problem import Problem
 AXIS_OF = {1: (2,), 2: (0, 2), 3: (0, 1, 2)}  # axes of the problem -> those of the driver
 MOST_PLANES = 256  # of the arrays that a pass looks at, or writes
 LONG = 150  # statements for a cell from which on one plane is computed at a time
-FEW = 40  # up to which four are, where planes are single rows
+FEW = 40  # up to which, in all passes, four are where planes are single rows
 MOST_SLIDING = 6  # rows whose vectors slide, for each of which three are kept in registers
 MANY_ROWS = 12  # looked at for a cell, of more than which a processor has no registers for all addresses
 
@@ -177,16 +177,16 @@ class Passes:
         first = [replace(part, renamed=renamed) for part in self.parts[0]]
         return [*self.parts[-1], *first] if self.joins(first, self.parts[-1]) else []
 
-    def at_once(self, statements: int) -> int:
-        """How many planes a pass of so many statements for a cell computes together."""
-        if self.ndim == 1 or statements > LONG:
+    def at_once(self, parts: Sequence[Part]) -> int:
+        """How many planes a pass computes together: four if all passes are short, since they go on by as many as one does."""
+        if self.ndim == 1 or len(self.tried(parts).lines) > LONG:
             return 1
-        return 4 if self.ndim == 2 and statements <= FEW else 2
+        return 4 if self.ndim == 2 and all(len(self.tried(p).lines) <= FEW for p in self.parts) else 2
 
     def text(self, parts: Sequence[Part], wanted: Collection[int]) -> None:
         """Writes a pass, which keeps the results that are ``wanted``."""
         tried = self.tried(parts)
-        planes = self.at_once(len(tried.lines))
+        planes = self.at_once(parts)
         most = sorted(tried.along, key=lambda row: -len(tried.along[row]))[: MOST_SLIDING // planes]
         slides = {(array, i + plane, j) for array, i, j in most for plane in range(planes)}
         code = self.written(
