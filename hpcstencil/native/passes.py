@@ -18,7 +18,7 @@ from hpcstencil.problem import Problem
 AXIS_OF = {1: (2,), 2: (0, 2), 3: (0, 1, 2)}  # axes of the problem -> those of the driver
 MOST_PLANES = 256  # of the arrays that a pass looks at, or writes
 LONG = 150  # statements for a cell from which on one plane is computed at a time
-FEW = 40  # up to which, in all passes, four are where planes are single rows
+FEW = 40  # statements of each pass up to which planes that are single rows are computed four at a time
 MOST_SLIDING = 6  # rows whose vectors slide, for each of which three are kept in registers
 MANY_ROWS = 12  # looked at for a cell, of more than which a processor has no registers for all addresses
 
@@ -178,7 +178,7 @@ class Passes:
         return [*self.parts[-1], *first] if self.joins(first, self.parts[-1]) else []
 
     def at_once(self, parts: Sequence[Part]) -> int:
-        """How many planes a pass computes together: four if all passes are short, since they go on by as many as one does."""
+        """How many planes a pass computes together: four only if all are short, since a step goes on by the most of them."""
         if self.ndim == 1 or len(self.tried(parts).lines) > LONG:
             return 1
         return 4 if self.ndim == 2 and all(len(self.tried(p).lines) <= FEW for p in self.parts) else 2

@@ -190,8 +190,8 @@ struct Sweep {
     // still look at those beside them.
     long slant(const Pass& pass) const {
         long reach = 0;
-        for (int n = 0; n < pass.inputs; n++) reach = most(reach, pass.input[n].reach[2]);
-        return width > CHUNK ? up(reach, LANES) : 0;
+        for (int n = 0; n < pass.inputs && width > CHUNK; n++) reach = most(reach, pass.input[n].reach[2]);
+        return up(reach, LANES);
     }
 
     // Portions by which all that a round prefetches has been asked for when its last cells are computed.
@@ -278,7 +278,7 @@ struct Sweep {
         Place place = {scalars[ring.step] + face.scalars, all.tables, ghost};
         Rows next[FIELDS + 1];
         for (int n = 0; n < face.nexts; n++) next[n] = {plane(q, field_of[face.next[n]], beside), part.pitch};
-        face.fill(place, plane(q, f, ghost), plane(q, f, mirror), part.pitch, next, m, j0, j1, 0, up(call.count[2], LANES));
+        face.fill(place, plane(q, f, ghost), plane(q, f, mirror), part.pitch, next, m, j0, j1, 0, width);
         fill_plane(q, f, ring, ghost, j0, j1);
     }
 
@@ -290,7 +290,7 @@ struct Sweep {
             const Face& face = arrays[ring.array].face[1][e];
             if (!all.ends(part, 1, e) || (e ? j1 < n : j0 > 0)) continue;
             Place place = {scalars[ring.step] + face.scalars, all.tables, i};
-            fill_rows(face, e, n, w, place, p, pitch, 0, up(call.count[2], LANES), [&](int m) { return Rows{plane(q, field_of[face.next[m]], i), pitch}; });
+            fill_rows(face, e, n, w, place, p, pitch, 0, width, [&](int m) { return Rows{plane(q, field_of[face.next[m]], i), pitch}; });
             if (e) j1 = n + w; else j0 = -w;
         }
         w = ring.width[2], n = call.count[2];
