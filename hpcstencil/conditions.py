@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcstencil.errors import InputError
-from hpcstencil.schema import EXPRESSION, POSITIVE, Key, at, listing, shown, table, take, unknown, wrong
+from hpcstencil.schema import EXPRESSION, POSITIVE, Key, at, listing, nearest, shown, table, take, unknown, wrong
 
 SIDES = ("lower", "upper")
 PLAIN = ("periodic", "open")  # kinds that are a word alone
@@ -176,9 +176,14 @@ def _condition(key: str, value: Any) -> Condition:
     """One condition: "periodic" or a table with one kind."""
     if value in PLAIN:
         return Condition(value)
+    if isinstance(value, Mapping) and len(value) > 1 and not set(value) & {*PLAIN, *KINDS}:
+        side = next(iter(value))
+        raise unknown(f"{key}.{at(side)}", "side", side, SIDES)
     if not isinstance(value, Mapping) or len(value) != 1:
+        meant = nearest(value, (*PLAIN, *KINDS)) if isinstance(value, str) else None
+        example = f"{{ {meant} = {KINDS[meant].example} }}" if meant in KINDS else shown(meant) if meant else EXAMPLE
         raise wrong(
-            key, '"periodic", "open" or a table with one kind of condition', value, f"write for example {EXAMPLE}"
+            key, '"periodic", "open" or a table with one kind of condition', value, f"write for example {example}"
         )
     ((kind, given),) = value.items()
     if kind in PLAIN:

@@ -17,6 +17,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import LogLocator
 
 from postprocess.figures import LINE, STYLE, as_text, open_frame
@@ -107,7 +108,8 @@ def _scaling(axes: Axes, rows: Sequence[Row]) -> None:
         axes.plot(counts, speeds, marker + "-", color=colour, markersize=6, linewidth=1.2, label=f"{kind}: {words}")
         for row, count, speed in zip(own[1:], counts[1:], speeds[1:], strict=True):
             place: Any = {"xytext": (0, -14 if kind == "strong" else 7), "textcoords": "offset points", "ha": "center"}
-            axes.annotate(f"{row['efficiency']:.2f}", (count, speed), color=colour, fontsize=8, **place)
+            text = axes.annotate(f"{row['efficiency']:.2f}", (count, speed), color=colour, fontsize=8, **place)
+            text.set_path_effects([withStroke(linewidth=3, foreground="white")])  # a line may pass behind it
     axes.set(xscale="log", xlabel="processes")
     axes.set_xticks(list(roofs), list(map(str, roofs)))
     axes.margins(x=0.08)

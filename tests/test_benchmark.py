@@ -109,7 +109,7 @@ def test_the_table_names_the_process_that_waits_most_and_leaves_empty_columns_ou
 
 def test_the_picture_has_rows_at_their_intensity_under_the_roofs(tmp_path):
     scaling = [row(n, n * speed, kind) for kind, speed in (("strong", 0.5e9), ("weak", 0.8e9)) for n in (1, 2, 4)]
-    told = {**result(16e9, scaling), "machine": {"processor": "A $5 chip", "cores": 4, "device": "cpu cpu"}}
+    told = {**result(16e9, scaling), "machine": {"processor": "A $5 chip", "cores": 4, "device": "cpu"}}
     figure = roofline_figure(told)
     roofline, processes = figure.axes
     per_step, per_stage, strong, weak = roofline.lines

@@ -29,7 +29,8 @@ def _machine() -> dict[str, Any]:
             (line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line), model
         )
     device = jax.local_devices()[0]
-    return {"processor": model, "cores": os.cpu_count(), "device": f"{device.platform} {device.device_kind}"}
+    kind = " ".join(dict.fromkeys((device.platform, device.device_kind)))  # a processor's kind is its platform
+    return {"processor": model, "cores": os.cpu_count(), "device": kind}
 
 
 def _versions() -> dict[str, str]:

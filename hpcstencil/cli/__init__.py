@@ -25,6 +25,7 @@ COMMANDS = {
     "sweep": "Plan a parameter sweep, run its members, and collect their results in one table.",
     "verify": "Measure orders of convergence, conservation and equality of decompositions of INPUT.toml.",
 }
+COUNTS = ("-n", "-np", "--np", "--nprocs", "--processes", "--ranks")  # that launchers know, and users try here
 
 
 class Commands(click.Group):
@@ -66,7 +67,7 @@ def main() -> None:
     except click.exceptions.NoArgsIsHelpError as error:
         status = tell(error.format_message(), 2)
     except click.ClickException as error:
-        status = tell(f"hpcstencil: {error.format_message()}", 2)
+        status = tell(f"hpcstencil: {error.format_message()}{launched(error)}", 2)
     except click.Abort:
         status = tell("hpcstencil: interrupted", 130)
     except HpcstencilError as error:
@@ -90,6 +91,12 @@ def start() -> None:
         if leaving.code == EnvironmentProblem.status:
             leave_at_once(EnvironmentProblem.status)
         raise
+
+
+def launched(error: click.ClickException) -> str:
+    """What to add where the number of processes was given, which the launcher takes."""
+    asked = isinstance(error, click.NoSuchOption) and error.option_name in COUNTS
+    return " The launcher takes it: mpirun -n 4 hpcstencil run INPUT.toml" if asked else ""
 
 
 def tell(text: str, status: int) -> int:
