@@ -51,7 +51,7 @@ static inline double over(double full, double most) { return full < most ? 0 : f
 // where it is far (docs/design/native.md).
 static double spilled(double full, bool flat, long deep, bool far) {
     if (flat) return 1 + (far ? 0.8 * over(full, 0.75) : 0.033 * over(full, 1.6));
-    return 1 + (1 + deep) * (far ? 0.1 * over(full, 0.25) : 0.013 * over(full, 2)) + (far ? 0.2 * over(full, 2) : 0.05 * over(full, 8));
+    return 1 + (1 + deep) * (far ? 0.1 * over(full, 0.25) + 0.25 * over(full, 0.7) : 0.013 * over(full, 2)) + (far ? 0.2 * over(full, 2) : 0.05 * over(full, 8));
 }
 
 // Time of a cell of a field from and to memory, in cells of a pass. Rows that are planes wait for memory sooner.
