@@ -153,7 +153,8 @@ def _operator(key: str, value: Any, axes: tuple[str, ...], periodic: tuple[bool,
 
 def _sides(key: str, value: Any) -> Sides:
     """The conditions at both sides of an axis."""
-    if isinstance(value, Mapping) and set(value) & set(SIDES):
+    names = set(value) if isinstance(value, Mapping) else set()
+    if names & {*SIDES} or (len(names) > 1 and not names & {*PLAIN, *KINDS}):
         for side in value:
             if side not in SIDES:
                 raise unknown(f"{key}.{at(side)}", "side", side, SIDES)
@@ -176,14 +177,12 @@ def _condition(key: str, value: Any) -> Condition:
     """One condition: "periodic" or a table with one kind."""
     if value in PLAIN:
         return Condition(value)
-    if isinstance(value, Mapping) and len(value) > 1 and not set(value) & {*PLAIN, *KINDS}:
-        side = next(iter(value))
-        raise unknown(f"{key}.{at(side)}", "side", side, SIDES)
     if not isinstance(value, Mapping) or len(value) != 1:
-        meant = nearest(value, (*PLAIN, *KINDS)) if isinstance(value, str) else None
-        example = f"{{ {meant} = {KINDS[meant].example} }}" if meant in KINDS else shown(meant) if meant else EXAMPLE
         raise wrong(
-            key, '"periodic", "open" or a table with one kind of condition', value, f"write for example {example}"
+            key,
+            '"periodic", "open" or a table with one kind of condition',
+            value,
+            f"write for example {_example(value)}",
         )
     ((kind, given),) = value.items()
     if kind in PLAIN:
@@ -191,6 +190,14 @@ def _condition(key: str, value: Any) -> Condition:
     if kind not in KINDS:
         raise unknown(f"{key}.{at(kind)}", "kind of boundary", kind, (*PLAIN, *KINDS))
     return Condition(kind, KINDS[kind].read(f"{key}.{kind}", given))
+
+
+def _example(value: Any) -> str:
+    """How the condition that a word most likely means is written."""
+    meant = nearest(value, (*PLAIN, *KINDS)) if isinstance(value, str) else None
+    if meant is None:
+        return EXAMPLE
+    return f"{{ {meant} = {KINDS[meant].example} }}" if meant in KINDS else shown(meant)
 
 
 def boundary_tables(boundary: BoundaryConfig, axes: tuple[str, ...]) -> dict[str, Any]:

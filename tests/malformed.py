@@ -152,6 +152,7 @@ INPUTS = [
     ("boundary.x=neumann", "boundary.x: expected", '"neumann"', "{ neumann = 0.0 }"),
     ("boundary.x=spnge", "boundary.x: expected", "{ sponge = { width = 0.5, strength = 10.0 } }"),
     ("boundary.x={left={dirichlet=0}, right={dirichlet=0}}", "boundary.x.left: unknown side", "use lower or upper"),
+    ("boundary.x={lower={left=1, right=2}, upper={dirichlet=0}}", "boundary.x.lower: expected", "one kind"),
     ("boundary.x={}", "boundary.x: expected", "got {}"),
     ("boundary.x={dirichlet=true}", "boundary.x.dirichlet: expected a number or an expression", "true"),
     ('boundary.x={neumann=""}', "boundary.x.neumann: expected a number or an expression", '""'),

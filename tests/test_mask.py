@@ -133,8 +133,9 @@ def geometry(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("integrator, surface", [("rk4", {"value": "0.3*sin(x + t)"}), ("bs3", "no_flux")])
-def test_a_dataset_is_as_good_as_an_expression(geometry, integrator, surface):
+@pytest.mark.parametrize("surface", ("no_flux", {"value": "0.3*sin(x + t)"}))
+@pytest.mark.parametrize("integrator", ("rk4", "bs3"))
+def test_a_dataset_is_as_good_as_an_expression(geometry, surface, integrator):
     time = {"end": 0.02, "tolerance": 1e-5} if integrator == "bs3" else {"end": 0.02, "dt": 2e-4}
     more = {
         "initial": {"u": "1 + 0.2*sin(3*x)*cos(2*y)"}, "time": time, "diagnostics": {"middle": "mean(u)", "least": "min(u)"},

@@ -25,7 +25,7 @@ COMMANDS = {
     "sweep": "Plan a parameter sweep, run its members, and collect their results in one table.",
     "verify": "Measure orders of convergence, conservation and equality of decompositions of INPUT.toml.",
 }
-COUNTS = ("-n", "-np", "--np", "--nprocs", "--processes", "--ranks")  # that launchers know, and users try here
+COUNTS = ("-n", "--np", "--nprocs", "--processes", "--ranks")  # that launchers know, and users try here
 
 
 class Commands(click.Group):

@@ -99,8 +99,12 @@ def test_the_whole_table(communicator, row):
     compare(communicator, row, "everything")
 
 
-ADAPTIVE = [("gray-scott-2d", "dopri5"), ("mask-2d", "bs3"), ("shallow-2d", "bs3")]
-ADAPTIVE_ON = {1: ADAPTIVE[1:2], 3: ADAPTIVE[:1], 4: ADAPTIVE[2:]}  # all of them on 2 processes
+# On how many processes each is always tried; on others it belongs to the long tests.
+ADAPTIVE = {("gray-scott-2d", "dopri5"): (2, 3), ("mask-2d", "bs3"): (1, 2), ("shallow-2d", "bs3"): (2, 4)}
+ADAPTIVE_ROWS = [
+    pytest.param(*row, marks=() if environment_size() in always else pytest.mark.long)
+    for row, always in ADAPTIVE.items()
+]
 
 
 def tried(problem, simulation):
@@ -111,7 +115,7 @@ def tried(problem, simulation):
     return simulation.get(fields, problem.fields), clock
 
 
-@pytest.mark.parametrize("name, integrator", ADAPTIVE_ON.get(environment_size(), ADAPTIVE))
+@pytest.mark.parametrize("name, integrator", ADAPTIVE_ROWS)
 def test_steps_of_a_tolerance_are_the_same(communicator, name, integrator):
     problem = problem_of(**tables(name, 2, "float64", integrator), time={"end": 1.0, "tolerance": 1e-3})
     alone = {}
