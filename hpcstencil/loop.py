@@ -32,7 +32,7 @@ from hpcstencil.walltime import CALL, Walltime
 
 ROWS_SECONDS = 30.0  # a row of diagnostics is in the file so long after it was taken, at most
 AT_WALLTIME = 1000  # beside the numbers of signals
-FIRST_CELLS = 2**28  # of a device, times steps, in the first call of native code: a matter of seconds at the most
+FIRST_CELLS = 2**29  # of a device, times steps, in the first call of native code: a matter of seconds at the most
 STEPS_PER_CALL = 1000  # at most, so that a value that is not finite is found within so many steps
 
 

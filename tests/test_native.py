@@ -20,6 +20,7 @@ from hpcstencil.native import call, compiler
 from hpcstencil.native.call import Native
 from hpcstencil.native.cost import cells_beside
 from hpcstencil.native.program import program
+from hpcstencil.native.step import Step
 from hpcstencil.native.writer import Unsupported, whole_numbers
 from hpcstencil.parallel import OneProcess
 from hpcstencil.report import report
@@ -211,6 +212,17 @@ def test_steps_in_place_have_the_bits_of_tiles(name, steps, monkeypatch, cache_o
                 field,
                 np.abs(block - results[0][field]).max(),
             )
+
+
+def test_passes_know_which_arrays_they_look_at_across_corners():
+    """These are not stepped in place. In shallow water the depth is looked at straight, the flow, which turns, not."""
+    told = {}
+    for name in ("heat", "shallow_water"):
+        for p in Step(problem_of(grid={"shape": [30, 20]}, equation={"name": name})).passes:
+            for _, reach, straight in p.inputs:
+                assert straight or sum(map(bool, reach)) > 1
+                told.setdefault(name, set()).add(straight)
+    assert told == {"heat": {True}, "shallow_water": {True, False}}
 
 
 @pytest.mark.parametrize("shape", ([1000, 1000], [1024, 1024], [2048, 1008], [70, 90, 1000]), ids=str)

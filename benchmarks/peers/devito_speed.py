@@ -12,7 +12,7 @@ PROBLEMS = {
     "heat-3d-256-f32": Stencil((256,) * 3, 320, **HEAT),
     "heat-3d-256-f64": Stencil((256,) * 3, 320, **HEAT, precision="float64"),
     "heat-3d-512-f32": Stencil((512,) * 3, 80, **HEAT),
-    "heat-3d-512-f64": Stencil((512,) * 3, 40, **HEAT, precision="float64"),
+    "heat-3d-512-f64": Stencil((512,) * 3, 80, **HEAT, precision="float64"),
     "heat-2d-8192": Stencil((8192,) * 2, 96, **HEAT),
     **{f"wave-2d-4096-order-{p}": Stencil((4096,) * 2, 160, **WAVE, order=p) for p in (2, 4, 8)},
     **{f"wave-3d-256-order-{p}": Stencil((256,) * 3, 160, **WAVE, order=p) for p in (2, 4, 8)},

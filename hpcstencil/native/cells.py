@@ -55,6 +55,7 @@ class Cells(Writer):
         self.own: list[str] = []  # of `Scalars`
         self.planes: dict[tuple[int, int], int] = {}  # (array, offset along the first axis) -> number
         self.reach: dict[int, list[int]] = {}
+        self.corners: set[int] = set()  # arrays that are looked at along several axes at a time
         self.along: dict[Row, set[int]] = {}  # of rows that are looked at along the last axis: the offsets there
         self.sliding: list[str] = []
         self.shared: set[Node] = set()  # trees whose values are wanted for themselves too
@@ -126,9 +127,10 @@ class Cells(Writer):
         array = self.renamed.get(array, array)
         if (array, at) in self.made:
             return self.made[array, at]
-        reach = self.reach.setdefault(array, [0, 0, 0])
-        for a in range(3):
-            reach[a] = max(reach[a], abs(at[a] - (0 if a else self.plane)))
+        away = [abs(at[0] - self.plane), abs(at[1]), abs(at[2])]
+        self.reach[array] = list(map(max, away, self.reach.get(array, away)))
+        if sum(map(bool, away)) > 1:
+            self.corners.add(array)
         return self.once(("array", array), at, lambda: self.looked_up(array, at))
 
     def looked_up(self, array: int, at: Offset) -> str:

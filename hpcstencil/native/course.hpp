@@ -11,8 +11,8 @@ struct Drift { long planes, rows; };  // how far a field has moved, towards lowe
 struct Course {
     Drift after[LEVELS][FIELDS];
 
-    // False where a level looks at what another has written over, or at an array that is no field, or a step makes what it does not start
-    // from. ``flat``: there is one row, and fields move by planes alone.
+    // False where a level looks at what another has written over, at an array that is no field, or across corners at what it writes over
+    // itself, or where a step makes what it does not start from. ``flat``: there is one row, and fields move by planes alone.
     bool lay_out(const Pipeline& pipe, bool flat) {
         if (GIVEN < FIELDS) return false;
         int newest[FIELDS], written[FIELDS] = {};
@@ -36,9 +36,15 @@ struct Course {
                     for (int n = 0; n < reader.inputs; n++) {
                         const int* reach = reader.input[n].reach;
                         if (field_of[reader.input[n].array] != f) continue;
-                        bool self = r == q && (reach[0] || reach[1] || reach[2]);  // it must not write over what it looks at next
-                        away.planes = most(away.planes, reach[0] - pipe.level[r].ahead + pipe.level[q].ahead + (self && flat ? AT_ONCE : 0));
-                        away.rows = most(away.rows, reach[1] - pipe.level[r].reach[1] + pipe.level[q].reach[1] + (self && !flat));
+                        long planes = reach[0] - pipe.level[r].ahead + pipe.level[q].ahead, rows = reach[1] - pipe.level[r].reach[1] + pipe.level[q].reach[1];
+                        if (r == q && (reach[0] || reach[1] || reach[2])) {
+                            // It must not write over what it looks at next. Of the outermost rows it looks at the cells beside its own
+                            // alone, and writes over these, once it has them.
+                            if (!reader.input[n].straight) return false;
+                            if (flat) planes = most(planes, AT_ONCE);
+                            else rows += !reach[1];
+                        }
+                        away.planes = most(away.planes, planes), away.rows = most(away.rows, rows);
                     }
                 }
                 after[q][f].planes += away.planes, after[q][f].rows += away.rows;

@@ -51,12 +51,13 @@ class Part:
 
 @dataclass
 class Pass:
-    """Text of a pass and what it needs; ``at_once`` planes are computed together. Outputs that are arrays of the next
-    step have numbers beyond those of all arrays."""
+    """Text of a pass and what it needs; ``inputs`` are arrays, how far it looks at them along each axis, whether along one at
+    a time; ``at_once`` planes are computed together. Outputs that are arrays of the next step have numbers beyond those of
+    all arrays."""
 
     function: str
     scalars: int
-    inputs: list[tuple[int, list[int]]]
+    inputs: list[tuple[int, list[int], bool]]
     planes: list[tuple[int, int]]
     outputs: list[int]
     at_once: int
@@ -199,8 +200,8 @@ class Passes:
                 n = plane * len(outputs) + outputs.index(array)
                 code.row.append(f"real* const o{n} = out[{n}].p + j * out[{n}].pitch;")
                 stores.append(f"store(o{n} + x, {value});")
-        inputs = list(code.reach.items())
-        places = {array: n for n, (array, _) in enumerate(inputs)} | {a: a for a, _ in code.planes if a < 0}
+        inputs = [(array, reach, array not in code.corners) for array, reach in code.reach.items()]
+        places = {array: n for n, array in enumerate(code.reach)} | {a: a for a, _ in code.planes if a < 0}
         looked_at = [(places[array], offset) for array, offset in code.planes]
         if len(looked_at) > MOST_PLANES or planes * len(outputs) > MOST_PLANES:
             raise Unsupported("the equation looks at too many arrays at once")

@@ -29,7 +29,7 @@ struct Call {
     int64_t every;      // steps that these are good for
 };
 
-struct Input { int array, reach[AXES]; };          // reach: cells that a pass looks at beyond its own
+struct Input { int array, reach[AXES]; bool straight; };  // reach: cells that a pass looks at beyond its own; straight: along one axis at a time
 struct Plane { int input, offset; };               // a plane of an input that a pass reads; -1 - n is fixed array n
 struct Rows { real* p; long pitch; };              // (0, 0) of a plane, and the distance of its rows
 struct Place {                                     // what generated code knows of where it is

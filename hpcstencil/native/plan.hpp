@@ -5,16 +5,28 @@
 // Ranges of cells that come from memory while others are computed, so many cache lines in a portion: a processor that is asked for
 // more at once than it can wait for stands still.
 struct Prefetch {
-    const real* range[FIELDS * AT_ONCE];
-    long ranges = 0, length = 0, portion = 1, at = 0, reached = 0;  // length: cells of a range; reached: those of range ``at`` that were asked for
+    struct { const real* from; long lines; } range[2 * FIELDS * AT_ONCE];
+    long ranges = 0, lines = 0, portion = 1, at = 0;
 
+    // What was to come until now is asked for, and forgotten.
+    void clear() {
+        while (at < ranges) some();
+        ranges = lines = at = 0;
+    }
+    void add(const real* from, long cells) {
+        long more = up(cells, LANES) / LANES;
+        if (more) range[ranges++] = {from, more}, lines += more;
+    }
+    void divide(long portions) { portion = lines / most(1, portions) + 1; }
     void some() {
-        for (long n = 0; n < portion && at < ranges; n++) {
-            __builtin_prefetch(range[at] + reached, 1, 2);
-            if ((reached += LANES) >= length) reached = 0, at++;
+        for (long left = portion; left && at < ranges;) {
+            const real* from = range[at].from;
+            long n = least(left, range[at].lines);
+            for (long m = 0; m < n; m++) __builtin_prefetch(from + m * LANES, 0, 2);
+            left -= n, range[at].from += n * LANES, range[at].lines -= n;
+            if (!range[at].lines) at++;
         }
     }
-    void rest() { while (at < ranges) some(); }
 };
 
 // Arrays of functions of several coordinates, filled once: the cells of the block and some beyond.

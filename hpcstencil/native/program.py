@@ -120,7 +120,10 @@ def geometry(step: Step, sides: Sides, bare: bool) -> list[str]:
             entries[step.axis_of[axis]] = f"{{{', '.join(side.entry(bare) if side else '{}' for side in pair)}}}"
         arrays.append(f"{{{str(array.deep).lower()}, {{{', '.join(entries)}}}}}")
     for n, p in enumerate(step.passes):
-        inputs = ", ".join(f"{{{array}, {{{', '.join(map(str, reach))}}}}}" for array, reach in p.inputs)
+        inputs = ", ".join(
+            f"{{{array}, {{{', '.join(map(str, reach))}}}, {str(straight).lower()}}}"
+            for array, reach, straight in p.inputs
+        )
         planes = ", ".join(f"{{{i}, {o}}}" for i, o in p.planes)
         listed += [
             f"static const Input inputs{n}[] = {{{inputs or '{}'}}};",

@@ -116,11 +116,10 @@ struct Tile {
     void prefetch(long i) {
         const Work& w = work[0];
         long x0 = most(0, w.x0);
-        ahead.ranges = ahead.at = ahead.reached = 0;
-        ahead.length = least(call.count[2], w.x1) - x0;
-        ahead.portion = GIVEN * AT_ONCE * ahead.length / LANES / (pipe.levels - 1) + 1;
+        ahead.clear();
         for (long n = most(i, most(0, w.lo)); n < least(i + AT_ONCE, least(call.count[0], w.hi)); n++)
-            for (int f = 0; f < GIVEN; f++) ahead.range[ahead.ranges++] = job.source[f] + n * source_size(2) + x0;
+            for (int f = 0; f < GIVEN; f++) ahead.add(job.source[f] + n * source_size(2) + x0, least(call.count[2], w.x1) - x0);
+        ahead.divide(pipe.levels - 1);
     }
 
     // The plane so many behind the first of those that a ring is given in this round.

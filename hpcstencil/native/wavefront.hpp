@@ -10,7 +10,7 @@
 #include "course.hpp"
 #include "ghosts.hpp"
 
-constexpr long CHUNK = 32 * LANES;  // cells of a row that are computed at a time: a few such rows fit the first-level cache
+constexpr long NEAR = 512 * LANES;  // cells that the first-level cache holds beside others
 
 // The part of a block that a thread works on.
 struct Part {
@@ -108,7 +108,7 @@ struct Sweep {
     long in[LEVELS][PLANES], out[LEVELS][PLANES];  // offsets from a field's cell (i, 0, 0) that has not moved
     int field_in[LEVELS][PLANES];
     long tiles, row0, row1, width;  // width: of a row, in whole vectors
-    Prefetch ahead;
+    Prefetch ahead, edge;
 
     Sweep(Wavefront& all, const Part& part, long k)
         : all(all), call(all.call), part(part), k(k), pipe(all.pipeline[all.which(k)]), course(all.course[all.which(k)]), upward(k % 2 == 0), last(k + 1 == all.passes), width(up(all.call.count[2], LANES)) {
@@ -171,13 +171,16 @@ struct Sweep {
                 rows[q][0] = begin(q, m), rows[q][1] = begin(q, m + 1), lo[q] = lowest(q, 0), hi[q] = highest(q, 0);
                 first = least(first, lo[q] - pipe.level[q].ahead), end = most(end, hi[q] + pipe.level[q].ahead);
             }
-            divide_prefetch(rows);
             auto round = [&](long s) {
-                long next = pipe.level[0].ahead + AT_ONCE;
-                prefetch(upward ? s + next : s - next, lo[0], hi[0], rows[0][0]);
+                auto plane = [&](int q) { return upward ? s + pipe.level[q].ahead : s - pipe.level[q].ahead; };
+                prefetch(plane(0) + (upward ? AT_ONCE : -AT_ONCE), lo[0], hi[0], rows);
                 for (int q = 0; q < pipe.levels; q++) {
-                    long i = upward ? s + pipe.level[q].ahead : s - pipe.level[q].ahead;
+                    long i = plane(q);
                     if (i + AT_ONCE <= lo[q] || i >= hi[q] || rows[q][0] >= rows[q][1]) continue;
+                    edge.clear();
+                    bool over = q + 1 == pipe.levels;
+                    int next = over ? 1 : q + 1;
+                    if (n && q) prefetch_edge(next, plane(next) + over * (upward ? AT_ONCE : -AT_ONCE), rows[next]), edge.divide(calls(q, rows[q]));
                     level(q, i, most(i, lo[q]), least(i + AT_ONCE, hi[q]), rows[q][0], rows[q][1]);
                 }
             };
@@ -186,28 +189,51 @@ struct Sweep {
         }
     }
 
-    // How much lower each row of a chunk ends than the row before. What a row writes falls on rows before it, whose next cells
-    // still look at those beside them.
-    long slant(const Pass& pass) const {
-        long reach = 0;
-        for (int n = 0; n < pass.inputs && width > CHUNK; n++) reach = most(reach, pass.input[n].reach[2]);
-        return up(reach, LANES);
+    // Rows in chunks of a ``length`` that lets all that a pass looks at beside them stay in the first-level cache; rows that are planes in
+    // shorter ones, between which they are prefetched. The chunk of each row ends so much ``lower`` than that of the row before, since
+    // what a row writes falls on rows before it, whose next cells still look at those beside them. ``end``: of the last row's chunks.
+    struct Chunks { long lower, end, count, length; };
+    Chunks chunks(const Pass& pass, long rows) const {
+        long looked_at = pass.outputs * pass.at_once, reach = 0;
+        for (int n = 0; n < pass.inputs; n++) {
+            const int* r = pass.input[n].reach;
+            looked_at += pass.at_once * (1 + 2 * r[1]) + 2 * r[0], reach = most(reach, r[2]);
+        }
+        long fits = NEAR / looked_at, longest = call.count[1] == 1 ? fits / 2 : width > fits ? fits * 3 / 4 : width;
+        long lower = width > longest ? up(reach, LANES) : 0, end = width + lower * (rows - 1), count = (end - 1) / longest + 1;
+        return {lower, end, count, up((end - 1) / count + 1, LANES)};
     }
 
-    // Portions by which all that a round prefetches has been asked for when its last cells are computed.
-    void divide_prefetch(const long rows[LEVELS][2]) {
-        long chunks = 0, chunks_of_row = (width + CHUNK - 1) / CHUNK;
-        for (int q = 1; q < pipe.levels; q++) chunks += (rows[q][1] - rows[q][0]) * (AT_ONCE / passes[pipe.level[q].pass].at_once) * chunks_of_row;
-        ahead.length = (rows[0][1] - rows[0][0]) * part.pitch;
-        ahead.portion = FIELDS * AT_ONCE * ahead.length / LANES / most(1, chunks) + 1;
+    // Calls of a pass in a round.
+    long calls(int q, const long rows[2]) const {
+        const Pass& pass = passes[pipe.level[q].pass];
+        return rows[0] >= rows[1] ? 0 : (rows[1] - rows[0]) * (AT_ONCE / pass.at_once) * chunks(pass, rows[1] - rows[0]).count;
     }
 
-    // From now on the rows from j on of those planes i .. i + AT_ONCE - 1 that lie in lo .. hi - 1 are prefetched.
-    void prefetch(long i, long lo, long hi, long j) {
-        ahead.rest();
-        ahead.ranges = ahead.at = 0;
+    // During this round the tile's rows of those planes i .. i + AT_ONCE - 1 that lie in lo .. hi - 1 are prefetched.
+    void prefetch(long i, long lo, long hi, const long rows[LEVELS][2]) {
+        ahead.clear();
         for (long n = most(i, lo); n < least(i + AT_ONCE, hi); n++)
-            for (int f = 0; f < FIELDS; f++) ahead.range[ahead.ranges++] = part.row(f, start[f], n, j);
+            for (int f = 0; f < FIELDS; f++) ahead.add(part.row(f, start[f], n, rows[0][0]), (rows[0][1] - rows[0][0]) * part.pitch);
+        long portions = 0;
+        for (int q = 1; q < pipe.levels; q++) portions += calls(q, rows[q]);
+        ahead.divide(portions);
+    }
+
+    // What the tile before left for a level at planes i .. i + AT_ONCE - 1 is far away by now: some rows of the planes that the level looks
+    // at first, and those beside its own. They are prefetched while the level before it is computed.
+    void prefetch_edge(int q, long i, const long rows[2]) {
+        const Level& mine = pipe.level[q];
+        const Pass& pass = passes[mine.pass];
+        for (int n = 0; n < pass.inputs; n++) {
+            const int *reach = pass.input[n].reach, array = pass.input[n].array, f = field_of[array];
+            long left = pipe.level[pipe.ring[pipe.ring_of[mine.step][array]].level].reach[1] - mine.reach[1];
+            Drift d = moved(q - 1, f);
+            for (long k = i; k < i + AT_ONCE; k++) {
+                edge.add(part.row(f, d, upward ? k + reach[0] : k - reach[0], upward ? rows[0] : rows[1] - left), left * part.pitch);
+                edge.add(part.row(f, d, k, upward ? rows[0] - reach[1] : rows[1]), reach[1] * part.pitch);
+            }
+        }
     }
 
     // Planes i .. i + AT_ONCE - 1 of a level, of which i0 .. i1 - 1 are wanted.
@@ -225,7 +251,7 @@ struct Sweep {
         const Level& mine = pipe.level[q];
         const Pass& pass = passes[mine.pass];
         Rows from[PLANES], to[PLANES];
-        long lower = slant(pass);
+        const Chunks chunk = chunks(pass, j1 - j0);
         for (long n = 0; n < AT_ONCE; n += pass.at_once) {
             if (i + n + pass.at_once <= i0 || i + n >= i1) continue;
             for (int p = 0; p < pass.planes; p++) {
@@ -237,12 +263,12 @@ struct Sweep {
                 to[p] = {part.origin[field_made(pass, o)] + (i + n + p / pass.outputs) * part.plane + out[q][o], part.pitch};
             }
             Place place = {scalars[mine.step] + pass.scalars, all.tables, i + n};
-            for (long c = 0; c < width + lower * (j1 - j0 - 1); c += CHUNK)
+            for (long c = 0; c < chunk.end; c += chunk.length)
                 for (long m = 0; m < j1 - j0; m++) {
-                    long j = upward ? j0 + m : j1 - 1 - m, x0 = most(0, c - lower * m), x1 = least(width, c + CHUNK - lower * m);
+                    long j = upward ? j0 + m : j1 - 1 - m, x0 = most(0, c - chunk.lower * m), x1 = least(width, c + chunk.length - chunk.lower * m);
                     if (x0 >= x1) continue;
                     pass.compute(place, from, to, j, j + 1, x0, x1);
-                    ahead.some();
+                    ahead.some(), edge.some();
                 }
         }
         for (long n = i0; n < i1; n++)

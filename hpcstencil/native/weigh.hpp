@@ -51,7 +51,7 @@ static inline double over(double full, double most) { return full < most ? 0 : f
 // where it is far (docs/design/native.md).
 static double spilled(double full, bool flat, long deep, bool far) {
     if (flat) return 1 + (far ? 0.8 * over(full, 0.75) : 0.033 * over(full, 1.6));
-    return 1 + (1 + deep) * (far ? 0.1 * over(full, 0.25) + 0.25 * over(full, 0.7) : 0.013 * over(full, 2)) + (far ? 0.2 * over(full, 2) : 0.05 * over(full, 8));
+    return 1 + (1 + deep) * (far ? 0.25 * over(full, 0.4) + 0.25 * over(full, 0.8) : 0.013 * over(full, 2)) + (far ? 0.2 * over(full, 2) : 0.05 * over(full, 8));
 }
 
 // Time of a cell of a field from and to memory, in cells of a pass. Rows that are planes wait for memory sooner.
@@ -82,7 +82,7 @@ static Blocking weigh_in_place(const Call& call, long steps, bool given, long th
         for (int f = 0; f < FIELDS; f++) planes += first.ahead + course.after[pipe.levels - 1][f].planes + 2 * AT_ONCE;
         for (long rows = flat ? 1 : 8; rows <= (flat ? 1 : 96); rows += most(1, rows / 3)) {
             double bytes = planes * (rows + 2.0 * deep) * up(call.count[2], LANES) * sizeof(real);
-            double cost = work * spilled(bytes / call.cache, flat, deep, call.far) * (1 + 1.5 * deep / rows) + memory(flat) * (1 + 1.5 * fetched) * FIELDS / pipe.steps;
+            double cost = work * spilled(bytes / call.cache, flat, deep, call.far) * (1 + 0.85 * deep / rows) + memory(flat) * (1 + 1.5 * fetched) * FIELDS / pipe.steps;
             if (cost < best.work) best = {(int)t, {threads, 1, 1}, rows, cost};
         }
     });
