@@ -10,7 +10,7 @@
 #include "course.hpp"
 #include "ghosts.hpp"
 
-constexpr long NEAR = 512 * LANES;  // cells that the first-level cache holds beside others
+constexpr long NEAR = 512 * LANES;  // cells of 32 KB, which a first-level cache holds
 
 // The part of a block that a thread works on.
 struct Part {
@@ -94,6 +94,9 @@ struct Wavefront : Plan {
     void work(long n, Memory& memory);
 };
 
+// How rows are cut in chunks, see `Sweep::chunks`.
+struct Chunks { long lower, end, count, length; };
+
 // A thread's way through its part in one pass.
 struct Sweep {
     Wavefront& all;
@@ -108,6 +111,7 @@ struct Sweep {
     long in[LEVELS][PLANES], out[LEVELS][PLANES];  // offsets from a field's cell (i, 0, 0) that has not moved
     int field_in[LEVELS][PLANES];
     long tiles, row0, row1, width;  // width: of a row, in whole vectors
+    Chunks chunk[LEVELS];  // of a level's rows in this tile
     Prefetch ahead, edge;
 
     Sweep(Wavefront& all, const Part& part, long k)
@@ -166,21 +170,25 @@ struct Sweep {
 
     void run() {
         for (long n = 0; n < tiles; n++) {
-            long m = upward ? n : tiles - 1 - n, first = FAR, end = -FAR, rows[LEVELS][2], lo[LEVELS], hi[LEVELS];
+            // calls: of a pass by each level, and by all of them in_round
+            long m = upward ? n : tiles - 1 - n, first = FAR, end = -FAR, rows[LEVELS][2], lo[LEVELS], hi[LEVELS], calls[LEVELS] = {}, in_round = 0, next_round = upward ? AT_ONCE : -AT_ONCE;
             for (int q = 0; q < pipe.levels; q++) {
                 rows[q][0] = begin(q, m), rows[q][1] = begin(q, m + 1), lo[q] = lowest(q, 0), hi[q] = highest(q, 0);
                 first = least(first, lo[q] - pipe.level[q].ahead), end = most(end, hi[q] + pipe.level[q].ahead);
+                if (!q || rows[q][0] >= rows[q][1]) continue;
+                const Pass& pass = passes[pipe.level[q].pass];
+                chunk[q] = chunks(pass, rows[q][1] - rows[q][0]);
+                in_round += calls[q] = (rows[q][1] - rows[q][0]) * (AT_ONCE / pass.at_once) * chunk[q].count;
             }
             auto round = [&](long s) {
                 auto plane = [&](int q) { return upward ? s + pipe.level[q].ahead : s - pipe.level[q].ahead; };
-                prefetch(plane(0) + (upward ? AT_ONCE : -AT_ONCE), lo[0], hi[0], rows);
+                prefetch(plane(0) + next_round, lo[0], hi[0], rows[0]), ahead.divide(in_round);
                 for (int q = 0; q < pipe.levels; q++) {
                     long i = plane(q);
                     if (i + AT_ONCE <= lo[q] || i >= hi[q] || rows[q][0] >= rows[q][1]) continue;
                     edge.clear();
-                    bool over = q + 1 == pipe.levels;
-                    int next = over ? 1 : q + 1;
-                    if (n && q) prefetch_edge(next, plane(next) + over * (upward ? AT_ONCE : -AT_ONCE), rows[next]), edge.divide(calls(q, rows[q]));
+                    int next = q % (pipe.levels - 1) + 1;  // the first level, in the next round, after the last one
+                    if (n && q) prefetch_edge(next, plane(next) + (next == 1 ? next_round : 0), rows[next]), edge.divide(calls[q]);
                     level(q, i, most(i, lo[q]), least(i + AT_ONCE, hi[q]), rows[q][0], rows[q][1]);
                 }
             };
@@ -192,7 +200,6 @@ struct Sweep {
     // Rows in chunks of a ``length`` that lets all that a pass looks at beside them stay in the first-level cache; rows that are planes in
     // shorter ones, between which they are prefetched. The chunk of each row ends so much ``lower`` than that of the row before, since
     // what a row writes falls on rows before it, whose next cells still look at those beside them. ``end``: of the last row's chunks.
-    struct Chunks { long lower, end, count, length; };
     Chunks chunks(const Pass& pass, long rows) const {
         long looked_at = pass.outputs * pass.at_once, reach = 0;
         for (int n = 0; n < pass.inputs; n++) {
@@ -204,20 +211,11 @@ struct Sweep {
         return {lower, end, count, up((end - 1) / count + 1, LANES)};
     }
 
-    // Calls of a pass in a round.
-    long calls(int q, const long rows[2]) const {
-        const Pass& pass = passes[pipe.level[q].pass];
-        return rows[0] >= rows[1] ? 0 : (rows[1] - rows[0]) * (AT_ONCE / pass.at_once) * chunks(pass, rows[1] - rows[0]).count;
-    }
-
     // During this round the tile's rows of those planes i .. i + AT_ONCE - 1 that lie in lo .. hi - 1 are prefetched.
-    void prefetch(long i, long lo, long hi, const long rows[LEVELS][2]) {
+    void prefetch(long i, long lo, long hi, const long rows[2]) {
         ahead.clear();
         for (long n = most(i, lo); n < least(i + AT_ONCE, hi); n++)
-            for (int f = 0; f < FIELDS; f++) ahead.add(part.row(f, start[f], n, rows[0][0]), (rows[0][1] - rows[0][0]) * part.pitch);
-        long portions = 0;
-        for (int q = 1; q < pipe.levels; q++) portions += calls(q, rows[q]);
-        ahead.divide(portions);
+            for (int f = 0; f < FIELDS; f++) ahead.add(part.row(f, start[f], n, rows[0]), (rows[1] - rows[0]) * part.pitch);
     }
 
     // What the tile before left for a level at planes i .. i + AT_ONCE - 1 is far away by now: some rows of the planes that the level looks
@@ -251,7 +249,7 @@ struct Sweep {
         const Level& mine = pipe.level[q];
         const Pass& pass = passes[mine.pass];
         Rows from[PLANES], to[PLANES];
-        const Chunks chunk = chunks(pass, j1 - j0);
+        const Chunks& cut = chunk[q];
         for (long n = 0; n < AT_ONCE; n += pass.at_once) {
             if (i + n + pass.at_once <= i0 || i + n >= i1) continue;
             for (int p = 0; p < pass.planes; p++) {
@@ -263,9 +261,9 @@ struct Sweep {
                 to[p] = {part.origin[field_made(pass, o)] + (i + n + p / pass.outputs) * part.plane + out[q][o], part.pitch};
             }
             Place place = {scalars[mine.step] + pass.scalars, all.tables, i + n};
-            for (long c = 0; c < chunk.end; c += chunk.length)
+            for (long c = 0; c < cut.end; c += cut.length)
                 for (long m = 0; m < j1 - j0; m++) {
-                    long j = upward ? j0 + m : j1 - 1 - m, x0 = most(0, c - chunk.lower * m), x1 = least(width, c + chunk.length - chunk.lower * m);
+                    long j = upward ? j0 + m : j1 - 1 - m, x0 = most(0, c - cut.lower * m), x1 = least(width, c + cut.length - cut.lower * m);
                     if (x0 >= x1) continue;
                     pass.compute(place, from, to, j, j + 1, x0, x1);
                     ahead.some(), edge.some();
