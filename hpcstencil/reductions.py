@@ -10,7 +10,7 @@ IEEE Trans. Comput. 64 (2015) 2060-2070).
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -59,23 +59,28 @@ class Reductions:
         self.machine, self.communicator, self.trees = machine, communicator, trees
         self.cells = machine.grid.cells
         self.bits = bits_per_part(self.cells)
-        differ = any(isinstance(part, OPERATORS) for tree in trees for part in walk(tree))
+        on_processor = machine.devices.devices[0].platform == "cpu"
+        by_numpy = on_processor and listed is None
+        # Fields the host sees itself; the trees left are compiled.
+        self.fields = {n: tree.name for n, tree in enumerate(trees) if by_numpy and isinstance(tree, Field)}
+        self.compiled = [n for n in range(len(trees)) if n not in self.fields]
+        left = [trees[n] for n in self.compiled]
+        differ = any(isinstance(part, OPERATORS) for tree in left for part in walk(tree))
         rules = rules if differ else replace(rules, ghosts=None)
         widths = machine.widths(1) if differ else (0,) * machine.grid.ndim
 
         grid_axes = tuple(range(machine.grid.ndim))
-        on_processor = machine.devices.devices[0].platform == "cpu"
 
         def of_one(fields: Mapping[str, Value], parameters: Any, time: Any, frame: Frame) -> list[Any]:
             evaluate = evaluation(rules, frame, needs, fields, parameters, time)
-            return [_on_block(evaluate(tree), frame) for tree in trees]
+            return [_on_block(evaluate(tree), frame) for tree in left]
 
         cellwise = of_one if listed is None else of_members(of_one, listed)
 
         def by_rows(fields: Mapping[str, Value], parameters: Any, time: Any, frame: Frame, action: Any) -> Any:
             """What ``action(values, which cells count)`` returns for some rows after the others, stacked."""
             values = cellwise(fields, parameters, time, frame) if differ else []
-            in_row = len(trees) * math.prod(next(iter(fields.values())).array.shape[1:])
+            in_row = len(left) * math.prod(next(iter(fields.values())).array.shape[1:])
             rows = min(frame.cells[0], max(1, CELLS_AT_ONCE // in_row)) if on_processor else frame.cells[0]
 
             def some(first: Any) -> Any:
@@ -99,7 +104,8 @@ class Reductions:
                 return high, low, broken
 
             high, low, broken = by_rows(fields, parameters, time, frame, of_rows)
-            return machine.device_max(high.max(0)), machine.device_max(low.max(0)), machine.device_sum(broken.sum(0))
+            found = machine.device_max(high.max(0)), machine.device_max(low.max(0)), machine.device_sum(broken.sum(0))
+            return jnp.stack([part.astype(jnp.float64) for part in found], 1)
 
         def sums(fields: Mapping[str, Value], frame: Frame, parameters: Any, time: Any, exponents: Any) -> Any:
             def of_rows(values: list[Any], owned: Any) -> Any:
@@ -116,10 +122,6 @@ class Reductions:
 
             return machine.device_sum(by_rows(fields, parameters, time, frame, of_rows).sum(0))
 
-        here = on_processor and listed is None
-        self.names = [
-            tree.name for tree in trees if isinstance(tree, Field) and here
-        ]  # of fields that the host sees itself
         self.run_extremes = machine.exchanged(extremes, widths)
         self.run_sums = machine.exchanged(sums, widths)
 
@@ -127,12 +129,19 @@ class Reductions:
         """(minimum, maximum, cells that are not finite) of each tree over the whole grid."""
         if not self.trees:
             return np.empty(0), np.empty(0), np.empty(0, np.int64)
-        if len(self.names) == len(self.trees):
-            high, low, broken = np.array([self._of_field(fields[name]) for name in self.names]).T
-        else:
-            high, low, broken = self.machine.first(self.run_extremes(fields, parameters, time))
+        each = self._of_each(
+            lambda n, name: self._of_field(fields[name]), lambda: self.run_extremes(fields, parameters, time)
+        )
+        high, low, broken = np.moveaxis(each, 1, 0)
         found = self.communicator.maximum(np.stack([high, low]))
         return -found[1], found[0], self.communicator.total(np.asarray(broken, np.int64))
+
+    def _of_each(self, of_field: Callable[[int, str], Any], compiled: Callable[[], Any]) -> np.ndarray:
+        """What is found of each tree: of fields by ``of_field(number of the tree, name)``, of others by compiled code."""
+        each = {n: of_field(n, name) for n, name in self.fields.items()}
+        if self.compiled:
+            each |= zip(self.compiled, self.machine.first(compiled()), strict=True)
+        return np.stack([each[n] for n in range(len(self.trees))])
 
     def _of_field(self, array: Any) -> tuple[float, float, int]:
         """(maximum, -minimum, cells that are not finite) of a field on this process; numpy is many times as fast as XLA."""
@@ -170,10 +179,10 @@ class Reductions:
             return np.empty(0)
         exponents = np.where(np.isfinite(largest), np.frexp(largest)[1], 0)
         scales = np.ldexp(1.0, np.clip(-exponents, -1000, 1000))
-        if len(self.names) == len(self.trees):
-            parts = np.stack([self._sum_of_field(fields[name], scales[i]) for i, name in enumerate(self.names)])
-        else:
-            parts = self.machine.first(self.run_sums(fields, parameters, time, scales))
+        parts = self._of_each(
+            lambda n, name: self._sum_of_field(fields[name], scales[n]),
+            lambda: self.run_sums(fields, parameters, time, scales[self.compiled]),
+        )
         totals = self.communicator.total(np.asarray(parts, np.int64))
         result = np.array(largest, np.float64)
         for index in np.ndindex(largest.shape):

@@ -225,6 +225,18 @@ def test_passes_know_which_arrays_they_look_at_across_corners():
     assert told == {"heat": {True}, "shallow_water": {True, False}}
 
 
+@pytest.mark.parametrize("integrator", ("ssprk2", "ssprk3", "rk4"))
+def test_stages_share_the_functions_of_their_inner_results(integrator):
+    """What differs is how a stage ends."""
+    step = Step(problem_of(grid={"shape": [30, 20]}, equation={"name": "euler"}, numerics={"integrator": integrator}))
+    stages = len(step.problem.method.stages)
+    each = [
+        [p.function for p in step.passes[n :: len(step.passes) // stages]] for n in range(len(step.passes) // stages)
+    ]
+    assert len(step.passes) > stages
+    assert [len(set(functions)) for functions in each[:-1]] == [1] * (len(each) - 1)
+
+
 @pytest.mark.parametrize("shape", ([1000, 1000], [1024, 1024], [2048, 1008], [70, 90, 1000]), ids=str)
 @pytest.mark.parametrize("precision", ("float32", "float64"))
 def test_rows_that_fit_the_pages_of_a_cache_cost_no_more_memory(shape, precision):

@@ -104,7 +104,8 @@ class Step(Passes):
             if all(name in (trees if j == new else slopes[j]) for j, _ in stage.slopes)
             and (stage.group is None or groups[name] == stage.group)
         ]
-        wanted = trees if keep else {name: trees[name] for name in moving if name in trees}
+        # in one order in all stages, whose inner passes are then the same functions
+        wanted = {name: tree for name, tree in trees.items() if keep or name in moving}
         node = 0.0 if new is None else problem.method.nodes[new]
         held = self.inner(values[new or 0], wanted, node)
         at_node = problem.method.nodes[len(values)]
