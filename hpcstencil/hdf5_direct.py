@@ -11,7 +11,7 @@ import itertools
 import math
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from hpcstencil.parallel import by_threads
 SHORTEST_RUN = 512  # bytes on average: what is cut finer is better written through MPI-IO, which puts it together
 FEW_RUNS = 1000  # take no time, however short they are
 PAGE = 4096
+MOST_AT_ONCE = 1024  # arrays that the system writes in one go
 LEAST_PAST = 2**20  # bytes of a chunk that are worth it to be written past the system's cache
 
 
@@ -154,12 +155,18 @@ class DirectWriter:
         cached, past = os.open(self.path, os.O_WRONLY), self._open_past()
         try:
             for block, where in parts:
+                pages: list[tuple[int, np.ndarray]] = []
                 for n, (cut, byte) in enumerate(where):
                     part = block.pieces[n] if isinstance(block, Pieces) else block[cut.index]
-                    if cut.whole:
-                        self._write_chunk(cached, past if part.nbytes >= LEAST_PAST else None, part, cut, byte)
+                    through = past if part.nbytes >= LEAST_PAST else None
+                    if through is not None and _in_pages(part, cut, byte):
+                        pages.append((byte, part))
+                    elif cut.whole:
+                        self._write_chunk(cached, through, part, cut, byte)
                     else:
                         _write_runs(cached, part, cut, byte)
+                for byte, row in _in_a_row(pages):
+                    _write_past(past, cached, row, byte)
             os.fsync(cached)
         finally:
             os.close(cached)
@@ -176,19 +183,11 @@ class DirectWriter:
         """A chunk of which ``part`` is all that the dataset has; what is beyond holds nothing. Its whole pages, from pages of
         memory, go ``past`` the cache, if there is a way."""
         content = self._in_order(part, cut, byte % PAGE)
-        if past is not None:
-            head = -byte % PAGE
-            tail = head + (len(content) - head) // PAGE * PAGE
-            try:
-                write_all(past, content[head:tail], byte + head)
-            except OSError as error:
-                if error.errno != errno.EINVAL:  # which says that this file system wants something else
-                    raise
-            else:
-                write_all(cached, content[:head], byte)
-                write_all(cached, content[tail:], byte + tail)
-                return
-        write_all(cached, content, byte)
+        head = -byte % PAGE
+        tail = head + (len(content) - head) // PAGE * PAGE
+        write_all(cached, [content[:head]], byte)
+        _write_past(past, cached, [content[head:tail]], byte + head)
+        write_all(cached, [content[tail:]], byte + tail)
 
     def _in_order(self, part: np.ndarray, cut: Cut, first: int) -> np.ndarray:
         """The bytes of a chunk, from byte ``first`` of a page on: where they are, if they are so, or in the buffer."""
@@ -206,20 +205,55 @@ class DirectWriter:
         return np.frombuffer(self.buffer, np.uint8, size, first)
 
 
+def _in_pages(part: np.ndarray, cut: Cut, byte: int) -> bool:
+    """Whether a part is a chunk as the file has it, in whole pages of both."""
+    in_order = cut.whole and part.shape == cut.chunk and part.flags.c_contiguous
+    return in_order and not any(n % PAGE for n in (part.nbytes, part.ctypes.data, byte))
+
+
+def _in_a_row(parts: Sequence[tuple[int, np.ndarray]]) -> Iterator[tuple[int, list[np.ndarray]]]:
+    """Parts with their place in the file, those together that follow each other there: each time that the disk is done with
+    one, the thread that waits for it takes a core from a computation."""
+    first, end, row = 0, 0, list[np.ndarray]()
+    for byte, part in sorted(parts, key=lambda known: known[0]):
+        if row and byte != end:
+            yield first, row
+            row = []
+        first, end = first if row else byte, byte + part.nbytes
+        row.append(part)
+    if row:
+        yield first, row
+
+
+def _write_past(past: int | None, cached: int, pages: Sequence[np.ndarray], byte: int) -> None:
+    """Write pages of memory past the cache, if there is a way."""
+    if past is not None:
+        try:
+            return write_all(past, pages, byte)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # which says that this file system wants something else
+                raise
+    write_all(cached, pages, byte)
+
+
 def _write_runs(descriptor: int, part: np.ndarray, cut: Cut, byte: int) -> None:
     steps = [part.itemsize * math.prod(cut.chunk[axis + 1 :]) for axis in range(part.ndim)]
     corner = sum(s.start * step for s, step in zip(cut.inside, steps, strict=True))
     for index in np.ndindex(*part.shape[: cut.rows]):
         offset = sum(i * step for i, step in zip(index, steps, strict=False))
-        write_all(descriptor, part[index], byte + corner + offset)
+        write_all(descriptor, [part[index]], byte + corner + offset)
 
 
-def write_all(descriptor: int, values: np.ndarray, byte: int) -> None:
-    """All of the values, though the system may write less than it is given. Raises OSError."""
-    left = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-    while len(left):
-        written = os.pwrite(descriptor, left.data, byte)
-        left, byte = left[written:], byte + written
+def write_all(descriptor: int, arrays: Sequence[np.ndarray], byte: int) -> None:
+    """All values of the arrays, one after the other, though the system may write less than it is given. Raises OSError."""
+    left = [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays]
+    while left:
+        written = os.pwritev(descriptor, [array.data for array in left[:MOST_AT_ONCE]], byte)
+        byte += written
+        while left and written >= len(left[0]):
+            written -= len(left.pop(0))
+        if written:
+            left[0] = left[0][written:]
 
 
 def _shape(slices: Sequence[slice]) -> tuple[int, ...]:
