@@ -166,6 +166,7 @@ class DirectWriter:
                     else:
                         _write_runs(cached, part, cut, byte)
                 for byte, row in _in_a_row(pages):
+                    assert past is not None
                     _write_past(past, cached, row, byte)
             os.fsync(cached)
         finally:
@@ -183,6 +184,8 @@ class DirectWriter:
         """A chunk of which ``part`` is all that the dataset has; what is beyond holds nothing. Its whole pages, from pages of
         memory, go ``past`` the cache, if there is a way."""
         content = self._in_order(part, cut, byte % PAGE)
+        if past is None:
+            return write_all(cached, [content], byte)
         head = -byte % PAGE
         tail = head + (len(content) - head) // PAGE * PAGE
         write_all(cached, [content[:head]], byte)
@@ -225,15 +228,14 @@ def _in_a_row(parts: Sequence[tuple[int, np.ndarray]]) -> Iterator[tuple[int, li
         yield first, row
 
 
-def _write_past(past: int | None, cached: int, pages: Sequence[np.ndarray], byte: int) -> None:
-    """Write pages of memory past the cache, if there is a way."""
-    if past is not None:
-        try:
-            return write_all(past, pages, byte)
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # which says that this file system wants something else
-                raise
-    write_all(cached, pages, byte)
+def _write_past(past: int, cached: int, pages: Sequence[np.ndarray], byte: int) -> None:
+    """Write pages of memory past the cache."""
+    try:
+        write_all(past, pages, byte)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # which says that this file system wants something else
+            raise
+        write_all(cached, pages, byte)
 
 
 def _write_runs(descriptor: int, part: np.ndarray, cut: Cut, byte: int) -> None:

@@ -118,6 +118,12 @@ class Run:
         """Steps until a solution-dependent step has to be measured anew."""
         return clock.measured_step + self.config.time.dt_every - clock.step
 
+    def check_steps(self) -> None:
+        """`check_finite` after steps, if it is not known that there is nothing to find."""
+        stayed = self.simulation.stayed_finite
+        if stayed is None or self.communicator.total(np.array([int(not stayed())]))[0]:
+            self.check_finite()
+
     def check_finite(self) -> tuple[np.ndarray, np.ndarray]:
         """Least and greatest value of all that is measured; raises NumericsError, on all processes, where one is not finite."""
         problem = self.simulation.problem
@@ -296,7 +302,7 @@ class Run:
             self.communicator.watch.step(self.clock.step)
             self.output.look()
             start = time.perf_counter()
-            self.check_finite()
+            self.check_steps()
             self.seconds.spent("diagnostics", start)
             self.write_due()
             progress.advance(steps, self.clock.step, self.clock.time)

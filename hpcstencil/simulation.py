@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,8 @@ from hpcstencil.stepper import Stepper
 class Simulation:
     """A problem ready to run. ``slopes`` gives the time derivatives that a multistep method begins with, ``extremes`` reduces
     the fields and what else is measured, ``diagnosed`` what the diagnostics ask for. The edges of blocks go through an
-    ``area`` of memory that the processes share, if there is one."""
+    ``area`` of memory that the processes share, if there is one. ``stayed_finite``, where that is known without looking, tells
+    whether all that is measured on this process was finite after the steps since it was asked before."""
 
     problem: Problem
     plan: Plan
@@ -50,6 +51,7 @@ class Simulation:
     extremes: Reductions
     diagnosed: Reductions
     area: Area | None = None
+    stayed_finite: Callable[[], bool] | None = None
 
     @property
     def exchange(self) -> str:
@@ -263,12 +265,14 @@ def simulate(
             'exchanges; use fewer processes or devices, or numerics.kernel = "shift"'
         )
     on_gpu = devices[0].platform == "gpu"
-    stepper, area, attempt = Stepper(machine, rhs, problem.method, problem.groups, plan.every, apart), None, None
+    stepper = Stepper(machine, rhs, problem.method, problem.groups, plan.every, apart)
+    area, attempt, stayed_finite = None, None, None
     if kernel == NATIVE:
         cell_bytes = len(problem.fields) * rules.dtype.itemsize
         if config.decomposition.exchange == "auto" and config.time.tolerance is None:
             area = area_for(topology, stepper.widths, cell_bytes, communicator)
         code = native(problem, threads_for(len(devices)), plan.every, area)
+        stayed_finite = code.all_finite if all(isinstance(tree, Field) for tree in problem.measured.values()) else None
         exchanges, members = area is not None, len(problem.members)
         advance = by_native_code(code.steps, machine, plan.every, stepper.widths, exchanges, members)
         if config.time.tolerance is not None:
@@ -292,6 +296,7 @@ def simulate(
         extremes=Reductions(machine, communicator, rules, needs, tuple(problem.measured.values()), listed),
         diagnosed=Reductions(machine, communicator, rules, needs, problem.reduced(), listed),
         area=area,
+        stayed_finite=stayed_finite,
     )
 
 

@@ -225,6 +225,42 @@ def test_passes_know_which_arrays_they_look_at_across_corners():
     assert told == {"heat": {True}, "shallow_water": {True, False}}
 
 
+@pytest.mark.parametrize("equation", ("heat", "gray_scott"))
+@pytest.mark.parametrize("devices", (1, 2))
+@pytest.mark.parametrize("shape", ([3001], [130, 53], [203, 131, 61]), ids=str)
+def test_a_value_that_is_not_finite_is_seen_when_it_is_stored(
+    shape, devices, equation, monkeypatch, cache_of_a_mebibyte
+):
+    """Wherever it is, at the ends of rows too; two devices step in tiles, one steps large grids in place."""
+    monkeypatch.setattr("hpcstencil.simulation.threads_for", lambda _: 2)
+    problem = problem_of(
+        grid={"shape": shape},
+        equation={"name": equation},
+        numerics={"kernel": "native", "integrator": "euler"},
+        boundary={axis: {"neumann": 0.0} for axis in "xyz"[: len(shape)]},
+    )
+    simulation = simulation_of(problem, devices=devices, kernel="native")
+    assert devices == 2 or len(shape) < 3 or steps_in_place(simulation, 2)
+    rng = np.random.default_rng(1)
+
+    def stayed_finite(spoilt):
+        blocks = {name: 0.1 * rng.random(shape) for name in problem.fields}
+        if spoilt is not None:
+            field, cell, value = spoilt
+            blocks[field][cell] = value
+        fields = simulation.put({name: block.astype(simulation.dtype) for name, block in blocks.items()})
+        jax.block_until_ready(simulation.advance(fields, problem.parameters, 0.0, 0, 1e-6, 3))
+        return simulation.stayed_finite()
+
+    corners = [tuple(0 for _ in shape), tuple(n - 1 for n in shape)]
+    cells = corners + [tuple(int(rng.integers(n)) for n in shape) for _ in range(6)]
+    assert stayed_finite(None)
+    for n, cell in enumerate(cells):
+        field = list(problem.fields)[n % len(problem.fields)]
+        assert not stayed_finite((field, cell, (np.nan, np.inf, -np.inf)[n % 3])), (field, cell)
+        assert stayed_finite(None)
+
+
 @pytest.mark.parametrize("integrator", ("ssprk2", "ssprk3", "rk4"))
 def test_stages_share_the_functions_of_their_inner_results(integrator):
     """What differs is how a stage ends."""
@@ -344,7 +380,7 @@ def test_what_does_not_compile_is_a_sentence(empty_cache):
 
 
 def test_a_program_that_is_not_loaded_is_told(monkeypatch):
-    monkeypatch.setattr(call, "Native", lambda made, number, threads: Native(made, 1, threads))
+    monkeypatch.setattr(call, "Native", lambda made, library, number, threads: Native(made, library, 1, threads))
     problem = problem_of(grid={"shape": [21]}, equation={"name": "heat"})
     with pytest.raises(jax.errors.JaxRuntimeError, match="this native program is not loaded"):
         stepped(problem, simulation_of(problem, kernel="native"), 1, 0.1)

@@ -37,15 +37,20 @@ def glue() -> ctypes.CDLL:
 
 @dataclass(frozen=True)
 class Native:
-    """A program ready to be called; ``threads`` is how many it may use, ``number`` its name in the bridge. Where there is an
-    ``area``, it finds the ghost cells for ``every`` steps there by itself."""
+    """A program ready to be called, in its ``library``; ``threads`` is how many it may use, ``number`` its name in the bridge.
+    Where there is an ``area``, it finds the ghost cells for ``every`` steps there by itself."""
 
     program: Program
+    library: ctypes.CDLL
     number: int
     threads: int
     every: int = 1
     area: Area | None = None
     area_number: int = 0
+
+    def all_finite(self) -> bool:
+        """Whether calls, of any problem with this program, have stored finite values alone since this was asked before."""
+        return not self.library.stored_not_finite()
 
     def steps(
         self,
@@ -109,14 +114,15 @@ def native(problem: Problem, threads: int, every: int = 1, area: Area | None = N
     """The native code of a problem. Raises Unsupported, with a sentence, where there is none."""
     made = program(problem)
     loaded, bridge = begun(made.text), glue()  # where they are not kept, the compiler has time for both
-    address = ctypes.cast(loaded.result().advance, ctypes.c_void_p).value
+    made_library = loaded.result()
+    address = ctypes.cast(made_library.advance, ctypes.c_void_p).value
     number = hash_of(made.text)
     bridge.register_program(ctypes.c_int64(number), ctypes.c_void_p(address))
     if area is None:
-        return Native(made, number, threads)
+        return Native(made, made_library, number, threads)
     areas.append(area)
     bridge.register_area(ctypes.c_int64(len(areas)), ctypes.byref(area))
-    return Native(made, number, threads, every, area, len(areas))
+    return Native(made, made_library, number, threads, every, area, len(areas))
 
 
 def hash_of(text: str) -> int:

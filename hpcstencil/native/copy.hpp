@@ -17,3 +17,17 @@ static void copy_out(real* to, const real* from, long n, bool past) {
 #endif
     copy(to, from, n);
 }
+
+static int64_t not_finite = 0;  // whether results have been stored some value of which is not finite
+
+// Results, of which it is noted where they are not finite: then a cell less itself is not 0.
+static void store_result(real* to, const real* from, long n, bool past) {
+    copy_out(to, from, n, past);
+    vec differences = {};
+    real rest = 0;
+    long x = 0;
+    for (; x + LANES <= n; x += LANES) differences += *(const loose*)(from + x) - *(const loose*)(from + x);
+    for (; x < n; x++) rest += from[x] - from[x];
+    for (long l = 0; l < LANES; l++) rest += differences[l];
+    if (rest != 0) __atomic_store_n(&not_finite, 1, __ATOMIC_RELAXED);
+}

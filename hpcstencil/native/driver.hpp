@@ -43,6 +43,9 @@ static void rest(const Call& call, long threads, Kept* memory) {
     delete &wavefront;
 }
 
+// Whether a call since this was asked before has stored a value that is not finite.
+extern "C" int64_t stored_not_finite() { return __atomic_exchange_n(&not_finite, 0, __ATOMIC_RELAXED); }
+
 extern "C" void advance(const Call* given) {
     const Call& call = *given;
     long steps = (long)call.clock[3];

@@ -12,6 +12,7 @@ struct Job {
     const real* source[FIELDS];
     real* target[FIELDS];
     bool given;  // the source is the caller's arrays, of ``capacity``
+    bool last;  // the target are results, or will be
     bool part;  // neighbours have cells beyond; else it is a whole block
     long turn;  // -1, or which edges of this block the results are put to
     long first;  // step
@@ -276,7 +277,7 @@ struct Tile {
             const real* p = plane(r, i);
             for (long j = from[1]; j < to[1]; j++) {
                 if (job.turn >= 0) call.area->put(call.width, job.turn, f, i, j, p + j * store[r].pitch, from[2], to[2], plan.past);
-                copy_out(job.target[f] + (i * target_size(1) + j) * target_size(2) + from[2], p + j * store[r].pitch + from[2], to[2] - from[2], plan.past);
+                (job.last ? store_result : copy_out)(job.target[f] + (i * target_size(1) + j) * target_size(2) + from[2], p + j * store[r].pitch + from[2], to[2] - from[2], plan.past);
             }
         }
     }

@@ -276,7 +276,7 @@ struct Sweep {
             for (int f = 0; f < FIELDS; f++) {
                 Drift d = moved(q, f);
                 for (long j = j0; j < j1; j++) {
-                    if (last) copy_out((real*)call.results[f] + (n * call.capacity[1] + j) * call.capacity[2], part.row(f, d, n, j), call.count[2], all.past);
+                    if (last) store_result((real*)call.results[f] + (n * call.capacity[1] + j) * call.capacity[2], part.row(f, d, n, j), call.count[2], all.past);
                     else if (call.area) call.area->put(call.width, (call.area->epoch + 1) % 2, f, n, j, part.row(f, d, n, j), 0, call.count[2], all.past);
                 }
             }
