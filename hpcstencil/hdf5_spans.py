@@ -21,7 +21,8 @@ class SettledSpans:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.spans: list[Span] = []
-        self.rows: dict[str, int] = {}  # found, of each dataset that grows
+        self.chunk_rows: dict[str, int] = {}  # of each dataset that grows
+        self.rows: dict[str, int] = {}  # found of it
 
     def find(self) -> list[Span]:
         """All settled spans; the file must be flushed. Raises OSError or RuntimeError.
@@ -29,22 +30,29 @@ class SettledSpans:
         Settled are whole chunks of committed rows, what lies in datasets that do not grow, and unused bytes.
         """
         with open_alone(self.path, "r") as file:
-            found = [(name, file[name]) for name in self.rows]
-            if not found:
-                found = datasets(file)
-                self.spans += [(int(start), int(stop)) for start, stop in file.attrs.get(UNUSED, ())]
-            for name, dataset in found:
-                if dataset.chunks is None:
-                    continue  # coordinates: small
-                axis, before = growing_axis(dataset), self.rows.get(name, 0)
-                done = dataset.shape[axis]
-                if dataset.maxshape[axis] is None:
-                    group, rows = dataset.parent, dataset.chunks[axis]
-                    done = min(done, len(group["time"]), len(group["step"])) // rows * rows
+            if not self.chunk_rows:
+                self._begin(file)
+            groups = {name.rpartition("/")[0] for name in self.chunk_rows}
+            committed = {group: min(len(file[f"{group}/{name}"]) for name in ("time", "step")) for group in groups}
+            for name, rows in self.chunk_rows.items():
+                done = committed[name.rpartition("/")[0]] // rows * rows
+                if done > self.rows[name]:
+                    self.spans += chunks_of(file[name], self.rows[name], done)
                     self.rows[name] = done
-                self.spans += chunks_of(dataset, before, done)
         self.spans = merged(self.spans)
         return self.spans
+
+    def _begin(self, file: h5py.File) -> None:
+        """Find what grows, and what is settled of the rest."""
+        self.spans += [(int(start), int(stop)) for start, stop in file.attrs.get(UNUSED, ())]
+        for name, dataset in datasets(file):
+            if dataset.chunks is None:
+                continue  # coordinates: small
+            axis = growing_axis(dataset)
+            if dataset.maxshape[axis] is None:
+                self.chunk_rows[name], self.rows[name] = dataset.chunks[axis], 0
+            else:
+                self.spans += chunks_of(dataset, 0, dataset.shape[axis])
 
 
 def datasets(file: h5py.File) -> list[tuple[str, h5py.Dataset]]:
