@@ -17,7 +17,7 @@ from hpcstencil.errors import EnvironmentProblem, InputError
 from hpcstencil.files import reserve
 from hpcstencil.grid import Grid
 from hpcstencil.hdf5 import OutputFile, refuse_existing
-from hpcstencil.hdf5_direct import PAGE, places
+from hpcstencil.hdf5_direct import PAGE, DirectWriter, Pieces, cuts, places
 from hpcstencil.hdf5_read import inspect, read_block
 from hpcstencil.hyperslabs import chosen_method, chunk_shape
 from hpcstencil.parallel import OneProcess
@@ -458,3 +458,29 @@ def test_mesh_far_from_the_origin_is_stored_in_double_precision(tmp_path):
     with h5py.File(path) as file:
         assert np.array_equal(file["xdmf-mesh/x"][:, 0], grid.centres(0))
     assert all(item.get("Precision") == "8" for item in snapshots_in(path.with_suffix(".xdmf"))[0].find("Geometry"))
+
+
+@pytest.mark.parametrize("most", (PAGE, 2**20))
+def test_chunks_come_to_their_places_however_little_is_written_at_once(tmp_path, monkeypatch, most):
+    """Whole pages past the system's cache, those that follow each other together; others not."""
+    asked = []
+
+    def pwritev(descriptor, buffers, byte, write=os.pwritev):
+        asked.append(sum(map(len, buffers)))
+        return write(descriptor, [memoryview(b"".join(buffers))[:most]] if asked[-1] > most else buffers, byte)
+
+    monkeypatch.setattr("os.pwritev", pwritev)
+    monkeypatch.setattr("hpcstencil.hdf5_direct.LEAST_PAST", PAGE)
+    block = np.random.default_rng(1).random((64, 128), np.float32)
+    parts = cuts((0, 0), block.shape, (16, 64), block.shape)
+    pieces = Pieces(block.dtype, block.shape, parts)
+    pieces.take(block)
+    bytes_ = [n * PAGE + skew for n, skew in ((3, 0), (4, 0), (5, 0), (0, 0), (9, 0), (8, 0), (11, 100), (15, 4))]
+    path = tmp_path / "file"
+    path.write_bytes(bytes(20 * PAGE))
+    DirectWriter(path).write([(pieces, list(zip(parts, bytes_, strict=True)))])
+    content = path.read_bytes()
+    for cut, byte in zip(parts, bytes_, strict=True):
+        assert content[byte : byte + PAGE] == block[cut.index].tobytes()
+    assert content.count(0) >= 12 * PAGE
+    assert max(asked) == 3 * PAGE
