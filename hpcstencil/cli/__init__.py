@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import time
 import traceback
 from typing import NoReturn
 
@@ -25,6 +26,7 @@ COMMANDS = {
     "sweep": "Plan a parameter sweep, run its members, and collect their results in one table.",
     "verify": "Measure orders of convergence, conservation and equality of decompositions of INPUT.toml.",
 }
+TURN, TURNS = 0.5, 8  # seconds that a rank leaves to the one below it to speak, and how many ranks wait so
 COUNTS = ("-n", "--np", "--nprocs", "--processes", "--ranks")  # that launchers know, and users try here
 
 
@@ -130,8 +132,10 @@ def sentence(error: BaseException) -> str:
 
 
 def abort_all(communicator: Communicator, error: BaseException) -> None:
-    """End all processes at once after a failure that the others do not know of, saying where it happened and why."""
+    """End all processes at once after a failure that the others do not know of, saying where it happened and why. Of several
+    that fail together, as in a collective operation, the lowest rank says so, and ends the others before it is their turn."""
     communicator.watch.failed()
+    time.sleep(TURN * min(communicator.rank, TURNS))
     place = f"rank {communicator.rank} of {communicator.size} on {host()}, {communicator.watch.place}"
     print(f"hpcstencil: {place}: {sentence(error)}", file=sys.stderr, flush=True)
     match error:

@@ -95,6 +95,25 @@ def test_an_exception_that_one_rank_alone_raises(folder, exception, expected, wo
     resumes(folder)
 
 
+TOGETHER = """
+from hpcstencil.cli import abort_all
+from hpcstencil.errors import EnvironmentProblem
+from hpcstencil.parallel import connect
+
+communicator = connect()
+communicator.barrier()
+abort_all(communicator, EnvironmentProblem("the disk is gone"))
+"""
+
+
+def test_ranks_that_fail_together_without_a_word_to_each_other_tell_it_once():
+    command = [*line(3)[:3], sys.executable, "-c", TOGETHER]
+    for _ in range(3):
+        result = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+        assert result.returncode == 4 and result.stderr.count("hpcstencil: ") == 1, result.stderr
+        assert "hpcstencil: rank 0 of 3" in result.stderr and "the disk is gone" in result.stderr
+
+
 def test_devices_that_fail_on_one_rank(folder):
     broken = 'if [[ $OMPI_COMM_WORLD_RANK == 1 ]]; then export JAX_PLATFORMS=cpu,nonsense; fi; exec "$@"'
     command = [*line(3)[:3], "bash", "-c", broken, "bash", *line(0, "run", "input.toml")]
