@@ -158,15 +158,13 @@ class DirectWriter:
                 pages: list[tuple[int, np.ndarray]] = []
                 for n, (cut, byte) in enumerate(where):
                     part = block.pieces[n] if isinstance(block, Pieces) else block[cut.index]
-                    through = past if part.nbytes >= LEAST_PAST else None
-                    if through is not None and _in_pages(part, cut, byte):
-                        pages.append((byte, part))
-                    elif cut.whole:
-                        self._write_chunk(cached, through, part, cut, byte)
-                    else:
+                    if not cut.whole:
                         _write_runs(cached, part, cut, byte)
+                    elif part.nbytes >= LEAST_PAST and _in_pages(part, cut, byte):
+                        pages.append((byte, part))
+                    else:
+                        self._write_chunk(cached, past if part.nbytes >= LEAST_PAST else None, part, cut, byte)
                 for byte, row in _in_a_row(pages):
-                    assert past is not None
                     _write_past(past, cached, row, byte)
             os.fsync(cached)
         finally:
@@ -184,7 +182,7 @@ class DirectWriter:
         """A chunk of which ``part`` is all that the dataset has; what is beyond holds nothing. Its whole pages, from pages of
         memory, go ``past`` the cache, if there is a way."""
         content = self._in_order(part, cut, byte % PAGE)
-        if past is None:
+        if past is None:  # or too short for it
             return write_all(cached, [content], byte)
         head = -byte % PAGE
         tail = head + (len(content) - head) // PAGE * PAGE
@@ -209,8 +207,8 @@ class DirectWriter:
 
 
 def _in_pages(part: np.ndarray, cut: Cut, byte: int) -> bool:
-    """Whether a part is a chunk as the file has it, in whole pages of both."""
-    in_order = cut.whole and part.shape == cut.chunk and part.flags.c_contiguous
+    """Whether a part lies in memory as its chunk does in the file, in whole pages of both."""
+    in_order = part.shape == cut.chunk and part.flags.c_contiguous
     return in_order and not any(n % PAGE for n in (part.nbytes, part.ctypes.data, byte))
 
 
@@ -228,14 +226,15 @@ def _in_a_row(parts: Sequence[tuple[int, np.ndarray]]) -> Iterator[tuple[int, li
         yield first, row
 
 
-def _write_past(past: int, cached: int, pages: Sequence[np.ndarray], byte: int) -> None:
-    """Write pages of memory past the cache."""
-    try:
-        write_all(past, pages, byte)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # which says that this file system wants something else
-            raise
-        write_all(cached, pages, byte)
+def _write_past(past: int | None, cached: int, pages: Sequence[np.ndarray], byte: int) -> None:
+    """Write pages of memory past the cache, if there is a way."""
+    if past is not None:
+        try:
+            return write_all(past, pages, byte)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # which says that this file system wants something else
+                raise
+    write_all(cached, pages, byte)
 
 
 def _write_runs(descriptor: int, part: np.ndarray, cut: Cut, byte: int) -> None:

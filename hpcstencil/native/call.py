@@ -114,15 +114,15 @@ def native(problem: Problem, threads: int, every: int = 1, area: Area | None = N
     """The native code of a problem. Raises Unsupported, with a sentence, where there is none."""
     made = program(problem)
     loaded, bridge = begun(made.text), glue()  # where they are not kept, the compiler has time for both
-    made_library = loaded.result()
-    address = ctypes.cast(made_library.advance, ctypes.c_void_p).value
+    compiled = loaded.result()
+    address = ctypes.cast(compiled.advance, ctypes.c_void_p).value
     number = hash_of(made.text)
     bridge.register_program(ctypes.c_int64(number), ctypes.c_void_p(address))
     if area is None:
-        return Native(made, made_library, number, threads)
+        return Native(made, compiled, number, threads)
     areas.append(area)
     bridge.register_area(ctypes.c_int64(len(areas)), ctypes.byref(area))
-    return Native(made, made_library, number, threads, every, area, len(areas))
+    return Native(made, compiled, number, threads, every, area, len(areas))
 
 
 def hash_of(text: str) -> int:
