@@ -17,13 +17,15 @@ from hpcstencil.topology import Range
 class Writer:
     """Writes the output file of a run, one thing after the other; all processes call each method together. With ``behind``, if
     the file can, what is written of a state while the run goes on is written in a thread of each process; where that fails on
-    any, the next call raises on all what the thread raised."""
+    any, the next call raises on all what the thread raised. ``copies`` is memory for views of fields."""
 
-    def __init__(self, file: OutputFile, behind: bool, communicator: Communicator) -> None:
+    def __init__(
+        self, file: OutputFile, behind: bool, communicator: Communicator, copies: Mapping[str, Pieces]
+    ) -> None:
         self.file, self.behind, self.communicator = file, behind and file.can_write_behind, communicator
         self.thread = ThreadPoolExecutor(max_workers=1)
         self.under_way: tuple[Future[None], Callable[[], None]] | None = None  # and what is to be done afterwards
-        self.copies: dict[str, Pieces] = {}
+        self.copies = copies
 
     def write_rows(self, rows: Rows) -> None:
         """Rows of diagnostics, as `OutputFile.write_diagnostics` takes them."""
@@ -36,24 +38,19 @@ class Writer:
         """A snapshot, as `OutputFile.write_snapshot` takes it, and rows of diagnostics; after the ``last`` one there is
         nothing to do meanwhile."""
         self.wait()
-        behind = self.behind and not last
-        given: Blocks = blocks
-        if behind:
-            given = {name: self._own(name, block, ranges) for name, block in blocks.items()}
+        given: Blocks = {name: self._own(name, block) for name, block in blocks.items()}
         own, together = self.file.begin_snapshot(step, time, given, ranges, rows)
-        if behind:
+        if self.behind and not last:
             self.under_way = self.thread.submit(own), together
         else:
             agree(self.communicator, own)
             together()
 
-    def _own(self, name: str, block: np.ndarray, ranges: Sequence[Range]) -> np.ndarray | Pieces:
-        """The block as it stays when the fields change. A view of the fields, which is not writeable, is copied to where those
-        before it were: fresh memory costs more than copying does."""
-        if block.flags.writeable:
+    def _own(self, name: str, block: np.ndarray) -> np.ndarray | Pieces:
+        """The block as it stays when the fields change, and as it is written fastest: where something is written behind, a view
+        of the fields, which is not writeable, is copied."""
+        if block.flags.writeable or not self.behind:
             return block
-        if name not in self.copies:
-            self.copies[name] = self.file.pieces(name, block, ranges)
         self.copies[name].take(block)
         return self.copies[name]
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from hpcstencil import journal
 from hpcstencil.errors import EnvironmentProblem
 from hpcstencil.files import file_errors
-from hpcstencil.hdf5_spans import SettledSpans
-from hpcstencil.journal import journal_path
+from hpcstencil.journal import Span, journal_path
 from hpcstencil.parallel import Communicator, agree
 
 
@@ -19,18 +19,17 @@ class Change:
 
     def __init__(self, path: Path, communicator: Communicator) -> None:
         self.path, self.communicator = path, communicator
-        self.settled = SettledSpans(path)
         self.under_way = False
         self.left: os.stat_result | None = None  # the file as the last change has left it
 
-    def begin(self) -> None:
-        """From here to `end` the journal undoes it, should the run be killed."""
+    def begin(self, untouched: Iterable[Span]) -> None:
+        """From here to `end` the journal undoes it, should the run be killed; it leaves the ``untouched`` bytes alone."""
 
         def begin() -> None:
             if self.communicator.rank == 0:
                 self._check_untouched()
                 with file_errors(journal_path(self.path), "write"):
-                    journal.begin(self.path, self.settled.find())
+                    journal.begin(self.path, untouched)
                 try:
                     self._check_untouched()  # again: the journal must not keep what somebody has changed meanwhile
                 except EnvironmentProblem:

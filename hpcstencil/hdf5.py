@@ -33,6 +33,7 @@ from hpcstencil.hdf5_layout import (
     write_attributes,
 )
 from hpcstencil.hdf5_read import SCALES, fields_in
+from hpcstencil.hdf5_spans import SettledSpans
 from hpcstencil.hyperslabs import Blocks, Method, Way, chosen_method, chunk_shape, open_alone, open_shared
 from hpcstencil.journal import journal_path, living_writer, roll_back
 from hpcstencil.parallel import Communicator, agree, from_rank_0
@@ -72,7 +73,7 @@ class OutputFile:
         self.state = state
         self.rows = state.rows
         self.times = list(state.times)
-        self.changed = Change(path, communicator)
+        self.changed, self.settled = Change(path, communicator), SettledSpans()
         self.declared: list[tuple[int, Mapping[str, np.ndarray]]] = []
         self.can_write_behind = communicator.size == 1 or way == "direct"  # else all write together in `begin_snapshot`
         self.chunk = chunk_shape(self.grid.shape, state.itemsize)
@@ -174,7 +175,11 @@ class OutputFile:
     def _start(self, size: int) -> None:
         """Begin a change. What compression will leave is not known: space set aside for all would stay with the file."""
         reserve(self.path, size + size // 100 + MARGIN, self.communicator, allocate=not self.state.compressed)
-        self.changed.begin()
+        self._begin()
+
+    def _begin(self) -> None:
+        self.shared.apply(self.settled.find)
+        self.changed.begin(self.settled.spans)
 
     def _finish(self) -> None:
         """Make the change durable: all that was written, then the series that declare it to be there."""
@@ -204,17 +209,6 @@ class OutputFile:
         field on faces has those of the boundary too. In an ensemble each has a first axis of members."""
         with self.change(self.snapshot_bytes):
             agree(self.communicator, self._extend(step, time, blocks, ranges))
-
-    def pieces(self, name: str, block: np.ndarray, ranges: Sequence[Range]) -> Pieces:
-        """Memory for copies of such blocks of a field as `begin_snapshot` takes, cut as they will lie in the file."""
-        members = self.layout.members
-        start, shape = [0] * (len(members) + 1), (*members, 1, *block.shape[len(members) :])
-        start += [first for first, _ in ranges]
-        chunk, ends = [1] * (len(members) + 1) + [*self.chunk], (*members, 1, *self.layout.shape(name))
-        parts = cuts(start, shape, chunk, ends)
-        if self.state.compressed or scattered(parts, block.nbytes):
-            parts = cuts(start, shape, ends, ends)  # it will not be written chunk by chunk
-        return Pieces(block.dtype, shape, parts)
 
     def begin_snapshot(
         self, step: int, time: float, blocks: Blocks, ranges: Sequence[Range], rows: Rows
@@ -280,7 +274,7 @@ class OutputFile:
             if failure:
                 file.attrs["failure"] = failure
 
-        self.changed.begin()
+        self._begin()
         self.shared.apply(mark)
         self.shared.close()  # this too may change the file's length and its header
         self.changed.end()
@@ -308,6 +302,25 @@ class OutputFile:
 
         agree(self.communicator, describe)
         self.described = len(self.times)
+
+
+def copies(
+    layout: Layout, fields: Sequence[str], ranges: Sequence[Range], dtype: Any, compressed: bool
+) -> dict[str, Pieces]:
+    """Memory for copies of this process's blocks of some fields, cut as they will lie in a file of this layout."""
+    members = layout.members
+    start = [0] * (len(members) + 1) + [first for first, _ in ranges]
+    shape = (*members, 1, *(stop - first for first, stop in ranges))
+    size = np.dtype(dtype).itemsize * math.prod(shape)
+    result = {}
+    for name in fields:
+        chunk = (*(1 for _ in members), 1, *chunk_shape(layout.grid.shape, np.dtype(dtype).itemsize))
+        ends = (*members, 1, *layout.shape(name))
+        parts = cuts(start, shape, chunk, ends)
+        if compressed or scattered(parts, size):
+            parts = cuts(start, shape, ends, ends)  # it will not be written chunk by chunk
+        result[name] = Pieces(dtype, shape, parts)
+    return result
 
 
 def in_time(block: np.ndarray | Pieces, axis: int) -> np.ndarray | Pieces:

@@ -106,13 +106,15 @@ def _pages(size: int) -> mmap.mmap:
 
 
 class Pieces:
-    """Memory for a block, cut as the file is, each piece in pages of its own: a chunk, where the block has all of it."""
+    """Memory for a block, cut as the file is, each piece in pages of its own: a chunk, where the block has all of it. It is
+    touched when it is made: memory that a process has never had may take longer to be given than to be written to."""
 
     def __init__(self, dtype: Any, shape: tuple[int, ...], parts: Sequence[Cut]) -> None:
         self.dtype, self.shape, self.cuts = np.dtype(dtype), shape, parts
         shapes = [cut.chunk if cut.whole else _shape(cut.inside) for cut in parts]
         ends = list(itertools.accumulate(-(-self.dtype.itemsize * math.prod(each) // PAGE) * PAGE for each in shapes))
         memory = _pages(max([PAGE, *ends[-1:]]))
+        np.frombuffer(memory, np.uint8)[::PAGE] = 0
         self.pieces = [
             np.frombuffer(memory, self.dtype, math.prod(each), first).reshape(each)
             for each, first in zip(shapes, [0, *ends], strict=False)
@@ -140,6 +142,13 @@ class Pieces:
         for n, cut in enumerate(self.cuts):
             block[cut.index] = self.own(n)
         return block
+
+
+def as_cut(block: np.ndarray | Pieces, where: Sequence[Place]) -> np.ndarray | Pieces:
+    """The block, in one where its pieces are not those of the places: a file that is continued may be cut in another way."""
+    if isinstance(block, Pieces) and [cut.index for cut in block.cuts] != [cut.index for cut, _ in where]:
+        return block.joined()
+    return block
 
 
 class DirectWriter:

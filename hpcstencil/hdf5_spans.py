@@ -4,43 +4,38 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from pathlib import Path
 
 import h5py
 import numpy as np
 
-from hpcstencil.hyperslabs import open_alone
 from hpcstencil.journal import Span, merged
 
 UNUSED = "unused-bytes"  # attribute of the root: spans that shortened series have left behind
 
 
 class SettledSpans:
-    """The settled bytes of the file at ``path``, found step by step as its series grow."""
+    """The settled bytes of a file, its ``spans``, found step by step as its series grow."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self) -> None:
         self.spans: list[Span] = []
         self.chunk_rows: dict[str, int] = {}  # of each dataset that grows
         self.rows: dict[str, int] = {}  # found of it
 
-    def find(self) -> list[Span]:
-        """All settled spans; the file must be flushed. Raises OSError or RuntimeError.
+    def find(self, file: h5py.File) -> None:
+        """Find those that are new, of the open file, to which nothing is being done.
 
         Settled are whole chunks of committed rows, what lies in datasets that do not grow, and unused bytes.
         """
-        with open_alone(self.path, "r") as file:
-            if not self.chunk_rows:
-                self._begin(file)
-            groups = {name.rpartition("/")[0] for name in self.chunk_rows}
-            committed = {group: min(len(file[f"{group}/{name}"]) for name in ("time", "step")) for group in groups}
-            for name, rows in self.chunk_rows.items():
-                done = committed[name.rpartition("/")[0]] // rows * rows
-                if done > self.rows[name]:
-                    self.spans += chunks_of(file[name], self.rows[name], done)
-                    self.rows[name] = done
+        if not self.chunk_rows:
+            self._begin(file)
+        groups = {name.rpartition("/")[0] for name in self.chunk_rows}
+        committed = {group: min(len(file[f"{group}/{name}"]) for name in ("time", "step")) for group in groups}
+        for name, rows in self.chunk_rows.items():
+            done = committed[name.rpartition("/")[0]] // rows * rows
+            if done > self.rows[name]:
+                self.spans += chunks_of(file[name], self.rows[name], done)
+                self.rows[name] = done
         self.spans = merged(self.spans)
-        return self.spans
 
     def _begin(self, file: h5py.File) -> None:
         """Find what grows, and what is settled of the rest."""

@@ -23,7 +23,7 @@ import numpy as np
 
 from hpcstencil.errors import EnvironmentProblem
 from hpcstencil.files import NOT_FOR_MPIO, file_errors, file_system
-from hpcstencil.hdf5_direct import DirectWriter, Pieces, places
+from hpcstencil.hdf5_direct import DirectWriter, Pieces, as_cut, places
 from hpcstencil.parallel import Communicator, agree
 
 Way = Literal["direct", "mpio", "serial", "per_process"]
@@ -170,10 +170,12 @@ def own_writing(
     file: h5py.File, writer: DirectWriter, start: Sequence[int], blocks: Blocks
 ) -> Callable[[], None] | None:
     """What writes a process's own blocks straight to their places in the file; None where these are not to be had."""
+    asked = []
     for name, block in blocks.items():
-        check_type(file[name], block)
-    asked = [(block, places(file[name], start, block.shape)) for name, block in blocks.items()]
-    found = [(block, where) for block, where in asked if where is not None]
+        dataset = file[name]
+        check_type(dataset, block)
+        asked.append((block, places(dataset, start, block.shape)))
+    found = [(as_cut(block, where), where) for block, where in asked if where is not None]
 
     def write() -> None:
         with file_errors(writer.path, "write"):

@@ -6,6 +6,7 @@ import json
 import math
 import signal
 import time
+from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field
 from typing import Any
 
@@ -20,6 +21,7 @@ from hpcstencil.continuation import Options, Source
 from hpcstencil.control import Control
 from hpcstencil.diagnostics import Diagnostics
 from hpcstencil.errors import InputError, NumericsError, StoppedEarly
+from hpcstencil.hdf5_direct import Pieces
 from hpcstencil.native.call import NATIVE
 from hpcstencil.progress import Progress
 from hpcstencil.provenance import sha256, to_toml
@@ -52,6 +54,7 @@ class Run:
     steps_per_call: int = 1
     last_checkpoint: float = field(default_factory=time.monotonic)
     last_rows: float = field(default_factory=time.monotonic)
+    copies: Mapping[str, Pieces] = field(default_factory=dict)  # for the output
     output: Writer | None = None
 
     def __post_init__(self, state: State) -> None:

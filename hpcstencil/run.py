@@ -6,6 +6,7 @@ import ctypes
 import signal
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from hpcstencil.continuation import Options, Source, source_of
 from hpcstencil.decomposition import Plan, for_kernel
 from hpcstencil.errors import InputError, NumericsError, StoppedEarly
 from hpcstencil.files import prepare_folder
-from hpcstencil.hdf5 import OutputFile
+from hpcstencil.hdf5 import OutputFile, copies
+from hpcstencil.hdf5_direct import Pieces
 from hpcstencil.loop import Run
 from hpcstencil.parallel import Communicator
 from hpcstencil.problem import Problem
@@ -85,11 +87,24 @@ def _ready(
     this.check_finite()
     if simulation.control is None:
         this.step_sizes()  # what it would refuse is refused before anything is written
-    this.fields = simulation.compile(this.fields)
+    with ThreadPoolExecutor(1) as beside:
+        made = beside.submit(_copies, simulation)
+        this.fields = simulation.compile(this.fields)
+    this.copies = made.result()
     if simulation.control is not None:
         this.clock = simulation.control.begun(this.fields, this.clock)
     communicator.barrier()
     return this
+
+
+def _copies(simulation: Simulation) -> dict[str, Pieces]:
+    """Memory for fields that are written while they change; where several arrays are put together, that is what is written."""
+    problem, output = simulation.problem, simulation.problem.config.output
+    together = simulation.machine.devices.several or problem.members
+    if together or not output.is_written_behind(simulation.communicator.size):
+        return {}
+    compressed = output.compression != "none"
+    return copies(problem.layout, output.fields or problem.shown, simulation.ranges, simulation.dtype, compressed)
 
 
 def release() -> None:
@@ -104,7 +119,8 @@ def _run(this: Run, claim: Claim, request: signals.Request, began: float) -> Sum
     problem, options, communicator = this.simulation.problem, this.options, this.communicator
     prepare_folder(options.output, communicator)
     claim.take()
-    this.output = Writer(_open_output(this), this.config.output.is_written_behind(communicator.size), communicator)
+    behind = this.config.output.is_written_behind(communicator.size)
+    this.output = Writer(_open_output(this), behind, communicator, this.copies)
     first = this.clock.step
     remove_stale(options.output, communicator, after=first if this.source.append else -1)
     shown = communicator.rank == 0 and not options.quiet

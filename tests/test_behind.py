@@ -34,9 +34,6 @@ class File:
         kept = {name: block.joined() if isinstance(block, Pieces) else block for name, block in blocks.items()}
         self.written.append((step, {name: block.copy() for name, block in kept.items()}, get_ident()))
 
-    def pieces(self, name, block, ranges):
-        return Pieces(block.dtype, block.shape, cuts((0,), block.shape, (2,), block.shape))
-
     def begin_snapshot(self, step, time, blocks, ranges, rows):
         self.write_diagnostics(*rows)
         return lambda: self.write_snapshot(step, time, blocks, ranges), lambda: None
@@ -53,7 +50,8 @@ def view_of(array):
 
 def written_behind(file, u, step=0, writer=None):
     """A snapshot of ``u`` is being written."""
-    writer = writer or Writer(file, True, OneProcess())
+    copies = {"u": Pieces(u.dtype, u.shape, cuts((0,), u.shape, (2,), u.shape))}
+    writer = writer or Writer(file, True, OneProcess(), copies)
     writer.write_snapshot(step, 0.0, {"u": view_of(u)}, [(0, 3)], NO_ROWS, last=False)
     assert file.begun.wait(WITHIN)
     return writer
@@ -100,13 +98,3 @@ def test_a_failure_is_told_once(then):
         calls.get(then, getattr(writer, then))()
     assert file.written == []
     writer.look()
-
-
-def test_memory_of_copies_is_used_again():
-    file, u = File(), np.zeros(3)
-    file.go.set()
-    writer = written_behind(file, u)
-    (first,) = writer.copies.values()
-    written_behind(file, u, 1, writer)
-    writer.wait()
-    assert writer.copies["u"] is first

@@ -16,7 +16,7 @@ import pytest
 from hpcstencil.errors import EnvironmentProblem, InputError
 from hpcstencil.files import reserve
 from hpcstencil.grid import Grid
-from hpcstencil.hdf5 import OutputFile, refuse_existing
+from hpcstencil.hdf5 import OutputFile, copies, refuse_existing
 from hpcstencil.hdf5_direct import PAGE, DirectWriter, Pieces, cuts, places
 from hpcstencil.hdf5_read import inspect, read_block
 from hpcstencil.hyperslabs import chosen_method, chunk_shape
@@ -158,20 +158,23 @@ def test_many_short_runs_are_left_to_mpi_and_few_are_not(tmp_path, rows, few):
         assert places(dataset, (0, 0, 0), dataset.shape) is not None  # alone it has whole chunks
 
 
-@pytest.mark.parametrize("shape, starts_a_page", [((512, 1024), True), ((512, 1023), False)])
-def test_chunks_of_whole_pages_are_written_from_where_they_are(tmp_path, shape, starts_a_page):
-    """Others would leave gaps in the file, and are put together in a buffer."""
+@pytest.mark.parametrize(
+    "shape, cut, in_place", [((512, 1024), True, True), ((512, 1023), True, False), ((64, 32768), False, False)]
+)
+def test_chunks_of_whole_pages_are_written_from_where_they_are(tmp_path, shape, cut, in_place):
+    """Others would leave gaps in the file, and are put together in a buffer; so are those of a copy that is not cut as the
+    file is."""
     grid = grid_of(shape)
     output = create(tmp_path / "run.h5", grid, fields=["u"])
-    copy = output.pieces("u", field(grid, 0), everything(grid))
+    copy = copies(Layout(grid), ["u"], everything(grid), np.float32, compressed=not cut)["u"]
     for index in (1, 2):
         copy.take(field(grid, index))
         output.write_snapshot(index, float(index), {"u": copy}, everything(grid))
     output.close(True)
-    assert (len(output.shared.writer.buffer) < copy.pieces[0].nbytes) == starts_a_page
+    assert (len(output.shared.writer.buffer) == PAGE) == in_place
     with h5py.File(tmp_path / "run.h5") as file:
         chunks = [file["u"].id.get_chunk_info(n) for n in range(2)]
-        assert all(chunk.byte_offset % PAGE == 0 for chunk in chunks) == starts_a_page
+        assert all(chunk.byte_offset % PAGE == 0 for chunk in chunks) == (math.prod(shape) % PAGE == 0)
         assert all(np.array_equal(file["u"][n], field(grid, n + 1)) for n in range(2))
 
 
