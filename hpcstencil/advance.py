@@ -75,11 +75,10 @@ def by_stepper(stepper: Stepper, together: int = 1) -> Advance:
 
 
 def by_native_code(
-    native: NativeSteps, machine: Machine, every: int, widths: tuple[int, ...], exchanges: bool, members: int
+    native: NativeSteps, machine: Machine, every: int, widths: tuple[int, ...], alone: bool, members: int
 ) -> Advance:
-    """Steps taken by native code: in one call as many as there are where it ``exchanges`` by itself, else ``every`` with ghost
-    cells of these ``widths``; each of the ``members`` of an ensemble in turn."""
-    alone = exchanges or not any(widths)
+    """Steps taken by native code: in one call as many as there are where it needs no exchange, or does that ``alone``, else
+    ``every`` with ghost cells of these ``widths``; each of the ``members`` of an ensemble in turn."""
 
     def block(u: Fields, ghosts: Any, frame: Frame, parameters: Any, t0: Any, first: Any, dt: Any, n: Any) -> Fields:
         def of_one(u: Fields, ghosts: Any, parameters: Any, clock: Any) -> Fields:

@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
+from hpcstencil.copies import Copies
 from hpcstencil.hdf5 import OutputFile, Rows
 from hpcstencil.hdf5_direct import Pieces
 from hpcstencil.hyperslabs import Blocks
@@ -17,11 +18,9 @@ from hpcstencil.topology import Range
 class Writer:
     """Writes the output file of a run, one thing after the other; all processes call each method together. With ``behind``, if
     the file can, what is written of a state while the run goes on is written in a thread of each process; where that fails on
-    any, the next call raises on all what the thread raised. ``copies`` is memory for views of fields."""
+    any, the next call raises on all what the thread raised. ``copies`` are those of views of fields."""
 
-    def __init__(
-        self, file: OutputFile, behind: bool, communicator: Communicator, copies: Mapping[str, Pieces]
-    ) -> None:
+    def __init__(self, file: OutputFile, behind: bool, communicator: Communicator, copies: Copies) -> None:
         self.file, self.behind, self.communicator = file, behind and file.can_write_behind, communicator
         self.thread = ThreadPoolExecutor(max_workers=1)
         self.under_way: tuple[Future[None], Callable[[], None]] | None = None  # and what is to be done afterwards
@@ -41,7 +40,9 @@ class Writer:
         given: Blocks = {name: self._own(name, block) for name, block in blocks.items()}
         own, together = self.file.begin_snapshot(step, time, given, ranges, rows)
         if self.behind and not last:
-            self.under_way = self.thread.submit(own), together
+            written = self.thread.submit(own)
+            self.copies.lend(written)
+            self.under_way = written, together
         else:
             agree(self.communicator, own)
             together()
@@ -51,8 +52,7 @@ class Writer:
         of the fields, which is not writeable, is copied."""
         if block.flags.writeable or not self.behind:
             return block
-        self.copies[name].take(block)
-        return self.copies[name]
+        return self.copies.copied(name, block)
 
     def wait(self) -> None:
         """Until everything is written."""

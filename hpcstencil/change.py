@@ -20,34 +20,32 @@ class Change:
     def __init__(self, path: Path, communicator: Communicator) -> None:
         self.path, self.communicator = path, communicator
         self.under_way = False
-        self.left: os.stat_result | None = None  # the file as the last change has left it
+        self.left: os.stat_result | None = None  # the file as it was when a change last began or ended
 
     def begin(self, untouched: Iterable[Span]) -> None:
         """From here to `end` the journal undoes it, should the run be killed; it leaves the ``untouched`` bytes alone."""
 
         def begin() -> None:
             if self.communicator.rank == 0:
-                self._check_untouched()
+                self.left = self._looked_at()
                 with file_errors(journal_path(self.path), "write"):
                     journal.begin(self.path, untouched)
-                try:
-                    self._check_untouched()  # again: the journal must not keep what somebody has changed meanwhile
-                except EnvironmentProblem:
-                    journal_path(self.path).unlink()
-                    raise
+                self._looked_at()  # again: the journal must not keep what somebody has changed meanwhile
 
         agree(self.communicator, begin)
         self.under_way = True
 
-    def _check_untouched(self) -> None:
-        """Raise EnvironmentProblem where the file is not the one that the last change has left; rank 0 alone."""
+    def _looked_at(self, ended: bool = False) -> os.stat_result:
+        """The file, rank 0 alone. Raises EnvironmentProblem where it is not that of before, or has another length though no
+        change has just ``ended``; the journal goes, which is not of what is there."""
         with file_errors(self.path, "write"):
-            now = self.path.stat()
-        if self.left is None or ((self.left.st_ino, self.left.st_size) == (now.st_ino, now.st_size)):
-            return
-        what = f"cut or changed ({self.left.st_size} bytes were written, {now.st_size} are there)"
+            now, left = self.path.stat(), self.left
+        if left is None or (left.st_ino == now.st_ino and (ended or left.st_size == now.st_size)):
+            return now
+        journal_path(self.path).unlink(missing_ok=True)
+        what = f"cut or changed ({left.st_size} bytes were written, {now.st_size} are there)"
         raise EnvironmentProblem(
-            f"{self.path}: was {what if self.left.st_ino == now.st_ino else 'replaced'} by somebody else while this run was "
+            f"{self.path}: was {what if left.st_ino == now.st_ino else 'replaced'} by somebody else while this run was "
             "writing it; the checkpoints beside it stand: go on from one with --restart and another --output"
         )
 
@@ -56,10 +54,10 @@ class Change:
 
         def commit() -> None:
             if self.communicator.rank == 0:
+                left = self._looked_at(ended=True)  # before it counts as committed: from then on somebody may cut it
                 with file_errors(self.path, "write"):
-                    left = self.path.stat()  # before it counts as committed: from then on somebody may cut it
                     journal.commit(self.path)
-                    self.left = left
+                self.left = left
 
         self.communicator.barrier()
         agree(self.communicator, commit)

@@ -150,7 +150,7 @@ def newest_checkpoint(output: Path, communicator: Communicator) -> Path | None:
         try:
             verify(path, communicator)
         except HpcstencilError as error:
-            say(f"warning: a checkpoint is passed over: {error}")
+            say(f"warning: {error}; it is passed over")
             continue
         return path
     return None

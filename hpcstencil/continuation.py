@@ -73,9 +73,16 @@ def _resumed(config: Config, options: Options, communicator: Communicator) -> So
     contents = from_rank_0(communicator, lambda: _output_to_resume(output))
     if contents is None:
         return Source()
-    _continued(config, output, options.overrides, communicator)
+    changed = _continued(config, output, options.overrides, communicator)[-1]["changed"]
     if contents.complete and contents.time is not None and config.time.end <= contents.time:
+        for key in changed:
+            if not allowed(key):
+                raise InputError(
+                    f"{key}: {output} is complete, and nothing would be computed with another value; set a later time.end, or "
+                    "choose another --output"
+                )
         return Source(complete=True)
+    _check_file_fits(config, output, contents)
     newest = newest_checkpoint(output, communicator)
     if newest is None and contents.complete:
         raise InputError(
@@ -106,6 +113,20 @@ def _output_to_resume(output: Path) -> Contents | None:
         return inspect(output)
     except HpcstencilError as error:
         raise type(error)(f"{error}; {advice}") from error
+
+
+def _check_file_fits(config: Config, output: Path, contents: Contents) -> None:
+    """Raise InputError where an output has other columns than this run would write, or of another type."""
+    origin = from_mapping(tomllib.loads(contents.input), output.parent)
+    for key, there, wanted in (
+        ("numerics.precision", origin.numerics.precision, config.numerics.precision),
+        ("diagnostics", *(", ".join(sorted(c.diagnostics.expressions)) or "none" for c in (origin, config))),
+    ):
+        if there != wanted:
+            raise InputError(
+                f"{key}: {output} was begun with {there} and cannot go on with {wanted}; go on from a checkpoint with "
+                "--restart and another --output"
+            )
 
 
 def _continued(

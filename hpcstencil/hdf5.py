@@ -23,7 +23,7 @@ from hpcstencil.change import Change
 from hpcstencil.errors import InputError
 from hpcstencil.files import file_errors, prepare_folder, reserve
 from hpcstencil.hdf5_cut import Prepared, cut_back
-from hpcstencil.hdf5_direct import Pieces, cuts, placing, scattered
+from hpcstencil.hdf5_direct import Pieces, placing
 from hpcstencil.hdf5_layout import (
     Attributes,
     Compression,
@@ -302,25 +302,6 @@ class OutputFile:
 
         agree(self.communicator, describe)
         self.described = len(self.times)
-
-
-def copies(
-    layout: Layout, fields: Sequence[str], ranges: Sequence[Range], dtype: Any, compressed: bool
-) -> dict[str, Pieces]:
-    """Memory for copies of this process's blocks of some fields, cut as they will lie in a file of this layout."""
-    members = layout.members
-    start = [0] * (len(members) + 1) + [first for first, _ in ranges]
-    shape = (*members, 1, *(stop - first for first, stop in ranges))
-    size = np.dtype(dtype).itemsize * math.prod(shape)
-    result = {}
-    for name in fields:
-        chunk = (*(1 for _ in members), 1, *chunk_shape(layout.grid.shape, np.dtype(dtype).itemsize))
-        ends = (*members, 1, *layout.shape(name))
-        parts = cuts(start, shape, chunk, ends)
-        if compressed or scattered(parts, size):
-            parts = cuts(start, shape, ends, ends)  # it will not be written chunk by chunk
-        result[name] = Pieces(dtype, shape, parts)
-    return result
 
 
 def in_time(block: np.ndarray | Pieces, axis: int) -> np.ndarray | Pieces:

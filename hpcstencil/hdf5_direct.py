@@ -99,7 +99,10 @@ def placing(chunk: int) -> dict[str, int]:
 def _pages(size: int) -> mmap.mmap:
     """Whole pages of memory, large ones where the system has them: of few pages it takes little time to tell the disk. Shared
     memory, the default, is seldom given large ones."""
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"{size} bytes for what is written") from error
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
@@ -157,12 +160,15 @@ class DirectWriter:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.file = path.stat().st_ino
         self.buffer = _pages(PAGE)
 
     def write(self, parts: Sequence[tuple[np.ndarray | Pieces, Sequence[Place]]]) -> None:
         """Write blocks, and wait until the disk has them. Raises OSError."""
         cached, past = os.open(self.path, os.O_WRONLY), self._open_past()
         try:
+            if os.fstat(cached).st_ino != self.file:
+                raise OSError("replaced by somebody else while this run was writing it")
             for block, where in parts:
                 pages: list[tuple[int, np.ndarray]] = []
                 for n, (cut, byte) in enumerate(where):

@@ -6,7 +6,6 @@ import json
 import math
 import signal
 import time
-from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field
 from typing import Any
 
@@ -19,9 +18,9 @@ from hpcstencil.calibration import Choice, remember_checkpoint
 from hpcstencil.checkpoint import write_checkpoint
 from hpcstencil.continuation import Options, Source
 from hpcstencil.control import Control
+from hpcstencil.copies import Copies
 from hpcstencil.diagnostics import Diagnostics
 from hpcstencil.errors import InputError, NumericsError, StoppedEarly
-from hpcstencil.hdf5_direct import Pieces
 from hpcstencil.native.call import NATIVE
 from hpcstencil.progress import Progress
 from hpcstencil.provenance import sha256, to_toml
@@ -54,7 +53,7 @@ class Run:
     steps_per_call: int = 1
     last_checkpoint: float = field(default_factory=time.monotonic)
     last_rows: float = field(default_factory=time.monotonic)
-    copies: Mapping[str, Pieces] = field(default_factory=dict)  # for the output
+    copies: Copies = field(default_factory=lambda: Copies({}))  # for the output
     output: Writer | None = None
 
     def __post_init__(self, state: State) -> None:
@@ -159,6 +158,7 @@ class Run:
         if self.simulation.problem.step_follows_solution:
             most = min(most, self.steps_to_measurement(self.clock))
         leap = self.schedule.leap(self.clock, sizes[0], most)
+        self.copies.expect(self.schedule.is_output(leap.after))
         start = time.perf_counter()
         parameters = self.simulation.problem.parameters
         self.fields = jax.block_until_ready(

@@ -17,11 +17,11 @@ from hpcstencil.checkpoint import read_checkpoint
 from hpcstencil.checkpoint_names import remove_stale
 from hpcstencil.claim import Claim, claimed
 from hpcstencil.continuation import Options, Source, source_of
+from hpcstencil.copies import Copies, pieces_of
 from hpcstencil.decomposition import Plan, for_kernel
 from hpcstencil.errors import InputError, NumericsError, StoppedEarly
 from hpcstencil.files import prepare_folder
-from hpcstencil.hdf5 import OutputFile, copies
-from hpcstencil.hdf5_direct import Pieces
+from hpcstencil.hdf5 import OutputFile
 from hpcstencil.loop import Run
 from hpcstencil.parallel import Communicator
 from hpcstencil.problem import Problem
@@ -97,14 +97,14 @@ def _ready(
     return this
 
 
-def _copies(simulation: Simulation) -> dict[str, Pieces]:
-    """Memory for fields that are written while they change; where several arrays are put together, that is what is written."""
+def _copies(simulation: Simulation) -> Copies:
+    """Those of fields that are written while they change; where several arrays are put together, that is what is written."""
     problem, output = simulation.problem, simulation.problem.config.output
     together = simulation.machine.devices.several or problem.members
     if together or not output.is_written_behind(simulation.communicator.size):
-        return {}
-    compressed = output.compression != "none"
-    return copies(problem.layout, output.fields or problem.shown, simulation.ranges, simulation.dtype, compressed)
+        return Copies({})
+    compressed, fields = output.compression != "none", output.fields or problem.shown
+    return simulation.copies(pieces_of(problem.layout, fields, simulation.ranges, simulation.dtype, compressed))
 
 
 def release() -> None:

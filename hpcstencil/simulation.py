@@ -14,11 +14,13 @@ from hpcstencil import host
 from hpcstencil.advance import Advance, by_native_code, by_stepper, native_attempt
 from hpcstencil.blocks import Devices
 from hpcstencil.control import Control
+from hpcstencil.copies import Copies
 from hpcstencil.decomposition import Plan
 from hpcstencil.errors import InputError
 from hpcstencil.evaluate import Rules, of_members, right_hand_side
 from hpcstencil.expressions import Field, at_time, on_plane
 from hpcstencil.halo import Fields
+from hpcstencil.hdf5_direct import Pieces
 from hpcstencil.hdf5_read import read_block
 from hpcstencil.integrators import MEMORY
 from hpcstencil.kernels import KERNELS, Kernel, tiled
@@ -38,7 +40,8 @@ class Simulation:
     """A problem ready to run. ``slopes`` gives the time derivatives that a multistep method begins with, ``extremes`` reduces
     the fields and what else is measured, ``diagnosed`` what the diagnostics ask for. The edges of blocks go through an
     ``area`` of memory that the processes share, if there is one. ``stayed_finite``, where that is known without looking, tells
-    whether all that is measured on this process was finite after the steps since it was asked before."""
+    whether all that is measured on this process was finite after the steps since it was asked before. ``copies`` makes those of
+    fields that are written while they change."""
 
     problem: Problem
     plan: Plan
@@ -52,6 +55,7 @@ class Simulation:
     diagnosed: Reductions
     area: Area | None = None
     stayed_finite: Callable[[], bool] | None = None
+    copies: Callable[[Mapping[str, Pieces]], Copies] = Copies
 
     @property
     def exchange(self) -> str:
@@ -267,14 +271,17 @@ def simulate(
     on_gpu = devices[0].platform == "gpu"
     stepper = Stepper(machine, rhs, problem.method, problem.groups, plan.every, apart)
     area, attempt, stayed_finite = None, None, None
+    copies: Callable[[Mapping[str, Pieces]], Copies] = Copies
     if kernel == NATIVE:
         cell_bytes = len(problem.fields) * rules.dtype.itemsize
         if config.decomposition.exchange == "auto" and config.time.tolerance is None:
             area = area_for(topology, stepper.widths, cell_bytes, communicator)
         code = native(problem, threads_for(len(devices)), plan.every, area)
         stayed_finite = code.all_finite if all(isinstance(tree, Field) for tree in problem.measured.values()) else None
-        exchanges, members = area is not None, len(problem.members)
-        advance = by_native_code(code.steps, machine, plan.every, stepper.widths, exchanges, members)
+        alone = area is not None or not any(stepper.widths)
+        if alone:
+            copies = code.copies
+        advance = by_native_code(code.steps, machine, plan.every, stepper.widths, alone, len(problem.members))
         if config.time.tolerance is not None:
             attempt = native_attempt(code.steps, machine, stepper.widths)
     elif kernel == PALLAS:
@@ -297,6 +304,7 @@ def simulate(
         diagnosed=Reductions(machine, communicator, rules, needs, problem.reduced(), listed),
         area=area,
         stayed_finite=stayed_finite,
+        copies=copies,
     )
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from hpcstencil.behind import Writer
+from hpcstencil.copies import Copies
 from hpcstencil.errors import EnvironmentProblem
 from hpcstencil.hdf5_direct import Pieces, cuts
 from hpcstencil.parallel import OneProcess
@@ -50,7 +51,7 @@ def view_of(array):
 
 def written_behind(file, u, step=0, writer=None):
     """A snapshot of ``u`` is being written."""
-    copies = {"u": Pieces(u.dtype, u.shape, cuts((0,), u.shape, (2,), u.shape))}
+    copies = Copies({"u": Pieces(u.dtype, u.shape, cuts((0,), u.shape, (2,), u.shape))})
     writer = writer or Writer(file, True, OneProcess(), copies)
     writer.write_snapshot(step, 0.0, {"u": view_of(u)}, [(0, 3)], NO_ROWS, last=False)
     assert file.begun.wait(WITHIN)

@@ -13,13 +13,15 @@ import h5py
 import numpy as np
 import pytest
 
+from hpcstencil.copies import pieces_of
 from hpcstencil.errors import EnvironmentProblem, InputError
 from hpcstencil.files import reserve
 from hpcstencil.grid import Grid
-from hpcstencil.hdf5 import OutputFile, copies, refuse_existing
+from hpcstencil.hdf5 import OutputFile, refuse_existing
 from hpcstencil.hdf5_direct import PAGE, DirectWriter, Pieces, cuts, places
 from hpcstencil.hdf5_read import inspect, read_block
 from hpcstencil.hyperslabs import chosen_method, chunk_shape
+from hpcstencil.journal import journal_path
 from hpcstencil.parallel import OneProcess
 from hpcstencil.positions import Layout
 from hpcstencil.xdmf import write_mesh
@@ -166,7 +168,7 @@ def test_chunks_of_whole_pages_are_written_from_where_they_are(tmp_path, shape, 
     file is."""
     grid = grid_of(shape)
     output = create(tmp_path / "run.h5", grid, fields=["u"])
-    copy = copies(Layout(grid), ["u"], everything(grid), np.float32, compressed=not cut)["u"]
+    copy = pieces_of(Layout(grid), ["u"], everything(grid), np.float32, compressed=not cut)["u"]
     for index in (1, 2):
         copy.take(field(grid, index))
         output.write_snapshot(index, float(index), {"u": copy}, everything(grid))
@@ -487,3 +489,27 @@ def test_chunks_come_to_their_places_however_little_is_written_at_once(tmp_path,
         assert content[byte : byte + PAGE] == block[cut.index].tobytes()
     assert content.count(0) >= 12 * PAGE
     assert max(asked) == 3 * PAGE
+
+
+def test_another_file_in_place_of_the_output_is_left_alone(tmp_path):
+    """Whoever puts it there amid a change."""
+    grid = grid_of((512, 1024))
+    path = tmp_path / "run.h5"
+
+    def replaced():
+        (tmp_path / "other").write_bytes(b"other")
+        os.replace(tmp_path / "other", path)
+
+    def snapshot(output, index):
+        output.write_snapshot(index, float(index), {"u": field(grid, index)}, everything(grid))
+
+    output = create(path, grid, fields=["u"])
+    with pytest.raises(EnvironmentProblem, match="was replaced by somebody else"), output.change(0):
+        replaced()
+    assert path.read_bytes() == b"other" and not journal_path(path).exists()
+    output = create(path, grid, fields=["u"])
+    snapshot(output, 0)
+    with pytest.raises(EnvironmentProblem, match="replaced by somebody else"), output.change(output.snapshot_bytes):
+        replaced()
+        snapshot(output, 1)
+    assert path.read_bytes() == b"other"

@@ -18,7 +18,7 @@ LAYERS = [
     {"keys"},
     {"settings", "stability", "xdmf", "hdf5_layout", "hdf5_read", "hdf5_spans", "blocks", "stages"},
     {"ensemble", "names", "paths"},
-    {"config", "hdf5_cut", "change", "machine", "provenance", "mask", "ghosts"},
+    {"config", "hdf5_cut", "change", "machine", "provenance", "mask", "ghosts", "copies"},
     {"evaluate"},
     {"hdf5", "checkpoint", "model", "stepper", "layers", "placed"},
     {"advance", "walls", "problem"},

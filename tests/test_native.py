@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+from concurrent.futures import Future
 
 import jax
 import numpy as np
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from support import problem_of, simulation_of, stepped, steps_in_place
 
 from hpcstencil import calibration, decomposition
+from hpcstencil.copies import pieces_of
 from hpcstencil.errors import InputError
 from hpcstencil.native import call, compiler
 from hpcstencil.native.call import Native
@@ -259,6 +261,40 @@ def test_a_value_that_is_not_finite_is_seen_when_it_is_stored(
         field = list(problem.fields)[n % len(problem.fields)]
         assert not stayed_finite((field, cell, (np.nan, np.inf, -np.inf)[n % 3])), (field, cell)
         assert stayed_finite(None)
+
+
+@pytest.mark.parametrize("chunk", [(203, 131, 61), (40, 131, 61), (17, 13, 16)], ids=str)
+def test_copies_are_made_as_steps_are_taken(chunk, monkeypatch, cache_of_a_mebibyte):
+    """However the file is cut; none before they are wanted, or while those before are still read."""
+    monkeypatch.setattr("hpcstencil.simulation.threads_for", lambda _: 2)
+    monkeypatch.setattr("hpcstencil.copies.chunk_shape", lambda shape, itemsize: chunk)
+    shape = (203, 131, 61)
+    problem = problem_of(
+        grid={"shape": shape}, equation={"name": "gray_scott"}, numerics={"kernel": "native", "integrator": "euler"}
+    )
+    simulation = simulation_of(problem, kernel="native")
+    assert steps_in_place(simulation, 2)
+    pieces = pieces_of(problem.layout, ["v"], simulation.ranges, simulation.dtype, compressed=False)
+    copies = simulation.copies(pieces)
+    fields = simulation.initial_fields()
+
+    def copied(wanted, steps=3):
+        """Whether copies were there after the steps; they are, when they are asked for."""
+        nonlocal fields
+        pieces["v"].take(np.full(shape, -1.0))
+        copies.expect(wanted)
+        fields = jax.block_until_ready(simulation.advance(fields, problem.parameters, 0.0, 0, 0.1, steps))
+        there = pieces["v"].joined()[0].copy()
+        assert np.array_equal(copies.copied("v", simulation.block(fields["v"])).joined()[0], fields["v"])
+        assert np.array_equal(there, fields["v"]) or np.all(there == -1)
+        return there[0, 0, 0] != -1
+
+    assert copied(True) and not copied(False) and copied(True, 20) and not copied(True, 0)
+    thread = Future()
+    copies.lend(thread)
+    assert not copied(True)
+    thread.set_result(None)
+    assert copied(True)
 
 
 @pytest.mark.parametrize("integrator", ("ssprk2", "ssprk3", "rk4"))

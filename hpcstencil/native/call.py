@@ -13,11 +13,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hpcstencil.copies import Copies
 from hpcstencil.frame import Frame
+from hpcstencil.hdf5_direct import Pieces
 from hpcstencil.native.compiler import SOURCES, begun, cache_bytes, cache_is_far, library
 from hpcstencil.native.passes import AXIS_OF
 from hpcstencil.native.program import Program, program
 from hpcstencil.native.shared import Area
+from hpcstencil.native.twice import Twice
 from hpcstencil.problem import Problem
 
 NATIVE = "native"
@@ -51,6 +54,10 @@ class Native:
     def all_finite(self) -> bool:
         """Whether calls, of any problem with this program, have stored finite values alone since this was asked before."""
         return not self.library.stored_not_finite()
+
+    def copies(self, pieces: Mapping[str, Pieces]) -> Copies:
+        """Copies of some fields, made as steps are taken, where these are taken in one call."""
+        return Twice(pieces, self.library, self.program.fields)
 
     def steps(
         self,

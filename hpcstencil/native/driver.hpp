@@ -29,6 +29,7 @@ static void in_place(const Call& call, const Blocking& blocking, long steps, lon
     fill_tables(call, wavefront.longest(), memory, wavefront.tables);
     fill_fixtures(call, wavefront.longest(), memory, wavefront.fixtures);
     wavefront.on_threads(threads, [&](long n) { wavefront.work(n, memory->thread[n]); });
+    if (wavefront.also) wavefront.also->stored = 1;
     delete &wavefront;
 }
 

@@ -9,6 +9,7 @@
 #pragma once
 #include "course.hpp"
 #include "ghosts.hpp"
+#include "twice.hpp"
 
 constexpr long NEAR = 512 * LANES;  // cells of 32 KB, which a first-level cache holds
 
@@ -25,6 +26,7 @@ struct Wavefront : Plan {
     Pipeline usual;  // the pass that there is memory for, whatever this call's are
     Course course[2], usual_course;
     Part part[MOST_THREADS];
+    Twice* also = nullptr;
 
     Wavefront(const Call& call, const Blocking& blocking) : Plan(call), rows(blocking.rows) {
         usual.lay_out(blocking.steps, has_boundary(call, 0));
@@ -277,7 +279,8 @@ struct Sweep {
                 Drift d = moved(q, f);
                 for (long j = j0; j < j1; j++) {
                     if (last) store_result((real*)call.results[f] + (n * call.capacity[1] + j) * call.capacity[2], part.row(f, d, n, j), call.count[2], all.past);
-                    else if (call.area) call.area->put(call.width, (call.area->epoch + 1) % 2, f, n, j, part.row(f, d, n, j), 0, call.count[2], all.past);
+                    if (all.also) all.also->put(f, n, j, part.row(f, d, n, j), call.count[2]);
+                    if (!last && call.area) call.area->put(call.width, (call.area->epoch + 1) % 2, f, n, j, part.row(f, d, n, j), 0, call.count[2], all.past);
                 }
             }
     }
@@ -333,7 +336,7 @@ inline void Wavefront::work(long n, Memory& memory) {
     for (long k = 0; k < passes; k++) {
         Sweep* sweep = new Sweep(*this, mine, k);  // too large for a stack
         sweep->fetch();
-        barrier.wait([] {});
+        barrier.wait([&] { also = k + 1 == passes ? ::also() : nullptr; });
         sweep->run();
         __sync_synchronize();  // what went past the caches too
         barrier.wait([&] {

@@ -91,6 +91,24 @@ def test_resume_on_another_decomposition_continues_bitwise(reference, folder, pr
     assert "nothing to do" in again.stdout
 
 
+def test_what_a_run_cannot_go_on_with_is_refused_before_anything_is_written(reference, folder):
+    hpcstencil(0, "run", "input.toml", "--set", "time.end=9.0", folder=folder)
+    before = (folder / "run.h5").read_bytes()
+    for more, told in (
+        (
+            ("numerics.precision=float64",),
+            r"numerics\.precision: \S+ was begun with float32 and cannot go on with float64",
+        ),
+        (("diagnostics.more=integral(u)",), r"diagnostics: \S+ was begun with mass and cannot go on with mass, more"),
+        (("time.end=9.0", "equation.k=0.06"), r"equation\.k: \S+ is complete, and nothing would be computed"),
+    ):
+        settings = [part for text in more for part in ("--set", text)]
+        result = hpcstencil(0, "run", "input.toml", "--resume", *settings, folder=folder, status=2)
+        assert re.search(told, result.stderr) and (folder / "run.h5").read_bytes() == before
+    hpcstencil(0, "run", "input.toml", "--resume", folder=folder)
+    assert_same(reference / "run.h5", folder / "run.h5")
+
+
 ADAPTIVE = """
 [grid]
 shape = [37, 29]
@@ -259,6 +277,26 @@ def test_a_step_that_follows_the_solution_is_the_same_however_the_run_is_cut(fol
     (rest, _), (whole, _) = contents(folder / "rest.h5"), contents(folder / "whole.h5")
     assert np.array_equal(rest["u"][-1], whole["u"][-1]) and rest["time"][-1] == whole["time"][-1] == 1.0
     assert np.array_equal(rest["step"][-1], whole["step"][-1])
+
+
+LARGE = """
+output = { path = "run.h5", every_steps = 7 }
+grid.shape = [200, 190, 101]
+equation.name = "heat"
+initial.u = "sin(x/9)*cos(y/7) + noise(1)"
+time = { dt = 0.1, end = 3.0 }
+numerics = { kernel = "native", integrator = "euler" }
+"""
+
+
+def test_what_is_written_behind_is_what_was_computed(folder):
+    """Native code steps so many cells in place, and stores them twice."""
+    (folder / "input.toml").write_text(LARGE)
+    hpcstencil(0, "run", "input.toml", "--output", "first.h5", "--set", "output.write_behind=false", folder=folder)
+    for processes in (0, 3):
+        hpcstencil(processes, "run", "input.toml", "--overwrite", folder=folder)
+        with h5py.File(folder / "first.h5") as first, h5py.File(folder / "run.h5") as other:
+            assert first["u"].shape == (6, 200, 190, 101) and np.array_equal(first["u"], other["u"])
 
 
 def test_an_initial_state_that_is_not_finite_is_bad_input(folder):

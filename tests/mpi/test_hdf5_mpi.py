@@ -9,9 +9,10 @@ import pytest
 
 from hpcstencil.checkpoint import newest_checkpoint, read_checkpoint, write_checkpoint
 from hpcstencil.checkpoint_names import list_checkpoints
+from hpcstencil.copies import pieces_of
 from hpcstencil.errors import EnvironmentProblem, InputError
 from hpcstencil.grid import Grid
-from hpcstencil.hdf5 import OutputFile, copies
+from hpcstencil.hdf5 import OutputFile
 from hpcstencil.hdf5_direct import DirectWriter
 from hpcstencil.hdf5_read import read_block
 from hpcstencil.parallel import MpiProcesses, OneProcess, agree
@@ -86,7 +87,7 @@ def write_run(
         blocks = {"u": np.ascontiguousarray(u[inner]), "v": np.ascontiguousarray(-u[inner])}
         rows = ([index, index + 1], [0.1, 0.2], {"mass": [index, 1.5], "peak": [3, index]})
         if behind:
-            copied = copies(Layout(grid), ["u", "v"], ranges, dtype, compression != "none")
+            copied = pieces_of(Layout(grid), ["u", "v"], ranges, dtype, compression != "none")
             for name, block in blocks.items():
                 copied[name].take(block)
             own, together = output.begin_snapshot(10 * index, index / 3, copied, ranges, rows)
