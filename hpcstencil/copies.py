@@ -36,17 +36,13 @@ class Copies:
 def pieces_of(
     layout: Layout, fields: Sequence[str], ranges: Sequence[Range], dtype: Any, compressed: bool
 ) -> dict[str, Pieces]:
-    """Memory for this process's blocks of some fields, cut as they will lie in a file of this layout."""
-    members = layout.members
+    """Memory for this process's blocks of some fields, cut as they will lie in a file of this layout, all in as many pieces."""
+    members, itemsize = layout.members, np.dtype(dtype).itemsize
     start = [0] * (len(members) + 1) + [first for first, _ in ranges]
     shape = (*members, 1, *(stop - first for first, stop in ranges))
-    size = np.dtype(dtype).itemsize * math.prod(shape)
-    result = {}
-    for name in fields:
-        chunk = (*(1 for _ in members), 1, *chunk_shape(layout.grid.shape, np.dtype(dtype).itemsize))
-        ends = (*members, 1, *layout.shape(name))
-        parts = cuts(start, shape, chunk, ends)
-        if compressed or scattered(parts, size):
-            parts = cuts(start, shape, ends, ends)  # it will not be written chunk by chunk
-        result[name] = Pieces(dtype, shape, parts)
-    return result
+    chunk = (*(1 for _ in members), 1, *chunk_shape(layout.grid.shape, itemsize))
+    ends = {name: (*members, 1, *layout.shape(name)) for name in fields}
+    parts = {name: cuts(start, shape, chunk, ends[name]) for name in fields}
+    if compressed or any(scattered(each, itemsize * math.prod(shape)) for each in parts.values()):
+        parts = {name: cuts(start, shape, ends[name], ends[name]) for name in fields}  # not written chunk by chunk
+    return {name: Pieces(dtype, shape, parts[name]) for name in fields}

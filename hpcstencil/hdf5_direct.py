@@ -160,14 +160,15 @@ class DirectWriter:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.file = path.stat().st_ino
+        self.file: os.stat_result | None = None  # that was written first
         self.buffer = _pages(PAGE)
 
     def write(self, parts: Sequence[tuple[np.ndarray | Pieces, Sequence[Place]]]) -> None:
         """Write blocks, and wait until the disk has them. Raises OSError."""
         cached, past = os.open(self.path, os.O_WRONLY), self._open_past()
         try:
-            if os.fstat(cached).st_ino != self.file:
+            self.file = self.file or os.fstat(cached)
+            if not os.path.samestat(self.file, os.fstat(cached)):
                 raise OSError("replaced by somebody else while this run was writing it")
             for block, where in parts:
                 pages: list[tuple[int, np.ndarray]] = []

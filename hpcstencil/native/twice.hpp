@@ -6,7 +6,7 @@
 struct Piece { char* cell; int64_t plane, row; };
 
 struct Twice {
-    int64_t wanted, lent, stored;  // whether a call is to store them, the thread still reads those before, and they are there
+    int64_t lent, stored;  // whether the thread still reads those before, and whether they are there
     int64_t first[AXES], chunk[AXES], count[AXES];  // cells before the block in its first chunk, cells of a chunk, chunks
     const Piece* const* pieces;  // of each field; null for one that is not written
 
@@ -22,7 +22,8 @@ struct Twice {
 
 static Twice* twice = nullptr;
 
+// Calls from now on are to store their results there, too.
 extern "C" void store_twice(Twice* results) { twice = results; }
 
-// Where a call that is about to store its results stores them too, if it does.
-static Twice* also() { return twice && twice->wanted && !__atomic_load_n(&twice->lent, __ATOMIC_ACQUIRE) ? twice : nullptr; }
+// Where a call that is about to store its results stores them besides, if it does.
+static Twice* besides() { return twice && !__atomic_load_n(&twice->lent, __ATOMIC_ACQUIRE) ? twice : nullptr; }

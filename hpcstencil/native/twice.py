@@ -4,6 +4,7 @@ them from memory again."""
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 
@@ -25,7 +26,6 @@ class Results(ctypes.Structure):
     """``Twice`` as twice.hpp has it."""
 
     _fields_ = (
-        ("wanted", ctypes.c_int64),
         ("lent", ctypes.c_int64),
         ("stored", ctypes.c_int64),
         ("first", Three),
@@ -43,6 +43,7 @@ class Twice(Copies):
         super().__init__(pieces)
         one = next(iter(pieces.values()))  # all fields are cut alike
         axes = AXIS_OF[len(one.shape) - 1]  # the first one is of time
+        assert all(len(each.cuts) == len(one.cuts) for each in pieces.values())
         self.tables = {name: table_of(each, axes) for name, each in pieces.items()}
         self.places = (ctypes.c_void_p * len(fields))()  # null for those that are not copied
         for name, table in self.tables.items():
@@ -54,10 +55,12 @@ class Twice(Copies):
             self.results.first[axis] = one.cuts[0].inside[k].start
             self.results.chunk[axis] = one.cuts[0].chunk[k]
             self.results.count[axis] = len({cut.corner[k] for cut in one.cuts})
-        library.store_twice(ctypes.byref(self.results))
+        self.library = library
+        weakref.finalize(self, library.store_twice, None)
 
     def expect(self, wanted: bool) -> None:
-        self.results.wanted, self.results.stored = wanted, 0
+        self.results.stored = 0
+        self.library.store_twice(ctypes.byref(self.results) if wanted else None)
 
     def copied(self, name: str, block: np.ndarray) -> Pieces:
         return self.pieces[name] if self.results.stored else super().copied(name, block)

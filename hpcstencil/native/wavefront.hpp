@@ -336,7 +336,7 @@ inline void Wavefront::work(long n, Memory& memory) {
     for (long k = 0; k < passes; k++) {
         Sweep* sweep = new Sweep(*this, mine, k);  // too large for a stack
         sweep->fetch();
-        barrier.wait([&] { also = k + 1 == passes ? ::also() : nullptr; });
+        barrier.wait([&] { also = k + 1 == passes ? besides() : nullptr; });
         sweep->run();
         __sync_synchronize();  // what went past the caches too
         barrier.wait([&] {
