@@ -178,7 +178,11 @@ class OutputFile:
         self._begin()
 
     def _begin(self) -> None:
-        self.shared.apply(self.settled.find)
+        def find(file: h5py.File) -> None:
+            if self.communicator.rank == 0:  # which writes the journal
+                self.settled.find(file)
+
+        self.shared.apply(find)
         self.changed.begin(self.settled.spans)
 
     def _finish(self) -> None:

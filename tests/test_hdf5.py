@@ -1,5 +1,6 @@
 """The output file: what h5py, xarray and an XDMF reader find in it, after an orderly end and after a kill."""
 
+import errno
 import json
 import math
 import os
@@ -513,3 +514,12 @@ def test_another_file_in_place_of_the_output_is_left_alone(tmp_path):
         replaced()
         snapshot(output, 1)
     assert path.read_bytes() == b"other"
+
+
+def test_memory_that_is_not_there_is_told_as_that(monkeypatch):
+    def refused(*_, **__):
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr("mmap.mmap", refused)
+    with pytest.raises(MemoryError, match="4096 bytes for what is written"):
+        Pieces(np.float32, (3,), cuts((0,), (3,), (3,), (3,)))
