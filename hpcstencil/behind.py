@@ -69,7 +69,7 @@ class Writer:
         if not self.communicator.total(np.array([busy]))[0]:
             self.wait()
 
-    def close(self, complete: bool, failure: str = "") -> None:
+    def close(self, complete: bool, **attributes: str) -> None:
         """As `OutputFile.close`."""
         self.wait()
-        self.file.close(complete, failure)
+        self.file.close(complete, **attributes)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import time
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hpcstencil.checkpoint import newest_checkpoint, verify
-from hpcstencil.checkpoint_names import list_checkpoints
+from hpcstencil.checkpoint_names import list_checkpoints, step_of
 from hpcstencil.config import from_mapping
 from hpcstencil.errors import HpcstencilError, InputError
 from hpcstencil.hdf5 import refuse_existing
@@ -37,14 +38,28 @@ class Options:
 
 @dataclass(frozen=True)
 class Source:
-    """Where the state comes from: ``checkpoint``, or the initial state where that is None. ``append`` says that the run
-    goes on in its own output; ``complete`` that nothing is left to do. ``history`` is that of the run so far: where it
-    was continued, with which kernel before that, and with which changes of the input."""
+    """Where the state comes from: ``checkpoint``, or the last snapshot of the output, with this ``clock``, or where both are
+    None the initial state. ``append`` says that the run goes on in its own output, ``ended`` that it had reached its end
+    there; ``complete``, if anything, why nothing is left to do. ``history`` is that of the run so far: where it was
+    continued, with which kernel before that, and with which changes of the input."""
 
     checkpoint: Path | None = None
+    clock: Mapping[str, Any] | None = None
     append: bool = False
-    complete: bool = False
+    ended: bool = False
+    complete: str = ""
     history: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def anew(self) -> bool:
+        """Whether the run goes on with other physics or other steps."""
+        return bool(self.history) and not all(map(allowed, self.history[-1]["changed"]))
+
+    @property
+    def other_times(self) -> bool:
+        """Whether the run goes on with other times of output or diagnostics."""
+        cadence = ("output.every", "output.every_steps", "diagnostics.every_steps")
+        return self.anew or bool(self.history) and any(key in self.history[-1]["changed"] for key in cadence)
 
     @property
     def kernel(self) -> str:
@@ -81,13 +96,16 @@ def _resumed(config: Config, options: Options, communicator: Communicator) -> So
                     f"{key}: {output} is complete, and nothing would be computed with another value; set a later time.end, or "
                     "choose another --output"
                 )
-        return Source(complete=True)
+        return Source(complete=_nothing_to_do(config, output, contents))
     _check_file_fits(config, output, contents)
+    if contents.clock is not None:
+        history = _continued(config, output, options.overrides, communicator)
+        return Source(clock=contents.clock, append=True, ended=True, history=history)
     newest = newest_checkpoint(output, communicator)
     if newest is None and contents.complete:
         raise InputError(
-            f"{output}: the run is complete and left no checkpoint to go on from (set checkpoint.every_steps or "
-            f"every_minutes beforehand); use --overwrite to run it again"
+            f"{output}: the run is complete and its checkpoint, from which it would go on, is gone; use --overwrite to run it "
+            "again"
         )
     if newest is None and from_rank_0(communicator, lambda: bool(list_checkpoints(output))):
         raise InputError(
@@ -96,7 +114,20 @@ def _resumed(config: Config, options: Options, communicator: Communicator) -> So
         )
     if newest is None:
         return Source()
-    return Source(newest, append=True, history=_continued(config, newest, options.overrides, communicator))
+    ended = contents.complete and contents.step == step_of(newest)
+    return Source(newest, append=True, ended=ended, history=_continued(config, newest, options.overrides, communicator))
+
+
+def can_be_extended(output: Path, contents: Contents) -> bool:
+    """Whether a complete run can go on to a later end."""
+    return contents.clock is not None or bool(list_checkpoints(output))
+
+
+def _nothing_to_do(config: Config, output: Path, contents: Contents) -> str:
+    """That a run is complete, up to when, and whether it could go on."""
+    beyond = "" if config.time.end == contents.time else f", beyond the time.end = {config.time.end:g} asked for"
+    further = "set a later time.end to go on" if can_be_extended(output, contents) else "its checkpoint is gone"
+    return f"{output} is complete up to t = {contents.time:g}{beyond}; nothing to do ({further})"
 
 
 def _output_to_resume(output: Path) -> Contents | None:

@@ -21,7 +21,7 @@ from hpcstencil.integrators import Method
 from hpcstencil.parallel import Communicator
 from hpcstencil.problem import Problem
 from hpcstencil.reductions import Reductions
-from hpcstencil.schedule import Clock, Schedule
+from hpcstencil.schedule import Clock, Leap, Schedule
 from hpcstencil.stepper import Attempt, Stepper
 
 SAFETY, LEAST_FACTOR, MOST_FACTOR = 0.9, 0.2, 5.0
@@ -75,7 +75,6 @@ class Control:
         problem, end = self.problem, self.problem.config.time.end
         clock = self.begun(fields, clock)
         dt, rejected = clock.measured_dt, clock.rejected
-        here = replace(clock, base_step=clock.step, base_time=clock.time)
         while True:
             if dt < COLLAPSED * end or clock.time + dt == clock.time:
                 raise NumericsError(
@@ -83,7 +82,7 @@ class Control:
                     f"ones: no step meets time.tolerance = {problem.config.time.tolerance:g}, as where a solution blows up or "
                     "jumps; allow a larger tolerance, or look at the equation there"
                 )
-            leap = self.schedule.leap(here, dt, 1)
+            leap = self.tried(clock, dt)
             after, errors = self.attempt(fields, problem.parameters, clock.time, leap.dt)
             err = self.error(errors)
             wished = factor(problem.method, err, max(clock.last_error, LEAST_ERROR))
@@ -94,6 +93,10 @@ class Control:
                 return after, replace(leap.after, measured_dt=proposed, last_error=err, rejected=rejected)
             rejected += 1
             dt = leap.dt * min(wished, SAFETY)
+
+    def tried(self, clock: Clock, dt: float) -> Leap:
+        """The step to try where one of ``dt`` is wished for: shorter where that would pass the next output, or the end."""
+        return self.schedule.leap(replace(clock, base_step=clock.step, base_time=clock.time), dt, 1)
 
     def error(self, errors: Fields) -> float:
         """The estimated error in units of the tolerance, of what an attempt returns; not finite where any cell's is not."""

@@ -71,7 +71,7 @@ class OutputFile:
         self.layout, self.grid = layout, layout.grid
         self.fields = tuple(fields)
         self.state = state
-        self.rows = state.rows
+        self.rows = len(state.rows)
         self.times = list(state.times)
         self.changed, self.settled = Change(path, communicator), SettledSpans()
         self.declared: list[tuple[int, Mapping[str, np.ndarray]]] = []
@@ -127,7 +127,7 @@ class OutputFile:
 
         agree(communicator, lay_out)
         return cls(
-            path, communicator, layout, fields, way, Prepared((), 0, np.dtype(dtype).itemsize, compression != "none")
+            path, communicator, layout, fields, way, Prepared((), (), (), np.dtype(dtype).itemsize, compression != "none")
         )
 
     @classmethod
@@ -270,13 +270,12 @@ class OutputFile:
             self.declared.append((n, {f"diagnostics/{name}": values for name, values in counted.items()}))
         self.rows += len(steps)
 
-    def close(self, complete: bool, failure: str = "") -> None:
-        """Mark the run as ``complete`` or not, or as ended by a ``failure``, and close."""
+    def close(self, complete: bool, **attributes: str) -> None:
+        """Mark the run as ``complete`` or not, with ``attributes`` that say how it ended (`hdf5_cut.ENDED`), and close."""
 
         def mark(file: h5py.File) -> None:
             file.attrs.modify("complete", int(complete))
-            if failure:
-                file.attrs["failure"] = failure
+            write_attributes(file, attributes)
 
         self._begin()
         self.shared.apply(mark)

@@ -15,13 +15,16 @@ from hpcstencil.hdf5_spans import all_values, growing_axis, remember_unused
 from hpcstencil.hyperslabs import open_alone
 from hpcstencil.journal import Span, complement
 
+ENDED = ("failure", "clock")  # attributes that say how a run ended, see `OutputFile.close`
+
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a prepared file holds: times of its snapshots, rows of diagnostics, bytes of a field's value."""
+    """What a prepared file holds: steps and times of snapshots, steps of rows of diagnostics, bytes of a field's value."""
 
+    steps: tuple[int, ...]
     times: tuple[float, ...]
-    rows: int
+    rows: tuple[int, ...]
     itemsize: int
     compressed: bool
 
@@ -35,7 +38,8 @@ def cut_back(path: Path, fields: Sequence[str], step: int, attributes: Attribute
 
     def shorten_series(file: h5py.File) -> None:
         file.attrs["complete"] = 0
-        file.attrs.pop("failure", None)
+        for name in ENDED:
+            file.attrs.pop(name, None)
         write_attributes(file, attributes)
         _cut(file, ["time", "step"], step)
         _cut(file["diagnostics"], list(file["diagnostics"]), step)
@@ -56,8 +60,8 @@ def cut_back(path: Path, fields: Sequence[str], step: int, attributes: Attribute
     _changed(path, [*kept, *lost], lambda file: remember_unused(file, lost))
     with open_alone(path, "r") as file:
         field = file[fields[0]]
-        times = tuple(file["time"][()].tolist())
-        return Prepared(times, len(file["diagnostics/time"]), field.dtype.itemsize, field.compression is not None)
+        steps, times, rows = (tuple(file[name][()].tolist()) for name in ("step", "time", "diagnostics/step"))
+        return Prepared(steps, times, rows, field.dtype.itemsize, field.compression is not None)
 
 
 def _changed(path: Path, untouched: list[Span], action: Callable[[h5py.File], None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,6 +40,11 @@ class Contents:
     shape: tuple[int, ...]
     diagnostics: tuple[str, ...]
     attributes: dict[str, Any]
+
+    @property
+    def clock(self) -> dict[str, Any] | None:
+        """Of an output whose last snapshot holds all that its run would go on from: where its clock stood, by `state.split`."""
+        return json.loads(self.attributes["clock"]) if self.complete and "clock" in self.attributes else None
 
     @property
     def step(self) -> int | None:

@@ -20,9 +20,9 @@ from hpcstencil.continuation import Options, Source
 from hpcstencil.control import Control
 from hpcstencil.copies import Copies
 from hpcstencil.diagnostics import Diagnostics
-from hpcstencil.errors import InputError, NumericsError, StoppedEarly
+from hpcstencil.errors import EnvironmentProblem, InputError, NumericsError, StoppedEarly
 from hpcstencil.native.call import NATIVE
-from hpcstencil.progress import Progress
+from hpcstencil.progress import Progress, say
 from hpcstencil.provenance import sha256, to_toml
 from hpcstencil.schedule import Clock, Leap, together
 from hpcstencil.settings import Config
@@ -55,12 +55,15 @@ class Run:
     last_rows: float = field(default_factory=time.monotonic)
     copies: Copies = field(default_factory=lambda: Copies({}))  # for the output
     output: Writer | None = None
+    checkpoint_step: int = -1  # of the newest checkpoint that this process has written
+    kept_for_later_end: bool = False
 
     def __post_init__(self, state: State) -> None:
         self.clock, self.fields, self.members = state.clock, dict(state.fields), state.members
         problem = self.simulation.problem
         self.communicator = self.simulation.communicator
-        self.schedule = problem.schedule()
+        self.schedule, self.clock = problem.schedule().going_on(self.clock, self.source.anew)
+        self.members = tuple(self.schedule.going_on(clock, self.source.anew)[1] for clock in self.members)
         self.diagnostics = Diagnostics(problem.diagnostics, self.simulation.diagnosed, problem.parameters)
         if self.simulation.kernel == NATIVE:
             cells = problem.copies * math.prod(self.simulation.plan.topology.capacity())
@@ -158,6 +161,7 @@ class Run:
         if self.simulation.problem.step_follows_solution:
             most = min(most, self.steps_to_measurement(self.clock))
         leap = self.schedule.leap(self.clock, sizes[0], most)
+        self.keep_for_later_end(leap.after)
         self.copies.expect(self.schedule.is_output(leap.after))
         start = time.perf_counter()
         parameters = self.simulation.problem.parameters
@@ -199,6 +203,7 @@ class Run:
         last = first + min(self.steps_per_call, wait or self.steps_per_call)
         try:
             while self.clock.step < last:
+                self.keep_for_later_end(control.tried(self.clock, self.clock.measured_dt).after)
                 self.fields, self.clock = control.step(self.fields, self.clock)
                 if self.schedule.is_output(self.clock):
                     break
@@ -223,7 +228,7 @@ class Run:
         self.seconds.spent("diagnostics", start)
         if self.schedule.is_output(self.clock):
             self.write_snapshot()
-        if self.schedule.is_checkpoint(self.clock) or self.checkpoint_by_minutes():
+        if (self.schedule.is_checkpoint(self.clock) or self.checkpoint_by_minutes()) and not self.kept_for_later_end:
             self.write_checkpoint()
         if len(self.diagnostics.steps) > 0 and self.passed(ROWS_SECONDS, self.last_rows):
             self.write_rows()
@@ -254,9 +259,9 @@ class Run:
 
     def write_checkpoint(self) -> None:
         """Everything needed to go on from here, on any decomposition."""
-        assert self.output is not None
         start = time.perf_counter()
-        self.write_rows()
+        if self.output is not None:
+            self.write_rows()
         arrays, scalars = split(State(self.clock, self.fields, self.members), self.simulation.stored)
         write_checkpoint(
             self.options.output,
@@ -275,7 +280,47 @@ class Run:
         if self.communicator.rank == 0 and self.seconds.checkpoint == 0:
             remember_checkpoint(self.simulation.problem, time.perf_counter() - start)
         self.last_checkpoint = time.monotonic()
+        self.checkpoint_step = self.clock.step
         self.seconds.spent("checkpoint", start)
+
+    def keep_for_later_end(self, after: Clock) -> None:
+        """Before a step, to ``after``, that is shortened to land on the end: keep the state, from which a run with a later end
+        takes a whole one."""
+        if not self.kept_for_later_end and self.schedule.finished(after) and not self.schedule.is_on_course(after):
+            self.write_last_checkpoint()
+            self.kept_for_later_end = True
+
+    def write_last_checkpoint(self) -> None:
+        """The checkpoint to extend the run from. Where nobody has asked for checkpoints, the run is complete without it too."""
+        try:
+            self.write_checkpoint()
+        except EnvironmentProblem as error:
+            asked = self.config.checkpoint.every_steps or self.config.checkpoint.every_minutes
+            if asked or not error.shared:
+                raise
+            say(f"warning: {error}; the run goes on, but cannot be extended after its end")
+
+    def write_first(self) -> None:
+        """The state that the run begins with, where the file has not got it."""
+        assert self.output is not None
+        new, file = not self.source.append, self.output.file
+        if new or (self.schedule.is_diagnostic(self.clock) and self.clock.step not in file.state.rows):
+            self.diagnostics.take(self.fields, self.clock.step, self.clock.time)
+        if new or (self.schedule.is_output(self.clock) and self.clock.step not in file.state.steps):
+            self.write_snapshot()
+
+    def complete(self) -> None:
+        """Close the output of a run that has reached its end, so that it can be extended: the file says where the clock stood
+        if its last snapshot holds all that the run goes on from, else there is a checkpoint."""
+        assert self.output is not None
+        problem, ended = self.simulation.problem, {}
+        whole = not problem.members and set(problem.fields) <= set(self.output.file.fields)
+        if whole and self.schedule.is_on_course(self.clock):
+            _, scalars = split(State(self.clock, {}), self.simulation.stored)
+            ended["clock"] = json.dumps(scalars)
+        elif not self.kept_for_later_end and self.checkpoint_step != self.clock.step:
+            self.write_last_checkpoint()
+        self.output.close(complete=True, **ended)
 
     def stop_requested(self, request: signals.Request) -> str:
         """Why any process has to stop, in words, "" while none has; the same answer everywhere."""

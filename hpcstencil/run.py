@@ -23,7 +23,7 @@ from hpcstencil.errors import InputError, NumericsError, StoppedEarly
 from hpcstencil.files import prepare_folder
 from hpcstencil.hdf5 import OutputFile
 from hpcstencil.loop import Run
-from hpcstencil.parallel import Communicator
+from hpcstencil.parallel import Communicator, agree
 from hpcstencil.problem import Problem
 from hpcstencil.progress import Progress, say
 from hpcstencil.schedule import Clock
@@ -60,9 +60,8 @@ def run(
     with claimed(options.output, communicator) as claim:
         source = source_of(config, options, communicator)
         if source.complete:
-            finished = Clock(time=config.time.end)
-            return Summary(options.output, 0, finished, 0.0, Seconds(), 0, 0, already_complete=True)
-        if source.checkpoint is not None and not options.quiet:
+            return Summary(options.output, 0, Clock(), 0.0, Seconds(), 0, 0, complete_before=source.complete)
+        if source.history and not options.quiet:
             last = source.history[-1]
             say(f"going on from {last['from']} (step {last['step']}, t = {last['time']:g})")
         elif options.resume and options.output.exists() and not options.quiet:
@@ -81,7 +80,7 @@ def _ready(
     choice = kernel_for(problem, devices, communicator, plan.lowered, source.kernel)
     plan = for_kernel(plan, problem, choice.kernel, communicator)
     simulation = simulate(problem, plan, communicator, devices, choice.kernel)
-    state = _state(simulation, source.checkpoint)
+    state = _state(simulation, source, options.output)
     simulation.check_mask(dict(state.fields))
     this = Run(simulation, options, source, walltime, seconds_to_checkpoint(problem), state, choice)
     this.check_finite()
@@ -119,6 +118,8 @@ def _run(this: Run, claim: Claim, request: signals.Request, began: float) -> Sum
     problem, options, communicator = this.simulation.problem, this.options, this.communicator
     prepare_folder(options.output, communicator)
     claim.take()
+    if this.source.clock is not None:
+        this.write_checkpoint()  # the output that holds the state is about to change
     behind = this.config.output.is_written_behind(communicator.size)
     this.output = Writer(_open_output(this), behind, communicator, this.copies)
     first = this.clock.step
@@ -126,18 +127,16 @@ def _run(this: Run, claim: Claim, request: signals.Request, began: float) -> Sum
     shown = communicator.rank == 0 and not options.quiet
     progress = Progress(this.clock.time, this.config.time.end, problem.cells_per_step, shown)
     try:
-        if not this.source.append:
-            this.diagnostics.take(this.fields, this.clock.step, this.clock.time)
-            this.write_snapshot()
+        this.write_first()
         release()
         this.loop(progress, request)
     except (InputError, NumericsError, StoppedEarly) as error:
         this.write_rows()
-        this.output.close(complete=False, failure="" if isinstance(error, StoppedEarly) else str(error))
+        this.output.close(complete=False, **({} if isinstance(error, StoppedEarly) else {"failure": str(error)}))
         raise
     finally:
         progress.close()
-    this.output.close(complete=True)
+    this.complete()
     steps = this.clock.step - first
     itemsize = 2 * len(problem.fields) * this.simulation.dtype.itemsize
     return Summary(
@@ -153,14 +152,17 @@ def _run(this: Run, claim: Claim, request: signals.Request, began: float) -> Sum
     )
 
 
-def _state(simulation: Simulation, checkpoint: Path | None) -> State:
+def _state(simulation: Simulation, source: Source, output: Path) -> State:
     """What to begin with."""
     clocks = (Clock(),) * (simulation.problem.copies if simulation.problem.own_steps else 0)
-    if checkpoint is None:
+    if not source.history:
         return State(Clock(), simulation.initial_fields(), clocks)
     template = State(Clock(), dict.fromkeys(simulation.problem.fields, 0), clocks)
     communicator = simulation.communicator
-    arrays, scalars, _ = read_checkpoint(checkpoint, simulation.ranges, communicator, simulation.problem.fields)
+    if source.checkpoint is None:
+        assert source.clock is not None
+        return join(template, simulation.put(agree(communicator, lambda: simulation.snapshot(output))), source.clock)
+    arrays, scalars, _ = read_checkpoint(source.checkpoint, simulation.ranges, communicator, simulation.problem.fields)
     blocks = {name: simulation.restored(block) for name, block in arrays.items()}
     return join(template, simulation.put(blocks), scalars)
 
@@ -175,7 +177,8 @@ def _open_output(this: Run) -> OutputFile:
             this.communicator,
             problem.layout,
             fields=fields,
-            step=this.clock.step,
+            # The last state was written because it was the last: it is written again where it is due.
+            step=this.clock.step - (this.source.ended and not this.source.other_times),
             attributes=this.attributes(),
             method=config.output.method,
         )

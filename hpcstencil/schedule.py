@@ -51,7 +51,8 @@ class Leap:
 
 @dataclass(frozen=True)
 class Schedule:
-    """``fixed_dt`` is the step where it is given; otherwise steps are handed to `leap` and shortened to land on outputs."""
+    """``fixed_dt`` is the step where it is given; otherwise steps are handed to `leap` and shortened to land on outputs.
+    Fixed steps are counted from an origin: t = origin_time + (step - origin_step) dt."""
 
     end: float
     fixed_dt: float | None
@@ -59,11 +60,26 @@ class Schedule:
     output_steps: int | None = None
     diagnostic_steps: int | None = None
     checkpoint_steps: int | None = None
+    origin_step: int = 0
+    origin_time: float = 0.0
+
+    def going_on(self, clock: Clock, anew: bool) -> tuple[Schedule, Clock]:
+        """Schedule and clock of a run that goes on at ``clock``. Its steps are counted from here where those before had another
+        length: fixed ones where the times do not fit, the others where ``anew`` says so."""
+        here = replace(clock, base_step=clock.step, base_time=clock.time)
+        if self.fixed_dt is None:
+            return self, (replace(here, measured_dt=0.0) if anew else clock)
+        same = replace(self, origin_step=clock.base_step, origin_time=clock.base_time)
+        if abs(same.time_of(clock.step) - clock.time) <= ROUND * self.fixed_dt:
+            return same, replace(clock, time=same.time_of(clock.step))
+        return replace(self, origin_step=clock.step, origin_time=clock.time), here
 
     @property
     def total_steps(self) -> int | None:
         """Steps of the whole run; None where they depend on the step's control."""
-        return None if self.fixed_dt is None else max(1, math.ceil(self.end / self.fixed_dt - ROUND))
+        if self.fixed_dt is None:
+            return None
+        return max(1, self.origin_step + math.ceil((self.end - self.origin_time) / self.fixed_dt - ROUND))
 
     def steps_of(self, dt: float) -> int:
         """Steps of the whole run that are ``dt`` long, but for those that are shortened to land on outputs."""
@@ -86,10 +102,21 @@ class Schedule:
     def finished(self, clock: Clock) -> bool:
         return clock.step >= self.total_steps if self.total_steps is not None else clock.time >= self.end
 
+    def is_on_course(self, end: Clock) -> bool:
+        """Whether a run with a later end comes by this end too: no step was shortened to land here and nowhere else."""
+        if self.fixed_dt is not None:
+            return not self._last_differs()
+        return self.output_time is not None and end.time == round(end.time / self.output_time) * self.output_time
+
     def time_of(self, step: int) -> float:
         """Time after a step of fixed size; exactly ``end`` at the last."""
         assert self.fixed_dt is not None and self.total_steps is not None
-        return self.end if step >= self.total_steps else step * self.fixed_dt
+        return self.end if step >= self.total_steps else self._counted(step)
+
+    def _counted(self, step: float) -> float:
+        """Time after a step of fixed size, wherever the end is."""
+        assert self.fixed_dt is not None
+        return self.origin_time + (step - self.origin_step) * self.fixed_dt
 
     def next_output_time(self, time: float) -> float:
         """First time after ``time`` at which output is due by time, or the end."""
@@ -104,7 +131,7 @@ class Schedule:
     def output_step(self, number: int) -> int:
         """With a fixed step: the step nearest to the ``number``-th output time."""
         assert self.output_time is not None and self.fixed_dt is not None
-        return round(number * self.output_time / self.fixed_dt)
+        return self.origin_step + round((number * self.output_time - self.origin_time) / self.fixed_dt)
 
     def is_output(self, clock: Clock) -> bool:
         if clock.step == 0 or self.finished(clock):
@@ -114,7 +141,7 @@ class Schedule:
         if self.output_time is None:
             return False
         if self.fixed_dt is not None:
-            number = round(clock.step * self.fixed_dt / self.output_time)
+            number = round(self._counted(clock.step) / self.output_time)
             return any(self.output_step(m) == clock.step for m in (number - 1, number, number + 1))
         # Steps were shortened to land: the base of the clock was set there.
         landed = clock.base_step == clock.step and clock.base_time == clock.time
@@ -141,7 +168,7 @@ class Schedule:
         assert self.output_time is not None and self.fixed_dt is not None
         if self.output_time <= self.fixed_dt:
             return 1
-        number = math.floor((step + 0.5) * self.fixed_dt / self.output_time) - 1
+        number = math.floor(self._counted(step + 0.5) / self.output_time) - 1
         while self.output_step(number) <= step:
             number += 1
         return self.output_step(number) - step
@@ -166,14 +193,19 @@ class Schedule:
 
     def _fixed(self, clock: Clock, most: int) -> Leap:
         assert self.fixed_dt is not None and self.total_steps is not None
-        start = (self.total_steps - 1) * self.fixed_dt
-        differs = abs(self.end - start - self.fixed_dt) > ROUND * self.fixed_dt
-        equal = self.total_steps - differs
+        start = self._counted(self.total_steps - 1)
+        equal = self.total_steps - self._last_differs()
         if clock.step < equal:
             n = min(most, equal - clock.step)
             after = replace(clock, step=clock.step + n, time=self.time_of(clock.step + n))
-            return Leap(n, self.fixed_dt, 0.0, clock.step, after)
+            return Leap(n, self.fixed_dt, self.origin_time, clock.step - self.origin_step, after)
         return Leap(1, self.end - start, start, 0, replace(clock, step=self.total_steps, time=self.end))
+
+    def _last_differs(self) -> bool:
+        """Whether the last of the fixed steps is shorter than the others."""
+        assert self.fixed_dt is not None and self.total_steps is not None
+        start = self._counted(self.total_steps - 1)
+        return abs(self.end - start - self.fixed_dt) > ROUND * self.fixed_dt
 
     def measured(self, clock: Clock, dt: float) -> Clock:
         """The clock with its base here and a step that was measured here."""

@@ -115,6 +115,13 @@ class Simulation:
             blocks[name] = block
         return blocks
 
+    def snapshot(self, output: Path) -> dict[str, np.ndarray]:
+        """This process's blocks of the last snapshot of an output that holds all fields."""
+        return {
+            name: read_block(output, name, self.ranges, shape=self.problem.layout.shape(name), dtype=self.dtype)
+            for name in self.problem.fields
+        }
+
     def _solid_cells(self, dataset: tuple[Path, str]) -> np.ndarray:
         """Which cells of this process's block a dataset says to be solid."""
         try:

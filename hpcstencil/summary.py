@@ -6,7 +6,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcstencil.checkpoint_names import list_checkpoints
 from hpcstencil.schedule import Clock
 
 
@@ -37,8 +36,7 @@ class Summary:
     bytes_per_cell: int
     kernel: str = ""
     exchange: str = ""
-    already_complete: bool = False
-    notes: tuple[str, ...] = ()
+    complete_before: str = ""  # where there was nothing to do: why
 
     @property
     def cells_per_second(self) -> float:
@@ -53,11 +51,8 @@ class Summary:
 
 def tell(summary: Summary) -> str:
     """The closing summary, for standard output."""
-    if summary.already_complete:
-        further = (
-            "set a later time.end to go on" if list_checkpoints(summary.path) else "it left no checkpoint to go on from"
-        )
-        return f"{summary.path} is complete up to t = {summary.clock.time:g}; nothing to do ({further})"
+    if summary.complete_before:
+        return summary.complete_before
     s = summary.seconds
     rejected = f", {summary.clock.rejected} rejected" if summary.clock.rejected else ""
     return "\n".join([

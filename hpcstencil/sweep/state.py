@@ -15,6 +15,7 @@ from typing import Any
 
 from hpcstencil.checkpoint_names import list_checkpoints
 from hpcstencil.config import from_mapping
+from hpcstencil.continuation import can_be_extended
 from hpcstencil.errors import EnvironmentProblem, HpcstencilError, InputError
 from hpcstencil.formulation import build
 from hpcstencil.hdf5_read import Contents, inspect
@@ -250,4 +251,4 @@ def _afresh(planned: Planned, config: Config, overwrite: bool) -> tuple[bool, st
         other.append("time.end")  # a later end is reached by going on
     if other:
         return True, f"its settings have changed since its last run ({', '.join(other)}): it begins afresh"
-    return contents.complete and not list_checkpoints(path), ""
+    return contents.complete and not can_be_extended(path, contents), ""
