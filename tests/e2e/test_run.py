@@ -186,11 +186,11 @@ def test_other_physics_are_not_resumed(folder):
     result = hpcstencil(0, "run", "input.toml", "--resume", folder=folder, status=2)
     assert "equation.D_u" in result.stderr
     result = hpcstencil(0, "run", "input.toml", "--resume", "--set", "equation.D_u=0.03", folder=folder)
-    assert "hpcstencil: going on from run.checkpoint.0" in result.stderr
+    assert "hpcstencil: going on from run.h5 (step 50, t = 5)" in result.stderr
     with h5py.File(folder / "run.h5") as file:
         assert "D_u = 0.03" in file.attrs["input"]
         (entry,) = json.loads(file.attrs["history"])
-    assert entry["step"] == 40 and entry["changed"] == {"equation.D_u": [0.02, 0.03], "time.end": [5.0, 12.0]}
+    assert entry["step"] == 50 and entry["changed"] == {"equation.D_u": [0.02, 0.03], "time.end": [5.0, 12.0]}
 
 
 def test_overwriting_forgets_the_old_checkpoints(folder):
