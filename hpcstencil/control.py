@@ -63,8 +63,10 @@ class Control:
             return None
         fields, machine = tuple(map(Field, problem.trees)), stepper.machine
         errors = Reductions(machine, communicator, rules, {}, fields)
-        changes = Reductions(machine, communicator, rules, problem.needs(), (*problem.trees.values(), *fields))
-        weigh = right_hand_side(problem.errors(), replace(rules, ghosts=None), {})
+        changes = Reductions(
+            machine, communicator, rules, problem.needs(problem.rates()), (*problem.trees.values(), *fields)
+        )
+        weigh = right_hand_side(problem.errors(), rules, {})
         return Control(problem, native or stepper.attempt(weigh), errors, changes, problem.schedule())
 
     def step(self, fields: Fields, clock: Clock) -> tuple[Fields, Clock]:

@@ -94,7 +94,7 @@ def plan(problem: Problem, processes: int, devices: int) -> Plan:
     grid, wishes, radius = problem.config.grid, problem.config.decomposition, problem.radius
     periodic = problem.config.boundary.periodic
     for axis, r in enumerate(radius):
-        needed = r + problem.staggered  # images in a wall begin one cell further inside
+        needed = r + bool(problem.positions)  # images in a wall begin one cell further inside
         if not periodic[axis] and grid.shape[axis] < needed:
             raise InputError(
                 f"grid.shape: {grid.shape[axis]} cells along {AXES[axis]} are fewer than the {needed} that the stencil needs "

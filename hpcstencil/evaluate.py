@@ -24,10 +24,11 @@ from hpcstencil.expressions import (
     Pointwise,
     Time,
     bottom_up,
+    has_own_ghosts,
     varies,
     walk,
 )
-from hpcstencil.frame import Frame, Side, Value, Window, Windows, common
+from hpcstencil.frame import Frame, Value, Window, Windows, common
 from hpcstencil.ghosts import Ghosts, next_to
 from hpcstencil.kernels import Kernel
 from hpcstencil.mask import Mask
@@ -39,11 +40,7 @@ from hpcstencil.stencil import Stencil
 @dataclass(frozen=True)
 class Rules:
     """What a tree means on this run's grid: discretization, kernel, and the boundary conditions per (field or inner result,
-    axis, side); inner results without one have no flux.
-
-    On a staggered grid the fields themselves get ``ghosts`` (cells per axis, as many as the whole tree needs), and inner
-    results are worked out there like everywhere else: a face that lies on the boundary belongs to no cell's array.
-    """
+    axis, side); inner results without one have no flux."""
 
     discretization: Discretization
     kernel: Kernel
@@ -51,7 +48,6 @@ class Rules:
     domain: tuple[tuple[float, float], ...]
     dtype: Any
     mask: Mask | None = None
-    ghosts: tuple[int, ...] | None = None
 
 
 @dataclass
@@ -81,8 +77,8 @@ class Evaluation:
 
     def compute(self, tree: Node) -> Value:
         match tree:
-            case Field(name):
-                return self.fields[name]
+            case Field(name, beyond):
+                return self.extend(Field(name)) if beyond else self.fields[name]
             case Constant(value):
                 return self.scalar(self.number(value))
             case Parameter(name):
@@ -130,7 +126,7 @@ class Evaluation:
         value = self.extend(tree.operand)
         if any(window is None and order for window, order in zip(value.windows, tree.orders, strict=True)):
             return self.scalar(0.0)
-        windows = self.shrunk(value, tree.operand, stencil.lower, stencil.upper)
+        windows = self.shrunk(value, tree, stencil.lower, stencil.upper)
         if self.rules.mask is not None and varies(tree.operand):
             return self.masked(stencil, value, windows, self.rules.mask, tree.operand)
         return self.apply(stencil, value, windows)
@@ -140,7 +136,7 @@ class Evaluation:
         value = self.extend(tree.operand)
         if value.windows[tree.axis] is None:  # the same all along the axis
             return self.scalar(0.0) if tree.kind == "difference" else value
-        return self.apply(stencil, value, self.shrunk(value, tree.operand, stencil.lower, stencil.upper))
+        return self.apply(stencil, value, self.shrunk(value, tree, stencil.lower, stencil.upper))
 
     def masked(self, stencil: Stencil, value: Value, windows: Windows, mask: Mask, operand: Node) -> Value:
         """A stencil along one axis that reaches no further than the next cell, beside solid cells."""
@@ -163,11 +159,8 @@ class Evaluation:
         if value.windows[tree.axis] is None:  # one value along the axis: no gradient
             return self.scalar(0.0)
         around = [max(pair) for pair in self.rules.discretization.reach(tree)]
-        reached = [replace(value, windows=self.shrunk(value, tree.operand, around, around))]
-        if coefficient.windows[tree.axis] is not None:
-            windows = self.shrunk(coefficient, tree.coefficient, around, around)
-            reached.append(replace(coefficient, windows=windows))
-        windows = common(reached)
+        used = [value, coefficient, *([] if self.rules.mask is None else [self.extend(self.rules.mask.solid)])]
+        windows = common([replace(v, windows=self.shrunk(v, tree, around, around)) for v in used])
         faces = tuple(
             None if w is None else (w[0] - low, w[1] + high)
             for w, low, high in zip(windows, divergence.lower, divergence.upper, strict=True)
@@ -177,7 +170,8 @@ class Evaluation:
         flux = self.apply(gradient, value, faces)
         if self.rules.mask is not None:
             flux = self.beside_solid(flux, value, faces, tree, self.rules.mask)
-        flux = replace(flux, array=coefficient.crop(faces).array * flux.array)
+        coefficient = coefficient.crop(faces)
+        flux = Value(coefficient.array * flux.array, common([coefficient, flux]))
         return self.apply(divergence, flux, windows)
 
     def beside_solid(self, slope: Value, value: Value, faces: Windows, tree: DivGrad, mask: Mask) -> Value:
@@ -192,7 +186,7 @@ class Evaluation:
             step = self.number(2.0 / self.rules.discretization.spacing[tree.axis])
             to_above = step * (surface - moved(value, faces, here))
             given = jnp.where(above, to_above, step * (moved(value, faces, upper) - surface))
-        return replace(slope, array=jnp.where(below | above, given, slope.array))
+        return Value(jnp.where(below | above, given, slope.array), common([slope, solid.crop(faces)]))
 
     def apply(self, stencil: Any, value: Value, windows: Windows) -> Value:
         """A stencil applied to a value, giving it on ``windows``; axes without a window keep their single value."""
@@ -207,25 +201,27 @@ class Evaluation:
         """A number of an expression or a stencil, known when the code runs only."""
         return jnp.asarray(self.frame.constants.get(value, value)).astype(self.rules.dtype)
 
-    def shrunk(self, value: Value, operand: Node, lower: Sequence[int], upper: Sequence[int]) -> Windows:
-        """Windows of the result of a stencil: a halo is used up, a wrapped or boundary side was extended for it."""
+    def shrunk(
+        self, value: Value, tree: Derivative | DivGrad | Halfway, lower: Sequence[int], upper: Sequence[int]
+    ) -> Windows:
+        """Windows of what an operator makes of an operand: a halo is used up, and so are ghost cells at other sides, where no
+        more than the block is left unless the result is wanted beyond it, or depends on coordinates alone."""
         result: list[Window | None] = []
+        everywhere = tree.beyond or not varies(tree)
         for axis, window in enumerate(value.windows):
             if window is None:
                 result.append(None)
-            elif not varies(operand):
-                result.append((window[0] + lower[axis], window[1] - upper[axis]))
             else:
                 low, high = self.frame.sides[axis]
                 result.append((
-                    window[0] + lower[axis] if low.kind == "halo" else 0,
-                    window[1] - upper[axis] if high.kind == "halo" else self.frame.cells[axis],
+                    window[0] + lower[axis] if everywhere or low.kind == "halo" else 0,
+                    window[1] - upper[axis] if everywhere or high.kind == "halo" else self.frame.cells[axis],
                 ))  # fmt: skip
         return tuple(result)
 
     def extend(self, operand: Node) -> Value:
-        """The operand of a derivative with its ghost cells; of coordinates alone it is known everywhere as it is."""
-        if not varies(operand):
+        """The operand of an operator with its ghost cells, unless it is known there as it is."""
+        if not has_own_ghosts(operand):
             return self(operand)
         if operand not in self.extended:
             self.extended[operand] = self.surrounded(operand, *self.needs[operand])
@@ -253,24 +249,6 @@ def moved(value: Value, windows: Windows, offset: Sequence[int]) -> Any:
     return value.crop(shifted).array
 
 
-def evaluation(
-    rules: Rules,
-    frame: Frame,
-    needs: Needs,
-    fields: Mapping[str, Value],
-    parameters: Mapping[str, Any],
-    time: Any,
-) -> Evaluation:
-    """What evaluates trees of these fields; on a staggered grid they get all of their ghost cells here."""
-    plain = Evaluation(rules, frame, needs, fields, parameters, time)
-    if rules.ghosts is None:
-        return plain
-    widths = tuple((n, n) for n in rules.ghosts)
-    surrounded = {name: plain.surrounded(Field(name), widths, True) for name in fields}
-    known = replace(frame, sides=((Side("halo"), Side("halo")),) * frame.ndim)
-    return Evaluation(rules, known, needs, surrounded, parameters, time)
-
-
 def of_members(action: Callable[..., Any], listed: Collection[str]) -> Callable[..., Any]:
     """``action(fields, parameters, time, frame)`` on fields whose last axis is that of an ensemble's members, which differ in
     the ``listed`` parameters, and in time where that is an array."""
@@ -291,7 +269,7 @@ def right_hand_side(trees: Mapping[str, Node], rules: Rules, needs: Needs) -> Ri
 
     def rhs(fields: Mapping[str, Value], parameters: Mapping[str, Any], time: Any, frame: Frame) -> dict[str, Value]:
         used = {part.name for tree in trees.values() for part in walk(tree) if isinstance(part, Field)}
-        evaluate = evaluation(rules, frame, needs, {name: fields[name] for name in used}, parameters, time)
+        evaluate = Evaluation(rules, frame, needs, {name: fields[name] for name in used}, parameters, time)
         values = {}
         for name, tree in trees.items():
             value = evaluate(tree)

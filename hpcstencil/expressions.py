@@ -121,9 +121,11 @@ class Constant(Node):
 
 @frozen
 class Field(Node):
-    """An unknown of the equation, by name."""
+    """An unknown of the equation, by name. ``beyond``: it is used beyond walls too, in its ghost cells. `positions.located`
+    says that of fields and operators inside the operand of a `Halfway`."""
 
     name: str
+    beyond: bool = False
 
 
 @frozen
@@ -163,32 +165,36 @@ class Pointwise(Node):
 
 @frozen
 class Derivative(Node):
-    """A partial derivative of ``operand``: ``orders`` per axis; ``bias`` -1 or +1 leans a first derivative to one side."""
+    """A partial derivative of ``operand``: ``orders`` per axis; ``bias`` -1 or +1 leans a first derivative to one side;
+    ``beyond`` as in `Field`."""
 
     operand: Node
     orders: tuple[int, ...]
     bias: int = 0
+    beyond: bool = False
 
 
 @frozen
 class DivGrad(Node):
-    """One axis of the conservative form d/dx (coefficient * d/dx operand)."""
+    """One axis of the conservative form d/dx (coefficient * d/dx operand); ``beyond`` as in `Field`."""
 
     coefficient: Node
     operand: Node
     axis: int
+    beyond: bool = False
 
 
 @frozen
 class Halfway(Node):
     """What lies half a cell from ``operand`` along an axis: its ``kind`` is a difference (the first derivative), a mean
     (interpolation), or the value "below" or "above" as it is. It leads ``onto`` the lower "faces" of cells or back onto
-    their "centres"; `positions.located` finds out which."""
+    their "centres"; `positions.located` finds out which. ``beyond`` as in `Field`."""
 
     operand: Node
     axis: int
     kind: str
     onto: str = ""
+    beyond: bool = False
 
 
 HALFWAY = ("difference", "mean", "below", "above")
@@ -298,3 +304,11 @@ def shared(trees: Mapping[str, Node]) -> dict[str, Node]:
 def varies(tree: Node) -> bool:
     """Whether the tree depends on a field (and so has to be exchanged between blocks), not on coordinates alone."""
     return any(isinstance(part, Field) for part in walk(tree))
+
+
+def has_own_ghosts(operand: Node) -> bool:
+    """Whether the ghost cells of an operand follow from a condition of its own; else it is computed in them, of coordinates
+    and of fields that have theirs."""
+    return varies(operand) and any(
+        isinstance(part, Field | Derivative | DivGrad | Halfway) and not part.beyond for part in walk(operand)
+    )

@@ -89,7 +89,7 @@ def _alone(config: Config, listed: Collection[str] = ()) -> Problem:
     placed = Placed(
         config, layers.positions, is_staggered([*layers.trees.values(), *reduced.values()], layers.positions)
     )
-    faces = faces_of(config, model, layers.trees, placed.staggered)
+    faces = faces_of(config, model, placed.at_home(layers.trees, "equation"), layers.positions)
     remembered = memory_of(chosen, tuple(layers.trees))
     if mask is not None and mask.is_read:
         remembered = (*remembered, SOLID)
@@ -112,7 +112,6 @@ def _alone(config: Config, listed: Collection[str] = ()) -> Problem:
         apart=placed.rates(taken(apart), faces),
         measured={**{name: Field(name) for name in (*layers.trees, *remembered)}, **model.signals},
         positions=layers.positions,
-        staggered=placed.staggered,
         mask=mask,
         source=model.source,
     )

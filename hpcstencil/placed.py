@@ -13,7 +13,7 @@ from hpcstencil.boundary import WALL, Face
 from hpcstencil.calculus import derivative
 from hpcstencil.errors import InputError
 from hpcstencil.expressions import Constant, Coordinate, Field, Node, Pointwise, Time, at_time, on_plane
-from hpcstencil.positions import Positions, home, located, located_reductions
+from hpcstencil.positions import Positions, home, is_staggered, located, located_reductions
 from hpcstencil.settings import Config
 
 Faces = Mapping[tuple[Node, int, int], Face]
@@ -47,21 +47,21 @@ class Placed:
 
     def diagnostics(self, trees: Mapping[str, Node]) -> dict[str, Node]:
         """The diagnostics, each reduction taken where its operand lives."""
-        if not self.staggered:
-            return dict(trees)
         spacing = self.config.grid.spacing
         return {
             name: located_reductions(tree, self.positions, spacing, f"diagnostics.{name}")
+            if is_staggered([tree], self.positions)
+            else tree
             for name, tree in trees.items()
         }
 
     def at_home(self, trees: Mapping[str, Node], key: str) -> dict[str, Node]:
         """Trees by field, each where the field lives; ``key`` is the table that they come from."""
-        if not self.staggered:
-            return dict(trees)
         grid = self.config.grid
         return {
             name: located(tree, home(name, self.positions, grid.ndim), self.positions, grid.spacing, f"{key}.{name}")
+            if is_staggered([tree], self.positions)
+            else tree
             for name, tree in trees.items()
         }
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from hpcstencil.errors import InputError
 from hpcstencil.expressions import (
     Coordinate,
+    Derivative,
+    DivGrad,
     Field,
     Halfway,
     Node,
@@ -93,16 +95,20 @@ def located(tree: Node, position: Position, positions: Positions, spacing: Seque
     """The tree as it is to be evaluated at a position: coordinates are those of the place where they are used, and what
     leads half a cell away knows from where.
 
+    The operand of what leads half a cell away is to be computed ``beyond`` walls too, of the fields' ghost cells, and so are
+    inner results on faces: a face on the boundary belongs to a cell, and what holds there follows from the fields alone.
+
     Raises InputError, beginning with ``key``, where a field is used at a place where it does not live.
     """
-    known: dict[tuple[int, Position], Node] = {}
+    known: dict[tuple[int, Position, bool], Node] = {}
 
-    def visit(part: Node, here: Position) -> Node:
-        if (id(part), here) not in known:
-            known[id(part), here] = moved(part, here)
-        return known[id(part), here]
+    def visit(part: Node, here: Position, beyond: bool) -> Node:
+        place = id(part), here, beyond
+        if place not in known:
+            known[place] = moved(part, here, beyond)
+        return known[place]
 
-    def moved(part: Node, here: Position) -> Node:
+    def moved(part: Node, here: Position, beyond: bool) -> Node:
         match part:
             case Coordinate(axis):
                 return part - spacing[axis] / 2 if here[axis] else part
@@ -110,18 +116,22 @@ def located(tree: Node, position: Position, positions: Positions, spacing: Seque
                 lives = home(name, positions, len(here))
                 if lives != here:
                     raise InputError(f"{key}: {_astray(name, lives, here)}")
-                return part
+                return replace(part, beyond=beyond)
             case Halfway(operand, axis):
                 onto = "faces" if here[axis] else "centres"
-                return replace(part, operand=visit(operand, flipped(here, axis)), onto=onto)
-        return rebuilt(part, lambda child: visit(child, here))
+                return replace(part, operand=visit(operand, flipped(here, axis), True), onto=onto, beyond=beyond)
+            case Derivative() | DivGrad():
+                on_faces = any(here)
+                made = rebuilt(part, lambda o: visit(o, here, beyond or (on_faces and not isinstance(o, Field))))
+                return replace(made, beyond=beyond)
+        return rebuilt(part, lambda child: visit(child, here, beyond))
 
     found = position_of(tree, positions, len(position))
     if found is not None and found != position:
         raise InputError(
             f"{key}: expected values {described(position)}, but got values {described(found)}; {_advice(found, position)}"
         )
-    return visit(tree, position)
+    return visit(tree, position, False)
 
 
 def located_on_boundary(tree: Node, position: Position, axis: int, spacing: Sequence[float], key: str) -> Node:

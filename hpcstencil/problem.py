@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -36,8 +36,8 @@ class Problem:
     ``groups`` tells the fields of a partitioned ``method`` apart; ``memory`` names the fields that absorbing layers, a
     multistep method or a mask added, ``damping`` is the fastest rate of the layers; ``apart`` are the parts of the time
     derivatives that a multistep method takes apart; ``measured`` are the fields, and expressions of them that the stable
-    step depends on. ``positions`` tells where fields live that do not live at cell centres, and ``staggered`` whether
-    anything does; ``mask`` has the solid cells, ``source`` the text of the equation's Python file.
+    step depends on. ``positions`` tells where fields live that do not live at cell centres; ``mask`` has the solid cells,
+    ``source`` the text of the equation's Python file.
     """
 
     config: Config
@@ -59,7 +59,6 @@ class Problem:
     measured: Mapping[str, Node] = field(default_factory=dict)
     positions: Positions = field(default_factory=dict)
     members: tuple[Problem, ...] = ()
-    staggered: bool = False
     mask: Mask | None = None
     source: str = ""
 
@@ -109,16 +108,21 @@ class Problem:
         """Ghost cells per axis that one evaluation of the right-hand side uses up."""
         return self.discretization.radius(self.differentiated())
 
-    def needs(self) -> Needs:
-        """Ghost cells that the derivatives ask of their operands."""
-        needs = self.discretization.needs(self.differentiated())
+    def needs(self, trees: Iterable[Node]) -> Needs:
+        """Ghost cells that the operators in trees ask of what they are applied to. Rates and diagnostics have theirs apart, so
+        that what is measured does not change the code that computes."""
+        needs = self.discretization.needs(trees)
         if self.mask is not None and self.mask.is_read:
             needs[self.mask.solid] = ((1, 1),) * self.config.grid.ndim, False
         return needs
 
     def differentiated(self) -> list[Node]:
         """All trees that are evaluated with ghost cells."""
-        return [*self.trees.values(), *self.apart.values(), *self.reduced()]
+        return [*self.rates(), *self.reduced()]
+
+    def rates(self) -> list[Node]:
+        """All trees that are parts of time derivatives."""
+        return [*self.trees.values(), *self.apart.values()]
 
     def constants(self) -> tuple[float, ...]:
         """All numbers that the expressions evaluated on the grid hold, weights of stencils included."""

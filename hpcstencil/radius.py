@@ -6,10 +6,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
-from hpcstencil.expressions import OPERATORS, Coordinate, Derivative, DivGrad, Halfway, Node, varies, walk
+from hpcstencil.expressions import (
+    OPERATORS,
+    Coordinate,
+    Derivative,
+    DivGrad,
+    Field,
+    Halfway,
+    Node,
+    has_own_ghosts,
+    varies,
+    walk,
+)
 from hpcstencil.stencil import Stencil, biased, central, product, shifted, staggered
 
-# Operand of a derivative -> (ghost cells (lower, upper) per axis, whether corners are needed)
+# Operand that has ghost cells of its own -> (how many (lower, upper) per axis, whether corners are needed)
 Needs = dict[Node, tuple[tuple[tuple[int, int], ...], bool]]
 
 
@@ -64,20 +75,23 @@ class Discretization:
         return tuple((width, width) if axis == tree.axis else (0, 0) for axis in range(len(self.spacing)))
 
     def needs(self, trees: Iterable[Node]) -> Needs:
-        """For every operand of a derivative the most ghost cells that any derivative asks of it."""
+        """The most ghost cells that any operator asks of each operand that has its own; of a field that is computed with
+        ``beyond`` walls as many as the outermost operator around it needs."""
         result: Needs = {}
-        for tree in trees:
-            for part in walk(tree):
-                if not isinstance(part, OPERATORS):
-                    continue
-                corners = isinstance(part, Derivative) and sum(map(bool, part.orders)) > 1
-                for operand in part.children:
-                    widths = self.reach(part)
-                    if operand in result:
-                        before, had_corners = result[operand]
-                        widths = tuple((max(a, c), max(b, d)) for (a, b), (c, d) in zip(widths, before, strict=True))
-                        corners = corners or had_corners
-                    result[operand] = widths, corners
+
+        def ask(operand: Node, widths: tuple[tuple[int, int], ...], corners: bool) -> None:
+            before, had_corners = result.get(operand, (widths, corners))
+            most = tuple((max(a, c), max(b, d)) for (a, b), (c, d) in zip(widths, before, strict=True))
+            result[operand] = most, corners or had_corners
+
+        for part in (part for tree in trees for part in walk(tree) if isinstance(part, Derivative | DivGrad | Halfway)):
+            corners = isinstance(part, Derivative) and sum(map(bool, part.orders)) > 1
+            for operand in part.children:
+                if has_own_ghosts(operand):
+                    ask(operand, self.reach(part), corners)
+                elif not part.beyond:
+                    for name in {field.name for field in walk(operand) if isinstance(field, Field)}:
+                        ask(Field(name), tuple((n, n) for n in self.radius([part])), True)
         return result
 
     def radius(self, trees: Iterable[Node], coordinates: bool = False) -> tuple[int, ...]:

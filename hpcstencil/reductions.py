@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -19,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from hpcstencil.evaluate import Rules, evaluation, of_members
+from hpcstencil.evaluate import Evaluation, Rules, of_members
 from hpcstencil.expressions import OPERATORS, Field, Node, walk
 from hpcstencil.frame import Frame, Value
 from hpcstencil.halo import Fields
@@ -66,13 +65,12 @@ class Reductions:
         self.compiled = [n for n in range(len(trees)) if n not in self.fields]
         left = [trees[n] for n in self.compiled]
         differ = any(isinstance(part, OPERATORS) for tree in left for part in walk(tree))
-        rules = rules if differ else replace(rules, ghosts=None)
         widths = machine.widths(1) if differ else (0,) * machine.grid.ndim
 
         grid_axes = tuple(range(machine.grid.ndim))
 
         def of_one(fields: Mapping[str, Value], parameters: Any, time: Any, frame: Frame) -> list[Any]:
-            evaluate = evaluation(rules, frame, needs, fields, parameters, time)
+            evaluate = Evaluation(rules, frame, needs, fields, parameters, time)
             return [_on_block(evaluate(tree), frame) for tree in left]
 
         cellwise = of_one if listed is None else of_members(of_one, listed)

@@ -263,7 +263,7 @@ def simulate(
         halo_wraps=plan.rounds == 1 and kernel not in (NATIVE, PALLAS),
         constants=problem.constants(),
     )
-    needs = problem.needs()
+    needs = problem.needs(problem.rates())
     listed = {name for name, value in problem.parameters.items() if np.ndim(value)} if problem.members else None
     rhs = right_hand_side(problem.trees, rules, needs)
     apart = right_hand_side(problem.apart, rules, needs) if problem.apart else None
@@ -307,8 +307,8 @@ def simulate(
         advance=advance,
         slopes=stepper.slopes(0) if problem.method.multistep else None,
         control=Control.of(problem, stepper, communicator, rules, attempt),
-        extremes=Reductions(machine, communicator, rules, needs, tuple(problem.measured.values()), listed),
-        diagnosed=Reductions(machine, communicator, rules, needs, problem.reduced(), listed),
+        extremes=Reductions(machine, communicator, rules, {}, tuple(problem.measured.values()), listed),
+        diagnosed=Reductions(machine, communicator, rules, problem.needs(problem.reduced()), problem.reduced(), listed),
         area=area,
         stayed_finite=stayed_finite,
         copies=copies,
@@ -325,5 +325,4 @@ def rules_of(problem: Problem, kernel: Kernel) -> Rules:
         domain=tuple(zip(config.grid.lower, config.grid.upper, strict=True)),
         dtype=np.dtype(config.numerics.precision),
         mask=problem.mask,
-        ghosts=problem.radius if problem.staggered else None,
     )

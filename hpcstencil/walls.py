@@ -20,13 +20,13 @@ from hpcstencil.expressions import (
 )
 from hpcstencil.model import Model
 from hpcstencil.parser import Scope, parse
-from hpcstencil.positions import Position, located_on_boundary
+from hpcstencil.positions import Position, Positions, located, located_on_boundary
 from hpcstencil.schema import at
 from hpcstencil.settings import Config
 
 
 def faces_of(
-    config: Config, model: Model, trees: Mapping[str, Node], staggered: bool
+    config: Config, model: Model, trees: Mapping[str, Node], positions: Positions
 ) -> dict[tuple[Node, int, int], Face]:
     """The conditions at the faces of axes that are not periodic, per (field or inner result, axis, side).
 
@@ -51,10 +51,9 @@ def faces_of(
                 if name in model.positions:
                     face = _on_staggered(face, model.positions[name], axis, config, name)
                 faces[Field(name), axis, side] = face
-    if staggered and boundary.operators:
+    if positions and boundary.operators:
         raise InputError(
-            "boundary.operators: fits equations at cell centres; on a staggered grid inner results are worked out beyond the "
-            "boundary too; remove it"
+            "boundary.operators: fits equations at cell centres, but this one has fields that live on faces; remove it"
         )
     derivatives = [part for tree in trees.values() for part in walk(tree) if isinstance(part, OPERATORS)]
     operands = {operand for part in derivatives for operand in part.children}
@@ -66,7 +65,7 @@ def faces_of(
     )
     for text, given in boundary.operators.items():
         key = at("boundary", "operators", text)
-        operand = parse(text, inner, key)
+        operand = located(parse(text, inner, key), (0,) * config.grid.ndim, {}, config.grid.spacing, key)
         if operand not in operands:
             raise InputError(
                 f"{key}: no derivative is taken of this expression; write it as it stands inside laplacian(), dx() and the like"

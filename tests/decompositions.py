@@ -7,7 +7,8 @@ from typing import Any
 
 MIXED = {
     "u": "dxy(u) + 0.1*laplacian(u**3 - u - 0.01*laplacian(u)) + 0.1*div_grad(1 + 0.5*sin(x), u)"
-    " + upwind(u, sin(t) + x, 0.3*u) + dx(x*x*cos(y)) - 0.3*x*dy(u) + where(u > 0.5, exp(-u), tanh(u))",
+    " + upwind(u, sin(t) + x, 0.3*u) + dx(x*x*cos(y)) - 0.3*x*dy(u) + where(u > 0.5, exp(-u), tanh(u))"
+    " + 0.01*div_grad(1 + x, y**2) + 0.1*difference_x(mean_x(u*u)) + 0.05*laplacian(mean_y(mean_y(u)))",
 }
 MASKED = {"u": "0.3*laplacian(u) + dxy(u) - upwind(u, x, 0.3) - 0.2*dx(u) + 0.1*div_grad(1 + 0.5*sin(x), u)"}
 # Every kind of condition, at every side of some axis.

@@ -6,9 +6,9 @@ stage evaluates the right-hand sides and forms the stage's values at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 
-from hpcstencil.expressions import OPERATORS, Field, Node, bottom_up, varies
+from hpcstencil.expressions import OPERATORS, Field, Node, bottom_up, has_own_ghosts, varies
 from hpcstencil.integrators import ERROR, MEMORY, NEW, Stage
 from hpcstencil.native.cells import Cells
 from hpcstencil.native.passes import Array, Part, Passes, Write
@@ -16,6 +16,23 @@ from hpcstencil.native.writer import Unsupported, changes
 from hpcstencil.problem import Problem
 
 SHORT = 400  # statements for a cell up to which inner results are not kept
+
+
+def levels(trees: Mapping[str, Node], held: Collection[Node], chosen: Callable[[Node], bool]) -> dict[Node, int]:
+    """The operands in trees that are ``chosen`` and not ``held``, with the number of the first pass that can compute each."""
+    level: dict[Node, int] = dict.fromkeys(held, 0)
+    wanted: dict[Node, int] = {}
+    depth: dict[Node, int] = {}
+    for part in (part for tree in trees.values() for part in bottom_up(tree)):
+        if part in depth:
+            continue
+        depth[part] = max((depth[child] for child in part.children), default=0)
+        if isinstance(part, OPERATORS):
+            for operand in part.children:
+                if chosen(operand) and operand not in level:
+                    level[operand] = wanted[operand] = depth[operand] + 1
+            depth[part] = max([depth[part], *(level.get(operand, 0) for operand in part.children)])
+    return wanted
 
 
 def value_of(tree: Node) -> Write:
@@ -169,31 +186,33 @@ class Step(Passes):
         return len(self.arrays) - 1
 
     def inner(self, values: Mapping[str, int], trees: Mapping[str, Node], node: float) -> dict[Node, int]:
-        """Passes for all that derivatives are taken of; the arrays that hold a tree. On a staggered grid, whose stencils have
-        few cells and whose inner results need no conditions of their own, short ones are computed where they are looked at."""
-        held: dict[Node, int] = {Field(name): number for name, number in values.items()}
-        if self.problem.staggered:
-            alone = Part({n: value_of(tree) for n, tree in enumerate(trees.values())}, dict(held), node)
-            if len(self.tried([alone]).lines) <= SHORT:
-                return held
-        level: dict[Node, int] = dict.fromkeys(held, 0)
-        wanted: dict[Node, int] = {}
-        depth: dict[Node, int] = {}
-        for part in (part for tree in trees.values() for part in bottom_up(tree)):
-            if part in depth:
-                continue
-            depth[part] = max((depth[child] for child in part.children), default=0)
-            if isinstance(part, OPERATORS):
-                for operand in part.children:
-                    if varies(operand) and operand not in level:
-                        level[operand] = wanted[operand] = depth[operand] + 1
-                depth[part] = max([depth[part], *(level.get(operand, 0) for operand in part.children)])
+        """Passes for what operators are applied to; the arrays that hold a tree. Operands without ghost cells of their own, to
+        which stencils of few cells are applied, are computed where they are looked at, unless that takes many statements."""
+        held: dict[Node, int] = {Field(name, b): number for name, number in values.items() for b in (False, True)}
+        wanted, every = (levels(trees, held, chosen) for chosen in (has_own_ghosts, varies))
+        if len(every) > len(wanted) and self.is_long(trees, held, wanted, node):
+            wanted = every
         for number in sorted(set(wanted.values())):
             group = [operand for operand, n in wanted.items() if n == number]
-            made = {operand: self.array(operand, node, deep=self.problem.staggered) for operand in group}
-            self.add({made[operand]: value_of(operand) for operand in group}, held, node)
+            made = {operand: self.array(operand, node, deep=not has_own_ghosts(operand)) for operand in group}
+            for deep in (False, True):
+                outputs = {n: value_of(operand) for operand, n in made.items() if self.arrays[n].deep == deep}
+                self.add(outputs, held, node)
             held.update(made)
         return held
+
+    def is_long(
+        self, trees: Mapping[str, Node], held: Mapping[Node, int], inner: Collection[Node], node: float
+    ) -> bool:
+        """Whether a pass takes many statements if none but ``inner`` results are arrays."""
+        arrays = {operand: len(self.arrays) + n for n, operand in enumerate(inner)}
+        parts = [(list(trees.values()), {**held, **arrays})]
+        for operand in inner:
+            parts.append(([operand], {**held, **{other: n for other, n in arrays.items() if other != operand}}))
+        return any(
+            len(self.tried([Part({n: value_of(tree) for n, tree in enumerate(made)}, known, node)]).lines) > SHORT
+            for made, known in parts
+        )
 
     def check_times(self) -> None:
         """Ghost cells are made once per array: at one time."""

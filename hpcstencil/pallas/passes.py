@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hpcstencil.expressions import OPERATORS, Field, Node, bottom_up, rebuilt, varies
+from hpcstencil.expressions import OPERATORS, Field, Node, bottom_up, has_own_ghosts, rebuilt
 from hpcstencil.problem import Problem
 
 PALLAS = "pallas"
@@ -22,15 +22,15 @@ class Passes:
 
 
 def passes(trees: Mapping[str, Node]) -> Passes:
-    """The trees without nested derivatives: what a derivative is taken of, other than a field or coordinates, is an array
-    of its own."""
+    """The trees without nested derivatives: what an operator is applied to, other than a field, is an array if it has ghost
+    cells of its own."""
     made: dict[Node, Node] = {}
     arrays: dict[Node, Field] = {}
     depth: dict[Node, int] = {}  # of a tree: passes before the one that evaluates it
     inner: dict[int, dict[str, Node]] = {}
 
     def array(operand: Node) -> Node:
-        if not varies(operand) or isinstance(operand, Field):
+        if not has_own_ghosts(operand) or isinstance(operand, Field):
             return made[operand]
         if operand not in arrays:
             arrays[operand] = Field(f"inner.{len(arrays)}")

@@ -139,7 +139,7 @@ class Kernels:
         names = moving(stage, y[0], {j: k[j].trees or k[j].kept for j in used}, self.groups)
         fresh = {j: k[j] for j in used if not k[j].kept}
         plans = {
-            j: self.passes(slopes.trees if j in later else {name: slopes.trees[name] for name in names})
+            j: passes(slopes.trees if j in later else {name: slopes.trees[name] for name in names})
             for j, slopes in fresh.items()
         }
         at_hand = {j: {name: y[j][name] for name in names} for j, _ in stage.values if j not in fresh}
@@ -163,11 +163,6 @@ class Kernels:
         for j, kept in results["kept"].items():
             k[j].kept = kept
         return dict(results["moved"])
-
-    def passes(self, trees: Mapping[str, Node]) -> Passes:
-        """How trees are evaluated: on a staggered grid each cell works out inner results for itself, since they have no
-        ghost cells there."""
-        return passes(trees) if self.rules.ghosts is None else Passes((), trees, {})
 
     def with_inner(self, launch: Launch, plan: Passes, slopes: Slopes) -> dict[str, Value]:
         """The fields and the inner results that slopes look at."""

@@ -95,10 +95,8 @@ def manufactured(problem: Problem, solution: Mapping[str, Node]) -> Manufactured
     trees = {name: tree + source[name] for name, tree in problem.trees.items()}
     initial = {name: at_time(tree, 0.0) for name, tree in at_home.items()}
     faces = {}
-    for operand in problem.needs():
-        if problem.staggered and not isinstance(operand, Field):
-            continue
-        known = exact(operand, solution)
+    for operand in problem.needs(problem.differentiated()):
+        known = solution[operand.name] if isinstance(operand, Field) else exact(operand, at_home, spacing)
         for axis, periodic in enumerate(problem.config.boundary.periodic):
             if periodic:
                 continue
