@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -230,17 +230,28 @@ class Evaluation:
     def surrounded(self, operand: Node, widths: Sequence[tuple[int, int]], corners: bool) -> Value:
         """The operand with so many ghost cells (lower, upper) per axis, those beyond ``corners`` only where asked for."""
         spacing = self.rules.discretization.spacing
-        return Ghosts(self.frame, spacing, widths, partial(self.condition, operand)).around(self(operand), corners)
+        condition = partial(self.condition, operand, widths if corners else ())
+        return Ghosts(self.frame, spacing, widths, condition).around(self(operand), corners)
 
-    def condition(self, operand: Node, axis: int, side: int, windows: Windows) -> tuple[str, list[Any]]:
+    def condition(
+        self, operand: Node, corners: Sequence[tuple[int, int]], axis: int, side: int, windows: Windows
+    ) -> tuple[str, list[Any]]:
         """What holds for the operand on the boundary at one side of an axis: its kind, and its values on ``windows``, of
-        which that along the axis is None."""
+        which that along the axis is None. Where there are ``corners`` of such widths, the fields that the values depend on have
+        their ghost cells along the axes before it too."""
         face = self.rules.faces.get((operand, axis, side), NO_FLUX)
         there = replace(self)  # a fresh evaluation: its coordinate and fields are those next to the face
         there.known[Coordinate(axis)] = there.scalar(self.rules.domain[axis][side])
-        for name in {part.name for value in face.values for part in walk(value) if isinstance(part, Field)}:
-            there.known[Field(name)] = next_to(self.fields[name], axis, side, self.frame)
+        before = tuple(pair if a < axis else (0, 0) for a, pair in enumerate(corners))
+        for name in beside([face]):
+            field = self.surrounded(Field(name), before, True) if any(map(any, before)) else self.fields[name]
+            there.known[Field(name)] = next_to(field, axis, side, self.frame)
         return face.kind, [there(value).crop(windows).array for value in face.values]
+
+
+def beside(faces: Iterable[Face]) -> set[str]:
+    """The fields that the values at some faces depend on."""
+    return {part.name for face in faces for value in face.values for part in walk(value) if isinstance(part, Field)}
 
 
 def moved(value: Value, windows: Windows, offset: Sequence[int]) -> Any:
@@ -266,10 +277,15 @@ RightHandSide = Callable[[Mapping[str, Value], Mapping[str, Any], Any, Frame], d
 def right_hand_side(trees: Mapping[str, Node], rules: Rules, needs: Needs) -> RightHandSide:
     """The function f(fields, parameters, t, frame) of du/dt = f, in the run's precision; each value on the largest
     windows that the given ones allow."""
+    looked_at = beside(rules.faces.values())
 
     def rhs(fields: Mapping[str, Value], parameters: Mapping[str, Any], time: Any, frame: Frame) -> dict[str, Value]:
         used = {part.name for tree in trees.values() for part in walk(tree) if isinstance(part, Field)}
-        evaluate = Evaluation(rules, frame, needs, {name: fields[name] for name in used}, parameters, time)
+        given = {name: fields[name] for name in used | looked_at}
+        if looked_at:  # after a stage some fields reach further than others, too far for what faces look at
+            windows = common(list(given.values()))
+            given = {name: value.crop(windows) for name, value in given.items()}
+        evaluate = Evaluation(rules, frame, needs, given, parameters, time)
         values = {}
         for name, tree in trees.items():
             value = evaluate(tree)

@@ -141,8 +141,10 @@ def _initial(config: Config, model: Model) -> dict[str, Node]:
 
 
 def _method(config: Config, model: Model) -> Method:
+    """The method in time; without the estimate of its error, which may cost an evaluation, where no tolerance asks for it."""
     numerics = config.numerics
-    return method(numerics.integrator, numerics.stages, numerics.epsilon, split=bool(model.damping))
+    chosen = method(numerics.integrator, numerics.stages, numerics.epsilon, split=bool(model.damping))
+    return chosen if config.time.tolerance is not None else replace(chosen, error=())
 
 
 def _fastest_wave(config: Config, model: Model, bounds: Mapping[str, float]) -> float:

@@ -1,5 +1,5 @@
-"""What operators find beyond the boundary, as docs/input.md says it: against ghost cells made by hand, and never changed by what
-stands elsewhere in the input."""
+"""What operators find beyond the boundary, as docs/input.md says it: against ghost cells made by hand, and never changed by
+what stands elsewhere in the input."""
 
 import numpy as np
 import pytest
@@ -8,6 +8,7 @@ from support import integrate, integrated, problem_of, simulation_of
 from hpcstencil.diagnostics import Diagnostics
 from hpcstencil.errors import InputError
 from hpcstencil.native import step
+from hpcstencil.native.program import lack
 
 KERNELS = ("shift", "conv", "native", "pallas")
 EULER = {"numerics": {"integrator": "euler", "precision": "float64"}, "time": {"end": 1.0, "dt": 1.0}}
@@ -114,6 +115,63 @@ def test_what_holds_beyond_a_boundary_belongs_to_the_operand(kernel, short, monk
     for name, (text, exact) in BEYOND.items():
         np.testing.assert_allclose(found[name], exact(1 + 0.3 * x - 0.02 * x**2), atol=1e-12, err_msg=text)
 
+
+# ---- corners, and values at walls that depend on fields ----------------------------------------------------------------
+
+WALLS = {
+    "x": {"lower": {"dirichlet": "1 + 0.3*y"}, "upper": {"neumann": "0.2*y"}},
+    "y": {"lower": {"neumann": "0.1*x"}, "upper": {"dirichlet": "2 + 0.1*x*x"}},
+}
+
+
+@pytest.mark.parametrize("kernel, devices", [("shift", 1), ("shift", 2), ("conv", 1), ("native", 1)])
+def test_corners_are_filled_along_x_first(kernel, devices):
+    """A corner holds what the condition at y makes of the ghost cells beyond x, with its value at the corner's x."""
+    x, y = np.arange(-1, 7) + 0.5, np.arange(-1, 6) + 0.5
+    u = np.outer(x, y)
+    u[0, 1:-1], u[-1, 1:-1] = 2 * (1 + 0.3 * y[1:-1]) - u[1, 1:-1], u[-2, 1:-1] + 0.2 * y[1:-1]
+    u[:, 0], u[:, -1] = u[:, 1] + 0.1 * x, 2 * (2 + 0.1 * x * x) - u[:, -2]
+    expected = (u[2:, 2:] - u[2:, :-2] - u[:-2, 2:] + u[:-2, :-2]) / 4
+    found = rates({"a": "dxy(u)"}, {"u": "x*y"}, WALLS, [6, 5], kernel, devices)["a"]
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+WAVES = """
+class Waves:
+    parameters = {}
+
+    def fields(self, ndim):
+        return ("u", "v")
+
+    def rhs(self, f, p, space):
+        return {"u": f.v, "v": space.laplacian(f.u) + 0.3*space.derivative(f.u, 0, 1)}
+
+    def radiation(self, f, p):
+        return {"u": -f.v, "v": -0.5*f.u}
+"""
+
+
+@pytest.mark.parametrize("sides", ({"x": {"neumann": 0.1}, "y": "open"}, {"x": "open", "y": "open"}), ids=("y", "xy"))
+def test_open_ends_beside_cuts_and_corners(sides, tmp_path):
+    (tmp_path / "waves.py").write_text(WAVES)
+    problem = problem_of(
+        grid={"shape": [14, 11], "upper": [1.4, 1.1]},
+        equation={"name": f"{tmp_path / 'waves.py'}:Waves"},
+        initial={"u": "exp(-9*((x - 0.3)**2 + (y - 0.9)**2))", "v": "x*y"},
+        boundary=sides,
+        numerics={"precision": "float64"},
+        time={"end": 0.2, "dt": 0.02},
+    )
+    alone = integrate(problem)
+    assert "looks at corners" in lack(problem, False)
+    for kernel, devices in (("shift", 2), ("conv", 1), ("conv", 2)):
+        found, _ = integrated(problem, simulation_of(problem, kernel=kernel, devices=devices))
+        for name, block in found.items():
+            atol = 0 if kernel == "shift" else 1e-13
+            np.testing.assert_allclose(block, alone[name], rtol=0, atol=atol, err_msg=f"{kernel}, {devices} devices")
+
+
+# ---- what stands elsewhere in the input changes nothing ----------------------------------------------------------------
 
 DIFFUSION = {
     "grid": {"shape": [16]},

@@ -48,6 +48,7 @@ def custom(rhs, shape, order, precision, integrator, **others):
 
 CASES = {
     "1d, wrapping more than once": custom({"u": "dxx(u) - u*dx(u)"}, (3,), 8, "float64", "rk4"),
+    "1d, an estimate of the error that nobody asks for": custom({"u": "dxx(u)"}, (19,), 2, "float64", "bs3"),
     "2d, corners and walls": custom(MIXED, (19, 13), 4, "float64", "euler", boundary=WALLS),
     "2d, functions": custom({"u": SPECIAL}, (19, 13), 2, "float32", "ab2"),
     "2d, few arrays": custom({"u": "0.3*laplacian(u)"}, (19, 13), 2, "float32", "lsrk4"),

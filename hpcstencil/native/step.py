@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from hpcstencil.expressions import OPERATORS, Field, Node, bottom_up, has_own_ghosts, varies
+from hpcstencil.expressions import OPERATORS, Field, Node, bottom_up, has_own_ghosts, varies, walk
 from hpcstencil.integrators import ERROR, MEMORY, NEW, Stage
 from hpcstencil.native.cells import Cells
 from hpcstencil.native.passes import Array, Part, Passes, Write
@@ -47,6 +47,7 @@ class Step(Passes):
         super().__init__(problem)
         self.ends = self.take()
         self.check_times()
+        self.check_corners()
         self.write()
 
     def take(self) -> list[int]:
@@ -213,6 +214,15 @@ class Step(Passes):
             len(self.tried([Part({n: value_of(tree) for n, tree in enumerate(made)}, known, node)]).lines) > SHORT
             for made, known in parts
         )
+
+    def check_corners(self) -> None:
+        """Fields beside a boundary are known in the block alone: not in ghost cells, where corners would need them."""
+        across = {
+            self.arrays[n].operand for parts in self.parts for n in self.tried(parts).corners if n < len(self.arrays)
+        }
+        for (operand, _, _), face in self.problem.faces.items():
+            if operand in across and any(isinstance(part, Field) for value in face.values for part in walk(value)):
+                raise Unsupported("the equation looks at corners of the domain, at whose ends waves leave")
 
     def check_times(self) -> None:
         """Ghost cells are made once per array: at one time."""
