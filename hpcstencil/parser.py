@@ -34,7 +34,33 @@ DEEPEST = 100  # expressions in one another; a sum or product counts once, howev
 LARGEST = 20_000  # nodes of the tree when every shared part is written out: what a walk over it may have to visit
 TALLEST = 200  # levels of that tree; hashing and comparing trees takes a Python frame per level
 CHAIN = 64  # terms of a sum or product up to which they are taken one by one, from left to right
+SIMILAR = 0.7  # of a suggestion: 'poisson' is not meant to be 'point'
 SHOWN = 60  # characters of an expression in an error's sentence
+
+_SOLVE = (
+    "laplacian",
+    "expressions solve no equations: a field p whose time derivative is laplacian(p) - f tends to where laplacian(p) = f",
+)
+_CURL = ("dx", "write its components with dx, dy and dz, such as dx(v) - dy(u)")
+_GRADIENT = ("dx", "write its components dx(a), dy(a), dz(a), or gradient_squared(a) for the square of its length")
+_LAPLACIAN = ("laplacian", "write laplacian(a)")
+_STEP = ("where", "write a comparison, such as (x > 1), which is 1 or 0")
+# Functions that are often looked for: (the function that there is instead, what to write).
+WISHES = {
+    **dict.fromkeys(("poisson", "solve", "inverse", "invert", "inverse_laplacian", "laplacian_inverse"), _SOLVE),
+    **dict.fromkeys(("inverse_laplace", "laplace_inverse", "inv_laplacian", "invlaplacian", "invlap"), _SOLVE),
+    **dict.fromkeys(("curl", "rot", "vorticity"), _CURL),
+    **dict.fromkeys(("grad", "gradient", "nabla"), _GRADIENT),
+    **dict.fromkeys(("laplace", "lap", "del2", "nabla2", "delta"), _LAPLACIAN),
+    **dict.fromkeys(("biharmonic", "bilaplacian", "laplacian2"), ("laplacian", "write laplacian(laplacian(a))")),
+    **dict.fromkeys(("heaviside", "step"), _STEP),
+    "div": ("divergence", "write divergence(a, b), with one component per axis"),
+    "diff": ("dx", "write dx(a), dy(a), dz(a), dxx(a) and the like"),
+    "max": ("maximum", "write maximum(a, b); max(a), over the grid, is for [diagnostics]"),
+    "min": ("minimum", "write minimum(a, b); min(a), over the grid, is for [diagnostics]"),
+    "pow": ("exp", "write a**b"),
+    "ln": ("log", "write log(a)"),
+}
 
 # Python reads more than this language has: '#' would hide the rest of a line, and letters of other alphabets would be
 # taken for those that they look like.
@@ -232,7 +258,7 @@ class _Parser:
             if name in self.symbols:
                 advice = f"write {name}*(...) to multiply"
                 self.fail(part.col_offset, f"{_short(name)} is not a function", _short(advice, quote=""))
-            advice = self.nested(name, arguments) or _suggestion(name, self.calls)
+            advice = self.nested(name, arguments) or self.wished(name) or _suggestion(name, self.calls)
             self.fail(part.col_offset, f"unknown function {_short(name)}", advice)
         make, least, most = self.calls[name]
         if not least <= len(arguments) <= most:
@@ -242,6 +268,11 @@ class _Parser:
             return make(*(self.convert(argument, depth) for argument in arguments))
         except ValueError as error:
             self.fail(part.col_offset, str(error))
+
+    def wished(self, name: str) -> str:
+        """What there is in place of a function that other languages have; "" for other names."""
+        instead, advice = WISHES.get(name.lower(), ("", ""))
+        return advice if instead in self.calls else ""
 
     def nested(self, name: str, arguments: list[ast.expr]) -> str:
         """How to write a derivative of third or higher order; "" for other names."""
@@ -286,5 +317,5 @@ def _strange(character: str) -> str:
 
 
 def _suggestion(name: str, known: Mapping[str, object]) -> str:
-    near = nearest(name, known)
+    near = nearest(name, known, SIMILAR)
     return f"did you mean '{near}'?" if near else f"known here: {listing(sorted(known))}"

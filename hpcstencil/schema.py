@@ -72,12 +72,12 @@ def listing(items: Iterable[object], last: str = "and") -> str:
     return f"{', '.join(words[:-1])} {last} {words[-1]}" if len(words) > 1 else "".join(words)
 
 
-def nearest(name: str, candidates: Iterable[str]) -> str | None:
-    """The candidate most like ``name``, or None where nothing is like it."""
+def nearest(name: str, candidates: Iterable[str], similarity: float = 0.6) -> str | None:
+    """The candidate most like ``name``, or None where none has this similarity (difflib's ratio)."""
     if len(name) > LONGEST_COMPARED:
         return None
     spelled = {candidate.lower(): candidate for candidate in candidates}
-    found = difflib.get_close_matches(name.lower(), list(spelled), n=1, cutoff=0.6)
+    found = difflib.get_close_matches(name.lower(), list(spelled), n=1, cutoff=similarity)
     return spelled[found[0]] if found else None
 
 
