@@ -36,7 +36,7 @@ def test_values(text):
 REFUSED = {
     "D*laplacin(u)": ("did you mean 'laplacian'", 2),
     "poisson(u)": ("unknown function 'poisson', at character 1 of 'poisson(u)'; expressions solve no equations", 0),
-    "inverse_laplacian(u)": ("expressions solve no equations: a field whose", 0),
+    "inverse_laplacian(u)": ("expressions solve no equations: a field p whose", 0),
     "laplace(u)": ("write laplacian(a)", 0),
     "curl(u)": ("write its components with dx, dy and dz, such as dx(v) - dy(u)", 0),
     "Grad(u)": ("write its components dx(a), dy(a), dz(a), or gradient_squared(a)", 0),
