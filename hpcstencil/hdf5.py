@@ -127,7 +127,12 @@ class OutputFile:
 
         agree(communicator, lay_out)
         return cls(
-            path, communicator, layout, fields, way, Prepared((), (), (), np.dtype(dtype).itemsize, compression != "none")
+            path,
+            communicator,
+            layout,
+            fields,
+            way,
+            Prepared((), (), (), np.dtype(dtype).itemsize, compression != "none"),
         )
 
     @classmethod

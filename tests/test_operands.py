@@ -124,7 +124,7 @@ WALLS = {
 }
 
 
-@pytest.mark.parametrize("kernel, devices", [("shift", 1), ("shift", 2), ("conv", 1), ("native", 1)])
+@pytest.mark.parametrize("kernel, devices", [*((kernel, 1) for kernel in KERNELS), ("shift", 2)])
 def test_corners_are_filled_along_x_first(kernel, devices):
     """A corner holds what the condition at y makes of the ghost cells beyond x, with its value at the corner's x."""
     x, y = np.arange(-1, 7) + 0.5, np.arange(-1, 6) + 0.5
@@ -164,7 +164,7 @@ def test_open_ends_beside_cuts_and_corners(sides, tmp_path):
     )
     alone = integrate(problem)
     assert "looks at corners" in lack(problem, False)
-    for kernel, devices in (("shift", 2), ("conv", 1), ("conv", 2)):
+    for kernel, devices in (("shift", 2), ("conv", 1), ("conv", 2), ("pallas", 1)):
         found, _ = integrated(problem, simulation_of(problem, kernel=kernel, devices=devices))
         for name, block in found.items():
             atol = 0 if kernel == "shift" else 1e-13

@@ -25,7 +25,7 @@ from hpcstencil.simulation import rules_of
 CPU = jax.local_devices()[0]
 ROUNDINGS = 4  # of the largest value: how far the kernels may be from shift, whose sums they form in the same order
 WALLS = {
-    "x": {"lower": {"dirichlet": "0.3*cos(t)"}, "upper": {"neumann": "0.1*sin(t)"}},
+    "x": {"lower": {"dirichlet": "0.3*cos(t + y)"}, "upper": {"neumann": "0.1*y*sin(t)"}},
     "y": {
         "lower": {"robin": {"a": 1.0, "b": "0.2 + x*x", "value": "0.1*t"}},
         "upper": {"sponge": {"width": 0.7, "strength": 3.0}},

@@ -105,7 +105,7 @@ def origin(value: Value) -> tuple[int, ...]:
 class Cells:
     """The values of trees in the cells of a tile at one ``time``, inside a kernel. ``arrays`` are values in memory, by name of
     the field or of one of the ``operands``; ``frame`` has what the kernel is given of it. With ``at_face`` (axis, side) they
-    are those at a face, where fields have the values of the cells next to it."""
+    are those at a face, where fields have the values of the cells next to it, at the indices ``later`` along axes after it."""
 
     rules: Rules
     frame: Frame
@@ -116,10 +116,11 @@ class Cells:
     time: Any
     edge: bool
     at_face: tuple[int, int] | None = None
+    later: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
         self.known: dict[tuple[Node, Offset], Any] = {}
-        self.faces: dict[tuple[int, int], Cells] = {}
+        self.faces: dict[tuple[str, int, int, Offset], Cells] = {}
         self.functions = {**functions(jnp, self.rules.dtype), "minimum": minimum, "maximum": maximum}
 
     def __call__(self, tree: Node, at: Offset | None = None) -> Any:
@@ -141,7 +142,7 @@ class Cells:
                 return self.time.astype(self.rules.dtype)
             case Field(name):
                 alike = not self.edge or (self.at_face is None and not any(at))
-                return self.tile.load(self.arrays[name], at) if alike else self.beyond(name, at, ())
+                return self.tile.load(self.arrays[name], at) if alike else self.beyond(name, at, self.later)
             case Coordinate(axis):
                 return self.coordinate(axis, at)
             case Pointwise():
@@ -163,6 +164,10 @@ class Cells:
     def coordinate(self, axis: int, at: Offset) -> Any:
         if self.at_face is not None and self.at_face[0] == axis:
             return self.number(self.rules.domain[axis][self.at_face[1]])
+        if self.at_face is not None and self.at_face[0] < axis:
+            places = self.later[axis - self.at_face[0] - 1] + self.frame.margin[axis]
+            mask = self.tile.mask([axis]) if jnp.ndim(places) else None
+            return triton.load(self.frame.coordinates[axis].at[(places,)], mask=mask)
         first = self.tile.start[axis] + (at[axis] + self.frame.margin[axis])
         part = self.frame.coordinates[axis].at[pl.ds(first, self.tile.shape[axis])]
         return self.tile.along(axis, triton.load(part, mask=self.tile.wanted(axis)))
@@ -248,8 +253,9 @@ class Cells:
         wall = face.kind == WALL  # as `ghosts.beyond_wall`: the first face beyond the upper side lies on it
         mirror = jnp.minimum((2 * count if upper else 0) - here - (not wall), count - 1)
         value = resolved((jnp.where(outside, mirror, here), *index))
-        along = tuple(0 if a == axis else o for a, o in enumerate(at))
-        given = [self.next_to(axis, int(upper))(tree, along) for tree in face.values]
+        along = tuple(o if a < axis else 0 for a, o in enumerate(at))
+        beside = self.next_to(name, axis, int(upper), at, index)
+        given = [beside(tree, along) for tree in face.values]
         if wall:
             image = self.number(2.0) * given[0] - value
             return jnp.where(outside, jnp.where(here == count, given[0], image), value)
@@ -271,9 +277,11 @@ class Cells:
             mask = jnp.broadcast_to(mask, places[0].shape)
         return triton.load(value.array.at[tuple(places)], mask=mask)
 
-    def next_to(self, axis: int, side: int) -> Cells:
-        """What evaluates the values given at a face."""
-        return self.faces.setdefault((axis, side), replace(self, at_face=(axis, side)))
+    def next_to(self, name: str, axis: int, side: int, at: Offset, index: tuple[Any, ...]) -> Cells:
+        """What evaluates the values given at a face for a ghost cell of an array. Its ``index`` along the axes after the face's
+        is that of the cell in the block which it mirrors there."""
+        made = partial(replace, self, at_face=(axis, side), later=index)
+        return self.faces.setdefault((name, axis, side, at), made())
 
 
 def moved(at: Offset, offset: Offset) -> Offset:
