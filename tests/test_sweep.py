@@ -626,3 +626,25 @@ def test_what_is_no_table_is_refused(tmp_path):
         read_table(tmp_path / "a.h5")
     with pytest.raises(InputError, match="plan.json"):
         read_plan(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "line, words",
+    [
+        (["--all", "--index", "0"], "--index: cannot be combined with --all"),
+        (["--jobs", "2"], "--jobs: expected together with --all"),
+        (["--all", "--jobs", "0"], "--jobs: expected a positive number"),
+    ],
+)
+def test_options_that_exclude_each_other(folder, monkeypatch, capsys, line, words):
+    planned(folder)
+    status, out, err = hpcstencil(monkeypatch, capsys, "sweep", "run", "runs", *line)
+    assert status == 2 and words in err and len(err.strip().splitlines()) == 1
+
+
+def test_all_is_refused_on_several_processes(folder, monkeypatch, capsys):
+    planned(folder)
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    status, _, err = hpcstencil(monkeypatch, capsys, "sweep", "run", "runs", "--all")
+    assert status == 2 and "without mpirun" in err

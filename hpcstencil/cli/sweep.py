@@ -25,7 +25,7 @@ def sweep() -> None:
 
     \b
     hpcstencil sweep plan sweep.toml --dir runs        makes runs/0000, runs/0001 ...
-    hpcstencil sweep run runs --index 0                or: sbatch --array=0-7 jobs/array.sbatch runs
+    hpcstencil sweep run runs --all                    or: sbatch --array=0-7 jobs/array.sbatch runs
     hpcstencil sweep status runs
     hpcstencil sweep collect runs                      runs/table.csv, table.h5 and table.png
     """
@@ -60,6 +60,8 @@ def plan(sweep_file: Path, folder: Path | None, overwrite: bool) -> None:
 @sweep.command("run")
 @FOLDER
 @click.option("--index", type=int, help="Number of the member; default: SLURM_ARRAY_TASK_ID.")
+@click.option("--all", "everything", is_flag=True, help="Run all members that are not done, on this machine.")
+@click.option("--jobs", type=int, help="With --all: how many at a time (default: 1); they share the cores.")
 @click.option(
     "--set",
     "sets",
@@ -73,6 +75,8 @@ def plan(sweep_file: Path, folder: Path | None, overwrite: bool) -> None:
 def run_member(
     folder: Path,
     index: int | None,
+    everything: bool,
+    jobs: int | None,
     sets: tuple[str, ...],
     overwrite: bool,
     devices: int | None,
@@ -81,7 +85,47 @@ def run_member(
     """Run one member: from its newest checkpoint where it was stopped, or afresh; at once done where it is complete.
 
     The exit status is that of `hpcstencil run`. A member that another process is running is refused with status 4.
+
+    With --all, run all members that are not done, each in a process of its own whose output goes to DIR/0000/run.log and
+    the like. The exit status is 0 if all are done, else that of the worst failure. A signal is handed to the members under way.
     """
+    if everything:
+        options = [*(part for text in sets for part in ("--set", text)), *(["--overwrite"] if overwrite else [])]
+        options += [*(["--devices", str(devices)] if devices is not None else []), *(["--quiet"] if quiet else [])]
+        _run_all(folder, index, jobs, options, overwrite, quiet)
+    elif jobs is not None:
+        raise InputError("--jobs: expected together with --all, as --index runs one member; add --all")
+    else:
+        _run_one(folder, index, sets, overwrite, devices, quiet)
+
+
+def _run_all(
+    folder: Path, index: int | None, jobs: int | None, options: list[str], overwrite: bool, quiet: bool
+) -> None:
+    """`sweep run --all`."""
+    from hpcstencil.parallel import environment_size
+    from hpcstencil.signals import watched
+    from hpcstencil.sweep.folder import read_plan
+    from hpcstencil.sweep.local import run_all
+
+    if index is not None:
+        raise InputError("--index: cannot be combined with --all; give one of them")
+    if jobs is not None and jobs < 1:
+        raise InputError(f"--jobs: expected a positive number of members at a time, got {jobs}")
+    if environment_size() > 1:
+        raise InputError(
+            "--all: starts a process per member by itself, so run it without mpirun or srun; or give --index"
+        )
+    with watched() as request:
+        told = run_all(read_plan(folder), options, overwrite, jobs or 1, request, (lambda _: None) if quiet else _say)
+    if not quiet:
+        click.echo(told)
+
+
+def _run_one(
+    folder: Path, index: int | None, sets: tuple[str, ...], overwrite: bool, devices: int | None, quiet: bool
+) -> None:
+    """`sweep run --index`."""
     from hpcstencil.cli.prepare import problem_of, processes
     from hpcstencil.cli.run import execute
     from hpcstencil.continuation import Options

@@ -52,7 +52,8 @@ def planned_report(planned: Planned, folder: Path, change: Change | None) -> str
         f"members      {count} in {folder} ({made})",
         f"parameters   {listing(planned.parameters)} ({planned.mode})",
         f"run one      hpcstencil sweep run {folder} --index 0",
-        f"run all      sbatch --array=0-{count - 1} jobs/array.sbatch {folder}",
+        f"run all      hpcstencil sweep run {folder} --all --jobs 1",
+        f"on Slurm     sbatch --array=0-{count - 1} jobs/array.sbatch {folder}",
         f"watch        hpcstencil sweep status {folder}",
     ])  # fmt: skip
 

@@ -200,3 +200,32 @@ def test_several_ranks_run_a_member_together_and_speak_once(folder):
         assert wrong.stderr.count("hpcstencil:") == 1, wrong.stderr
     failed = sweep("run", "runs", "--index", 7, "--quiet", folder=folder, processes=2, status=3)
     assert failed.stderr.count("not finite") == 1
+
+
+def test_all_members_run_here_and_the_worst_status_counts(folder):
+    """Two at a time, each with a log of its own; repaired, the command runs those that are left."""
+    options = ("run", "runs", "--all", "--jobs", 2)
+    told = sweep(*options, folder=folder, status=3).stderr
+    for index in range(6):
+        assert re.search(rf"member {index}: done in [\d.]+ s \(\d of 8\)", told)
+        assert "steps        100 (to step 100" in (folder / "runs" / f"000{index}" / "run.log").read_text()
+    for index in (6, 7):
+        assert f"member {index}: failed with status 3: " in told and "is not finite" in told
+    assert told.splitlines()[-1].startswith("hpcstencil: 2 of 8 members are not done (failed: 6,7); ")
+    again = sweep(*options, "--set", "time.dt=0.001", folder=folder)
+    assert "6 of 8 members are done already" in again.stderr and "all 8 members of runs are done" in again.stdout
+    assert statuses(folder)[0] == ["done"] * 8
+    assert sweep(*options, folder=folder).stderr.count("member") == 1
+
+
+def test_a_signal_is_handed_to_the_members_and_no_more_are_begun(folder):
+    everything = begin("run", "runs", "--all", "--jobs", "2", *SLOW, folder=folder)
+    logs = [folder / "runs" / f"000{index}" for index in (0, 1)]
+    until(lambda: all(list(log.glob("*.checkpoint.*.h5")) for log in logs), "no checkpoints")
+    everything.send_signal(signal.SIGTERM)
+    _, told = everything.communicate(timeout=60)
+    assert everything.returncode == 75
+    for index in (0, 1):
+        assert f"member {index}: stopped: stopped by SIGTERM" in told
+    assert "8 of 8 members are not done (stopped: 0,1; not begun: 2-7)" in told
+    assert statuses(folder)[0] == ["stopped"] * 2 + ["planned"] * 6

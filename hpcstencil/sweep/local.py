@@ -1,0 +1,126 @@
+"""All members of a sweep on this machine, some at a time, each in a process of its own as an array job has them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hpcstencil.errors import EnvironmentProblem, HpcstencilError, InputError, NumericsError, StoppedEarly
+from hpcstencil.files import file_errors
+from hpcstencil.signals import Request
+from hpcstencil.sweep.attempts import attempts
+from hpcstencil.sweep.folder import Member, Planned
+from hpcstencil.sweep.report import array_list
+from hpcstencil.sweep.state import standing
+
+LOG = "run.log"  # in the member's folder: what its runs have printed, one after the other
+LOOK = 0.05  # seconds between two looks at the processes
+WORST = (
+    EnvironmentProblem,
+    NumericsError,
+    InputError,
+    StoppedEarly,
+)  # whose status counts where members end differently
+
+
+@dataclass
+class Child:
+    """A member under way, on a share of the cores."""
+
+    member: Member
+    slot: int
+    process: subprocess.Popen[bytes]
+    began: float
+
+
+def run_all(
+    planned: Planned, options: Sequence[str], overwrite: bool, jobs: int, request: Request, say: Callable[[str], None]
+) -> str:
+    """Run the members that are not done (with ``overwrite`` all), ``jobs`` at a time; returns what became of them.
+
+    ``options`` go to `sweep run` of each. A signal noted in ``request`` is handed to those under way, and no more are begun.
+    Raises the worst of the members' failures where not all are done.
+    """
+    waiting = [member for member in planned.members if overwrite or standing(planned, member).state != "done"]
+    done, total = len(planned.members) - len(waiting), len(planned.members)
+    ended: dict[int, int] = {}
+    children: list[Child] = []
+    handed = 0
+    if done:
+        say(f"{done} of {total} members are done already")
+    request.at_once = lambda: _end_at_once(children)
+    while children or (waiting and not request.number):
+        while waiting and len(children) < jobs and not request.number:
+            free = next(slot for slot in range(jobs) if slot not in [child.slot for child in children])
+            children.append(_begun(planned, waiting.pop(0), options, free, jobs))
+        if request.number and not handed:
+            handed = request.number
+            say(f"{signal.Signals(handed).name}: handed on to {len(children)} members under way; no more are begun")
+            for child in children:
+                child.process.send_signal(handed)
+        time.sleep(LOOK)
+        for child in [child for child in children if child.process.poll() is not None]:
+            children.remove(child)
+            ended[child.member.index] = child.process.returncode
+            say(f"member {child.member.index}: {_told(child)} ({len(ended) + done} of {total})")
+    return _verdict(planned, ended, [member.index for member in waiting])
+
+
+def _begun(planned: Planned, member: Member, options: Sequence[str], slot: int, jobs: int) -> Child:
+    """The member's process: its output goes to its log, and it has one of ``jobs`` shares of this process's cores."""
+    line = [sys.executable, "-m", "hpcstencil", "sweep", "run", str(planned.folder), "--index", str(member.index)]
+    cores = sorted(os.sched_getaffinity(0))
+    share = cores[slot::jobs] or [cores[slot % len(cores)]]
+    log = member.folder / LOG
+    with file_errors(log, "write"), log.open("ab") as file:
+        os.sched_setaffinity(0, share)  # of this thread, and of what it starts
+        try:
+            # In a session of its own: a terminal's Ctrl-C would reach it twice, once from us.
+            process = subprocess.Popen(
+                [*line, *options], stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
+            )
+        finally:
+            os.sched_setaffinity(0, cores)
+    return Child(member, slot, process, time.monotonic())
+
+
+def _end_at_once(children: Sequence[Child]) -> None:
+    """At a second interrupt, from another thread."""
+    for child in children:
+        child.process.kill()
+    os._exit(128 + signal.SIGINT)
+
+
+def _told(child: Child) -> str:
+    """How the member's process ended."""
+    status, log = child.process.returncode, child.member.folder / LOG
+    if status == 0:
+        return f"done in {time.monotonic() - child.began:.1f} s"
+    if status < 0:
+        return f"ended by {signal.Signals(-status).name}; see {log}"
+    reason = next((one.reason for one in attempts(child.member.folder)[::-1] if one.exit_status == status), "")
+    what = "stopped" if status == StoppedEarly.status else f"failed with status {status}"
+    return f"{what}: {reason or f'see {log}'}"
+
+
+def _verdict(planned: Planned, ended: dict[int, int], waiting: Sequence[int]) -> str:
+    """That all members are done; raises the worst of the failures where they are not."""
+    statuses = set(ended.values()) | ({StoppedEarly.status} if waiting else set())
+    if not statuses - {0}:
+        return f"all {len(planned.members)} members of {planned.folder} are done"
+    known = {kind.status: kind for kind in WORST}
+    kinds: set[type[HpcstencilError]] = {known.get(status, EnvironmentProblem) for status in statuses - {0}}
+    stopped = [index for index, status in ended.items() if status == StoppedEarly.status]
+    failed = [index for index, status in ended.items() if status not in (0, StoppedEarly.status)]
+    lists = (("failed", failed), ("stopped", stopped), ("not begun", waiting))
+    parts = "; ".join(f"{what}: {array_list(sorted(who))}" for what, who in lists if who)
+    count = len(failed) + len(stopped) + len(waiting)
+    raise next(kind for kind in WORST if kind in kinds)(
+        f"{count} of {len(planned.members)} members are not done ({parts}); see hpcstencil sweep status {planned.folder}, "
+        "and run the same command to go on"
+    )
