@@ -3,23 +3,26 @@
 It runs apart from the rank because a rank waiting inside MPI or HDF5 can neither answer nor be interrupted from Python.
 The monitor of rank 0 is the centre: all others hold a TCP connection to it, independent of MPI, and send a pulse. A rank
 is lost when its process ended without saying so, is stopped, or is not heard from for ``PATIENCE`` seconds. The centre
-then collects the stacks of those that answer, reports once, and has all monitors end their ranks.
+then collects the stacks of those that answer, reports once, and has all monitors end their ranks. Ranks that fail tell it
+why; it says the sentence of the lowest of them, once, and has all ranks end with that one's status.
 
-Started by `watchdog`, with the standard library and `monitor_parts` alone; messages are lines of JSON on pipes and sockets:
+Started by `watchdog`, with the standard library, `monitor_parts` and `handshake` alone; messages are lines of JSON on pipes
+and sockets:
 
 | from | to | keys |
 |---|---|---|
-| rank | its monitor | ``token``, ``centre`` (addresses to connect to), ``step``, ``output``, ``bye``, ``failed`` |
-| monitor | its rank | ``addresses`` (rank 0's), ``connected``, ``end`` |
-| monitor | centre | first ``rank host token``; pulses (``step``, ``stopped``), ``stack``, ``lost``, ``bye``, ``failed`` |
-| centre | monitor | pulses, ``welcome``, ``dump`` (send your stack), ``end``, ``bye``, ``failed`` |
+| rank | its monitor | ``token``, ``step``, ``output``, ``bye``, ``failed status at_once``; ``centre`` (where to connect to) |
+| rank 0 | centre | ``listen`` (at which addresses), ``joined`` (nobody else is to come) |
+| monitor | its rank | ``doors`` (the centre's), ``connected``, ``end`` (with this status) |
+| monitor | centre | first ``rank host``; pulses (``step stopped``), ``stack``, ``lost``, ``bye``, ``failed status at_once`` |
+| centre | monitor | pulses, ``dump`` (send your stack), ``end`` (with this status), ``bye`` |
 """
 
 from __future__ import annotations
 
 import contextlib
 import glob
-import json
+import math
 import os
 import resource
 import select
@@ -28,15 +31,19 @@ import signal
 import socket
 import sys
 import time
+from functools import partial
 from typing import Any
 
-from hpcstencil.monitor_parts import Line, Peer, is_stopped, launcher_of, own_addresses, tell
+from hpcstencil.handshake import Door, joined
+from hpcstencil.monitor_parts import FRAMES, Line, Peer, is_stopped, launcher_of, tell
 
 PULSE = 1.0  # seconds between pulses
 PATIENCE = 20.0  # seconds of silence after which a rank counts as lost
 STALLED = 300.0  # seconds without a step after which the ranks' stacks are shown, and again after twice as long
 GIVE_UP = 3600.0  # seconds without a step after which the run is ended: it waits for itself
 ANSWER = 2.0  # seconds given to the others to send their stacks
+GATHER = 2.0  # seconds from the first failure that is told until the lowest rank's is said
+LOST = 4  # the status of a run that lost a rank
 MERCY = 3.0  # seconds a rank has to end itself before it is killed
 LAUNCHER_MERCY = 10.0  # seconds a launcher has to leave after its ranks
 
@@ -53,39 +60,27 @@ class Monitor:
         self.host = socket.gethostname()
         self.rank_line = Line(sys.stdin.buffer, sys.stdout.buffer)
         self.selector = selectors.DefaultSelector()
-        self.selector.register(sys.stdin.buffer, selectors.EVENT_READ, self.rank_line)
+        self.selector.register(sys.stdin.buffer, selectors.EVENT_READ, partial(self.from_rank, self.rank_line))
+        self.door: Door | None = None
         self.centre: Line | None = None
         self.me = Peer(rank, self.host, None)
         self.peers = {rank: self.me}
         self.output = ""  # the run's output file, beside which its checkpoints lie
         self.progress = self.ticked = time.monotonic()
         self.warned = STALLED
+        self.speaks = math.inf  # when the failure that was told is said
         self.done = False
         self.launcher = launcher_of(parent)
 
     # ---- the loop ----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        if self.rank == 0:
-            self.listen()
         while not self.done:
             for key, _ in self.selector.select(PULSE):
                 if not self.done:
-                    self.serve(key.data)
+                    key.data()
+            self.say_failure()
             self.tick()
-
-    def serve(self, line: Line | None) -> None:
-        """Something has come on a connection; None is the centre's door."""
-        if line is None:
-            with contextlib.suppress(OSError):
-                connection, _ = self.door.accept()
-                self.selector.register(connection, selectors.EVENT_READ, Line(connection, connection))
-        elif line is self.rank_line:
-            self.from_rank(line)
-        elif line is self.centre:
-            self.from_centre(line)
-        else:
-            self.from_monitor(line)
 
     def tick(self) -> None:
         """What is due every second: pulses, and a look at who is silent."""
@@ -99,6 +94,8 @@ class Monitor:
                     line.heard += pause
             self.progress += pause
         self.ticked = now
+        if self.door is not None:
+            self.door.tick()
         self.me.hear({"stopped": is_stopped(self.parent)})
         if self.centre is not None:
             self.centre.send(step=self.me.step, stopped=self.me.stopped is not None)
@@ -112,30 +109,39 @@ class Monitor:
     def from_rank(self, line: Line) -> None:
         for message in line.receive():
             self.token = message.get("token", self.token)
+            self.output = message.get("output", self.output)
+            if "listen" in message:
+                self.listen(message["listen"])
+            if "joined" in message and self.door is not None:
+                self.door.close()
             if "centre" in message:
                 self.connect(message["centre"])
-            self.output = message.get("output", self.output)
             if "step" in message:
                 self.me.hear(message)
                 self.progressed()
-            if "bye" in message or "failed" in message:
-                self.leave("bye" if "bye" in message else "failed")
+            if "failed" in message:
+                self.failed(self.me, message)
+            if "bye" in message:
+                self.leave()
                 return
         if not line.open:
             self.selector.unregister(line.incoming)
             why = "ended without a word (killed, or out of memory)"
             if self.rank == 0:
                 self.lost(self.me, why)
-            elif self.centre is not None:
+                return
+            if self.centre is not None:
                 self.centre.send(lost=why, step=self.me.step)
                 time.sleep(2 * PULSE)  # so that the message comes before the end of the connection
             self.done = True
 
-    def leave(self, how: str) -> None:
-        """The rank is done, or has reported its failure itself."""
+    def leave(self) -> None:
+        """The rank is done."""
+        self.speaks = min(self.speaks, time.monotonic())
+        self.say_failure()
         for line in [self.centre, *(peer.line for peer in self.peers.values())]:
             if line is not None:
-                line.send(**{how: 1})
+                line.send(bye=1)
         self.done = True
 
     def stack(self) -> str:
@@ -147,12 +153,12 @@ class Monitor:
             time.sleep(0.02)
             with contextlib.suppress(BlockingIOError):
                 text += os.read(self.dump, 2**16)
-        return "\n".join(row.strip() for row in text.decode(errors="replace").splitlines() if "File" in row)
+        rows = [row.strip() for row in text.decode(errors="replace").splitlines() if "File" in row]
+        return "\n".join(rows[:FRAMES])
 
-    def end_rank(self, how: str = "end") -> None:
-        """Have the rank end itself; kill it where it cannot. ``failed``: another rank is ending all already."""
-        if how == "end":
-            self.rank_line.send(end=1)
+    def end_rank(self, status: int) -> None:
+        """Have the rank end itself; kill it where it cannot."""
+        self.rank_line.send(end=status)
         deadline = time.monotonic() + MERCY
         while time.monotonic() < deadline and os.getppid() == self.parent:
             time.sleep(0.05)
@@ -175,19 +181,14 @@ class Monitor:
 
     # ---- a monitor's side of the connection to the centre --------------------------------------------------------------
 
-    def connect(self, centre: dict[str, Any]) -> None:
-        """Reach the centre at one of its addresses; tell the rank whether it worked."""
-        for address in centre["addresses"]:
-            with contextlib.suppress(OSError):
-                connection = socket.create_connection((address, centre["port"]), timeout=3)
-                hello = {"rank": self.rank, "host": self.host, "token": self.token}
-                connection.sendall(json.dumps(hello).encode() + b"\n")
-                # An address of the centre's host may be another machine's here: only the centre knows the token.
-                if connection.recv(2**10).startswith(b'{"welcome"'):
-                    self.centre = Line(connection, connection)
-                    self.selector.register(connection, selectors.EVENT_READ, self.centre)
-                    break
-        self.rank_line.send(connected=self.centre is not None)
+    def connect(self, doors: list[Any]) -> None:
+        """Reach the centre; tell the rank whether it worked."""
+        connection = joined(doors, self.token)
+        if connection is not None:
+            line = self.centre = Line(connection, connection)
+            line.send(rank=self.rank, host=self.host)
+            self.selector.register(connection, selectors.EVENT_READ, partial(self.from_centre, line))
+        self.rank_line.send(connected=connection is not None)
 
     def from_centre(self, line: Line) -> None:
         for message in line.receive():
@@ -195,8 +196,8 @@ class Monitor:
                 line.send(stack=self.stack())
             if "bye" in message:
                 self.done = True
-            if "end" in message or "failed" in message:
-                self.end_rank("end" if "end" in message else "failed")
+            if "end" in message:
+                self.end_rank(message["end"])
             if self.done:
                 return
         if not line.open:
@@ -209,42 +210,65 @@ class Monitor:
         if os.getppid() == self.parent:
             self.me.stack = self.stack()
             self.report(Peer(0, "its host", None), why, [self.me])
-        self.end_rank()
+        self.end_rank(LOST)
 
     # ---- the centre ----------------------------------------------------------------------------------------------------
 
-    def listen(self) -> None:
+    def listen(self, addresses: list[Any]) -> None:
         """Open the centre's door and tell the rank where it is."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        self.door = socket.create_server(("", 0), backlog=min(self.size, 4096))
-        self.door.setblocking(False)
-        self.selector.register(self.door, selectors.EVENT_READ, None)
-        self.rank_line.send(addresses=own_addresses(), port=self.door.getsockname()[1])
+        self.door = Door([str(one) for one in addresses], self.token, self.size, self.selector, self.welcome)
+        self.rank_line.send(doors=self.door.places())
+
+    def welcome(self, connection: socket.socket) -> None:
+        """Somebody who knows the token has connected: the monitor of a rank, which says first whose it is."""
+        line = Line(connection, connection)
+        self.selector.register(connection, selectors.EVENT_READ, partial(self.from_monitor, line))
 
     def from_monitor(self, line: Line) -> None:
         peer = next((peer for peer in self.peers.values() if peer.line is line), None)
         for message in line.receive():
             if peer is None:
-                if not self.token or message.get("token") != self.token:
+                rank = message.get("rank", self.rank)
+                if rank in self.peers or not 0 <= rank < self.size:
                     line.open = False
                     break
-                peer = self.peers[message["rank"]] = Peer(message["rank"], message["host"], line)
-                line.send(welcome=1)
+                peer = self.peers[rank] = Peer(rank, message.get("host", "its host"), line)
             before = peer.step
             peer.hear(message)
             if peer.step != before:
                 self.progressed()
             if "failed" in message:
-                self.end_all("failed")
-                return
+                self.failed(peer, message)
             if "lost" in message:
                 self.lost(peer, message["lost"])
+            if self.done:
                 return
         if not line.open:
             self.selector.unregister(line.incoming)
+            line.incoming.close()
             if peer is not None and not peer.gone:
                 self.lost(peer, "ended without a word, or its host did")
+
+    def failed(self, peer: Peer, message: dict[str, Any]) -> None:
+        """A rank has failed. Others may at the same time, so the centre waits a little for a lower one, unless the rank is to
+        end ``at_once``. A monitor without a centre speaks for its rank."""
+        peer.hear(message)
+        if self.centre is not None:
+            self.centre.send(**message)
+        else:
+            alone = self.rank != 0 or message.get("at_once", False)
+            self.speaks = min(self.speaks, time.monotonic() + (0.0 if alone else GATHER))
+
+    def say_failure(self) -> None:
+        """Say why the lowest rank failed, once it is time or all have told, and end the run."""
+        failed = [peer for peer in self.peers.values() if peer.failure]
+        everyone = sum(bool(peer.failure) or peer.gone for peer in self.peers.values()) == self.size
+        if not self.done and failed and (everyone or time.monotonic() >= self.speaks):
+            lowest = min(failed, key=lambda peer: peer.rank)
+            tell(lowest.failure, [])
+            self.end_all(lowest.status)
 
     def look_around(self, now: float) -> None:
         for peer in list(self.peers.values()):
@@ -263,16 +287,19 @@ class Monitor:
             outcome = "the run is ended" if last else f"after {GIVE_UP:.0f} s the run will be ended"
             tell(f"hpcstencil: no step for {now - self.progress:.0f} s; {outcome}", self.peers.values())
             if last:
-                self.end_all("end")
+                self.end_all(LOST)
 
     def progressed(self) -> None:
         self.progress, self.warned = time.monotonic(), STALLED
 
     def lost(self, peer: Peer, why: str) -> None:
-        """A rank is lost: report it with the stacks of the others, and end them."""
+        """A rank is lost: report it with the stacks of the others, and end them. Where one has failed, that is why."""
+        peer.gone = True
+        if any(other.failure for other in self.peers.values()):
+            return
         self.collect_stacks(peer)
         self.report(peer, why, [other for other in self.peers.values() if other is not peer])
-        self.end_all("end")
+        self.end_all(LOST)
 
     def collect_stacks(self, without: Peer | None) -> None:
         """Ask all but one for their stacks and wait a little for the answers."""
@@ -301,11 +328,11 @@ class Monitor:
         )
         tell(f"hpcstencil: rank {peer.rank} on {peer.host} {why}, {place}; all ranks are ended. {state}", others)
 
-    def end_all(self, how: str) -> None:
+    def end_all(self, status: int) -> None:
         for peer in self.peers.values():
             if peer.line is not None:
-                peer.line.send(**{how: 1})
-        self.end_rank(how)
+                peer.line.send(end=status)
+        self.end_rank(status)
 
 
 def main() -> None:

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
-import socket
-import struct
 import time
 from collections.abc import Iterator
 from typing import Any
 
 LAUNCHERS = ("mpirun", "mpiexec", "orterun", "orted", "prterun", "prted")  # Open MPI's
 FRAMES = 8  # of a stack in the report
+LONGEST = 2**20  # bytes of a message
+KINDS = {  # of what a message may hold
+    **dict.fromkeys(("rank", "step", "status", "pulse", "dump", "end", "bye", "joined"), int),
+    **dict.fromkeys(("host", "token", "output", "stack", "lost", "failed"), str),
+    **dict.fromkeys(("stopped", "connected", "at_once"), bool),
+    **dict.fromkeys(("listen", "doors", "centre"), list),
+}
+
+
+def message_of(line: bytes) -> dict[str, Any] | None:
+    """The message that a line is; None where it is none."""
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    sound = isinstance(message, dict) and all(type(value) is KINDS.get(key) for key, value in message.items())
+    return message if sound else None
 
 
 class Line:
-    """One side of a connection: sends and receives messages without ever waiting."""
+    """One side of a connection: sends and receives messages without ever waiting. Anything else than a message closes it."""
 
     def __init__(self, incoming: Any, outgoing: Any) -> None:
         self.incoming, self.outgoing = incoming, outgoing
@@ -48,8 +62,12 @@ class Line:
         self.heard = time.monotonic()
         *lines, self.unread = (self.unread + data).split(b"\n")
         for line in lines:
-            with contextlib.suppress(ValueError):
-                yield json.loads(line)
+            message = message_of(line)
+            if message is None:
+                self.open = False
+                return
+            yield message
+        self.open = self.open and len(self.unread) <= LONGEST
 
 
 class Peer:
@@ -60,9 +78,11 @@ class Peer:
         self.step = -1
         self.stopped: float | None = None
         self.stack = ""
+        self.failure, self.status = "", 0  # the sentence with which it failed, and the status to end with
         self.gone = False
 
     def hear(self, message: dict[str, Any]) -> None:
+        self.failure, self.status = message.get("failed", self.failure), message.get("status", self.status)
         self.step = message.get("step", self.step)
         self.stack = message.get("stack", self.stack)
         self.gone = self.gone or "bye" in message
@@ -106,15 +126,3 @@ def launcher_of(process: int) -> int | None:
                 return handle
         os.close(handle)
     return None
-
-
-def own_addresses() -> list[str]:
-    """This host's IPv4 addresses, the loopback last, and its name: one of them is likely to be reachable from another."""
-    found = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):
-                answer = fcntl.ioctl(probe.fileno(), 0x8915, struct.pack("256s", name.encode()))  # SIOCGIFADDR
-                found.append(socket.inet_ntoa(answer[20:24]))
-    found.sort(key=lambda address: address.startswith("127."))
-    return [*found, socket.gethostname()]

@@ -7,6 +7,7 @@ one-process stand-in takes its place and MPI is neither imported nor started.
 from __future__ import annotations
 
 import os
+import platform
 import socket
 import time
 from collections.abc import Callable
@@ -86,7 +87,7 @@ class Watch(Protocol):
     def place(self) -> str: ...
     def step(self, step: int) -> None: ...
     def output(self, path: Path) -> None: ...
-    def failed(self) -> None: ...
+    def failed(self, sentence: str, status: int, at_once: bool = False) -> None: ...
     def close(self) -> None: ...
 
 
@@ -101,7 +102,7 @@ class Unwatched:
     def output(self, path: Path) -> None:
         return None
 
-    def failed(self) -> None:
+    def failed(self, sentence: str, status: int, at_once: bool = False) -> None:
         return None
 
     def close(self) -> None:
@@ -285,3 +286,11 @@ def on_first(communicator: Communicator, count: int, action: Callable[[Communica
 def host() -> str:
     """Name of this host."""
     return socket.gethostname()
+
+
+def boot() -> str:
+    """What tells this host from others of its name."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        return platform.node()

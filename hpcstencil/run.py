@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import signal
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,7 +31,7 @@ from hpcstencil.simulation import Simulation, simulate
 from hpcstencil.state import State, join
 from hpcstencil.summary import Seconds, Summary
 from hpcstencil.walltime import Walltime
-from hpcstencil.watchdog import end_at_once
+from hpcstencil.watchdog import end_all
 
 
 def run(
@@ -50,10 +49,8 @@ def run(
     """
 
     def at_once() -> None:
-        if communicator.rank == 0:
-            print("hpcstencil: interrupted twice and ended; the last checkpoint stands", file=sys.stderr, flush=True)
-        communicator.watch.failed()
-        end_at_once(communicator, 128 + signal.SIGINT)
+        sentence = "hpcstencil: interrupted twice and ended; the last checkpoint stands"
+        end_all(communicator, sentence, 128 + signal.SIGINT, at_once=True)
 
     request.at_once = at_once
     began = time.perf_counter()

@@ -11,14 +11,18 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import hpcstencil
-from hpcstencil.parallel import Communicator, MpiProcesses
+from hpcstencil.errors import EnvironmentProblem
+from hpcstencil.handshake import own_addresses, where_to_listen
+from hpcstencil.parallel import Communicator, MpiProcesses, agree, boot, host
 
 DUMP_SIGNAL = signal.SIGRTMAX - 2  # asks for a stack; not one that users, launchers or libraries send
-ENDED_BY_WATCHDOG = 4
+LONGEST = 8000  # characters of a sentence that fit into a pipe for sure
+UNHEARD = 10.0  # seconds after which a rank that has failed ends the run without its monitor
 FOLDER = str(Path(hpcstencil.__file__).parents[1])
 MONITOR = f"import sys; sys.path.insert(0, {FOLDER!r}); from hpcstencil.monitor import main; main()"
 
@@ -35,22 +39,55 @@ class Watchdog:
         rank, size = communicator.rank, communicator.size
         numbers = (rank, size, os.getpid(), reading, int(DUMP_SIGNAL))
         # In a session of its own, so that it outlives a rank that the launcher kills, for long enough to report.
-        self.process = subprocess.Popen(
-            [sys.executable, "-S", "-c", MONITOR, *map(str, numbers)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=(reading,), start_new_session=True,
-        )  # fmt: skip
+        command = [sys.executable, "-S", "-P", "-c", MONITOR, *map(str, numbers)]
+
+        started: list[subprocess.Popen[bytes]] = []
+
+        def start() -> None:
+            try:
+                started.append(
+                    subprocess.Popen(
+                        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=(reading,), start_new_session=True
+                    )
+                )
+            except OSError as error:
+                raise EnvironmentProblem(f"no process can be started beside the rank: {error.strerror}") from error
+
+        try:
+            agree(communicator, start)
+        except EnvironmentProblem:
+            for process in started:
+                process.kill()
+            raise
+        (self.process,) = started
         os.close(reading)
         assert self.process.stdin is not None
         os.set_blocking(self.process.stdin.fileno(), False)
-        token = communicator.broadcast(secrets.token_hex(16) if rank == 0 else "")
+        self.unreachable = self._connect()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _connect(self) -> list[int]:
+        """Join the monitors, which then know each other and nobody else; returns the ranks that cannot reach rank 0's host."""
+        communicator, rank = self.communicator, self.communicator.rank
+        token = communicator.broadcast(secrets.token_hex(32) if rank == 0 else "")
         self._tell(token=token)
-        centre = communicator.broadcast(self._read() if rank == 0 else {})
+        own = own_addresses()
+        network = f"{host()} {boot()} {os.stat('/proc/self/ns/net').st_ino}"
+        everyone = communicator.allgather((network, own))
+        doors = []
+        if rank == 0:
+            others = {address for there, addresses in everyone if there != network for address in addresses}
+            self._tell(listen=where_to_listen(own, others))
+            doors = self._read()["doors"]
+        doors = communicator.broadcast(doors)
         connected = True
         if rank != 0:
-            self._tell(centre=centre)
+            self._tell(centre=doors)
             connected = self._read()["connected"]
-        self.unreachable = [r for r, there in enumerate(communicator.allgather(connected)) if not there]
-        threading.Thread(target=self._listen, daemon=True).start()
+        unreachable = [r for r, there in enumerate(communicator.allgather(connected)) if not there]
+        if rank == 0:
+            self._tell(joined=1)
+        return unreachable
 
     def step(self, step: int) -> None:
         """The run has come to this step."""
@@ -61,9 +98,12 @@ class Watchdog:
         """The run's output file, beside which its checkpoints lie."""
         self._tell(output=str(path))
 
-    def failed(self) -> None:
-        """This rank reports a failure itself and ends all; the monitors need not report it again."""
-        self._tell(failed=1)
+    def failed(self, sentence: str, status: int, at_once: bool = False) -> None:
+        """This rank has failed. The monitors have one rank's sentence said and end all; returns only where they do not."""
+        if len(sentence) > LONGEST:
+            sentence = f"{sentence[: LONGEST // 2]}\n...\n{sentence[-LONGEST // 2 :]}"
+        self._tell(failed=sentence, status=status, at_once=at_once)
+        time.sleep(UNHEARD)
 
     def close(self) -> None:
         """This rank is done."""
@@ -79,14 +119,23 @@ class Watchdog:
         """The next message of the monitor; as if unconnected where the monitor did not start."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        return json.loads(line) if line else {"connected": False, "addresses": [], "port": 0}
+        return json.loads(line) if line else {"connected": False, "doors": []}
 
     def _listen(self) -> None:
         """End this rank when the monitor says so."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            if b"end" in line:
-                end_at_once(self.communicator, ENDED_BY_WATCHDOG)
+            message = json.loads(line)
+            if "end" in message:
+                end_at_once(self.communicator, message["end"])
+
+
+def end_all(communicator: Communicator, sentence: str, status: int, at_once: bool = False) -> None:
+    """End all processes after a failure that the others do not know of. Of several that fail, the centre of the monitors says
+    one's sentence; where there is no monitor, this process says its own."""
+    communicator.watch.failed(sentence, status, at_once)
+    print(sentence, file=sys.stderr, flush=True)
+    end_at_once(communicator, status)
 
 
 def end_at_once(communicator: Communicator, status: int) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent / "hpcstencil"
 LAYERS = [
-    {"errors", "grid", "topology", "stencil", "expressions", "monitor_parts", "journal"},
+    {"errors", "grid", "topology", "stencil", "expressions", "monitor_parts", "handshake", "journal"},
     {"parallel", "toml_text", "derivatives", "calculus", "boundary", "noise", "pointwise", "integrators", "schedule", "signals",
      "monitor"},
     {"progress", "state", "seal"},

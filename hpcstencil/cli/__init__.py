@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import time
 import traceback
 from typing import NoReturn
 
@@ -14,6 +13,7 @@ import click
 from hpcstencil import __version__
 from hpcstencil.errors import EnvironmentProblem, HpcstencilError
 from hpcstencil.parallel import Communicator, environment_rank, host
+from hpcstencil.watchdog import end_all
 
 COMMANDS = {
     "run": "Run the simulation that INPUT.toml describes and write its output file.",
@@ -26,7 +26,6 @@ COMMANDS = {
     "sweep": "Plan a parameter sweep, run its members, and collect their results in one table.",
     "verify": "Measure orders of convergence, conservation and equality of decompositions of INPUT.toml.",
 }
-TURN, TURNS = 0.5, 8  # seconds that a rank leaves to the one below it to speak, and how many ranks wait so
 COUNTS = ("-n", "--np", "--nprocs", "--processes", "--ranks")  # that launchers know, and users try here
 
 
@@ -132,12 +131,8 @@ def sentence(error: BaseException) -> str:
 
 
 def abort_all(communicator: Communicator, error: BaseException) -> None:
-    """End all processes at once after a failure that the others do not know of, saying where it happened and why. Of several
-    that fail together, as in a collective operation, the lowest rank says so, and ends the others before it is their turn."""
-    communicator.watch.failed()
-    time.sleep(TURN * min(communicator.rank, TURNS))
+    """End all processes at once after a failure that the others do not know of, saying where it happened and why."""
     place = f"rank {communicator.rank} of {communicator.size} on {host()}, {communicator.watch.place}"
-    print(f"hpcstencil: {place}: {sentence(error)}", file=sys.stderr, flush=True)
     match error:
         case HpcstencilError():
             status = error.status
@@ -145,4 +140,4 @@ def abort_all(communicator: Communicator, error: BaseException) -> None:
             status = 130
         case _:
             status = EnvironmentProblem.status if out_of_memory(error) else 1
-    communicator.abort(status)
+    end_all(communicator, f"hpcstencil: {place}: {sentence(error)}", status)

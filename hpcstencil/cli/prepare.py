@@ -58,13 +58,13 @@ def planned(problem: Problem, processes: int, devices: int) -> Plan:
 def processes() -> Iterator[Communicator]:
     """The communicator of this run, watched over. A failure that only this process knows of ends all of them."""
     communicator = connect()
-    unreachable = watchdog.start(communicator)
-    if unreachable:
-        say(
-            f"warning: no TCP connection to rank 0 from ranks {', '.join(map(str, unreachable))}: if one of them is lost, "
-            "the others may wait for ever"
-        )
     try:
+        unreachable = watchdog.start(communicator)
+        if unreachable:
+            say(
+                f"warning: no TCP connection to rank 0 from ranks {', '.join(map(str, unreachable))}: if one of them is lost, "
+                "the others may wait for ever"
+            )
         yield communicator
     except BaseException as error:
         shared = isinstance(error, HpcstencilError) and error.shared

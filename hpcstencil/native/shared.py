@@ -6,13 +6,12 @@ import ctypes
 import math
 import mmap
 import os
-import platform
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from hpcstencil.native.passes import AXIS_OF
-from hpcstencil.parallel import Communicator, host
+from hpcstencil.parallel import Communicator, boot, host
 from hpcstencil.topology import Topology, split
 
 FOLDER = Path("/dev/shm")
@@ -42,7 +41,7 @@ def area_for(topology: Topology, widths: Sequence[int], cell_bytes: int, communi
     alone = topology.size == 1 or communicator.size == 1
     if alone or topology.device_count > 1 or not any(widths):
         return None
-    if len(set(communicator.allgather((host(), _boot())))) > 1:
+    if len(set(communicator.allgather((host(), boot())))) > 1:
         return None
     largest = [-(-n // p) for n, p in zip(topology.shape, topology.processes, strict=True)]
     edges = sum(2 * w * math.prod(largest) // n for w, n in zip(widths, largest, strict=True))
@@ -62,14 +61,6 @@ def area_for(topology: Topology, widths: Sequence[int], cell_bytes: int, communi
             start, stop = split(n, parts, (place + d) % parts)
             area.cells[b][1 + d] = stop - start
     return area
-
-
-def _boot() -> str:
-    """What tells this host from others of its name."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text()
-    except OSError:
-        return platform.node()
 
 
 def _shared(size: int, communicator: Communicator) -> mmap.mmap | None:

@@ -96,22 +96,34 @@ def test_an_exception_that_one_rank_alone_raises(folder, exception, expected, wo
 
 
 TOGETHER = """
-from hpcstencil.cli import abort_all
+import sys, time
+from hpcstencil.cli.prepare import processes
 from hpcstencil.errors import EnvironmentProblem
-from hpcstencil.parallel import connect
 
-communicator = connect()
-communicator.barrier()
-abort_all(communicator, EnvironmentProblem("the disk is gone"))
+class Gone(EnvironmentProblem):
+    shared = False
+
+late = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+with processes() as communicator:
+    communicator.barrier()
+    if str(communicator.rank) in late:
+        time.sleep(float(late[str(communicator.rank)]))
+        raise Gone("the disk is gone")
+    time.sleep(60)
 """
 
 
-def test_ranks_that_fail_together_without_a_word_to_each_other_tell_it_once():
-    command = [*line(3)[:3], sys.executable, "-c", TOGETHER]
-    for _ in range(3):
-        result = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
-        assert result.returncode == 4 and result.stderr.count("hpcstencil: ") == 1, result.stderr
-        assert "hpcstencil: rank 0 of 3" in result.stderr and "the disk is gone" in result.stderr
+@pytest.mark.parametrize(
+    "late, speaks",
+    [((0.7, 0.3, 0), 0), ((8, 0.2, 0), 1), ((None, None, 0), 2)],
+)
+def test_ranks_that_fail_at_about_the_same_time_tell_it_once(late, speaks):
+    """The lowest of those that fail at about the same time speaks, in whatever order they do."""
+    when = [word for rank, seconds in enumerate(late) if seconds is not None for word in (str(rank), str(seconds))]
+    command = [*line(3)[:3], sys.executable, "-c", TOGETHER, *when]
+    result = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 4 and result.stderr.count("hpcstencil: ") == 1, result.stderr
+    assert f"hpcstencil: rank {speaks} of 3" in result.stderr and "the disk is gone" in result.stderr
 
 
 def test_devices_that_fail_on_one_rank(folder):

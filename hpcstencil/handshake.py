@@ -1,0 +1,218 @@
+"""How the monitors of a run find each other without letting strangers in. Standard library alone.
+
+The run's token never crosses the network. The centre sends random bytes; a monitor answers with the HMAC of these under the
+token and random bytes of its own; the centre answers with the HMAC of those. All three are of fixed length, and nothing of a
+connection is interpreted before. The centre listens while ranks join, at the addresses that they need, and not afterwards.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hmac
+import secrets
+import selectors
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+LOOPBACK = "127.0.0.1"
+RANDOM, PROOF = 32, 32  # bytes
+SILENT = 5.0  # seconds that a connection has for its proof
+STRANGERS = 64  # connections without a proof, beyond one for each rank; the oldest makes room
+RATE = 1000  # connections accepted between two ticks, beyond one for each rank
+TRIES = 10  # of a monitor whose connection is dropped, as when strangers crowd the centre
+CONNECTING = 3.0  # seconds that a monitor waits for a connection
+
+
+def proof(token: str, role: bytes, challenge: bytes) -> bytes:
+    """What shows that one knows the token; the role keeps an answer from being sent back."""
+    return hmac.digest(token.encode(), role + challenge, "sha256")
+
+
+class Stranger:
+    """A connection to the centre without a proof yet: what was sent to it, and what came."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.challenge = secrets.token_bytes(RANDOM)
+        self.said = b""
+        self.since = time.monotonic()
+
+
+class Door:
+    """The centre's listening sockets, and the strangers who came through them; ``welcome`` gets those with a proof."""
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        token: str,
+        ranks: int,
+        selector: selectors.BaseSelector,
+        welcome: Callable[[socket.socket], None],
+    ) -> None:
+        self.token, self.ranks, self.selector, self.welcome = token, ranks, selector, welcome
+        self.strangers: list[Stranger] = []  # the oldest first
+        self.listening: list[socket.socket] = []
+        for address in addresses:
+            with suppress(OSError):
+                self.listening.append(socket.create_server((address, 0), backlog=min(ranks + STRANGERS, 4096)))
+        for one in self.listening:
+            one.setblocking(False)
+        self.waiting = list(self.listening)  # those that are not looked at until the next tick
+        self.tick()
+
+    def places(self) -> list[list[Any]]:
+        """Where it can be reached: addresses and ports."""
+        return [list(one.getsockname()) for one in self.listening]
+
+    def tick(self) -> None:
+        """Drop who has been silent for too long; accept again."""
+        now = time.monotonic()
+        for stranger in [one for one in self.strangers if now - one.since > SILENT]:
+            self._drop(stranger)
+        for one in self.waiting:
+            self.selector.register(one, selectors.EVENT_READ, partial(self._accept, one))
+        self.waiting, self.accepted = [], 0
+
+    def close(self) -> None:
+        """Nobody else comes in."""
+        for one in self.listening:
+            if one not in self.waiting:
+                self.selector.unregister(one)
+            one.close()
+        self.listening, self.waiting = [], []
+        for stranger in list(self.strangers):
+            self._drop(stranger)
+
+    def _accept(self, listening: socket.socket) -> None:
+        if listening not in self.listening:  # closed since the selector saw somebody
+            return
+        self.accepted += 1
+        try:
+            connection, _ = listening.accept()
+        except OSError:  # it went again, or there are too many open files
+            self.accepted += RATE
+        else:
+            if len(self.strangers) >= self.ranks + STRANGERS:
+                self._drop(self.strangers[0])
+            self._challenge(Stranger(connection))
+        if self.accepted >= self.ranks + RATE:
+            self.selector.unregister(listening)
+            self.waiting.append(listening)
+
+    def _challenge(self, stranger: Stranger) -> None:
+        connection = stranger.connection
+        connection.setblocking(False)
+        self.strangers.append(stranger)
+        self.selector.register(connection, selectors.EVENT_READ, partial(self._hear, stranger))
+        try:
+            connection.sendall(stranger.challenge)
+        except OSError:
+            self._drop(stranger)
+
+    def _hear(self, stranger: Stranger) -> None:
+        """More of an answer has come, or its end."""
+        if stranger not in self.strangers:  # dropped since the selector saw it
+            return
+        try:
+            data = stranger.connection.recv(PROOF + RANDOM - len(stranger.said))
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        stranger.said += data
+        if not data:
+            self._drop(stranger)
+        elif len(stranger.said) == PROOF + RANDOM:
+            self._judge(stranger)
+
+    def _judge(self, stranger: Stranger) -> None:
+        """Let in who knows the token, and show that we know it too."""
+        shown, challenge = stranger.said[:PROOF], stranger.said[PROOF:]
+        if not hmac.compare_digest(shown, proof(self.token, b"rank", stranger.challenge)):
+            self._drop(stranger)
+            return
+        self.selector.unregister(stranger.connection)
+        self.strangers.remove(stranger)
+        with suppress(OSError):
+            stranger.connection.sendall(proof(self.token, b"centre", challenge))
+            self.welcome(stranger.connection)
+
+    def _drop(self, stranger: Stranger) -> None:
+        self.selector.unregister(stranger.connection)
+        self.strangers.remove(stranger)
+        stranger.connection.close()
+
+
+def joined(places: Sequence[Sequence[Any]], token: str) -> socket.socket | None:
+    """A connection to the centre that has shown to be it, at the first place where one is; None where there is none.
+
+    An address of the centre's host may be another machine's here: that one learns nothing, and is passed over.
+    """
+    for attempt in range(TRIES):
+        dropped = []
+        for place in places:
+            try:
+                connection = socket.create_connection((place[0], place[1]), timeout=CONNECTING)
+            except OSError:
+                continue
+            try:
+                if _is_centre(connection, token):
+                    return connection
+            except TimeoutError:
+                pass
+            except OSError:
+                dropped.append(place)
+            connection.close()
+        places = dropped
+        time.sleep(0.02 * attempt if places else 0.0)
+    return None
+
+
+def _is_centre(connection: socket.socket, token: str) -> bool:
+    """Whether the other side is the centre; shows it that this is a rank's monitor. Raises OSError where it is dropped."""
+    challenge, until = secrets.token_bytes(RANDOM), time.monotonic() + SILENT
+    asked = _exactly(connection, RANDOM, until)
+    connection.sendall(proof(token, b"rank", asked) + challenge)
+    return hmac.compare_digest(_exactly(connection, PROOF, until), proof(token, b"centre", challenge))
+
+
+def _exactly(connection: socket.socket, count: int, until: float) -> bytes:
+    """So many bytes; raises OSError where they do not come in time."""
+    data = b""
+    while len(data) < count:
+        connection.settimeout(max(0.01, until - time.monotonic()))
+        more = connection.recv(count - len(data))
+        if not more:
+            raise ConnectionError
+        data += more
+    return data
+
+
+def own_addresses() -> list[str]:
+    """This host's IPv4 addresses but the loopback."""
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):
+                answer = fcntl.ioctl(probe.fileno(), 0x8915, struct.pack("256s", name.encode()))  # SIOCGIFADDR
+                found.append(socket.inet_ntoa(answer[20:24]))
+    return [address for address in found if not address.startswith("127.")]
+
+
+def where_to_listen(own: Sequence[str], others: Iterable[str]) -> list[str]:
+    """The addresses at which hosts with the addresses ``others`` reach this one, whose are ``own``: those from which packets
+    to them leave. The loopback where there is no other host."""
+    others = set(others)
+    if not others:
+        return [LOOPBACK]
+    found = set()
+    for address in others - set(own):  # containers' bridges have one address on all hosts
+        with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, 9))  # sends nothing
+            found.add(str(probe.getsockname()[0]))
+    return sorted(found - {LOOPBACK}) or list(own)
