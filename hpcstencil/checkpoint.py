@@ -18,8 +18,9 @@ import numpy as np
 from hpcstencil.checkpoint_names import checkpoint_path, keep_newest, list_checkpoints
 from hpcstencil.errors import EnvironmentProblem, HpcstencilError, InputError
 from hpcstencil.files import file_errors, prepare_folder, reserve, sync
-from hpcstencil.grid import Grid
+from hpcstencil.grid import AXES, Grid
 from hpcstencil.hdf5_layout import Attributes, write_attributes, write_coordinates
+from hpcstencil.hdf5_plain import attributes, numbers
 from hpcstencil.hdf5_read import SCALES, inspect, open_for_reading
 from hpcstencil.hyperslabs import Method, SharedFile, chosen_method, open_alone, open_shared
 from hpcstencil.parallel import Communicator, agree, from_rank_0, local_place
@@ -161,7 +162,7 @@ def verify(path: Path, communicator: Communicator) -> None:
     EnvironmentProblem where it cannot be read."""
 
     def slab(file: h5py.File) -> list[Range]:
-        n, *rest = _shape(file)
+        n, *rest = _shape(path, file)
         first, last = (n * (communicator.rank + i) // communicator.size for i in (0, 1))
         return [(first, last), *((0, m) for m in rest)]
 
@@ -185,7 +186,7 @@ def read_checkpoint(
         raise InputError(f"{path}: no array '{missing[0]}'; it holds {', '.join(sealed) or 'none'}")
 
     def fitting(file: h5py.File) -> Sequence[Range]:
-        shape = _shape(file)
+        shape = _shape(path, file)
         if len(ranges) != len(shape) or any(last > n for (_, last), n in zip(ranges, shape, strict=True)):
             raise InputError(f"{path}: its grid has shape {shape}: a run that goes on from it must be on the same grid")
         return ranges
@@ -245,31 +246,33 @@ def _read_verified(
             ranges = ranges_of(file)
             inner = [first for first, _ in ranges]
             for name in names:
-                block = blocks[name] = file[name][(..., *(slice(*pair) for pair in ranges))]
+                array = numbers(path, file, name, len(inner), len(inner) + 1, kinds="f")
+                block = blocks[name] = array[(..., *(slice(*pair) for pair in ranges))]
                 shares.append(checksum(block, [0] * (block.ndim - len(inner)) + inner))
-            scalars = {name: _plain(value) for name, value in file[SCALARS].attrs.items()}
-            return blocks, shares, scalars, dict(file.attrs)
+            group = file.get(SCALARS)
+            if not isinstance(group, h5py.Group):
+                raise InputError(f"{path}: expected a group '{SCALARS}'; take another checkpoint")
+            return blocks, shares, attributes(path, group), attributes(path, file)
 
-    blocks, shares, scalars, attributes = agree(communicator, read)
+    blocks, shares, scalars, found = agree(communicator, read)
     for name, total in zip(names, communicator.total(np.array(shares, np.int64)).tolist(), strict=True):
         if total != sealed[name].checksum:
             raise Damaged(f"{path}: the values of '{name}' are damaged; take an older checkpoint")
-    return blocks, scalars, attributes
+    return blocks, scalars, found
 
 
 def _check_kind(path: Path, file: h5py.File) -> None:
-    if file.attrs.get("kind") != "checkpoint":
+    found = attributes(path, file)
+    if found.get("kind") != "checkpoint":
         raise InputError(f"{path}: not a checkpoint of hpcstencil")
-    version = int(file.attrs.get("format_version", 0))
+    version = found.get("format_version", 0)
     if version != FORMAT_VERSION:
         raise InputError(f"{path}: has format version {version}, this hpcstencil reads {FORMAT_VERSION}")
 
 
-def _shape(file: h5py.File) -> tuple[int, ...]:
+def _shape(path: Path, file: h5py.File) -> tuple[int, ...]:
     """The shape of the grid."""
-    return tuple(file[axis].shape[0] for axis in "xyz" if axis in file)
-
-
-def _plain(value: Any) -> Any:
-    """A number of Python for one of numpy."""
-    return value.item() if isinstance(value, np.generic) else value
+    shape = tuple(numbers(path, file, axis, 1).size for axis in AXES if axis in file)
+    if not shape:
+        raise InputError(f"{path}: expected the coordinates of a grid; take another checkpoint")
+    return shape

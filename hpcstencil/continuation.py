@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import time
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,11 +13,12 @@ from hpcstencil.checkpoint_names import list_checkpoints, step_of
 from hpcstencil.config import from_mapping
 from hpcstencil.errors import HpcstencilError, InputError
 from hpcstencil.hdf5 import refuse_existing
+from hpcstencil.hdf5_plain import json_attribute
 from hpcstencil.hdf5_read import Contents, inspect
 from hpcstencil.parallel import Communicator, agree, from_rank_0
 from hpcstencil.provenance import allowed, differences
 from hpcstencil.settings import Config
-from hpcstencil.toml_text import is_set
+from hpcstencil.toml_text import is_set, parse
 
 
 @dataclass(frozen=True)
@@ -148,7 +147,7 @@ def _output_to_resume(output: Path) -> Contents | None:
 
 def _check_file_fits(config: Config, output: Path, contents: Contents) -> None:
     """Raise InputError where an output has other columns than this run would write, or of another type."""
-    origin = from_mapping(tomllib.loads(contents.input), output.parent)
+    origin = _origin(contents, output)
     for key, there, wanted in (
         ("numerics.precision", origin.numerics.precision, config.numerics.precision),
         ("diagnostics", *(", ".join(sorted(c.diagnostics.expressions)) or "none" for c in (origin, config))),
@@ -158,6 +157,11 @@ def _check_file_fits(config: Config, output: Path, contents: Contents) -> None:
                 f"{key}: {output} was begun with {there} and cannot go on with {wanted}; go on from a checkpoint with "
                 "--restart and another --output"
             )
+
+
+def _origin(contents: Contents, path: Path) -> Config:
+    """The input that the file at ``path`` was made from."""
+    return from_mapping(parse(contents.input, f"{path}, its attribute 'input'"), path.parent)
 
 
 def _continued(
@@ -171,7 +175,7 @@ def _continued(
 
     def compared() -> tuple[dict[str, Any], ...]:
         contents = inspect(path)
-        origin = from_mapping(tomllib.loads(contents.input), path.parent)
+        origin = _origin(contents, path)
         if contents.kind == "checkpoint" and contents.time is not None and contents.time > config.time.end:
             raise InputError(
                 f"time.end: expected a time after that of {path.name}, t = {contents.time:g}, but got {config.time.end:g}; "
@@ -195,8 +199,8 @@ def _continued(
                 f"equation.name: {path} was made with another text of {file[0]}, which it holds as 'equation_source'; if that "
                 "is meant, say it with --set equation.name=..."
             )
-        before = json.loads(contents.attributes.get("history", "[]"))
-        kernel = json.loads(contents.attributes.get("decomposition", "{}")).get("kernel", "")
+        before = json_attribute(path, contents.attributes, "history", [])
+        kernel = str(json_attribute(path, contents.attributes, "decomposition", {}).get("kernel", ""))
         entry = {"step": contents.step, "time": contents.time, "from": path.name, "kernel": kernel, "changed": changed}
         return (*before, entry)
 

@@ -32,8 +32,9 @@ from hpcstencil.hdf5_layout import (
     lay_out_fields,
     write_attributes,
 )
+from hpcstencil.hdf5_plain import WHOLE, attributes, numbers, refuse_other_files
 from hpcstencil.hdf5_read import SCALES, fields_in
-from hpcstencil.hdf5_spans import SettledSpans
+from hpcstencil.hdf5_spans import UNUSED, SettledSpans, sound_unused
 from hpcstencil.hyperslabs import Blocks, Method, Way, chosen_method, chunk_shape, open_alone, open_shared
 from hpcstencil.journal import journal_path, living_writer, roll_back
 from hpcstencil.parallel import Communicator, agree, from_rank_0
@@ -160,6 +161,7 @@ class OutputFile:
             with file_errors(path, "append to"):
                 roll_back(path)
                 with open_alone(path, "r") as file:
+                    refuse_other_files(file, path)
                     _check_same(file, path, layout, fields)
                 return cut_back(path, fields, step, attributes or {})
 
@@ -318,8 +320,8 @@ def in_time(block: np.ndarray | Pieces, axis: int) -> np.ndarray | Pieces:
 
 
 def _check_same(file: h5py.File, path: Path, layout: Layout, fields: Sequence[str]) -> None:
-    """Raise InputError where ``file`` is not an output with these fields in this layout."""
-    if file.attrs.get("kind") != "output":
+    """Raise InputError where ``file`` is not an output with these fields in this layout, or its series cannot grow."""
+    if attributes(path, file).get("kind") != "output":
         raise InputError(f"{path}: not an output file of hpcstencil; choose another --output")
     there = fields_in(file)
     if set(there) != set(fields):
@@ -331,3 +333,13 @@ def _check_same(file: h5py.File, path: Path, layout: Layout, fields: Sequence[st
         found, expected = (*shape[:members], *shape[members + 1 :]), (*layout.members, *layout.shape(name))
         if found != expected:
             raise InputError(f"{path}: its grid has shape {found}, this run's {expected}")
+    counted = [numbers(path, file, f"{group}{name}", 1, kinds=kinds) for group in ("", "diagnostics/")
+               for name, kinds in (("time", "f"), ("step", WHOLE))]  # fmt: skip
+    measured = [numbers(path, file["diagnostics"], name, 1, 2) for name in file["diagnostics"]]
+    for dataset in (*counted, *measured, *(there[name] for name in fields)):
+        if dataset.maxshape.count(None) != 1 or dataset.dtype.kind not in "fi" or dataset.dtype.itemsize not in (4, 8):
+            raise InputError(
+                f"{path}: expected a series that can grow in '{dataset.name}', as a run lays it out; choose another --output"
+            )
+    if not sound_unused(file):
+        raise InputError(f"{path}: its attribute '{UNUSED}' is damaged; choose another --output")

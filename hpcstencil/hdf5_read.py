@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import numpy as np
 from hpcstencil.errors import InputError
 from hpcstencil.files import file_errors
 from hpcstencil.grid import AXES
+from hpcstencil.hdf5_plain import WHOLE, attributes, json_attribute, kind_of, numbers, refuse_other_files, series
 from hpcstencil.hyperslabs import open_alone
 from hpcstencil.journal import Before, pending
 from hpcstencil.positions import FACE
@@ -44,7 +44,7 @@ class Contents:
     @property
     def clock(self) -> dict[str, Any] | None:
         """Of an output whose last snapshot holds all that its run would go on from: where its clock stood, by `state.split`."""
-        return json.loads(self.attributes["clock"]) if self.complete and "clock" in self.attributes else None
+        return self.attributes["clock"] if self.complete and "clock" in self.attributes else None
 
     @property
     def step(self) -> int | None:
@@ -58,9 +58,13 @@ class Contents:
 
 
 def fields_in(file: h5py.File) -> dict[str, h5py.Dataset]:
-    """The fields that a file holds. Those of an ensemble have an axis of its members and those of the grid: what has one
-    axis alone there lists what the members differ in."""
-    found = {name: item for name, item in file.items() if isinstance(item, h5py.Dataset) and name not in SCALES}
+    """The fields that a file holds, arrays of floats. Those of an ensemble have an axis of its members and those of the grid:
+    what has one axis alone there lists what the members differ in."""
+    found = {
+        name: item
+        for name, item in file.items()
+        if isinstance(item, h5py.Dataset) and name not in SCALES and kind_of(item) == "f"
+    }
     if "member" in file:
         found = {name: item for name, item in found.items() if item.ndim > 1}
     return found
@@ -68,7 +72,8 @@ def fields_in(file: h5py.File) -> dict[str, h5py.Dataset]:
 
 @contextmanager
 def open_for_reading(path: Path) -> Iterator[h5py.File]:
-    """The open file; raises InputError where it is missing or not HDF5, EnvironmentProblem where reading fails.
+    """The open file; raises InputError where it is missing, not HDF5, or would have HDF5 read another file,
+    EnvironmentProblem where reading fails.
 
     No lock is taken, so a file that a run is still writing opens too. A change that was begun and not finished is left
     out: the file is as it was before.
@@ -79,11 +84,13 @@ def open_for_reading(path: Path) -> Iterator[h5py.File]:
         unfinished = pending(path)
         if unfinished is not None:
             with Before(path, unfinished) as before, h5py.File(before, "r") as file:
+                refuse_other_files(file, path)
                 yield file
             return
         if not h5py.is_hdf5(path):
             raise InputError(f"{path}: not an HDF5 file, or one that was never finished")
         with open_alone(path, "r") as file:
+            refuse_other_files(file, path)
             yield file
 
 
@@ -93,28 +100,39 @@ def inspect(path: Path) -> Contents:
     Raises InputError where the file is missing or of another kind, EnvironmentProblem where it cannot be read.
     """
     with open_for_reading(path) as file:
-        attributes = dict(file.attrs)
-        kind = attributes.get("kind")
-        if kind not in ("output", "checkpoint"):
-            raise InputError(f"{path}: neither an output nor a checkpoint of hpcstencil")
+        found = attributes(path, file)
+        kind = found.get("kind")
         if kind == "output":
-            committed = min(file["time"].shape[0], file["step"].shape[0])
-            steps, times = file["step"][:committed].tolist(), file["time"][:committed].tolist()
+            steps, times = series(path, file, "step", WHOLE).tolist(), series(path, file, "time").tolist()
+            committed = min(len(steps), len(times))
+        elif kind == "checkpoint":
+            if not {"step", "time"} <= found.keys():
+                raise InputError(f"{path}: expected the attributes 'step' and 'time' of a checkpoint; take another")
+            steps, times, committed = [found["step"]], [found["time"]], 1
         else:
-            steps, times = [int(attributes["step"])], [float(attributes["time"])]
+            raise InputError(f"{path}: neither an output nor a checkpoint of hpcstencil")
+        if "clock" in found:
+            found["clock"] = json_attribute(path, found, "clock", {})
+            if not all(isinstance(value, int | float) for value in found["clock"].values()):
+                raise InputError(
+                    f"{path}: expected numbers in the attribute 'clock', but got something else; correct it"
+                )
+        diagnostics = file.get("diagnostics", ())
         return Contents(
             kind=kind,
-            complete=bool(attributes.get("complete", 0)),
-            title=str(attributes.get("title", "")),
-            input=str(attributes.get("input", "")),
-            input_sha256=str(attributes.get("input_sha256", "")),
-            version=str(attributes.get("hpcstencil_version", "")),
-            steps=tuple(steps),
-            times=tuple(times),
+            complete=bool(found.get("complete", 0)),
+            title=found.get("title", ""),
+            input=found.get("input", ""),
+            input_sha256=found.get("input_sha256", ""),
+            version=found.get("hpcstencil_version", ""),
+            steps=tuple(map(int, steps[:committed])),
+            times=tuple(map(float, times[:committed])),
             fields={name: dataset.dtype for name, dataset in fields_in(file).items()},
-            shape=tuple(file[axis].shape[0] for axis in "xyz" if axis in file),
-            diagnostics=tuple(name for name in file.get("diagnostics", ()) if name not in SCALES),
-            attributes=attributes,
+            shape=tuple(numbers(path, file, axis, 1).size for axis in AXES if axis in file),
+            diagnostics=tuple(name for name in diagnostics if name not in SCALES)
+            if isinstance(diagnostics, h5py.Group)
+            else (),
+            attributes=found,
         )
 
 
@@ -129,17 +147,17 @@ def read_block(
     Raises InputError where file or dataset are missing or do not fit, EnvironmentProblem where reading fails.
     """
     with open_for_reading(path) as file:
-        dataset = file.get(name)
-        if not isinstance(dataset, h5py.Dataset):
-            raise InputError(f"{path}: no dataset '{name}'; it holds {', '.join(file) or 'nothing'}")
-        series = dataset.ndim == len(ranges) + 1
-        there = dataset.shape[series:]
+        dataset = numbers(path, file, name)
+        repeated = dataset.ndim == len(ranges) + 1
+        there = dataset.shape[repeated:]
         if len(there) != len(ranges) or (shape is not None and there != tuple(shape)):
             expected = tuple(shape) if shape is not None else f"{len(ranges)} axes"
             raise InputError(f"{path}: '{name}' has shape {there}, expected {expected}: it must be on the same grid")
-        snapshots = file["time"].shape[0] if series and "time" in file else dataset.shape[0]
-        if series and snapshots == 0:
+        snapshots = dataset.shape[0] if repeated else 0
+        if repeated and "time" in file:
+            snapshots = min(snapshots, numbers(path, file, "time", 1).size)
+        if repeated and snapshots == 0:
             raise InputError(f"{path}: '{name}' holds no snapshot yet")
-        index = ((snapshots - 1,) if series else ()) + tuple(slice(start, stop) for start, stop in ranges)
+        index = ((snapshots - 1,) if repeated else ()) + tuple(slice(start, stop) for start, stop in ranges)
         block = dataset[index]
     return np.ascontiguousarray(block, dtype=dtype)

@@ -80,6 +80,14 @@ def all_values(file: h5py.File, names: list[str]) -> list[Span]:
     )
 
 
+def sound_unused(file: h5py.File) -> bool:
+    """Whether the note of unused bytes, if there is one, is pairs of numbers."""
+    if UNUSED not in file.attrs:
+        return True
+    shape, dtype = file.attrs.get_id(UNUSED).shape, file.attrs.get_id(UNUSED).dtype
+    return dtype.kind == "i" and shape is not None and len(shape) == 2 and shape[1] == 2
+
+
 def remember_unused(file: h5py.File, spans: list[Span]) -> None:
     """Note spans that no dataset uses any more, beside those noted before."""
     before = [(int(start), int(stop)) for start, stop in file.attrs.get(UNUSED, ())]

@@ -9,6 +9,7 @@ from typing import Any
 from tqdm import tqdm
 
 from hpcstencil.parallel import environment_rank
+from hpcstencil.printable import printable_lines
 
 FIRST_WAIT, LONGEST_WAIT = 2.0, 60.0  # seconds between plain lines; each wait is twice the one before
 BAR = "{percentage:3.0f}%|{bar:24}| {desc} [{elapsed}<{remaining}]"
@@ -17,7 +18,7 @@ BAR = "{percentage:3.0f}%|{bar:24}| {desc} [{elapsed}<{remaining}]"
 def say(text: str) -> None:
     """A line on standard error, from rank 0 alone."""
     if environment_rank() == 0:
-        print(f"hpcstencil: {text}", file=sys.stderr, flush=True)
+        print(f"hpcstencil: {printable_lines(text)}", file=sys.stderr, flush=True)
 
 
 class Progress:

@@ -99,11 +99,23 @@ def read_seal(path: Path) -> dict[str, Array]:
         text = file.read(int(length))
     if hashlib.sha256(text).hexdigest().encode() != ending[:64]:
         raise Damaged(f"{path}: its checksums are damaged; take an older checkpoint")
-    said = json.loads(text)
-    arrays = {name: Array(**values) for name, values in said["arrays"].items()}
-    if said["end"] != size - tail - 1 - len(text) or said["rest"] != _digest_of_rest(path, said["end"], arrays):
+    end = size - tail - 1 - len(text)
+    try:
+        said = json.loads(text)
+        arrays = {name: Array(**values) for name, values in said["arrays"].items()}
+        fits = said["end"] == end and all(_inside(array, end) for array in arrays.values())
+        rest = said["rest"]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise Damaged(f"{path}: its checksums are damaged; take an older checkpoint") from error
+    if not fits or rest != _digest_of_rest(path, end, arrays):
         raise Damaged(f"{path}: its description is damaged; take an older checkpoint")
     return arrays
+
+
+def _inside(array: Array, end: int) -> bool:
+    """Whether the array's place is in the first ``end`` bytes, and its checksum a number."""
+    numbers = (array.offset, array.size, array.checksum)
+    return all(type(n) is int for n in numbers) and 0 <= array.offset <= array.offset + array.size <= end
 
 
 def _digest_of_rest(path: Path, end: int, arrays: Mapping[str, Array]) -> str:

@@ -20,8 +20,9 @@ EXCLUSIVE = (
 LONGEST = 2**20  # bytes of an input file
 DEEPEST = 16  # tables and lists in one another
 LONGEST_KEY = 1000  # characters of the key of a --set
-# tomllib takes time with the square of a dotted key's parts.
-LONG_KEY = re.compile(r"""(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){100}""")
+# tomllib takes time with the square of a dotted key's parts. A word is tried from its beginning alone and never given back in
+# part: the search itself would take time with the square of a word's length.
+LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){100}""")
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 

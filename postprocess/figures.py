@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.mathtext import MathTextParser
 from numpy.typing import NDArray
 
+from hpcstencil.printable import printable
 from postprocess.reader import FileView, RequestProblem
 from postprocess.selection import Selection
 
@@ -32,6 +33,7 @@ STYLE: Any = {
 }  # fmt: skip
 LINE = "#1f5fa8"
 SEQUENTIAL, DIVERGING = "viridis", "RdBu_r"  # RdBu_r is white at zero, which a reader takes for rest
+LONGEST_TEXT = 300  # characters of a label
 LARGEST = 5.2, 4.9  # inches, width and height, of an image or of a line plot's axes
 WIDEST = 10.0  # images longer than this to one side are stretched
 
@@ -241,8 +243,9 @@ def _field_label(selection: Selection) -> str:
 
 def as_text(text: str) -> str:
     """A user's text for matplotlib: `$...$` that is no valid mathematics is shown as it stands."""
+    text = printable(text)[:LONGEST_TEXT]
     try:
         MathTextParser("path").parse(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text.replace("$", r"\$")
     return text

@@ -15,6 +15,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
+from hpcstencil.printable import echo, printable
 from postprocess.figures import STYLE, Draw, Limits, diagnostics_figure, field_canvas, field_figure, value_limits
 from postprocess.movie import write_gif, write_mp4
 from postprocess.options import plot_options
@@ -172,9 +173,9 @@ def _save(figure: Figure, output: str | Path) -> Path:
 def main(**request: Any) -> None:
     """Plot a field or the diagnostics of FILE, an output or checkpoint file."""
     try:
-        click.echo(render(**request))
+        echo(render(**request))
     except (FileProblem, RequestProblem, WriteProblem) as problem:
-        click.echo(str(problem), err=True)
+        click.echo(printable(problem), err=True)
         sys.exit(4 if isinstance(problem, WriteProblem) else 2)
 
 

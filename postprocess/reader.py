@@ -7,8 +7,7 @@ so field datasets may be one snapshot longer than `/time`, and that one is ignor
 from __future__ import annotations
 
 import difflib
-import json
-import tomllib
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -19,7 +18,20 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcstencil.errors import InputError
+from hpcstencil.hdf5_plain import (
+    WHOLE,
+    attributes,
+    json_attribute,
+    kind_of,
+    numbers,
+    refuse_other_files,
+    refuse_unwritten,
+    series,
+)
 from hpcstencil.journal import Before, pending
+from hpcstencil.printable import printable
+from hpcstencil.toml_text import parse
 
 AXES = ("x", "y", "z")
 _COORDINATES = ("member", *AXES, *(f"{axis}_face" for axis in AXES))
@@ -74,21 +86,31 @@ class FileView:
     @property
     def complete(self) -> bool:
         """Whether the run that wrote the file finished (a checkpoint: whether it was written whole)."""
-        return int(self.attributes.get("complete", 0)) == 1
+        return bool(self.attributes.get("complete", 0) == 1)
 
     @property
     def ensemble(self) -> dict[str, list[Any]]:
         """What the members of an ensemble differ in: the value of each by dotted key; empty for one run."""
         try:
-            table = tomllib.loads(str(self.attributes.get("input", ""))).get("ensemble", {})
-        except tomllib.TOMLDecodeError:
+            table = self.input.get("ensemble", {})
+        except FileProblem:
             return {}
-        return {key: values for key, values in _flat(table) if isinstance(values, list)}
+        return (
+            {key: values for key, values in _flat(table) if isinstance(values, list)} if isinstance(table, dict) else {}
+        )
+
+    @property
+    def input(self) -> dict[str, Any]:
+        """The tables of the input that the file was made from. Raises FileProblem where they cannot be read."""
+        try:
+            return parse(self.attributes.get("input", ""), f"{self.path}, its attribute 'input'")
+        except InputError as error:
+            raise FileProblem(str(error)) from error
 
     @property
     def title(self) -> str:
         """The run's title, or the file's name where it has none."""
-        return str(self.attributes.get("title", "")).strip() or self.path.stem
+        return printable(self.attributes.get("title", "").strip() or self.path.stem)
 
     def field(self, name: str | None = None) -> Field:
         """The field of that name, by default the file's first. Raises RequestProblem, with the nearest name."""
@@ -135,19 +157,19 @@ def read_view(path: str | Path) -> FileView:
     """View the file at `path`. Raises FileProblem for what is no readable output or checkpoint file."""
     path = Path(path)
     with opened(path) as file:
-        attributes = {key: _plain(value) for key, value in file.attrs.items()}
-        kind = str(attributes.get("kind", "output" if "time" in file else ""))
+        found = attributes(path, file)
+        kind = found.get("kind", "output" if "time" in file else "")
         if kind not in ("output", "checkpoint"):
             raise FileProblem(
                 f"{path} is an HDF5 file, but not one that hpcstencil wrote: it has neither an attribute 'kind' of "
                 "'output' or 'checkpoint' nor a dataset '/time'."
             )
-        coordinates = _coordinates(file)
-        fields = _fields(file, kind, sum(axis in coordinates for axis in AXES))
-        times, steps, problems = _snapshots(file, kind, attributes, tuple(fields))
+        coordinates = _coordinates(path, file)
+        fields = _fields(path, file, kind, coordinates)
+        times, steps, problems = _snapshots(path, file, kind, found, tuple(fields))
         if pending(path):
             problems = (*problems, UNFINISHED)
-        return FileView(path, kind, coordinates, fields, times, steps, attributes, _diagnostics(file), problems)
+        return FileView(path, kind, coordinates, fields, times, steps, found, _diagnostics(path, file), problems)
 
 
 @contextmanager
@@ -155,7 +177,7 @@ def opened(path: Path) -> Iterator[h5py.File]:
     """The HDF5 file, open for reading without a lock, so that a run may go on writing it.
 
     A change that a run has begun and not finished is left out. Raises FileProblem with one sentence where the file
-    cannot be opened, and where reading in the `with` block fails.
+    cannot be opened or would have another one read, and where reading in the `with` block fails.
     """
     _require_file(path)
     unfinished = pending(path)
@@ -170,7 +192,10 @@ def opened(path: Path) -> Iterator[h5py.File]:
         raise FileProblem(_why_unopened(path, error)) from error
     with opened_all:
         try:
+            refuse_other_files(file, path)
             yield file
+        except InputError as error:
+            raise FileProblem(str(error)) from error
         except (OSError, KeyError, RuntimeError, ValueError) as error:
             raise FileProblem(
                 f"{path} is damaged, or was changed while it was read ({_first_line(error)}): try again if a run is "
@@ -186,10 +211,15 @@ def _open_without_lock(path: Path) -> h5py.File:
 
 
 def _require_file(path: Path) -> None:
-    if not path.exists():
-        raise FileProblem(f"{path} does not exist: expected an output or checkpoint file (.h5) of hpcstencil.")
-    if path.is_dir():
-        raise FileProblem(f"{path} is a directory: expected an output or checkpoint file (.h5) of hpcstencil.")
+    wanted = "expected an output or checkpoint file (.h5) of hpcstencil"
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileProblem(f"{path} does not exist: {wanted}.") from None
+    except OSError as error:
+        raise FileProblem(f"{path} cannot be read: {error.strerror}; {wanted}.") from error
+    if not stat.S_ISREG(mode):  # to open a pipe could take for ever
+        raise FileProblem(f"{path} is a {'directory' if stat.S_ISDIR(mode) else 'device or pipe'}: {wanted}.")
 
 
 def _require_hdf5(path: Path) -> None:
@@ -234,53 +264,52 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip("'\"").splitlines() or [type(error).__name__])[0]
 
 
-def _plain(value: Any) -> Any:
-    """An attribute as a Python object."""
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    return value.item() if isinstance(value, np.generic) else value
+def _coordinates(path: Path, file: h5py.File) -> dict[str, NDArray[np.float64]]:
+    found = {name: series(path, file, name).astype(np.float64) for name in _COORDINATES if name in file}
+    for name, places in found.items():
+        if not len(places) or not np.isfinite(places).all() or not (np.diff(places) > 0).all():
+            raise InputError(f"{path}: expected finite numbers that increase in '{name}'; run its input again")
+    return found
 
 
-def _coordinates(file: h5py.File) -> dict[str, NDArray[np.float64]]:
-    return {name: file[name][...].astype(np.float64) for name in _COORDINATES if name in file}
-
-
-def _fields(file: h5py.File, kind: str, axes: int) -> dict[str, Field]:
+def _fields(path: Path, file: h5py.File, kind: str, coordinates: Mapping[str, NDArray[np.float64]]) -> dict[str, Field]:
     """Every floating-point root dataset of the grid's dimension that is no dimension scale."""
+    axes = sum(axis in coordinates for axis in AXES)
     members = ("member",) if "member" in file else ()
     leading = len(members) + (1 if kind == "output" else 0)
     fields = {}
     for name, data in file.items():
         known = name in ("time", "step", *_COORDINATES)
-        if known or not isinstance(data, h5py.Dataset) or data.dtype.kind != "f" or data.ndim != axes + leading:
+        if known or not isinstance(data, h5py.Dataset) or kind_of(data) != "f" or data.ndim != axes + leading:
             continue
         dims = (*members, *(_dimension(data, leading + axis, AXES[axis]) for axis in range(axes)))
-        units, long_name = (
-            str(_plain(data.attrs.get(key, default))) for key, default in (("units", "1"), ("long_name", name))
-        )
+        found = attributes(path, data)
         shape = (*data.shape[: len(members)], *data.shape[leading:])
-        fields[name] = Field(name, dims, shape, data.dtype, units, long_name)
-    order = _order(file)
+        for dim, n in zip(dims, shape, strict=True):
+            if dim in coordinates and len(coordinates[dim]) != n:
+                raise InputError(
+                    f"{path}: '{name}' has {n} values along {dim}, where there are {len(coordinates[dim])}"
+                )
+        refuse_unwritten(path, data)
+        fields[name] = Field(name, dims, shape, data.dtype, found.get("units", "1"), found.get("long_name", name))
+    order = _order(path, file)
     return {name: fields[name] for name in sorted(fields, key=lambda name: order.get(name, len(order)))}
 
 
-def _order(file: h5py.File) -> dict[str, int]:
+def _order(path: Path, file: h5py.File) -> dict[str, int]:
     """Where each field stands among the equation's; HDF5 lists them by name. Empty where the file does not tell."""
-    try:
-        names = json.loads(str(_plain(file.attrs.get("fields", "[]"))))
-    except json.JSONDecodeError:
-        return {}
-    return {str(name): i for i, name in enumerate(names)} if isinstance(names, list) else {}
+    return {str(name): i for i, name in enumerate(json_attribute(path, attributes(path, file), "fields", []))}
 
 
 def _dimension(data: h5py.Dataset, axis: int, default: str) -> str:
-    """The name of the dimension scale attached to an axis."""
+    """The name of the dimension scale attached to an axis: that of the axis, or of its faces."""
     scales = data.dims[axis]
-    return scales[0].name.rpartition("/")[2] if len(scales) else default
+    name = (scales[0].name or "").rpartition("/")[2] if len(scales) else default
+    return name if name == f"{default}_face" else default
 
 
 def _snapshots(
-    file: h5py.File, kind: str, attributes: Mapping[str, Any], fields: tuple[str, ...]
+    path: Path, file: h5py.File, kind: str, attributes: Mapping[str, Any], fields: tuple[str, ...]
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], tuple[str, ...]]:
     """Times and steps of the committed snapshots, and sentences on what does not fit together."""
     if kind == "checkpoint":
@@ -288,22 +317,25 @@ def _snapshots(
         problems = tuple(f"The attribute '{key}' is missing." for key in missing)
         time, step = float(attributes.get("time", np.nan)), int(attributes.get("step", -1))
         return np.array([time]), np.array([step], np.int64), problems
-    n = min(len(file["time"]), len(file["step"]))  # committed together; a kill may leave one of them longer
+    times, steps = series(path, file, "time").astype(np.float64), series(path, file, "step", WHOLE).astype(np.int64)
+    n = min(len(times), len(steps))  # committed together; a kill may leave one of them longer
     axis = int("member" in file)  # that snapshots follow each other along
     short = {name: file[name].shape[axis] for name in fields if file[name].shape[axis] < n}
     found = [f"/{name} has {count} snapshots where /time has {n}." for name, count in short.items()]
     n = min([n, *short.values()])
-    times, steps = file["time"][:n].astype(np.float64), file["step"][:n].astype(np.int64)
+    times, steps = times[:n], steps[:n]
     if not np.all(np.diff(times) > 0):
         found.append("The times of the snapshots do not increase.")
     return times, steps, tuple(found)
 
 
-def _diagnostics(file: h5py.File) -> dict[str, NDArray[Any]]:
+def _diagnostics(path: Path, file: h5py.File) -> dict[str, NDArray[Any]]:
     """The time series, cut to the length that all of them have."""
     group = file.get("diagnostics")
     if not isinstance(group, h5py.Group) or "time" not in group:
         return {}
-    series = {name: data for name, data in group.items() if isinstance(data, h5py.Dataset) and data.ndim <= 2}
-    m = min(data.shape[-1] for data in series.values())
-    return {name: data[..., :m].T for name, data in series.items()}
+    found = {name: numbers(path, group, name, 1, *([] if name in ("time", "step") else [2])) for name in group}
+    for data in found.values():
+        refuse_unwritten(path, data)
+    m = min(data.shape[-1] for data in found.values())
+    return {name: data[..., :m].T for name, data in found.items()}

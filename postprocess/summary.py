@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import click
 import numpy as np
 
+from hpcstencil.printable import echo, printable
 from postprocess.reader import AXES, Field, FileProblem, FileView, read_view
 from postprocess.selection import cell_bounds
 
@@ -31,7 +31,7 @@ def summarize(path: str | Path) -> str:
         ("file", f"{view.path} ({_size(view.path.stat().st_size)})"),
         ("kind", view.kind),
         ("title", str(view.attributes.get("title", ""))),
-        *_input_rows(view.attributes, view.ensemble),
+        *_input_rows(view),
         ("members", _members(view)),
         ("grid", _grid(view)),
         *(("field" if i == 0 else "", _field(field, ranges)) for i, field in enumerate(view.fields.values())),
@@ -42,7 +42,7 @@ def summarize(path: str | Path) -> str:
         ("complete", _complete(view)),
         ("sound", _sound(view, ranges)),
     ]
-    return "\n".join(f"{name:<{WIDTH}}{text}" for name, text in rows if text)
+    return "\n".join(f"{name:<{WIDTH}}{printable(text)}" for name, text in rows if text)
 
 
 def last_range(view: FileView, name: str) -> tuple[float, float, int]:
@@ -85,21 +85,20 @@ def _members(view: FileView) -> str:
     return f"{len(view.coordinates['member'])}: {'; '.join(differ)}"
 
 
-def _input_rows(attributes: Mapping[str, Any], ensemble: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _input_rows(view: FileView) -> list[tuple[str, str]]:
     """Equation and numerics from the input kept in the file; nothing where there is none."""
     try:
-        tables = tomllib.loads(str(attributes.get("input", "")))
-    except tomllib.TOMLDecodeError:
+        tables = view.input
+    except FileProblem:
         return [("input", "the attribute 'input' is not valid TOML")]
     rows = []
-    equation = tables.get("equation", {})
-    if "name" in equation:
-        apart = {"name", *(key.removeprefix("equation.") for key in ensemble)}
+    equation, numerics = tables.get("equation"), tables.get("numerics")
+    if isinstance(equation, dict) and "name" in equation:
+        apart = {"name", *(key.removeprefix("equation.") for key in view.ensemble)}
         plain = {key: value for key, value in equation.items() if key not in apart and not isinstance(value, dict)}
         parameters = ", ".join(f"{key} = {value}" for key, value in plain.items())
-        rows.append(("equation", equation["name"] + (f" ({parameters})" if parameters else "")))
-    numerics = tables.get("numerics", {})
-    if numerics:
+        rows.append(("equation", str(equation["name"]) + (f" ({parameters})" if parameters else "")))
+    if isinstance(numerics, dict) and numerics:
         rows.append(("numerics", ", ".join(f"{key} {value}" for key, value in numerics.items())))
     return rows
 
@@ -145,8 +144,8 @@ def _decomposition(value: Any) -> str:
         return ""
     try:
         chosen = json.loads(str(value))
-    except json.JSONDecodeError:
-        return str(value)
+    except (ValueError, RecursionError):
+        return f"{len(str(value))} characters that are not JSON"
     if not isinstance(chosen, dict):
         return str(chosen)
     return ", ".join(
@@ -185,9 +184,9 @@ def _sound(view: FileView, ranges: Mapping[str, tuple[float, float, int]]) -> st
 def main(file: Path) -> None:
     """Say what FILE, an output or checkpoint file, holds, and whether it is complete and sound."""
     try:
-        click.echo(summarize(file))
+        echo(summarize(file))
     except FileProblem as problem:
-        click.echo(str(problem), err=True)
+        click.echo(printable(problem), err=True)
         sys.exit(2)
 
 

@@ -24,6 +24,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from numpy.typing import NDArray
 
+from hpcstencil.printable import echo, printable
 from postprocess.figures import LINE, STYLE, as_text, colour_scale, open_frame, value_limits
 from postprocess.reader import FileProblem, opened
 
@@ -253,12 +254,12 @@ def main(table: Path, output: Path | None) -> None:
     try:
         save_sweep_figure(table, output)
     except FileProblem as problem:
-        click.echo(str(problem), err=True)
+        click.echo(printable(problem), err=True)
         sys.exit(2)
     except OSError as error:
-        click.echo(f"{output} could not be written: {error.strerror or error}.", err=True)
+        click.echo(printable(f"{output} could not be written: {error.strerror or error}."), err=True)
         sys.exit(4)
-    click.echo(output)
+    echo(output)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from malformed import CUSTOM, CUSTOM_INPUTS, FILES, FILES_THAT_WORK, FOLDER, GOO
 from support import hpcstencil
 
 from hpcstencil.keys import RESERVED, TABLES, TOP
+from hpcstencil.toml_text import LONG_KEY
 
 ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.filterwarnings("error")  # of Python and numpy: they would stand on standard error too
@@ -188,3 +189,11 @@ def test_a_step_beyond_stability_warns_with_the_limit(folder, monkeypatch, capsy
     status, _, err = hpcstencil(monkeypatch, capsys, *line)
     # Forward Euler: dt <= dx² / (2 ndim D) = 1 / (4 * 0.1)
     assert status == 0 and "warning: time.dt = 3 is beyond the stable step of euler" in err and " 2.5:" in err
+
+
+def test_words_and_lines_of_any_length_are_read_in_one_pass():
+    """A search that began anew within a word would take time with the square of its length: minutes for these."""
+    for text in ("w" * 2**19, "-" * 2**19, '"' + "w" * 2**19, "1_" * 2**18, "a." * 99 + "w" * 2**19):
+        assert LONG_KEY.search(text) is None
+    assert LONG_KEY.search("a.\"b\" . 'c'." * 40 + "d")
+    assert LONG_KEY.search("x = 1\n" + "a." * 100 + "b = 1")

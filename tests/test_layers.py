@@ -7,10 +7,10 @@ import pytest
 
 ROOT = Path(__file__).parent.parent / "hpcstencil"
 LAYERS = [
-    {"errors", "grid", "topology", "stencil", "expressions", "monitor_parts", "handshake", "journal"},
+    {"errors", "grid", "topology", "stencil", "expressions", "monitor_parts", "handshake", "journal", "printable"},
     {"parallel", "toml_text", "derivatives", "calculus", "boundary", "noise", "pointwise", "integrators", "schedule", "signals",
      "monitor"},
-    {"progress", "state", "seal"},
+    {"progress", "state", "seal", "hdf5_plain"},
     {"schema"},
     {"parser", "positions", "radius", "files", "hdf5_direct", "kernels", "halo", "host", "watchdog"},
     {"checkpoint_names", "walltime", "claim"},

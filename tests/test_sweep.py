@@ -648,3 +648,31 @@ def test_all_is_refused_on_several_processes(folder, monkeypatch, capsys):
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
     status, _, err = hpcstencil(monkeypatch, capsys, "sweep", "run", "runs", "--all")
     assert status == 2 and "without mpirun" in err
+
+
+@pytest.mark.parametrize("name", ["../../victim.h5", "/tmp/victim.h5", "..", "", "plan.json", "input.toml", "a\0b", 5])
+def test_a_plan_cannot_name_an_output_outside_of_its_members(folder, monkeypatch, capsys, name):
+    planned(folder)
+    record = json.loads((folder / "runs/plan.json").read_text())
+    (folder / "runs/plan.json").write_text(json.dumps({**record, "output": name}))
+    for command in (("run", "runs", "--index", "0"), ("status", "runs"), ("collect", "runs")):
+        status, out, err = hpcstencil(monkeypatch, capsys, "sweep", *command)
+        assert (status, out) == (2, "") and "plan the sweep anew" in err and len(err.splitlines()) == 1, err
+
+
+def test_a_member_is_not_run_through_a_link(folder, monkeypatch, capsys):
+    planned(folder)
+    (folder / "runs/0000").rename(folder / "elsewhere")
+    (folder / "runs/0000").symlink_to(folder / "elsewhere")
+    before = tree(folder / "elsewhere")
+    for command in (("run", "runs", "--index", "0"), ("plan", "sweep.toml", "--dir", "runs", "--overwrite")):
+        status, _, err = hpcstencil(monkeypatch, capsys, "sweep", *command)
+        assert command[0] == "plan" and status == 0 or status == 2 and "is a link" in err, err
+    assert tree(folder / "elsewhere") == before
+
+
+def test_a_record_of_brackets_is_refused(folder, monkeypatch, capsys):
+    planned(folder)
+    (folder / "runs/plan.json").write_text("[" * 10**6)
+    status, _, err = hpcstencil(monkeypatch, capsys, "sweep", "status", "runs")
+    assert status == 2 and "it is damaged" in err

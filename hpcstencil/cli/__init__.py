@@ -13,6 +13,7 @@ import click
 from hpcstencil import __version__
 from hpcstencil.errors import EnvironmentProblem, HpcstencilError
 from hpcstencil.parallel import Communicator, environment_rank, host
+from hpcstencil.printable import printable_lines
 from hpcstencil.watchdog import end_all
 
 COMMANDS = {
@@ -103,7 +104,7 @@ def launched(error: click.ClickException) -> str:
 def tell(text: str, status: int) -> int:
     """Print an error on standard error, once for all processes; returns the status."""
     if environment_rank() == 0:
-        print(text, file=sys.stderr, flush=True)
+        print(printable_lines(text), file=sys.stderr, flush=True)
     return status
 
 
@@ -140,4 +141,4 @@ def abort_all(communicator: Communicator, error: BaseException) -> None:
             status = 130
         case _:
             status = EnvironmentProblem.status if out_of_memory(error) else 1
-    end_all(communicator, f"hpcstencil: {place}: {sentence(error)}", status)
+    end_all(communicator, f"hpcstencil: {place}: {printable_lines(sentence(error))}", status)

@@ -12,6 +12,7 @@ import click
 
 from hpcstencil.errors import InputError
 from hpcstencil.parallel import environment_rank
+from hpcstencil.printable import echo
 
 # Measured without an input: 3-D heat, the equation that moves the most memory for its arithmetic.
 STANDARD = {
@@ -79,11 +80,11 @@ def bench(
             say("--scaling: one process has its own row alone; for more, mpirun -n 4 hpcstencil bench --scaling")
         told = result(*measure(cases, communicator, local))
         if environment_rank() == 0:
-            click.echo(json.dumps(told) if as_json else table(told))
+            echo(json.dumps(told) if as_json else table(told))
         if plot is not None:
             from_rank_0(communicator, partial(draw, told, plot))
             if environment_rank() == 0 and not as_json:
-                click.echo(f"\nplot            {plot}")
+                echo(f"\nplot            {plot}")
 
 
 def draw(told: Mapping[str, Any], path: Path) -> None:

@@ -8,6 +8,7 @@ import click
 
 from hpcstencil.errors import InputError
 from hpcstencil.parallel import OneProcess, environment_rank, environment_size
+from hpcstencil.printable import echo
 
 
 @click.command()
@@ -34,4 +35,4 @@ def check(input_file: Path, overrides: tuple[str, ...], processes: int | None, d
     default = math.prod(given) if isinstance(given, tuple) and environment_size() == 1 else environment_size()
     plan = planned(problem, processes or default, wanted_devices(config, devices) or 1)
     if environment_rank() == 0:
-        click.echo(report(config, problem, plan))
+        echo(report(config, problem, plan))

@@ -9,6 +9,7 @@ import click
 from hpcstencil.equations import EQUATIONS, Custom, Equation
 from hpcstencil.errors import InputError
 from hpcstencil.parallel import environment_rank
+from hpcstencil.printable import echo
 from hpcstencil.schema import shown, unknown
 
 KNOWN: dict[str, type[Equation]] = {**EQUATIONS, "custom": Custom}
@@ -21,7 +22,7 @@ def equations(name: str | None) -> None:
     if name is not None and name not in KNOWN:
         raise unknown("equations", "equation", name, tuple(KNOWN))
     if environment_rank() == 0:
-        click.echo("\n".join(overview() if name is None else description(name)))
+        echo("\n".join(overview() if name is None else description(name)))
 
 
 def overview() -> list[str]:

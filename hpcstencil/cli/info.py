@@ -8,6 +8,7 @@ import click
 
 from hpcstencil.errors import InputError
 from hpcstencil.parallel import OneProcess, environment_rank
+from hpcstencil.printable import echo
 
 
 @click.command()
@@ -24,7 +25,7 @@ def info(file: Path, repair: bool) -> None:
     from postprocess.summary import summarize
 
     if repair:
-        click.echo("\n".join(repaired(file)))
+        echo("\n".join(repaired(file)))
     try:
         text = summarize(file)
     except FileProblem as problem:
@@ -32,4 +33,4 @@ def info(file: Path, repair: bool) -> None:
     if ".checkpoint." in file.name:
         verify(file, OneProcess())
         text += "\nchecksums      verified: every byte is as it was written"
-    click.echo(text)
+    echo(text)

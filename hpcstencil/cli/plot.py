@@ -8,6 +8,7 @@ import click
 
 from hpcstencil.errors import EnvironmentProblem, InputError
 from hpcstencil.parallel import environment_rank
+from hpcstencil.printable import echo
 from postprocess.options import plot_options
 
 
@@ -26,7 +27,7 @@ def plot(**request: Any) -> None:
     from postprocess.reader import FileProblem, RequestProblem
 
     try:
-        click.echo(render(**request))
+        echo(render(**request))
     except (FileProblem, RequestProblem) as problem:
         raise InputError(str(problem)) from problem
     except WriteProblem as problem:

@@ -10,6 +10,7 @@ import click
 from hpcstencil import signals
 from hpcstencil.errors import InputError
 from hpcstencil.parallel import environment_rank
+from hpcstencil.printable import echo
 
 if TYPE_CHECKING:
     from hpcstencil.continuation import Options
@@ -84,4 +85,4 @@ def execute(
 
     summary = run_problem(config, problem, plan, options, communicator, local, request)
     if environment_rank() == 0 and not options.quiet:
-        click.echo(tell(summary))
+        echo(tell(summary))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from hpcstencil.errors import HpcstencilError, InputError
+from hpcstencil.printable import echo
 
 if TYPE_CHECKING:
     from hpcstencil.sweep.folder import Member
@@ -119,7 +120,7 @@ def _run_all(
     with watched() as request:
         told = run_all(read_plan(folder), options, overwrite, jobs or 1, request, (lambda _: None) if quiet else _say)
     if not quiet:
-        click.echo(told)
+        echo(told)
 
 
 def _run_one(
@@ -145,7 +146,7 @@ def _run_one(
             )
             if begin.attempt is None:
                 if communicator.rank == 0:
-                    click.echo(f"member {number} {begin.note}")
+                    echo(f"member {number} {begin.note}")
                 return
             _say(f"member {number}: {described(repaired(member.settings, begin.overrides))}")
             if begin.note:
@@ -248,7 +249,7 @@ def _once(action: Callable[[], str | None]) -> None:
     with processes() as communicator:
         told = from_rank_0(communicator, action)
         if communicator.rank == 0 and told is not None:
-            click.echo(told)
+            echo(told)
 
 
 def _index(option: int | None) -> int:

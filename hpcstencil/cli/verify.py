@@ -8,6 +8,7 @@ import click
 
 from hpcstencil.errors import NumericsError
 from hpcstencil.parallel import environment_rank
+from hpcstencil.printable import echo
 
 
 @click.command()
@@ -67,6 +68,6 @@ def verify(input_file: Path, overrides: tuple[str, ...], devices: int | None, ou
         missed = [f"order in {study.name}" for study in studies if not study.met]
         missed += [finding.name for finding in findings if not finding.met]
         if environment_rank() == 0:
-            click.echo("\n".join([opening(config, source), *tell(studies, findings), f"plot         {path}"]))
+            echo("\n".join([opening(config, source), *tell(studies, findings), f"plot         {path}"]))
         if missed:
             raise NumericsError(f"verify: {input_file} does not keep what was promised: {', '.join(missed)}")

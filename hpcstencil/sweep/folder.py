@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcstencil.errors import EnvironmentProblem, InputError
+from hpcstencil.schema import shown
 from hpcstencil.sweep.members import Settings
 
 FORMAT_VERSION = 1
@@ -51,7 +52,14 @@ class Planned:
             raise InputError(
                 f"--index: expected a member of {self.folder}, 0 to {len(self.members) - 1}, but got {index}"
             )
+        refuse_link(self.members[index].folder)
         return self.members[index]
+
+
+def refuse_link(home: Path) -> None:
+    """Raise InputError where a member's folder is a link: what is written there would lie outside of the sweep's folder."""
+    if home.is_symlink():
+        raise InputError(f"{home}: expected a folder for this member, but it is a link; put a folder in its place")
 
 
 def read_plan(folder: Path) -> Planned:
@@ -61,11 +69,17 @@ def read_plan(folder: Path) -> Planned:
         record = json.loads(path.read_text(encoding="utf-8"))
         if record["format_version"] > FORMAT_VERSION:
             raise InputError(f"{path}: was planned by hpcstencil {record['hpcstencil_version']}; use that version")
+        output = record["output"]
+        if Path(output).name != output or output in (INPUT, PLAN, "", "..") or "\0" in output:
+            raise InputError(
+                f"{path}: expected the name of an output file for each member's folder, but got {shown(output)}; plan the "
+                "sweep anew"
+            )
         members = [
             Member(
                 index=index,
                 folder=folder / f"{index:04d}",
-                output=folder / f"{index:04d}" / record["output"],
+                output=folder / f"{index:04d}" / output,
                 settings={key: tomllib.loads(f"value = {text}")["value"] for key, text in entry["settings"].items()},
                 checksum=entry["input_sha256"],
                 identity=entry["identity"],
@@ -80,7 +94,7 @@ def read_plan(folder: Path) -> Planned:
         ) from None
     except OSError as error:
         raise EnvironmentProblem(f"cannot read {path}: {error.strerror}; check its permissions") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{path}: expected the record of a sweep, but it is damaged; plan the sweep anew") from error
 
 

@@ -22,7 +22,17 @@ from hpcstencil.provenance import to_tables, to_toml
 from hpcstencil.publish import hidden, write_atomically
 from hpcstencil.schema import listing
 from hpcstencil.settings import Config
-from hpcstencil.sweep.folder import FORMAT_VERSION, INPUT, PLAN, Member, Planned, checksum, input_text, read_plan
+from hpcstencil.sweep.folder import (
+    FORMAT_VERSION,
+    INPUT,
+    PLAN,
+    Member,
+    Planned,
+    checksum,
+    input_text,
+    read_plan,
+    refuse_link,
+)
 from hpcstencil.sweep.members import Sweep, described
 from hpcstencil.toml_text import dump_value, dumps
 
@@ -110,6 +120,7 @@ def _write_members(sweep: Sweep, configs: Sequence[Config], folder: Path) -> Non
     """The folder and the input of each member, where it is not there already as it shall be."""
     for index in range(len(configs)):
         home, text = folder / f"{index:04d}", _input(sweep, configs, index)
+        refuse_link(home)
         with file_errors(home, "create"):
             home.mkdir(exist_ok=True)
             kept = (home / INPUT).is_file() and (home / INPUT).read_bytes() == text.encode()

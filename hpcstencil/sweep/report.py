@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hpcstencil.printable import printable
 from hpcstencil.schema import listing
 from hpcstencil.sweep.folder import Planned
 from hpcstencil.sweep.plan import Change
@@ -70,7 +71,8 @@ def status_report(planned: Planned, found: Sequence[Standing], folder: Path) -> 
     if rows:
         lines += ["", f"{'member':<8}{'state':<13}{'attempts':<10}reason"]
         lines += [
-            f"{here.member.index:<8}{here.state:<13}{len(here.attempts):<10}{here.reason}".rstrip() for here in rows
+            f"{here.member.index:<8}{here.state:<13}{len(here.attempts):<10}{printable(here.reason)}".rstrip()
+            for here in rows
         ]
     waiting = [here.member.index for here in found if here.state == "planned" and not here.reason]
     if waiting:

@@ -7,7 +7,6 @@ record of attempts only adds what the output cannot tell: why a run failed, and 
 from __future__ import annotations
 
 import time
-import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -154,8 +153,8 @@ def other_input(contents: Contents, config: Config, parameters: Sequence[str]) -
     What a continued run may change (cadences, decomposition ...) does not count, unless the sweep varies it.
     """
     try:
-        origin = from_mapping(tomllib.loads(contents.input), Path("."))
-    except (InputError, ValueError):
+        origin = from_mapping(parse(contents.input, "the attribute 'input'"), Path("."))
+    except InputError:
         return ["input"]
     return [key for key in differences(origin, config) if key in parameters or not allowed(key)]
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from hpcstencil import __version__
 from hpcstencil.files import file_errors
+from hpcstencil.hdf5_plain import WHOLE, numbers, series
 from hpcstencil.hdf5_read import open_for_reading
 from hpcstencil.publish import publish, write_atomically
 from hpcstencil.sweep.folder import Planned
@@ -89,9 +90,13 @@ def tabulate(planned: Planned, found: Sequence[Standing]) -> Table:
 def final_values(path: Path) -> dict[str, float]:
     """The last value of every diagnostic of a finished run, and its last time and step."""
     with open_for_reading(path) as file:
-        values = {"time": float(file["time"][-1]), "step": int(file["step"][-1])}
-        series = {name: data for name, data in file.get("diagnostics", {}).items() if name not in ("time", "step")}
-        return {**values, **{name: float(data[-1]) for name, data in series.items() if data.ndim == 1 and len(data)}}
+        last = {"time": series(path, file, "time"), "step": series(path, file, "step", WHOLE)}
+        group = file.get("diagnostics")
+        for name in group if isinstance(group, h5py.Group) else ():
+            data = numbers(path, group, name, 1, 2)
+            if name not in last and data.ndim == 1:
+                last[name] = data[-1:]
+        return {name: values[-1].item() for name, values in last.items() if len(values)}
 
 
 def as_csv(table: Table) -> str:
