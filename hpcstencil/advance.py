@@ -5,7 +5,7 @@ phased  several devices per process: `pmap` with `ppermute` inside; where proces
         leaves the compiled code for that: edge strips go to one device, mpi4jax exchanges them there, and they return
 
 mpi4jax cannot be called in code mapped over several devices, hence the second form. A step is taken by a `Stepper`, or as many
-as one exchange allows by native code.
+as one exchange allows by native code, or by native code section by section, with an exchange for each.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from jax import lax
 
 from hpcstencil.frame import Frame, Value
 from hpcstencil.halo import Fields
-from hpcstencil.machine import Body, Machine
+from hpcstencil.machine import Body, Machine, among
+from hpcstencil.native.call import Native
+from hpcstencil.native.sections import Section
 from hpcstencil.stepper import Attempt, Stepper
 
 # The fields after n steps, of (fields, parameters, base_time, first, dt, n). Step i = 0 .. n - 1 of them goes from
@@ -107,6 +109,89 @@ def by_native_code(
     return fused(machine, loop)
 
 
+def by_sections(native: Native, machine: Machine, members: int) -> Advance:
+    """Steps taken by native code section by section, with an exchange before each; each of the ``members`` of an ensemble in
+    turn."""
+    if machine.leaves_compiled_code:
+        return in_blocks(one_by_sections(native, machine, members), 1)
+
+    def loop(fields: Fields, places: Any, parameters: Any, t0: Any, first: Any, dt: Any, n: Any) -> Fields:
+        frame = machine.frame(places)
+
+        def one(i: Any, u: Fields) -> Fields:
+            arrays = native.arrays(u)
+            for section in native.program.sections:
+                widths = machine.widths_of(section.reach)
+                ghosts = machine.received(among(arrays, section.sent), widths, frame, {})
+                clock = t0, first + i, dt, jnp.ones_like(n)
+                arrays |= section_made(native, section, machine, members, arrays, ghosts, frame, parameters, clock)
+            return going_on(i < n, native.ended(arrays)[0], u)
+
+        return lax.fori_loop(0, most(n), one, fields)
+
+    return fused(machine, loop)
+
+
+def one_by_sections(native: Native, machine: Machine, members: int) -> Advance:
+    """One step at the most, each section of which is a compiled call of its own."""
+    step = in_sections(native, machine, members)
+
+    def chosen(new: Fields, old: Fields, active: Any) -> Fields:
+        return going_on(active, new, old)
+
+    choose = machine.compiled(chosen, 1)
+
+    def block(fields: Fields, parameters: Any, t0: Any, first: Any, dt: Any, n: Any) -> Fields:
+        after = step(fields, parameters, (t0, first, dt, np.ones_like(n)))[0]
+        return choose(after, fields, n > 0) if np.ndim(n) else after if n else fields
+
+    return block
+
+
+def in_sections(native: Native, machine: Machine, members: int) -> Callable[[Fields, Any, Any], tuple[Fields, Fields]]:
+    """The function step(fields, parameters, clock) -> (fields, what `Problem.errors` says of them), each section of which is a
+    compiled call."""
+
+    def compiled(section: Section) -> Body:
+        def body(arrays: Any, ghosts: Any, frame: Frame, parameters: Any, clock: Any) -> Any:
+            return section_made(native, section, machine, members, arrays, ghosts, frame, parameters, clock)
+
+        return machine.beside_received(body, machine.widths_of(section.reach), donate=False, names=section.sent)
+
+    programs = [(section, compiled(section)) for section in native.program.sections]
+
+    def step(fields: Fields, parameters: Any, clock: Any) -> tuple[Fields, Fields]:
+        arrays = native.arrays(fields)
+        for section, program in programs:
+            arrays |= jax.block_until_ready(program(among(arrays, section.given), parameters, clock))
+        return native.ended(arrays)
+
+    return step
+
+
+def section_made(
+    native: Native,
+    section: Section,
+    machine: Machine,
+    members: int,
+    arrays: Mapping[int, Any],
+    ghosts: Any,
+    frame: Frame,
+    parameters: Any,
+    clock: Any,
+) -> dict[int, Any]:
+    """The arrays that a section makes of those it is given, and of the ghost cells of those that are sent."""
+    widths = machine.widths_of(section.reach)
+
+    def of_one(arrays: Any, ghosts: Any, parameters: Any, clock: Any) -> Any:
+        return native.section(section, arrays, ghosts, widths, frame, parameters, clock)
+
+    given = among(arrays, section.given)
+    if members:
+        return one_by_one(of_one, members, given, ghosts, parameters, clock)
+    return of_one(given, ghosts, parameters, clock)
+
+
 def native_attempt(native: NativeSteps, machine: Machine, widths: tuple[int, ...]) -> Attempt:
     """As `Stepper.attempt`, by native code with ghost cells of these ``widths``."""
 
@@ -114,6 +199,12 @@ def native_attempt(native: NativeSteps, machine: Machine, widths: tuple[int, ...
         return native(fields, ghosts, widths, frame, parameters, (t, 0, dt, 1), False)
 
     return machine.beside_received(body, widths, donate=False)
+
+
+def attempt_by_sections(native: Native, machine: Machine) -> Attempt:
+    """As `native_attempt`, section by section."""
+    step = in_sections(native, machine, 0)
+    return lambda fields, parameters, t, dt: step(fields, parameters, (t, 0, dt, 1))
 
 
 # ---- the two forms ----
@@ -182,7 +273,9 @@ def going_on(active: Any, new: Fields, old: Fields) -> Fields:
     return {name: jnp.where(active, new[name], old[name]) for name in old} if jnp.ndim(active) else new
 
 
-def one_by_one(body: Body, members: int, u: Fields, ghosts: Any, parameters: Mapping[str, Any], clock: Any) -> Fields:
+def one_by_one(
+    body: Body, members: int, u: Any, ghosts: Any, parameters: Mapping[str, Any], clock: Any
+) -> dict[Any, Any]:
     """``body(u, ghosts, parameters, clock)`` of each member of an ensemble in turn. Arrays have a last axis of members;
     parameters and clocks have values for each, or one for all."""
     front, back = (

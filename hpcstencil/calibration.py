@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcstencil import __version__
-from hpcstencil.errors import InputError
+from hpcstencil.errors import EnvironmentProblem, InputError
 from hpcstencil.parallel import Communicator, from_rank_0
 from hpcstencil.problem import Problem
 
@@ -70,10 +70,11 @@ def remember(name: str, value: Any) -> None:
 
 @dataclass(frozen=True)
 class Choice:
-    """The kernel that is taken, and why in a few words."""
+    """The kernel that is taken, and why in a few words; whether native code was to be taken, but ``cannot_be``."""
 
     kernel: str
     why: str
+    cannot_be: bool = False
 
 
 def unfit(kernel: str, reason: str) -> InputError:
@@ -81,22 +82,43 @@ def unfit(kernel: str, reason: str) -> InputError:
     return InputError(f'numerics.kernel: expected a run that "{kernel}" fits, but {reason}; give "auto"')
 
 
-def lacks_native(problem: Problem, device: Any, thin: bool) -> str:
-    """Why native code cannot take the steps of this problem, on blocks that are ``thin`` or not; "" where it can."""
+def lacks_native(problem: Problem, device: Any, weighed: bool = False) -> str:
+    """Why native code cannot take the steps of this problem on this process, or not be ``weighed`` here; "" where it can."""
     from hpcstencil.native.call import native
+    from hpcstencil.native.cost import account
     from hpcstencil.native.program import lack
     from hpcstencil.native.writer import Unsupported
 
     if device.platform != "cpu":
         return f"native code is for processors, and this is a {device.platform}"
-    known = lack(problem, thin)
+    known = lack(problem)
     if known:
         return known
     try:
         native(problem, 1)
+        if weighed:
+            account(problem)
     except Unsupported as reason:
         return str(reason)
     return ""
+
+
+def native_lacks(problem: Problem, devices: Sequence[Any], communicator: Communicator) -> list[str]:
+    """Of each process what `lacks_native` says there: "" where native code can be taken. One process of a host compiles, the
+    others wait for it."""
+    weighed = (
+        communicator.rank == 0 and communicator.size * len(devices) > 1
+    )  # how many steps are between two exchanges
+    return communicator.allgather(lacks_native(problem, devices[0], weighed))
+
+
+def missing(lacks: Sequence[str]) -> str:
+    """What `native_lacks` found, in words that name the first rank concerned where the processes differ; "" where they all have
+    native code."""
+    if len(set(lacks)) == 1:
+        return lacks[0]
+    rank, lack = next((rank, lack) for rank, lack in enumerate(lacks) if lack)
+    return f"rank {rank} lacks it: {lack}"
 
 
 def lacks_pallas(problem: Problem, thin: bool) -> str:
@@ -176,34 +198,53 @@ def kernel_for(
     problem: Problem, devices: Sequence[Any], communicator: Communicator, thin: bool, before: str = ""
 ) -> Choice:
     """The kernel that the input asks for; for "auto" that of the run which is continued (``before``), so that its bits stay
-    the same, or else native code, and where there is none the faster of the others as rank 0 measures them. The same on all
-    processes.
+    the same, or else native code, and where a process has none the faster of the others as rank 0 measures them. The same on
+    all processes.
 
-    Raises InputError, on all processes, where the input asks for a kernel that there is none of.
+    Raises InputError, on all processes, where the input asks for a kernel that there is none of, or a run cannot go on with its
+    kernel; EnvironmentProblem where some processes alone have no native code that the input asks for.
     """
     wanted, device = problem.config.numerics.kernel, devices[0]
     from hpcstencil.kernels import KERNELS
 
     if wanted in KERNELS:
         return Choice(wanted, "as the input says")
+    if wanted == "pallas":
+        lack = from_rank_0(communicator, lambda: lacks_pallas(problem, thin))
+        if lack:
+            raise unfit(wanted, lack)
+        slow = ", interpreted, for tests: this is no GPU" if device.platform != "gpu" else ""
+        return Choice(wanted, f"as the input says{slow}")
     if wanted == "auto" and before in KERNELS:
         return Choice(before, "as before")
+    if wanted == "auto" and before == "pallas":
+        if not from_rank_0(communicator, lambda: before in measured(problem, device, thin)):
+            raise other_kernel(before, lacks_pallas(problem, thin) or "there is no GPU")
+        return Choice(before, "as before")
+    lacks = native_lacks(problem, devices, communicator)
+    lack = missing(lacks)
+    if wanted == "native" and lack:
+        if all(lacks):
+            raise unfit(wanted, lack)
+        raise EnvironmentProblem(
+            f'numerics.kernel: expected "native" on all ranks, but {lack}; mend that, or give "auto"'
+        )
+    if wanted == "native":
+        return Choice(wanted, "as the input says")
+    if not lack:
+        return Choice("native", "as before" if before == "native" else "made for this equation")
+    if before:
+        raise other_kernel(before, lack)
+    kernel = from_rank_0(communicator, lambda: fastest_kernel(problem, device, thin))
+    return Choice(kernel, f"no native code: {lack}", cannot_be=device.platform == "cpu")
 
-    def settled() -> Choice:
-        if wanted != "auto":
-            lack = lacks_native(problem, device, thin) if wanted == "native" else lacks_pallas(problem, thin)
-            if lack:
-                raise unfit(wanted, lack)
-            slow = ", interpreted, for tests: this is no GPU" if wanted == "pallas" and device.platform != "gpu" else ""
-            return Choice(wanted, f"as the input says{slow}")
-        lack = lacks_native(problem, device, thin)
-        if not lack:
-            return Choice("native", "as before" if before == "native" else "made for this equation")
-        if before == "pallas" and before in measured(problem, device, thin):
-            return Choice(before, "as before")
-        return Choice(fastest_kernel(problem, device, thin), f"no native code: {lack}")
 
-    return from_rank_0(communicator, settled)  # which compiles; the others find it compiled
+def other_kernel(before: str, lack: str) -> InputError:
+    """The refusal of a run that would go on with another kernel than ``before``."""
+    return InputError(
+        f'numerics.kernel: expected "{before}", with which the run was computed so far, but it cannot be had here ({lack}); go '
+        "on where it can, or take another one, which rounds differently, with --set numerics.kernel=shift"
+    )
 
 
 def seconds_to_checkpoint(problem: Problem) -> float:

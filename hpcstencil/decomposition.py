@@ -186,6 +186,8 @@ def _native_every(problem: Problem, topology: Topology, radius: tuple[int, ...])
     from hpcstencil.native.cost import work_per_step
 
     most = _every(problem.config.decomposition, topology, radius, problem)[1]
+    if not most:
+        return 0  # an exchange for each section of a step
     if problem.step_follows_solution:
         most = min(most, problem.config.time.dt_every)
     work, cells = work_per_step(problem, topology), math.prod(topology.capacity())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -70,9 +70,12 @@ class Machine:
 
     def widths(self, radii: int) -> tuple[int, ...]:
         """Ghost cells per axis for ``radii`` evaluations in a row between two exchanges."""
+        return self.widths_of([radii * r for r in self.radius])
+
+    def widths_of(self, reach: Sequence[int]) -> tuple[int, ...]:
+        """Ghost cells per axis where so many cells beyond the block are looked at."""
         return tuple(
-            radii * r if "halo" in (low.kind, high.kind) else 0
-            for r, (low, high) in zip(self.radius, self.sides, strict=True)
+            r if "halo" in (low.kind, high.kind) else 0 for r, (low, high) in zip(reach, self.sides, strict=True)
         )
 
     def compiled(self, body: Body, shared: int, donate: bool = False) -> Body:
@@ -151,21 +154,26 @@ class Machine:
 
         return self._with_outer(whole, widths, donate)
 
-    def beside_received(self, body: Body, widths: tuple[int, ...], donate: bool) -> Body:
-        """As `exchanged`, of ``body(fields, ghost cells, frame, *shared)``, which puts nothing together."""
+    def beside_received(
+        self, body: Body, widths: tuple[int, ...], donate: bool, names: Collection[Any] | None = None
+    ) -> Body:
+        """As `exchanged`, of ``body(fields, ghost cells, frame, *shared)``, which puts nothing together; only the fields of
+        these ``names``, if any are given, are exchanged."""
 
         def whole(fields: Fields, places: Any, outer: Outer, shared: tuple[Any, ...]) -> Any:
             frame = self.frame(places)
-            return body(fields, self.received(fields, widths, frame, outer), frame, *shared)
+            return body(fields, self.received(among(fields, names), widths, frame, outer), frame, *shared)
 
-        return self._with_outer(whole, widths, donate)
+        return self._with_outer(whole, widths, donate, names)
 
-    def _with_outer(self, whole: Body, widths: tuple[int, ...], donate: bool) -> Body:
+    def _with_outer(
+        self, whole: Body, widths: tuple[int, ...], donate: bool, names: Collection[Any] | None = None
+    ) -> Body:
         """``whole(fields, places, ghost cells from other processes, shared arguments)`` as a function of the fields and the
         shared arguments."""
         run = self.compiled(whole, 1, donate)
         outer_ghosts = self.outer_exchange(widths)
-        return lambda fields, *arguments: run(fields, self.places, outer_ghosts(fields), arguments)
+        return lambda fields, *arguments: run(fields, self.places, outer_ghosts(among(fields, names)), arguments)
 
     def outer_exchange(self, widths: tuple[int, ...]) -> Callable[[Fields], Outer]:
         """The exchange between processes outside compiled code: nothing to do where the compiled code does it."""
@@ -211,6 +219,11 @@ class Machine:
             return jax.device_get(a.addressable_shards[0].data)[0] if self.devices.several else jax.device_get(a)
 
         return jax.tree.map(one, result)
+
+
+def among(fields: Mapping[Any, Any], names: Collection[Any] | None) -> dict[Any, Any]:
+    """The fields of these names; all without any."""
+    return dict(fields) if names is None else {name: fields[name] for name in names}
 
 
 def in_loop(body: Callable[[], Any], once: Any) -> Any:

@@ -63,7 +63,7 @@ def _with_kernel(problem: Problem, plan: Plan) -> tuple[Plan, str, str]:
     wanted = problem.config.numerics.kernel
     if wanted not in ("auto", "native", "pallas"):
         return plan, wanted, wanted
-    reason = (lack_for_gpus if wanted == "pallas" else lack)(problem, plan.lowered)
+    reason = lack_for_gpus(problem, plan.lowered) if wanted == "pallas" else lack(problem)
     if not reason:
         kernel = "native" if wanted == "auto" else wanted
         try:

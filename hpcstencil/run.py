@@ -75,6 +75,10 @@ def _ready(
     """The run at its ``source``, compiled; nothing is written yet."""
     walltime = Walltime(problem.config.checkpoint.walltime, communicator, options.started)
     choice = kernel_for(problem, devices, communicator, plan.lowered, source.kernel)
+    if choice.cannot_be:
+        say(f"warning: {choice.why}; kernel {choice.kernel} is taken, which is slower and rounds differently")
+    elif source.kernel not in ("", choice.kernel):
+        say(f"warning: kernel {choice.kernel}, {choice.why}, rounds differently than {source.kernel}, the one so far")
     plan = for_kernel(plan, problem, choice.kernel, communicator)
     simulation = simulate(problem, plan, communicator, devices, choice.kernel)
     state = _state(simulation, source, options.output)

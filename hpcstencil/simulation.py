@@ -11,7 +11,14 @@ import jax
 import numpy as np
 
 from hpcstencil import host
-from hpcstencil.advance import Advance, by_native_code, by_stepper, native_attempt
+from hpcstencil.advance import (
+    Advance,
+    attempt_by_sections,
+    by_native_code,
+    by_sections,
+    by_stepper,
+    native_attempt,
+)
 from hpcstencil.blocks import Devices
 from hpcstencil.control import Control
 from hpcstencil.copies import Copies
@@ -270,9 +277,9 @@ def simulate(
     if listed is not None:
         rhs = of_members(rhs, listed)
         apart = None if apart is None else of_members(apart, listed)
-    if kernel in (NATIVE, PALLAS) and plan.every == 0:
+    if kernel == PALLAS and plan.every == 0:
         raise InputError(
-            f'decomposition: blocks are too thin for numerics.kernel = "{kernel}", which takes a whole step between two '
+            'decomposition: blocks are too thin for numerics.kernel = "pallas", which takes a whole step between two '
             'exchanges; use fewer processes or devices, or numerics.kernel = "shift"'
         )
     on_gpu = devices[0].platform == "gpu"
@@ -281,16 +288,20 @@ def simulate(
     copies: Callable[[Mapping[str, Pieces]], Copies] = Copies
     if kernel == NATIVE:
         cell_bytes = len(problem.fields) * rules.dtype.itemsize
-        if config.decomposition.exchange == "auto" and config.time.tolerance is None:
+        if config.decomposition.exchange == "auto" and config.time.tolerance is None and plan.every:
             area = area_for(topology, stepper.widths, cell_bytes, communicator)
         code = native(problem, threads_for(len(devices)), plan.every, area)
         stayed_finite = code.all_finite if all(isinstance(tree, Field) for tree in problem.measured.values()) else None
         alone = area is not None or not any(stepper.widths)
         if alone:
             copies = code.copies
-        advance = by_native_code(code.steps, machine, plan.every, stepper.widths, alone, len(problem.members))
-        if config.time.tolerance is not None:
-            attempt = native_attempt(code.steps, machine, stepper.widths)
+        members = len(problem.members)
+        if plan.every:
+            advance = by_native_code(code.steps, machine, plan.every, stepper.widths, alone, members)
+            tried = native_attempt(code.steps, machine, stepper.widths)
+        else:
+            advance, tried = by_sections(code, machine, members), attempt_by_sections(code, machine)
+        attempt = None if config.time.tolerance is None else tried
     elif kernel == PALLAS:
         from hpcstencil.pallas.step import kernels
 

@@ -7,7 +7,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent / "hpcstencil"
 LAYERS = [
-    {"errors", "grid", "topology", "stencil", "expressions", "monitor_parts", "handshake", "journal", "printable"},
+    {"errors", "grid", "topology", "stencil", "expressions", "monitor_parts", "handshake", "journal", "printable",
+     "versions"},
     {"parallel", "toml_text", "derivatives", "calculus", "boundary", "noise", "pointwise", "integrators", "schedule", "signals",
      "monitor"},
     {"progress", "state", "seal", "hdf5_plain"},
@@ -21,9 +22,9 @@ LAYERS = [
     {"config", "hdf5_cut", "change", "machine", "provenance", "mask", "ghosts", "copies"},
     {"evaluate"},
     {"hdf5", "checkpoint", "model", "stepper", "layers", "placed"},
-    {"advance", "walls", "problem"},
+    {"walls", "problem"},
     {"formulation", "decomposition", "calibration", "reductions", "continuation", "native", "pallas"},
-    {"control", "memory", "behind"},
+    {"advance", "control", "memory", "behind"},
     {"diagnostics", "simulation", "report", "summary", "repair"},
     {"loop", "benchmark", "verify"},
     {"run", "doctor", "sweep"},

@@ -17,7 +17,7 @@ from support import problem_of, simulation_of, stepped, steps_in_place
 
 from hpcstencil import calibration, decomposition
 from hpcstencil.copies import pieces_of
-from hpcstencil.errors import InputError
+from hpcstencil.errors import EnvironmentProblem, InputError
 from hpcstencil.native import call, compiler
 from hpcstencil.native.call import Native
 from hpcstencil.native.cost import cells_beside
@@ -366,8 +366,8 @@ def heat(**numerics):
     return problem_of(grid={"shape": [20]}, equation={"name": "heat"}, numerics=numerics)
 
 
-def choice(problem, thin=False):
-    return calibration.kernel_for(problem, jax.local_devices(), OneProcess(), thin)
+def choice(problem, before="", communicator=None):
+    return calibration.kernel_for(problem, jax.local_devices()[:1], communicator or OneProcess(), False, before)
 
 
 @pytest.fixture
@@ -378,8 +378,8 @@ def empty_cache(monkeypatch, tmp_path):
 
 
 def test_auto_takes_native_code_where_there_is_some(empty_cache):
-    assert choice(heat()).kernel == "native"
-    assert choice(heat(), thin=True).kernel in ("shift", "conv")
+    assert choice(heat()).kernel == choice(heat(), before="native").kernel == "native"
+    assert choice(heat(), before="shift").kernel == "shift"
 
 
 def test_an_exchange_for_each_stage_that_xla_would_rather_have_is_no_lack_of_room():
@@ -394,7 +394,7 @@ def test_an_exchange_for_each_stage_that_xla_would_rather_have_is_no_lack_of_roo
 def test_an_ensemble_is_measured_by_one_of_its_members(empty_cache):
     members = problem_of(grid={"shape": [20]}, equation={"name": "heat"}, ensemble={"equation.D": [0.1, 0.2, 0.3]})
     assert choice(members).kernel == "native"
-    assert choice(members, thin=True).kernel in ("shift", "conv")
+    assert calibration.fastest_kernel(members, jax.local_devices()[0], False) in ("shift", "conv")
 
 
 def test_without_a_compiler_xla_takes_over_and_says_so(empty_cache, monkeypatch):
@@ -404,9 +404,41 @@ def test_without_a_compiler_xla_takes_over_and_says_so(empty_cache, monkeypatch)
     monkeypatch.setattr(compiler, "compiler", none)
     monkeypatch.setattr(compiler, "identity", lambda: none())
     found = choice(problem_of(grid={"shape": [21]}, equation={"name": "heat", "D": 0.123}))
-    assert found.kernel in ("shift", "conv") and "no C++ compiler" in found.why
+    assert found.kernel in ("shift", "conv") and "no C++ compiler" in found.why and found.cannot_be
     with pytest.raises(InputError, match=r"numerics\.kernel: .* no C\+\+ compiler"):
         choice(heat(kernel="native"))
+
+
+def test_a_run_goes_on_with_its_kernel_or_not_at_all(empty_cache, monkeypatch):
+    monkeypatch.setattr("hpcstencil.native.program.lack", lambda problem: "no C++ compiler was found")
+    with pytest.raises(
+        InputError, match=r'expected "native", with which the run was .* \(no C\+\+ compiler was found\)'
+    ):
+        choice(heat(), before="native")
+    assert choice(heat(kernel="shift"), before="native").kernel == "shift"
+
+
+class OneOfTwo(OneProcess):
+    """Rank 0 beside a rank 1 that says something else."""
+
+    size = 2
+
+    def __init__(self, other):
+        super().__init__()
+        self.other = other
+
+    def allgather(self, value):
+        return [value, self.other if isinstance(value, str) else value]
+
+
+def test_a_rank_that_lacks_native_code_takes_it_from_all(empty_cache):
+    both = OneOfTwo("no C++ compiler was found")
+    found = choice(heat(), communicator=both)
+    assert (
+        found.kernel in ("shift", "conv") and found.why == "no native code: rank 1 lacks it: no C++ compiler was found"
+    )
+    with pytest.raises(EnvironmentProblem, match='expected "native" on all ranks, but rank 1 lacks it: no C'):
+        choice(heat(kernel="native"), communicator=both)
 
 
 def test_what_does_not_compile_is_a_sentence(empty_cache):
@@ -485,11 +517,6 @@ def test_a_compiler_with_options_and_a_cache_that_cannot_be_written(monkeypatch)
         assert compiler.library('extern "C" int answer() { return ANSWER; }').answer() == 44
     finally:
         compiler.compiler.cache_clear(), compiler.identity.cache_clear()
-
-
-def test_an_input_that_asks_for_native_code_there_is_none_of():
-    with pytest.raises(InputError, match=r"numerics\.kernel: .* too thin for a whole step"):
-        choice(problem_of(grid={"shape": [20]}, equation={"name": "heat"}, numerics={"kernel": "native"}), thin=True)
 
 
 def test_a_pass_may_look_at_many_planes():

@@ -217,7 +217,10 @@ def test_auto_measures_them_on_gpus_alone(speeds):
     assert choice(problem, GPU).kernel == "pallas"  # which it remembers
     assert choice(heat(), GPU, before="pallas").kernel == "pallas"
     assert choice(problem, CPU).kernel == "native"
-    assert choice(problem, CPU, before="pallas", thin=True).kernel == "shift"
+    with pytest.raises(
+        InputError, match=r'expected "pallas", with which the run was computed .* \(there is no GPU\); go on'
+    ):
+        choice(problem, CPU, before="pallas")
 
 
 def test_asked_for_on_a_processor_they_are_interpreted():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ import jax
 
 from hpcstencil import __version__
 from hpcstencil.benchmark.rows import Row
+from hpcstencil.versions import versions
 
 
 def result(bandwidth: float, rows: Sequence[Row]) -> dict[str, Any]:
@@ -35,13 +35,7 @@ def _machine() -> dict[str, Any]:
 
 def _versions() -> dict[str, str]:
     """Versions of what the speed depends on."""
-    found = {"hpcstencil": __version__, "python": platform.python_version()}
-    for name in ("jax", "numpy", "mpi4jax", "mpi4py"):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+    return {"hpcstencil": __version__, **versions()}
 
 
 def _product(counts: Sequence[int]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from hpcstencil import __version__, provenance, watchdog
+from hpcstencil import provenance, watchdog
 from hpcstencil.cli import abort_all
 from hpcstencil.config import load
 from hpcstencil.decomposition import Plan, plan
@@ -19,6 +19,7 @@ from hpcstencil.paths import sources
 from hpcstencil.problem import Problem
 from hpcstencil.progress import say
 from hpcstencil.settings import Config
+from hpcstencil.versions import sources_digest, versions
 
 
 def problem_of(path: Path, overrides: Sequence[str], communicator: Communicator) -> tuple[Config, Problem]:
@@ -104,18 +105,30 @@ def same_everywhere(communicator: Communicator, count: int, problem: Problem) ->
             f"processes have {min(counts)} to {max(counts)} devices; give each the same number, for example with --devices "
             f"{min(counts)}"
         )
+    if communicator.size == 1:
+        return
     config = problem.config
-    known = {
+    files = {
         "the input": provenance.sha256(config),
         "the equation's file": problem.source,
         **{key: file.stat().st_size for key, file in sources(config).items()},
-        "hpcstencil": __version__,
+        "the files of hpcstencil": sources_digest(),
     }
-    for what, told in known.items():
-        everywhere = communicator.allgather((host(), told))
-        for rank, (name, other) in enumerate(everywhere):
-            if other != everywhere[0][1]:
+    libraries = versions()
+    first, files_there, libraries_there = communicator.broadcast((host(), files, libraries))
+
+    def compared() -> None:
+        for what, told in files.items():
+            if told != files_there.get(what):
                 raise EnvironmentProblem(
-                    f"{what}: rank {rank} on {name} has another version of it than rank 0 on {everywhere[0][0]}; use one "
-                    "folder that all hosts share, and start again when all of them see the same file there"
+                    f"{what}: another version on {host()} than that of rank 0 on {first}; use one folder that all hosts share, "
+                    "and start again when all of them see the same file there"
                 )
+        for name, version in libraries.items():
+            if version != libraries_there[name]:
+                raise EnvironmentProblem(
+                    f"{name}: expected version {libraries_there[name]}, that of rank 0 on {first}, but got {version} on "
+                    f"{host()}; start all ranks with one Python environment"
+                )
+
+    agree(communicator, compared)

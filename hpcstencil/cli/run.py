@@ -77,7 +77,7 @@ def execute(
     plan = planned(problem, communicator.size, count)
     warn_of_shared_gpus(communicator, ids)
     if communicator.rank == 0 and not ids:
-        begin(problem, plan.lowered)  # while jax is imported
+        begin(problem)  # while jax is imported
     local = agree(communicator, lambda: start_jax(count))
 
     from hpcstencil.run import run as run_problem

@@ -19,6 +19,7 @@ from hpcstencil.hdf5_direct import Pieces
 from hpcstencil.native.compiler import SOURCES, begun, cache_bytes, cache_is_far, library
 from hpcstencil.native.passes import AXIS_OF
 from hpcstencil.native.program import Program, program
+from hpcstencil.native.sections import Section
 from hpcstencil.native.shared import Area
 from hpcstencil.native.twice import Twice
 from hpcstencil.problem import Problem
@@ -78,6 +79,58 @@ class Native:
         names, errors = self.program.fields, self.program.errors
         unread = [fields[names[0]]] * len(errors)  # whose places the bridge wants filled
         given = [*(fields[name] for name in names), *unread]
+        aliases = {n: n for n in range(len(names))} if in_place else None
+        results = self._called(given, len(given), strips, widths, frame, parameters, clock, aliases)
+        first = len(names)
+        return dict(zip(names, results[:first], strict=True)), dict(zip(errors, results[first:], strict=True))
+
+    def arrays(self, fields: Mapping[str, Any]) -> dict[int, Any]:
+        """The arrays that a step starts from."""
+        return {n: fields[name] for n, name in enumerate(self.program.fields)}
+
+    def section(
+        self,
+        section: Section,
+        arrays: Mapping[int, Any],
+        strips: Strips,
+        widths: Sequence[int],
+        frame: Frame,
+        parameters: Mapping[str, Any],
+        clock: tuple[Any, Any, Any, Any],
+    ) -> dict[int, Any]:
+        """The arrays that a section of a step makes; ``strips`` are the ghost cells of those that are exchanged."""
+        unsent = (
+            len(section.given) - section.exchanged
+        )  # which the bridge wants in the strips too, where nothing reads them
+
+        def filled(strip: Any) -> Any:
+            return None if strip is None else jnp.pad(strip, [(0, unsent), *[(0, 0)] * (strip.ndim - 1)])
+
+        whole = {axis: (filled(lower), filled(upper)) for axis, (lower, upper) in strips.items()}
+        given = [arrays[n] for n in section.given]
+        results = self._called(given, len(section.made), whole, widths, frame, parameters, clock, None, section.numbers)
+        return dict(zip(section.made, results, strict=True))
+
+    def ended(self, arrays: Mapping[int, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """As `steps` returns them: the fields, and what is told of errors, after all sections."""
+        names, errors = self.program.fields, self.program.errors
+        ends = [arrays[n] for n in self.program.ends]
+        first = len(names)
+        return dict(zip(names, ends[:first], strict=True)), dict(zip(errors, ends[first:], strict=True))
+
+    def _called(
+        self,
+        given: Sequence[Any],
+        made: int,
+        strips: Strips,
+        widths: Sequence[int],
+        frame: Frame,
+        parameters: Mapping[str, Any],
+        clock: tuple[Any, Any, Any, Any],
+        aliases: dict[int, int] | None,
+        section: Sequence[int] = (0,),
+    ) -> Sequence[Any]:
+        """So many arrays that the program has made of those given."""
         ndim = len(frame.cells)
         received = [strips.get(a, (None, None))[side] for a in range(ndim) for side in (0, 1)]
         kinds = [[side.kind for side in sides] for sides in frame.sides]
@@ -95,10 +148,10 @@ class Native:
         ]
         call = jax.ffi.ffi_call(
             TARGET,
-            [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in given],
-            input_output_aliases={n: n for n in range(len(names))} if in_place else None,
+            [jax.ShapeDtypeStruct(given[0].shape, given[0].dtype)] * made,
+            input_output_aliases=aliases,
         )
-        results = call(
+        return call(
             *arguments,
             number=np.int64(self.number),
             axes=np.array(AXIS_OF[ndim], np.int64),
@@ -112,9 +165,8 @@ class Native:
             far=np.int64(cache_is_far()),
             area=np.int64(self.area_number),
             every=np.int64(self.every),
+            section=np.array(section, np.int64),
         )
-        first = len(names)
-        return dict(zip(names, results[:first], strict=True)), dict(zip(errors, results[first:], strict=True))
 
 
 def native(problem: Problem, threads: int, every: int = 1, area: Area | None = None) -> Native:

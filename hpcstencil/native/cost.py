@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from hpcstencil.native.compiler import cache_bytes, cache_is_far, library
@@ -13,10 +14,20 @@ from hpcstencil.problem import Problem
 from hpcstencil.topology import Topology
 
 
+@cache
+def _loaded(outline: str) -> ctypes.CDLL:
+    return library(outline, quickly=True)
+
+
+def account(problem: Problem) -> ctypes.CDLL:
+    """What tells the cost of steps. Raises Unsupported where there is no native code."""
+    return _loaded(program(problem).outline)
+
+
 def work_per_step(problem: Problem, topology: Topology) -> Callable[[int], float]:
     """The work for a cell in one step, in cells of a pass, of a block with neighbours on all axes that are cut, where so many
     steps are taken between two exchanges. Raises Unsupported where there is no native code."""
-    work = library(program(problem).outline, quickly=True).work
+    work = account(problem).work
     work.restype = ctypes.c_double
     block = _block(topology)
     return lambda steps: float(work(*block, ctypes.c_int64(steps)))
@@ -25,7 +36,7 @@ def work_per_step(problem: Problem, topology: Topology) -> Callable[[int], float
 def cells_beside(problem: Problem, topology: Topology, every: int, threads: int) -> int:
     """The cells that native code with so many ``threads`` keeps beside the fields of a block, with ``every`` steps between two
     exchanges. Raises Unsupported where there is no native code."""
-    room = library(program(problem).outline, quickly=True).room
+    room = account(problem).room
     room.restype = ctypes.c_int64
     cut = any(topology.is_split(axis) for axis in range(topology.ndim))
     return int(room(*_block(topology), ctypes.c_int64(every if cut else 0), ctypes.c_int64(threads)))

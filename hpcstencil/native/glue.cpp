@@ -23,6 +23,7 @@ struct Call {  // as in pipeline.hpp
     int64_t threads, cache, far;
     void* area;
     int64_t every;
+    const int64_t* section;
 };
 
 static std::unordered_map<int64_t, void (*)(const Call*)> programs;
@@ -90,12 +91,15 @@ extern "C" XLA_FFI_Error* run_program(XLA_FFI_CallFrame* frame) {
     const double* coordinates[3] = {&zero, &zero, &zero};
     const void* ghosts[6] = {};
     for (int a = 0; a < 3; a++) call.capacity[a] = call.count[a] = 1;
-    for (int64_t f = 0; f < frame->rets.size; f++) {
+    size_t numbers = 0;
+    const int64_t* section = integers(given, "section", &numbers);
+    if (numbers > 1) call.section = section;
+    for (int64_t f = 0; f < (call.section ? section[2] : frame->rets.size); f++) {
         const XLA_FFI_Buffer& field = *buffer();
         fields.push_back(field.data);
-        results.push_back(static_cast<XLA_FFI_Buffer*>(frame->rets.rets[f])->data);
         for (size_t a = 0; a < ndim; a++) call.capacity[axes[a]] = field.dims[a];
     }
+    for (int64_t f = 0; f < frame->rets.size; f++) results.push_back(static_cast<XLA_FFI_Buffer*>(frame->rets.rets[f])->data);
     for (size_t n = 0; n < 2 * ndim; n++)
         if (received[n]) ghosts[2 * axes[n / 2] + n % 2] = take();
     call.parameters = static_cast<const double*>(take());

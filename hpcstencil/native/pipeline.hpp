@@ -27,6 +27,9 @@ struct Call {
     int64_t threads, cache, far;  // cache: bytes of the second level; far: whether the third one is
     struct Area* area;  // null, or where neighbours find the edges of this block, and it those of theirs
     int64_t every;      // steps that these are good for
+    // Null, or a section of one step: its first pass and that behind its last one, how many arrays are given and how many made, and
+    // their numbers. ``fields`` and ``results`` are then these arrays.
+    const int64_t* section;
 };
 
 struct Input { int array, reach[AXES]; bool straight; };  // reach: cells that a pass looks at beyond its own; straight: along one axis at a time
@@ -87,21 +90,26 @@ struct Level {
     long ahead, reach[AXES], deep[AXES];
 };
 
-// The pipeline of so many steps: which rings there are, how far ahead of the store each level is, how far it reaches.
+// The pipeline of so many steps, or of a section of one: which rings there are, how far ahead of the store each level is, how far it
+// reaches. Arrays are loaded to some rings, and results stored from some.
 struct Pipeline {
-    int steps, rings, levels;
-    int ring_of[MOST_STEPS + 1][ARRAYS];
+    int steps, rings, levels, loaded, stored;
+    int ring_of[MOST_STEPS + 1][ARRAYS], load[ARRAYS], store[ARRAYS];
     Ring ring[RINGS];
     Level level[LEVELS];
 
-    void lay_out(int steps_, bool boundary0) {
+    void lay_out(int steps_, bool boundary0, const int64_t* section = nullptr) {
         steps = steps_, levels = 1, rings = 0;
         memset(level, 0, sizeof level);
         for (int t = 0; t <= steps; t++)
             for (int n = 0; n < ARRAYS; n++) ring_of[t][n] = -1;
-        for (int f = 0; f < GIVEN; f++) ring_of[0][f] = add(f, 0, 0);
+        loaded = section ? section[2] : GIVEN, stored = section ? section[3] : FIELDS;
+        for (int n = 0; n < loaded; n++) {
+            int array = section ? section[4 + n] : n;
+            load[n] = ring_of[0][array] = add(array, 0, 0);
+        }
         for (int t = 0; t < steps; t++) {
-            for (int p = TURNS && t; p < PASSES; p++, levels++) {
+            for (int p = section ? section[0] : TURNS && t; p < (section ? section[1] : PASSES); p++, levels++) {
                 Level& mine = level[levels];
                 mine.step = t, mine.pass = TURNS && p == PASSES - 1 && t < steps - 1 ? PASSES : p;
                 const Pass& pass = passes[mine.pass];
@@ -110,13 +118,14 @@ struct Pipeline {
                     ring_of[t + later][array] = add(array, t + later, levels);
                 }
             }
-            for (int f = 0; f < FIELDS; f++) {
+            for (int f = 0; f < FIELDS && !section; f++) {
                 int r = ring_of[t + 1][f] = ring_of[t][ends[f]];
                 if (r >= 0 && ends[f] >= FIELDS) ring[r].array = f, ring[r].step = t + 1;
             }
         }
+        for (int n = 0; n < stored; n++) store[n] = section ? ring_of[0][section[4 + loaded + n]] : ring_of[steps][n];
         const int none[AXES] = {0, 0, 0};
-        for (int f = 0; f < FIELDS; f++) use(ring_of[steps][f], 0, none, none, false);
+        for (int n = 0; n < stored; n++) use(store[n], 0, none, none, false);
         for (int q = levels - 1; q > 0; q--) {
             const Level& mine = level[q];
             const Pass& pass = passes[mine.pass];
@@ -125,7 +134,7 @@ struct Pipeline {
             for (int o = 0; o < pass.outputs; o++) besides(output(q, o), mine.ahead, reach);
             for (int n = 0; n < pass.inputs; n++) use(ring_of[mine.step][pass.input[n].array], mine.ahead, reach, deep, boundary0, pass.input[n].reach);
         }
-        for (int f = 0; f < GIVEN; f++) besides(ring_of[0][f], level[0].ahead, nullptr);
+        for (int n = 0; n < loaded; n++) besides(load[n], level[0].ahead, nullptr);
         for (int r = 0; r < rings; r++) {
             ring[r].ahead = level[ring[r].level].ahead;
             ring[r].planes = ring[r].ahead - ring[r].tail + 1;

@@ -5,7 +5,7 @@
 // Ranges of cells that come from memory while others are computed, so many cache lines in a portion: a processor that is asked for
 // more at once than it can wait for stands still.
 struct Prefetch {
-    struct { const real* from; long lines; } range[2 * FIELDS * AT_ONCE];
+    struct { const real* from; long lines; } range[2 * ARRAYS * AT_ONCE];
     long ranges = 0, lines = 0, portion = 1, at = 0;
 
     // What was to come until now is asked for, and forgotten.
@@ -54,7 +54,7 @@ struct Plan {
     void lay_out(long steps_, long passes_) {
         steps = steps_, passes = passes_;
         if (steps % passes) pipeline[0].lay_out(steps / passes + 1, has_boundary(call, 0));
-        pipeline[1].lay_out(steps / passes, has_boundary(call, 0));
+        pipeline[1].lay_out(steps / passes, has_boundary(call, 0), call.section);
     }
     int which(long k) const { return k < steps % passes ? 0 : 1; }
     const Pipeline& longest() const { return pipeline[which(0)]; }

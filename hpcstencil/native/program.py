@@ -11,6 +11,7 @@ from hpcstencil.boundary import NO_FLUX, WALL, Face
 from hpcstencil.expressions import Field, Node, on_plane, walk
 from hpcstencil.native.cells import Cells
 from hpcstencil.native.compiler import begun, compiler
+from hpcstencil.native.sections import Section, sections
 from hpcstencil.native.step import Step
 from hpcstencil.native.writer import Offset, Unsupported
 from hpcstencil.problem import Problem
@@ -21,6 +22,7 @@ from hpcstencil.radius import axes_of
 class Program:
     """C++ text, and what it is to be given: the numbers of its expressions, what stands for p[] and c[] in it. ``fixed`` is how
     many arrays of functions of several coordinates it keeps, ``errors`` are the fields of which it tells the error of a step.
+    ``sections`` are those of a step, and ``ends`` the arrays that hold the fields and errors after it.
     ``outline`` is the text of what tells the cost of steps and computes none; equations that look at the same cells share
     it."""
 
@@ -31,13 +33,13 @@ class Program:
     parameters: tuple[str, ...]
     constants: tuple[float, ...]
     fixed: int
+    sections: tuple[Section, ...]
+    ends: tuple[int, ...]
 
 
-def lack(problem: Problem, thin: bool) -> str:
+def lack(problem: Problem) -> str:
     """Why native code cannot take the steps of this problem on a processor, as far as that is known without compiling; "" where
-    it can. ``thin`` blocks have no room for a whole step between two exchanges."""
-    if thin:
-        return "blocks are too thin for a whole step between two exchanges"
+    it can."""
     try:
         compiler()
         program(problem)
@@ -46,9 +48,9 @@ def lack(problem: Problem, thin: bool) -> str:
     return ""
 
 
-def begin(problem: Problem, thin: bool) -> None:
+def begin(problem: Problem) -> None:
     """Have the program compiled beside what comes next, where the input lets it be wanted."""
-    if problem.config.numerics.kernel in ("auto", "native") and not lack(problem, thin):
+    if problem.config.numerics.kernel in ("auto", "native") and not lack(problem):
         begun(program(problem).text)
 
 
@@ -68,9 +70,19 @@ lately: deque[tuple[Problem, Program]] = deque(maxlen=4)  # a run asks several t
 def _program(problem: Problem) -> Program:
     try:
         step = Step(problem)
-        written, outline = texts(step)
-        numbers, fixed = tuple(step.numbers.constants), len(step.fixed.texts)
-        return Program(written, outline, step.fields, step.errors, tuple(problem.parameters), numbers, fixed)
+        sides = sides_of(step)
+        written, outlined = text(step, sides), outline(step, sides)
+        return Program(
+            text=written,
+            outline=outlined,
+            fields=step.fields,
+            errors=step.errors,
+            parameters=tuple(problem.parameters),
+            constants=tuple(step.numbers.constants),
+            fixed=len(step.fixed.texts),
+            sections=sections(step.passes[: len(step.parts)], step.arrays, beside(sides), step.ends, step.axis_of),
+            ends=tuple(step.ends),
+        )
     except RecursionError:
         raise Unsupported("an expression is too deeply nested") from None
 
@@ -143,14 +155,22 @@ def geometry(step: Step, sides: Sides, bare: bool) -> list[str]:
     ]
 
 
-def texts(step: Step) -> tuple[str, str]:
-    """The program of a step, and its outline."""
+def sides_of(step: Step) -> Sides:
+    """What makes the ghost cells of all arrays of a step; adds its functions to those of the step."""
     sides: Sides = {}
     for number, axis, end in itertools.product(range(len(step.arrays)), range(step.ndim), (0, 1)):
         made = side(step, number, axis, end)
         if made:
             sides[number, axis, end] = made
-    return text(step, sides), outline(step, sides)
+    return sides
+
+
+def beside(sides: Sides) -> dict[int, set[int]]:
+    """Of each array the arrays that its ghost cells look at."""
+    found: dict[int, set[int]] = {}
+    for (number, _, _), side in sides.items():
+        found.setdefault(number, set()).update(side.nexts)
+    return found
 
 
 def outline(step: Step, sides: Sides) -> str:

@@ -33,7 +33,7 @@ static void fill_fixtures(const Call& call, const Pipeline& pipe, Kept* memory, 
     if (!FIXED) return;
     long beyond[AXES], size[AXES], numbers = PARAMETERS + CONSTANTS + 2 * AXES;
     for (int a = 0; a < AXES; a++) {
-        beyond[a] = call.margin[a] ? pipe.level[0].reach[a] + pipe.level[0].deep[a] + 16 : 0;
+        beyond[a] = !call.margin[a] ? 0 : 16 + (call.section ? call.margin[a] : pipe.level[0].reach[a] + pipe.level[0].deep[a]);  // the same for all sections
         if (a == 2) beyond[a] = up(beyond[a] + LANES, LANES);
         size[a] = a == 2 ? up(call.count[a] + 2 * beyond[a], LANES) : call.count[a] + 2 * beyond[a];
         numbers += call.count[a] + 2 * beyond[a];

@@ -9,8 +9,8 @@ struct Job {
     const Plan* plan;
     const Pipeline* pipeline;
     long parts[AXES];
-    const real* source[FIELDS];
-    real* target[FIELDS];
+    const real* source[ARRAYS];
+    real* target[ARRAYS];
     bool given;  // the source is the caller's arrays, of ``capacity``
     bool last;  // the target are results, or will be
     bool part;  // neighbours have cells beyond; else it is a whole block
@@ -119,7 +119,7 @@ struct Tile {
         long x0 = most(0, w.x0);
         ahead.clear();
         for (long n = most(i, most(0, w.lo)); n < least(i + AT_ONCE, least(call.count[0], w.hi)); n++)
-            for (int f = 0; f < GIVEN; f++) ahead.add(job.source[f] + n * source_size(2) + x0, least(call.count[2], w.x1) - x0);
+            for (int f = 0; f < pipe.loaded; f++) ahead.add(job.source[f] + n * source_size(2) + x0, least(call.count[2], w.x1) - x0);
         ahead.divide(pipe.levels - 1);
     }
 
@@ -219,14 +219,14 @@ struct Tile {
     // ---- from and to memory ----
 
     void load(long i) {
-        for (int f = 0; f < GIVEN; f++) {
-            int r = pipe.ring_of[0][f];
+        for (int f = 0; f < pipe.loaded; f++) {
+            int r = pipe.load[f];
             long j0, j1, x0, x1;
             region(0, 1, j0, j1), region(0, 2, x0, x1);
             real* p = plane(r, i);
             for (long j = j0; j < j1; j++) load_row(f, p + j * store[r].pitch, i, j, x0, x1);
         }
-        for (int f = 0; f < GIVEN; f++) finish(pipe.ring_of[0][f], i);
+        for (int f = 0; f < pipe.loaded; f++) finish(pipe.load[f], i);
     }
 
     void load_row(int f, real* to, long i, long j, long x0, long x1) const {
@@ -272,8 +272,8 @@ struct Tile {
     }
 
     void unload(long i) const {
-        for (int f = 0; f < FIELDS; f++) {
-            int r = pipe.ring_of[pipe.steps][f];
+        for (int f = 0; f < pipe.stored; f++) {
+            int r = pipe.store[f];
             const real* p = plane(r, i);
             for (long j = from[1]; j < to[1]; j++) {
                 if (job.turn >= 0) call.area->put(call.width, job.turn, f, i, j, p + j * store[r].pitch, from[2], to[2], plan.past);

@@ -22,10 +22,8 @@ struct Tiles : Plan {
         for (int a = 0; a < AXES; a++) job.parts[a] = blocking.parts[a];
         job.given = k == 0, job.last = k + 1 == passes, job.part = is_part(call) && (k == 0 || call.area);
         job.turn = call.area && k + 1 < passes ? (call.area->epoch + 1) % 2 : -1;
-        for (int f = 0; f < FIELDS; f++) {
-            job.source[f] = k == 0 ? (const real*)call.fields[f] : buffer(k - 1, f);
-            job.target[f] = buffer(k, f);
-        }
+        for (int f = 0; f < job.pipeline->loaded; f++) job.source[f] = k == 0 ? (const real*)call.fields[f] : buffer(k - 1, f);
+        for (int f = 0; f < job.pipeline->stored; f++) job.target[f] = buffer(k, f);
         return job;
     }
 

@@ -17,7 +17,7 @@ static Blocking weigh_tiles(const Call& call, long steps, bool one_pass, long th
     Blocking best = {1, {1, 1, 1}, 0, 1e300};
     bool flat = call.count[1] == 1;
     for_steps(steps, one_pass, [&](long t) {
-        pipe.lay_out(t, has_boundary(call, 0));
+        pipe.lay_out(t, has_boundary(call, 0), call.section);
         for (long p2 = 1; p2 == 1 || call.count[2] / p2 >= 256; p2 *= 2)
             for (long p1 = 1; p1 == 1 || call.count[1] / p1 >= 8; p1++) {
                 long tile1 = (call.count[1] + p1 - 1) / p1, tile2 = (call.count[2] + p2 - 1) / p2;
@@ -60,7 +60,7 @@ constexpr double memory(bool flat) { return flat ? 1.4 : STATEMENTS < 20 ? 0.75 
 // The same for steps in place.
 static Blocking weigh_in_place(const Call& call, long steps, bool given, long threads) {
     Blocking best = {1, {1, 1, 1}, 0, 1e300};
-    if (call.width[2] || ((call.width[0] || call.width[1]) && !call.area)) return best;
+    if (call.section || call.width[2] || ((call.width[0] || call.width[1]) && !call.area)) return best;
     Pipeline& pipe = *new Pipeline();
     Course& course = *new Course();
     bool flat = call.count[1] == 1;
@@ -132,14 +132,14 @@ extern "C" int64_t room(const int64_t* count, const int64_t* wraps, const int64_
 
 // As `weigh`; what was asked lately is remembered.
 static Blocking choose(const Call& call, long steps, long threads) {
-    struct Asked { long key[14]; Blocking answer; };
+    struct Asked { long key[15]; Blocking answer; };
     static Asked asked[32];
     static long next = 0;
     bool one_pass = call.area || is_part(call);
     if (call.area) steps = (steps + passes_between(call, steps) - 1) / passes_between(call, steps);
-    long key[14] = {least(steps, MOST_STEPS), call.area ? 1 + call.every : -one_pass, threads, call.count[0], call.count[1], call.count[2]};
+    long key[15] = {least(steps, MOST_STEPS), call.area ? 1 + call.every : -one_pass, threads, call.count[0], call.count[1], call.count[2]};
     for (int a = 0; a < AXES; a++) key[6 + a] = call.wraps[a], key[9 + a] = 2 * call.boundary[a][0] + call.boundary[a][1];
-    key[12] = call.cache, key[13] = call.far;
+    key[12] = call.cache, key[13] = call.far, key[14] = call.section ? call.section[1] : 0;
     pthread_mutex_lock(&kept_lock);
     for (const Asked& known : asked)
         if (!memcmp(known.key, key, sizeof key)) {

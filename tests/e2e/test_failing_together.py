@@ -2,13 +2,17 @@
 
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from commands import ENVIRONMENT, INPUT, assert_same, ended, hpcstencil, line, ranks, started, wait_until
+
+import hpcstencil as package
 
 pytestmark = pytest.mark.e2e
 LONG = ("--set", "time.end=1e5", "--set", "output.every=50.0", "--set", "checkpoint.every_steps=500")
@@ -205,8 +209,26 @@ def test_versions_of_the_input_that_differ_are_found_out(folder):
     differing = 'exec "$@" --set time.end=$((12 + OMPI_COMM_WORLD_RANK / 2))'
     command = [*line(3)[:3], "bash", "-c", differing, "bash", *line(0, "run", "input.toml")]
     result = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
-    assert result.returncode == 4 and "the input: rank 2 on" in result.stderr, result.stderr
+    assert result.returncode == 4 and "rank 2: the input: another version on" in result.stderr, result.stderr
     assert not (folder / "run.h5").exists()
+
+
+def test_a_rank_with_another_copy_of_the_program_is_found_out(folder):
+    """A copy with other weights of rk4, which would give other numbers."""
+    copy = folder / "copy" / "hpcstencil"
+    shutil.copytree(Path(package.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    text = (copy / "integrators.py").read_text()
+    (copy / "integrators.py").write_text(
+        text.replace("(1 / 6, 1 / 3, 1 / 3, 1 / 6)", "(1 / 8, 3 / 8, 3 / 8, 1 / 8)", 1)
+    )
+    assert (copy / "integrators.py").read_text() != text
+    one = line(0, "run", "input.toml")
+    command = [*line(1)[:3], *one, ":", "-n", "1", "env", f"PYTHONPATH={copy.parent}", *one]
+    result = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 4 and "rank 1: the files of hpcstencil: another version on" in result.stderr, (
+        result.stderr
+    )
+    assert result.stderr.count("another version") == 1 and not (folder / "run.h5").exists()
 
 
 def test_a_damaged_checkpoint_is_passed_over(folder):

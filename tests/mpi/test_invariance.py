@@ -140,9 +140,9 @@ THIN = [
 
 
 @pytest.mark.parametrize("name, shape, order, integrator", THIN, ids=lambda v: str(v))
-@pytest.mark.parametrize("walls", (False, True))
+@pytest.mark.parametrize("walls, kernel", [(False, "shift"), (True, "shift"), (True, "native")])
 @pytest.mark.parametrize("devices", (1, 2))
-def test_thin_blocks_exchange_for_every_stage(communicator, name, shape, order, integrator, walls, devices):
+def test_thin_blocks_exchange_for_every_stage(communicator, name, shape, order, integrator, walls, devices, kernel):
     boundary = {"xyz"[a]: {"dirichlet": "0.1*t"} if walls else "periodic" for a in range(len(shape))}
     given = {
         "grid": {"shape": list(shape), "upper": [0.1 * n for n in shape]},
@@ -153,9 +153,11 @@ def test_thin_blocks_exchange_for_every_stage(communicator, name, shape, order, 
     if integrator == "rkl2":
         given["numerics"]["stages"] = 9
     problem = problem_of(**given)
-    expected = from_rank_0(communicator, lambda: stepped(problem, simulation_of(problem), STEPS, 5e-4)["u"])
+    expected = from_rank_0(
+        communicator, lambda: stepped(problem, simulation_of(problem, kernel=kernel), STEPS, 5e-4)["u"]
+    )
     try:
-        simulation = simulation_of(problem, communicator, devices)
+        simulation = simulation_of(problem, communicator, devices, kernel)
     except InputError as refusal:
         assert communicator.size * devices > 2 and "counts that work" in str(refusal)
         return
@@ -163,3 +165,25 @@ def test_thin_blocks_exchange_for_every_stage(communicator, name, shape, order, 
         assert simulation.plan.every == 0
     block = stepped(problem, simulation, STEPS, 5e-4)["u"]
     assert np.array_equal(block, expected[tuple(slice(*r) for r in simulation.ranges)])
+
+
+@pytest.mark.parametrize("devices", (1, 2))
+def test_thin_blocks_take_steps_of_a_tolerance_by_native_code(communicator, devices):
+    """Error estimates and stages of which all slopes are kept, with an exchange for each."""
+    problem = problem_of(
+        grid={"shape": [9, 11], "upper": [0.9, 1.1]},
+        equation={"name": "custom", "D": 0.02, "rhs": {"u": "D*laplacian(u) - u*v", "v": "laplacian(v*v)/90"}},
+        boundary={"x": {"dirichlet": "0.5"}, "y": {"neumann": 0.1}},
+        numerics={"precision": "float64", "integrator": "dopri5"},
+        time={"end": 1.0, "tolerance": 1e-5},
+    )
+    alone, expected = from_rank_0(communicator, partial(tried, problem, simulation_of(problem, kernel="native")))
+    if communicator.size * devices > 4:
+        pytest.skip("blocks would be thinner than the stencil")
+    simulation = simulation_of(problem, communicator, devices, "native")
+    assert simulation.plan.every == (communicator.size * devices == 1)
+    result, clock = tried(problem, simulation)
+    assert clock == expected
+    index = tuple(slice(*r) for r in simulation.ranges)
+    for field, block in result.items():
+        assert np.array_equal(block, alone[field][index])
