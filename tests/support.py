@@ -12,18 +12,23 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from random_problems import Way
+from reference import Reference
 
 from hpcstencil import host
 from hpcstencil.calculus import exact
 from hpcstencil.cli import main
 from hpcstencil.config import from_mapping
 from hpcstencil.decomposition import plan
+from hpcstencil.diagnostics import Diagnostics
+from hpcstencil.errors import InputError
 from hpcstencil.formulation import build
 from hpcstencil.native.cost import cells_beside
 from hpcstencil.parallel import Communicator, OneProcess
 from hpcstencil.parser import Scope, parse
 from hpcstencil.positions import home
 from hpcstencil.problem import Problem
+from hpcstencil.provenance import to_toml
 from hpcstencil.schedule import Clock
 from hpcstencil.simulation import Simulation, simulate
 
@@ -88,6 +93,38 @@ def integrated(problem: Problem, simulation: Simulation) -> tuple[dict[str, np.n
         fields = simulation.advance(fields, problem.parameters, leap.base_time, leap.first, leap.dt, leap.steps)
         clock = leap.after
     return simulation.get(fields, problem.fields), clock
+
+
+def against_reference(
+    tables: Mapping[str, Any], reference: Reference, way: Way, communicator: Communicator | None = None
+) -> None:
+    """Assert that fields and diagnostics at the end of an input are those of its reference, which has run."""
+    problem = problem_of(
+        **with_table(tables, "numerics", kernel=way.kernel),
+        decomposition={**way.decomposition, "devices": way.devices},
+    )
+    try:
+        simulation = simulation_of(problem, communicator, way.devices, way.kernel)
+    except InputError:  # blocks too thin for this way, or a kernel that does not have this equation
+        if way == Way():
+            raise
+        return against_reference(tables, reference, Way(), communicator)
+    found, _ = integrated(problem, simulation)
+    index = tuple(slice(*r) for r in simulation.ranges)
+    largest = max(np.abs(expected).max() for expected in reference.fields.values())
+    wrong = {
+        name: f"{name} differs by {difference / largest:.1e} of the largest value"
+        for name, expected in reference.fields.items()
+        if not (difference := np.abs(found[name] - expected[index]).max()) <= 1e-12 * largest
+    }
+    diagnostics = Diagnostics(problem.diagnostics, simulation.diagnosed, problem.parameters)
+    values = diagnostics.evaluate(simulation.put(found), reference.end) if problem.diagnostics else {}
+    wrong |= {
+        name: f"{name} is {values[name]}, expected {expected}"
+        for name, expected in reference.diagnosed().items()
+        if values[name] != pytest.approx(expected, rel=1e-12, abs=1e-12)
+    }
+    assert not wrong, "; ".join(wrong.values()) + ", of\n" + to_toml(problem.config)
 
 
 def coordinates(problem: Problem, name: str = "") -> list[np.ndarray]:

@@ -1,0 +1,35 @@
+"""Random problems on several processes and devices, against `reference.py`, which knows one grid."""
+
+import pytest
+from random_problems import Way, settled
+from support import against_reference
+
+from hpcstencil.errors import InputError
+from hpcstencil.parallel import connect
+
+pytestmark = pytest.mark.mpi
+WAYS = (Way(), Way("native"), Way(devices=2), Way(decomposition={"steps_per_exchange": 2}), Way("conv"))
+
+
+@pytest.fixture(scope="module")
+def communicator():
+    return connect()
+
+
+def on_processes(seed, way, communicator):
+    tables, reference = settled(seed, scale=3)
+    against_reference(tables, reference, way, communicator)
+
+
+@pytest.mark.parametrize("seed, way", enumerate(WAYS[:3]))
+def test_a_random_problem(seed, way, communicator):
+    on_processes(seed, way, communicator)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(100, 200))
+def test_more_random_problems(seed, communicator):
+    try:
+        on_processes(seed, WAYS[seed % len(WAYS)], communicator)
+    except InputError as refusal:
+        pytest.skip(str(refusal))
