@@ -6,15 +6,12 @@ import ctypes
 import math
 import mmap
 import os
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 from hpcstencil.native.passes import AXIS_OF
 from hpcstencil.parallel import Communicator, boot, host
 from hpcstencil.topology import Topology, split
 
-FOLDER = Path("/dev/shm")
 PAGE = 4096
 Three = ctypes.c_int64 * 3
 
@@ -64,26 +61,31 @@ def area_for(topology: Topology, widths: Sequence[int], cell_bytes: int, communi
 
 
 def _shared(size: int, communicator: Communicator) -> mmap.mmap | None:
-    """So many bytes, zero at first, that all processes see; None where one of them cannot. Nothing of it is left when the
-    last process ends."""
-    name, memory = None, None
+    """So many bytes, zero at first, that all processes see; None where one of them cannot. They have no name, so nothing of
+    them is left when the last process ends, however it ends."""
+    descriptor, place, memory = None, None, None
     if communicator.rank == 0:
         try:
-            number, name = tempfile.mkstemp(prefix="hpcstencil-", dir=FOLDER)
-            try:
-                os.posix_fallocate(number, 0, size)
-            finally:
-                os.close(number)
+            descriptor = os.memfd_create("hpcstencil", os.MFD_CLOEXEC)
+            os.posix_fallocate(descriptor, 0, size)
+            place = (f"/proc/{os.getpid()}/fd/{descriptor}", _identity(descriptor))
         except OSError:
-            pass  # no such folder, or no room
-    name = communicator.broadcast(name)
-    if name is not None:
+            pass  # no room
+    place = communicator.broadcast(place)
+    if place is not None:
         try:
-            with open(name, "r+b") as file:
-                memory = mmap.mmap(file.fileno(), size)
+            with open(place[0], "r+b") as file:
+                # Where processes are counted apart, as in containers, the number may be another process's.
+                if _identity(file.fileno()) == place[1]:
+                    memory = mmap.mmap(file.fileno(), size)
         except (OSError, ValueError):
             memory = None
     everyone = all(communicator.allgather(memory is not None))
-    if communicator.rank == 0 and name is not None:
-        os.unlink(name)
+    if descriptor is not None:
+        os.close(descriptor)
     return memory if everyone else None
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino

@@ -1,6 +1,11 @@
 """Edges that go through memory which processes share: the bits of messages, and messages where there is no such memory."""
 
+import itertools
+import os
 import random
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -133,16 +138,39 @@ def test_any_blocks_have_the_bits_of_the_whole_grid(communicator, seed, cache_of
         assert np.array_equal(block, results[0][field][index])
 
 
-@pytest.mark.parametrize("folder", ("missing", "/proc"))
-def test_without_a_place_for_it_there_are_messages(communicator, monkeypatch, tmp_path, folder):
-    monkeypatch.setattr(shared, "FOLDER", tmp_path / folder)
+def refused(*_):
+    raise OSError
+
+
+def elsewhere(descriptor, count=itertools.count()):
+    return -1, next(count)  # no two processes find the same memory
+
+
+@pytest.mark.parametrize("where, name, instead", [(os, "posix_fallocate", refused), (shared, "_identity", elsewhere)])
+def test_without_memory_that_all_see_there_are_messages(communicator, monkeypatch, where, name, instead):
+    monkeypatch.setattr(where, name, instead)
     simulation = simulation_of(problem(), communicator, kernel="native")
     assert simulation.exchange == ("mpi4jax" if communicator.size > 1 else "")
     stepped(simulation.problem, simulation, 3, 1e-3)
 
 
-def test_nothing_is_left_of_it(communicator):
-    before = communicator.broadcast(set(shared.FOLDER.glob("hpcstencil-*")))
-    simulation_of(problem(), communicator, kernel="native")
-    communicator.barrier()
-    assert set(shared.FOLDER.glob("hpcstencil-*")) <= before
+KILLED = """
+import os, signal
+from hpcstencil.native.shared import _shared
+
+class First:
+    rank = 0
+    def broadcast(self, value):
+        assert value is not None
+        os.kill(os.getpid(), signal.SIGKILL)
+
+_shared(10_000, First())
+"""
+
+
+def test_a_process_that_is_killed_before_the_others_see_the_memory_leaves_nothing(communicator):
+    if communicator.rank == 0:
+        before = set(os.listdir("/dev/shm"))
+        killed = subprocess.run([sys.executable, "-c", KILLED], check=False)
+        assert killed.returncode == -signal.SIGKILL
+        assert not {name for name in set(os.listdir("/dev/shm")) - before if "hpcstencil" in name}
