@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import platform
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hpcstencil import __version__
+from hpcstencil import __version__, cache
 from hpcstencil.errors import EnvironmentProblem, InputError
 from hpcstencil.parallel import Communicator, from_rank_0
 from hpcstencil.problem import Problem
@@ -32,10 +33,10 @@ WRITING_OVERHEAD = 0.1  # seconds of a checkpoint that holds nothing
 WRITING_SHOWS = 10**7  # bytes from which on a checkpoint tells the speed
 
 
-def store() -> Path:
-    """The file of this machine's measurements."""
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(cache) / "hpcstencil" / f"calibration-{platform.node()}.json"
+def store() -> Path | None:
+    """The file of this machine's measurements; None where there is no folder for it."""
+    place = cache.folder()
+    return None if place is None else place / f"calibration-{platform.node()}.json"
 
 
 def key(problem: Problem, what: str) -> str:
@@ -49,23 +50,33 @@ def key(problem: Problem, what: str) -> str:
 
 def recall(name: str) -> Any | None:
     """A stored measurement; None where there is none."""
+    return _known(store()).get(name)
+
+
+def _known(path: Path | None) -> dict[str, Any]:
+    """All stored measurements."""
+    if path is None or not cache.is_own(path):
+        return {}
     try:
-        return json.loads(store().read_text()).get(name)
-    except (OSError, ValueError, AttributeError):
-        return None
+        known = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return known if isinstance(known, dict) else {}
 
 
 def remember(name: str, value: Any) -> None:
     """Store a measurement, if the folder can be written."""
     path = store()
+    if path is None:
+        return
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        known: dict[str, Any] = {}
-        with suppress(ValueError):
-            known = json.loads(path.read_text()) if path.exists() else {}
-        temporary = path.with_suffix(f".{os.getpid()}.tmp")
-        temporary.write_text(json.dumps({**known, name: value}, indent=1))
-        os.replace(temporary, path)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                json.dump({**_known(path), name: value}, file, indent=1)
+            os.replace(temporary, path)
+        except OSError:
+            os.unlink(temporary)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ LAYERS = [
     {"progress", "state", "seal", "hdf5_plain"},
     {"schema"},
     {"parser", "positions", "radius", "files", "hdf5_direct", "kernels", "halo", "host", "watchdog"},
-    {"checkpoint_names", "walltime", "claim"},
+    {"checkpoint_names", "walltime", "claim", "cache"},
     {"conditions", "equations", "frame", "hyperslabs", "launch", "publish", "functions", "method_choice"},
     {"keys"},
     {"settings", "stability", "xdmf", "hdf5_layout", "hdf5_read", "hdf5_spans", "blocks", "stages"},

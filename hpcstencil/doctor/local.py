@@ -185,11 +185,11 @@ def devices() -> Facts:
 
 def folders(folder: str) -> None:
     """Tell of each folder that a run needs; the user's own, most likely to hang, comes last."""
-    from hpcstencil.calibration import store
+    from hpcstencil.cache import base
 
     tries: dict[str, Callable[[], Facts]] = {
         "temporary": lambda: writable(Path(os.environ.get("TMPDIR", "/tmp"))),
-        "cache": lambda: writable(existing(store().parent)),
+        "cache": lambda: writable(existing((base() or Path("/")) / "hpcstencil")),
         "shared memory": lambda: space(Path("/dev/shm")),
         "output": lambda: {**space(Path(folder)), **writable(Path(folder))},
     }

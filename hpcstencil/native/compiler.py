@@ -14,9 +14,10 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache as once
 from pathlib import Path
 
+from hpcstencil import cache
 from hpcstencil.native.writer import Unsupported
 
 SOURCES = Path(__file__).parent
@@ -30,13 +31,13 @@ VECTORS = platform.machine() == "x86_64" and platform.libc_ver()[0] == "glibc"
 LIBRARIES = ("-lmvec", "-lm") if VECTORS else ("-lm",)
 
 
-def folder() -> Path:
-    """Where compiled programs are kept."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "hpcstencil" / "native"
+def folder() -> Path | None:
+    """Where compiled programs are kept; None where nowhere is safe."""
+    place = cache.folder()
+    return None if place is None else place / "native"
 
 
-@cache
+@once
 def compiler() -> tuple[str, ...]:
     """The compiler's command: that of CXX, or the system's. Raises Unsupported where there is none."""
     wanted = shlex.split(os.environ.get("CXX", ""))
@@ -51,7 +52,7 @@ def compiler() -> tuple[str, ...]:
     raise Unsupported("no C++ compiler was found; install one (on Debian: apt-get install g++) or set CXX")
 
 
-@cache
+@once
 def identity() -> str:
     """What compiled code depends on beside its text: the compiler and the processor."""
     return "\n".join([*compiler(), _told([*compiler(), "--version"])[1], *FLAGS, *LIBRARIES, _processor()])
@@ -82,23 +83,31 @@ def library(text: str, includes: Sequence[str] = (), quickly: bool = False) -> c
     headers = [path.read_text() for path in sorted(SOURCES.glob("*.hpp"))]
     options = [*(f"-I{path}" for path in includes), *(["-O0"] if quickly else [])]
     key = "\0".join([text, identity(), *options, *headers])
-    kept = folder() / hashlib.sha256(key.encode()).hexdigest()[:24]
+    place = folder()
+    kept = None if place is None else place / hashlib.sha256(key.encode()).hexdigest()[:24]
     try:
-        if _sound(kept):
+        if kept is not None and _sound(kept):
             return ctypes.CDLL(str(kept / LIBRARY))
-        with _alone(kept), tempfile.TemporaryDirectory(prefix="hpcstencil-") as place:
-            if not _sound(kept):
-                made = _compile(text, Path(place), options)
-                with suppress(OSError):
-                    _keep(made, kept)
-                if not _sound(kept):
-                    return ctypes.CDLL(str(made))
-            return ctypes.CDLL(str(kept / LIBRARY))
+        with tempfile.TemporaryDirectory(prefix="hpcstencil-") as private:
+            return ctypes.CDLL(str(_made(text, options, kept, Path(private))))
     except OSError as error:
         raise Unsupported(f"native code cannot be made or loaded: {error}") from None
 
 
-@cache
+def _made(text: str, options: Sequence[str], kept: Path | None, private: Path) -> Path:
+    """The library compiled, in the folder where it is kept if it can be, else in the ``private`` one."""
+    if kept is None:
+        return _compile(text, private, options)
+    with _alone(kept):
+        if _sound(kept):
+            return kept / LIBRARY
+        made = _compile(text, private, options)
+        with suppress(OSError):
+            _keep(made, kept)
+        return kept / LIBRARY if _sound(kept) else made
+
+
+@once
 def begun(text: str) -> Future[ctypes.CDLL]:
     """As `library`, once in a process and beside whatever else it does."""
     thread = ThreadPoolExecutor(1)
@@ -111,23 +120,26 @@ def begun(text: str) -> Future[ctypes.CDLL]:
 def _alone(kept: Path) -> Iterator[None]:
     """Of the processes of a host that want a library at the same time, one makes it and the others wait. Where files cannot be
     locked each makes its own."""
-    lock = None
+    lock, name = None, kept.parent / f".{kept.name}.lock"
     with suppress(OSError):
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        lock = (kept.parent / f".{kept.name}.lock").open("w")
+        kept.parent.mkdir(0o700, exist_ok=True)
+        lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
     try:
         yield
     finally:
         if lock is not None:
             with suppress(OSError):
-                Path(lock.name).unlink()
+                name.unlink()
                 kept.parent.rmdir()  # where nothing is kept
-            lock.close()
+            os.close(lock)
 
 
 def _sound(kept: Path) -> bool:
-    """Whether a folder holds a library as it was written: loading a damaged one would end the process."""
+    """Whether a folder holds a library as it was written: loading a damaged one would end the process. All of it must be this
+    user's, in case others could write there once."""
+    if not all(map(cache.is_own, (kept.parent, kept, kept / LIBRARY, kept / CHECKSUM))):
+        return False
     try:
         return (kept / CHECKSUM).read_text() == hashlib.sha256((kept / LIBRARY).read_bytes()).hexdigest()
     except OSError:
@@ -136,13 +148,14 @@ def _sound(kept: Path) -> bool:
 
 def _keep(made: Path, kept: Path) -> None:
     """Put a library beside its checksum where later runs find it; the folder appears whole or not at all."""
-    kept.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=kept.parent, prefix=".making-") as place:
         whole = Path(place) / kept.name
-        whole.mkdir()
+        whole.mkdir(0o700)
         content = made.read_bytes()
         (whole / LIBRARY).write_bytes(content)
         (whole / CHECKSUM).write_text(hashlib.sha256(content).hexdigest())
+        for name in (LIBRARY, CHECKSUM):
+            (whole / name).chmod(0o600)
         if kept.exists() and not _sound(kept):
             kept.rename(Path(place) / "damaged")
         whole.rename(kept)  # fails where another process was faster, whose library is as good
