@@ -27,7 +27,7 @@ from hpcstencil.keys import (
     WIDTHS,
 )
 from hpcstencil.names import allowed_name
-from hpcstencil.paths import check_output_path, sources
+from hpcstencil.paths import check_output_path, check_path, sources
 from hpcstencil.schema import (
     COUNT,
     EXPRESSION,
@@ -66,9 +66,12 @@ from hpcstencil.toml_text import override, read_file
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Config:
     """The input file at ``path`` with every ``--set`` applied; raises InputError for anything that is wrong with it."""
-    config = from_mapping(read_file(path), path.absolute().parent, overrides, path.stem)
+    tables = read_file(path)
+    check_path("INPUT.toml", path.absolute())  # goes into the output, with the paths of data that lie beside it
+    config = from_mapping(tables, path.absolute().parent, overrides, path.stem)
     for key, file in sources(config).items():
-        if not file.is_file():  # not in from_mapping: the input of a run on file may outlive its start
+        check_path(key, file)
+        if not os.path.isfile(file):  # not in from_mapping: the input of a run on file may outlive its start
             raise InputError(f"{key}: expected an HDF5 file, but there is no {file}; check the path")
     check_output_path(config, path, config.output.path, "output.path")
     return config

@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 from hpcstencil.errors import InputError
-from hpcstencil.keys import LONGEST_FILE_NAME
+from hpcstencil.keys import LONGEST_FILE_NAME, LONGEST_PATH
+from hpcstencil.printable import printable
 from hpcstencil.settings import Config
 
 
@@ -19,6 +20,19 @@ def sources(config: Config) -> dict[str, Path]:
     return {key: file for key, file in found.items() if file}
 
 
+def check_path(key: str, path: Path) -> None:
+    """Raise InputError where a path is too long for the system, or no text that can be written into a file."""
+    length = len(os.fsencode(path))
+    if length > LONGEST_PATH:
+        raise InputError(
+            f"{key}: expected a path of at most {LONGEST_PATH} bytes, but got one of {length}; choose a shorter one"
+        )
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{key}: expected a path in UTF-8, but got {printable(path)}; rename what is not") from None
+
+
 def check_output_path(config: Config, path: Path, output: Path, key: str) -> None:
     """Raise InputError where the output file would replace a file that the run reads, or has a name that the files
     beside it cannot be made from."""
@@ -28,6 +42,7 @@ def check_output_path(config: Config, path: Path, output: Path, key: str) -> Non
             f"{key}: expected a file name of at most {LONGEST_FILE_NAME} bytes, since those of its checkpoints are longer, but "
             f"got one of {length}; choose a shorter one"
         )
+    check_path(key, output.absolute())
     if output.exists() and not output.is_file():
         what = "a folder" if output.is_dir() else "a device or pipe"
         raise InputError(f"{key}: expected the name of the output file, but {output} is {what}; choose another path")

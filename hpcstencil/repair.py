@@ -16,8 +16,9 @@ def repaired(path: Path) -> list[str]:
 
     Raises InputError where the process that writes the file is alive, or the file does not exist.
     """
-    if not path.is_file():
-        raise InputError(f"{path}: no such file")
+    with file_errors(path, "read"):
+        if not path.is_file():
+            raise InputError(f"{path}: no such file")
     if alive := living_writer(path):
         raise InputError(f"{path}: process {alive} of this host is writing it; repair it when that run has ended")
     with file_errors(path, "write"):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import errno
+import os
 import pathlib
 import re
+import stat
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -38,12 +41,23 @@ def read_file(path: pathlib.Path) -> dict[str, Any]:
     return parse(_text(path, name), name)
 
 
+def bounded(path: pathlib.Path) -> bytes | None:
+    """What a file holds, None where that is more than LONGEST: it may be a device without end. Raises OSError, also for a
+    pipe that nobody writes, for which one would wait for ever."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        os.set_blocking(descriptor, True)
+        content = file.read(LONGEST + 1)
+        if not content and stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EPIPE, "a pipe that nobody writes")
+    return content if len(content) <= LONGEST else None
+
+
 def _text(path: pathlib.Path, name: str) -> str:
     """The text of an input file; raises InputError where there is none that may be one."""
     try:
-        with path.open("rb") as file:
-            content = file.read(LONGEST + 1)  # not more: it may be a device without end
-        if len(content) > LONGEST:
+        content = bounded(path)
+        if content is None:
             raise InputError(f"{name}: expected an input file of at most 1 MiB, but it is longer; check the path")
         return content.decode("utf-8-sig")  # some editors begin a file with a byte order mark
     except FileNotFoundError:

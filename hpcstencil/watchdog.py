@@ -47,7 +47,11 @@ class Watchdog:
             try:
                 started.append(
                     subprocess.Popen(
-                        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=(reading,), start_new_session=True
+                        command,
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        pass_fds=(reading,),
+                        start_new_session=True,
                     )
                 )
             except OSError as error:

@@ -11,7 +11,11 @@ import click
 OPTIONS = (
     click.argument("file", type=click.Path(path_type=Path)),
     click.option("--field", help="Field to plot; default: the file's first."),
-    click.option("--time", type=float, help="Plot the snapshot nearest to this time; default: the last."),
+    click.option(
+        "--time",
+        type=float,
+        help="Plot the snapshot nearest to this time, which the file must reach; default: the last.",
+    ),
     click.option("--slice", "slices", multiple=True, metavar="AXIS=PLACE", help="Cut here, such as z=0.5; repeatable."),
     click.option("-o", "--output", type=click.Path(path_type=Path), help="Picture to write; default: beside FILE."),
     click.option("--movie", is_flag=True, help="Animate all snapshots (mp4 with ffmpeg, else GIF)."),

@@ -47,6 +47,8 @@ def plot_field(
     Raises FileProblem, RequestProblem or WriteProblem with one sentence for the user.
     """
     selection = select(read_view(path), field, time, slices)
+    if time is not None and f"{selection.time:.6g}" != f"{time:.6g}":
+        click.echo(f"hpcstencil: t = {selection.time:.6g} is drawn, the snapshot nearest to {time:.6g}", err=True)
     return _save(field_figure(selection), output or _beside(path, f"{selection.field.name}.png"))
 
 

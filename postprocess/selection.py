@@ -65,7 +65,8 @@ class Selection:
 def select(
     view: FileView, field: str | None = None, time: float | None = None, slices: Mapping[str, float] | None = None
 ) -> Selection:
-    """The selection for a plot: the snapshot nearest to `time` (default: the last), cut at `slices` (axis -> place).
+    """The selection for a plot: the snapshot nearest to `time` (default: the last), cut at `slices` (axis -> place). A time
+    before the first or after the last snapshot by more than half of what lies between two of them is refused.
 
     Where more than two dimensions would remain, the last ones are cut in the middle. Raises RequestProblem for a
     field, an axis or a place that the file does not have, FileProblem where there is no snapshot.
@@ -101,6 +102,14 @@ def _nearest_snapshot(view: FileView, time: float | None) -> int:
         return len(view.times) - 1
     if not math.isfinite(time):
         raise RequestProblem(f"The time must be a finite number, not {time}.")
+    times, first, last = view.times, view.times[0], view.times[-1]
+    before, after = (times[1] - first, last - times[-2]) if len(times) > 1 else (0.0, 0.0)
+    rounded = 1e-6 * max(abs(first), abs(last))
+    if not first - before / 2 - rounded <= time <= last + after / 2 + rounded:
+        stored = f"{first:.6g} to {last:.6g}" if len(times) > 1 else f"{first:.6g} alone"
+        raise RequestProblem(
+            f"The time {time:g} lies outside of what {view.path} holds, t = {stored}: ask for one there."
+        )
     return int(np.argmin(np.abs(view.times - time)))
 
 

@@ -81,6 +81,7 @@ def filled(folder):
             (folder / name).mkdir()
         else:
             (folder / name).write_bytes(content)
+    os.mkfifo(folder / "pipe")
     return listing(folder)
 
 

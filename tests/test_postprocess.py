@@ -225,9 +225,27 @@ def test_no_snapshot_yet(tmp_path):
 # --- choosing ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("time, snapshot", [(None, 2), (0.0, 0), (0.2, 0), (0.3, 1), (0.87, 1), (0.88, 2), (1e9, 2)])
+@pytest.mark.parametrize(
+    "time, snapshot", [(None, 2), (0.0, 0), (0.2, 0), (0.3, 1), (0.87, 1), (0.88, 2), (1.6, 2), (-0.2, 0)]
+)
 def test_nearest_time(plane, time, snapshot):
     assert select(read_view(plane), time=time).snapshot == snapshot
+
+
+def test_the_time_drawn_is_told_where_it_is_another(plane, capsys):
+    figure = field_figure(select(read_view(plane), time=0.45))
+    assert any("t = 0.5" in text.get_text() for text in figure.axes[0].texts)
+    plot_field(plane, time=0.45)
+    assert capsys.readouterr().err == "hpcstencil: t = 0.5 is drawn, the snapshot nearest to 0.45\n"
+    plot_field(plane, time=0.5)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_file_of_one_snapshot_has_one_time(tmp_path):
+    view = read_view(write_output(tmp_path / "run.h5", SHAPES[2], times=(0.1 + 0.2,)))
+    assert select(view, time=0.3).snapshot == 0
+    with pytest.raises(RequestProblem, match="t = 0.3 alone"):
+        select(view, time=0.2)
 
 
 @pytest.mark.parametrize(
@@ -253,6 +271,8 @@ def test_slices(block, slices, dims, fixed):
         ({"field": "vv"}, "Did you mean 'v'?"),
         ({"field": "mass"}, "--diagnostics"),
         ({"time": float("nan")}, "finite number"),
+        ({"time": 1.7}, "outside of what"),
+        ({"time": -0.3}, "t = 0 to 1.25"),
         ({"slices": {"q": 0.5}}, "no axis 'q' to slice, only x, y, z"),
         ({"slices": {"z": 2.0}}, "outside of the domain, 0 to 1.25"),
         ({"slices": {"x": 0.5, "y": 0.5, "z": 0.5}}, "single point"),

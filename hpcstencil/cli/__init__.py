@@ -27,6 +27,7 @@ COMMANDS = {
     "sweep": "Plan a parameter sweep, run its members, and collect their results in one table.",
     "verify": "Measure orders of convergence, conservation and equality of decompositions of INPUT.toml.",
 }
+NO_MEMORY = ("RESOURCE_EXHAUSTED", "failed to map segment", "Cannot allocate memory")
 COUNTS = ("-n", "--np", "--nprocs", "--processes", "--ranks")  # that launchers know, and users try here
 
 
@@ -116,8 +117,8 @@ def leave_at_once(status: int) -> NoReturn:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether numpy, Python or XLA (on any device) found no memory."""
-    return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
+    """Whether numpy, Python, the loader of libraries or XLA (on any device) found no memory."""
+    return isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY)
 
 
 def sentence(error: BaseException) -> str:

@@ -36,7 +36,7 @@ from hpcstencil.schema import (
     wrong,
 )
 from hpcstencil.settings import Config
-from hpcstencil.toml_text import alternatives, dotted, dump_value, flatten, parse, parse_override
+from hpcstencil.toml_text import alternatives, bounded, dotted, dump_value, flatten, parse, parse_override
 
 MOST_MEMBERS = 10_000  # folders are numbered with four digits
 DIGITS = 12  # of a random number: short to read, and the same where two machines' exp() differ in the last bit
@@ -102,7 +102,10 @@ def read_sweep(path: Path) -> Sweep:
 
 def _text(path: Path, what: str) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
+        content = bounded(path)
+        if content is None:
+            raise InputError(f"{path}: expected {what} but it is longer than 1 MiB; check the path")
+        return content.decode("utf-8-sig")
     except FileNotFoundError:
         raise InputError(f"{path}: expected {what} but there is none; check the path") from None
     except (OSError, ValueError) as error:

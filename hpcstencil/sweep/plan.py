@@ -60,7 +60,7 @@ def write_plan(
     """
     folder = Path(os.path.realpath(folder))  # renaming would replace a link, not the folder that it names
     configs = [_at_home(config, folder, index) for index, config in enumerate(configs)]
-    if not (folder / PLAN).exists():
+    if not os.path.exists(folder / PLAN):  # a path too long for the system does not exist either
         _refuse_foreign(folder)
         if _make_new(sweep, configs, folder):
             return read_plan(folder), None
@@ -87,10 +87,10 @@ def _at_home(config: Config, folder: Path, index: int) -> Config:
 
 def _refuse_foreign(folder: Path) -> None:
     """Raise InputError where ``folder`` is something else than a place for a new sweep."""
-    if folder.exists() and not folder.is_dir():
+    if os.path.exists(folder) and not folder.is_dir():
         raise InputError(f"{folder}: expected a folder for the sweep, but it is a file; choose another --dir")
     with file_errors(folder, "read"):
-        names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        names = [path.name for path in folder.iterdir()] if os.path.isdir(folder) else []
     if names and PLAN not in names:
         raise InputError(
             f"{folder}: expected a new or empty folder, or one of a sweep, but it holds other files; choose another --dir"
