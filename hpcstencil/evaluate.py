@@ -126,7 +126,7 @@ class Evaluation:
         value = self.extend(tree.operand)
         if any(window is None and order for window, order in zip(value.windows, tree.orders, strict=True)):
             return self.scalar(0.0)
-        windows = self.shrunk(value, tree, stencil.lower, stencil.upper)
+        windows = self.shrunk(value, tree.operand, stencil.lower, stencil.upper)
         if self.rules.mask is not None and varies(tree.operand):
             return self.masked(stencil, value, windows, self.rules.mask, tree.operand)
         return self.apply(stencil, value, windows)
@@ -136,7 +136,7 @@ class Evaluation:
         value = self.extend(tree.operand)
         if value.windows[tree.axis] is None:  # the same all along the axis
             return self.scalar(0.0) if tree.kind == "difference" else value
-        return self.apply(stencil, value, self.shrunk(value, tree, stencil.lower, stencil.upper))
+        return self.apply(stencil, value, self.shrunk(value, tree.operand, stencil.lower, stencil.upper))
 
     def masked(self, stencil: Stencil, value: Value, windows: Windows, mask: Mask, operand: Node) -> Value:
         """A stencil along one axis that reaches no further than the next cell, beside solid cells."""
@@ -159,8 +159,10 @@ class Evaluation:
         if value.windows[tree.axis] is None:  # one value along the axis: no gradient
             return self.scalar(0.0)
         around = [max(pair) for pair in self.rules.discretization.reach(tree)]
-        used = [value, coefficient, *([] if self.rules.mask is None else [self.extend(self.rules.mask.solid)])]
-        windows = common([replace(v, windows=self.shrunk(v, tree, around, around)) for v in used])
+        used = {tree.operand: value, tree.coefficient: coefficient}
+        if self.rules.mask is not None:
+            used[self.rules.mask.solid] = self.extend(self.rules.mask.solid)
+        windows = common([replace(v, windows=self.shrunk(v, part, around, around)) for part, v in used.items()])
         faces = tuple(
             None if w is None else (w[0] - low, w[1] + high)
             for w, low, high in zip(windows, divergence.lower, divergence.upper, strict=True)
@@ -201,21 +203,18 @@ class Evaluation:
         """A number of an expression or a stencil, known when the code runs only."""
         return jnp.asarray(self.frame.constants.get(value, value)).astype(self.rules.dtype)
 
-    def shrunk(
-        self, value: Value, tree: Derivative | DivGrad | Halfway, lower: Sequence[int], upper: Sequence[int]
-    ) -> Windows:
-        """Windows of what an operator makes of an operand: a halo is used up, and so are ghost cells at other sides, where no
-        more than the block is left unless the result is wanted beyond it, or depends on coordinates alone."""
+    def shrunk(self, value: Value, operand: Node, lower: Sequence[int], upper: Sequence[int]) -> Windows:
+        """Windows of the result of a stencil: a halo is used up, a wrapped or boundary side was extended for it."""
         result: list[Window | None] = []
-        everywhere = tree.beyond or not varies(tree)
+        extended = has_own_ghosts(operand)
         for axis, window in enumerate(value.windows):
             if window is None:
                 result.append(None)
             else:
                 low, high = self.frame.sides[axis]
                 result.append((
-                    window[0] + lower[axis] if everywhere or low.kind == "halo" else 0,
-                    window[1] - upper[axis] if everywhere or high.kind == "halo" else self.frame.cells[axis],
+                    window[0] + lower[axis] if low.kind == "halo" or not extended else 0,
+                    window[1] - upper[axis] if high.kind == "halo" or not extended else self.frame.cells[axis],
                 ))  # fmt: skip
         return tuple(result)
 
@@ -231,7 +230,15 @@ class Evaluation:
         """The operand with so many ghost cells (lower, upper) per axis, those beyond ``corners`` only where asked for."""
         spacing = self.rules.discretization.spacing
         condition = partial(self.condition, operand, widths if corners else ())
-        return Ghosts(self.frame, spacing, widths, condition).around(self(operand), corners)
+        return Ghosts(self.frame, spacing, widths, condition).around(self.inside(self(operand)), corners)
+
+    def inside(self, value: Value) -> Value:
+        """The value without what is known of it beyond wrapped and boundary sides."""
+        windows: list[Window | None] = []
+        for window, cells, (low, high) in zip(value.windows, self.frame.cells, self.frame.sides, strict=True):
+            kept = window and (window[0] if low.kind == "halo" else 0, window[1] if high.kind == "halo" else cells)
+            windows.append(kept)
+        return value.crop(windows)
 
     def condition(
         self, operand: Node, corners: Sequence[tuple[int, int]], axis: int, side: int, windows: Windows

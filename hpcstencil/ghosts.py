@@ -63,12 +63,19 @@ class Ghosts:
         return Value(array, windows)
 
     def along(self, value: Value, axis: int) -> Value:
-        """The value with its ghost cells along one axis."""
+        """The value with its ghost cells along one axis, put into a padded array: XLA would work out what it concatenates anew
+        in each place that looks at it, stage after stage."""
         value = self.replaced(value, axis)
         lower, upper = self.strips(value, axis)
-        parts = [part for part in (lower, value.array, upper) if part is not None]
-        windows = widened(value.windows, axis, *(0 if strip is None else strip.shape[axis] for strip in (lower, upper)))
-        return Value(jnp.concatenate(parts, axis) if len(parts) > 1 else value.array, windows)
+        before, after = (0 if strip is None else strip.shape[axis] for strip in (lower, upper))
+        if not before and not after:
+            return value
+        padding = [(before, after, 0) if a == axis else (0, 0, 0) for a in range(value.array.ndim)]
+        array = lax.pad(value.array, value.array.dtype.type(0), padding)
+        for strip, place in ((lower, 0), (upper, before + value.array.shape[axis])):
+            if strip is not None:
+                array = lax.dynamic_update_slice_in_dim(array, strip, place, axis)
+        return Value(array, widened(value.windows, axis, before, after))
 
     def strips(self, value: Value, axis: int) -> tuple[Any, Any]:
         """Ghost cells to put before and after the value along an axis; None on a halo side or where none are needed."""
