@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hpcstencil import __version__
 from hpcstencil.checkpoint import newest_checkpoint, verify
 from hpcstencil.checkpoint_names import list_checkpoints, step_of
 from hpcstencil.config import from_mapping
@@ -19,6 +20,15 @@ from hpcstencil.parallel import Communicator, agree, from_rank_0
 from hpcstencil.provenance import allowed, differences
 from hpcstencil.settings import Config
 from hpcstencil.toml_text import is_set, parse
+
+REPEATING = (
+    "decomposition.",
+    "checkpoint.",
+    "output.method",
+    "output.write_behind",
+    "title",
+    "verify.",
+)  # change no bit
 
 
 @dataclass(frozen=True)
@@ -40,13 +50,15 @@ class Source:
     """Where the state comes from: ``checkpoint``, or the last snapshot of the output, with this ``clock``, or where both are
     None the initial state. ``append`` says that the run goes on in its own output, ``ended`` that it had reached its end
     there; ``complete``, if anything, why nothing is left to do. ``history`` is that of the run so far: where it was
-    continued, with which kernel before that, and with which changes of the input."""
+    continued, with which kernel before that, and with which changes of the input. A run with the kernel ``repeated`` makes
+    again, bit for bit, what the output holds beyond the checkpoint."""
 
     checkpoint: Path | None = None
     clock: Mapping[str, Any] | None = None
     append: bool = False
     ended: bool = False
     complete: str = ""
+    repeated: str = ""
     history: tuple[dict[str, Any], ...] = ()
 
     @property
@@ -87,7 +99,8 @@ def _resumed(config: Config, options: Options, communicator: Communicator) -> So
     contents = from_rank_0(communicator, lambda: _output_to_resume(output))
     if contents is None:
         return Source()
-    changed = _continued(config, output, options.overrides, communicator)[-1]["changed"]
+    now = _continued(config, output, options.overrides, communicator)[-1]
+    changed = now["changed"]
     if contents.complete and contents.time is not None and config.time.end <= contents.time:
         for key in changed:
             if not allowed(key):
@@ -114,7 +127,14 @@ def _resumed(config: Config, options: Options, communicator: Communicator) -> So
     if newest is None:
         return Source()
     ended = contents.complete and contents.step == step_of(newest)
-    return Source(newest, append=True, ended=ended, history=_continued(config, newest, options.overrides, communicator))
+    same = contents.version == __version__ and all(key.startswith(REPEATING) for key in changed)
+    return Source(
+        newest,
+        append=True,
+        ended=ended,
+        repeated=now["kernel"] if same else "",
+        history=_continued(config, newest, options.overrides, communicator),
+    )
 
 
 def can_be_extended(output: Path, contents: Contents) -> bool:

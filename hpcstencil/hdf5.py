@@ -144,12 +144,12 @@ class OutputFile:
         layout: Layout,
         *,
         fields: Sequence[str],
-        step: int,
+        step: int | None,
         attributes: Attributes | None = None,
         method: Method = "auto",
     ) -> OutputFile:
-        """Go on with the existing file: snapshots and diagnostics later than ``step`` are cut, ``complete`` becomes 0,
-        and ``attributes`` (a new decomposition, say) replace those of the same names.
+        """Go on with the existing file: snapshots and diagnostics later than ``step`` (None: none) are cut, ``complete``
+        becomes 0, and ``attributes`` (a new decomposition, say) replace those of the same names.
 
         Raises InputError where the file is not an output with these fields in this layout.
         """
@@ -167,6 +167,20 @@ class OutputFile:
 
         state = from_rank_0(communicator, cut)
         return cls(path, communicator, layout, fields, way, state)
+
+    @property
+    def last_step(self) -> int:
+        """Step of the last snapshot that was there before this run wrote; -1 where there was none."""
+        return max(self.state.steps, default=-1)
+
+    @property
+    def last_row(self) -> int:
+        """The same of the rows of diagnostics."""
+        return max(self.state.rows, default=-1)
+
+    def had(self, step: int, time: float) -> bool:
+        """Whether the snapshot of this step and time was there before this run wrote."""
+        return (step, time) in zip(self.state.steps, self.state.times, strict=True)
 
     @contextmanager
     def change(self, size: int) -> Iterator[None]:

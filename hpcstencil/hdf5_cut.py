@@ -29,8 +29,8 @@ class Prepared:
     compressed: bool
 
 
-def cut_back(path: Path, fields: Sequence[str], step: int, attributes: Attributes) -> Prepared:
-    """Shorten all series of the file to what was taken up to ``step``; rank 0 alone.
+def cut_back(path: Path, fields: Sequence[str], step: int | None, attributes: Attributes) -> Prepared:
+    """Shorten all series of the file to what was taken up to ``step``, or level them where that is None; rank 0 alone.
 
     Three changes, each whole or not made: first the short series, by which readers count, then the fields, whose space
     HDF5 may give back at once, then the note of the space that is left unused.
@@ -78,9 +78,10 @@ def _within(spans: list[Span], start: int, stop: int) -> list[Span]:
     return [(a, b) for a, b in parts if a < b]
 
 
-def _cut(group: h5py.Group, names: Sequence[str], step: int) -> None:
+def _cut(group: h5py.Group, names: Sequence[str], step: int | None) -> None:
     """Shorten series of ``group`` to the entries taken up to ``step``; also levels what a kill left uneven."""
-    committed = min(group["time"].shape[0], group["step"].shape[0])
-    keep = int(np.searchsorted(group["step"][:committed], step, side="right"))
+    keep = committed = min(group["time"].shape[0], group["step"].shape[0])
+    if step is not None:
+        keep = int(np.searchsorted(group["step"][:committed], step, side="right"))
     for name in names:
         group[name].resize(keep, growing_axis(group[name]))

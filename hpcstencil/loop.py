@@ -21,6 +21,7 @@ from hpcstencil.control import Control
 from hpcstencil.copies import Copies
 from hpcstencil.diagnostics import Diagnostics
 from hpcstencil.errors import EnvironmentProblem, InputError, NumericsError, StoppedEarly
+from hpcstencil.hdf5 import OutputFile
 from hpcstencil.native.call import NATIVE
 from hpcstencil.progress import Progress, say
 from hpcstencil.provenance import sha256, to_toml
@@ -162,7 +163,7 @@ class Run:
             most = min(most, self.steps_to_measurement(self.clock))
         leap = self.schedule.leap(self.clock, sizes[0], most)
         self.keep_for_later_end(leap.after)
-        self.copies.expect(self.schedule.is_output(leap.after))
+        self.copies.expect(self.schedule.is_output(leap.after) and leap.after.step > self.file.last_step)
         start = time.perf_counter()
         parameters = self.simulation.problem.parameters
         self.fields = jax.block_until_ready(
@@ -219,11 +220,51 @@ class Run:
         most = min(fitting, 16 * self.steps_per_call, STEPS_PER_CALL)
         self.steps_per_call = self.communicator.broadcast(max(1, most))
 
+    @property
+    def writer(self) -> Writer:
+        assert self.output is not None
+        return self.output
+
+    @property
+    def file(self) -> OutputFile:
+        return self.writer.file
+
+    def open_output(self, after: int | None = None) -> None:
+        """Open the output file: a new one, or the one to go on with, which then ends with step ``after``."""
+        config, problem = self.config, self.simulation.problem
+        fields = config.output.fields or problem.shown
+        place, method = (self.options.output, self.communicator, problem.layout), config.output.method
+        if self.source.append:
+            cut = self.last_kept() if after is None else after
+            file = OutputFile.append(*place, fields=fields, step=cut, attributes=self.attributes(), method=method)
+        else:
+            file = OutputFile.create(
+                *place,
+                fields=fields,
+                dtype=self.simulation.dtype,
+                diagnostics=list(problem.diagnostics),
+                attributes=self.attributes(),
+                units=config.output.units,
+                long_names=config.output.long_name,
+                compression=config.output.compression,
+                method=method,
+            )
+        behind = config.output.is_written_behind(self.communicator.size)
+        self.output = Writer(file, behind, self.communicator, self.copies)
+
+    def last_kept(self) -> int | None:
+        """The step up to which a run that goes on with an output keeps what that holds; None where it keeps all."""
+        if (
+            self.source.ended and not self.source.other_times
+        ):  # the last was written for being the last: anew where it is due
+            return self.clock.step - 1
+        return None if self.source.repeated == self.simulation.kernel else self.clock.step
+
     def write_due(self) -> None:
         """Diagnostics, snapshot and checkpoint, whichever is due at this step."""
         assert self.output is not None
         start = time.perf_counter()
-        if self.schedule.is_diagnostic(self.clock):
+        if self.schedule.is_diagnostic(self.clock) and self.clock.step > self.file.last_row:
             self.diagnostics.take(self.fields, self.clock.step, self.clock.time)
         self.seconds.spent("diagnostics", start)
         if self.schedule.is_output(self.clock):
@@ -240,11 +281,16 @@ class Run:
         self.last_rows = time.monotonic()
 
     def write_snapshot(self) -> None:
-        assert self.output is not None
+        """The snapshot of this state, unless a run that was killed has left it there already."""
+        if self.file.had(self.clock.step, self.clock.time):
+            return
         start = time.perf_counter()
+        if self.clock.step <= self.file.last_step:  # what is there beyond does not repeat itself
+            self.writer.close(complete=False)
+            self.open_output(after=self.clock.step - 1)
         step, now, last = self.clock.step, self.clock.time, self.schedule.finished(self.clock)
-        blocks = self.simulation.written(self.fields, self.output.file.fields, now)
-        self.output.write_snapshot(step, now, blocks, self.simulation.ranges, self.diagnostics.drain(), last)
+        blocks = self.simulation.written(self.fields, self.file.fields, now)
+        self.writer.write_snapshot(step, now, blocks, self.simulation.ranges, self.diagnostics.drain(), last)
         self.last_rows = time.monotonic()
         self.seconds.spent("output", start)
 
@@ -302,11 +348,10 @@ class Run:
 
     def write_first(self) -> None:
         """The state that the run begins with, where the file has not got it."""
-        assert self.output is not None
-        new, file = not self.source.append, self.output.file
-        if new or (self.schedule.is_diagnostic(self.clock) and self.clock.step not in file.state.rows):
-            self.diagnostics.take(self.fields, self.clock.step, self.clock.time)
-        if new or (self.schedule.is_output(self.clock) and self.clock.step not in file.state.steps):
+        new, step = not self.source.append, self.clock.step
+        if new or (self.schedule.is_diagnostic(self.clock) and step > self.file.last_row):
+            self.diagnostics.take(self.fields, step, self.clock.time)
+        if new or (self.schedule.is_output(self.clock) and step > self.file.last_step):
             self.write_snapshot()
 
     def complete(self) -> None:
@@ -314,7 +359,7 @@ class Run:
         if its last snapshot holds all that the run goes on from, else there is a checkpoint."""
         assert self.output is not None
         problem, ended = self.simulation.problem, {}
-        whole = not problem.members and set(problem.fields) <= set(self.output.file.fields)
+        whole = not problem.members and set(problem.fields) <= set(self.file.fields)
         if whole and self.schedule.is_on_course(self.clock):
             _, scalars = split(State(self.clock, {}), self.simulation.stored)
             ended["clock"] = json.dumps(scalars)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from hpcstencil import signals
-from hpcstencil.behind import Writer
 from hpcstencil.calibration import kernel_for, seconds_to_checkpoint
 from hpcstencil.checkpoint import read_checkpoint
 from hpcstencil.checkpoint_names import remove_stale
@@ -20,7 +19,6 @@ from hpcstencil.copies import Copies, pieces_of
 from hpcstencil.decomposition import Plan, for_kernel
 from hpcstencil.errors import InputError, NumericsError, StoppedEarly
 from hpcstencil.files import prepare_folder
-from hpcstencil.hdf5 import OutputFile
 from hpcstencil.loop import Run
 from hpcstencil.parallel import Communicator, agree
 from hpcstencil.problem import Problem
@@ -121,8 +119,7 @@ def _run(this: Run, claim: Claim, request: signals.Request, began: float) -> Sum
     claim.take()
     if this.source.clock is not None:
         this.write_checkpoint()  # the output that holds the state is about to change
-    behind = this.config.output.is_written_behind(communicator.size)
-    this.output = Writer(_open_output(this), behind, communicator, this.copies)
+    this.open_output()
     first = this.clock.step
     remove_stale(options.output, communicator, after=first if this.source.append else -1)
     shown = communicator.rank == 0 and not options.quiet
@@ -133,7 +130,7 @@ def _run(this: Run, claim: Claim, request: signals.Request, began: float) -> Sum
         this.loop(progress, request)
     except (InputError, NumericsError, StoppedEarly) as error:
         this.write_rows()
-        this.output.close(complete=False, **({} if isinstance(error, StoppedEarly) else {"failure": str(error)}))
+        this.writer.close(complete=False, **({} if isinstance(error, StoppedEarly) else {"failure": str(error)}))
         raise
     finally:
         progress.close()
@@ -166,33 +163,3 @@ def _state(simulation: Simulation, source: Source, output: Path) -> State:
     arrays, scalars, _ = read_checkpoint(source.checkpoint, simulation.ranges, communicator, simulation.problem.fields)
     blocks = {name: simulation.restored(block) for name, block in arrays.items()}
     return join(template, simulation.put(blocks), scalars)
-
-
-def _open_output(this: Run) -> OutputFile:
-    """The output file, new or to be continued."""
-    config, problem = this.config, this.simulation.problem
-    fields = config.output.fields or problem.shown
-    if this.source.append:
-        return OutputFile.append(
-            this.options.output,
-            this.communicator,
-            problem.layout,
-            fields=fields,
-            # The last state was written because it was the last: it is written again where it is due.
-            step=this.clock.step - (this.source.ended and not this.source.other_times),
-            attributes=this.attributes(),
-            method=config.output.method,
-        )
-    return OutputFile.create(
-        this.options.output,
-        this.communicator,
-        problem.layout,
-        fields=fields,
-        dtype=this.simulation.dtype,
-        diagnostics=list(problem.diagnostics),
-        attributes=this.attributes(),
-        units=config.output.units,
-        long_names=config.output.long_name,
-        compression=config.output.compression,
-        method=config.output.method,
-    )

@@ -15,6 +15,7 @@ from hpcstencil.continuation import Options
 from hpcstencil.decomposition import plan
 from hpcstencil.errors import StoppedEarly
 from hpcstencil.formulation import build
+from hpcstencil.loop import Run
 from hpcstencil.parallel import OneProcess
 from hpcstencil.run import run as run_problem
 from hpcstencil.schedule import Clock, Schedule
@@ -132,6 +133,64 @@ def test_an_end_while_a_run_is_extended_costs_nothing(run, tmp_path, monkeypatch
     assert [step_of(path) for path in list_checkpoints(tmp_path / "run.h5")] == [20]
     with h5py.File("run.h5") as file:
         assert file.attrs["complete"] == 0 and "clock" not in file.attrs and file["step"][-1] == 20
+    run(resume=True)
+    run(output="whole.h5")
+    assert_equal("run.h5", "whole.h5")
+
+
+def killed_at(step):
+    """In place of Run.write_due: what a run writes, until it has come to this step and is ended without a word."""
+    write_due = Run.write_due
+
+    def write(run):
+        write_due(run)
+        if run.clock.step >= step:
+            raise StoppedEarly("killed")
+
+    return write
+
+
+CHECKPOINTS = ("checkpoint.every_steps=10", "checkpoint.keep=9")
+
+
+@pytest.fixture
+def killed(run, tmp_path, monkeypatch):
+    """A run that has got to step 27 and whose only sound checkpoint is that of step 10."""
+    write(tmp_path, RUNS["a snapshot is all"][2])
+
+    def kill(step, *settings, **options):
+        with monkeypatch.context() as patch:
+            patch.setattr(Run, "write_due", killed_at(step))
+            with pytest.raises(StoppedEarly):
+                run(*settings, **options)
+        for path in list_checkpoints(tmp_path / "run.h5"):
+            if step_of(path) > 10:
+                path.unlink()
+        return contents("run.h5")[0]
+
+    kill(27, *CHECKPOINTS)
+    return kill
+
+
+def test_snapshots_beyond_the_checkpoint_stay_through_two_kills(killed, run):
+    """The second kill comes before the resumed run has passed them."""
+    found = killed(12, *CHECKPOINTS, resume=True)
+    assert found["step"].tolist() == [0, 5, 10, 15, 20, 25]
+    assert found["diagnostics/step"].tolist() == [0, 3, 6, 9, 12, 15, 18, 21, 24, 27]
+    run(resume=True)
+    run(output="whole.h5")
+    assert_equal("run.h5", "whole.h5")
+
+
+@pytest.mark.parametrize("change", ["output.every=1.0", "numerics.kernel='conv'", "equation.D=0.2"])
+def test_snapshots_that_would_not_be_the_same_are_cut(change, killed):
+    found = killed(12, change, resume=True)
+    assert found["step"].tolist() == [0, 5, 10] and found["diagnostics/step"].tolist()[:4] == [0, 3, 6, 9]
+
+
+def test_snapshots_that_turn_out_not_to_be_the_same_are_cut(killed, run):
+    with h5py.File("run.h5", "r+") as file:
+        file["time"][4] += 1e-9
     run(resume=True)
     run(output="whole.h5")
     assert_equal("run.h5", "whole.h5")
