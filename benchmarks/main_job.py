@@ -45,10 +45,11 @@ def main(end: str = "2000.0", kernel: str = "auto") -> None:
                     str(devices),
                 ]
                 text = output_of(command(processes, *arguments))
-            wall, compiling, output = (
-                float(re.search(pattern, text).group(1))  # type: ignore[union-attr]
-                for pattern in (r"wall time +([0-9.]+) s", r"compiling ([0-9.]+) s", r"output ([0-9.]+) s")
+            names = ("wall time", "starting up", "setting up", "compiling", "output", "waiting for the disk")
+            wall, starting, setting, compiling, output, waiting = (
+                float(found.group(1)) if (found := re.search(rf"{name} +([0-9.]+) s", text)) else 0.0 for name in names
             )
+            wall, compiling, output = wall - starting, compiling + setting, output + waiting
             speed = re.search(r"speed +([0-9.]+) Mcell/s, T_eff ([0-9.]+)", text)
             assert speed
             row = json.loads(output_of(command(processes, "bench", INPUT, *chosen, str(devices), "--json")))["rows"][0]

@@ -27,11 +27,12 @@ def seconds(processes: int, n: int, steps: int, *more: str) -> float:
         text = output_of(
             command(processes, "run", str(path), "--output", f"{folder}/o.h5", "--set", "numerics.kernel=native", *more)
         )
-    wall, compiling = (
-        float(re.search(pattern, text).group(1))  # type: ignore[union-attr]
-        for pattern in (r"wall time +([0-9.]+) s", r"compiling ([0-9.]+) s")
+    before = ("starting up", "setting up", "compiling")
+    wall, *parts = (
+        float(found.group(1)) if (found := re.search(rf"{name} +([0-9.]+) s", text)) else 0.0
+        for name in ("wall time", *before)
     )
-    return wall - compiling
+    return wall - sum(parts)
 
 
 def plain(size: int, count: int) -> list[float]:

@@ -29,7 +29,7 @@ from hpcstencil.schedule import Clock, Leap, together
 from hpcstencil.settings import Config
 from hpcstencil.simulation import Simulation
 from hpcstencil.state import State, split
-from hpcstencil.summary import Seconds
+from hpcstencil.stopwatch import Stopwatch
 from hpcstencil.walltime import CALL, Walltime
 
 ROWS_SECONDS = 30.0  # a row of diagnostics is in the file so long after it was taken, at most
@@ -50,7 +50,7 @@ class Run:
     checkpoint_seconds: float  # what writing a checkpoint is expected to take
     state: InitVar[State]
     choice: Choice
-    seconds: Seconds = field(default_factory=Seconds)
+    stopwatch: Stopwatch = field(default_factory=Stopwatch)
     steps_per_call: int = 1
     last_checkpoint: float = field(default_factory=time.monotonic)
     last_rows: float = field(default_factory=time.monotonic)
@@ -104,7 +104,8 @@ class Run:
         # Measured at fixed distances in steps, whatever else ends a compiled call: outputs, signals, its length in time.
         due = [not clock.measured_dt or self.steps_to_measurement(clock) == 0 for clock in clocks]
         if any(due):
-            low, high = self.check_finite()
+            with self.stopwatch.during("step size"):
+                low, high = self.check_finite()
             largest = np.maximum(np.abs(low), np.abs(high)).reshape(len(problem.measured), len(clocks))
             steps = [
                 own.dt(dict(zip(problem.measured, each, strict=True)))
@@ -166,10 +167,10 @@ class Run:
         self.copies.expect(self.schedule.is_output(leap.after) and leap.after.step > self.file.last_step)
         start = time.perf_counter()
         parameters = self.simulation.problem.parameters
-        self.fields = jax.block_until_ready(
-            self.simulation.advance(self.fields, parameters, leap.base_time, leap.first, leap.dt, leap.steps)
-        )
-        self.seconds.spent("compute", start)
+        with self.stopwatch.during("computing"):
+            self.fields = jax.block_until_ready(
+                self.simulation.advance(self.fields, parameters, leap.base_time, leap.first, leap.dt, leap.steps)
+            )
         self.clock = leap.after
         self.pace(leap.steps, time.perf_counter() - start)
         return leap.steps
@@ -188,10 +189,10 @@ class Run:
             np.array([getattr(leap, name) for leap in leaps]) for name in ("base_time", "first", "dt", "steps")
         )
         start = time.perf_counter()
-        self.fields = jax.block_until_ready(
-            self.simulation.advance(self.fields, problem.parameters, times, firsts, steps, counts)
-        )
-        self.seconds.spent("compute", start)
+        with self.stopwatch.during("computing"):
+            self.fields = jax.block_until_ready(
+                self.simulation.advance(self.fields, problem.parameters, times, firsts, steps, counts)
+            )
         self.members = tuple(leap.after for leap in leaps)
         self.clock = together(self.members)
         self.pace(int(counts.max()), time.perf_counter() - start)
@@ -202,14 +203,12 @@ class Run:
         start, first = time.perf_counter(), self.clock.step
         wait = self.schedule.steps_to_event(self.clock)
         last = first + min(self.steps_per_call, wait or self.steps_per_call)
-        try:
+        with self.stopwatch.during("computing"):
             while self.clock.step < last:
                 self.keep_for_later_end(control.tried(self.clock, self.clock.measured_dt).after)
                 self.fields, self.clock = control.step(self.fields, self.clock)
                 if self.schedule.is_output(self.clock):
                     break
-        finally:
-            self.seconds.spent("compute", start)
         steps = self.clock.step - first
         self.pace(steps, time.perf_counter() - start)
         return steps
@@ -218,7 +217,8 @@ class Run:
         """Choose the length of the next compiled call from rank 0's timing of the last, the same on all processes."""
         fitting = int(steps * CALL / max(elapsed, 1e-6))
         most = min(fitting, 16 * self.steps_per_call, STEPS_PER_CALL)
-        self.steps_per_call = self.communicator.broadcast(max(1, most))
+        with self.stopwatch.during("waiting for processes"):
+            self.steps_per_call = self.communicator.broadcast(max(1, most))
 
     @property
     def writer(self) -> Writer:
@@ -254,19 +254,14 @@ class Run:
 
     def last_kept(self) -> int | None:
         """The step up to which a run that goes on with an output keeps what that holds; None where it keeps all."""
-        if (
-            self.source.ended and not self.source.other_times
-        ):  # the last was written for being the last: anew where it is due
-            return self.clock.step - 1
+        if self.source.ended and not self.source.other_times:
+            return self.clock.step - 1  # the last was written for being the last: it is written anew where it is due
         return None if self.source.repeated == self.simulation.kernel else self.clock.step
 
     def write_due(self) -> None:
         """Diagnostics, snapshot and checkpoint, whichever is due at this step."""
-        assert self.output is not None
-        start = time.perf_counter()
         if self.schedule.is_diagnostic(self.clock) and self.clock.step > self.file.last_row:
-            self.diagnostics.take(self.fields, self.clock.step, self.clock.time)
-        self.seconds.spent("diagnostics", start)
+            self.take_diagnostics()
         if self.schedule.is_output(self.clock):
             self.write_snapshot()
         if (self.schedule.is_checkpoint(self.clock) or self.checkpoint_by_minutes()) and not self.kept_for_later_end:
@@ -276,23 +271,34 @@ class Run:
 
     def write_rows(self) -> None:
         """The rows of diagnostics taken since the last time."""
-        assert self.output is not None
-        self.output.write_rows(self.diagnostics.drain())
+        self.wait_for_disk()
+        with self.stopwatch.during("output"):
+            self.writer.write_rows(self.diagnostics.drain())
         self.last_rows = time.monotonic()
 
     def write_snapshot(self) -> None:
         """The snapshot of this state, unless a run that was killed has left it there already."""
         if self.file.had(self.clock.step, self.clock.time):
             return
-        start = time.perf_counter()
-        if self.clock.step <= self.file.last_step:  # what is there beyond does not repeat itself
-            self.writer.close(complete=False)
-            self.open_output(after=self.clock.step - 1)
-        step, now, last = self.clock.step, self.clock.time, self.schedule.finished(self.clock)
-        blocks = self.simulation.written(self.fields, self.file.fields, now)
-        self.writer.write_snapshot(step, now, blocks, self.simulation.ranges, self.diagnostics.drain(), last)
+        self.wait_for_disk()
+        with self.stopwatch.during("output"):
+            if self.clock.step <= self.file.last_step:  # what is there beyond does not repeat itself
+                self.writer.close(complete=False)
+                self.open_output(after=self.clock.step - 1)
+            step, now, last = self.clock.step, self.clock.time, self.schedule.finished(self.clock)
+            blocks = self.simulation.written(self.fields, self.file.fields, now)
+            self.writer.write_snapshot(step, now, blocks, self.simulation.ranges, self.diagnostics.drain(), last)
         self.last_rows = time.monotonic()
-        self.seconds.spent("output", start)
+
+    def wait_for_disk(self) -> None:
+        """Until what is written behind the computation is written."""
+        with self.stopwatch.during("waiting for the disk"):
+            self.writer.wait()
+
+    def take_diagnostics(self) -> None:
+        """A row of them, of this state."""
+        with self.stopwatch.during("diagnostics"):
+            self.diagnostics.take(self.fields, self.clock.step, self.clock.time)
 
     def checkpoint_by_minutes(self) -> bool:
         """Whether the time between checkpoints has passed."""
@@ -308,26 +314,26 @@ class Run:
         start = time.perf_counter()
         if self.output is not None:
             self.write_rows()
-        arrays, scalars = split(State(self.clock, self.fields, self.members), self.simulation.stored)
-        write_checkpoint(
-            self.options.output,
-            self.communicator,
-            self.config.grid,
-            step=self.clock.step,
-            time=self.clock.time,
-            arrays=arrays,
-            ranges=self.simulation.ranges,
-            scalars=scalars,
-            attributes=self.attributes(),
-            keep=self.config.checkpoint.keep,
-            method=self.config.output.method,
-        )
+        with self.stopwatch.during("checkpoints"):
+            arrays, scalars = split(State(self.clock, self.fields, self.members), self.simulation.stored)
+            write_checkpoint(
+                self.options.output,
+                self.communicator,
+                self.config.grid,
+                step=self.clock.step,
+                time=self.clock.time,
+                arrays=arrays,
+                ranges=self.simulation.ranges,
+                scalars=scalars,
+                attributes=self.attributes(),
+                keep=self.config.checkpoint.keep,
+                method=self.config.output.method,
+            )
         self.checkpoint_seconds = max(self.checkpoint_seconds, time.perf_counter() - start)
-        if self.communicator.rank == 0 and self.seconds.checkpoint == 0:
+        if self.communicator.rank == 0 and self.checkpoint_step < 0:
             remember_checkpoint(self.simulation.problem, time.perf_counter() - start)
         self.last_checkpoint = time.monotonic()
         self.checkpoint_step = self.clock.step
-        self.seconds.spent("checkpoint", start)
 
     def keep_for_later_end(self, after: Clock) -> None:
         """Before a step, to ``after``, that is shortened to land on the end: keep the state, from which a run with a later end
@@ -350,7 +356,7 @@ class Run:
         """The state that the run begins with, where the file has not got it."""
         new, step = not self.source.append, self.clock.step
         if new or (self.schedule.is_diagnostic(self.clock) and step > self.file.last_row):
-            self.diagnostics.take(self.fields, step, self.clock.time)
+            self.take_diagnostics()
         if new or (self.schedule.is_output(self.clock) and step > self.file.last_step):
             self.write_snapshot()
 
@@ -365,14 +371,17 @@ class Run:
             ended["clock"] = json.dumps(scalars)
         elif not self.kept_for_later_end and self.checkpoint_step != self.clock.step:
             self.write_last_checkpoint()
-        self.output.close(complete=True, **ended)
+        self.wait_for_disk()
+        with self.stopwatch.during("output"):
+            self.writer.close(complete=True, **ended)
 
     def stop_requested(self, request: signals.Request) -> str:
         """Why any process has to stop, in words, "" while none has; the same answer everywhere."""
         number = request.number
         if self.communicator.rank == 0 and number == 0 and self.walltime.is_near(self.checkpoint_seconds):
             number = AT_WALLTIME
-        number = int(self.communicator.maximum(np.array([number]))[0])
+        with self.stopwatch.during("waiting for processes"):
+            number = int(self.communicator.maximum(np.array([number]))[0])
         if number == 0:
             return ""
         return "the walltime" if number == AT_WALLTIME else signal.Signals(number).name
@@ -393,9 +402,9 @@ class Run:
                 )
             steps = self.advance()
             self.communicator.watch.step(self.clock.step)
-            self.output.look()
-            start = time.perf_counter()
-            self.check_steps()
-            self.seconds.spent("diagnostics", start)
+            with self.stopwatch.during("waiting for the disk"):
+                self.writer.look()
+            with self.stopwatch.during("checks"):
+                self.check_steps()
             self.write_due()
             progress.advance(steps, self.clock.step, self.clock.time)

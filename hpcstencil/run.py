@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import signal
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,8 @@ from hpcstencil.schedule import Clock
 from hpcstencil.settings import Config
 from hpcstencil.simulation import Simulation, simulate
 from hpcstencil.state import State, join
-from hpcstencil.summary import Seconds, Summary
+from hpcstencil.stopwatch import Stopwatch
+from hpcstencil.summary import Summary
 from hpcstencil.walltime import Walltime
 from hpcstencil.watchdog import end_all
 
@@ -51,41 +51,50 @@ def run(
         end_all(communicator, sentence, 128 + signal.SIGINT, at_once=True)
 
     request.at_once = at_once
-    began = time.perf_counter()
-    with claimed(options.output, communicator) as claim:
+    stopwatch = Stopwatch(options.started)
+    stopwatch.lap("starting up")
+    with claimed(options.output, communicator) as claim, stopwatch.during("setting up"):
         source = source_of(config, options, communicator)
         if source.complete:
-            return Summary(options.output, 0, Clock(), 0.0, Seconds(), 0, 0, complete_before=source.complete)
+            return Summary(options.output, complete_before=source.complete)
         if source.history and not options.quiet:
             last = source.history[-1]
             say(f"going on from {last['from']} (step {last['step']}, t = {last['time']:g})")
         elif options.resume and options.output.exists() and not options.quiet:
             say(f"{options.output} has no checkpoint to go on from: beginning at the start")
         communicator.watch.output(options.output)
-        this = _ready(problem, plan, options, communicator, devices, source)
-        this.seconds.compile = time.perf_counter() - began
-        return _run(this, claim, request, began)
+        this = _ready(problem, plan, options, communicator, devices, source, stopwatch)
+        with stopwatch.during("other"):
+            return _run(this, claim, request)
 
 
 def _ready(
-    problem: Problem, plan: Plan, options: Options, communicator: Communicator, devices: Any, source: Source
+    problem: Problem,
+    plan: Plan,
+    options: Options,
+    communicator: Communicator,
+    devices: Any,
+    source: Source,
+    stopwatch: Stopwatch,
 ) -> Run:
     """The run at its ``source``, compiled; nothing is written yet."""
     walltime = Walltime(problem.config.checkpoint.walltime, communicator, options.started)
-    choice = kernel_for(problem, devices, communicator, plan.lowered, source.kernel)
-    if choice.cannot_be:
-        say(f"warning: {choice.why}; kernel {choice.kernel} is taken, which is slower and rounds differently")
-    elif source.kernel not in ("", choice.kernel):
-        say(f"warning: kernel {choice.kernel}, {choice.why}, rounds differently than {source.kernel}, the one so far")
-    plan = for_kernel(plan, problem, choice.kernel, communicator)
-    simulation = simulate(problem, plan, communicator, devices, choice.kernel)
+    with stopwatch.during("compiling"):
+        choice = kernel_for(problem, devices, communicator, plan.lowered, source.kernel)
+        if choice.cannot_be:
+            say(f"warning: {choice.why}; kernel {choice.kernel} is taken, which is slower and rounds differently")
+        elif source.kernel not in ("", choice.kernel):
+            say(f"warning: kernel {choice.kernel}, {choice.why}, rounds differently than {source.kernel}, the one so far")
+        plan = for_kernel(plan, problem, choice.kernel, communicator)
+        simulation = simulate(problem, plan, communicator, devices, choice.kernel)
     state = _state(simulation, source, options.output)
     simulation.check_mask(dict(state.fields))
-    this = Run(simulation, options, source, walltime, seconds_to_checkpoint(problem), state, choice)
-    this.check_finite()
+    this = Run(simulation, options, source, walltime, seconds_to_checkpoint(problem), state, choice, stopwatch)
+    with stopwatch.during("checks"):
+        this.check_finite()
     if simulation.control is None:
         this.step_sizes()  # what it would refuse is refused before anything is written
-    with ThreadPoolExecutor(1) as beside:
+    with ThreadPoolExecutor(1) as beside, stopwatch.during("compiling"):
         made = beside.submit(_copies, simulation)
         this.fields = simulation.compile(this.fields)
     this.copies = made.result()
@@ -112,14 +121,15 @@ def release() -> None:
         trim(0)
 
 
-def _run(this: Run, claim: Claim, request: signals.Request, began: float) -> Summary:
-    """The run to its end; it ``began`` on time.perf_counter's clock."""
+def _run(this: Run, claim: Claim, request: signals.Request) -> Summary:
+    """The run to its end."""
     problem, options, communicator = this.simulation.problem, this.options, this.communicator
     prepare_folder(options.output, communicator)
     claim.take()
     if this.source.clock is not None:
         this.write_checkpoint()  # the output that holds the state is about to change
-    this.open_output()
+    with this.stopwatch.during("output"):
+        this.open_output()
     first = this.clock.step
     remove_stale(options.output, communicator, after=first if this.source.append else -1)
     shown = communicator.rank == 0 and not options.quiet
@@ -135,14 +145,14 @@ def _run(this: Run, claim: Claim, request: signals.Request, began: float) -> Sum
     finally:
         progress.close()
     this.complete()
+    this.stopwatch.lap()
     steps = this.clock.step - first
     itemsize = 2 * len(problem.fields) * this.simulation.dtype.itemsize
     return Summary(
         options.output,
         steps,
         this.clock,
-        time.perf_counter() - began,
-        this.seconds,
+        this.stopwatch.seconds,
         problem.cells_per_step,
         itemsize,
         kernel=f"{this.choice.kernel} ({this.choice.why})",

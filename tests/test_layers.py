@@ -18,7 +18,7 @@ LAYERS = [
     {"conditions", "equations", "frame", "hyperslabs", "launch", "publish", "functions", "method_choice"},
     {"keys"},
     {"settings", "stability", "xdmf", "hdf5_layout", "hdf5_read", "hdf5_spans", "blocks", "stages"},
-    {"ensemble", "names", "paths"},
+    {"ensemble", "names", "paths", "stopwatch"},
     {"config", "hdf5_cut", "change", "machine", "provenance", "mask", "ghosts", "copies"},
     {"evaluate"},
     {"hdf5", "checkpoint", "model", "stepper", "layers", "placed"},

@@ -52,9 +52,11 @@ def run(
 
         from hpcstencil.continuation import Options
         from hpcstencil.paths import check_output_path
+        from hpcstencil.stopwatch import process_started
 
         check_output_path(config, input_file, output or config.output.path, "--output")
-        options = Options((output or config.output.path).absolute(), overwrite, resume, restart, quiet, overrides)
+        path = (output or config.output.path).absolute()
+        options = Options(path, overwrite, resume, restart, quiet, overrides, process_started())
         execute(communicator, config, problem, options, devices, request)
 
 

@@ -132,6 +132,7 @@ def _run_one(
     from hpcstencil.continuation import Options
     from hpcstencil.parallel import from_rank_0
     from hpcstencil.signals import watched
+    from hpcstencil.stopwatch import process_started
     from hpcstencil.sweep.attempts import kept
     from hpcstencil.sweep.folder import read_plan
     from hpcstencil.sweep.members import described
@@ -154,7 +155,12 @@ def _run_one(
             with kept(begin.attempt) if communicator.rank == 0 else nullcontext():
                 config, problem = problem_of(member.input, begin.overrides, communicator)
                 options = Options(
-                    member.output, overwrite=begin.fresh, resume=not begin.fresh, quiet=quiet, overrides=begin.overrides
+                    member.output,
+                    overwrite=begin.fresh,
+                    resume=not begin.fresh,
+                    quiet=quiet,
+                    overrides=begin.overrides,
+                    started=process_started(),
                 )
                 execute(communicator, config, problem, options, devices, request)
 

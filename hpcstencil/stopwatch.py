@@ -1,0 +1,64 @@
+"""Where the wall time goes: one activity at every moment, so that the shares add up to the whole."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+# In the order in which they are told. An activity inside another one takes its time from that.
+ACTIVITIES = (
+    "starting up",
+    "setting up",
+    "compiling",
+    "computing",
+    "step size",
+    "checks",
+    "diagnostics",
+    "output",
+    "waiting for the disk",
+    "checkpoints",
+    "waiting for processes",
+    "other",
+)
+
+
+def process_started() -> float:
+    """When this process started, on time.monotonic's clock."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.monotonic() - age
+
+
+class Stopwatch:
+    """Seconds of each activity since ``began`` on the clock ``now``; what happens in none of them is "other"."""
+
+    def __init__(self, began: float | None = None, now: Callable[[], float] = time.monotonic) -> None:
+        self.now = now
+        self.last = now() if began is None else began
+        self.under_way = ["other"]
+        self.seconds = dict.fromkeys(ACTIVITIES, 0.0)
+
+    @contextmanager
+    def during(self, activity: str) -> Iterator[None]:
+        """Count the time inside as that of an activity."""
+        self.lap()
+        self.under_way.append(activity)
+        try:
+            yield
+        finally:
+            self.lap()
+            self.under_way.pop()
+
+    def lap(self, activity: str = "") -> None:
+        """Count the time since the last change as that of the activity under way, or of this one."""
+        now = self.now()
+        self.seconds[activity or self.under_way[-1]] += now - self.last
+        self.last = now
+
+    @property
+    def wall(self) -> float:
+        """All seconds up to the last change."""
+        return sum(self.seconds.values())
