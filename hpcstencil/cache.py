@@ -15,6 +15,7 @@ from hpcstencil.progress import say
 
 OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
+
 def base() -> Path | None:
     """The folder of all caches of the user, as the XDG specification has it; None where there is no home either."""
     given = os.environ.get("XDG_CACHE_HOME", "")

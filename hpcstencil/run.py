@@ -84,7 +84,9 @@ def _ready(
         if choice.cannot_be:
             say(f"warning: {choice.why}; kernel {choice.kernel} is taken, which is slower and rounds differently")
         elif source.kernel not in ("", choice.kernel):
-            say(f"warning: kernel {choice.kernel}, {choice.why}, rounds differently than {source.kernel}, the one so far")
+            say(
+                f"warning: kernel {choice.kernel}, {choice.why}, rounds differently than {source.kernel}, the one so far"
+            )
         plan = for_kernel(plan, problem, choice.kernel, communicator)
         simulation = simulate(problem, plan, communicator, devices, choice.kernel)
     state = _state(simulation, source, options.output)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 # In the order in which they are told. An activity inside another one takes its time from that.
 ACTIVITIES = (
@@ -23,13 +21,6 @@ ACTIVITIES = (
     "waiting for processes",
     "other",
 )
-
-
-def process_started() -> float:
-    """When this process started, on time.monotonic's clock."""
-    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    return time.monotonic() - age
 
 
 class Stopwatch:

@@ -12,7 +12,7 @@ from hpcstencil.stopwatch import ACTIVITIES
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run did. ``seconds`` of each activity add up to the wall time since the process started."""
+    """What a run did. ``seconds`` of each activity add up to the wall time since the command was started."""
 
     path: Path
     steps: int = 0

@@ -4,7 +4,7 @@ import jax
 import pytest
 import support  # noqa: F401  (sets jax up)
 
-from hpcstencil import behind, loop, run, simulation, stopwatch
+from hpcstencil import behind, loop, run, simulation
 from hpcstencil.config import from_mapping
 from hpcstencil.continuation import Options
 from hpcstencil.decomposition import plan
@@ -87,10 +87,6 @@ def test_every_second_of_a_run_has_its_name(tmp_path, monkeypatch):
     assert (
         line.startswith("wall time    ") and "starting up 60.00 s, setting up 10.00 s" in line and "other" not in line
     )
-
-
-def test_the_process_began_before_now():
-    assert 0 < stopwatch.time.monotonic() - stopwatch.process_started() < 1e6
 
 
 def test_an_unknown_activity_is_refused():

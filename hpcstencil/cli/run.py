@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcstencil import signals
+from hpcstencil import STARTED, signals
 from hpcstencil.errors import InputError
 from hpcstencil.parallel import environment_rank
 from hpcstencil.printable import echo
@@ -52,11 +52,10 @@ def run(
 
         from hpcstencil.continuation import Options
         from hpcstencil.paths import check_output_path
-        from hpcstencil.stopwatch import process_started
 
         check_output_path(config, input_file, output or config.output.path, "--output")
         path = (output or config.output.path).absolute()
-        options = Options(path, overwrite, resume, restart, quiet, overrides, process_started())
+        options = Options(path, overwrite, resume, restart, quiet, overrides, STARTED)
         execute(communicator, config, problem, options, devices, request)
 
 

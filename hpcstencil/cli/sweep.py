@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from hpcstencil import STARTED
 from hpcstencil.errors import HpcstencilError, InputError
 from hpcstencil.printable import echo
 
@@ -132,7 +133,6 @@ def _run_one(
     from hpcstencil.continuation import Options
     from hpcstencil.parallel import from_rank_0
     from hpcstencil.signals import watched
-    from hpcstencil.stopwatch import process_started
     from hpcstencil.sweep.attempts import kept
     from hpcstencil.sweep.folder import read_plan
     from hpcstencil.sweep.members import described
@@ -160,7 +160,7 @@ def _run_one(
                     resume=not begin.fresh,
                     quiet=quiet,
                     overrides=begin.overrides,
-                    started=process_started(),
+                    started=STARTED,
                 )
                 execute(communicator, config, problem, options, devices, request)
 
