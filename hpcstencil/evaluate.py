@@ -19,22 +19,20 @@ from hpcstencil.expressions import (
     DivGrad,
     Field,
     Halfway,
+    Neighbour,
     Node,
     Parameter,
     Pointwise,
     Time,
     bottom_up,
     has_own_ghosts,
-    varies,
     walk,
 )
 from hpcstencil.frame import Frame, Value, Window, Windows, common
 from hpcstencil.ghosts import Ghosts, next_to
 from hpcstencil.kernels import Kernel
-from hpcstencil.mask import Mask
 from hpcstencil.pointwise import functions, integer_power
 from hpcstencil.radius import Discretization, Needs
-from hpcstencil.stencil import Stencil
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,6 @@ class Rules:
     faces: Mapping[tuple[Node, int, int], Face]
     domain: tuple[tuple[float, float], ...]
     dtype: Any
-    mask: Mask | None = None
 
 
 @dataclass
@@ -95,6 +92,8 @@ class Evaluation:
                 return self.div_grad(tree)
             case Halfway():
                 return self.halfway(tree)
+            case Neighbour():
+                return self.neighbour(tree)
         raise TypeError(f"no array code for {type(tree).__name__}")
 
     def scalar(self, value: Any) -> Value:
@@ -126,10 +125,7 @@ class Evaluation:
         value = self.extend(tree.operand)
         if any(window is None and order for window, order in zip(value.windows, tree.orders, strict=True)):
             return self.scalar(0.0)
-        windows = self.shrunk(value, tree.operand, stencil.lower, stencil.upper)
-        if self.rules.mask is not None and varies(tree.operand):
-            return self.masked(stencil, value, windows, self.rules.mask, tree.operand)
-        return self.apply(stencil, value, windows)
+        return self.apply(stencil, value, self.shrunk(value, tree.operand, stencil.lower, stencil.upper))
 
     def halfway(self, tree: Halfway) -> Value:
         stencil = self.rules.discretization.halfway(tree)
@@ -138,20 +134,10 @@ class Evaluation:
             return self.scalar(0.0) if tree.kind == "difference" else value
         return self.apply(stencil, value, self.shrunk(value, tree.operand, stencil.lower, stencil.upper))
 
-    def masked(self, stencil: Stencil, value: Value, windows: Windows, mask: Mask, operand: Node) -> Value:
-        """A stencil along one axis that reaches no further than the next cell, beside solid cells."""
-        solid, here = self.extend(mask.solid), moved(value, windows, (0,) * self.frame.ndim)
-        mirrored = here
-        if mask.value is not None and isinstance(operand, Field):
-            mirrored = self.rules.dtype.type(2) * self(mask.value).crop(windows).array - here
-        result: Any = None
-        for offset, weight in zip(stencil.offsets, stencil.weights, strict=True):
-            there = here
-            if any(offset):
-                there = jnp.where(moved(solid, windows, offset) != 0, mirrored, moved(value, windows, offset))
-            term = self.number(weight) * there
-            result = term if result is None else result + term
-        return Value(result, windows)
+    def neighbour(self, tree: Neighbour) -> Value:
+        (stencil,) = self.rules.discretization.stencils(tree)
+        value = self.extend(tree.operand)
+        return self.apply(stencil, value, self.shrunk(value, tree.operand, stencil.lower, stencil.upper))
 
     def div_grad(self, tree: DivGrad) -> Value:
         gradient, mean, divergence = self.rules.discretization.div_grad(tree)
@@ -160,8 +146,6 @@ class Evaluation:
             return self.scalar(0.0)
         around = [max(pair) for pair in self.rules.discretization.reach(tree)]
         used = {tree.operand: value, tree.coefficient: coefficient}
-        if self.rules.mask is not None:
-            used[self.rules.mask.solid] = self.extend(self.rules.mask.solid)
         windows = common([replace(v, windows=self.shrunk(v, part, around, around)) for part, v in used.items()])
         faces = tuple(
             None if w is None else (w[0] - low, w[1] + high)
@@ -170,33 +154,20 @@ class Evaluation:
         if coefficient.windows[tree.axis] is not None:
             coefficient = self.apply(mean, coefficient, faces)
         flux = self.apply(gradient, value, faces)
-        if self.rules.mask is not None:
-            flux = self.beside_solid(flux, value, faces, tree, self.rules.mask)
         coefficient = coefficient.crop(faces)
         flux = Value(coefficient.array * flux.array, common([coefficient, flux]))
         return self.apply(divergence, flux, windows)
 
-    def beside_solid(self, slope: Value, value: Value, faces: Windows, tree: DivGrad, mask: Mask) -> Value:
-        """The gradient at the upper faces of cells where one of the two cells is solid: none, or that to the surface's
-        value."""
-        solid, upper = self.extend(mask.solid), tuple(int(a == tree.axis) for a in range(self.frame.ndim))
-        here = (0,) * self.frame.ndim
-        below, above = (moved(solid, faces, offset) != 0 for offset in (here, upper))
-        given = jnp.zeros_like(slope.array)
-        if mask.value is not None and isinstance(tree.operand, Field):
-            surface = self(mask.value).crop(faces).array
-            step = self.number(2.0 / self.rules.discretization.spacing[tree.axis])
-            to_above = step * (surface - moved(value, faces, here))
-            given = jnp.where(above, to_above, step * (moved(value, faces, upper) - surface))
-        return Value(jnp.where(below | above, given, slope.array), common([slope, solid.crop(faces)]))
-
     def apply(self, stencil: Any, value: Value, windows: Windows) -> Value:
-        """A stencil applied to a value, giving it on ``windows``; axes without a window keep their single value."""
+        """A stencil applied to a value, giving it on ``windows``; axes without a window keep their single value. Another
+        cell's value as it is takes no arithmetic: cells beside that one may be solid, and not finite."""
+        kept = tuple(None if have is None else want for have, want in zip(value.windows, windows, strict=True))
+        if stencil.weights == (1.0,):
+            return Value(moved(value, kept, stencil.offsets[0]), kept)
         start, shape = [], []
         for have, want in zip(value.windows, windows, strict=True):
             start.append(0 if have is None or want is None else want[0] - have[0])
             shape.append(1 if have is None or want is None else want[1] - want[0])
-        kept = tuple(None if have is None else want for have, want in zip(value.windows, windows, strict=True))
         return Value(self.rules.kernel(value.array, stencil, tuple(start), tuple(shape), self.number), kept)
 
     def number(self, value: float) -> Any:

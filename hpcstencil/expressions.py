@@ -198,7 +198,20 @@ class Halfway(Node):
 
 
 HALFWAY = ("difference", "mean", "below", "above")
-OPERATORS = (Derivative, DivGrad, Halfway)  # nodes that look at other cells than their own
+
+
+@frozen
+class Neighbour(Node):
+    """The value of ``operand`` in the next cell along an axis, below (``side`` -1) or above (+1); ``beyond`` as in `Field`."""
+
+    operand: Node
+    axis: int
+    side: int
+    beyond: bool = False
+
+
+Operator = Derivative | DivGrad | Halfway | Neighbour
+OPERATORS = (Derivative, DivGrad, Halfway, Neighbour)  # nodes that look at other cells than their own
 
 
 @frozen
@@ -309,6 +322,4 @@ def varies(tree: Node) -> bool:
 def has_own_ghosts(operand: Node) -> bool:
     """Whether the ghost cells of an operand follow from a condition of its own; else it is computed in them, of coordinates
     and of fields that have theirs."""
-    return varies(operand) and any(
-        isinstance(part, Field | Derivative | DivGrad | Halfway) and not part.beyond for part in walk(operand)
-    )
+    return varies(operand) and any(isinstance(part, Field | Operator) and not part.beyond for part in walk(operand))

@@ -21,12 +21,11 @@ from hpcstencil.expressions import Constant, Coordinate, Field, Node, Reduction,
 from hpcstencil.integrators import SUPER_STEPPING, Method, memory_of, method
 from hpcstencil.keys import MOST_STEPS
 from hpcstencil.layers import layered
-from hpcstencil.mask import SOLID, mask_of, masked_diagnostics, masked_initial, masked_rates
+from hpcstencil.mask import SOLID, in_fluid, mask_of, masked_diagnostics, masked_initial, masked_rates
 from hpcstencil.method_choice import groups_of, with_enough_stages
 from hpcstencil.model import Model, model_of
 from hpcstencil.parser import Scope, parse
 from hpcstencil.placed import Placed
-from hpcstencil.positions import is_staggered
 from hpcstencil.problem import Problem
 from hpcstencil.radius import Discretization
 from hpcstencil.schema import shown, wrong
@@ -76,7 +75,6 @@ def _alone(config: Config, listed: Collection[str] = ()) -> Problem:
 
     bounds = _bounds(config, model)
     initial = _initial(config, model)
-    mask = mask_of(config, model.symbols)
     chosen = _method(config, model)
     apart = model.damping if chosen.multistep else {}
     trees = {
@@ -86,31 +84,36 @@ def _alone(config: Config, listed: Collection[str] = ()) -> Problem:
     positive = model.equation.positive if isinstance(model.equation, Positive) else ()
     layers = layered(trees, config, _fastest_wave(config, model, bounds), model.positions, positive)
     reduced = _diagnostics(config, model)
-    placed = Placed(
-        config, layers.positions, is_staggered([*layers.trees.values(), *reduced.values()], layers.positions)
-    )
+    placed = Placed(config, layers.positions)
     faces = faces_of(config, model, placed.at_home(layers.trees, "equation"), layers.positions)
+    rates, damping = placed.rates(taken(layers.trees), faces), placed.rates(taken(apart), faces)
+    diagnostics = placed.diagnostics(reduced)
+    evaluated = [*rates.values(), *damping.values(), *diagnostics.values()]
+    mask = mask_of(config, model.symbols, model.reflected, evaluated)
     remembered = memory_of(chosen, tuple(layers.trees))
-    if mask is not None and mask.is_read:
+    if mask is not None and mask.kept:
         remembered = (*remembered, SOLID)
     problem = Problem(
         config=config,
         equation=model.equation,
         fields=(*layers.trees, *remembered),
-        trees=masked_rates(mask, placed.rates(taken(layers.trees), faces)),
+        trees=masked_rates(mask, rates),
         parameters=model.numbers,
         symbols=model.symbols,
         bounds=bounds,
         initial=masked_initial(mask, placed.initial(initial, faces)),
         faces=faces,
-        diagnostics=masked_diagnostics(mask, placed.diagnostics(reduced), config.numerics.precision),
+        diagnostics=masked_diagnostics(mask, diagnostics, config.numerics.precision),
         method=chosen,
         groups=groups_of(layers.trees, chosen, config.numerics.integrator),
         discretization=Discretization(config.numerics.order, config.grid.spacing),
         memory=(*layers.memory, *remembered),
         damping=layers.rate,
-        apart=placed.rates(taken(apart), faces),
-        measured={**{name: Field(name) for name in (*layers.trees, *remembered)}, **model.signals},
+        apart=masked_rates(mask, damping),
+        measured={
+            **{name: Field(name) for name in (*layers.trees, *remembered)},
+            **{name: in_fluid(mask, tree) for name, tree in model.signals.items()},
+        },
         positions=layers.positions,
         mask=mask,
         source=model.source,

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from hpcstencil.conditions import SIDES, Condition
 from hpcstencil.errors import InputError
 from hpcstencil.expressions import (
-    OPERATORS,
     Constant,
     Coordinate,
     Derivative,
@@ -114,7 +113,7 @@ class Stretching:
 
     def change(self, part: Node) -> Node | None:
         """What stands for a derivative; None for all else."""
-        if not isinstance(part, OPERATORS) or not self.concerned(part):
+        if not isinstance(part, Derivative | DivGrad | Halfway) or not self.concerned(part):
             return None
         if part not in self.known:
             self.known[part] = self.stretched(part)

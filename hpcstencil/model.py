@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 from hpcstencil import host
 from hpcstencil.derivatives import Space
-from hpcstencil.equations import EQUATIONS, Custom, Equation, Signalling, Split, Staggered
+from hpcstencil.equations import EQUATIONS, Custom, Equation, Reflecting, Signalling, Split, Staggered
 from hpcstencil.equations.custom import parameters_used
 from hpcstencil.equations.user import expressions_of, guarded, load
 from hpcstencil.errors import InputError
@@ -27,8 +27,9 @@ class Model:
 
     ``given`` are the parameters as numbers or texts, defaults filled in, ``symbols`` the same as nodes; ``trees`` the time
     derivatives per field, ``damping`` those parts of them that a multistep method takes apart; ``signals`` what the stable
-    step depends on beside the fields; ``positions`` tells where fields live that do not live at cell centres, ``space`` has
-    the operators on the input's grid, ``source`` the text of the equation's Python file, "" where it has none.
+    step depends on beside the fields; ``positions`` tells where fields live that do not live at cell centres, ``reflected``
+    which ones change sign in a mirror across each axis; ``space`` has the operators on the input's grid, ``source`` the text
+    of the equation's Python file, "" where it has none.
     """
 
     equation: Equation
@@ -39,6 +40,7 @@ class Model:
     damping: Mapping[str, Node]
     signals: Mapping[str, Node]
     positions: Positions
+    reflected: tuple[Collection[str], ...]
     space: Space
     source: str
 
@@ -79,7 +81,8 @@ def model_of(config: Config) -> Model:
         raise wrong("numerics.order", expected, config.numerics.order, "change it")
     _refuse_unused(config, custom, [*trees.values(), *damping.values()], symbols)
     positions = _positions(equation, config, fields)
-    return Model(equation, fields, given, symbols, trees, damping, signals, positions, space, source)
+    reflected = _reflected(equation, config, fields)
+    return Model(equation, fields, given, symbols, trees, damping, signals, positions, reflected, space, source)
 
 
 def _equation(config: Config) -> tuple[Equation, str]:
@@ -133,6 +136,23 @@ def _positions(equation: Equation, config: Config, fields: tuple[str, ...]) -> P
                 f"{shown(name)}: {position}; correct it"
             )
     return positions
+
+
+def _reflected(equation: Equation, config: Config, fields: tuple[str, ...]) -> tuple[Collection[str], ...]:
+    """The fields per axis that change sign in a mirror across it."""
+    axes = range(config.grid.ndim)
+    if not isinstance(equation, Reflecting):
+        return tuple(() for _ in axes)
+    if config.equation.in_file is None:
+        return tuple(equation.reflected(axis) for axis in axes)
+    reflected = guarded(config.equation.in_file[0], lambda: tuple(tuple(equation.reflected(axis)) for axis in axes))
+    for axis, names in enumerate(reflected):
+        if not set(names) <= set(fields):
+            raise InputError(
+                f"equation.name: expected reflected({axis}) to give some of {listing(fields)}, but got "
+                f"{listing(map(str, names))}; correct it"
+            )
+    return reflected
 
 
 def _right_hand_sides(

@@ -21,18 +21,17 @@ Faces = Mapping[tuple[Node, int, int], Face]
 
 @dataclass(frozen=True)
 class Placed:
-    """The fields of an input and their ``positions``; where nothing is ``staggered`` all trees stay as they are.
+    """The fields of an input and their ``positions``; trees with nothing half a cell away stay as they are.
 
     Raises InputError where the input asks for what goes with cell centres only.
     """
 
     config: Config
     positions: Positions
-    staggered: bool
 
     def __post_init__(self) -> None:
-        if self.staggered and self.config.mask is not None:
-            raise InputError("mask: not available yet for equations on a staggered grid; remove it")
+        if self.positions and self.config.mask is not None:
+            raise InputError("mask: not available yet for equations with fields on a staggered grid; remove it")
 
     def rates(self, trees: Mapping[str, Node], faces: Faces) -> dict[str, Node]:
         """The time derivatives, each where its field lives."""

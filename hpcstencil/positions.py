@@ -79,6 +79,11 @@ def flipped(position: Position, axis: int) -> Position:
 
 def position_of(tree: Node, positions: Positions, ndim: int) -> Position | None:
     """Where the values of a tree live, as its fields say; None where it has none and may live anywhere."""
+    return positions_in(tree, positions, ndim)[id(tree)]
+
+
+def positions_in(tree: Node, positions: Positions, ndim: int) -> dict[int, Position | None]:
+    """`position_of` every part of a tree, by its id."""
     found: dict[int, Position | None] = {}
     for part in bottom_up(tree):
         below = [found[id(child)] for child in part.children]
@@ -88,7 +93,7 @@ def position_of(tree: Node, positions: Positions, ndim: int) -> Position | None:
         elif isinstance(part, Halfway) and here is not None:
             here = flipped(here, part.axis)
         found[id(part)] = here
-    return found[id(tree)]
+    return found
 
 
 def located(tree: Node, position: Position, positions: Positions, spacing: Sequence[float], key: str) -> Node:

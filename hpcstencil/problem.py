@@ -111,10 +111,7 @@ class Problem:
     def needs(self, trees: Iterable[Node]) -> Needs:
         """Ghost cells that the operators in trees ask of what they are applied to. Rates and diagnostics have theirs apart, so
         that what is measured does not change the code that computes."""
-        needs = self.discretization.needs(trees)
-        if self.mask is not None and self.mask.is_read:
-            needs[self.mask.solid] = ((1, 1),) * self.config.grid.ndim, False
-        return needs
+        return self.discretization.needs(trees)
 
     def differentiated(self) -> list[Node]:
         """All trees that are evaluated with ghost cells."""
@@ -127,14 +124,11 @@ class Problem:
     def constants(self) -> tuple[float, ...]:
         """All numbers that the expressions evaluated on the grid hold, weights of stencils included."""
         values = (value for face in self.faces.values() for value in face.values)
-        surface = [self.mask.value] if self.mask is not None and self.mask.value is not None else []
-        trees = [*self.differentiated(), *values, *surface]
+        trees = [*self.differentiated(), *values]
         parts = [part for tree in trees for part in walk(tree)]
         numbers = [part.value for part in parts if isinstance(part, Constant)]
         for part in parts:
             numbers += [w for stencil in self.discretization.stencils(part) for w in stencil.weights]
-        if self.mask is not None:
-            numbers += [2.0 / dx for dx in self.discretization.spacing]
         return tuple(dict.fromkeys(numbers))
 
     def reduced(self) -> tuple[Node, ...]:

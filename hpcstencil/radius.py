@@ -13,7 +13,9 @@ from hpcstencil.expressions import (
     DivGrad,
     Field,
     Halfway,
+    Neighbour,
     Node,
+    Operator,
     has_own_ghosts,
     varies,
     walk,
@@ -63,6 +65,8 @@ class Discretization:
                 return self.div_grad(tree)
             case Halfway():
                 return (self.halfway(tree),)
+            case Neighbour(_, axis, side):
+                return (shifted(side, axis, len(self.spacing)),)
         return ()
 
     def reach(self, tree: Node) -> tuple[tuple[int, int], ...]:
@@ -84,7 +88,7 @@ class Discretization:
             most = tuple((max(a, c), max(b, d)) for (a, b), (c, d) in zip(widths, before, strict=True))
             result[operand] = most, corners or had_corners
 
-        for part in (part for tree in trees for part in walk(tree) if isinstance(part, Derivative | DivGrad | Halfway)):
+        for part in (part for tree in trees for part in walk(tree) if isinstance(part, Operator)):
             corners = isinstance(part, Derivative) and sum(map(bool, part.orders)) > 1
             for operand in part.children:
                 if has_own_ghosts(operand):
@@ -116,7 +120,7 @@ def axes_of(tree: Node) -> set[int]:
     return {part.axis for part in walk(tree) if isinstance(part, Coordinate)}
 
 
-def constant_along(tree: Derivative | DivGrad | Halfway) -> bool:
+def constant_along(tree: Operator) -> bool:
     """Whether what an operator is applied to is the same all along one of its axes."""
     axes = {a for a, m in enumerate(tree.orders) if m} if isinstance(tree, Derivative) else {tree.axis}
     return not varies(tree.operand) and not axes <= axes_of(tree.operand)

@@ -155,7 +155,7 @@ class Simulation:
         mask = self.problem.mask
         if mask is None:
             return
-        if SOLID in fields:
+        if mask.is_read:
             fluid = [int(np.count_nonzero(self.block(fields[SOLID]) == 0))]
         else:
             fluid = [self._fluid_cells(problem, mask) for problem in self.problem.members or (self.problem,)]
@@ -335,5 +335,4 @@ def rules_of(problem: Problem, kernel: Kernel) -> Rules:
         faces=problem.faces,
         domain=tuple(zip(config.grid.lower, config.grid.upper, strict=True)),
         dtype=np.dtype(config.numerics.precision),
-        mask=problem.mask,
     )

@@ -53,6 +53,7 @@ PROBLEMS: dict[str, tuple[dict[str, Any], tuple[int, ...], str]] = {
     "shallow-2d": ({"name": "shallow_water", "g": 1.0, "f": "0.1 + x", "nu": 0.05}, (61, 47), "x"),
     "euler-1d": ({"name": "euler"}, (101,), ""),
     "euler-2d": ({"name": "euler"}, (61, 47), "y"),
+    "gas-2d": ({"name": "euler"}, (41, 37), "y"),
     "maxwell-3d": (
         {"name": "maxwell", "c": "1 + 0.2*sin(y)", "source": 2.0, "xs": 1.0, "ys": 1.5, "zs": 1.0},
         (31, 29, 23),
@@ -76,6 +77,15 @@ OWN: dict[str, dict[str, Any]] = {
             "E": "2 + 0.5*cos(7*x) + 0.2*noise(3)",
         },
         "boundary": {"x": {"neumann": 0.0}, "mx": {"x": {"dirichlet": "0.1*t"}}},
+    },
+    "gas": {  # around solids, one of them a cell away from the boundary, where ghost cells are solid
+        "initial": {
+            "rho": "1 + 0.3*sin(5*x) + 0.1*noise(1)",
+            "mx": "0.2*noise(2)",
+            "E": "2 + 0.5*cos(7*x) + 0.2*noise(3)",
+        },
+        "boundary": {"x": {"neumann": 0.0}, "mx": {"x": {"dirichlet": 0.0}}},
+        "mask": {"solid": "((x - 2)**2 + (y - 1.8)**2 < 0.4) + (x > 0.1)*(x < 0.2)*(y < 1)"},
     },
     "shallow": {"boundary": {"v": {"y": {"dirichlet": "0.1*sin(x)*t"}}}},
     "maxwell": {
@@ -115,6 +125,7 @@ SELECTED: dict[str | int, list[tuple[str, int, str, str]]] = {
         ("euler-1d", 2, "float32", "ssprk2"),
         ("ensemble-2d", 2, "float32", "euler"),
         ("mask-2d", 2, "float32", "euler"),
+        ("gas-2d", 2, "float32", "ssprk2"),
     ],
     3: [
         ("burgers-3d", 2, "float32", "euler"),
@@ -132,7 +143,7 @@ EVERYTHING = [
     for name, order, precision, integrator in itertools.product(
         PROBLEMS, (2, 4, 8), ("float32", "float64"), ("euler", "ssprk3", "rk4")
     )
-    if order == 2 or not name.startswith(("mask", "euler"))  # which go with order 2
+    if order == 2 or not name.startswith(("mask", "euler", "gas"))  # which go with order 2
 ]
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from scipy.optimize import brentq
-from support import integrate, problem_of
+from support import integrate, problem_of, simulation_of, stepped
 
 from hpcstencil.errors import InputError
 
@@ -92,6 +92,56 @@ def test_a_closed_box_loses_nothing():
     for name in ("rho", "E"):
         assert last[name].sum() == pytest.approx(first[name].sum(), rel=1e-13)
     assert np.abs(last["mx"]).max() > 0.1 and last["rho"].min() > 0
+
+
+@pytest.mark.parametrize("kernel", ("shift", "conv", "native"))
+def test_a_solid_reflects_as_a_wall_does(kernel):
+    """A shock runs into a solid, and back from it through the contact and the rarefaction."""
+    closed = {"x": {"neumann": 0.0}, "mx": {"x": {"dirichlet": 0.0}}}
+    tables = {**SOD, "time": {"end": 0.5, "dt": 0.002}, "boundary": closed}
+    initial = {"rho": "where(x < 0.5, 1.0, 0.125)", "E": "where(x < 0.5, 2.5, 0.25)"}
+    whole = problem_of(**tables, grid={"shape": [60], "upper": [1.2]}, initial=initial, mask={"solid": "x > 0.8"})
+    part = problem_of(**tables, grid={"shape": [40], "upper": [0.8]}, initial=initial)
+    found, expected = integrate(whole, kernel), integrate(part, kernel)
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name][:40], values, atol=1e-13)
+        assert not found[name][40:].any()
+    assert found["rho"][30:40].max() > 0.3  # what had been 0.125, and 0.266 behind the shock
+    for name, cells in (("rho", 25 + 15 * 0.125), ("E", 25 * 2.5 + 15 * 0.25)):
+        assert found[name].sum() == pytest.approx(cells, rel=1e-13)
+
+
+def test_solids_in_a_box_lose_nothing():
+    """A burst between solids one cell thick, with corners, and one cell away from the wall of the domain."""
+    solids = "(abs(x - 0.205) < 0.005)*(y > 0.1) + (abs(y - 0.185) < 0.005) + (x < 0.1)*(y < 0.02)"
+    box = {
+        "grid": {"shape": [30, 20], "upper": [0.3, 0.2]},
+        "boundary": {
+            "x": {"neumann": 0.0}, "y": {"neumann": 0.0}, "mx": {"x": {"dirichlet": 0.0}}, "my": {"y": {"dirichlet": 0.0}},
+        },
+        "initial": {"rho": "1 + (x < 0.15)", "mx": "0", "my": "0", "E": "2.5 + 10*(y > 0.1)*(y < 0.15)*(x < 0.1)"},
+        "mask": {"solid": solids},
+        "diagnostics": {"mass": "integral(rho)", "fastest": "max(abs(mx/rho))"},
+    }  # fmt: skip
+    problem = problem_of(**{**SOD, **box, "numerics": {"precision": "float64", "integrator": "euler"}})
+    simulation = simulation_of(problem)
+    first = simulation.get(simulation.initial_fields(), problem.fields)
+    fluid = first["rho"] > 0
+    assert fluid.sum() == 600 - 30 - 10 - 20 + 1
+    last = stepped(problem, simulation, 400, 5e-4)
+    for name in ("rho", "E"):
+        assert last[name].sum() == pytest.approx(first[name].sum(), rel=1e-13)
+        assert last[name][fluid].min() > 0 and not last[name][~fluid].any()
+    assert np.abs(last["mx"]).max() > 0.1 and np.abs(last["my"]).max() > 0.1
+
+
+@pytest.mark.parametrize("mask, diagnostic, sentence", [
+    ({"solid": "x > 3", "surface": {"value": 1.0}}, "mean(rho)", 'mask.surface: expected "no_flux" for an equation'),
+    ({"solid": "x > 3"}, "mean(mean_x(rho))", "diagnostics: not available yet on faces of cells with .mask."),
+])  # fmt: skip
+def test_what_solids_do_not_fit(mask, diagnostic, sentence):
+    with pytest.raises(InputError, match=sentence):
+        problem_of(**SOD, grid={"shape": [16]}, mask=mask, diagnostics={"a": diagnostic})
 
 
 def test_the_step_follows_the_fastest_signal():

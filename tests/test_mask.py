@@ -52,7 +52,53 @@ def test_it_equals_a_stencil_written_by_hand():
     assert np.array_equal(found[s], u[s])
 
 
-@pytest.mark.parametrize("rhs", ("laplacian(u)", "div_grad(1, u)"))
+LINE = {
+    "grid": {"shape": [10]}, "boundary": {"x": {"neumann": 0.0}}, "numerics": {"precision": "float64", "integrator": "euler"},
+}  # fmt: skip
+BETWEEN = "(x > 4)*(x < 6)"  # two solid cells in the middle of a line
+
+
+@pytest.mark.parametrize("kernel", ("shift", "conv", "native", "pallas"))
+def test_a_value_holds_on_the_face_between_fluid_and_solid(kernel):
+    """A surface at 1 on both sides: everything tends to 1. Beside it a first derivative has twice that less the cell in the
+    solid's place."""
+    rhs = {"u": "laplacian(u)", "v": "div_grad(1 + 0.1*x, v)", "w": "dx(u)"}
+    problem = problem_of(
+        **LINE, equation={"name": "custom", "rhs": rhs}, initial={"u": "x"}, time={"end": 60.0, "dt": 0.2},
+        mask={"solid": BETWEEN, "surface": {"value": "(x - 5)**2"}},
+    )  # fmt: skip
+    simulation = simulation_of(problem, kernel=kernel)
+    slope = stepped(problem, simulation, 1, 1.0)["w"]
+    np.testing.assert_allclose(slope[[3, 6]], [(2 - 3.5 - 2.5) / 2, (7.5 + 6.5 - 2) / 2], rtol=1e-14)
+    found = integrated(problem, simulation)[0]
+    for name in ("u", "v"):
+        np.testing.assert_allclose(found[name], np.where(abs(np.arange(10) - 4.5) < 1, 0.0, 1.0), atol=1e-3)
+
+
+@pytest.mark.parametrize("kernel", ("shift", "conv", "native", "pallas"))
+def test_nothing_inside_of_a_solid_is_used(kernel):
+    """A coefficient has its own value on the surface, and there it is not the mean with a 0 in the solid; beside 1/0 the fluid
+    stays finite, and loses nothing."""
+    problem = problem_of(
+        **LINE, equation={"name": "custom", "rhs": {"u": "div_grad(v, u)", "v": "0"}}, initial={"u": "2 + x", "v": "4"},
+        mask={"solid": BETWEEN, "surface": {"value": 10.0}},
+    )  # fmt: skip
+    rate = stepped(problem, simulation_of(problem, kernel=kernel), 1, 1.0)["u"] - (np.arange(10) + 2.5)
+    assert rate[3] == 10 * (14.5 - 5.5) - 4 * 1 and rate[6] == 4 * 1 + 10 * (11.5 - 8.5)
+    problem = problem_of(
+        **LINE, equation={"name": "custom", "rhs": {"u": "div_grad(1/u, u) + 0.1*laplacian(1/u)"}}, initial={"u": "2 + x"},
+        mask={"solid": BETWEEN},
+    )  # fmt: skip
+    found = stepped(problem, simulation_of(problem, kernel=kernel), 20, 0.1)["u"]
+    assert np.isfinite(found).all() and np.ptp(found[:4]) > 0
+    for side in (slice(0, 4), slice(6, 10)):
+        assert found[side].sum() == pytest.approx((np.arange(10) + 2.5)[side].sum(), rel=1e-14)
+
+
+@pytest.mark.parametrize("rhs", (
+    "laplacian(u)", "div_grad(1, u)", "div_grad(u, u) + div_grad(1 + u*u, u)", "div_grad(2 + x, u) - dx(u) - upwind(u, 1)",
+    "0.1*laplacian(u*u) - dx(u*u)",
+))  # fmt: skip
 def test_a_wall_of_solid_with_a_value_is_a_dirichlet_boundary(rhs):
     """Solid beyond x = 2 with u = t on it, against a domain that ends there."""
     whole = problem_of(

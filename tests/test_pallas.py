@@ -117,7 +117,7 @@ SHIPPED = [name for name in PROBLEMS if not name.startswith("ensemble")]
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_equation_lowers_for_cuda(name):
     """Triton's dialect is in jaxlib, so no GPU is needed to find out what it does not know."""
-    order, precision = (2, "float64") if name.startswith(("mask", "euler", "maxwell")) else (4, "float32")
+    order, precision = (2, "float64") if name.startswith(("mask", "euler", "gas", "maxwell")) else (4, "float32")
     assert calls(lowered(problem_of(**tables(name, order, precision, "euler")))) >= 1
 
 

@@ -12,7 +12,9 @@ from random_problems import settled, way
 from reference import Reference
 from support import against_reference
 
-CI = [seed for seed in range(26) if seed not in (15, 22)]  # these two: values at solid surfaces that depend on the place
+CI = [
+    seed for seed in range(26) if seed not in (15, 22)
+]  # these two: values at solid surfaces that depend on the place
 LONG = range(*map(int, os.environ.get("HPCSTENCIL_SEEDS", "1000:3000").split(":")))
 
 

@@ -153,7 +153,7 @@ REFUSED = {
     ),
     "one axis": ({"grid": {"shape": [20], "upper": [1.0]}, "boundary": {}, "equation": {"name": "shallow_water"},
                   "initial": {}}, "needs a grid with two axes, but got 1"),
-    "a mask": ({"mask": {"solid": "x > 5"}}, "mask: not available yet for equations on a staggered grid"),
+    "a mask": ({"mask": {"solid": "x > 5"}}, "mask: not available yet for equations with fields on a staggered grid"),
     "inner results": ({"boundary": {**CLOSED, "operators": {"laplacian(u)": {"x": {"dirichlet": 0.0}}}}},
                       "boundary.operators: fits equations at cell centres"),
     "no waves with ab2": ({"numerics": {"integrator": "ab2"}, "time": {"end": 1.0, "cfl": 0.5}}, "unstable .* at any step"),

@@ -6,6 +6,7 @@ from hpcstencil.equations.base import (
     Positive,
     Radiating,
     Rates,
+    Reflecting,
     Signalling,
     Split,
     Staggered,
@@ -43,6 +44,6 @@ EQUATIONS: dict[str, type[Equation]] = {
 }
 
 __all__ = [
-    "EQUATIONS", "Custom", "Equation", "Limited", "Positive", "Radiating", "Rates", "Signalling", "Split", "Staggered",
-    "Walled",
+    "EQUATIONS", "Custom", "Equation", "Limited", "Positive", "Radiating", "Rates", "Reflecting", "Signalling", "Split",
+    "Staggered", "Walled",
 ]  # fmt: skip

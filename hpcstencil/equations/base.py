@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import ClassVar, Protocol, runtime_checkable
@@ -90,6 +90,15 @@ class Positive(Equation, Protocol):
     """An equation that has no meaning where one of the ``positive`` fields is 0."""
 
     positive: ClassVar[tuple[str, ...]]
+
+
+@runtime_checkable
+class Reflecting(Equation, Protocol):
+    """An equation with fields whose mirror image in a wall has the opposite sign, as that of the momentum across it."""
+
+    def reflected(self, axis: int) -> Collection[str]:
+        """The names of these fields, for a wall across an axis."""
+        ...
 
 
 @runtime_checkable

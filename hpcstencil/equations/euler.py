@@ -67,6 +67,9 @@ class Euler:
                 slopes[name].append(space.difference(flux, axis))
         return {name: -total(terms) for name, terms in slopes.items()}
 
+    def reflected(self, axis: int) -> tuple[str, ...]:
+        return (f"m{AXES[axis]}",)
+
     def gas(self, f: SimpleNamespace, p: SimpleNamespace, ndim: int) -> Gas:
         momentum = [vars(f)[f"m{axis}"] for axis in AXES[:ndim]]
         velocity = tuple(m / f.rho for m in momentum)

@@ -14,19 +14,17 @@ from hpcstencil.expressions import (
     Constant,
     Coordinate,
     Derivative,
-    DivGrad,
     Field,
     Halfway,
+    Neighbour,
     Node,
     Pointwise,
     varies,
     walk,
 )
-from hpcstencil.mask import Mask
 from hpcstencil.native.scalars import Functions, Scalars
 from hpcstencil.native.writer import HERE, Offset, Writer, changes, stencil_of, whole_numbers
 from hpcstencil.radius import axes_of
-from hpcstencil.stencil import Stencil
 
 FOR_ALL = ("array", "row", "pitch", "slide", "table", "scalar")  # what is known of these holds everywhere in a step
 FURTHEST = 7  # cells beside a vector that one which slides reaches, whatever the precision
@@ -44,7 +42,6 @@ class Cells(Writer):
     fixed: Functions | None  # None where fixed arrays are not at hand
     held: Mapping[Node, int]
     node: float
-    mask: Mask | None = None
     by_pitch: bool = False  # rows are found by their distance from one of their plane
     slides: Collection[Row] = ()  # rows whose vectors slide, see cells.hpp
 
@@ -118,7 +115,7 @@ class Cells(Writer):
             lines = self.row if a else self.head
             text = f"splat<W>({place}[{texts[a]}])"
             return self.once(("table", number), alone, lambda: self.hoisted(lines, text))
-        if self.fixed is not None and len(axes) > 1 and not changes(tree) and takes_long(tree):
+        if self.fixed is not None and len(axes) > 1 and not changes(tree) and is_fixed(tree):
             return self.looked_up(-1 - self.fixed.index(tree), at)
         return None
 
@@ -167,48 +164,6 @@ class Cells(Writer):
         self.row.append(f"const {kind} {name} = {text};")
         return name
 
-    # ---- beside solid cells; what is there says `mask` ----
-
-    def solid(self, at: Offset) -> str:
-        """Whether a cell is solid, as a condition."""
-        assert self.mask is not None
-        return f"{self.value(self.mask.solid, at)} != nil<W>()"
-
-    def surface(self, operand: Node, at: Offset) -> str | None:
-        """The value that an operand has on the surface of the solid; None for no flux."""
-        if self.mask is None or self.mask.value is None or not isinstance(operand, Field):
-            return None
-        return self.value(self.mask.value, at)
-
-    def stencil(self, tree: Derivative | Halfway, at: Offset) -> str:
-        if self.mask is None or not varies(tree.operand):
-            return super().stencil(tree, at)
-        stencil = stencil_of(tree, self.discretization)
-        here, surface = self.value(tree.operand, at), self.surface(tree.operand, at)
-        mirrored = here if surface is None else self.let(f"{self.literal(2.0)} * {surface} - {here}")
-        result = ""
-        for offset, weight in zip(stencil.offsets, stencil.weights, strict=True):
-            there = here
-            if any(offset):
-                place = self.shifted(at, offset)
-                there = f"choose({self.solid(place)}, {mirrored}, {self.value(tree.operand, place)})"
-            term = f"{self.literal(weight)} * {there}"
-            result = self.let(f"{result} + {term}" if result else term)
-        return result
-
-    def slope(self, gradient: Stencil, tree: DivGrad, at: Offset) -> str:
-        plain = super().slope(gradient, tree, at)
-        if self.mask is None:
-            return plain
-        upper = self.shifted(at, [int(axis == tree.axis) for axis in range(len(self.axis_of))])
-        below, above, surface = self.solid(at), self.solid(upper), self.surface(tree.operand, at)
-        to_above = to_below = self.literal(0.0)
-        if surface is not None:
-            step = self.literal(2.0 / self.discretization.spacing[tree.axis])
-            to_above = self.let(f"{step} * ({surface} - {self.value(tree.operand, at)})")
-            to_below = self.let(f"{step} * ({self.value(tree.operand, upper)} - {surface})")
-        return self.let(f"choose({above}, {to_above}, choose({below}, {to_below}, {plain}))")
-
     # ---- sums ----
 
     def sum(self, tree: Pointwise, at: Offset) -> str:
@@ -231,8 +186,7 @@ class Cells(Writer):
         result: list[Term] = []
         for factors, number, part in flattened(tree):
             whole = None
-            plain = self.mask is None and part not in self.held
-            if plain and isinstance(part, Derivative | Halfway) and varies(part.operand):
+            if part not in self.held and isinstance(part, Derivative | Halfway) and varies(part.operand):
                 stencil = stencil_of(part, self.discretization)
                 whole = whole_numbers(stencil.weights)
             if whole is None or not isinstance(part, Derivative | Halfway):
@@ -250,8 +204,11 @@ class Cells(Writer):
         return result or [((), 1.0, self.literal(0.0))]
 
 
-def takes_long(tree: Node) -> bool:
-    """Whether a tree of coordinates is better looked up than worked out for each cell and step."""
+def is_fixed(tree: Node) -> bool:
+    """Whether a tree of coordinates is better looked up than worked out for each cell and step; of what holds for other
+    cells too that part alone is."""
+    if any(isinstance(part, Neighbour) for part in walk(tree)):
+        return False
     parts = [part for part in walk(tree) if isinstance(part, Pointwise)]
     return len(parts) > 6 or any(part.function in FUNCTIONS for part in parts)
 

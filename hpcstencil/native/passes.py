@@ -134,10 +134,7 @@ class Passes:
         slides: Collection[Row] = (),
     ) -> Cells:
         """The statements of parts for so many planes."""
-        mask = self.problem.mask
-        code = Cells(
-            numbers, self.discretization, self.axis_of, scalars, tables, fixed, {}, 0.0, mask, by_pitch, slides
-        )
+        code = Cells(numbers, self.discretization, self.axis_of, scalars, tables, fixed, {}, 0.0, by_pitch, slides)
         for part in parts:
             code.turn_to(part.held, part.node, part.renamed, part.shared)
             values = {}

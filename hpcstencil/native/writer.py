@@ -17,6 +17,7 @@ from hpcstencil.expressions import (
     Derivative,
     DivGrad,
     Halfway,
+    Neighbour,
     Node,
     Pointwise,
     Time,
@@ -114,6 +115,9 @@ class Writer(ABC):
 
     def value(self, tree: Node, at: Offset = HERE) -> str:
         """The value of a tree so many cells away."""
+        if isinstance(tree, Neighbour):
+            (stencil,) = self.discretization.stencils(tree)
+            return self.value(tree.operand, self.shifted(at, stencil.offsets[0]))
         return self.once(tree, at, lambda: self.leaf(tree, at) or self.computed(tree, at))
 
     def shifted(self, at: Offset, offset: Sequence[int]) -> Offset:
@@ -222,7 +226,7 @@ class Writer(ABC):
         def flux(place: Offset) -> str:
             coefficient = tree.coefficient
             k = self.weighted(mean, coefficient, place) if varying else self.value(coefficient, at)
-            return self.let(f"{k} * {self.slope(gradient, tree, place)}")
+            return self.let(f"{k} * {self.weighted(gradient, tree.operand, place)}")
 
         fluxes: dict[tuple[int, ...], str] = {}
         for offset in divergence.offsets:
@@ -232,7 +236,3 @@ class Writer(ABC):
         terms = [f"{'-' if r < 0 else '+'} {'' if abs(r) == 1 else self.literal(abs(r)) + ' * '}{fluxes[o]}"
                  for o, r in sorted(zip(divergence.offsets, ratios, strict=True), key=lambda pair: -pair[1])]  # fmt: skip
         return self.let(f"{self.literal(factor)} * ({' '.join(terms).removeprefix('+ ')})")
-
-    def slope(self, gradient: Stencil, tree: DivGrad, at: Offset) -> str:
-        """The gradient at the upper face of a cell."""
-        return self.weighted(gradient, tree.operand, at)

@@ -28,6 +28,7 @@ from hpcstencil.expressions import (
     DivGrad,
     Field,
     Halfway,
+    Neighbour,
     Node,
     Parameter,
     Pointwise,
@@ -37,7 +38,6 @@ from hpcstencil.expressions import (
 )
 from hpcstencil.frame import Frame, Value
 from hpcstencil.kernels.shift import weighted
-from hpcstencil.mask import Mask
 from hpcstencil.pointwise import functions, integer_power
 from hpcstencil.radius import axes_of, constant_along
 from hpcstencil.stencil import Stencil
@@ -151,11 +151,14 @@ class Cells:
                 kept = isinstance(tree, Halfway) and tree.kind != "difference"
                 return self(tree.operand, at) if kept else self.number(0.0)
             case Derivative():
-                return self.derivative(tree, at)
+                return self.stencil(self.rules.discretization.derivative(tree), tree.operand, at)
             case Halfway():
                 return self.stencil(self.rules.discretization.halfway(tree), tree.operand, at)
             case DivGrad():
                 return self.div_grad(tree, at)
+            case Neighbour():
+                (stencil,) = self.rules.discretization.stencils(tree)
+                return self(tree.operand, moved(at, stencil.offsets[0]))
         raise TypeError(f"no kernel for {type(tree).__name__}")
 
     def number(self, value: float) -> Any:
@@ -184,23 +187,6 @@ class Cells:
     def stencil(self, stencil: Stencil, operand: Node, at: Offset) -> Any:
         return weighted(stencil, lambda offset: self(operand, moved(at, offset)), self.number)
 
-    def derivative(self, tree: Derivative, at: Offset) -> Any:
-        stencil, mask = self.rules.discretization.derivative(tree), self.rules.mask
-        if mask is None or not varies(tree.operand):
-            return self.stencil(stencil, tree.operand, at)
-        here = mirrored = self(tree.operand, at)
-        if mask.value is not None and self.is_field(tree.operand):
-            mirrored = self.number(2.0) * self(mask.value, at) - here
-        result: Any = None
-        for offset, weight in zip(stencil.offsets, stencil.weights, strict=True):
-            there = here
-            if any(offset):
-                place = moved(at, offset)
-                there = jnp.where(self(mask.solid, place) != 0, mirrored, self(tree.operand, place))
-            term = self.number(weight) * there
-            result = term if result is None else result + term
-        return result
-
     def div_grad(self, tree: DivGrad, at: Offset) -> Any:
         gradient, mean, divergence = self.rules.discretization.div_grad(tree)
         varying = varies(tree.coefficient) or tree.axis in axes_of(tree.coefficient)
@@ -208,24 +194,9 @@ class Cells:
         def flux(offset: Offset) -> Any:
             face = moved(at, offset)
             k = self.stencil(mean, tree.coefficient, face) if varying else self(tree.coefficient, face)
-            slope = self.stencil(gradient, tree.operand, face)
-            return k * (slope if self.rules.mask is None else self.beside_solid(slope, tree, face, self.rules.mask))
+            return k * self.stencil(gradient, tree.operand, face)
 
         return weighted(divergence, flux, self.number)
-
-    def beside_solid(self, slope: Any, tree: DivGrad, at: Offset, mask: Mask) -> Any:
-        """The gradient at the upper face of a cell, what it is where one of the two cells is solid; see `evaluate`."""
-        upper = moved(at, tuple(int(axis == tree.axis) for axis in range(self.frame.ndim)))
-        below, above = self(mask.solid, at) != 0, self(mask.solid, upper) != 0
-        given = self.number(0.0)
-        if mask.value is not None and self.is_field(tree.operand):
-            surface, step = self(mask.value, at), self.number(2.0 / self.rules.discretization.spacing[tree.axis])
-            here, there = self(tree.operand, at), self(tree.operand, upper)
-            given = jnp.where(above, step * (surface - here), step * (there - surface))
-        return jnp.where(below | above, given, slope)
-
-    def is_field(self, operand: Node) -> bool:
-        return isinstance(operand, Field) and operand.name not in self.operands
 
     # ---- beyond the edge of a block ----
 

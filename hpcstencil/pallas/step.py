@@ -184,8 +184,6 @@ def kernels(problem: Problem, rules: Rules, interpret: bool) -> Kernels:
     """The kernels of a problem."""
     given = [value for face in problem.faces.values() for value in face.values]
     trees = [*problem.trees.values(), *problem.apart.values(), *given]
-    if problem.mask is not None and problem.mask.value is not None:
-        trees.append(problem.mask.value)
     timed = any(isinstance(part, Time) for tree in trees for part in walk(tree))
     return Kernels(rules, problem.trees, problem.apart, problem.method, problem.groups, timed, interpret)
 
