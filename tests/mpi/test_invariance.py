@@ -187,3 +187,28 @@ def test_thin_blocks_take_steps_of_a_tolerance_by_native_code(communicator, devi
     index = tuple(slice(*r) for r in simulation.ranges)
     for field, block in result.items():
         assert np.array_equal(block, alone[field][index])
+
+
+def test_members_that_take_steps_of_their_own_on_thin_blocks(communicator):
+    """Of an exchange for each section all members take part, also those that have no step left to take."""
+    problem = problem_of(
+        grid={"shape": [15]},
+        equation={"name": "gray_scott", "D_u": 0.2, "D_v": 0.1},
+        numerics={"order": 4, "precision": "float64"},
+        ensemble={"equation.F": [0.03, 0.04, 0.05]},
+        time={"end": 1.0, "cfl": 0.5},
+    )
+    assert problem.own_steps
+
+    def advanced(simulation):
+        fields, one = simulation.put(random_block(problem, simulation)), simulation.per_member
+        dt, steps = np.array([0.1, 0.05, 0.2]), np.array([3, 5, 0])
+        after = simulation.advance(fields, problem.parameters, one(0.0), one(0), dt, steps)
+        return simulation.get(after, problem.fields)
+
+    expected = from_rank_0(communicator, lambda: advanced(simulation_of(problem, kernel="native")))
+    for devices in {1, min(2, 7 // communicator.size)}:  # blocks of two cells at the least
+        simulation = simulation_of(problem, communicator, devices, "native")
+        assert simulation.plan.every == (communicator.size * devices == 1)
+        for name, block in advanced(simulation).items():
+            assert np.array_equal(block, expected[name][tuple(slice(*r) for r in simulation.ranges)])
