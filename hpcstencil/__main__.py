@@ -1,5 +1,25 @@
-"""`python -m hpcstencil`."""
+"""The command `hpcstencil`, and `python -m hpcstencil`: what must be in place before anything is imported that takes long."""
 
-from hpcstencil.cli import start
+import sys
 
-start()
+from hpcstencil import signals, streams
+
+
+def start() -> None:
+    """Run the command line as a process of its own."""
+    streams.secure()
+    is_run = sys.argv[1:2] == ["run"] or sys.argv[1:3] == ["sweep", "run"]
+    if is_run:
+        signals.note()  # the others end as any program does
+    from hpcstencil import cli
+
+    try:
+        cli.start()
+    except SystemExit as leaving:
+        if not leaving.code and not is_run and (why := streams.unread()):
+            sys.exit(cli.tell(f"hpcstencil: cannot write standard output: {why}; give it a place that takes it", 4))
+        raise
+
+
+if __name__ == "__main__":
+    start()

@@ -64,6 +64,7 @@ def run(
             say(f"{options.output} has no checkpoint to go on from: beginning at the start")
         communicator.watch.output(options.output)
         this = _ready(problem, plan, options, communicator, devices, source, stopwatch)
+        signals.check_not_stopped(request, communicator)
         with stopwatch.during("other"):
             return _run(this, claim, request)
 

@@ -13,9 +13,15 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from hpcstencil.errors import StoppedEarly
+
+if TYPE_CHECKING:
+    from hpcstencil.parallel import Communicator
 
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+_noted: list[int] = []  # signals that came before `watched`
 
 
 @dataclass
@@ -24,6 +30,22 @@ class Request:
 
     number: int = 0
     at_once: Callable[[], None] = lambda: os._exit(128 + signal.SIGINT)
+
+
+def note() -> None:
+    """From now on stopping signals are noted for `watched`: the processes of a run first have to meet, to end together."""
+    for number in STOPPING:
+        signal.signal(number, lambda number, _: _noted.append(number))
+
+
+def check_not_stopped(request: Request, communicator: Communicator) -> None:
+    """Raise StoppedEarly, on all processes, where a signal has come to any of them. For a run that has not written yet."""
+    number = max(communicator.allgather(request.number))
+    if number:
+        raise StoppedEarly(
+            f"stopped by {signal.Signals(number).name} before the first step: nothing was computed or written; run the same "
+            "command again"
+        )
 
 
 @contextmanager
@@ -47,6 +69,8 @@ def watched() -> Iterator[Request]:
     pipe_before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
+    if _noted:
+        request.number = request.number or _noted[-1]
     try:
         yield request
     finally:

@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent / "hpcstencil"
 LAYERS = [
-    {"errors", "grid", "topology", "stencil", "expressions", "monitor_parts", "handshake", "journal", "printable",
+    {"errors", "grid", "topology", "stencil", "expressions", "monitor_parts", "handshake", "streams", "journal", "printable",
      "versions"},
     {"parallel", "toml_text", "derivatives", "calculus", "boundary", "noise", "pointwise", "integrators", "schedule", "signals",
      "monitor"},

@@ -79,6 +79,7 @@ def execute(
     warn_of_shared_gpus(communicator, ids)
     if communicator.rank == 0 and not ids:
         begin(problem)  # while jax is imported
+    signals.check_not_stopped(request, communicator)
     local = agree(communicator, lambda: start_jax(count))
 
     from hpcstencil.run import run as run_problem

@@ -1,0 +1,53 @@
+"""Standard streams that cannot fail: whether words are read decides nothing.
+
+A terminal may be gone, a disk full, a reader have left; a closed descriptor would be given to the next file that is opened,
+and whatever writes to standard error would write into that file.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import sys
+from typing import Any, TextIO
+
+
+class Lossy(io.FileIO):
+    """A descriptor to which writing always succeeds; ``failure`` is the number of the first error, 0 while there is none."""
+
+    failure = 0
+
+    def write(self, data: Any) -> int:
+        try:
+            written = super().write(data)
+        except OSError as error:
+            self.failure = self.failure or error.errno or errno.EIO
+            return len(data)
+        return len(data) if written is None else written  # None: it would have to wait, which it was set not to
+
+
+def secure() -> None:
+    """Open what is closed of the three on the null device, and let writing to standard output and error never fail."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # takes the lowest number that is free
+    sys.stdout, sys.stderr = _lossy(1, sys.stdout), _lossy(2, sys.stderr)
+
+
+def _lossy(number: int, before: TextIO | None) -> TextIO:
+    return io.TextIOWrapper(
+        io.BufferedWriter(Lossy(number, "wb", closefd=False)),
+        encoding=getattr(before, "encoding", "utf-8"),
+        errors="backslashreplace",
+        line_buffering=number == 2 or os.isatty(number),
+    )
+
+
+def unread() -> str:
+    """Why results on standard output were lost, in words; "" where they were not, or the reader has left."""
+    sys.stdout.flush()
+    number: int = getattr(getattr(sys.stdout.buffer, "raw", None), "failure", 0)
+    return "" if number in (0, errno.EPIPE) else os.strerror(number)
