@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
+from hpcstencil import interpolation
 from hpcstencil.errors import InputError
 from hpcstencil.expressions import (
     HALFWAY,
     Constant,
-    Coordinate,
     Derivative,
     DivGrad,
     Halfway,
@@ -21,6 +21,7 @@ from hpcstencil.expressions import (
     Operand,
     Parameter,
     Pointwise,
+    Reduction,
     node,
     total,
 )
@@ -30,12 +31,15 @@ from hpcstencil.grid import AXES, Grid
 @dataclass(frozen=True)
 class Space:
     """The operators on a grid with ``ndim`` axes; those that have to know where places are need the ``grid`` itself, and
-    which of its axes are ``periodic``. ``numbers`` has name and value of the parameters that a place may be given by."""
+    which of its axes are ``periodic``. ``numbers`` has name and value of the parameters that a place may be given by, ``order``
+    is that of interpolation, and ``masked`` says that some cells are solid."""
 
     ndim: int
     grid: Grid | None = None
     periodic: tuple[bool, ...] = ()
     numbers: Mapping[Node, tuple[str, float]] = field(default_factory=dict)
+    order: int = 2
+    masked: bool = False
 
     def derivative(self, a: Operand, *axes: int) -> Node:
         """d/dx_i d/dx_j ... a, one factor per axis named."""
@@ -82,20 +86,21 @@ class Space:
         return Halfway(node(a), axis, "above")
 
     def point(self, *position: Operand) -> Node:
-        """δ(x - position), spread linearly over the cells next to it: its integral over the grid is 1. A place nearer to a
-        wall than the first centre of a cell is moved there.
+        """δ(x - position), spread over cells with the weights of `interpolation`: its integral over the grid is 1.
 
         Raises ValueError for a place outside of the grid, InputError where it is a parameter.
         """
         assert self.grid is not None
         weight = node(1.0 / self.grid.cell_volume)
-        for axis, place in enumerate(position):
-            weight = weight * self._hat(self.grid, axis, node(place))
+        for axis, place in enumerate(map(node, position)):
+            self._check_inside(self.grid, axis, place)
+            if self.masked:
+                place = interpolation.inside(self.grid, axis, place)
+            weight = weight * interpolation.weight(self.grid, axis, place, self.order, self.periodic[axis])
         return weight
 
-    def _hat(self, grid: Grid, axis: int, place: Node) -> Node:
-        """1 at the place, falling to 0 a cell away."""
-        lower, upper, dx = grid.lower[axis], grid.upper[axis], grid.spacing[axis]
+    def _check_inside(self, grid: Grid, axis: int, place: Node) -> None:
+        lower, upper = grid.lower[axis], grid.upper[axis]
         if place in self.numbers:
             name, value = self.numbers[place]
             if not lower <= value <= upper:
@@ -105,14 +110,12 @@ class Space:
                 )
         elif isinstance(place, Constant) and not lower <= place.value <= upper:
             raise ValueError(f"{place.value:g} is outside of the grid, {lower:g} to {upper:g} along {AXES[axis]}")
-        if self.periodic[axis]:
-            # of ghost cells too, up to twice as far from the place as the grid is wide
-            from_image = Pointwise("abs", (Pointwise("abs", (Coordinate(axis) - place,)) - (upper - lower),))
-            distance = Pointwise("minimum", (from_image, (upper - lower) - from_image))
-        else:
-            inside = Pointwise("minimum", (Pointwise("maximum", (place, node(lower + dx / 2))), node(upper - dx / 2)))
-            distance = Pointwise("abs", (Coordinate(axis) - inside,))
-        return Pointwise("maximum", (node(0.0), 1.0 - distance / dx))
+
+    def at(self, a: Operand, *position: Operand) -> Node:
+        """The value at a place: the integral of a δ there, beside solid cells over what of δ is in the fluid."""
+        point = self.point(*position)
+        value = Reduction("integral", node(a) * point)
+        return value / Reduction("integral", point) if self.masked else value
 
     def upwind(self, a: Operand, *velocity: Operand) -> Node:
         """v·∇a with each derivative leaning against the sign of v."""

@@ -235,6 +235,14 @@ def total(terms: list[Node]) -> Node:
     return result
 
 
+def product(factors: list[Node]) -> Node:
+    """Product of at least one factor, from left to right."""
+    result = factors[0]
+    for factor in factors[1:]:
+        result = result * factor
+    return result
+
+
 def walk(tree: Node) -> Iterator[Node]:
     """The node and all nodes below it, parts that are shared by several once: a Laplacian holds its operand up to three
     times, so that written out a nest of them has thousands of times the nodes that there are."""

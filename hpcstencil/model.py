@@ -69,7 +69,8 @@ def model_of(config: Config) -> Model:
         if isinstance(text, str):
             symbols[name] = parse(text, scope, f"equation.{name}")
     unknowns = {name: Field(name) for name in fields}
-    space = Space(ndim, config.grid, config.boundary.periodic, _numbers(config, given, symbols))
+    numbers, masked = _numbers(config, given, symbols), config.mask is not None
+    space = Space(ndim, config.grid, config.boundary.periodic, numbers, config.numerics.order, masked)
     trees = shared(_right_hand_sides(equation, config, unknowns, symbols, space))
     f, p = SimpleNamespace(**unknowns), SimpleNamespace(**symbols)
     in_file = config.equation.in_file

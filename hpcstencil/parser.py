@@ -108,15 +108,10 @@ class Scope:
             known.update((self.space or Space(self.ndim)).operators())
         if self.reductions:
             known.update({name: ((lambda a, name=name: Reduction(name, a)), 1, 1) for name in REDUCTIONS})
-            known["at"] = (self._probe, 1 + self.ndim, 1 + self.ndim)
+            known["at"] = ((self.space or Space(self.ndim)).at, 1 + self.ndim, 1 + self.ndim)
         if self.noise:
             known["noise"] = (_noise, 1, 2)
         return known
-
-    def _probe(self, a: Node, *position: Node) -> Node:
-        """The value at a place, linear between cell centres: the integral of a δ there."""
-        assert self.space is not None
-        return Reduction("integral", a * self.space.point(*position))
 
 
 def _noise(*arguments: Node) -> Node:

@@ -34,7 +34,7 @@ PROBLEMS: dict[str, tuple[dict[str, Any], tuple[int, ...], str]] = {
     "wave-2d": ({"name": "wave", "c": "1 + 0.2*sin(y)"}, (101, 67), "xy"),
     "wave-3d": ({"name": "wave", "c": 0.8}, (37, 29, 23), "y"),
     "acoustic-2d": (
-        {"name": "acoustic", "c": "1 + 0.2*sin(y)", "rho": "1 + 0.1*x", "source": 2.0, "xs": 3.0, "ys": 2.5},
+        {"name": "acoustic", "c": "1 + 0.2*sin(y)", "rho": "1 + 0.1*x", "source": 2.0, "xs": 3.0, "ys": 0.03},
         (61, 47),
         "",
     ),
@@ -133,7 +133,7 @@ SELECTED: dict[str | int, list[tuple[str, int, str, str]]] = {
     ],
     4: [
         ("gray-scott-2d", 2, "float32", "lsrk4"),
-        ("acoustic-2d", 2, "float32", "euler"),
+        ("acoustic-2d", 8, "float32", "euler"),
         ("beam-2d", 2, "float32", "ssprk2"),
         ("wave-1d", 8, "float64", "rk4"),
     ],

@@ -9,6 +9,7 @@ ROOT = Path(__file__).parent.parent / "hpcstencil"
 LAYERS = [
     {"errors", "grid", "topology", "stencil", "expressions", "monitor_parts", "handshake", "streams", "journal", "printable",
      "versions"},
+    {"interpolation"},
     {"parallel", "toml_text", "derivatives", "calculus", "boundary", "noise", "pointwise", "integrators", "schedule", "signals",
      "monitor"},
     {"progress", "state", "seal", "hdf5_plain"},
@@ -32,7 +33,7 @@ LAYERS = [
 ]  # fmt: skip
 HEAVY = {"jax", "mpi4jax", "mpi4py", "h5py", "matplotlib"}
 # What `hpcstencil check` loads: must not import jax or MPI at module level.
-LIGHT = set().union(*LAYERS[:2]) | {
+LIGHT = set().union(*LAYERS[:3]) | {
     "schema", "keys", "parser", "settings", "config", "model", "method_choice", "walls", "layers", "mask", "conditions",
     "radius", "host", "positions", "placed", "ensemble", "names", "paths",
     "equations", "stability", "problem", "formulation", "decomposition", "memory", "calibration", "report", "cli",
