@@ -466,18 +466,33 @@ def ab2(run: Reference, u: Fields, t: float, dt: float, memory: dict) -> Fields:
     return add((1.0, u), (dt * (1.5 + run.epsilon), f), (-dt * (0.5 + run.epsilon), before))
 
 
+def first_group(rhs: Mapping[str, ast.expr]) -> set[str]:
+    """Of fields that drive each other the first one, and every second one on the way from it."""
+    driving = {a: {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} & set(rhs) for a, tree in rhs.items()}
+    first: dict[str, bool] = {}
+
+    def visit(name: str, is_first: bool) -> None:
+        if name not in first:
+            first[name] = is_first
+            for other in rhs:
+                if other in driving[name] or name in driving[other]:
+                    visit(other, not is_first)
+
+    for name in rhs:
+        visit(name, True)
+    return {name for name in rhs if first[name]}
+
+
 def leapfrog(run: Reference, u: Fields, t: float, dt: float, memory: dict) -> Fields:
-    """Störmer-Verlet: half a step of the group of the first field, a step of the other, half a step."""
-    names = list(u)
-    first = {names[0]}  # every field that the first one's group does not drive
-    first |= {n for n in names if not {x.id for x in ast.walk(run.rhs[names[0]]) if isinstance(x, ast.Name)} & {n}}
+    """Störmer-Verlet: half a step of the first group, a step of the other, half a step."""
+    first = first_group(run.rhs)
 
     def moved(u: Fields, group: set[str], t: float, dt: float) -> Fields:
         f = run.slopes(u, t)
         return {n: a + dt * f[n] if n in group else a for n, a in u.items()}
 
     u = moved(u, first, t, dt / 2)
-    u = moved(u, set(names) - first, t + dt / 2, dt)
+    u = moved(u, set(u) - first, t + dt / 2, dt)
     return moved(u, first, t + dt, dt / 2)
 
 
