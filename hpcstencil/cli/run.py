@@ -77,9 +77,9 @@ def execute(
     same_everywhere(communicator, count, problem)
     plan = planned(problem, communicator.size, count)
     warn_of_shared_gpus(communicator, ids)
+    signals.check_not_stopped(request, communicator)
     if communicator.rank == 0 and not ids:
         begin(problem)  # while jax is imported
-    signals.check_not_stopped(request, communicator)
     local = agree(communicator, lambda: start_jax(count))
 
     from hpcstencil.run import run as run_problem
