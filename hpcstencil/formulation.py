@@ -21,7 +21,7 @@ from hpcstencil.expressions import Constant, Coordinate, Field, Node, Reduction,
 from hpcstencil.integrators import SUPER_STEPPING, Method, memory_of, method
 from hpcstencil.keys import MOST_STEPS
 from hpcstencil.layers import layered
-from hpcstencil.mask import SOLID, in_fluid, mask_of, masked_diagnostics, masked_initial, masked_rates
+from hpcstencil.mask import SOLID, in_fluid, mask_of, masked_diagnostics, masked_initial, masked_rates, refuse_name
 from hpcstencil.method_choice import groups_of, with_enough_stages
 from hpcstencil.model import Model, model_of
 from hpcstencil.parser import Scope, parse
@@ -90,6 +90,8 @@ def _alone(config: Config, listed: Collection[str] = ()) -> Problem:
     diagnostics = placed.diagnostics(reduced)
     evaluated = [*rates.values(), *damping.values(), *diagnostics.values()]
     mask = mask_of(config, model.symbols, model.reflected, evaluated)
+    if mask is not None:
+        refuse_name((*model.trees, *model.numbers, *model.symbols))
     remembered = memory_of(chosen, tuple(layers.trees))
     if mask is not None and mask.kept:
         remembered = (*remembered, SOLID)

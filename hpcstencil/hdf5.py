@@ -30,6 +30,7 @@ from hpcstencil.hdf5_layout import (
     lay_out_axes,
     lay_out_diagnostics,
     lay_out_fields,
+    lay_out_solid,
     write_attributes,
 )
 from hpcstencil.hdf5_plain import WHOLE, attributes, numbers, refuse_other_files
@@ -37,6 +38,7 @@ from hpcstencil.hdf5_read import SCALES, fields_in
 from hpcstencil.hdf5_spans import UNUSED, SettledSpans, sound_unused
 from hpcstencil.hyperslabs import Blocks, Method, Way, chosen_method, chunk_shape, open_alone, open_shared
 from hpcstencil.journal import journal_path, living_writer, roll_back
+from hpcstencil.keys import MASK_DATASET
 from hpcstencil.parallel import Communicator, agree, from_rank_0
 from hpcstencil.positions import Layout
 from hpcstencil.topology import Range
@@ -96,11 +98,13 @@ class OutputFile:
         long_names: Mapping[str, str] | None = None,
         compression: Compression = "none",
         method: Method = "auto",
+        solid_axes: int = 0,
     ) -> OutputFile:
         """A new file at ``path``, replacing one that is there, with ``complete`` = 0 and no snapshot.
 
         ``fields`` are float arrays of ``dtype`` where ``layout`` says; ``units`` and ``long_names`` describe some of them
-        (default "1" and the name); ``attributes`` go to the root, beside ``kind``, ``format_version``, ``complete``.
+        (default "1" and the name); the mask, which `write_solid` is called for, has ``solid_axes``, 0 where there is
+        none; ``attributes`` go to the root, beside ``kind``, ``format_version``, ``complete``.
         """
         clash = [name for name in fields if name in RESERVED]
         if clash:
@@ -121,6 +125,8 @@ class OutputFile:
                         lay_out_fields(
                             file, layout, fields, np.dtype(dtype), units or {}, long_names or {}, compression
                         )
+                        if solid_axes:
+                            lay_out_solid(file, layout, of_members=solid_axes > layout.grid.ndim)
                         lay_out_diagnostics(file, diagnostics, layout.members)
                         xdmf.write_mesh(file, layout.grid)
                     journal_path(path).unlink(missing_ok=True)
@@ -133,7 +139,7 @@ class OutputFile:
             layout,
             fields,
             way,
-            Prepared((), (), (), np.dtype(dtype).itemsize, compression != "none"),
+            Prepared((), (), (), np.dtype(dtype).itemsize, compression != "none", solid_axes),
         )
 
     @classmethod
@@ -227,6 +233,15 @@ class OutputFile:
             for name in self.fields
         )
         return math.prod(self.layout.members) * cells * self.state.itemsize
+
+    def write_solid(self, block: np.ndarray, ranges: Sequence[Range]) -> None:
+        """The mask, if the file has one: this process's ``block`` (int8) of the global index ``ranges``. A run that goes on
+        writes the same values again: a kill may have come before they were whole."""
+        if block.ndim != self.state.solid_axes:
+            return
+        with self.change(0):
+            start = [0] * (block.ndim - len(ranges)) + [first for first, _ in ranges]
+            self.shared.write(MASK_DATASET, start, block)
 
     def write_snapshot(self, step: int, time: float, blocks: Blocks, ranges: Sequence[Range]) -> None:
         """Append the state at ``time`` (``step`` steps taken): ``blocks`` maps every field to this process's block
@@ -322,7 +337,8 @@ class OutputFile:
         def describe() -> None:
             if self.communicator.rank == 0:
                 with file_errors(self.path.with_suffix(".xdmf"), "write"):
-                    xdmf.write(self.path, self.layout, self.fields, self.state.itemsize, self.times)
+                    solid = self.state.solid_axes == self.grid.ndim
+                    xdmf.write(self.path, self.layout, self.fields, self.state.itemsize, self.times, solid)
 
         agree(self.communicator, describe)
         self.described = len(self.times)

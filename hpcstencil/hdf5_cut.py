@@ -14,6 +14,7 @@ from hpcstencil.hdf5_layout import Attributes, write_attributes
 from hpcstencil.hdf5_spans import all_values, growing_axis, remember_unused
 from hpcstencil.hyperslabs import open_alone
 from hpcstencil.journal import Span, complement
+from hpcstencil.keys import MASK_DATASET
 
 ENDED = ("failure", "clock")  # attributes that say how a run ended, see `OutputFile.close`
 
@@ -27,6 +28,7 @@ class Prepared:
     rows: tuple[int, ...]
     itemsize: int
     compressed: bool
+    solid_axes: int = 0  # of the mask in the file; 0 where there is none
 
 
 def cut_back(path: Path, fields: Sequence[str], step: int | None, attributes: Attributes) -> Prepared:
@@ -50,6 +52,9 @@ def cut_back(path: Path, fields: Sequence[str], step: int | None, attributes: At
 
     names = list(fields)
     with open_alone(path, "r") as file:
+        mask = file.get(MASK_DATASET)
+        solid_axes = mask.ndim if isinstance(mask, h5py.Dataset) and mask.dtype == np.int8 and mask.chunks else 0
+        names += [MASK_DATASET] if solid_axes else []
         before = all_values(file, names)
     _changed(path, before, shorten_series)
     _changed(path, before, shorten_fields)
@@ -61,7 +66,7 @@ def cut_back(path: Path, fields: Sequence[str], step: int | None, attributes: At
     with open_alone(path, "r") as file:
         field = file[fields[0]]
         steps, times, rows = (tuple(file[name][()].tolist()) for name in ("step", "time", "diagnostics/step"))
-        return Prepared(steps, times, rows, field.dtype.itemsize, field.compression is not None)
+        return Prepared(steps, times, rows, field.dtype.itemsize, field.compression is not None, solid_axes)
 
 
 def _changed(path: Path, untouched: list[Span], action: Callable[[h5py.File], None]) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from hpcstencil.grid import Grid
 from hpcstencil.hyperslabs import chunk_shape
+from hpcstencil.keys import MASK_DATASET
 from hpcstencil.positions import FACE, Layout
 
 ROWS = 1024  # chunk of a time series
@@ -108,6 +109,24 @@ def lay_out_fields(
             file[name].attrs["coordinates"] = " ".join(coordinate_name(key) for key in layout.ensemble)
         file[name].attrs["units"] = units.get(name, "1")
         file[name].attrs["long_name"] = long_names.get(name, name)
+
+
+def lay_out_solid(file: h5py.File, layout: Layout, of_members: bool) -> None:
+    """The mask, int8, along the axes of the grid, of an ensemble whose members differ in it (member, x, y, z): allocated,
+    never filled. In chunks, which journals leave out."""
+    members = layout.members if of_members else ()
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_chunk((*(1 for _ in members), *chunk_shape(layout.grid.shape, 1)))
+    properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    space = h5py.h5s.create_simple((*members, *layout.grid.shape))
+    h5py.h5d.create(file.id, MASK_DATASET.encode(), h5py.h5t.py_create(np.dtype(np.int8)), space, properties)
+    for dimension, scale in zip(
+        file[MASK_DATASET].dims, (*(["member"] if members else []), *layout.grid.axes), strict=True
+    ):
+        dimension.attach_scale(file[scale])
+    file[MASK_DATASET].attrs["units"] = "1"
+    file[MASK_DATASET].attrs["long_name"] = "solid cells (1), fluid (0)"
 
 
 def coordinate_name(key: str) -> str:

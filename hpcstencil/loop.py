@@ -234,6 +234,7 @@ class Run:
         config, problem = self.config, self.simulation.problem
         fields = config.output.fields or problem.shown
         place, method = (self.options.output, self.communicator, problem.layout), config.output.method
+        solid = None if problem.mask is None else self.simulation.solid(self.fields)
         if self.source.append:
             cut = self.last_kept() if after is None else after
             file = OutputFile.append(*place, fields=fields, step=cut, attributes=self.attributes(), method=method)
@@ -248,7 +249,10 @@ class Run:
                 long_names=config.output.long_name,
                 compression=config.output.compression,
                 method=method,
+                solid_axes=0 if solid is None else solid.ndim,
             )
+        if solid is not None:
+            file.write_solid(solid, self.simulation.ranges)
         behind = config.output.is_written_behind(self.communicator.size)
         self.output = Writer(file, behind, self.communicator, self.copies)
 

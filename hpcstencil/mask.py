@@ -24,6 +24,7 @@ from hpcstencil.expressions import (
     Halfway,
     Neighbour,
     Node,
+    Parameter,
     Pointwise,
     Reduction,
     bottom_up,
@@ -35,6 +36,7 @@ from hpcstencil.expressions import (
     varies,
     walk,
 )
+from hpcstencil.keys import MASK_DATASET
 from hpcstencil.parser import Scope, parse
 from hpcstencil.positions import position_of, positions_in
 from hpcstencil.radius import Discretization, axes_of
@@ -63,6 +65,10 @@ class Mask:
     def is_read(self) -> bool:
         """Whether the solid cells stand in a dataset, so that they are known only when the run begins."""
         return self.dataset is not None
+
+    def differs(self, listed: Collection[str]) -> bool:
+        """Whether the solid cells depend on one of the ``listed`` parameters, in which members of an ensemble differ."""
+        return any(isinstance(part, Parameter) and part.name in listed for part in walk(self.solid))
 
     def cells(self, beyond: bool = False) -> Node:
         """1 in solid cells, else 0, as it is found on the grid; ``beyond`` as in `Field`."""
@@ -196,6 +202,14 @@ class Mask:
                     new = replace(new, side=-side)
             made[id(part)] = new
         return made[id(tree)]
+
+
+def refuse_name(names: Collection[str]) -> None:
+    """Raise InputError where a field or parameter of an input with a mask has the name of the mask in the output."""
+    if MASK_DATASET in names:
+        raise InputError(
+            f"mask: the output has the solid cells under the name '{MASK_DATASET}'; rename the field or parameter"
+        )
 
 
 def mask_of(

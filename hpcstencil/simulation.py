@@ -32,7 +32,7 @@ from hpcstencil.hdf5_read import read_block
 from hpcstencil.integrators import MEMORY
 from hpcstencil.kernels import KERNELS, Kernel, tiled
 from hpcstencil.machine import Body, Machine
-from hpcstencil.mask import SOLID, Mask
+from hpcstencil.mask import SOLID
 from hpcstencil.native.call import NATIVE, native
 from hpcstencil.native.shared import Area, area_for
 from hpcstencil.pallas.passes import PALLAS
@@ -136,10 +136,6 @@ class Simulation:
         except InputError as error:
             raise InputError(f"mask.solid: {error}") from None
         path, name = dataset
-        if block.dtype.kind not in "biuf":
-            raise InputError(
-                f"mask.solid: expected numbers in '{name}' of {path}, 0 in fluid cells, but got {block.dtype}; write numbers"
-            )
         lost = ~np.isfinite(block)
         if lost.any():
             index, first = np.argwhere(lost)[0], [start for start, _ in self.ranges]
@@ -155,20 +151,28 @@ class Simulation:
         mask = self.problem.mask
         if mask is None:
             return
-        if mask.is_read:
-            fluid = [int(np.count_nonzero(self.block(fields[SOLID]) == 0))]
-        else:
-            fluid = [self._fluid_cells(problem, mask) for problem in self.problem.members or (self.problem,)]
-        if (self.communicator.total(np.array(fluid)) == 0).any():
+        solid = self.solid(fields)
+        fluid = np.sum(solid == 0, axis=tuple(range(-self.machine.grid.ndim, 0)))
+        if (self.communicator.total(np.atleast_1d(fluid)) == 0).any():
             raise InputError(
                 "mask.solid: expected some cells that are not solid, but it covers the whole grid; change it"
             )
 
-    def _fluid_cells(self, problem: Problem, mask: Mask) -> int:
-        """How many cells of this process's block are not solid."""
-        grid, parameters = problem.config.grid, problem.parameters
-        solid = host.block_values(mask.solid, grid, self.ranges, parameters, np.dtype(bool))
-        return int(np.count_nonzero(~solid))
+    def solid(self, fields: Fields) -> np.ndarray:
+        """This process's block of the mask: 1 in solid cells, 0 in the fluid, int8; with a first axis of members where
+        they differ in it."""
+        problem, mask = self.problem, self.problem.mask
+        assert mask is not None
+        if mask.is_read:
+            block = self.block(fields[SOLID])
+            return np.ascontiguousarray(block[..., 0] if problem.members else block, np.int8)
+        listed = {name for name, value in problem.parameters.items() if np.ndim(value)} if problem.members else set()
+        each = problem.members if mask.differs(listed) else (problem.members or (problem,))[:1]
+        blocks = [
+            host.block_values(mask.solid, member.config.grid, self.ranges, member.parameters, np.dtype(np.int8))
+            for member in each
+        ]
+        return np.stack(blocks) if len(each) > 1 else blocks[0]
 
     def written(self, fields: Fields, names: Sequence[str], time: float) -> dict[str, np.ndarray]:
         """As `get`, for a file: the members of an ensemble first, and with the values that are given on an upper boundary,

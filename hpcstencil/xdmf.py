@@ -23,6 +23,7 @@ import numpy as np
 
 from hpcstencil.grid import Grid
 from hpcstencil.hyperslabs import chunk_shape
+from hpcstencil.keys import MASK_DATASET
 from hpcstencil.positions import Layout
 from hpcstencil.topology import positions
 
@@ -75,17 +76,20 @@ def _fill_with_coordinate(dataset: h5py.Dataset, centres: np.ndarray, axis: int)
         dataset.id.write_direct_chunk(offset, packed[position[axis]])
 
 
-def write(path: Path, layout: Layout, fields: Sequence[str], itemsize: int, times: Sequence[float]) -> Path:
+def write(
+    path: Path, layout: Layout, fields: Sequence[str], itemsize: int, times: Sequence[float], solid: bool = False
+) -> Path:
     """Write ``NAME.xdmf`` beside the output ``NAME.h5`` at ``path``, in one atomic replacement.
 
-    ``itemsize`` is that of the fields in bytes; ``times`` are those of the committed snapshots. The output is referred
+    ``itemsize`` is that of the fields in bytes; ``times`` are those of the committed snapshots; ``solid`` says that there is
+    a mask. The output is referred
     to by its name alone, so that both can be moved together.
     """
     target = path.with_suffix(".xdmf")
     temporary = target.with_suffix(".xdmf.tmp")
     try:
         with temporary.open("w", encoding="utf-8") as file:
-            file.writelines(_document(path.name, layout, fields, itemsize, times))
+            file.writelines(_document(path.name, layout, fields, itemsize, times, solid))
         os.replace(temporary, target)
     except OSError:
         temporary.unlink(missing_ok=True)
@@ -93,7 +97,9 @@ def write(path: Path, layout: Layout, fields: Sequence[str], itemsize: int, time
     return target
 
 
-def _document(name: str, layout: Layout, fields: Sequence[str], itemsize: int, times: Sequence[float]) -> Iterator[str]:
+def _document(
+    name: str, layout: Layout, fields: Sequence[str], itemsize: int, times: Sequence[float], solid: bool
+) -> Iterator[str]:
     grid = layout.grid
     mesh = _regular_mesh(grid) if grid.ndim == 1 else _curvilinear_mesh(name, grid)
     # In one dimension the mesh is (1, 1, nx): x is the last index.
@@ -119,6 +125,12 @@ def _document(name: str, layout: Layout, fields: Sequence[str], itemsize: int, t
                     f"{data}</DataItem>\n"
                     "</DataItem>\n</Attribute>\n"
                 )
+        if solid:
+            yield (
+                '<Attribute Name="solid" AttributeType="Scalar" Center="Node">\n'
+                f'<DataItem Dimensions="{shape}" NumberType="Char" Precision="1" Format="HDF">'
+                f"{escape(f'{name}:/{MASK_DATASET}')}</DataItem>\n</Attribute>\n"
+            )
         yield "</Grid>\n"
     yield "</Grid>\n</Domain>\n</Xdmf>\n"
 

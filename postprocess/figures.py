@@ -15,6 +15,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis, YAxis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.mathtext import MathTextParser
 from numpy.typing import NDArray
@@ -32,6 +33,7 @@ STYLE: Any = {
     "axes.formatter.limits": (-4, 5), "axes.formatter.use_mathtext": True, "figure.facecolor": "white",
 }  # fmt: skip
 LINE = "#1f5fa8"
+SOLID = "0.72"  # grey of solid cells
 SEQUENTIAL, DIVERGING = "viridis", "RdBu_r"  # RdBu_r is white at zero, which a reader takes for rest
 LONGEST_TEXT = 300  # characters of a label
 LARGEST = 5.2, 4.9  # inches, width and height, of an image or of a line plot's axes
@@ -68,7 +70,7 @@ def colour_scale(limits: Limits, dtype: np.dtype) -> tuple[str, float, float]:
 def field_figure(selection: Selection, limits: Limits | None = None) -> Figure:
     """A figure of the selection: a line for one dimension, an image for two, x along the horizontal axis."""
     values = selection.values()
-    figure, draw = field_canvas(selection, limits or value_limits(values))
+    figure, draw = field_canvas(selection, limits or value_limits(selection.fluid(values)))
     draw(values, selection.time)
     return figure
 
@@ -93,10 +95,15 @@ def _line(selection: Selection, limits: Limits) -> tuple[Figure, Draw]:
     axes.set_xlabel(_axis_label(dim))
     _label(axes.yaxis, _field_label(selection))
     open_frame(axes)
+    places, solid = selection.coordinates(dim), selection.solid()
+    if solid is not None:
+        lower, upper = selection.bounds(dim)
+        across, width = axes.get_xaxis_transform(), (upper - lower) / len(places)
+        axes.bar(places[solid], 1, width, transform=across, color=SOLID, edgecolor=SOLID, linewidth=0.5, zorder=1)
     heading = _heading(axes, selection, width)
 
     def draw(values: NDArray[np.floating], time: float) -> None:
-        line.set_data(selection.coordinates(dim), values)
+        line.set_data(places, values if solid is None else np.where(solid, np.nan, values))
         heading(values, time)
 
     return figure, draw
@@ -117,6 +124,12 @@ def _image(selection: Selection, limits: Limits) -> tuple[Figure, Draw]:
     )
     image.set_cmap(image.get_cmap().with_extremes(bad="0.6"))
     bar_box = (0.0, -0.78 / height, 1.0, 0.15 / height) if flat else (1 + 0.14 / width, 0.0, 0.16 / width, 1.0)
+    solid = selection.solid()
+    if solid is not None:  # over the field, whose 0 there would look like the fluid's
+        axes.imshow(
+            np.where(solid, 1.0, np.nan).T, origin="lower", extent=(left, right, bottom, top), aspect="auto",
+            cmap=ListedColormap([SOLID]), interpolation="nearest",
+        )  # fmt: skip
     direction = "horizontal" if flat else "vertical"
     bar = figure.colorbar(image, cax=axes.inset_axes(bar_box), orientation=direction)
     bar.outline.set_linewidth(0.5)

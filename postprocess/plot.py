@@ -103,7 +103,9 @@ def _frames(selection: Selection, draw: Draw) -> Iterator[None]:
 def movie_limits(selection: Selection) -> Limits:
     """Least and greatest finite value of what is shown, over all snapshots."""
     frames = range(len(selection.view.times))
-    limits = np.array([value_limits(selection.values(frame)) for frame in tqdm(frames, desc="limits", disable=None)])
+    limits = np.array(
+        [value_limits(selection.fluid(selection.values(frame))) for frame in tqdm(frames, desc="limits", disable=None)]
+    )
     return value_limits(limits)
 
 

@@ -35,6 +35,7 @@ from hpcstencil.toml_text import parse
 
 AXES = ("x", "y", "z")
 _COORDINATES = ("member", *AXES, *(f"{axis}_face" for axis in AXES))
+MASK = "solid"
 UNFINISHED = (
     "A change to the file was begun and not finished, and what it says is as before: wait if a run is writing it; if that "
     "was killed, `hpcstencil info --repair` or `run --resume` undoes the change for good, and every snapshot is kept."
@@ -70,7 +71,7 @@ class FileView:
     kind: "output" or "checkpoint" (one snapshot). coordinates: dimension name -> (n,) float64, in order x, y, z.
     times: (n,) float64 and steps: (n,) int64 of the n committed snapshots. attributes: those of the file's root.
     diagnostics: name -> (m,) series, `time` and `step` among them, in an ensemble (m, members). problems: sentences on
-    what is not sound.
+    what is not sound. solid: dimensions of the mask, where the file has one.
     """
 
     path: Path
@@ -82,6 +83,7 @@ class FileView:
     attributes: Mapping[str, Any]
     diagnostics: Mapping[str, NDArray[Any]]
     problems: tuple[str, ...]
+    solid: tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -144,6 +146,14 @@ class FileView:
         with opened(self.path) as file:
             return np.asarray(file[name][index])
 
+    def solid_cells(self, fixed: Mapping[str, int | slice], dims: tuple[str, ...]) -> NDArray[np.bool_] | None:
+        """Which of the cells left by `fixed`, along `dims`, are solid; None where the file has no mask for them."""
+        if not self.solid or any(dim not in self.solid for dim in dims):
+            return None
+        index = tuple(fixed.get(dim, slice(None)) for dim in self.solid)
+        with opened(self.path) as file:
+            return np.asarray(file[MASK][index]) != 0
+
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in table.items():
@@ -169,7 +179,10 @@ def read_view(path: str | Path) -> FileView:
         times, steps, problems = _snapshots(path, file, kind, found, tuple(fields))
         if pending(path):
             problems = (*problems, UNFINISHED)
-        return FileView(path, kind, coordinates, fields, times, steps, found, _diagnostics(path, file), problems)
+        return FileView(
+            path, kind, coordinates, fields, times, steps, found, _diagnostics(path, file), problems,
+            _solid(path, file, coordinates),
+        )  # fmt: skip
 
 
 @contextmanager
@@ -294,6 +307,20 @@ def _fields(path: Path, file: h5py.File, kind: str, coordinates: Mapping[str, ND
         fields[name] = Field(name, dims, shape, data.dtype, found.get("units", "1"), found.get("long_name", name))
     order = _order(path, file)
     return {name: fields[name] for name in sorted(fields, key=lambda name: order.get(name, len(order)))}
+
+
+def _solid(path: Path, file: h5py.File, coordinates: Mapping[str, NDArray[np.float64]]) -> tuple[str, ...]:
+    """The dimensions of the mask, an array of small integers; none where there is none."""
+    data = file.get(MASK)
+    if not isinstance(data, h5py.Dataset) or kind_of(data) not in ("i", "u"):
+        return ()
+    dims = tuple(dim for dim in ("member", *AXES) if dim in coordinates)[-data.ndim :]
+    if data.shape != tuple(len(coordinates[dim]) for dim in dims):
+        raise InputError(
+            f"{path}: '{MASK}' has the shape {data.shape}, which is not that of the grid; run its input again"
+        )
+    refuse_unwritten(path, data)
+    return dims
 
 
 def _order(path: Path, file: h5py.File) -> dict[str, int]:

@@ -44,6 +44,15 @@ class Selection:
         """The values shown, shape as `dims`; of this selection's snapshot or of another one."""
         return self.view.read(self.field.name, self.snapshot if snapshot is None else snapshot, self.fixed)
 
+    def solid(self) -> NDArray[np.bool_] | None:
+        """Which of the values shown are in solid cells; None where the file has no mask, or the field lives on faces."""
+        return self.view.solid_cells(self.fixed, self.dims)
+
+    def fluid(self, values: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Those of the values shown that are not in solid cells."""
+        solid = self.solid()
+        return values if solid is None else values[~solid]
+
     def place(self) -> str:
         """The fixed coordinates in words, such as 'z = 0.5'; empty where nothing is fixed."""
         return ", ".join(

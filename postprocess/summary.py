@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -35,6 +36,7 @@ def summarize(path: str | Path) -> str:
         ("members", _members(view)),
         ("grid", _grid(view)),
         *(("field" if i == 0 else "", _field(field, ranges)) for i, field in enumerate(view.fields.values())),
+        ("mask", _mask(view)),
         ("snapshots", _snapshots(view)),
         ("diagnostics", _diagnostics(view)),
         ("decomposition", _decomposition(view.attributes.get("decomposition"))),
@@ -111,6 +113,19 @@ def _grid(view: FileView) -> str:
         lower, upper = cell_bounds(centres)
         parts.append(f"{axis} {lower:.6g} to {upper:.6g}, d{axis} {(upper - lower) / len(centres):.6g}")
     return f"{shape} cells: {'; '.join(parts)}"
+
+
+def _mask(view: FileView) -> str:
+    """How many cells are solid, read piece by piece."""
+    if not view.solid:
+        return ""
+    shape = tuple(len(view.coordinates[dim]) for dim in view.solid)
+    layers = max(1, CHUNK // math.prod(shape[1:]))
+    count = 0
+    for start in range(0, shape[0], layers):
+        piece = view.solid_cells({view.solid[0]: slice(start, start + layers)}, view.solid)
+        count += 0 if piece is None else int(np.count_nonzero(piece))
+    return f"{count} of {math.prod(shape)} cells are solid ('solid')"
 
 
 def _field(field: Field, ranges: Mapping[str, tuple[float, float, int]]) -> str:

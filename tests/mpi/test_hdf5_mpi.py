@@ -79,9 +79,11 @@ def write_run(
             attributes={"title": "t", "input": "x" * 100_000, "decomposition": "{}"},
             compression=compression,
             method=method,
+            solid_axes=grid.ndim,
         )
     else:
         output = OutputFile.append(path, processes, Layout(grid), fields=["u", "v"], step=step, method=method)
+    output.write_solid(np.ascontiguousarray(values(grid, 9)[inner] < 0.3, np.int8), ranges)
     for index in snapshots:
         u = values(grid, index, dtype)
         blocks = {"u": np.ascontiguousarray(u[inner]), "v": np.ascontiguousarray(-u[inner])}
