@@ -306,12 +306,13 @@ class Reference:
         self, k: ast.expr, node: ast.expr, across: np.ndarray, coefficient: np.ndarray, axis: int
     ) -> np.ndarray:
         """Of order 2: each operand has its own value in a solid neighbour; nothing flows where the surface lets nothing."""
+        closed = self.surface is None and (self.has_fields(k) or self.has_fields(node))
         total: Any = 0.0
         for cell in (-1, 1):
             there, here = (self.neighbour(across, node, axis, by, 1) for by in (cell, 0))
             behind, before = (self.neighbour(coefficient, k, axis, by, 1) for by in (cell, 0))
             flux = (there - here) * 0.5 * (behind + before)
-            total = total + np.where(self.solid_beside(axis, cell) & (self.surface is None), 0.0, flux)
+            total = total + np.where(self.solid_beside(axis, cell) & closed, 0.0, flux)
         return total / self.h[axis] ** 2
 
     # ---- walls and solids ------------------------------------------------------------------------------------------
