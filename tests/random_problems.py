@@ -136,7 +136,7 @@ class Author:
 
     def of_inner(self, rates: dict[str, str]) -> dict[str, Any]:
         """Conditions for some inner result of a field, where there are no staggered operators."""
-        named = [text for text in self.inner if any(name in text for name in self.names)]
+        named = [text for text in self.inner if text not in self.names and any(name in text for name in self.names)]
         if not named or any(word in "".join(rates.values()) for word in HALF_CELLS) or self.likely(0.5):
             return {}
         return {self.one(*named): self.one(self.condition(), {self.one(*self.axes): self.sides()})}
