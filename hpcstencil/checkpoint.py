@@ -246,7 +246,11 @@ def _read_verified(
             ranges = ranges_of(file)
             inner = [first for first, _ in ranges]
             for name in names:
-                array = numbers(path, file, name, len(inner), len(inner) + 1, kinds="f")
+                array = numbers(path, file, name)
+                if array.ndim < len(inner):
+                    raise InputError(
+                        f"{path}: expected '{name}' over the grid, but got the shape {array.shape}; take another"
+                    )
                 block = blocks[name] = array[(..., *(slice(*pair) for pair in ranges))]
                 shares.append(checksum(block, [0] * (block.ndim - len(inner)) + inner))
             group = file.get(SCALARS)

@@ -238,7 +238,7 @@ def test_reading_what_does_not_fit_is_told(tmp_path):
     for name, example in (("run", "run.checkpoint.000000000010.h5"), ("other", "other.checkpoint.000000007500.h5")):
         with h5py.File(tmp_path / f"{name}.h5", "w") as file:
             file.attrs["kind"] = "output"
-            file["time"] = file["step"] = np.zeros(1)
+            file["time"], file["step"] = np.zeros(1), np.zeros(1, int)
         with pytest.raises(InputError, match=f"expected a checkpoint, such as {example}, but got an output file; give"):
             read_checkpoint(tmp_path / f"{name}.h5", [(0, 7)], ONE)
 
