@@ -204,12 +204,16 @@ class Evaluation:
         return Ghosts(self.frame, spacing, widths, condition).around(self.inside(self(operand)), corners)
 
     def inside(self, value: Value) -> Value:
-        """The value without what is known of it beyond wrapped and boundary sides."""
-        windows: list[Window | None] = []
-        for window, cells, (low, high) in zip(value.windows, self.frame.cells, self.frame.sides, strict=True):
-            kept = window and (window[0] if low.kind == "halo" else 0, window[1] if high.kind == "halo" else cells)
-            windows.append(kept)
-        return value.crop(windows)
+        """The value without what is known of it beyond wrapped and boundary sides, in every cell: one that is the same along an
+        axis, as a derivative of it that is 0, need not be so in ghost cells."""
+        windows: list[Window] = []
+        fields = common(list(self.fields.values()))
+        for window, reached, cells, sides in zip(value.windows, fields, self.frame.cells, self.frame.sides, strict=True):
+            known = window or reached
+            assert known is not None  # fields have a window on every axis
+            low, high = (side.kind == "halo" for side in sides)
+            windows.append((known[0] if low else 0, known[1] if high else cells))
+        return value.spread(windows)
 
     def condition(
         self, operand: Node, corners: Sequence[tuple[int, int]], axis: int, side: int, windows: Windows
@@ -267,9 +271,7 @@ def right_hand_side(trees: Mapping[str, Node], rules: Rules, needs: Needs) -> Ri
         values = {}
         for name, tree in trees.items():
             value = evaluate(tree)
-            full = common([*fields.values(), value])
-            shape = [w[1] - w[0] for w in full if w is not None]  # all: fields have a window on every axis
-            values[name] = Value(jnp.broadcast_to(value.crop(full).array, shape), full)
+            values[name] = value.spread(common([*fields.values(), value]))
         return values
 
     return rhs

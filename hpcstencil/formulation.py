@@ -21,7 +21,16 @@ from hpcstencil.expressions import Constant, Coordinate, Field, Node, Reduction,
 from hpcstencil.integrators import SUPER_STEPPING, Method, memory_of, method
 from hpcstencil.keys import MOST_STEPS
 from hpcstencil.layers import layered
-from hpcstencil.mask import SOLID, in_fluid, mask_of, masked_diagnostics, masked_initial, masked_rates, refuse_name
+from hpcstencil.mask import (
+    SOLID,
+    in_fluid,
+    mask_of,
+    masked_diagnostics,
+    masked_faces,
+    masked_initial,
+    masked_rates,
+    refuse_name,
+)
 from hpcstencil.method_choice import groups_of, with_enough_stages
 from hpcstencil.model import Model, model_of
 from hpcstencil.parser import Scope, parse
@@ -104,7 +113,7 @@ def _alone(config: Config, listed: Collection[str] = ()) -> Problem:
         symbols=model.symbols,
         bounds=bounds,
         initial=masked_initial(mask, placed.initial(initial, faces)),
-        faces=faces,
+        faces=masked_faces(mask, faces),
         diagnostics=masked_diagnostics(mask, diagnostics, config.numerics.precision),
         method=chosen,
         groups=groups_of(layers.trees, chosen, config.numerics.integrator),

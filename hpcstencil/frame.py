@@ -42,6 +42,11 @@ class Value:
                 array = lax.slice_in_dim(array, want[0] - have[0], want[1] - have[0], axis=axis)
         return Value(array, tuple(kept))
 
+    def spread(self, windows: Sequence[Window | None]) -> Value:
+        """The value in every cell of smaller windows."""
+        shape = [1 if window is None else window[1] - window[0] for window in windows]
+        return Value(jnp.broadcast_to(self.crop(windows).array, shape), tuple(windows))
+
     def rows(self, start: Any, count: int) -> Value:
         """The value in so many cells along the first axis from the (perhaps traced) cell ``start`` on, as cells [0, count)."""
         if self.windows[0] is None:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hpcstencil.boundary import Face
 from hpcstencil.errors import InputError
 from hpcstencil.expressions import (
     OPERATORS,
@@ -248,6 +249,15 @@ def masked_rates(mask: Mask | None, trees: Mapping[str, Node]) -> dict[str, Node
     if mask is None:
         return dict(trees)
     return shared({name: in_fluid(mask, mask.beside(tree)) for name, tree in trees.items()})
+
+
+def masked_faces(
+    mask: Mask | None, faces: Mapping[tuple[Node, int, int], Face]
+) -> dict[tuple[Node, int, int], Face]:
+    """The conditions at faces, of inner results as they are found in `masked_rates`."""
+    if mask is None:
+        return dict(faces)
+    return {(mask.beside(operand), axis, side): face for (operand, axis, side), face in faces.items()}
 
 
 def in_fluid(mask: Mask | None, tree: Node, otherwise: float = 0.0) -> Node:

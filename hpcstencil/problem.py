@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcstencil import von_neumann
 from hpcstencil.boundary import Face
 from hpcstencil.equations import Equation, Limited
 from hpcstencil.equations.user import rates_of
@@ -220,12 +221,24 @@ class Problem:
         dt, cfl = self.config.time.dt, self.config.time.cfl
         if cfl is not None and cfl > 1.0:
             return [f"time.cfl = {cfl:g} is more than the whole stable step: expect the solution to blow up"]
-        if dt is None or not isinstance(self.equation, Limited) or self.equation.solution_dependent:
+        if dt is None or self.rates_follow_solution:
             return []
-        stable = self.stable_dt({})
+        if isinstance(self.equation, Limited):
+            stable, found = self.stable_dt({}), ""
+        else:
+            stable, found = min(run.estimated_step(dt) for run in self.members or (self,)), "about "
         if dt <= stable:
             return []
         return [
             f"time.dt = {dt:g} is beyond the stable step of {self.config.numerics.integrator} for this equation and "
-            f"grid, {stable:.6g}: expect the solution to blow up"
+            f"grid, {found}{stable:.{3 if found else 6}g}: expect the solution to blow up"
         ]
+
+    def estimated_step(self, dt: float) -> float:
+        """The largest stable step up to ``dt`` as the trees say, near the initial state; dt where that is in a file."""
+        config = self.config
+        if config.initial.file is not None or (self.mask is not None and self.mask.is_read):
+            return dt
+        grid, periodic = config.grid, config.boundary.periodic
+        rates = von_neumann.rates(self.trees, self.initial, self.parameters, grid, periodic, self.discretization)
+        return von_neumann.stable_step(rates, self.method, config.time.end, dt)

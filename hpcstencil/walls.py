@@ -66,6 +66,10 @@ def faces_of(
     for text, given in boundary.operators.items():
         key = at("boundary", "operators", text)
         operand = located(parse(text, inner, key), (0,) * config.grid.ndim, {}, config.grid.spacing, key)
+        if isinstance(operand, Field):
+            raise InputError(
+                f"{key}: expected an inner result, but got a field; write its conditions in [boundary.{operand.name}]"
+            )
         if operand not in operands:
             raise InputError(
                 f"{key}: no derivative is taken of this expression; write it as it stands inside laplacian(), dx() and the like"

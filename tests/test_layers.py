@@ -18,7 +18,7 @@ LAYERS = [
     {"checkpoint_names", "walltime", "claim", "cache"},
     {"conditions", "equations", "frame", "hyperslabs", "launch", "publish", "functions", "method_choice"},
     {"keys"},
-    {"settings", "stability", "xdmf", "hdf5_layout", "hdf5_read", "hdf5_spans", "blocks", "stages"},
+    {"settings", "stability", "von_neumann", "xdmf", "hdf5_layout", "hdf5_read", "hdf5_spans", "blocks", "stages"},
     {"ensemble", "names", "paths", "stopwatch"},
     {"config", "hdf5_cut", "change", "machine", "provenance", "mask", "ghosts", "copies"},
     {"evaluate"},
@@ -36,8 +36,8 @@ HEAVY = {"jax", "mpi4jax", "mpi4py", "h5py", "matplotlib"}
 LIGHT = set().union(*LAYERS[:3]) | {
     "schema", "keys", "parser", "settings", "config", "model", "method_choice", "walls", "layers", "mask", "conditions",
     "radius", "host", "positions", "placed", "ensemble", "names", "paths",
-    "equations", "stability", "problem", "formulation", "decomposition", "memory", "calibration", "report", "cli",
-    "doctor", "sweep", "publish",
+    "equations", "stability", "von_neumann", "problem", "formulation", "decomposition", "memory", "calibration", "report",
+    "cli", "doctor", "sweep", "publish",
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import os
 
 import numpy as np
 import pytest
-from random_problems import settled, way
+from random_problems import Way, settled, way
 from reference import Reference
 from support import against_reference
 
@@ -19,6 +19,30 @@ LONG = range(*map(int, os.environ.get("HPCSTENCIL_SEEDS", "1000:3000").split(":"
 def test_a_random_problem(seed):
     tables, reference = settled(seed)
     against_reference(tables, reference, way(seed, reference.ndim))
+
+
+SMALL = {"grid": {"shape": [6], "upper": [3.0]}, "initial": {"u": "1 + 0.3*x"}, "boundary": {"x": {"neumann": 0.0}}}
+INNER = {"boundary": {"x": {"neumann": 0.0}, "operators": {"div_grad(u, u)": {"neumann": 1.2}}}}
+ONCE_WRONG = {  # found by random problems
+    "conditions of inner results beside solids": (
+        {"u": "0.3*dx(div_grad(u, u))"}, {**INNER, "mask": {"solid": "x < 1"}},
+    ),
+    "an inner result that is 0 along an axis": (
+        {"u": "laplacian(u) + laplacian(div_grad(u, t))"},
+        {"boundary": {"x": {"neumann": 0.0}, "operators": {"div_grad(u, t)": {"dirichlet": 1.0}}}},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kernel", ["shift", "conv", "native"])
+@pytest.mark.parametrize("name", ONCE_WRONG)
+def test_what_was_wrong_once(name, kernel):
+    rhs, others = ONCE_WRONG[name]
+    numerics = {"integrator": "euler", "precision": "float64"}
+    tables = {**SMALL, "equation": {"name": "custom", "rhs": rhs}, "numerics": numerics, "time": {"end": 0.02, "dt": 0.01}}
+    reference = Reference({**tables, **others})
+    reference.run()
+    against_reference({**tables, **others}, reference, Way(kernel=kernel))
 
 
 @pytest.mark.long
