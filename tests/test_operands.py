@@ -163,7 +163,7 @@ def test_open_ends_beside_cuts_and_corners(sides, tmp_path):
         time={"end": 0.2, "dt": 0.02},
     )
     alone = integrate(problem)
-    assert "looks at corners" in lack(problem, False)
+    assert "looks at corners" in lack(problem)
     for kernel, devices in (("shift", 2), ("conv", 1), ("conv", 2), ("pallas", 1)):
         found, _ = integrated(problem, simulation_of(problem, kernel=kernel, devices=devices))
         for name, block in found.items():
