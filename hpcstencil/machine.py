@@ -73,7 +73,7 @@ class Machine:
         return self.widths_of([radii * r for r in self.radius])
 
     def widths_of(self, reach: Sequence[int]) -> tuple[int, ...]:
-        """Ghost cells per axis where so many cells beyond the block are looked at."""
+        """Ghost cells per axis for code that looks this many cells beyond the block."""
         return tuple(
             r if "halo" in (low.kind, high.kind) else 0 for r, (low, high) in zip(reach, self.sides, strict=True)
         )

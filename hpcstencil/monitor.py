@@ -42,7 +42,7 @@ PATIENCE = 20.0  # seconds of silence after which a rank counts as lost
 STALLED = 300.0  # seconds without a step after which the ranks' stacks are shown, and again after twice as long
 GIVE_UP = 3600.0  # seconds without a step after which the run is ended: it waits for itself
 ANSWER = 2.0  # seconds given to the others to send their stacks
-GATHER = 2.0  # seconds from the first failure that is told until the lowest rank's is said
+GATHER = 2.0  # seconds that the centre waits, after the first failure, for one of a lower rank
 LOST = 4  # the status of a run that lost a rank
 MERCY = 3.0  # seconds a rank has to end itself before it is killed
 LAUNCHER_MERCY = 10.0  # seconds a launcher has to leave after its ranks
@@ -68,7 +68,7 @@ class Monitor:
         self.output = ""  # the run's output file, beside which its checkpoints lie
         self.progress = self.ticked = time.monotonic()
         self.warned = STALLED
-        self.speaks = math.inf  # when the failure that was told is said
+        self.speaks = math.inf  # when the centre prints the failure of the lowest rank
         self.done = False
         self.launcher = launcher_of(parent)
 

@@ -112,7 +112,7 @@ class Native:
         return dict(zip(section.made, results, strict=True))
 
     def ended(self, arrays: Mapping[int, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """As `steps` returns them: the fields, and what is told of errors, after all sections."""
+        """As `steps` returns them: the fields and the estimated errors after all sections."""
         names, errors = self.program.fields, self.program.errors
         ends = [arrays[n] for n in self.program.ends]
         first = len(names)
