@@ -41,6 +41,19 @@ def remove_stale(output: Path, communicator: Communicator, after: int | None = N
     agree(communicator, remove)
 
 
+def remove_locks(output: Path, communicator: Communicator) -> None:
+    """Remove the locks that MPI-IO keeps beside ``output`` and its checkpoints, and that a killed run left."""
+    pattern = re.compile(rf"{re.escape(output.stem)}(\.checkpoint\.\d{{12,}})?\.h5(\.tmp)?-\d+-\d+\.lock")
+
+    def remove() -> None:
+        if communicator.rank == 0:
+            for path in [path for path in output.parent.iterdir() if pattern.fullmatch(path.name)]:
+                with file_errors(path, "remove"):
+                    path.unlink(missing_ok=True)
+
+    agree(communicator, remove)
+
+
 def keep_newest(output: Path, newest: Path, keep: int) -> None:
     """Remove all checkpoints but ``newest`` and the ``keep`` - 1 next to it."""
     for old in [path for path in list_checkpoints(output) if path != newest][max(keep - 1, 0) :]:

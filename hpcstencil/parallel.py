@@ -216,6 +216,9 @@ def connect() -> Communicator:
             f"same file; start them with 'srun --mpi=pmix' ('srun --mpi=list' says whether this Slurm has it), or with "
             f"the mpirun of the MPI library that mpi4py was built with"
         )
+    # Open MPI would make a semaphore whose name follows from the file's alone, for a shared file pointer that nobody uses: one
+    # of another user's with that name keeps the file from being opened.
+    os.environ.setdefault("OMPI_MCA_sharedfp", "^sm")
     try:
         from mpi4py import MPI
     except ImportError as error:

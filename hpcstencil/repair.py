@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpcstencil.checkpoint_names import remove_stale
+from hpcstencil.checkpoint_names import remove_locks, remove_stale
 from hpcstencil.errors import InputError
 from hpcstencil.files import file_errors
 from hpcstencil.journal import living_writer, roll_back
@@ -24,4 +24,5 @@ def repaired(path: Path) -> list[str]:
     with file_errors(path, "write"):
         undone = roll_back(path)
     remove_stale(path, OneProcess())
+    remove_locks(path, OneProcess())
     return ["an unfinished change was undone: the file is as before it" if undone else "nothing to repair"]

@@ -11,7 +11,7 @@ from typing import Any
 from hpcstencil import signals
 from hpcstencil.calibration import kernel_for, seconds_to_checkpoint
 from hpcstencil.checkpoint import read_checkpoint
-from hpcstencil.checkpoint_names import remove_stale
+from hpcstencil.checkpoint_names import remove_locks, remove_stale
 from hpcstencil.claim import Claim, claimed
 from hpcstencil.continuation import Options, Source, source_of
 from hpcstencil.copies import Copies, pieces_of
@@ -129,6 +129,7 @@ def _run(this: Run, claim: Claim, request: signals.Request) -> Summary:
     problem, options, communicator = this.simulation.problem, this.options, this.communicator
     prepare_folder(options.output, communicator)
     claim.take()
+    remove_locks(options.output, communicator)
     if this.source.clock is not None:
         this.write_checkpoint()  # the output that holds the state is about to change
     with this.stopwatch.during("output"):

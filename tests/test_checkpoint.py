@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hpcstencil.checkpoint import newest_checkpoint, read_checkpoint, verify, write_checkpoint
-from hpcstencil.checkpoint_names import list_checkpoints, remove_stale, step_of
+from hpcstencil.checkpoint_names import list_checkpoints, remove_locks, remove_stale, step_of
 from hpcstencil.errors import EnvironmentProblem, InputError
 from hpcstencil.grid import Grid
 from hpcstencil.hdf5_read import inspect
@@ -222,6 +222,15 @@ def test_stale_files_are_removed(tmp_path):
     assert [step_of(path) for path in list_checkpoints(output)] == [10]
     remove_stale(output, ONE, after=-1)
     assert list_checkpoints(output) == []
+
+
+def test_locks_that_a_killed_run_left_are_removed(tmp_path):
+    left = ("run.h5-1810104321-1825.lock", "run.checkpoint.000000000040.h5.tmp-7-18.lock")
+    others = ("run.h5.lock", "other.h5-1810104321-1825.lock", "run.h5-x.lock")
+    for name in (*left, *others):
+        (tmp_path / name).write_text("")
+    remove_locks(tmp_path / "run.h5", ONE)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
 
 
 def test_reading_what_does_not_fit_is_told(tmp_path):

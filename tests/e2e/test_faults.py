@@ -383,3 +383,15 @@ def test_an_end_before_the_checkpoint_is_told(folder):
         file.attrs["complete"] = 0
     result = hpcstencil(0, "run", "input.toml", "--resume", "--set", "time.end=2.0", folder=folder, status=2)
     assert "time.end" in result.stderr and "t = 8" in result.stderr
+
+
+def test_a_semaphore_of_somebody_else_with_the_name_of_the_output(folder):
+    """Open MPI's for a shared file pointer has that name; a folder cannot be opened as a semaphore even by root."""
+    planted = Path("/dev/shm/sem.OMPIO_planted.h5")
+    planted.mkdir()
+    try:
+        hpcstencil(2, "run", "input.toml", "--set", "output.method=mpio", "--output", "planted.h5", folder=folder)
+    finally:
+        planted.rmdir()
+    assert inspect(folder / "planted.h5").complete
+    assert not list(folder.glob("*.lock"))
