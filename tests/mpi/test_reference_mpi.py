@@ -21,7 +21,7 @@ def on_processes(seed, way, communicator):
     against_reference(tables, reference, way, communicator)
 
 
-@pytest.mark.parametrize("seed, way", enumerate(WAYS[:3]))
+@pytest.mark.parametrize("seed, way", list(enumerate(WAYS[:3])))
 def test_a_random_problem(seed, way, communicator):
     on_processes(seed, way, communicator)
 
