@@ -79,8 +79,8 @@ class Discretization:
         return tuple((width, width) if axis == tree.axis else (0, 0) for axis in range(len(self.spacing)))
 
     def needs(self, trees: Iterable[Node]) -> Needs:
-        """The most ghost cells that any operator asks of each operand that has its own; of a field that is computed with
-        ``beyond`` walls as many as the outermost operator around it needs."""
+        """The most ghost cells that any operator asks of each operand that has its own. A field that is used ``beyond``
+        walls gets what the outermost operator around it needs."""
         result: Needs = {}
 
         def ask(operand: Node, widths: tuple[tuple[int, int], ...], corners: bool) -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-# In the order in which they are told. An activity inside another one takes its time from that.
+# In the order of the summary. An activity inside another one takes its time from that.
 ACTIVITIES = (
     "starting up",
     "setting up",

@@ -78,7 +78,7 @@ class Frozen:
     # ---- values in cells ----
 
     def value(self, tree: Node, at: Offset) -> Any:
-        """The value of a tree ``at`` so many cells from those of the sample, at the initial state and t = 0."""
+        """The value of a tree at the offset ``at``, in cells, from the cells of the sample; at the initial state and t = 0."""
         if (tree, at) not in self.values:
             self.values[tree, at] = self._value(tree, at)
         return self.values[tree, at]

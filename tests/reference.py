@@ -264,7 +264,7 @@ class Reference:
         )
 
     def neighbour(self, a: np.ndarray, node: ast.expr, axis: int, cell: int, reach: int) -> np.ndarray:
-        """The value so many cells away, the array narrowed by the reach; what a solid neighbour stands for."""
+        """The value at an offset in cells, the array narrowed by the reach; beside a solid, its mirror image."""
         cells = a.shape[axis] - 2 * reach
         here, there = along(a, axis, reach, cells), along(a, axis, reach + cell, cells)
         if cell == 0 or not self.solid.any() or not self.has_fields(node):
