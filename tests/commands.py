@@ -43,6 +43,7 @@ ENVIRONMENT = {
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "OMPI_MCA_hwloc_base_binding_policy": "none",
     "OMPI_MCA_mpi_yield_when_idle": "1",
+    "PYTHONFAULTHANDLER": "1",  # a process that crashes shows its stacks
 }
 ENVIRONMENT.pop("XLA_FLAGS", None)
 

@@ -5,6 +5,16 @@ from cluster import Cluster, Unavailable, require_capabilities
 from submission import environment, submission_folder
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    """A test that fails shows what its jobs wrote, however it failed."""
+    report = yield
+    if report.failed:
+        folders = {name: item.funcargs.get(name) for name in ("submission", "other_submission")}
+        report.sections += [(f"jobs of {name}", folder.log()) for name, folder in folders.items() if folder is not None]
+    return report
+
+
 @pytest.fixture(scope="session")
 def running_cluster(tmp_path_factory):
     try:

@@ -100,12 +100,14 @@ class Submission:
 
 
 def environment() -> dict[str, str]:
-    """What commands and jobs see: this Python first, this source tree, waiting processes that leave the core to others."""
+    """What commands and jobs see: this Python first, this source tree, waiting processes that leave the core to others, stacks
+    of a process that crashes."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "OMPI_COMM", "PMIX_", "XLA_FLAGS"))}
     return {
         **clean,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
+        "PYTHONFAULTHANDLER": "1",
         "OMPI_MCA_mpi_yield_when_idle": "1",
     }
 
