@@ -15,6 +15,10 @@ from hpcstencil.launch import bind_devices
 bind_devices(2)  # before any test imports jax: two host devices, XLA as `hpcstencil run` sets it up
 
 PATIENCE = 120.0  # seconds that a rank waits for the others after its test; XLA may compile on one rank only
+QUICK = (  # files whose tests `pytest -m quick` takes, all but the long ones
+    "test_layers.py", "test_parser.py", "test_config.py", "test_bad_input.py", "test_schedule.py", "test_topology.py",
+    "test_stencil.py", "test_quick.py", "test_checkpoint.py", "test_von_neumann.py", "test_user_equation.py",
+)  # fmt: skip
 NOT_RUN = 77  # pytest's status where this machine could run none of the tests that were asked for (CMakeLists.txt)
 
 
@@ -32,6 +36,23 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 _COMMUNICATOR: pytest.StashKey = pytest.StashKey()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.name in QUICK and item.get_closest_marker("long") is None:
+            item.add_marker("quick")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Most of the time of the unit tests is LLVM's. What they compare does not depend on how well it optimizes, but for bits on
+    several devices, which tests of the marker `mpi`, on one process too, compare as a run compiles them; `long` ones have
+    steps enough to be worth it."""
+    if (jax := sys.modules.get("jax")) is None:
+        return
+    compiled_as_in_a_run = any(item.get_closest_marker(name) for name in ("mpi", "long", "optimized"))
+    jax.config.update("jax_disable_most_optimizations", not compiled_as_in_a_run)
 
 
 @pytest.hookimpl(wrapper=True)

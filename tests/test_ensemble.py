@@ -49,6 +49,7 @@ OBSTACLE = {
 }
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize("kernel", ("shift", "native"))
 @pytest.mark.parametrize("tables", (PATTERN, CHANNEL, OBSTACLE))
 def test_each_member_is_as_if_it_ran_alone(tables, kernel):
@@ -79,6 +80,7 @@ def test_the_input_survives_being_written_out():
     }  # fmt: skip
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize("steps_per_exchange, kernel", (("auto", "shift"), (1, "shift"), ("auto", "native")))
 def test_steps_of_each_members_own(steps_per_exchange, kernel):
     """Members with other stable steps, through the compiled loop itself: who takes fewer keeps what it has."""

@@ -54,7 +54,7 @@ def tube(axis, shape):
 def test_sods_tube():
     """The mean error falls almost in proportion to the cells, as it must at jumps, and no new extremes appear."""
     errors = []
-    for cells in (100, 200, 400):
+    for cells in (100, 400):
         fields = integrate(tube(0, [cells]))
         x = (np.arange(cells) + 0.5) / cells
         rho, velocity, pressure = sod((x - 0.5) / 0.2)
@@ -64,13 +64,13 @@ def test_sods_tube():
             [np.abs(found - exact).mean() for found, exact in ((fields["rho"], rho), (u, velocity), (p, pressure))]
         )
         assert fields["rho"].max() <= 1 + 1e-6 and fields["rho"].min() >= 0.125 - 1e-6
-    assert errors[1][0] < 6e-3 and errors[1][1] < 1e-2 and errors[1][2] < 5e-3
-    assert (np.array(errors[0]) / np.array(errors[2]) > 4**0.75).all()
+    assert errors[1][0] < 4e-3 and errors[1][1] < 6.5e-3 and errors[1][2] < 3.5e-3
+    assert (np.array(errors[0]) / np.array(errors[1]) > 4**0.75).all()
 
 
-@pytest.mark.parametrize(
-    "axis, shape", [(0, [60, 4]), (1, [4, 60]), pytest.param(2, [4, 4, 60], marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("axis, shape", [
+    pytest.param(0, [60, 4], marks=pytest.mark.long), (1, [4, 60]), pytest.param(2, [4, 4, 60], marks=pytest.mark.long),
+])  # fmt: skip
 def test_a_tube_lies_along_any_axis(axis, shape):
     whole, line = integrate(tube(axis, shape)), integrate(tube(0, [60]))
     index = tuple(slice(None) if a == axis else 0 for a in range(len(shape)))
@@ -94,7 +94,7 @@ def test_a_closed_box_loses_nothing():
     assert np.abs(last["mx"]).max() > 0.1 and last["rho"].min() > 0
 
 
-@pytest.mark.parametrize("kernel", ("shift", "conv", "native"))
+@pytest.mark.parametrize("kernel", ("shift", pytest.param("conv", marks=pytest.mark.long), "native"))
 def test_a_solid_reflects_as_a_wall_does(kernel):
     """A shock runs into a solid, and back from it through the contact and the rarefaction."""
     closed = {"x": {"neumann": 0.0}, "mx": {"x": {"dirichlet": 0.0}}}

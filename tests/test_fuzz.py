@@ -275,7 +275,7 @@ def document_is_understood_or_refused(folder, content, overrides=()):
     assert path.read_bytes() == content
 
 
-@cases(250)
+@cases(150)
 @given(content=documents | bytes_put_in())
 def test_documents(folder, content):
     document_is_understood_or_refused(folder, content)
@@ -297,7 +297,7 @@ settings_ |= st.builds(lambda key, value: f"{key} = {value}", keys, texts | st.s
 settings_ |= texts | st.lists(st.sampled_from([*FRAGMENTS, "grid", "=", ".", "time"]), max_size=6).map("".join)
 
 
-@cases(150)
+@cases(80)
 @given(seed=st.sampled_from(SEEDS), overrides=st.lists(settings_, min_size=1, max_size=3))
 def test_overrides(folder, seed, overrides):
     document_is_understood_or_refused(folder, seed.encode(), overrides)
@@ -454,7 +454,7 @@ def expression_is_understood_or_refused(folder, text):
     assert list(folder.iterdir()) in ([], [folder / "input.toml"])
 
 
-@cases(150)
+@cases(80)
 @given(text=operators() | broken())
 def test_expressions(folder, text):
     expression_is_understood_or_refused(folder, text)

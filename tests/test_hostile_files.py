@@ -50,6 +50,7 @@ def folder(made, tmp_path, monkeypatch):
         shutil.copy(path, tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("hpcstencil.cli.prepare.bind_devices", lambda wanted: (1, []))
+    monkeypatch.setattr("postprocess.plot.DPI", 40)  # pictures that nobody looks at
     return tmp_path
 
 

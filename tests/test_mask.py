@@ -179,8 +179,13 @@ def geometry(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("surface", ("no_flux", {"value": "0.3*sin(x + t)"}))
-@pytest.mark.parametrize("integrator", ("rk4", "bs3"))
+NO_FLUX, VALUE = "no_flux", {"value": "0.3*sin(x + t)"}
+
+
+@pytest.mark.parametrize("surface, integrator", [
+    (NO_FLUX, "bs3"), (VALUE, "ssprk2"),  # a tolerance and fixed steps, once each, and each surface once
+    *(pytest.param(*row, marks=pytest.mark.long) for row in ((VALUE, "bs3"), (NO_FLUX, "rk4"), (VALUE, "rk4"))),
+])  # fmt: skip
 def test_a_dataset_is_as_good_as_an_expression(geometry, surface, integrator):
     time = {"end": 0.02, "tolerance": 1e-5} if integrator == "bs3" else {"end": 0.02, "dt": 2e-4}
     more = {

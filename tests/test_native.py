@@ -2,6 +2,7 @@
 
 import ctypes
 import hashlib
+import itertools
 import math
 import os
 import subprocess
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from support import problem_of, simulation_of, stepped, steps_in_place
+from support import problem_of, random_block, simulation_of, stepped, steps_in_place
 
 from hpcstencil import calibration, decomposition
 from hpcstencil.copies import pieces_of
@@ -28,11 +29,13 @@ from hpcstencil.parallel import OneProcess
 from hpcstencil.report import report
 from hpcstencil.stencil import central
 
+# Each changes u, which is random, by a few per unit of time on cells of 0.1: in DT by far more than by what is rounded.
 TERMS = [
-    "0.3*laplacian(u)", "-u*dx(u)", "0.1*laplacian(u**3 - u)", "upwind(u{velocity})", "0.2*div_grad(1 + u*u, u)",
-    "where(u > 0.5, -u, tanh(u))", "0.01*dxx(dxx(u))", "sqrt(1 + u*u)*exp(-x)", "maximum(u, 0.5)/(2 + x)", "a*cos(3*t)",
+    "0.003*laplacian(u)", "-u*dx(u)", "0.001*laplacian(u**3 - u)", "upwind(u{velocity})", "0.002*div_grad(1 + u*u, u)",
+    "where(u > 0.5, -u, tanh(u))", "-0.00002*dxx(dxx(u))", "sqrt(1 + u*u)*exp(-x)", "maximum(u, 0.5)/(2 + x)", "a*cos(3*t)",
 ]  # fmt: skip
-EXAMPLES = 8  # each is compiled
+EXAMPLES = 6  # each is compiled
+DT = 0.01
 SIDES = ["periodic", {"dirichlet": "0.1*t"}, {"neumann": 0.2}, {"robin": {"a": 1.0, "b": 2.0, "value": 0.1}}]
 VELOCITY = (", 0.3", ", sin(t)", ", x")
 ROUNDINGS = 64
@@ -62,7 +65,7 @@ def problems(draw):
     }
 
 
-@given(tables=problems(), steps=st.integers(1, 40))
+@given(tables=problems(), steps=st.integers(1, 17))
 @settings(
     max_examples=EXAMPLES,
     deadline=None,
@@ -72,14 +75,22 @@ def problems(draw):
 )
 def test_any_equation_gives_the_numbers_of_shift(tables, steps):
     problem = problem_of(**tables)
-    native, shift = (stepped(problem, simulation_of(problem, kernel=k), steps, 1e-5)["u"] for k in ("native", "shift"))
-    eps = np.finfo(tables["numerics"]["precision"]).eps
+    native, shift = (stepped(problem, simulation_of(problem, kernel=k), steps, DT)["u"] for k in ("native", "shift"))
+    rounding = ROUNDINGS * np.finfo(tables["numerics"]["precision"]).eps * np.abs(shift).max()
     assert np.isfinite(shift).all()
-    assert np.abs(native - shift).max() <= ROUNDINGS * eps * np.abs(shift).max()
+    start = random_block(problem, simulation_of(problem))["u"]
+    assert np.abs(shift - start).max() > 100 * rounding  # so a term that is lost cannot pass
+    assert np.abs(native - shift).max() <= rounding
 
 
-@pytest.mark.parametrize("integrator", ("euler", "ssprk3", "rk4", "lsrk4", "ab2", "leapfrog"))
-@pytest.mark.parametrize("name", ("wave", "acoustic"))
+# The ghost cells of open ends are made anew for each stage, from what the stage has: once for each way to keep stages.
+OPEN = (("acoustic", "rk4"), ("wave", "lsrk4"), ("acoustic", "ab2"), ("wave", "leapfrog"))
+
+
+@pytest.mark.parametrize("name, integrator", [
+    pytest.param(*row, marks=() if row in OPEN else pytest.mark.long)
+    for row in itertools.product(("wave", "acoustic"), ("euler", "ssprk3", "rk4", "lsrk4", "ab2", "leapfrog"))
+])  # fmt: skip
 def test_open_ends_give_the_numbers_of_shift(name, integrator):
     """Ghost cells of one field follow there from another one, at every stage from its values at that stage."""
     problem = problem_of(
@@ -114,20 +125,20 @@ STEPPED = {
 }
 
 
-@pytest.mark.parametrize("steps", (1, 2, 3, 7, 33))
 @pytest.mark.parametrize("name", STEPPED)
-def test_so_many_steps_are_so_many_times_one(name, steps):
+def test_so_many_steps_are_so_many_times_one(name):
     """Passes of several steps, and one call after the other, give the same bits; so they do where the end of a step and the
     beginning of the next one are computed together."""
     tables = STEPPED[name]
     problem = problem_of(**{**tables, "equation": {"name": name, **tables.get("equation", {})}})
     simulation = simulation_of(problem, kernel="native")
-    at_once = stepped(problem, simulation, steps, 1e-3)
     one_by_one = simulation.put(stepped(problem, simulation, 0, 1e-3))
-    for step in range(steps):
-        one_by_one = simulation.advance(one_by_one, problem.parameters, 0.0, step, 1e-3, 1)
-    for name, block in simulation.get(one_by_one, problem.fields).items():
-        assert np.array_equal(block, at_once[name])
+    for steps in range(1, 34):
+        one_by_one = simulation.advance(one_by_one, problem.parameters, 0.0, steps - 1, 1e-3, 1)
+        if steps in (1, 2, 3, 7, 33):
+            at_once = stepped(problem, simulation, steps, 1e-3)
+            for field, block in simulation.get(one_by_one, problem.fields).items():
+                assert np.array_equal(block, at_once[field]), (steps, field)
 
 
 @pytest.mark.parametrize("name", STEPPED)
@@ -148,6 +159,7 @@ def test_the_outline_of_a_program_tells_what_the_program_itself_does(name):
     assert told[0] == told[1] and len(set(told[0])) > 20
 
 
+IN_A_ROW = (1, 5, 33)  # steps: a short pass, a whole one, and several with a rest
 MIXED = {"x": {"dirichlet": "0.1*t"}, "y": "periodic", "z": {"neumann": 0.2}}
 IN_PLACE = {
     "periodic": {"equation": {"name": "heat"}},
@@ -196,9 +208,8 @@ IN_PLACE = {
 }
 
 
-@pytest.mark.parametrize("steps", (1, 5, 40))
 @pytest.mark.parametrize("name", IN_PLACE)
-def test_steps_in_place_have_the_bits_of_tiles(name, steps, monkeypatch, cache_of_a_mebibyte):
+def test_steps_in_place_have_the_bits_of_tiles(name, monkeypatch, cache_of_a_mebibyte):
     """One device steps in place, on any number of threads; two, which receive their neighbour's cells, do so in tiles."""
     usual = {"grid": {"shape": [203, 131, 61]}, "numerics": {"integrator": "euler"}}
     problem = problem_of(decomposition={"steps_per_exchange": 1}, **{**usual, **IN_PLACE[name]})
@@ -207,13 +218,12 @@ def test_steps_in_place_have_the_bits_of_tiles(name, steps, monkeypatch, cache_o
         monkeypatch.setattr("hpcstencil.simulation.threads_for", lambda _, threads=threads: threads)
         simulation = simulation_of(problem, devices=devices, kernel="native")
         assert devices == 2 or steps_in_place(simulation, threads)
-        results.append(stepped(problem, simulation, steps, 1e-3))
+        results.append([stepped(problem, simulation, steps, 1e-3) for steps in IN_A_ROW])
     for result in results[1:]:
-        for field, block in result.items():
-            assert np.isfinite(block).all() and np.array_equal(block, results[0][field]), (
-                field,
-                np.abs(block - results[0][field]).max(),
-            )
+        for steps, expected, found in zip(IN_A_ROW, results[0], result, strict=True):
+            for field, block in found.items():
+                assert np.isfinite(block).all()
+                assert np.array_equal(block, expected[field]), (steps, field, np.abs(block - expected[field]).max())
 
 
 def test_passes_know_which_arrays_they_look_at_across_corners():
@@ -297,7 +307,7 @@ def test_copies_are_made_as_steps_are_taken(chunk, monkeypatch, cache_of_a_mebib
     assert copied(True)
 
 
-@pytest.mark.parametrize("integrator", ("ssprk2", "ssprk3", "rk4"))
+@pytest.mark.parametrize("integrator", ("ssprk2", *(pytest.param(m, marks=pytest.mark.long) for m in ("ssprk3", "rk4"))))
 def test_stages_share_the_functions_of_their_inner_results(integrator):
     """What differs is how a stage ends."""
     step = Step(problem_of(grid={"shape": [30, 20]}, equation={"name": "euler"}, numerics={"integrator": integrator}))
@@ -524,7 +534,7 @@ def test_a_pass_may_look_at_many_planes():
     problem = problem_of(
         grid={"shape": [41, 37]},
         equation={"name": "shallow_water", "g": 1.0, "nu": 0.05},
-        initial={"h": "1 + 0.1*noise(1)"},
+        initial={"h": "1 + 0.1*noise(1)", "u": "noise(2)", "v": "noise(3)"},
         numerics={"order": 6, "precision": "float64"},
     )
     expected, found = (

@@ -15,7 +15,12 @@ from support import against_reference
 LONG = range(*map(int, os.environ.get("HPCSTENCIL_SEEDS", "1000:3000").split(":")))
 
 
-@pytest.mark.parametrize("seed", range(26))
+# Of the seeds below 26 these have together every operator, function, boundary, mask, order, kernel and decomposition of all,
+# and every integrator but dopri5 (tests/test_truth.py and test_control.py have that).
+SEEDS = (1, 3, 5, 6, 7, 13, 14, 15, 18, 20, 21, 22, 24, 25)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_random_problem(seed):
     tables, reference = settled(seed)
     against_reference(tables, reference, way(seed, reference.ndim))
@@ -46,7 +51,7 @@ def test_what_was_wrong_once(name, kernel):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", LONG)
+@pytest.mark.parametrize("seed", [*sorted(set(range(26)) - set(SEEDS)), *LONG])
 def test_more_random_problems(seed):
     tables, reference = settled(seed)
     against_reference(tables, reference, way(seed, reference.ndim))

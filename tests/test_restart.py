@@ -12,7 +12,7 @@ from hpcstencil.state import State, join, split
 GRID = {"shape": [29, 23], "upper": [2.9, 2.3]}
 CUSTOM = {"name": "custom", "rhs": {"u": "laplacian(u) - x*dx(u)"}}
 PARTS = {
-    "super time stepping": {"equation": {"name": "cahn_hilliard", "kappa": 0.1}, "numerics": {"integrator": "rkl2"}},
+    "super time stepping": {"equation": CUSTOM, "numerics": {"integrator": "rkl2", "stages": 5}},
     "leapfrog": {"equation": {"name": "schroedinger"}, "numerics": {"integrator": "leapfrog"}},
     "low storage": {"equation": {"name": "fitzhugh_nagumo"}, "numerics": {"integrator": "lsrk4"}},
     "layers": {
@@ -24,9 +24,11 @@ PARTS = {
         "boundary": {"x": {"neumann": 0.0}, "u": {"x": {"dirichlet": "t"}}},
     },
     "staggered layers": {"equation": {"name": "maxwell", "source": 1.0}, "boundary": {"x": {"cpml": {"width": 0.5}}}},
-    "an ensemble": {"equation": {"name": "gray_scott"}, "ensemble": {"equation.F": [0.03, 0.04]}},
+    "an ensemble": {"equation": {"name": "gray_scott"}, "ensemble": {"equation.F": [0.03, 0.04]},
+                    "numerics": {"integrator": "ssprk2"}},
     "solid cells": {
         "equation": CUSTOM, "mask": {"solid": "(x - 1.4)**2 + (y - 1)**2 < 0.3", "surface": {"value": "t"}},
+        "numerics": {"integrator": "euler"},
     },
     "a tolerance": {
         "equation": {"name": "gray_scott", "D_u": 0.2, "D_v": 0.1}, "numerics": {"integrator": "bs3"},

@@ -32,7 +32,7 @@ BASIN = {
 }
 
 
-@pytest.mark.parametrize("order", (2, 4, 6, 8))
+@pytest.mark.parametrize("order", (2, *(pytest.param(n, marks=pytest.mark.long) for n in (4, 6)), 8))
 def test_observed_order_of_every_operator_between_positions(order):
     for name, observed in observed_orders(HALFWAY, order).items():
         assert observed == pytest.approx(order, abs=0.7), HALFWAY[name]
