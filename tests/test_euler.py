@@ -54,7 +54,7 @@ def tube(axis, shape):
 def test_sods_tube():
     """The mean error falls almost in proportion to the cells, as it must at jumps, and no new extremes appear."""
     errors = []
-    for cells in (100, 400):
+    for cells in (100, 200, 400):
         fields = integrate(tube(0, [cells]))
         x = (np.arange(cells) + 0.5) / cells
         rho, velocity, pressure = sod((x - 0.5) / 0.2)
@@ -64,8 +64,8 @@ def test_sods_tube():
             [np.abs(found - exact).mean() for found, exact in ((fields["rho"], rho), (u, velocity), (p, pressure))]
         )
         assert fields["rho"].max() <= 1 + 1e-6 and fields["rho"].min() >= 0.125 - 1e-6
-    assert errors[1][0] < 4e-3 and errors[1][1] < 6.5e-3 and errors[1][2] < 3.5e-3
-    assert (np.array(errors[0]) / np.array(errors[1]) > 4**0.75).all()
+    assert errors[1][0] < 6e-3 and errors[1][1] < 1e-2 and errors[1][2] < 5e-3
+    assert (np.array(errors[0]) / np.array(errors[2]) > 4**0.75).all()
 
 
 @pytest.mark.parametrize("axis, shape", [
