@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from hpcstencil.diagnostics import Diagnostics
 from hpcstencil.errors import InputError
 from hpcstencil.formulation import build
 from hpcstencil.native.cost import cells_beside
-from hpcstencil.parallel import Communicator, OneProcess
+from hpcstencil.parallel import Communicator, OneProcess, environment_size
 from hpcstencil.parser import Scope, parse
 from hpcstencil.positions import home
 from hpcstencil.problem import Problem
@@ -37,6 +38,18 @@ jax.config.update("jax_enable_x64", True)
 COMPILED = tempfile.TemporaryDirectory(prefix="hpcstencil-tests-")
 jax.config.update("jax_compilation_cache_dir", COMPILED.name)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+def dealt(*factors: Iterable[Any]) -> list[Any]:
+    """The rows of a table, the product of its factors, as parameters, each for one number of processes: 2, 3 or 4.
+
+    On the other numbers a row tells little that is new, and is left to the long tests. One process has the rows of four.
+    """
+    hand = environment_size() % 3
+    return [
+        pytest.param(*row, marks=() if index % 3 == hand else pytest.mark.long, id="-".join(map(str, row)))
+        for index, row in enumerate(itertools.product(*factors))
+    ]
 
 
 def problem_of(**tables: Any) -> Problem:

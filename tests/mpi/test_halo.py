@@ -8,7 +8,7 @@ import itertools
 import jax
 import numpy as np
 import pytest
-from support import problem_of
+from support import dealt, problem_of
 
 from hpcstencil.blocks import Devices
 from hpcstencil.halo import surround
@@ -46,8 +46,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("shape, periodic, width, devices", CASES, ids=str)
-def test_ghost_cells_hold_the_cells_they_stand_for(communicator, shape, periodic, width, devices):
+@pytest.mark.parametrize("case", dealt(CASES))
+def test_ghost_cells_hold_the_cells_they_stand_for(communicator, case):
+    shape, periodic, width, devices = case
     ndim = len(shape)
     narrowest = (width,) * ndim
     processes = best_parts(communicator.size, shape, periodic, narrowest)

@@ -6,6 +6,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from support import dealt
 
 from hpcstencil.checkpoint import newest_checkpoint, read_checkpoint, write_checkpoint
 from hpcstencil.checkpoint_names import list_checkpoints
@@ -121,28 +122,23 @@ def contents(path) -> dict:
     return found
 
 
-@pytest.mark.parametrize("compression", ["none", "gzip"])
-@pytest.mark.parametrize("cut_last", [False, True])
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method, shape, cut_last, compression", dealt(METHODS, SHAPES, [False, True], ["none", "gzip"])
+)
 def test_output_equals_that_of_one_process(processes, folder, shape, method, cut_last, compression):
     grid = grid_of(shape)
     write_run(folder / "many.h5", processes, grid, block_of(processes, shape, cut_last), method, compression)
     compare_with_one_process(processes, folder, grid, compression)
 
 
-@pytest.mark.parametrize("compression", ["none", "gzip"])
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method, shape, compression", dealt(METHODS, SHAPES, ["none", "gzip"]))
 def test_copies_in_pieces_give_the_same_file(processes, folder, shape, method, compression):
     grid = grid_of(shape)
     write_run(folder / "many.h5", processes, grid, block_of(processes, shape, True), method, compression, behind=True)
     compare_with_one_process(processes, folder, grid, compression)
 
 
-@pytest.mark.parametrize("cut_last", [False, True])
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize("shape, cut_last, behind", dealt(SHAPES, [False, True], [False, True]))
 def test_what_processes_write_by_themselves_equals_it_too(processes, folder, shape, cut_last, behind, monkeypatch):
     """However short the runs of cells are that follow each other in the file."""
     written = []
@@ -191,8 +187,7 @@ def test_blocks_of_several_chunks(processes, folder, dtype):
             assert np.array_equal(other["u"][0], values(grid, 0, dtype))
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("compression", ["none", "gzip"])
+@pytest.mark.parametrize("method, compression", dealt(METHODS, ["none", "gzip"]))
 def test_append_equals_an_uninterrupted_run(processes, folder, method, compression):
     shape = (37, 29, 23)
     grid, ranges = grid_of(shape), block_of(processes, shape, cut_last=False)
@@ -204,8 +199,7 @@ def test_append_equals_an_uninterrupted_run(processes, folder, method, compressi
         assert contents(folder / "cut.h5") == contents(folder / "whole.h5")
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("method, shape", dealt(METHODS, SHAPES))
 def test_checkpoint_is_read_on_any_decomposition(processes, folder, shape, method):
     grid, ranges = grid_of(shape), block_of(processes, shape, cut_last=False)
     inner = tuple(slice(*pair) for pair in ranges)

@@ -1,12 +1,14 @@
 """The same bits for every decomposition: processes x devices x tiles x steps per exchange x kernels."""
 
+import math
 from functools import partial
 
 import numpy as np
 import pytest
 from decompositions import EVERYTHING, PROBLEMS, SELECTED, step_for, tables
-from support import problem_of, random_block, simulation_of, stepped
+from support import dealt, problem_of, random_block, simulation_of, stepped
 
+from hpcstencil.decomposition import plan
 from hpcstencil.errors import InputError
 from hpcstencil.parallel import connect, environment_size, from_rank_0
 from hpcstencil.schedule import Clock
@@ -14,6 +16,7 @@ from hpcstencil.schedule import Clock
 pytestmark = pytest.mark.mpi
 STEPS = 5
 WITH_PALLAS = {"heat-2d-walls", "mask-2d"}  # interpreted, which takes long to compile
+WITH_CONV = {"heat-1d", "heat-3d", "wave-2d", "mixed-2d"}
 ROUNDINGS = {
     "native": 32,
     "pallas": 4,
@@ -25,11 +28,11 @@ def communicator():
     return connect()
 
 
-def ways(name, extent):
+def ways(name, everything):
     """(devices, tiles, steps per exchange, kernel, exchange) to compare with the one-process run."""
     ndim = len(PROBLEMS[name][1])
     tilings = [[1] * ndim, [2] * ndim, [3] + [1] * (ndim - 1)]
-    if extent == "everything":
+    if everything:
         return [
             (d, t, k, kernel, exchange)
             for d in (1, 2)
@@ -42,7 +45,20 @@ def ways(name, extent):
     others += [(2, "auto", "auto", "native", "auto")]
     if name in WITH_PALLAS:
         others += [(1, "auto", 2, "pallas", "auto"), (2, "auto", "auto", "pallas", "auto")]
-    return [*others, (2, tilings[2], 1, "conv", "auto")] if extent == "and conv" else others
+    return [*others, (2, tilings[2], 1, "conv", "auto")] if name in WITH_CONV else others
+
+
+def most_steps(problem, processes, devices):
+    """How many steps fit between two exchanges: each needs a halo of stages x radius cells of the thinnest block."""
+    chosen = plan(problem, processes, devices)
+    topology, stages = chosen.topology, problem.method.evaluations
+    widths = (n // (p * d) for n, p, d in zip(topology.shape, topology.processes, topology.devices, strict=True))
+    fit = [
+        width // (stages * radius)
+        for axis, (width, radius) in enumerate(zip(widths, chosen.radius, strict=True))
+        if topology.is_split(axis) and radius
+    ]
+    return min(fit, default=math.inf)
 
 
 def reference(communicator, row, kernel, dt):
@@ -51,18 +67,25 @@ def reference(communicator, row, kernel, dt):
     return from_rank_0(communicator, lambda: stepped(alone, simulation_of(alone, kernel=kernel), STEPS, dt))
 
 
-def compare(communicator, row, extent):
-    dt, references, compared = step_for(row[0]), {}, 0
-    for devices, tiles, every, kernel, exchange in ways(row[0], extent):
+def compare(communicator, row, everything=False):
+    """Every way gives the bits of one process; just the ways that have no room for their halo are refused."""
+    dt, references = step_for(row[0]), {}
+    for devices, tiles, wish, kernel, exchange in ways(row[0], everything):
         if kernel not in references:
             references[kernel] = reference(communicator, row, kernel, dt)
-        problem = problem_of(**tables(*row, tiles=tiles, steps_per_exchange=every, exchange=exchange))
-        try:
-            simulation = simulation_of(problem, communicator, devices, kernel)
-        except InputError as refusal:
-            # Thin blocks: so many steps between exchanges, or so many blocks, do not fit.
-            assert every != "auto" or "counts that work" in str(refusal) or "too thin for" in str(refusal), refusal
-            continue
+        every, problem_with = wish, partial(tables, *row, tiles=tiles, exchange=exchange)
+        if wish != "auto":
+            most = most_steps(problem_of(**problem_with()), communicator.size, devices)
+            if wish > most:
+                with pytest.raises(InputError, match=r"^decomposition\.steps_per_exchange: "):
+                    simulation_of(problem_of(**problem_with(steps_per_exchange=wish)), communicator, devices, kernel)
+                if everything:
+                    continue
+                every = most or "auto"
+        problem = problem_of(**problem_with(steps_per_exchange=every))
+        simulation = simulation_of(problem, communicator, devices, kernel)
+        by_memory = kernel == "native" and devices == 1 and exchange == "auto" and simulation.plan.every > 0
+        assert simulation.exchange == ("" if communicator.size == 1 else "shared memory" if by_memory else "mpi4jax")
         result = stepped(problem, simulation, STEPS, dt)
         index = tuple(slice(*r) for r in simulation.ranges)
         for name, block in result.items():
@@ -73,8 +96,6 @@ def compare(communicator, row, extent):
                 f"{name}: {different} bytes differ, at most by {np.abs(block - expected).max()}; devices {devices}, "
                 f"tiles {tiles}, steps per exchange {every}, {exchange} ({simulation.plan.describe()}), kernel {kernel}"
             )
-        compared += 1
-    assert compared >= 1
     eps = np.finfo(row[2]).eps
     for kernel in references.keys() & ROUNDINGS.keys():
         for name, by_shift in references["shift"].items():
@@ -84,27 +105,26 @@ def compare(communicator, row, extent):
             )
 
 
-ROWS = SELECTED["always"] + SELECTED.get(environment_size(), [])
+ROWS = [
+    pytest.param(row, marks=() if processes == environment_size() else pytest.mark.long, id="-".join(map(str, row)))
+    for processes, rows in SELECTED.items()
+    for row in rows
+]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: "-".join(map(str, row)))
+@pytest.mark.parametrize("row", ROWS)
 def test_every_decomposition_gives_the_same_bits(communicator, row):
-    compare(communicator, row, "and conv" if row in SELECTED["always"] else "some")
+    compare(communicator, row)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("row", EVERYTHING, ids=lambda row: "-".join(map(str, row)))
 def test_the_whole_table(communicator, row):
-    compare(communicator, row, "everything")
+    compare(communicator, row, everything=True)
 
 
-# On how many processes each is always tried; on others it belongs to the long tests.
-ADAPTIVE = {("gray-scott-2d", "dopri5"): (2, 3), ("mask-2d", "bs3"): (1, 2), ("shallow-2d", "bs3"): (2, 4)}
-ADAPTIVE_ROWS = [
-    pytest.param(*row, marks=() if environment_size() in always else pytest.mark.long)
-    for row, always in ADAPTIVE.items()
-]
+ADAPTIVE = [("mask-2d", "bs3"), ("shallow-2d", "bs3"), ("gray-scott-2d", "dopri5")]
 
 
 def tried(problem, simulation):
@@ -115,8 +135,9 @@ def tried(problem, simulation):
     return simulation.get(fields, problem.fields), clock
 
 
-@pytest.mark.parametrize("name, integrator", ADAPTIVE_ROWS)
-def test_steps_of_a_tolerance_are_the_same(communicator, name, integrator):
+@pytest.mark.parametrize("row", dealt(ADAPTIVE))
+def test_steps_of_a_tolerance_are_the_same(communicator, row):
+    name, integrator = row
     problem = problem_of(**tables(name, 2, "float64", integrator), time={"end": 1.0, "tolerance": 1e-3})
     alone = {}
     for kernel in ("shift", "native"):
@@ -133,16 +154,16 @@ def test_steps_of_a_tolerance_are_the_same(communicator, name, integrator):
         assert np.abs(alone["native"][field] - by_shift).max() <= 1e-11 * np.abs(by_shift).max()
 
 
-THIN = [
-    ("thin-1d", (13,), 8, "rk4"),
-    ("thin-2d", (9, 11), 2, "rkl2"),
+THIN = [  # (shape, order, integrator, the most blocks that are as wide as the stencil's radius)
+    ((13,), 8, "rk4", 3),
+    ((9, 11), 2, "rkl2", 20),
 ]
 
 
-@pytest.mark.parametrize("name, shape, order, integrator", THIN, ids=lambda v: str(v))
-@pytest.mark.parametrize("walls, kernel", [(False, "shift"), (True, "shift"), (True, "native")])
 @pytest.mark.parametrize("devices", (1, 2))
-def test_thin_blocks_exchange_for_every_stage(communicator, name, shape, order, integrator, walls, devices, kernel):
+@pytest.mark.parametrize("thin, way", dealt(THIN, [(False, "shift"), (True, "shift"), (True, "native")]))
+def test_thin_blocks_exchange_for_every_stage(communicator, thin, way, devices):
+    (shape, order, integrator, most_blocks), (walls, kernel) = thin, way
     boundary = {"xyz"[a]: {"dirichlet": "0.1*t"} if walls else "periodic" for a in range(len(shape))}
     given = {
         "grid": {"shape": list(shape), "upper": [0.1 * n for n in shape]},
@@ -153,14 +174,14 @@ def test_thin_blocks_exchange_for_every_stage(communicator, name, shape, order, 
     if integrator == "rkl2":
         given["numerics"]["stages"] = 9
     problem = problem_of(**given)
+    if communicator.size * devices > most_blocks:
+        with pytest.raises(InputError, match="counts that work"):
+            simulation_of(problem, communicator, devices, kernel)
+        return
     expected = from_rank_0(
         communicator, lambda: stepped(problem, simulation_of(problem, kernel=kernel), STEPS, 5e-4)["u"]
     )
-    try:
-        simulation = simulation_of(problem, communicator, devices, kernel)
-    except InputError as refusal:
-        assert communicator.size * devices > 2 and "counts that work" in str(refusal)
-        return
+    simulation = simulation_of(problem, communicator, devices, kernel)
     if communicator.size * devices > 1:
         assert simulation.plan.every == 0
     block = stepped(problem, simulation, STEPS, 5e-4)["u"]
