@@ -113,8 +113,13 @@ def compare(communicator, row, everything=False):
             )
 
 
+def on(processes):
+    """The marks of what CI runs on so many processes alone."""
+    return () if processes == environment_size() else pytest.mark.long
+
+
 ROWS = [
-    pytest.param(row, marks=() if processes == environment_size() else pytest.mark.long, id="-".join(map(str, row)))
+    pytest.param(row, marks=on(processes), id="-".join(map(str, row)))
     for processes, rows in SELECTED.items()
     for row in rows
 ]
@@ -196,7 +201,7 @@ def test_thin_blocks_exchange_for_every_stage(communicator, thin, way, devices):
     assert np.array_equal(block, expected[tuple(slice(*r) for r in simulation.ranges)])
 
 
-@pytest.mark.parametrize("devices", (1, 2))
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=on(3)), pytest.param(2, marks=on(2))])
 def test_thin_blocks_take_steps_of_a_tolerance_by_native_code(communicator, devices):
     """Error estimates and stages of which all slopes are kept, with an exchange for each."""
     problem = problem_of(
