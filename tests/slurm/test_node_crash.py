@@ -9,6 +9,8 @@ def test_a_node_crash_ends_the_job_and_the_run_goes_on_elsewhere(cluster, submis
     job = submission.begin(cluster, "--no-requeue", "jobs/cpu_nodes.sbatch")
     assert cluster.job(job)["BatchHost"] == "n1", "rank 0 and the script of the job are on the node that stays"
     cluster.crash_node("n2")
+    cluster.until(lambda: "has not been heard from" in submission.log(), 90, "the report of the loss")
+    cluster.boot_node("n2")  # otherwise Slurm waits until it believes the node to be lost
     told = cluster.wait(job, 120)
     assert told["JobState"] in ("NODE_FAIL", "FAILED"), submission.log()
     newest = submission.shorten()
