@@ -1,6 +1,7 @@
 """Native code: the numbers of `shift` whatever the equation, and a word where there is none."""
 
 import ctypes
+import errno
 import hashlib
 import itertools
 import math
@@ -405,6 +406,21 @@ def test_an_ensemble_is_measured_by_one_of_its_members(empty_cache):
     members = problem_of(grid={"shape": [20]}, equation={"name": "heat"}, ensemble={"equation.D": [0.1, 0.2, 0.3]})
     assert choice(members).kernel == "native"
     assert calibration.fastest_kernel(members, jax.local_devices()[0], False) in ("shift", "conv")
+
+
+def test_a_compiler_that_could_not_be_started_for_a_bad_address_is_started_again(monkeypatch):
+    failures, run = [OSError(errno.EFAULT, "Bad address")] * 2, subprocess.run
+
+    def failing(*arguments, **options):
+        if failures:
+            raise failures.pop()
+        return run(*arguments, **options)
+
+    monkeypatch.setattr(subprocess, "run", failing)
+    assert compiler._told(["echo", "here"]) == (0, "here\n", "") and not failures
+    failures += [OSError(errno.EFAULT, "Bad address")] * 3
+    with pytest.raises(Unsupported, match="echo cannot be run: Bad address"):
+        compiler._told(["echo", "here"])
 
 
 def test_without_a_compiler_xla_takes_over_and_says_so(empty_cache, monkeypatch):
