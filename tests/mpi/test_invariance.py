@@ -138,7 +138,11 @@ def test_the_whole_table(communicator, row):
     compare(communicator, row, everything=True)
 
 
-ADAPTIVE = [("mask-2d", "bs3"), ("shallow-2d", "bs3"), ("gray-scott-2d", "dopri5")]
+ADAPTIVE = [
+    pytest.param("mask-2d", "bs3", marks=on(2)),
+    pytest.param("shallow-2d", "bs3", marks=on(2)),
+    pytest.param("gray-scott-2d", "dopri5", marks=on(3)),
+]
 
 
 def tried(problem, simulation):
@@ -149,9 +153,8 @@ def tried(problem, simulation):
     return simulation.get(fields, problem.fields), clock
 
 
-@pytest.mark.parametrize("row", dealt(ADAPTIVE))
-def test_steps_of_a_tolerance_are_the_same(communicator, row):
-    name, integrator = row
+@pytest.mark.parametrize("name, integrator", ADAPTIVE)
+def test_steps_of_a_tolerance_are_the_same(communicator, name, integrator):
     problem = problem_of(**tables(name, 2, "float64", integrator), time={"end": 1.0, "tolerance": 1e-3})
     alone = {}
     for kernel in ("shift", "native"):
