@@ -1,9 +1,11 @@
 """The command as a user starts it, for the tests that do; an input for it, and what its output files hold."""
 
+import io
 import os
 import subprocess
 import sys
 import time
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import h5py
@@ -67,6 +69,15 @@ def hpcstencil(processes, *arguments, folder, status=0, **environment):
     return result
 
 
+def here(*arguments):
+    """What a command that needs neither jax nor MPI prints; it runs in this process, since each start takes a second."""
+    from hpcstencil.cli import cli
+
+    with redirect_stdout(io.StringIO()) as told:
+        assert not cli([*map(str, arguments)], standalone_mode=False)
+    return told.getvalue()
+
+
 def started(processes, *arguments, folder, **environment):
     """The command, running; its messages go to ``folder``/told."""
     with (folder / "told").open("w") as told:
@@ -114,3 +125,29 @@ def assert_same(one, other):
     assert a.keys() == b.keys() and {"u", "v", "time", "step", "diagnostics/mass"} <= a.keys()
     for name in a:
         assert a[name].dtype == b[name].dtype and a[name].tobytes() == b[name].tobytes(), name
+
+
+def uninterrupted(folder, settings, end):
+    """Returns a function: the output of a run of INPUT on one process that goes on at least to a given time, ``end`` at
+    first; it is run anew when a later time is asked for."""
+    (folder / "input.toml").write_text(INPUT)
+    reached = []
+
+    def of(time):
+        if not reached or reached[-1] < time:
+            reached.append(max(end, 2 * time))
+            rare = ("--set", "checkpoint.every_steps=1000000", "--set", f"time.end={reached[-1]}")
+            hpcstencil(0, "run", "input.toml", "--overwrite", *settings, *rare, folder=folder)
+        return folder / "run.h5"
+
+    return of
+
+
+def assert_same_so_far(one, whole):
+    """A complete run holds the same, bit for bit, as a longer one does until then."""
+    with h5py.File(one) as file, h5py.File(whole) as longer:
+        assert file.attrs["complete"] == 1
+        for group, names in ((file, ("u", "v", "time", "step")), (file["diagnostics"], tuple(file["diagnostics"]))):
+            for name in names:
+                expected = longer[group[name].name][: len(group["time"])]
+                assert group[name].dtype == expected.dtype and group[name][()].tobytes() == expected.tobytes(), name
