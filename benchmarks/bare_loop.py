@@ -52,7 +52,7 @@ def bare(form: str, n: int) -> float:
 
 
 def main(rounds: int = 5, n: int = 256) -> None:
-    from hpcstencil.launch import NO_CONTRACTION
+    from hpcstencil.runtime.devices import NO_CONTRACTION
 
     rows = {
         "bare loop, jnp.pad(mode='wrap')": lambda: child("wrap", n),

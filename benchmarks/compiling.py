@@ -19,7 +19,7 @@ from pathlib import Path
 
 from common import ROOT, command, machine, output_of, software, told
 
-from hpcstencil.native.compiler import compiler
+from hpcstencil.backends.native.compiler import compiler
 
 # A line for each program: the seconds of the compiler. It is also asked for its version, which is no program.
 TIMED = """#!/bin/sh

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hpcstencil.launch import bind_devices, gpus, start_jax
+from hpcstencil.runtime.devices import bind_devices, gpus, start_jax
 
 STEPS_COMPARED = 5
 KERNELS = ("shift", "pallas", "conv")
@@ -56,9 +56,9 @@ extern "C" __global__ void gray_scott(const real* u, const real* v, real* out_u,
 def case_of(tables: dict[str, Any], shape: tuple[int, ...], precision: str, kernel: str) -> Any:
     """A problem to be measured by one process."""
     from hpcstencil.benchmark.rows import Case
-    from hpcstencil.config import from_mapping
-    from hpcstencil.decomposition import plan
-    from hpcstencil.formulation import build
+    from hpcstencil.config.reader import from_mapping
+    from hpcstencil.problem.build import build
+    from hpcstencil.simulation.decomposition import plan
 
     fields = ("u", "v") if tables is GRAY_SCOTT else ("u",)
     numerics = {"integrator": "euler", "precision": precision, "kernel": kernel}
@@ -69,8 +69,8 @@ def case_of(tables: dict[str, Any], shape: tuple[int, ...], precision: str, kern
 
 def after_some_steps(case: Any, device: Any) -> dict[str, Any]:
     """The fields that a kernel gives."""
-    from hpcstencil.parallel import OneProcess
-    from hpcstencil.simulation import simulate
+    from hpcstencil.runtime.communicator import OneProcess
+    from hpcstencil.simulation.simulation import simulate
 
     problem = case.problem
     simulation = simulate(problem, case.plan, OneProcess(), (device,), problem.config.numerics.kernel)
@@ -92,7 +92,7 @@ def rows(tables: dict[str, Any], shape: tuple[int, ...], precision: str, device:
     import jax
 
     from hpcstencil.benchmark.rows import measure
-    from hpcstencil.parallel import OneProcess
+    from hpcstencil.runtime.communicator import OneProcess
 
     expected: dict[str, Any] = {}
     for kernel in KERNELS:
@@ -145,9 +145,9 @@ def tune(n: int, device: Any) -> Iterator[str]:
     """3-D heat, float32, with tiles of several sizes and as many threads as give each 4, 8 or 16 cells."""
     from math import prod
 
+    from hpcstencil.backends.pallas import launch
     from hpcstencil.benchmark.rows import measure
-    from hpcstencil.pallas import launch
-    from hpcstencil.parallel import OneProcess
+    from hpcstencil.runtime.communicator import OneProcess
 
     for tile in TILES:
         for warps in sorted({max(1, min(16, prod(tile) // 32 // each)) for each in (4, 8, 16)}):
@@ -170,7 +170,7 @@ def main() -> None:
 
     from hpcstencil.benchmark.report import result
     from hpcstencil.benchmark.timing import copy_bandwidth
-    from hpcstencil.parallel import OneProcess
+    from hpcstencil.runtime.communicator import OneProcess
 
     bandwidth = copy_bandwidth(OneProcess(), (device,))
     told = result(bandwidth, [])

@@ -39,15 +39,15 @@ def compiled(name: str, shape: tuple[int, ...], integrator: str, precision: str,
     import numpy as np
     from jax.sharding import SingleDeviceSharding
 
-    from hpcstencil.advance import repeated
-    from hpcstencil.config import from_mapping
-    from hpcstencil.decomposition import plan
-    from hpcstencil.formulation import build
-    from hpcstencil.frame import Value
-    from hpcstencil.kernels import KERNELS
-    from hpcstencil.pallas.step import kernels
-    from hpcstencil.parallel import OneProcess
-    from hpcstencil.simulation import rules_of, simulate
+    from hpcstencil.backends.pallas.step import kernels
+    from hpcstencil.backends.xla.stencil_kernels import KERNELS
+    from hpcstencil.config.reader import from_mapping
+    from hpcstencil.distributed.windows import Value
+    from hpcstencil.problem.build import build
+    from hpcstencil.runtime.communicator import OneProcess
+    from hpcstencil.simulation.decomposition import plan
+    from hpcstencil.simulation.simulation import rules_of, simulate
+    from hpcstencil.simulation.time_loop import repeated
 
     numerics = {"integrator": integrator, "precision": precision}
     given = {"grid": {"shape": list(shape)}, "equation": {"name": name}, "numerics": numerics}

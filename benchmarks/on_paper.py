@@ -13,11 +13,11 @@ from pathlib import Path
 
 from cost_model import exchange_of
 
-from hpcstencil.config import from_mapping
-from hpcstencil.decomposition import MOST_STEPS, Plan, for_kernel, plan
-from hpcstencil.formulation import build
-from hpcstencil.parallel import OneProcess
-from hpcstencil.topology import best_parts, factorizations
+from hpcstencil.config.reader import from_mapping
+from hpcstencil.numerics.topology import best_parts, factorizations
+from hpcstencil.problem.build import build
+from hpcstencil.runtime.communicator import OneProcess
+from hpcstencil.simulation.decomposition import MOST_STEPS, Plan, for_kernel, plan
 
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "scaling.png"
 GPUS = (1, 8, 64, 512, 4096, 10_000)

@@ -24,7 +24,7 @@ from typing import Any
 from common import HEAT, ROOT, launched, machine, output_of, software
 from cost_model import Costs, Exchange, exchange_of, fitted
 
-from hpcstencil import decomposition
+from hpcstencil.simulation import decomposition
 
 PAGE = ROOT / "docs" / "scaling.md"
 RANKS, FITTED_RANKS = (1, 2, 4), 2
@@ -52,10 +52,10 @@ Row = dict[str, Any]
 
 def measure_as_rank(path: str) -> None:
     """What each rank of a measurement runs: a line of JSON for every count of steps per exchange."""
+    from hpcstencil.backends.native.cost_model import work_per_step
     from hpcstencil.cli.prepare import devices_of, planned, problem_of, processes
-    from hpcstencil.decomposition import MOST_STEPS, for_kernel
-    from hpcstencil.launch import start_jax
-    from hpcstencil.native.cost import work_per_step
+    from hpcstencil.runtime.devices import start_jax
+    from hpcstencil.simulation.decomposition import MOST_STEPS, for_kernel
 
     with processes() as communicator:
         config, problem = problem_of(Path(path), (), communicator)
@@ -64,7 +64,7 @@ def measure_as_rank(path: str) -> None:
         devices = start_jax(count)
         from hpcstencil.benchmark.shares import exchanging, stepping, steps_of_round, without_messages
         from hpcstencil.benchmark.timing import in_place, slowest, timings
-        from hpcstencil.simulation import simulate
+        from hpcstencil.simulation.simulation import simulate
 
         work, alone = work_per_step(problem, first.topology), communicator.size == 1
         auto = for_kernel(first, problem, "native", communicator).every

@@ -2,12 +2,12 @@
 
 import sys
 
-from hpcstencil import signals, streams
+from hpcstencil.runtime import signals, standard_streams
 
 
 def start() -> None:
     """Run the command line as a process of its own."""
-    streams.secure()
+    standard_streams.secure()
     is_run = sys.argv[1:2] == ["run"] or sys.argv[1:3] == ["sweep", "run"]
     if is_run:
         signals.note()  # the others end as any program does
@@ -16,7 +16,7 @@ def start() -> None:
     try:
         cli.start()
     except SystemExit as leaving:
-        if not leaving.code and not is_run and (why := streams.unread()):
+        if not leaving.code and not is_run and (why := standard_streams.unread()):
             sys.exit(cli.tell(f"hpcstencil: cannot write standard output: {why}; give it a place that takes it", 4))
         raise
 

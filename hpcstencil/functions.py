@@ -1,24 +1,3 @@
-"""The pointwise functions of the expression language, for equations written in Python: exp(f.u), where(f.u > 0, a, b)."""
+"""Pointwise functions, under the name that files of equations import."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
-from hpcstencil.expressions import FUNCTIONS, Node, Operand, Pointwise, Time, node
-
-
-def _function(name: str) -> Callable[..., Node]:
-    def apply(*arguments: Operand) -> Node:
-        if len(arguments) != FUNCTIONS[name]:
-            raise TypeError(f"{name}() takes {FUNCTIONS[name]} argument(s), not {len(arguments)}")
-        return Pointwise(name, tuple(map(node, arguments)))
-
-    apply.__name__ = apply.__qualname__ = name
-    return apply
-
-
-where, absolute = _function("where"), _function("abs")
-sqrt, exp, log = _function("sqrt"), _function("exp"), _function("log")
-sin, cos, tan, tanh = _function("sin"), _function("cos"), _function("tan"), _function("tanh")
-minimum, maximum, sign = _function("minimum"), _function("maximum"), _function("sign")
-t = Time()
+from hpcstencil.symbolic.functions import *  # noqa: F403

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.mathtext import MathTextParser
 from numpy.typing import NDArray
 
-from hpcstencil.printable import printable
+from hpcstencil.validation.printable import printable
 from postprocess.reader import FileView, RequestProblem
 from postprocess.selection import Selection
 

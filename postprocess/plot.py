@@ -15,7 +15,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
-from hpcstencil.printable import echo, printable
+from hpcstencil.validation.printable import echo, printable
 from postprocess.figures import STYLE, Draw, Limits, diagnostics_figure, field_canvas, field_figure, value_limits
 from postprocess.movie import write_gif, write_mp4
 from postprocess.options import plot_options

@@ -18,8 +18,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcstencil.errors import InputError
-from hpcstencil.hdf5_plain import (
+from hpcstencil.io.hdf5_validation import (
     WHOLE,
     attributes,
     json_attribute,
@@ -29,9 +28,10 @@ from hpcstencil.hdf5_plain import (
     refuse_unwritten,
     series,
 )
-from hpcstencil.journal import Before, pending
-from hpcstencil.printable import printable
-from hpcstencil.toml_text import parse
+from hpcstencil.io.rollback_journal import Before, pending
+from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.printable import printable
+from hpcstencil.validation.toml_text import parse
 
 AXES = ("x", "y", "z")
 _COORDINATES = ("member", *AXES, *(f"{axis}_face" for axis in AXES))

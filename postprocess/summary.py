@@ -12,7 +12,7 @@ from typing import Any
 import click
 import numpy as np
 
-from hpcstencil.printable import echo, printable
+from hpcstencil.validation.printable import echo, printable
 from postprocess.reader import AXES, Field, FileProblem, FileView, read_view
 from postprocess.selection import cell_bounds
 

@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from numpy.typing import NDArray
 
-from hpcstencil.printable import echo, printable
+from hpcstencil.validation.printable import echo, printable
 from postprocess.figures import LINE, STYLE, as_text, colour_scale, open_frame, value_limits
 from postprocess.reader import FileProblem, opened
 

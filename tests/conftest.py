@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from hpcstencil.launch import bind_devices
+from hpcstencil.runtime.devices import bind_devices
 
 bind_devices(2)  # before any test imports jax: two host devices, XLA as `hpcstencil run` sets it up
 
@@ -92,6 +92,6 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 @pytest.fixture
 def cache_of_a_mebibyte(monkeypatch: pytest.MonkeyPatch) -> None:
     """Native code chooses between tiles and steps in place as with a second-level cache of this size, whatever is here."""
-    for module in ("call", "cost"):
-        monkeypatch.setattr(f"hpcstencil.native.{module}.cache_bytes", lambda: 2**20)
-        monkeypatch.setattr(f"hpcstencil.native.{module}.cache_is_far", lambda: False)
+    for module in ("ffi_call", "cost_model"):
+        monkeypatch.setattr(f"hpcstencil.backends.native.{module}.cache_bytes", lambda: 2**20)
+        monkeypatch.setattr(f"hpcstencil.backends.native.{module}.cache_is_far", lambda: False)

@@ -16,22 +16,22 @@ import pytest
 from random_problems import Way
 from reference import Reference
 
-from hpcstencil import host
-from hpcstencil.calculus import exact
+from hpcstencil.backends.native.cost_model import cells_beside
 from hpcstencil.cli import main
-from hpcstencil.config import from_mapping
-from hpcstencil.decomposition import plan
-from hpcstencil.diagnostics import Diagnostics
-from hpcstencil.errors import InputError
-from hpcstencil.formulation import build
-from hpcstencil.native.cost import cells_beside
-from hpcstencil.parallel import Communicator, OneProcess, environment_size
-from hpcstencil.parser import Scope, parse
-from hpcstencil.positions import home
-from hpcstencil.problem import Problem
-from hpcstencil.provenance import to_toml
-from hpcstencil.schedule import Clock
-from hpcstencil.simulation import Simulation, simulate
+from hpcstencil.config.provenance import to_toml
+from hpcstencil.config.reader import from_mapping
+from hpcstencil.numerics.schedule import Clock
+from hpcstencil.problem.build import build
+from hpcstencil.problem.problem import Problem
+from hpcstencil.runtime.communicator import Communicator, OneProcess, environment_size
+from hpcstencil.simulation.decomposition import plan
+from hpcstencil.simulation.diagnostics import Diagnostics
+from hpcstencil.simulation.simulation import Simulation, simulate
+from hpcstencil.symbolic import numpy_evaluate
+from hpcstencil.symbolic.differentiate import exact
+from hpcstencil.symbolic.parser import Scope, parse
+from hpcstencil.symbolic.staggering import home
+from hpcstencil.validation.errors import InputError
 
 jax.config.update("jax_enable_x64", True)
 # What a process has compiled once it need not compile again for the next simulation of the same code.
@@ -168,7 +168,7 @@ def observed_orders(operators: Mapping[str, str], order: int) -> dict[str, float
         found = simulation.get(fields, problem.fields)
         for name in operators:
             tree = exact(problem.trees[name], solution, problem.config.grid.spacing)
-            errors[name] = np.sqrt(np.mean((found[name] - host.evaluate(tree, coordinates(problem))) ** 2))
+            errors[name] = np.sqrt(np.mean((found[name] - numpy_evaluate.evaluate(tree, coordinates(problem))) ** 2))
     return {name: math.log(coarse[name] / fine[name]) / math.log(1.5) for name in operators}
 
 

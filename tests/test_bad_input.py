@@ -12,8 +12,8 @@ import pytest
 from malformed import CUSTOM, CUSTOM_INPUTS, FILES, FILES_THAT_WORK, FOLDER, GOOD, INPUTS, LINES, PROCESSES
 from support import hpcstencil
 
-from hpcstencil.keys import RESERVED, TABLES, TOP
-from hpcstencil.toml_text import LONG_KEY
+from hpcstencil.config.keys import RESERVED, TABLES, TOP
+from hpcstencil.validation.toml_text import LONG_KEY
 
 ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.filterwarnings("error")  # of Python and numpy: they would stand on standard error too

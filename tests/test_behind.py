@@ -5,11 +5,11 @@ from threading import Event, get_ident
 import numpy as np
 import pytest
 
-from hpcstencil.behind import Writer
-from hpcstencil.copies import Copies
-from hpcstencil.errors import EnvironmentProblem
-from hpcstencil.hdf5_direct import Pieces, cuts
-from hpcstencil.parallel import OneProcess
+from hpcstencil.io.async_writer import Writer
+from hpcstencil.io.direct_write import Pieces, cuts
+from hpcstencil.io.snapshot_buffers import Copies
+from hpcstencil.runtime.communicator import OneProcess
+from hpcstencil.validation.errors import EnvironmentProblem
 
 NO_ROWS = ((), (), {})
 WITHIN = 60  # seconds

@@ -9,9 +9,9 @@ from hpcstencil.benchmark import rows, timing
 from hpcstencil.benchmark.report import result, table
 from hpcstencil.benchmark.rows import Case, counts, grown, measure, scaling_cases
 from hpcstencil.benchmark.shares import Shares, shares, waiting
-from hpcstencil.decomposition import plan
-from hpcstencil.errors import InputError
-from hpcstencil.parallel import OneProcess
+from hpcstencil.runtime.communicator import OneProcess
+from hpcstencil.simulation.decomposition import plan
+from hpcstencil.validation.errors import InputError
 from postprocess.roofline import roofline_figure, save_roofline
 
 HEAT = {"grid": {"shape": [24, 20], "upper": [2.4, 1.0]}, "equation": {"name": "heat"}}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcstencil.config import from_mapping
-from hpcstencil.formulation import build
+from hpcstencil.config.reader import from_mapping
+from hpcstencil.problem.build import build
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks" / "peers"))
 from all import PAGE, PEERS

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcstencil import cache, calibration
-from hpcstencil.native import compiler
+from hpcstencil.backends.native import compiler
+from hpcstencil.runtime import cache_folder
+from hpcstencil.simulation import kernel_choice
 
 ANOTHER = 65534
 PROGRAM = 'extern "C" int answer() { return 42; }'
@@ -89,7 +90,7 @@ def test_a_link_of_another_user_leads_nowhere(base, tmp_path, monkeypatch):
     link.symlink_to(tmp_path)
     os.chown(link, ANOTHER, ANOTHER, follow_symlinks=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(link / "base"))
-    assert cache.folder() is None
+    assert cache_folder.folder() is None
 
 
 def test_a_lock_that_is_a_link_empties_nothing(base, tmp_path, monkeypatch):
@@ -104,18 +105,18 @@ def test_a_lock_that_is_a_link_empties_nothing(base, tmp_path, monkeypatch):
 
 
 def test_measurements_are_kept_and_those_of_others_are_not_believed(base):
-    calibration.remember("speed", 1.0)
-    calibration.remember("other", 2.0)
-    assert calibration.recall("speed") == 1.0 and calibration.recall("other") == 2.0
-    calibration.store().chmod(0o666)
-    assert calibration.recall("speed") is None
-    assert [path.name for path in calibration.store().parent.iterdir()] == [calibration.store().name]
+    kernel_choice.remember("speed", 1.0)
+    kernel_choice.remember("other", 2.0)
+    assert kernel_choice.recall("speed") == 1.0 and kernel_choice.recall("other") == 2.0
+    kernel_choice.store().chmod(0o666)
+    assert kernel_choice.recall("speed") is None
+    assert [path.name for path in kernel_choice.store().parent.iterdir()] == [kernel_choice.store().name]
 
 
 def test_without_a_home_there_is_no_cache_and_no_failure(monkeypatch):
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user that the system does not know
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert cache.folder() is None and calibration.recall("speed") is None
+    assert cache_folder.folder() is None and kernel_choice.recall("speed") is None
     assert compiler.library(PROGRAM).answer() == 42
 
 

@@ -7,13 +7,13 @@ import h5py
 import numpy as np
 import pytest
 
-from hpcstencil.checkpoint import newest_checkpoint, read_checkpoint, verify, write_checkpoint
-from hpcstencil.checkpoint_names import list_checkpoints, remove_locks, remove_stale, step_of
-from hpcstencil.errors import EnvironmentProblem, InputError
-from hpcstencil.grid import Grid
-from hpcstencil.hdf5_read import inspect
-from hpcstencil.parallel import OneProcess
-from hpcstencil.seal import checksum
+from hpcstencil.checkpoint.checkpoint import newest_checkpoint, read_checkpoint, verify, write_checkpoint
+from hpcstencil.checkpoint.checksums import checksum
+from hpcstencil.checkpoint.paths import list_checkpoints, remove_locks, remove_stale, step_of
+from hpcstencil.io.file_read import inspect
+from hpcstencil.numerics.grid import Grid
+from hpcstencil.runtime.communicator import OneProcess
+from hpcstencil.validation.errors import EnvironmentProblem, InputError
 
 ONE = OneProcess()
 ATTRIBUTES = {"title": "t", "input": "text", "input_sha256": "00ff", "hpcstencil_version": "0.1"}

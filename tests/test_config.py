@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcstencil.conditions import PERIODIC, Condition
-from hpcstencil.config import from_mapping, load
+from hpcstencil.config.boundary_conditions import PERIODIC, Condition
+from hpcstencil.config.keys import BUILT_IN, RESERVED
+from hpcstencil.config.provenance import allowed, differences, sha256, to_toml
+from hpcstencil.config.reader import from_mapping, load
 from hpcstencil.equations import EQUATIONS
-from hpcstencil.errors import InputError
-from hpcstencil.expressions import FUNCTIONS, REDUCTIONS
-from hpcstencil.keys import BUILT_IN, RESERVED
-from hpcstencil.provenance import allowed, differences, sha256, to_toml
-from hpcstencil.toml_text import dump_value, is_set, override, parse_override
+from hpcstencil.symbolic.expressions import FUNCTIONS, REDUCTIONS
+from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.toml_text import dump_value, is_set, override, parse_override
 
 INPUTS = sorted((Path(__file__).parent.parent / "inputs").glob("*.toml"))
 BASE = {"grid": {"shape": [8, 6]}, "equation": {"name": "heat"}, "time": {"end": 1.0}}

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from support import integrated, problem_of, random_block, simulation_of
 
-from hpcstencil.decomposition import plan
-from hpcstencil.errors import InputError, NumericsError
-from hpcstencil.schedule import Clock
+from hpcstencil.numerics.schedule import Clock
+from hpcstencil.simulation.decomposition import plan
+from hpcstencil.validation.errors import InputError, NumericsError
 
 # ∂u/∂t = -50 (u - cos(t)) forgets its start quickly: the step must be short at first, and may be long later.
 STIFF = {

@@ -10,7 +10,7 @@ import pytest
 
 from hpcstencil.doctor import checks, local, places
 from hpcstencil.doctor.guard import guarded, last_words, own_environment
-from hpcstencil.files import file_system
+from hpcstencil.runtime.filesystem import file_system
 
 # ---- children -----------------------------------------------------------------------------------------------------------
 

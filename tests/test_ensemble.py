@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 from support import integrated, problem_of, simulation_of
 
-from hpcstencil.calibration import probe
-from hpcstencil.diagnostics import Diagnostics
-from hpcstencil.ensemble import members
-from hpcstencil.errors import InputError
-from hpcstencil.formulation import build
-from hpcstencil.grid import Grid
-from hpcstencil.hdf5 import OutputFile
-from hpcstencil.hdf5_read import inspect
-from hpcstencil.hdf5_spans import SettledSpans
-from hpcstencil.parallel import OneProcess
-from hpcstencil.positions import Layout
-from hpcstencil.provenance import to_toml
-from hpcstencil.schedule import Clock, together
+from hpcstencil.config.ensemble import members
+from hpcstencil.config.provenance import to_toml
+from hpcstencil.io.file_read import inspect
+from hpcstencil.io.file_spans import SettledSpans
+from hpcstencil.io.output_file import OutputFile
+from hpcstencil.numerics.grid import Grid
+from hpcstencil.numerics.schedule import Clock, together
+from hpcstencil.problem.build import build
+from hpcstencil.runtime.communicator import OneProcess
+from hpcstencil.simulation.diagnostics import Diagnostics
+from hpcstencil.simulation.kernel_choice import probe
+from hpcstencil.symbolic.staggering import Layout
+from hpcstencil.validation.errors import InputError
 
 PATTERN = {
     "grid": {"shape": [19, 16], "upper": [1.9, 1.6]},

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from hpcstencil.cli.equations import equations
 from hpcstencil.equations import EQUATIONS
-from hpcstencil.errors import InputError
+from hpcstencil.validation.errors import InputError
 
 
 def told(*arguments):

@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import brentq
 from support import integrate, problem_of, simulation_of, stepped
 
-from hpcstencil.errors import InputError
+from hpcstencil.validation.errors import InputError
 
 GAMMA = 1.4
 LEFT, RIGHT = (1.0, 0.0, 1.0), (0.125, 0.0, 0.1)  # density, velocity, pressure

@@ -9,19 +9,19 @@ import pytest
 import support  # noqa: F401  (sets jax up)
 from commands import contents
 
-from hpcstencil.checkpoint_names import list_checkpoints, step_of
-from hpcstencil.config import load
-from hpcstencil.continuation import Options
-from hpcstencil.decomposition import plan
-from hpcstencil.errors import StoppedEarly
-from hpcstencil.formulation import build
-from hpcstencil.loop import Run
-from hpcstencil.parallel import OneProcess
-from hpcstencil.run import run as run_problem
-from hpcstencil.schedule import Clock, Schedule
-from hpcstencil.signals import Request
-from hpcstencil.summary import tell
-from hpcstencil.toml_text import dumps
+from hpcstencil.checkpoint.paths import list_checkpoints, step_of
+from hpcstencil.checkpoint.restart import Options
+from hpcstencil.config.reader import load
+from hpcstencil.numerics.schedule import Clock, Schedule
+from hpcstencil.problem.build import build
+from hpcstencil.runtime.communicator import OneProcess
+from hpcstencil.runtime.signals import Request
+from hpcstencil.simulation.decomposition import plan
+from hpcstencil.simulation.event_loop import Run
+from hpcstencil.simulation.run import run as run_problem
+from hpcstencil.simulation.summary import tell
+from hpcstencil.validation.errors import StoppedEarly
+from hpcstencil.validation.toml_text import dumps
 
 HEAT = {"name": "heat", "D": 0.1}
 BUMP = {"u": "exp(-x**2)"}
@@ -127,7 +127,7 @@ def test_an_end_while_a_run_is_extended_costs_nothing(run, tmp_path, monkeypatch
     write(tmp_path, RUNS["a snapshot is all"][2])
     run("time.end=2.0")
     with monkeypatch.context() as patch:
-        patch.setattr("hpcstencil.loop.Run.advance", stop)
+        patch.setattr("hpcstencil.simulation.event_loop.Run.advance", stop)
         with pytest.raises(StoppedEarly):
             run(resume=True)
     assert [step_of(path) for path in list_checkpoints(tmp_path / "run.h5")] == [20]

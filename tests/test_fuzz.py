@@ -21,18 +21,18 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from support import simulation_of
 
-from hpcstencil import host
-from hpcstencil.config import from_mapping, load
-from hpcstencil.decomposition import plan
-from hpcstencil.diagnostics import Diagnostics
-from hpcstencil.errors import InputError
-from hpcstencil.expressions import Parameter
-from hpcstencil.formulation import build
-from hpcstencil.parser import Scope, parse
-from hpcstencil.problem import Problem
-from hpcstencil.provenance import to_toml
-from hpcstencil.report import report
-from hpcstencil.toml_text import dump_key, dump_value
+from hpcstencil.config.provenance import to_toml
+from hpcstencil.config.reader import from_mapping, load
+from hpcstencil.problem.build import build
+from hpcstencil.problem.problem import Problem
+from hpcstencil.simulation.decomposition import plan
+from hpcstencil.simulation.diagnostics import Diagnostics
+from hpcstencil.simulation.dry_run import report
+from hpcstencil.symbolic import numpy_evaluate
+from hpcstencil.symbolic.expressions import Parameter
+from hpcstencil.symbolic.parser import Scope, parse
+from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.toml_text import dump_key, dump_value
 
 ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.filterwarnings("error")  # of Python and numpy: they would stand on standard error too
@@ -433,7 +433,7 @@ def same_as_python(text):
         return
     with np.errstate(all="ignore"):
         expected = python_reads(text)
-        ours = host.evaluate(tree, [np.float64(POINT["x"]), np.float64(POINT["y"])], {Parameter("D"): POINT["D"]})
+        ours = numpy_evaluate.evaluate(tree, [np.float64(POINT["x"]), np.float64(POINT["y"])], {Parameter("D"): POINT["D"]})
     assert float(ours) == pytest.approx(float(expected), rel=1e-9, nan_ok=True), text
 
 

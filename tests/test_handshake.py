@@ -9,10 +9,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from hpcstencil import handshake
-from hpcstencil.handshake import LOOPBACK, STRANGERS, joined, where_to_listen
-from hpcstencil.monitor_parts import message_of
-from hpcstencil.watchdog import MONITOR
+from hpcstencil.runtime import handshake
+from hpcstencil.runtime.handshake import LOOPBACK, STRANGERS, joined, where_to_listen
+from hpcstencil.runtime.monitor_peers import message_of
+from hpcstencil.runtime.watchdog import MONITOR
 
 TOKEN = "0123456789abcdef" * 4
 

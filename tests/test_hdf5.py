@@ -14,18 +14,18 @@ import h5py
 import numpy as np
 import pytest
 
-from hpcstencil.copies import pieces_of
-from hpcstencil.errors import EnvironmentProblem, InputError
-from hpcstencil.files import reserve
-from hpcstencil.grid import Grid
-from hpcstencil.hdf5 import OutputFile, refuse_existing
-from hpcstencil.hdf5_direct import PAGE, DirectWriter, Pieces, cuts, places
-from hpcstencil.hdf5_read import inspect, read_block
-from hpcstencil.hyperslabs import chosen_method, chunk_shape
-from hpcstencil.journal import journal_path
-from hpcstencil.parallel import OneProcess
-from hpcstencil.positions import Layout
-from hpcstencil.xdmf import write_mesh
+from hpcstencil.io.direct_write import PAGE, DirectWriter, Pieces, cuts, places
+from hpcstencil.io.file_read import inspect, read_block
+from hpcstencil.io.output_file import OutputFile, refuse_existing
+from hpcstencil.io.rollback_journal import journal_path
+from hpcstencil.io.shared_file import chosen_method, chunk_shape
+from hpcstencil.io.snapshot_buffers import pieces_of
+from hpcstencil.io.xdmf import write_mesh
+from hpcstencil.numerics.grid import Grid
+from hpcstencil.runtime.communicator import OneProcess
+from hpcstencil.runtime.filesystem import reserve
+from hpcstencil.symbolic.staggering import Layout
+from hpcstencil.validation.errors import EnvironmentProblem, InputError
 
 SHAPES = [(11,), (7, 13), (5, 6, 9)]
 ATTRIBUTES = {
@@ -255,7 +255,7 @@ import os, resource, sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
 from test_hdf5 import create, grid_of, write_snapshots
-from hpcstencil.errors import EnvironmentProblem
+from hpcstencil.validation.errors import EnvironmentProblem
 resource.setrlimit(resource.RLIMIT_FSIZE, (4 * 10**6, 4 * 10**6))
 grid = grid_of((40, 60, 10))
 output = create(Path({path!r}), grid)
@@ -476,7 +476,7 @@ def test_chunks_come_to_their_places_however_little_is_written_at_once(tmp_path,
         return write(descriptor, [memoryview(b"".join(buffers))[:most]] if asked[-1] > most else buffers, byte)
 
     monkeypatch.setattr("os.pwritev", pwritev)
-    monkeypatch.setattr("hpcstencil.hdf5_direct.LEAST_PAST", PAGE)
+    monkeypatch.setattr("hpcstencil.io.direct_write.LEAST_PAST", PAGE)
     block = np.random.default_rng(1).random((64, 128), np.float32)
     parts = cuts((0, 0), block.shape, (16, 64), block.shape)
     pieces = Pieces(block.dtype, block.shape, parts)

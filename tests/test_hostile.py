@@ -129,11 +129,11 @@ CHILD = """
 import json, resource, sys, tracemalloc
 from pathlib import Path
 
-from hpcstencil.config import from_mapping
-from hpcstencil.decomposition import plan
-from hpcstencil.errors import InputError
-from hpcstencil.formulation import build
-from hpcstencil.report import report
+from hpcstencil.config.reader import from_mapping
+from hpcstencil.simulation.decomposition import plan
+from hpcstencil.validation.errors import InputError
+from hpcstencil.problem.build import build
+from hpcstencil.simulation.dry_run import report
 
 space, processor = int(sys.argv[1]), int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_AS, (space, space))

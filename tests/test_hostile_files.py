@@ -12,7 +12,7 @@ from hostile_files import CHECKPOINTS, DATASETS, OTHER, OUTPUTS
 from malformed import GOOD
 from support import hpcstencil
 
-from hpcstencil.seal import Array, checksum, read_seal, seal
+from hpcstencil.checkpoint.checksums import Array, checksum, read_seal, seal
 
 pytestmark = pytest.mark.filterwarnings("error")
 INPUT = (

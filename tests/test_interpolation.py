@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 from support import integrate, problem_of, simulation_of
 
-from hpcstencil import host
-from hpcstencil.derivatives import Space
-from hpcstencil.diagnostics import Diagnostics
-from hpcstencil.grid import Grid
+from hpcstencil.numerics.grid import Grid
+from hpcstencil.simulation.diagnostics import Diagnostics
+from hpcstencil.symbolic import numpy_evaluate
+from hpcstencil.symbolic.operators import Space
 
 ORDERS = (2, 4, 6, 8)
 
 
 def weights(grid, place, order, periodic, x):
     space = Space(1, grid, (periodic,), order=order)
-    return grid.spacing[0] * np.broadcast_to(host.evaluate(space.point(place), [x]), x.shape)
+    return grid.spacing[0] * np.broadcast_to(numpy_evaluate.evaluate(space.point(place), [x]), x.shape)
 
 
 @pytest.mark.parametrize("order", ORDERS)

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from test_hdf5 import everything, field, grid_of, write_snapshots, written
 
-from hpcstencil import journal
-from hpcstencil.hdf5 import OutputFile
-from hpcstencil.hdf5_read import inspect, open_for_reading, read_block
-from hpcstencil.hdf5_spans import SettledSpans
-from hpcstencil.hyperslabs import open_alone
-from hpcstencil.journal import complement, journal_path, living_writer, merged, roll_back
-from hpcstencil.parallel import OneProcess
-from hpcstencil.positions import Layout
+from hpcstencil.io import rollback_journal
+from hpcstencil.io.file_read import inspect, open_for_reading, read_block
+from hpcstencil.io.file_spans import SettledSpans
+from hpcstencil.io.output_file import OutputFile
+from hpcstencil.io.rollback_journal import complement, journal_path, living_writer, merged, roll_back
+from hpcstencil.io.shared_file import open_alone
+from hpcstencil.runtime.communicator import OneProcess
+from hpcstencil.symbolic.staggering import Layout
 
 DYING = """
 import os, sys
@@ -110,7 +110,7 @@ def test_a_change_may_be_cut_anywhere(tmp_path):
     path = written(tmp_path / "run.h5", grid, complete=False)
     before = path.read_bytes()
     settled = settled_in(path)
-    journal.begin(path, settled)
+    rollback_journal.begin(path, settled)
     with open_alone(path, "r+") as file:
         for name in ("u", "v", "time", "step"):
             file[name].resize(4, 0)
@@ -144,11 +144,11 @@ def test_spans():
 def test_a_damaged_journal_is_not_believed(tmp_path):
     path = written(tmp_path / "run.h5", grid_of((4, 3)), complete=False)
     before = path.read_bytes()
-    journal.begin(path, [])
+    rollback_journal.begin(path, [])
     content = bytearray(journal_path(path).read_bytes())
     content[-1] ^= 1
     journal_path(path).write_bytes(content)
-    assert journal.pending(path) is None and not roll_back(path)
+    assert rollback_journal.pending(path) is None and not roll_back(path)
     assert path.read_bytes() == before
 
 
@@ -168,13 +168,13 @@ def test_space_that_a_cut_leaves_is_not_kept_in_journals(tmp_path):
 
 
 def test_repair_waits_for_the_writer(tmp_path, monkeypatch):
-    from hpcstencil.errors import InputError
-    from hpcstencil.repair import repaired
+    from hpcstencil.checkpoint.repair import repaired
+    from hpcstencil.validation.errors import InputError
 
     path = written(tmp_path / "run.h5", grid_of((4, 3)), complete=False)
     assert repaired(path) == ["nothing to repair"]
-    journal.begin(path, [])
-    monkeypatch.setattr("hpcstencil.repair.living_writer", lambda path: living_writer(path, patience=0.1))
+    rollback_journal.begin(path, [])
+    monkeypatch.setattr("hpcstencil.checkpoint.repair.living_writer", lambda path: living_writer(path, patience=0.1))
     with pytest.raises(InputError, match=f"process {os.getpid()} of this host is writing it"):
         repaired(path)
     assert journal_path(path).exists()

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from support import coordinates, integrate, integrated, problem_of, random_block, simulation_of, stepped
 
-from hpcstencil.config import load
-from hpcstencil.diagnostics import Diagnostics
-from hpcstencil.errors import InputError
+from hpcstencil.config.reader import load
+from hpcstencil.simulation.diagnostics import Diagnostics
+from hpcstencil.validation.errors import InputError
 
 DISC = "(x - 1.6)**2 + (y - 1.2)**2 < 0.25"
 

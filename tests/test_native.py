@@ -17,18 +17,18 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from support import problem_of, random_block, simulation_of, stepped, steps_in_place
 
-from hpcstencil import calibration, decomposition
-from hpcstencil.copies import pieces_of
-from hpcstencil.errors import EnvironmentProblem, InputError
-from hpcstencil.native import call, compiler
-from hpcstencil.native.call import Native
-from hpcstencil.native.cost import cells_beside
-from hpcstencil.native.program import program
-from hpcstencil.native.step import Step
-from hpcstencil.native.writer import Unsupported, whole_numbers
-from hpcstencil.parallel import OneProcess
-from hpcstencil.report import report
-from hpcstencil.stencil import central
+from hpcstencil.backends.native import compiler, ffi_call
+from hpcstencil.backends.native.cost_model import cells_beside
+from hpcstencil.backends.native.expression_writer import Unsupported, whole_numbers
+from hpcstencil.backends.native.ffi_call import Native
+from hpcstencil.backends.native.program import program
+from hpcstencil.backends.native.step import Step
+from hpcstencil.io.snapshot_buffers import pieces_of
+from hpcstencil.numerics.finite_differences import central
+from hpcstencil.runtime.communicator import OneProcess
+from hpcstencil.simulation import decomposition, kernel_choice
+from hpcstencil.simulation.dry_run import report
+from hpcstencil.validation.errors import EnvironmentProblem, InputError
 
 # Each changes u, which is random, by a few per unit of time on cells of 0.1: in DT by far more than by what is rounded.
 TERMS = [
@@ -216,7 +216,7 @@ def test_steps_in_place_have_the_bits_of_tiles(name, monkeypatch, cache_of_a_meb
     problem = problem_of(decomposition={"steps_per_exchange": 1}, **{**usual, **IN_PLACE[name]})
     results = []
     for devices, threads in ((2, 1), (1, 1), (1, 2), (1, 3)):
-        monkeypatch.setattr("hpcstencil.simulation.threads_for", lambda _, threads=threads: threads)
+        monkeypatch.setattr("hpcstencil.simulation.simulation.threads_for", lambda _, threads=threads: threads)
         simulation = simulation_of(problem, devices=devices, kernel="native")
         assert devices == 2 or steps_in_place(simulation, threads)
         results.append([stepped(problem, simulation, steps, 1e-3) for steps in IN_A_ROW])
@@ -245,7 +245,7 @@ def test_a_value_that_is_not_finite_is_seen_when_it_is_stored(
     shape, devices, equation, monkeypatch, cache_of_a_mebibyte
 ):
     """Wherever it is, at the ends of rows too; two devices step in tiles, one steps large grids in place."""
-    monkeypatch.setattr("hpcstencil.simulation.threads_for", lambda _: 2)
+    monkeypatch.setattr("hpcstencil.simulation.simulation.threads_for", lambda _: 2)
     problem = problem_of(
         grid={"shape": shape},
         equation={"name": equation},
@@ -277,8 +277,8 @@ def test_a_value_that_is_not_finite_is_seen_when_it_is_stored(
 @pytest.mark.parametrize("chunk", [(203, 131, 61), (40, 131, 61), (17, 13, 16)], ids=str)
 def test_copies_are_made_as_steps_are_taken(chunk, monkeypatch, cache_of_a_mebibyte):
     """However the file is cut; none before they are wanted, or while those before are still read."""
-    monkeypatch.setattr("hpcstencil.simulation.threads_for", lambda _: 2)
-    monkeypatch.setattr("hpcstencil.copies.chunk_shape", lambda shape, itemsize: chunk)
+    monkeypatch.setattr("hpcstencil.simulation.simulation.threads_for", lambda _: 2)
+    monkeypatch.setattr("hpcstencil.io.snapshot_buffers.chunk_shape", lambda shape, itemsize: chunk)
     shape = (203, 131, 61)
     problem = problem_of(
         grid={"shape": shape}, equation={"name": "gray_scott"}, numerics={"kernel": "native", "integrator": "euler"}
@@ -378,7 +378,7 @@ def heat(**numerics):
 
 
 def choice(problem, before="", communicator=None):
-    return calibration.kernel_for(problem, jax.local_devices()[:1], communicator or OneProcess(), False, before)
+    return kernel_choice.kernel_for(problem, jax.local_devices()[:1], communicator or OneProcess(), False, before)
 
 
 @pytest.fixture
@@ -405,7 +405,7 @@ def test_an_exchange_for_each_stage_that_xla_would_rather_have_is_no_lack_of_roo
 def test_an_ensemble_is_measured_by_one_of_its_members(empty_cache):
     members = problem_of(grid={"shape": [20]}, equation={"name": "heat"}, ensemble={"equation.D": [0.1, 0.2, 0.3]})
     assert choice(members).kernel == "native"
-    assert calibration.fastest_kernel(members, jax.local_devices()[0], False) in ("shift", "conv")
+    assert kernel_choice.fastest_kernel(members, jax.local_devices()[0], False) in ("shift", "conv")
 
 
 def test_a_compiler_that_could_not_be_started_for_a_bad_address_is_started_again(monkeypatch):
@@ -436,7 +436,7 @@ def test_without_a_compiler_xla_takes_over_and_says_so(empty_cache, monkeypatch)
 
 
 def test_a_run_goes_on_with_its_kernel_or_not_at_all(empty_cache, monkeypatch):
-    monkeypatch.setattr("hpcstencil.native.program.lack", lambda problem: "no C++ compiler was found")
+    monkeypatch.setattr("hpcstencil.backends.native.program.lack", lambda problem: "no C++ compiler was found")
     with pytest.raises(
         InputError, match=r'expected "native", with which the run was .* \(no C\+\+ compiler was found\)'
     ):
@@ -474,7 +474,7 @@ def test_what_does_not_compile_is_a_sentence(empty_cache):
 
 
 def test_a_program_that_is_not_loaded_is_told(monkeypatch):
-    monkeypatch.setattr(call, "Native", lambda made, library, number, threads: Native(made, library, 1, threads))
+    monkeypatch.setattr(ffi_call, "Native", lambda made, library, number, threads: Native(made, library, 1, threads))
     problem = problem_of(grid={"shape": [21]}, equation={"name": "heat"})
     with pytest.raises(jax.errors.JaxRuntimeError, match="this native program is not loaded"):
         stepped(problem, simulation_of(problem, kernel="native"), 1, 0.1)
@@ -494,7 +494,7 @@ def test_of_processes_that_want_a_library_at_once_one_makes_it(empty_cache, tmp_
     counting.write_text(f'#!/bin/sh\ncase "$*" in *program.cpp*) echo >>{log}; sleep 0.5;; esac\nexec c++ "$@"\n')
     counting.chmod(0o755)
     script = (
-        "from hpcstencil.native.compiler import library; assert library('extern \"C\" int f() { return 5; }').f() == 5"
+        "from hpcstencil.backends.native.compiler import library; assert library('extern \"C\" int f() { return 5; }').f() == 5"
     )
     line, environment = [sys.executable, "-c", script], {**os.environ, "CXX": str(counting)}
     runs = [subprocess.Popen(line, env=environment) for _ in range(3)]

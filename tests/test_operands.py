@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from support import integrate, integrated, problem_of, simulation_of
 
-from hpcstencil.diagnostics import Diagnostics
-from hpcstencil.errors import InputError
-from hpcstencil.native import step
-from hpcstencil.native.program import lack
+from hpcstencil.backends.native import step
+from hpcstencil.backends.native.program import lack
+from hpcstencil.simulation.diagnostics import Diagnostics
+from hpcstencil.validation.errors import InputError
 
 KERNELS = ("shift", "conv", "native", "pallas")
 EULER = {"numerics": {"integrator": "euler", "precision": "float64"}, "time": {"end": 1.0, "dt": 1.0}}

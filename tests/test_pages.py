@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from hpcstencil.conditions import KINDS, PLAIN
-from hpcstencil.config import from_mapping
-from hpcstencil.derivatives import Space
+from hpcstencil.config.boundary_conditions import KINDS, PLAIN
+from hpcstencil.config.keys import RESERVED, TABLES, TOP
+from hpcstencil.config.reader import from_mapping
 from hpcstencil.equations.user import load
-from hpcstencil.expressions import FUNCTIONS, REDUCTIONS
-from hpcstencil.formulation import build
-from hpcstencil.functions import __dict__ as functions
-from hpcstencil.integrators import INTEGRATORS
-from hpcstencil.keys import RESERVED, TABLES, TOP
+from hpcstencil.numerics.integrators import INTEGRATORS
+from hpcstencil.problem.build import build
+from hpcstencil.symbolic.expressions import FUNCTIONS, REDUCTIONS
+from hpcstencil.symbolic.functions import __dict__ as functions
+from hpcstencil.symbolic.operators import Space
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = (ROOT / "docs/input.md").read_text()
@@ -58,7 +58,7 @@ def test_classes_of_the_page_are_equations(tmp_path):
     for name, text in files:
         if name.endswith(".toml"):
             build(from_mapping(tomllib.loads(text), tmp_path))
-    public = [name for name in functions if getattr(functions[name], "__module__", "") == "hpcstencil.functions"]
+    public = [name for name in functions if getattr(functions[name], "__module__", "") == "hpcstencil.symbolic.functions"]
     assert all(re.search(rf"\b{name}\b", OWN) for name in public if not name.startswith("_"))
 
 

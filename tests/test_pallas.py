@@ -10,17 +10,17 @@ import pytest
 from decompositions import MIXED, PROBLEMS, tables
 from support import problem_of, simulation_of, stepped
 
-from hpcstencil import calibration
-from hpcstencil.advance import repeated
+from hpcstencil.backends.pallas import cells, launch, step
+from hpcstencil.backends.pallas.passes import passes
+from hpcstencil.backends.xla.stencil_kernels import KERNELS
 from hpcstencil.benchmark import timing
-from hpcstencil.errors import InputError
-from hpcstencil.expressions import Derivative, Field
-from hpcstencil.frame import Value
-from hpcstencil.kernels import KERNELS
-from hpcstencil.pallas import cells, launch, step
-from hpcstencil.pallas.passes import passes
-from hpcstencil.parallel import OneProcess
-from hpcstencil.simulation import rules_of
+from hpcstencil.distributed.windows import Value
+from hpcstencil.runtime.communicator import OneProcess
+from hpcstencil.simulation import kernel_choice
+from hpcstencil.simulation.simulation import rules_of
+from hpcstencil.simulation.time_loop import repeated
+from hpcstencil.symbolic.expressions import Derivative, Field
+from hpcstencil.validation.errors import InputError
 
 CPU = jax.local_devices()[0]
 ROUNDINGS = 4  # of the largest value: how far the kernels may be from shift, whose sums they form in the same order
@@ -204,7 +204,7 @@ GPU = SimpleNamespace(platform="gpu", device_kind="some card")
 
 
 def choice(problem, device, before="", thin=False):
-    return calibration.kernel_for(problem, [device], OneProcess(), thin, before)
+    return kernel_choice.kernel_for(problem, [device], OneProcess(), thin, before)
 
 
 @pytest.fixture
@@ -212,7 +212,7 @@ def speeds(monkeypatch, tmp_path):
     """Seconds per step by kernel, in the place of measurements."""
     seconds = {"shift": 2.0, "conv": 3.0, "pallas": 1.0}
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(calibration, "probe", lambda problem, device, kernel: lambda: seconds[kernel])
+    monkeypatch.setattr(kernel_choice, "probe", lambda problem, device, kernel: lambda: seconds[kernel])
     return seconds
 
 

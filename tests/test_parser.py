@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from hpcstencil import host
-from hpcstencil.errors import InputError
-from hpcstencil.expressions import Constant, Coordinate, Derivative, Field, Parameter, Pointwise
-from hpcstencil.parser import Scope, parse
+from hpcstencil.symbolic import numpy_evaluate
+from hpcstencil.symbolic.expressions import Constant, Coordinate, Derivative, Field, Parameter, Pointwise
+from hpcstencil.symbolic.parser import Scope, parse
+from hpcstencil.validation.errors import InputError
 
 SCOPE = Scope(2, {"u": Field("u"), "v": Field("v"), "D": Parameter("D")}, operators=True)
 PLAIN = Scope(2, {"D": Parameter("D")}, time=False, noise=True)
@@ -30,7 +30,7 @@ VALUES = {
 
 @pytest.mark.parametrize("text", VALUES)
 def test_values(text):
-    assert host.evaluate(parse(text, PLAIN, "k")) == pytest.approx(VALUES[text])
+    assert numpy_evaluate.evaluate(parse(text, PLAIN, "k")) == pytest.approx(VALUES[text])
 
 
 REFUSED = {

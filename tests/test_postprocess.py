@@ -14,7 +14,7 @@ from PIL import Image
 
 from hpcstencil.cli.info import info
 from hpcstencil.cli.plot import plot
-from hpcstencil.errors import EnvironmentProblem, InputError
+from hpcstencil.validation.errors import EnvironmentProblem, InputError
 from postprocess import reader
 from postprocess.figures import colour_scale, diagnostics_figure, field_figure
 from postprocess.plot import movie_limits, parse_slices, plot_diagnostics, plot_field, plot_movie

@@ -8,7 +8,7 @@ from malformed import GOOD
 from support import hpcstencil
 from test_postprocess import write_output
 
-from hpcstencil.printable import printable, printable_lines
+from hpcstencil.validation.printable import printable, printable_lines
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202eabc\x9b31m\nsound          yes\udcff"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcstencil.decomposition import Plan
-from hpcstencil.topology import Topology
+from hpcstencil.numerics.topology import Topology
+from hpcstencil.simulation.decomposition import Plan
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import on_paper

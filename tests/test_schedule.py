@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcstencil.schedule import Clock, Schedule
+from hpcstencil.numerics.schedule import Clock, Schedule
 
 
 def trace(schedule, dt=None, most=10**9, clock=None):

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from support import integrate, observed_orders, problem_of, simulation_of, stepped
 
-from hpcstencil.decomposition import plan
-from hpcstencil.diagnostics import Diagnostics
-from hpcstencil.errors import InputError
-from hpcstencil.expressions import Derivative, Field, Parameter, Pointwise, walk
-from hpcstencil.integrators import ab2, stability_limits
-from hpcstencil.native import step
+from hpcstencil.backends.native import step
+from hpcstencil.numerics.integrators import ab2, stability_limits
+from hpcstencil.simulation.decomposition import plan
+from hpcstencil.simulation.diagnostics import Diagnostics
+from hpcstencil.symbolic.expressions import Derivative, Field, Parameter, Pointwise, walk
+from hpcstencil.validation.errors import InputError
 
 HALFWAY = {
     "a": "difference_x(difference_x(u))", "b": "mean_y(mean_y(u))",

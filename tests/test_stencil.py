@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from hpcstencil.stencil import Stencil, biased, central, product, staggered, weights
+from hpcstencil.numerics.finite_differences import Stencil, biased, central, product, staggered, weights
 
 ORDERS = (2, 4, 6, 8)
 

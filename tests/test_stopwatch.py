@@ -4,16 +4,17 @@ import jax
 import pytest
 import support  # noqa: F401  (sets jax up)
 
-from hpcstencil import behind, loop, run, simulation
-from hpcstencil.config import from_mapping
-from hpcstencil.continuation import Options
-from hpcstencil.decomposition import plan
-from hpcstencil.diagnostics import Diagnostics
-from hpcstencil.formulation import build
-from hpcstencil.parallel import OneProcess
-from hpcstencil.signals import Request
-from hpcstencil.stopwatch import Stopwatch
-from hpcstencil.summary import tell
+from hpcstencil.checkpoint.restart import Options
+from hpcstencil.config.reader import from_mapping
+from hpcstencil.io import async_writer
+from hpcstencil.problem.build import build
+from hpcstencil.runtime.communicator import OneProcess
+from hpcstencil.runtime.signals import Request
+from hpcstencil.runtime.stopwatch import Stopwatch
+from hpcstencil.simulation import event_loop, run, simulation
+from hpcstencil.simulation.decomposition import plan
+from hpcstencil.simulation.diagnostics import Diagnostics
+from hpcstencil.simulation.summary import tell
 
 
 class Clock:
@@ -67,10 +68,10 @@ def test_every_second_of_a_run_has_its_name(tmp_path, monkeypatch):
         (run, "kernel_for", 1.0),
         (simulation.Simulation, "compile", 1.0),
         (simulation.Simulation, "initial_fields", 10.0),
-        (loop.Run, "check_finite", 100.0),
-        (behind.Writer, "write_snapshot", 1e4),
-        (behind.Writer, "wait", 1e5),
-        (loop, "write_checkpoint", 1e6),
+        (event_loop.Run, "check_finite", 100.0),
+        (async_writer.Writer, "write_snapshot", 1e4),
+        (async_writer.Writer, "wait", 1e5),
+        (event_loop, "write_checkpoint", 1e6),
         (Diagnostics, "take", 1e7),
         (jax, "block_until_ready", 1e9),
     ):

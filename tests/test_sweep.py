@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from support import hpcstencil
 
-from hpcstencil.errors import InputError, NumericsError, StoppedEarly
 from hpcstencil.sweep.attempts import SILENT, SILENT_AND_OVER, Attempt, attempts, claim, kept, process, running
 from hpcstencil.sweep.folder import read_plan
 from hpcstencil.sweep.members import MOST_MEMBERS, member_inputs, read_sweep
@@ -22,6 +21,7 @@ from hpcstencil.sweep.plan import write_plan
 from hpcstencil.sweep.report import array_list
 from hpcstencil.sweep.state import merged, standing, start
 from hpcstencil.sweep.table import as_csv, tabulate
+from hpcstencil.validation.errors import InputError, NumericsError, StoppedEarly
 
 BASE = """
 title = "base"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcstencil.topology import (
+from hpcstencil.numerics.topology import (
     Topology,
     best_parts,
     counts_that_work,

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from support import problem_of, simulation_of, stepped
 
-from hpcstencil.config import from_mapping
-from hpcstencil.errors import InputError
-from hpcstencil.formulation import build
+from hpcstencil.config.reader import from_mapping
+from hpcstencil.problem.build import build
+from hpcstencil.validation.errors import InputError
 
 HEAT = """
 from hpcstencil.equations import Rates
@@ -44,7 +44,7 @@ def test_it_equals_the_built_in(tmp_path):
 
 def test_functions_and_comparisons_make_expressions(tmp_path):
     text = """
-from hpcstencil.functions import absolute, exp, maximum, t, where
+from hpcstencil.symbolic.functions import absolute, exp, maximum, t, where
 class Mine:
     parameters = {"a": 2.0}
     def fields(self, ndim):

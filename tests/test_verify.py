@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from support import observed_orders, problem_of
 
-from hpcstencil import host
-from hpcstencil.calculus import RULES, derivative, exact
-from hpcstencil.expressions import Coordinate, Field, Time
-from hpcstencil.parser import Scope, parse
+from hpcstencil.symbolic import numpy_evaluate
+from hpcstencil.symbolic.differentiate import RULES, derivative, exact
+from hpcstencil.symbolic.expressions import Coordinate, Field, Time
+from hpcstencil.symbolic.parser import Scope, parse
 from hpcstencil.verify import studies
 from hpcstencil.verify.manufactured import given_solution, manufactured
 from hpcstencil.verify.report import opening
@@ -25,7 +25,7 @@ EXPRESSIONS = [
 
 
 def value(tree, x, t):
-    return float(host.evaluate(tree, [np.float64(x)], {Time(): np.float64(t)}))
+    return float(numpy_evaluate.evaluate(tree, [np.float64(x)], {Time(): np.float64(t)}))
 
 
 @pytest.mark.parametrize("text", EXPRESSIONS)
@@ -44,7 +44,7 @@ def test_every_function_has_a_rule():
 
 
 def _functions(tree):
-    from hpcstencil.expressions import Pointwise, walk
+    from hpcstencil.symbolic.expressions import Pointwise, walk
 
     return {part.function for part in walk(tree) if isinstance(part, Pointwise)}
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from support import integrate, problem_of
 
-from hpcstencil.config import load
+from hpcstencil.config.reader import load
 from hpcstencil.equations import Limited
-from hpcstencil.formulation import build
+from hpcstencil.problem.build import build
 
 INPUTS = sorted((Path(__file__).parent.parent / "inputs").glob("*.toml"))
 GRID = {"shape": [24, 20], "upper": [2.4, 2.0]}

@@ -12,7 +12,7 @@ import jax
 
 from hpcstencil import __version__
 from hpcstencil.benchmark.rows import Row
-from hpcstencil.versions import versions
+from hpcstencil.runtime.versions import versions
 
 
 def result(bandwidth: float, rows: Sequence[Row]) -> dict[str, Any]:

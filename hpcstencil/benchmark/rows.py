@@ -10,17 +10,17 @@ from typing import Any, TypeVar
 
 from hpcstencil.benchmark.shares import shares
 from hpcstencil.benchmark.timing import copy_bandwidth
-from hpcstencil.calibration import kernel_for, key, remember
-from hpcstencil.decomposition import Plan, for_kernel, plan
-from hpcstencil.errors import InputError
-from hpcstencil.formulation import build
-from hpcstencil.grid import Grid
-from hpcstencil.parallel import Communicator, on_first
-from hpcstencil.paths import sources
-from hpcstencil.problem import Problem
-from hpcstencil.progress import say
-from hpcstencil.settings import Config
-from hpcstencil.simulation import simulate
+from hpcstencil.config.paths import sources
+from hpcstencil.config.settings import Config
+from hpcstencil.numerics.grid import Grid
+from hpcstencil.problem.build import build
+from hpcstencil.problem.problem import Problem
+from hpcstencil.runtime.communicator import Communicator, on_first
+from hpcstencil.runtime.progress import say
+from hpcstencil.simulation.decomposition import Plan, for_kernel, plan
+from hpcstencil.simulation.kernel_choice import kernel_for, key, remember
+from hpcstencil.simulation.simulation import simulate
+from hpcstencil.validation.errors import InputError
 
 T = TypeVar("T")
 Row = dict[str, Any]

@@ -27,13 +27,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from hpcstencil.backends.native.ffi_call import NATIVE
+from hpcstencil.backends.native.shared_memory import Area
 from hpcstencil.benchmark.timing import Action, in_place, slowest, timings
-from hpcstencil.decomposition import MOST_STEPS, Plan
-from hpcstencil.halo import Fields
-from hpcstencil.native.call import NATIVE
-from hpcstencil.native.shared import Area
-from hpcstencil.parallel import Communicator, OneProcess
-from hpcstencil.simulation import Simulation, simulate
+from hpcstencil.distributed.halo import Fields
+from hpcstencil.runtime.communicator import Communicator, OneProcess
+from hpcstencil.simulation.decomposition import MOST_STEPS, Plan
+from hpcstencil.simulation.simulation import Simulation, simulate
 
 Run = Callable[[Fields, int], Fields]
 

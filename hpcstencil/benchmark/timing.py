@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from hpcstencil.parallel import Communicator
+from hpcstencil.runtime.communicator import Communicator
 
 Action = Callable[[int], Any]  # does something for so many rounds
 COPY_CELLS = 2**25  # of each device: 128 MB, beyond the caches

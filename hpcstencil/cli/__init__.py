@@ -11,10 +11,10 @@ from typing import NoReturn
 import click
 
 from hpcstencil import __version__
-from hpcstencil.errors import EnvironmentProblem, HpcstencilError
-from hpcstencil.parallel import Communicator, environment_rank, host
-from hpcstencil.printable import printable_lines
-from hpcstencil.watchdog import end_all
+from hpcstencil.runtime.communicator import Communicator, environment_rank, host
+from hpcstencil.runtime.watchdog import end_all
+from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError
+from hpcstencil.validation.printable import printable_lines
 
 COMMANDS = {
     "run": "Run the simulation that INPUT.toml describes and write its output file.",
@@ -46,7 +46,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        from hpcstencil.schema import nearest
+        from hpcstencil.validation.schema import nearest
 
         if args and args[0] not in COMMANDS and (near := nearest(args[0], COMMANDS)):
             raise click.UsageError(f"No such command '{args[0]}'. Did you mean '{near}'?", ctx)

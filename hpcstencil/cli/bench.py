@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from hpcstencil.errors import InputError
-from hpcstencil.parallel import environment_rank
-from hpcstencil.printable import echo
+from hpcstencil.runtime.communicator import environment_rank
+from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.printable import echo
 
 # Measured without an input: 3-D heat, the equation that moves the most memory for its arithmetic.
 STANDARD = {
@@ -50,9 +50,9 @@ def bench(
 ) -> None:
     """Measure the speed of INPUT.toml's step loop (default: 3-D heat, 256^3) against the machine's copy bandwidth."""
     from hpcstencil.cli.prepare import devices_of, planned, problem_of, processes, same_everywhere
-    from hpcstencil.config import from_mapping
-    from hpcstencil.formulation import build
-    from hpcstencil.progress import say
+    from hpcstencil.config.reader import from_mapping
+    from hpcstencil.problem.build import build
+    from hpcstencil.runtime.progress import say
 
     if plot is not None and plot.suffix.lower() != ".png":
         raise InputError(f"--plot: expected a file that ends in .png, but got {plot}; write for example bench.png")
@@ -66,8 +66,8 @@ def bench(
         same_everywhere(communicator, count, problem)
         plan = planned(problem, communicator.size, count)
 
-        from hpcstencil.launch import start_jax
-        from hpcstencil.parallel import agree, from_rank_0
+        from hpcstencil.runtime.communicator import agree, from_rank_0
+        from hpcstencil.runtime.devices import start_jax
 
         local = agree(communicator, lambda: start_jax(count))
         from hpcstencil.benchmark.report import result, table
@@ -89,8 +89,8 @@ def bench(
 
 def draw(told: Mapping[str, Any], path: Path) -> None:
     """Write the picture. Raises EnvironmentProblem where it cannot be written."""
-    from hpcstencil.files import file_errors
-    from hpcstencil.publish import publish
+    from hpcstencil.runtime.filesystem import file_errors
+    from hpcstencil.runtime.publish import publish
     from postprocess.roofline import save_roofline  # matplotlib is slow to load, and only needed here
 
     with file_errors(path, "create"):

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from hpcstencil.errors import InputError
-from hpcstencil.parallel import OneProcess, environment_rank, environment_size
-from hpcstencil.printable import echo
+from hpcstencil.runtime.communicator import OneProcess, environment_rank, environment_size
+from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.printable import echo
 
 
 @click.command()
@@ -25,7 +25,7 @@ def check(input_file: Path, overrides: tuple[str, ...], processes: int | None, d
     import math
 
     from hpcstencil.cli.prepare import planned, problem_of, wanted_devices
-    from hpcstencil.report import report
+    from hpcstencil.simulation.dry_run import report
 
     for option, count in (("--processes", processes), ("--devices", devices)):
         if count is not None and not 1 <= count < 2**31:

@@ -7,10 +7,10 @@ import inspect
 import click
 
 from hpcstencil.equations import EQUATIONS, Custom, Equation
-from hpcstencil.errors import InputError
-from hpcstencil.parallel import environment_rank
-from hpcstencil.printable import echo
-from hpcstencil.schema import shown, unknown
+from hpcstencil.runtime.communicator import environment_rank
+from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.printable import echo
+from hpcstencil.validation.schema import shown, unknown
 
 KNOWN: dict[str, type[Equation]] = {**EQUATIONS, "custom": Custom}
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from hpcstencil.errors import InputError
-from hpcstencil.parallel import OneProcess, environment_rank
-from hpcstencil.printable import echo
+from hpcstencil.runtime.communicator import OneProcess, environment_rank
+from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.printable import echo
 
 
 @click.command()
@@ -19,8 +19,8 @@ def info(file: Path, repair: bool) -> None:
     if environment_rank() != 0:
         return
     # h5py is imported only here, so that `hpcstencil --help` answers at once
-    from hpcstencil.checkpoint import verify
-    from hpcstencil.repair import repaired
+    from hpcstencil.checkpoint.checkpoint import verify
+    from hpcstencil.checkpoint.repair import repaired
     from postprocess.reader import FileProblem
     from postprocess.summary import summarize
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from hpcstencil.errors import EnvironmentProblem, InputError
-from hpcstencil.parallel import environment_rank
-from hpcstencil.printable import echo
+from hpcstencil.runtime.communicator import environment_rank
+from hpcstencil.validation.errors import EnvironmentProblem, InputError
+from hpcstencil.validation.printable import echo
 from postprocess.options import plot_options
 
 

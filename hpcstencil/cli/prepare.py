@@ -7,19 +7,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from hpcstencil import provenance, watchdog
 from hpcstencil.cli import abort_all
-from hpcstencil.config import load
-from hpcstencil.decomposition import Plan, plan
-from hpcstencil.errors import EnvironmentProblem, HpcstencilError, InputError
-from hpcstencil.formulation import build
-from hpcstencil.launch import bind_devices, identities
-from hpcstencil.parallel import Communicator, agree, connect, host
-from hpcstencil.paths import sources
-from hpcstencil.problem import Problem
-from hpcstencil.progress import say
-from hpcstencil.settings import Config
-from hpcstencil.versions import sources_digest, versions
+from hpcstencil.config import provenance
+from hpcstencil.config.paths import sources
+from hpcstencil.config.reader import load
+from hpcstencil.config.settings import Config
+from hpcstencil.problem.build import build
+from hpcstencil.problem.problem import Problem
+from hpcstencil.runtime import watchdog
+from hpcstencil.runtime.communicator import Communicator, agree, connect, host
+from hpcstencil.runtime.devices import bind_devices, identities
+from hpcstencil.runtime.progress import say
+from hpcstencil.runtime.versions import sources_digest, versions
+from hpcstencil.simulation.decomposition import Plan, plan
+from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError, InputError
 
 
 def problem_of(path: Path, overrides: Sequence[str], communicator: Communicator) -> tuple[Config, Problem]:

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcstencil import STARTED, signals
-from hpcstencil.errors import InputError
-from hpcstencil.parallel import environment_rank
-from hpcstencil.printable import echo
+from hpcstencil import STARTED
+from hpcstencil.runtime import signals
+from hpcstencil.runtime.communicator import environment_rank
+from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.printable import echo
 
 if TYPE_CHECKING:
-    from hpcstencil.continuation import Options
-    from hpcstencil.parallel import Communicator
-    from hpcstencil.problem import Problem
-    from hpcstencil.settings import Config
+    from hpcstencil.checkpoint.restart import Options
+    from hpcstencil.config.settings import Config
+    from hpcstencil.problem.problem import Problem
+    from hpcstencil.runtime.communicator import Communicator
 
 
 @click.command()
@@ -50,8 +51,8 @@ def run(
     with signals.watched() as request, processes() as communicator:
         config, problem = problem_of(input_file, overrides, communicator)
 
-        from hpcstencil.continuation import Options
-        from hpcstencil.paths import check_output_path
+        from hpcstencil.checkpoint.restart import Options
+        from hpcstencil.config.paths import check_output_path
 
         check_output_path(config, input_file, output or config.output.path, "--output")
         path = (output or config.output.path).absolute()
@@ -68,10 +69,10 @@ def execute(
     request: signals.Request,
 ) -> None:
     """Run a checked problem on the processes that are there, and print the summary. Before it jax is not imported."""
+    from hpcstencil.backends.native.program import begin
     from hpcstencil.cli.prepare import devices_of, planned, same_everywhere, warn_of_shared_gpus
-    from hpcstencil.launch import start_jax
-    from hpcstencil.native.program import begin
-    from hpcstencil.parallel import agree
+    from hpcstencil.runtime.communicator import agree
+    from hpcstencil.runtime.devices import start_jax
 
     count, ids = devices_of(config, devices)
     same_everywhere(communicator, count, problem)
@@ -82,8 +83,8 @@ def execute(
         begin(problem)  # while jax is imported
     local = agree(communicator, lambda: start_jax(count))
 
-    from hpcstencil.run import run as run_problem
-    from hpcstencil.summary import tell
+    from hpcstencil.simulation.run import run as run_problem
+    from hpcstencil.simulation.summary import tell
 
     summary = run_problem(config, problem, plan, options, communicator, local, request)
     if environment_rank() == 0 and not options.quiet:

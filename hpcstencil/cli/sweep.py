@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from hpcstencil import STARTED
-from hpcstencil.errors import HpcstencilError, InputError
-from hpcstencil.printable import echo
+from hpcstencil.validation.errors import HpcstencilError, InputError
+from hpcstencil.validation.printable import echo
 
 if TYPE_CHECKING:
     from hpcstencil.sweep.folder import Member
@@ -105,8 +105,8 @@ def _run_all(
     folder: Path, index: int | None, jobs: int | None, options: list[str], overwrite: bool, quiet: bool
 ) -> None:
     """`sweep run --all`."""
-    from hpcstencil.parallel import environment_size
-    from hpcstencil.signals import watched
+    from hpcstencil.runtime.communicator import environment_size
+    from hpcstencil.runtime.signals import watched
     from hpcstencil.sweep.folder import read_plan
     from hpcstencil.sweep.local import run_all
 
@@ -128,11 +128,11 @@ def _run_one(
     folder: Path, index: int | None, sets: tuple[str, ...], overwrite: bool, devices: int | None, quiet: bool
 ) -> None:
     """`sweep run --index`."""
+    from hpcstencil.checkpoint.restart import Options
     from hpcstencil.cli.prepare import problem_of, processes
     from hpcstencil.cli.run import execute
-    from hpcstencil.continuation import Options
-    from hpcstencil.parallel import from_rank_0
-    from hpcstencil.signals import watched
+    from hpcstencil.runtime.communicator import from_rank_0
+    from hpcstencil.runtime.signals import watched
     from hpcstencil.sweep.attempts import kept
     from hpcstencil.sweep.folder import read_plan
     from hpcstencil.sweep.members import described
@@ -185,10 +185,10 @@ def status(folder: Path, failed: bool, unfinished: bool, as_json: bool) -> None:
         raise InputError("--json: cannot be combined with --failed or --unfinished; give one of them")
 
     def act() -> str | None:
-        from hpcstencil.schema import listing
         from hpcstencil.sweep.folder import read_plan
         from hpcstencil.sweep.report import array_list, status_json, status_report
         from hpcstencil.sweep.state import UNFINISHED, standing
+        from hpcstencil.validation.schema import listing
 
         planned = read_plan(folder)
         found = [standing(planned, member) for member in planned.members]
@@ -250,7 +250,7 @@ def busy(member: Member) -> bool:
 def _once(action: Callable[[], str | None]) -> None:
     """Do something on rank 0 alone and print what it returns; a failure is everybody's."""
     from hpcstencil.cli.prepare import processes
-    from hpcstencil.parallel import from_rank_0
+    from hpcstencil.runtime.communicator import from_rank_0
 
     with processes() as communicator:
         told = from_rank_0(communicator, action)
@@ -280,6 +280,6 @@ def _named(number: int) -> Iterator[None]:
 
 
 def _say(text: str) -> None:
-    from hpcstencil.progress import say
+    from hpcstencil.runtime.progress import say
 
     say(text)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from hpcstencil.errors import NumericsError
-from hpcstencil.parallel import environment_rank
-from hpcstencil.printable import echo
+from hpcstencil.runtime.communicator import environment_rank
+from hpcstencil.validation.errors import NumericsError
+from hpcstencil.validation.printable import echo
 
 
 @click.command()
@@ -29,8 +29,8 @@ def verify(input_file: Path, overrides: tuple[str, ...], devices: int | None, ou
     Ends with status 3 where something that was promised is not met.
     """
     from hpcstencil.cli.prepare import devices_of, problem_of, processes, same_everywhere
-    from hpcstencil.ensemble import members
-    from hpcstencil.progress import say
+    from hpcstencil.config.ensemble import members
+    from hpcstencil.runtime.progress import say
 
     with processes() as communicator:
         config, problem = problem_of(input_file, overrides, communicator)
@@ -40,8 +40,8 @@ def verify(input_file: Path, overrides: tuple[str, ...], devices: int | None, ou
         count, _ = devices_of(config, devices)
         same_everywhere(communicator, count, problem)
 
-        from hpcstencil.launch import start_jax
-        from hpcstencil.parallel import agree, from_rank_0
+        from hpcstencil.runtime.communicator import agree, from_rank_0
+        from hpcstencil.runtime.devices import start_jax
         from hpcstencil.verify.report import figure_data, opening, tell
         from hpcstencil.verify.studies import Orders, Study, conservation, decompositions, reduced
 

@@ -16,8 +16,8 @@ from types import FrameType
 from hpcstencil.doctor import checks, local, places
 from hpcstencil.doctor.checks import Check, Facts
 from hpcstencil.doctor.guard import Child, Ended, how, last_words, own_environment, probe_command
-from hpcstencil.errors import EnvironmentProblem
-from hpcstencil.parallel import environment_rank, environment_size, host
+from hpcstencil.runtime.communicator import environment_rank, environment_size, host
+from hpcstencil.validation.errors import EnvironmentProblem
 
 MARGIN = 3.0  # seconds that other ranks wait longer than rank 0, which has to speak before a launcher ends all
 TAIL = 20  # lines of a failed child's prints that are shown

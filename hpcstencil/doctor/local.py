@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import hpcstencil
+from hpcstencil.backends.native.compiler import compiler
+from hpcstencil.backends.native.expression_writer import Unsupported
 from hpcstencil.doctor import report
 from hpcstencil.doctor.guard import guarded, how, own_environment, probe_command
-from hpcstencil.files import file_system
-from hpcstencil.native.compiler import compiler
-from hpcstencil.native.writer import Unsupported
-from hpcstencil.parallel import environment_rank, environment_size
+from hpcstencil.runtime.communicator import environment_rank, environment_size
+from hpcstencil.runtime.filesystem import file_system
 
 Facts = dict[str, Any]
 
@@ -167,7 +167,7 @@ def slurm_facts(patience: float) -> Facts:
 
 def devices() -> Facts:
     """The devices that a run would have, started and used once."""
-    from hpcstencil.launch import bind_devices, identities, start_jax
+    from hpcstencil.runtime.devices import bind_devices, identities, start_jax
 
     count, ids = bind_devices(None)
     names = identities(ids)
@@ -185,7 +185,7 @@ def devices() -> Facts:
 
 def folders(folder: str) -> None:
     """Tell of each folder that a run needs; the user's own, most likely to hang, comes last."""
-    from hpcstencil.cache import base
+    from hpcstencil.runtime.cache_folder import base
 
     tries: dict[str, Callable[[], Facts]] = {
         "temporary": lambda: writable(Path(os.environ.get("TMPDIR", "/tmp"))),

@@ -150,7 +150,7 @@ def written_and_read(path: Path, ranks: Ranks, together: bool) -> bool:
 
 def jax_messages(ranks: Ranks) -> Facts:
     """mpi4jax between the ranks, compiled: each sends its number to the next, and all add theirs up."""
-    from hpcstencil.launch import bind_devices, start_jax
+    from hpcstencil.runtime.devices import bind_devices, start_jax
 
     count, _ = bind_devices(None)
     before = mpi_libraries()

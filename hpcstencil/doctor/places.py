@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from hpcstencil.doctor.checks import INSTALL, LAUNCH, README, Check, Facts, failing, of_hosts, ranks_text, sizes
-from hpcstencil.files import NOT_FOR_MPIO
+from hpcstencil.runtime.filesystem import NOT_FOR_MPIO
 
 IN_MEMORY = ("tmpfs", "ramfs")
 LITTLE = 10**9  # bytes free below which a folder for output is worth a warning

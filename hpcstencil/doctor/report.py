@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from hpcstencil.files import reason
+from hpcstencil.runtime.filesystem import reason
 
 KILL_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 LENGTH = 300  # characters of an error that are told

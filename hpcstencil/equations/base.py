@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import ClassVar, Protocol, runtime_checkable
 
-from hpcstencil.derivatives import Space
-from hpcstencil.expressions import Node
+from hpcstencil.symbolic.expressions import Node
+from hpcstencil.symbolic.operators import Space
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import ClassVar
 
-from hpcstencil.derivatives import Space
-from hpcstencil.expressions import Node
-from hpcstencil.parser import Scope, parse
+from hpcstencil.symbolic.expressions import Node
+from hpcstencil.symbolic.operators import Space
+from hpcstencil.symbolic.parser import Scope, parse
 
 
 class Custom:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import ClassVar
 
-from hpcstencil.derivatives import Space
 from hpcstencil.equations.base import Rates
-from hpcstencil.expressions import Constant, Node, Pointwise, total
-from hpcstencil.grid import AXES
+from hpcstencil.numerics.grid import AXES
+from hpcstencil.symbolic.expressions import Constant, Node, Pointwise, total
+from hpcstencil.symbolic.operators import Space
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import ClassVar
 
-from hpcstencil.derivatives import Space
 from hpcstencil.equations.base import Rates
-from hpcstencil.expressions import Node, Pointwise, total
-from hpcstencil.grid import AXES
+from hpcstencil.numerics.grid import AXES
+from hpcstencil.symbolic.expressions import Node, Pointwise, total
+from hpcstencil.symbolic.operators import Space
 
 
 class Heat:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import ClassVar
 
-from hpcstencil.derivatives import Space
 from hpcstencil.equations.base import Rates
 from hpcstencil.equations.wave import Acoustic
-from hpcstencil.expressions import Node, total
+from hpcstencil.symbolic.expressions import Node, total
+from hpcstencil.symbolic.operators import Space
 
 AXES = "xyz"
 

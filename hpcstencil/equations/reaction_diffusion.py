@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import ClassVar
 
-from hpcstencil.derivatives import Space
 from hpcstencil.equations.base import Rates
-from hpcstencil.expressions import Node
+from hpcstencil.symbolic.expressions import Node
+from hpcstencil.symbolic.operators import Space
 
 
 class GrayScott:

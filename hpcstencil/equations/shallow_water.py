@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import ClassVar
 
-from hpcstencil.derivatives import Space
 from hpcstencil.equations.base import Rates
-from hpcstencil.errors import InputError
-from hpcstencil.expressions import Constant, Coordinate, Node, Pointwise
+from hpcstencil.symbolic.expressions import Constant, Coordinate, Node, Pointwise
+from hpcstencil.symbolic.operators import Space
+from hpcstencil.validation.errors import InputError
 
 
 class ShallowWater:

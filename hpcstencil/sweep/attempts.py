@@ -23,10 +23,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hpcstencil.errors import EnvironmentProblem, HpcstencilError
-from hpcstencil.files import file_errors
-from hpcstencil.parallel import host
-from hpcstencil.publish import hidden, write_atomically
+from hpcstencil.runtime.communicator import host
+from hpcstencil.runtime.filesystem import file_errors
+from hpcstencil.runtime.publish import hidden, write_atomically
+from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError
 
 BEAT = 10.0  # seconds between two touches of a living attempt's file
 SILENT = 600.0  # untouched for so long: dead. A long collective write may hold the thread that touches up

@@ -12,9 +12,9 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcstencil.errors import EnvironmentProblem, InputError
-from hpcstencil.schema import shown
 from hpcstencil.sweep.members import Settings
+from hpcstencil.validation.errors import EnvironmentProblem, InputError
+from hpcstencil.validation.schema import shown
 
 FORMAT_VERSION = 1
 PLAN = "plan.json"

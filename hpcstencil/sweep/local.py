@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hpcstencil.errors import EnvironmentProblem, HpcstencilError, InputError, NumericsError, StoppedEarly
-from hpcstencil.files import file_errors
-from hpcstencil.signals import Request
+from hpcstencil.runtime.filesystem import file_errors
+from hpcstencil.runtime.signals import Request
 from hpcstencil.sweep.attempts import attempts
 from hpcstencil.sweep.folder import Member, Planned
 from hpcstencil.sweep.report import array_list
 from hpcstencil.sweep.state import standing
+from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError, InputError, NumericsError, StoppedEarly
 
 LOG = "run.log"  # in the member's folder: what its runs have printed, one after the other
 LOOK = 0.05  # seconds between two looks at the processes

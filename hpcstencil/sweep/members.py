@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from hpcstencil.config import load
-from hpcstencil.errors import InputError
-from hpcstencil.formulation import build
-from hpcstencil.keys import TOP
-from hpcstencil.provenance import to_tables
-from hpcstencil.schema import (
+from hpcstencil.config.keys import TOP
+from hpcstencil.config.provenance import to_tables
+from hpcstencil.config.reader import load
+from hpcstencil.config.settings import Config
+from hpcstencil.problem.build import build
+from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.schema import (
     COUNT,
     NUMBER,
     TEXT,
@@ -35,8 +36,7 @@ from hpcstencil.schema import (
     unknown,
     wrong,
 )
-from hpcstencil.settings import Config
-from hpcstencil.toml_text import alternatives, bounded, dotted, dump_value, flatten, parse, parse_override
+from hpcstencil.validation.toml_text import alternatives, bounded, dotted, dump_value, flatten, parse, parse_override
 
 MOST_MEMBERS = 10_000  # folders are numbered with four digits
 DIGITS = 12  # of a random number: short to read, and the same where two machines' exp() differ in the last bit

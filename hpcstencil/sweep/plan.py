@@ -16,12 +16,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpcstencil import __version__
-from hpcstencil.errors import EnvironmentProblem, InputError
-from hpcstencil.files import file_errors, sync
-from hpcstencil.provenance import to_tables, to_toml
-from hpcstencil.publish import hidden, write_atomically
-from hpcstencil.schema import listing
-from hpcstencil.settings import Config
+from hpcstencil.config.provenance import to_tables, to_toml
+from hpcstencil.config.settings import Config
+from hpcstencil.runtime.filesystem import file_errors, sync
+from hpcstencil.runtime.publish import hidden, write_atomically
 from hpcstencil.sweep.folder import (
     FORMAT_VERSION,
     INPUT,
@@ -34,7 +32,9 @@ from hpcstencil.sweep.folder import (
     refuse_link,
 )
 from hpcstencil.sweep.members import Sweep, described
-from hpcstencil.toml_text import dump_value, dumps
+from hpcstencil.validation.errors import EnvironmentProblem, InputError
+from hpcstencil.validation.schema import listing
+from hpcstencil.validation.toml_text import dump_value, dumps
 
 
 @dataclass(frozen=True)

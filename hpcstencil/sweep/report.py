@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcstencil.printable import printable
-from hpcstencil.schema import listing
 from hpcstencil.sweep.folder import Planned
 from hpcstencil.sweep.plan import Change
 from hpcstencil.sweep.state import STATES, Standing
-from hpcstencil.toml_text import dump_value
+from hpcstencil.validation.printable import printable
+from hpcstencil.validation.schema import listing
+from hpcstencil.validation.toml_text import dump_value
 
 MOST_WARNINGS = 3
 

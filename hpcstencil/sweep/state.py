@@ -12,18 +12,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpcstencil.checkpoint_names import list_checkpoints
-from hpcstencil.config import from_mapping
-from hpcstencil.continuation import can_be_extended
-from hpcstencil.errors import EnvironmentProblem, HpcstencilError, InputError
-from hpcstencil.formulation import build
-from hpcstencil.hdf5_read import Contents, inspect
-from hpcstencil.provenance import allowed, differences, to_tables
-from hpcstencil.settings import Config
+from hpcstencil.checkpoint.paths import list_checkpoints
+from hpcstencil.checkpoint.restart import can_be_extended
+from hpcstencil.config.provenance import allowed, differences, to_tables
+from hpcstencil.config.reader import from_mapping
+from hpcstencil.config.settings import Config
+from hpcstencil.io.file_read import Contents, inspect
+from hpcstencil.problem.build import build
 from hpcstencil.sweep.attempts import BEAT, SILENT_AND_OVER, Attempt, attempts, claim, running, silence
 from hpcstencil.sweep.folder import Member, Planned, input_text
 from hpcstencil.sweep.members import Settings, key_path
-from hpcstencil.toml_text import alternatives, dotted, parse, parse_override
+from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError, InputError
+from hpcstencil.validation.toml_text import alternatives, dotted, parse, parse_override
 
 STATES = ("done", "running", "planned", "stopped", "interrupted", "failed")
 UNFINISHED = ("planned", "stopped", "interrupted")

@@ -18,14 +18,14 @@ import h5py
 import numpy as np
 
 from hpcstencil import __version__
-from hpcstencil.files import file_errors
-from hpcstencil.hdf5_plain import WHOLE, numbers, series
-from hpcstencil.hdf5_read import open_for_reading
-from hpcstencil.publish import publish, write_atomically
+from hpcstencil.io.file_read import open_for_reading
+from hpcstencil.io.hdf5_validation import WHOLE, numbers, series
+from hpcstencil.runtime.filesystem import file_errors
+from hpcstencil.runtime.publish import publish, write_atomically
 from hpcstencil.sweep.folder import Planned
 from hpcstencil.sweep.report import plain
 from hpcstencil.sweep.state import Standing
-from hpcstencil.toml_text import dotted, parse_override
+from hpcstencil.validation.toml_text import dotted, parse_override
 
 FORMAT_VERSION = 1
 ENDINGS = (".csv", ".h5", ".png")

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hpcstencil import host
-from hpcstencil.boundary import Face
-from hpcstencil.calculus import derivative, exact, mode, residual
-from hpcstencil.expressions import Coordinate, Field, Node, Time, at_time, node
-from hpcstencil.parser import Scope, parse
-from hpcstencil.positions import home, located, located_on_boundary
-from hpcstencil.problem import Problem
+from hpcstencil.problem.problem import Problem
+from hpcstencil.symbolic import numpy_evaluate
+from hpcstencil.symbolic.differentiate import derivative, exact, mode, residual
+from hpcstencil.symbolic.expressions import Coordinate, Field, Node, Time, at_time, node
+from hpcstencil.symbolic.ghost_formulas import Face
+from hpcstencil.symbolic.parser import Scope, parse
+from hpcstencil.symbolic.staggering import home, located, located_on_boundary
 
 SAMPLES = 5  # times at which the source is looked at
 ROUNDING = 1e-9  # of the solution's rates of change: so much of a source is rounding
@@ -55,7 +55,7 @@ class Manufactured:
         grid = problem.config.grid
         ranges = [(0, n) for n in grid.shape]
         return {
-            name: host.block_values(at_time(tree, time), grid, ranges, problem.parameters, np.dtype("float64"))
+            name: numpy_evaluate.block_values(at_time(tree, time), grid, ranges, problem.parameters, np.dtype("float64"))
             for name, tree in trees.items()
         }
 

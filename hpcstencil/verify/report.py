@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hpcstencil.settings import Config
+from hpcstencil.config.settings import Config
 from hpcstencil.verify.studies import Finding, Study
 
 SIZES = {"space": "cells per axis", "time": "steps"}

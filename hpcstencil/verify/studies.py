@@ -10,18 +10,18 @@ from typing import Any
 import jax
 import numpy as np
 
-from hpcstencil.decomposition import plan
-from hpcstencil.diagnostics import Diagnostics
-from hpcstencil.errors import InputError
-from hpcstencil.expressions import Derivative, Node, Pointwise, Reduction, substitute, walk
-from hpcstencil.formulation import build
-from hpcstencil.grid import Grid
-from hpcstencil.integrators import SUPER_STEPPING, stability_limits
-from hpcstencil.parallel import Communicator, OneProcess
-from hpcstencil.problem import Problem
-from hpcstencil.schedule import Clock
-from hpcstencil.settings import Config, Decomposition, DiagnosticsConfig, InitialConfig, OutputConfig, TimeConfig
-from hpcstencil.simulation import Simulation, simulate
+from hpcstencil.config.settings import Config, Decomposition, DiagnosticsConfig, InitialConfig, OutputConfig, TimeConfig
+from hpcstencil.numerics.grid import Grid
+from hpcstencil.numerics.integrators import SUPER_STEPPING, stability_limits
+from hpcstencil.numerics.schedule import Clock
+from hpcstencil.problem.build import build
+from hpcstencil.problem.problem import Problem
+from hpcstencil.runtime.communicator import Communicator, OneProcess
+from hpcstencil.simulation.decomposition import plan
+from hpcstencil.simulation.diagnostics import Diagnostics
+from hpcstencil.simulation.simulation import Simulation, simulate
+from hpcstencil.symbolic.expressions import Derivative, Node, Pointwise, Reduction, substitute, walk
+from hpcstencil.validation.errors import InputError
 from hpcstencil.verify.manufactured import Manufactured, default_solution, given_solution, manufactured
 
 COARSEST = {1: 24, 2: 16, 3: 12}  # cells per axis

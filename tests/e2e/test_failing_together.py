@@ -82,9 +82,9 @@ def test_a_killed_rank_is_told_and_ends_the_others(folder, resumes, victim):
 
 
 IMPATIENT = """
-from hpcstencil import watchdog
+from hpcstencil.runtime import watchdog
 
-watchdog.MONITOR = watchdog.MONITOR.replace("; main()", "; import hpcstencil.monitor as m; m.PATIENCE = 8.0; main()")
+watchdog.MONITOR = watchdog.MONITOR.replace("; main()", "; import hpcstencil.runtime.monitor as m; m.PATIENCE = 8.0; main()")
 """
 
 
@@ -143,7 +143,7 @@ def test_an_exception_that_one_rank_alone_raises(folder, resumes, exception, exp
 TOGETHER = """
 import sys, time
 from hpcstencil.cli.prepare import processes
-from hpcstencil.errors import EnvironmentProblem
+from hpcstencil.validation.errors import EnvironmentProblem
 
 class Gone(EnvironmentProblem):
     shared = False

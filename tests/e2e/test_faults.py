@@ -33,10 +33,10 @@ from commands import (
 )
 from faults import failing, family, fill, library, mount, remount, small_disk
 
-from hpcstencil.checkpoint import verify
-from hpcstencil.checkpoint_names import list_checkpoints, step_of
-from hpcstencil.hdf5_read import inspect, open_for_reading
-from hpcstencil.parallel import OneProcess
+from hpcstencil.checkpoint.checkpoint import verify
+from hpcstencil.checkpoint.paths import list_checkpoints, step_of
+from hpcstencil.io.file_read import inspect, open_for_reading
+from hpcstencil.runtime.communicator import OneProcess
 
 sys.path.append(str(Path(__file__).parent.parent))  # of the tests of single modules
 from test_hdf5 import field, grid_of
@@ -227,7 +227,7 @@ import os, sys, traceback
 sys.path.insert(0, {tests!r})
 from pathlib import Path
 from test_hdf5 import create, grid_of, write_snapshots
-from hpcstencil.errors import EnvironmentProblem
+from hpcstencil.validation.errors import EnvironmentProblem
 
 def write(spare):
     os.chdir(spare)

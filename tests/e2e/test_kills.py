@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 from commands import INPUT, assert_same, ended, hpcstencil, ranks, started, wait_until
 
-from hpcstencil.checkpoint import verify
-from hpcstencil.errors import HpcstencilError
-from hpcstencil.hdf5_read import inspect, open_for_reading
-from hpcstencil.parallel import OneProcess
-from hpcstencil.repair import repaired
+from hpcstencil.checkpoint.checkpoint import verify
+from hpcstencil.checkpoint.repair import repaired
+from hpcstencil.io.file_read import inspect, open_for_reading
+from hpcstencil.runtime.communicator import OneProcess
+from hpcstencil.validation.errors import HpcstencilError
 
 pytestmark = pytest.mark.e2e
 # A snapshot every 10 steps and a checkpoint every 30: much of the time goes into writing.

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from commands import ENVIRONMENT, line
 
-from hpcstencil.config import load
-from hpcstencil.decomposition import plan
-from hpcstencil.formulation import build
-from hpcstencil.memory import memory
+from hpcstencil.config.reader import load
+from hpcstencil.problem.build import build
+from hpcstencil.simulation.decomposition import plan
+from hpcstencil.simulation.memory_estimate import memory
 
 pytestmark = pytest.mark.e2e
 INPUT = """

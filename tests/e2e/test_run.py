@@ -15,7 +15,7 @@ import pytest
 import xarray
 from commands import ENVIRONMENT, INPUT, assert_same, contents, here, hpcstencil
 
-from hpcstencil.checkpoint_names import list_checkpoints, step_of
+from hpcstencil.checkpoint.paths import list_checkpoints, step_of
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]

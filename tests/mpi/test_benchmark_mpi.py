@@ -10,8 +10,8 @@ from support import problem_of, simulation_of, stepped
 from hpcstencil.benchmark import rows, timing
 from hpcstencil.benchmark.rows import counts, measure, scaling_cases
 from hpcstencil.benchmark.shares import stepping, without_messages
-from hpcstencil.errors import InputError
-from hpcstencil.parallel import connect, from_rank_0, on_first
+from hpcstencil.runtime.communicator import connect, from_rank_0, on_first
+from hpcstencil.validation.errors import InputError
 
 pytestmark = pytest.mark.mpi
 HEAT = {"grid": {"shape": [48, 20]}, "equation": {"name": "heat"}, "numerics": {"integrator": "ssprk2"}}

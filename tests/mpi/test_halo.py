@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from support import dealt, problem_of
 
-from hpcstencil.blocks import Devices
-from hpcstencil.halo import surround
-from hpcstencil.machine import Machine
-from hpcstencil.parallel import connect
-from hpcstencil.topology import Topology, best_parts
+from hpcstencil.distributed.device_blocks import Devices
+from hpcstencil.distributed.device_grid import Machine
+from hpcstencil.distributed.halo import surround
+from hpcstencil.numerics.topology import Topology, best_parts
+from hpcstencil.runtime.communicator import connect
 
 pytestmark = pytest.mark.mpi
 SPOILT = -7.0

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from support import dealt
 
-from hpcstencil.checkpoint import newest_checkpoint, read_checkpoint, write_checkpoint
-from hpcstencil.checkpoint_names import list_checkpoints
-from hpcstencil.copies import pieces_of
-from hpcstencil.errors import EnvironmentProblem, InputError
-from hpcstencil.grid import Grid
-from hpcstencil.hdf5 import OutputFile
-from hpcstencil.hdf5_direct import DirectWriter
-from hpcstencil.hdf5_read import read_block
-from hpcstencil.parallel import MpiProcesses, OneProcess, agree
-from hpcstencil.positions import Layout
-from hpcstencil.topology import best_parts, split, unravel
+from hpcstencil.checkpoint.checkpoint import newest_checkpoint, read_checkpoint, write_checkpoint
+from hpcstencil.checkpoint.paths import list_checkpoints
+from hpcstencil.io.direct_write import DirectWriter
+from hpcstencil.io.file_read import read_block
+from hpcstencil.io.output_file import OutputFile
+from hpcstencil.io.snapshot_buffers import pieces_of
+from hpcstencil.numerics.grid import Grid
+from hpcstencil.numerics.topology import best_parts, split, unravel
+from hpcstencil.runtime.communicator import MpiProcesses, OneProcess, agree
+from hpcstencil.symbolic.staggering import Layout
+from hpcstencil.validation.errors import EnvironmentProblem, InputError
 
 pytestmark = pytest.mark.mpi
 
@@ -149,8 +149,8 @@ def test_what_processes_write_by_themselves_equals_it_too(processes, folder, sha
 
     as_ever = DirectWriter.write
     monkeypatch.setattr(DirectWriter, "write", write)
-    monkeypatch.setattr("hpcstencil.hdf5_direct.SHORTEST_RUN", 0)
-    monkeypatch.setattr("hpcstencil.hdf5_direct.LEAST_PAST", 1000)
+    monkeypatch.setattr("hpcstencil.io.direct_write.SHORTEST_RUN", 0)
+    monkeypatch.setattr("hpcstencil.io.direct_write.LEAST_PAST", 1000)
     grid, ranges = grid_of(shape), block_of(processes, shape, cut_last)
     write_run(folder / "many.h5", processes, grid, ranges, "direct", behind=behind)
     assert len(written) == 3

@@ -8,10 +8,10 @@ import pytest
 from decompositions import EVERYTHING, PROBLEMS, SELECTED, step_for, tables
 from support import dealt, problem_of, random_block, simulation_of, stepped
 
-from hpcstencil.decomposition import plan
-from hpcstencil.errors import InputError
-from hpcstencil.parallel import connect, environment_size, from_rank_0
-from hpcstencil.schedule import Clock
+from hpcstencil.numerics.schedule import Clock
+from hpcstencil.runtime.communicator import connect, environment_size, from_rank_0
+from hpcstencil.simulation.decomposition import plan
+from hpcstencil.validation.errors import InputError
 
 pytestmark = pytest.mark.mpi
 STEPS = 5

@@ -4,8 +4,8 @@ import pytest
 from random_problems import Way, settled
 from support import against_reference, dealt
 
-from hpcstencil.errors import InputError
-from hpcstencil.parallel import connect
+from hpcstencil.runtime.communicator import connect
+from hpcstencil.validation.errors import InputError
 
 pytestmark = pytest.mark.mpi
 WAYS = (Way(), Way("native"), Way(devices=2), Way(decomposition={"steps_per_exchange": 2}), Way("conv"))

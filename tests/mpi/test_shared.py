@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from support import dealt, problem_of, random_block, simulation_of, stepped, steps_in_place
 
-from hpcstencil.native import shared
-from hpcstencil.parallel import connect, from_rank_0
+from hpcstencil.backends.native import shared_memory
+from hpcstencil.runtime.communicator import connect, from_rank_0
 
 pytestmark = pytest.mark.mpi
 
@@ -146,7 +146,7 @@ def elsewhere(descriptor):
     return -1, time.monotonic_ns()  # nobody finds the same memory twice
 
 
-@pytest.mark.parametrize("where, name, instead", [(os, "posix_fallocate", refused), (shared, "_identity", elsewhere)])
+@pytest.mark.parametrize("where, name, instead", [(os, "posix_fallocate", refused), (shared_memory, "_identity", elsewhere)])
 def test_without_memory_that_all_see_there_are_messages(communicator, monkeypatch, where, name, instead):
     monkeypatch.setattr(where, name, instead)
     simulation = simulation_of(problem(), communicator, kernel="native")
@@ -156,7 +156,7 @@ def test_without_memory_that_all_see_there_are_messages(communicator, monkeypatc
 
 KILLED = """
 import os, signal
-from hpcstencil.native.shared import _shared
+from hpcstencil.backends.native.shared_memory import _shared
 
 class First:
     rank = 0

@@ -1,0 +1,1 @@
+"""What computes the steps: array code (xla), generated C++ (native), GPU kernels (pallas)."""

@@ -1,0 +1,208 @@
+"""The system's C++ compiler: programs are compiled once, kept by their content, and loaded into this process."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import cache as once
+from pathlib import Path
+
+from hpcstencil.backends.native.expression_writer import Unsupported
+from hpcstencil.runtime import cache_folder
+
+SOURCES = Path(__file__).parent / "cpp"
+LIBRARY, CHECKSUM = "program.so", "program.sha256"
+# Without contraction, since which products a compiler contracts hangs on what stands beside them.
+FLAGS = (
+    "-std=c++17", "-O2", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-shared", "-pthread", "-w",
+)  # fmt: skip
+# Functions of whole vectors are in a library of glibc's, see vector.hpp.
+VECTORS = platform.machine() == "x86_64" and platform.libc_ver()[0] == "glibc"
+LIBRARIES = ("-lmvec", "-lm") if VECTORS else ("-lm",)
+
+
+def folder() -> Path | None:
+    """Where compiled programs are kept; None where nowhere is safe."""
+    place = cache_folder.folder()
+    return None if place is None else place / "native"
+
+
+@once
+def compiler() -> tuple[str, ...]:
+    """The compiler's command: that of CXX, or the system's. Raises Unsupported where there is none."""
+    wanted = shlex.split(os.environ.get("CXX", ""))
+    if wanted:
+        if shutil.which(wanted[0]) is None:
+            raise Unsupported(f"CXX is '{wanted[0]}', which is no program; correct or unset it")
+        return tuple(wanted)
+    for name in ("c++", "g++", "clang++"):
+        found = shutil.which(name)
+        if found:
+            return (found,)
+    raise Unsupported("no C++ compiler was found; install one (on Debian: apt-get install g++) or set CXX")
+
+
+@once
+def identity() -> str:
+    """What compiled code depends on beside its text: the compiler and the processor."""
+    return "\n".join([*compiler(), _told([*compiler(), "--version"])[1], *FLAGS, *LIBRARIES, _processor()])
+
+
+def _told(command: Sequence[str], tries: int = 3) -> tuple[int, str, str]:
+    """Exit status, output and errors of a command. Raises Unsupported where it cannot be run."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        # Once in some thousand starts, under load, beside an import of jax in another thread; see docs/robustness.md.
+        # Without the compiler the run would take another kernel, which rounds differently.
+        if error.errno == errno.EFAULT and tries > 1:
+            return _told(command, tries - 1)
+        raise Unsupported(f"{command[0]} cannot be run: {error.strerror}") from None
+    return done.returncode, done.stdout, done.stderr
+
+
+def _processor() -> str:
+    """The instructions that this processor has."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
+
+
+def library(text: str, includes: Sequence[str] = (), quickly: bool = False) -> ctypes.CDLL:
+    """C++ text as a library of this process, compiled unless a run before did so and what it kept is sound; ``quickly`` made
+    where it will not have much to do.
+
+    Raises Unsupported, with what the compiler says, where it does not compile.
+    """
+    headers = [path.read_text() for path in sorted(SOURCES.glob("*.hpp"))]
+    options = [*(f"-I{path}" for path in includes), *(["-O0"] if quickly else [])]
+    key = "\0".join([text, identity(), *options, *headers])
+    place = folder()
+    kept = None if place is None else place / hashlib.sha256(key.encode()).hexdigest()[:24]
+    try:
+        if kept is not None and _sound(kept):
+            return ctypes.CDLL(str(kept / LIBRARY))
+        with tempfile.TemporaryDirectory(prefix="hpcstencil-") as private:
+            return ctypes.CDLL(str(_made(text, options, kept, Path(private))))
+    except OSError as error:
+        raise Unsupported(f"native code cannot be made or loaded: {error}") from None
+
+
+def _made(text: str, options: Sequence[str], kept: Path | None, private: Path) -> Path:
+    """The library compiled, in the folder where it is kept if it can be, else in the ``private`` one."""
+    if kept is None:
+        return _compile(text, private, options)
+    with _alone(kept):
+        if _sound(kept):
+            return kept / LIBRARY
+        made = _compile(text, private, options)
+        with suppress(OSError):
+            _keep(made, kept)
+        return kept / LIBRARY if _sound(kept) else made
+
+
+@once
+def begun(text: str) -> Future[ctypes.CDLL]:
+    """As `library`, once in a process and beside whatever else it does."""
+    thread = ThreadPoolExecutor(1)
+    made = thread.submit(library, text)
+    thread.shutdown(wait=False)
+    return made
+
+
+@contextmanager
+def _alone(kept: Path) -> Iterator[None]:
+    """Of the processes of a host that want a library at the same time, one makes it and the others wait. Where files cannot be
+    locked each makes its own."""
+    lock, name = None, kept.parent / f".{kept.name}.lock"
+    with suppress(OSError):
+        kept.parent.mkdir(0o700, exist_ok=True)
+        lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        if lock is not None:
+            with suppress(OSError):
+                name.unlink()
+                kept.parent.rmdir()  # where nothing is kept
+            os.close(lock)
+
+
+def _sound(kept: Path) -> bool:
+    """Whether a folder holds a library as it was written: loading a damaged one would end the process. All of it must be this
+    user's, in case others could write there once."""
+    if not all(map(cache_folder.is_own, (kept.parent, kept, kept / LIBRARY, kept / CHECKSUM))):
+        return False
+    try:
+        return (kept / CHECKSUM).read_text() == hashlib.sha256((kept / LIBRARY).read_bytes()).hexdigest()
+    except OSError:
+        return False
+
+
+def _keep(made: Path, kept: Path) -> None:
+    """Put a library beside its checksum where later runs find it; the folder appears whole or not at all."""
+    with tempfile.TemporaryDirectory(dir=kept.parent, prefix=".making-") as place:
+        whole = Path(place) / kept.name
+        whole.mkdir(0o700)
+        content = made.read_bytes()
+        (whole / LIBRARY).write_bytes(content)
+        (whole / CHECKSUM).write_text(hashlib.sha256(content).hexdigest())
+        for name in (LIBRARY, CHECKSUM):
+            (whole / name).chmod(0o600)
+        if kept.exists() and not _sound(kept):
+            kept.rename(Path(place) / "damaged")
+        whole.rename(kept)  # fails where another process was faster, whose library is as good
+
+
+def _compile(text: str, place: Path, options: Sequence[str]) -> Path:
+    """The library, made in a folder."""
+    source, made = place / "program.cpp", place / LIBRARY
+    source.write_text(text)
+    command = [*compiler(), *FLAGS, f"-I{SOURCES}", *options, str(source), "-o", str(made), *LIBRARIES]
+    status, _, said = _told(command)
+    if status or not made.exists():
+        told = next(
+            (line for line in said.splitlines() if "error" in line.lower() or "No space" in line), said.strip()[:300]
+        )
+        raise Unsupported(f"{compiler()[0]} does not compile the program (status {status}): {told}")
+    return made
+
+
+MESH = 64 << 20  # bytes of a third-level cache from which on it is that of many cores, a long way off
+
+
+def cache_bytes() -> int:
+    """Bytes of the second-level cache of a core; 512 KiB where it is not told."""
+    return _told_cache(2) or 512 << 10
+
+
+def cache_is_far() -> bool:
+    """Whether the third-level cache is that of a large server's mesh."""
+    return _told_cache(3) >= MESH
+
+
+def _told_cache(level: int) -> int:
+    """Bytes of a core's cache of this level; 0 where it is not told."""
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            if (index / "level").read_text().strip() == str(level):
+                told = (index / "size").read_text().strip()
+                return int(told.rstrip("KMG")) * {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[told[-1]]
+        except (OSError, ValueError, KeyError):
+            continue
+    try:
+        return max(0, os.sysconf(f"SC_LEVEL{level}_CACHE_SIZE"))
+    except (OSError, ValueError):
+        return 0

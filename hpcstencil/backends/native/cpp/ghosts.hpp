@@ -1,0 +1,43 @@
+// Ghost cells beyond the ends of a plane, whichever way through the block it belongs to. ``n`` cells lie between the two ends, ``w``
+// ghost cells beyond each; ``beside(m)`` are the rows of the m-th field that a condition looks at, in the same plane.
+#pragma once
+#include "blocking_plan.hpp"
+
+struct Mirrored { long ghost, mirror, k; };  // a ghost cell, the cell that it mirrors, and its distance as the condition counts
+
+static inline Mirrored mirrored(const Face& face, int side, long n, long k) {
+    if (side) return {n + k - 1, n - k + face.wall, face.wall ? k - 1 : k};
+    return {-k, k - 1 + face.wall, k};
+}
+
+// Rows beyond an end of the second axis, their cells x0 .. x1 - 1.
+template <class Beside> void fill_rows(const Face& face, int side, long n, long w, const Place& place, real* p, long pitch, long x0, long x1, Beside beside) {
+    Rows next[FIELDS + 1];
+    for (int m = 0; m < face.nexts; m++) next[m] = {beside(m).p + (side ? n - 1 : 0) * beside(m).pitch, 0};
+    for (long k = 1; k <= w; k++) {
+        Mirrored at = mirrored(face, side, n, k);
+        face.fill(place, p, p + (at.mirror - at.ghost) * pitch, pitch, next, at.k, at.ghost, at.ghost + 1, x0, x1);
+    }
+}
+
+// Cells of rows j0 .. j1 - 1 beyond an end of the third axis.
+template <class Beside> void fill_cells(const Face& face, int side, long n, long w, const Place& place, real* p, long pitch, long j0, long j1, Beside beside) {
+    Rows next[FIELDS + 1];
+    for (int m = 0; m < face.nexts; m++) next[m] = {beside(m).p + (side ? n - 1 : 0), beside(m).pitch};
+    for (long k = 1; k <= w; k++) {
+        Mirrored at = mirrored(face, side, n, k);
+        face.fill(place, p + at.ghost, p + at.mirror, pitch, next, at.k, j0, j1, 0, 1);
+    }
+}
+
+// The same where the third axis is periodic; it may be shorter than there are ghost cells.
+static inline void wrap_cells(long n, long w, real* p, long pitch, long j0, long j1) {
+    for (long j = j0; j < j1; j++) {
+        real* row = p + j * pitch;
+        long near = n - 1, far = 0;
+        for (long k = 1; k <= w; k++) {
+            row[-k] = row[near], row[n + k - 1] = row[far];
+            near = near ? near - 1 : n - 1, far = far + 1 < n ? far + 1 : 0;
+        }
+    }
+}

@@ -1,0 +1,70 @@
+// Threads of a call: their memory, and how they start and wait for each other.
+#pragma once
+#include <sys/mman.h>
+
+#include "shared_edges.hpp"
+
+// The memory of a thread, kept from call to call.
+struct Memory {
+    char* data = nullptr;
+    size_t size = 0;
+    void* take(size_t wanted) {
+        if (wanted > size) {
+            free(data);
+            bool huge = wanted > (size_t(32) << 20);  // in pages of 2 MB, of which few have to be asked for
+            size = up(wanted, huge ? 1 << 21 : 1 << 16);
+            data = (char*)aligned_alloc(huge ? 1 << 21 : 4096, size);
+#if defined(MADV_HUGEPAGE)
+            if (huge) madvise(data, size, MADV_HUGEPAGE);
+#endif
+        }
+        return data;
+    }
+    void* take_clear(size_t wanted) {  // what is not computed must at least be a number that is quick to compute with
+        size_t before = size;
+        take(wanted);
+        if (size != before) memset(data, 0, size);
+        return data;
+    }
+};
+
+// Where threads wait for each other.
+struct Barrier {
+    long threads = 1, waiting = 0, generation = 0;
+
+    // The last thread to come does what is to be done before all go on.
+    template <class Last> void wait(Last last) {
+        long mine = __atomic_load_n(&generation, __ATOMIC_ACQUIRE);
+        if (__atomic_add_fetch(&waiting, 1, __ATOMIC_ACQ_REL) == threads) {
+            waiting = 0;
+            last();
+            __atomic_store_n(&generation, mine + 1, __ATOMIC_RELEASE);
+        } else
+            for (long spins = 0; __atomic_load_n(&generation, __ATOMIC_ACQUIRE) == mine; spins++)
+                if (spins > 2000) sched_yield();
+    }
+};
+
+constexpr long MOST_THREADS = 256;
+
+// Calls body(n) on as many threads as can be had of those that are wanted, after ready(how many these are).
+template <class Ready, class Body> void start_threads(long wanted, Ready ready, Body body) {
+    struct Helper { Body* body; long number; const long* begun; pthread_t thread; };
+    Helper* helpers = new Helper[wanted];
+    long count = 1, begun = 0;
+    auto help = [](void* given) -> void* {
+        Helper& helper = *(Helper*)given;
+        while (!__atomic_load_n(helper.begun, __ATOMIC_ACQUIRE)) sched_yield();
+        (*helper.body)(helper.number);
+        return nullptr;
+    };
+    for (; count < wanted; count++) {
+        helpers[count].body = &body, helpers[count].number = count, helpers[count].begun = &begun;
+        if (pthread_create(&helpers[count].thread, nullptr, help, &helpers[count])) break;
+    }
+    ready(count);
+    __atomic_store_n(&begun, 1, __ATOMIC_RELEASE);
+    body(0);
+    for (long n = 1; n < count; n++) pthread_join(helpers[n].thread, nullptr);
+    delete[] helpers;
+}

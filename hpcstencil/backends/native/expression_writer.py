@@ -1,0 +1,238 @@
+"""Trees to C++ statements: what all that evaluate a tree have in common; subclasses say where leaves come from.
+
+Weights of finite differences are rational: whole numbers times a factor. Equal ones share one multiplication, and opposite
+offsets are added first, so that what is symmetric stays so.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from hpcstencil.numerics.finite_differences import Stencil
+from hpcstencil.numerics.pointwise import integer_power
+from hpcstencil.symbolic.expressions import (
+    Constant,
+    Derivative,
+    DivGrad,
+    Halfway,
+    Neighbour,
+    Node,
+    Pointwise,
+    Time,
+    varies,
+    walk,
+)
+from hpcstencil.symbolic.stencil_reach import Discretization, axes_of, constant_along
+
+Offset = tuple[int, int, int]
+HERE: Offset = (0, 0, 0)
+OPERATORS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}
+COMPARISONS = {
+    "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">=", "equal": "==", "not_equal": "!=",
+}  # fmt: skip
+MOST_COMMON = 6000  # largest common denominator that is looked for in the weights of a stencil
+
+
+class Unsupported(Exception):
+    """A sentence that says why there is no native code for a problem."""
+
+
+def whole_numbers(weights: Sequence[float]) -> tuple[float, tuple[int, ...]] | None:
+    """(factor, whole numbers) whose products are the weights; None where they have no small common denominator."""
+    least = min(abs(w) for w in weights)
+    for q in range(1, MOST_COMMON):
+        ratios = [w / least * q for w in weights]
+        if all(abs(r - round(r)) < 1e-9 * max(1.0, abs(r)) * q for r in ratios) and all(
+            abs(r - round(r)) < 1e-6 for r in ratios
+        ):
+            return least / q, tuple(round(r) for r in ratios)
+        if max(map(abs, ratios)) > 2**24:
+            break
+    return None
+
+
+@dataclass
+class Numbers:
+    """What a program is given when it runs: numbers that expressions hold, parameters in order, and coordinates."""
+
+    parameters: Sequence[str]
+    constants: list[float] = field(default_factory=list)
+    furthest: int = 0  # how far beyond its own place a function of coordinates looks
+
+    def constant(self, value: float) -> str:
+        if value not in self.constants:
+            self.constants.append(value)
+        return f"c[{self.constants.index(value)}]"
+
+
+def stencil_of(tree: Derivative | Halfway, discretization: Discretization) -> Stencil:
+    return discretization.derivative(tree) if isinstance(tree, Derivative) else discretization.halfway(tree)
+
+
+def changes(tree: Node) -> bool:
+    """Whether the tree depends on time."""
+    return any(isinstance(part, Time) for part in walk(tree))
+
+
+@dataclass
+class Writer(ABC):
+    """Statements that compute trees; each is written once per place. Subclasses say where leaves come from."""
+
+    numbers: Numbers
+    discretization: Discretization
+    axis_of: Sequence[int]  # axis of the problem -> axis of the driver
+    kind = "W"
+
+    def __post_init__(self) -> None:
+        self.lines: list[str] = []
+        self.known: dict[tuple[Any, Offset], str] = {}
+        self.count = 0
+
+    @abstractmethod
+    def leaf(self, tree: Node, at: Offset) -> str | None:
+        """What holds the value of a tree as it is; None where it is to be computed."""
+
+    @abstractmethod
+    def literal(self, value: float) -> str:
+        """A number of an expression or a stencil."""
+
+    def let(self, text: str) -> str:
+        """A name for the value of a text."""
+        name = f"v{self.count}"
+        self.count += 1
+        self.lines.append(f"const {self.kind} {name} = {text};")
+        return name
+
+    def once(self, key: Any, at: Offset, make: Callable[[], str]) -> str:
+        """What is known under a key, made the first time."""
+        if (key, at) not in self.known:
+            self.known[key, at] = make()
+        return self.known[key, at]
+
+    def value(self, tree: Node, at: Offset = HERE) -> str:
+        """The value of a tree so many cells away."""
+        if isinstance(tree, Neighbour):
+            (stencil,) = self.discretization.stencils(tree)
+            return self.value(tree.operand, self.shifted(at, stencil.offsets[0]))
+        return self.once(tree, at, lambda: self.leaf(tree, at) or self.computed(tree, at))
+
+    def shifted(self, at: Offset, offset: Sequence[int]) -> Offset:
+        places = list(at)
+        for axis, o in enumerate(offset):
+            places[self.axis_of[axis]] += o
+        return (places[0], places[1], places[2])
+
+    def computed(self, tree: Node, at: Offset) -> str:
+        match tree:
+            case Constant(value):
+                return self.literal(value)
+            case Pointwise("add" | "subtract" | "negative"):
+                return self.sum(tree, at)
+            case Pointwise():
+                return self.let(self.pointwise(tree, at))
+            case Derivative() | DivGrad() | Halfway() if constant_along(tree):
+                kept = isinstance(tree, Halfway) and tree.kind != "difference"
+                return self.value(tree.operand, at) if kept else self.literal(0.0)
+            case Derivative() | Halfway():
+                return self.stencil(tree, at)
+            case DivGrad():
+                return self.div_grad(tree, at)
+        raise Unsupported(f"{type(tree).__name__} has no native code")
+
+    def sum(self, tree: Pointwise, at: Offset) -> str:
+        values = [self.value(argument, at) for argument in tree.arguments]
+        if tree.function == "negative":
+            return self.let(f"-{values[0]}")
+        return self.let(f"{values[0]} {OPERATORS[tree.function]} {values[1]}")
+
+    def pointwise(self, tree: Pointwise, at: Offset) -> str:
+        match tree:
+            case Pointwise("power", (base, Constant(exponent))) if (n := integer_power(exponent)) is not None:
+                return self.power(self.value(base, at), n)
+        values = [self.value(argument, at) for argument in tree.arguments]
+        if tree.function in OPERATORS:
+            return f"{values[0]} {OPERATORS[tree.function]} {values[1]}"
+        if tree.function in COMPARISONS:
+            told = f"{values[0]} {COMPARISONS[tree.function]} {values[1]}"
+            return f"choose({told}, one<{self.kind}>(), nil<{self.kind}>())"
+        if tree.function == "where":
+            return f"choose({values[0]} != nil<{self.kind}>(), {values[1]}, {values[2]})"
+        return f"f_{tree.function}({', '.join(values)})"
+
+    def power(self, base: str, n: int) -> str:
+        """Repeated squaring, as `lax.integer_pow` does it."""
+        if n == 0:
+            return f"one<{self.kind}>()"
+        result, left = "", abs(n)
+        while left:
+            if left & 1:
+                result = base if not result else self.let(f"{result} * {base}")
+            left >>= 1
+            if left:
+                base = self.let(f"{base} * {base}")
+        return result if n > 0 else f"one<{self.kind}>() / {result}"
+
+    def stencil(self, tree: Derivative | Halfway, at: Offset) -> str:
+        return self.weighted(stencil_of(tree, self.discretization), tree.operand, at)
+
+    def weighted(self, stencil: Stencil, operand: Node, at: Offset) -> str:
+        """Σ_j w_j operand(at + o_j)."""
+        if stencil.weights == (1.0,):
+            return self.value(operand, self.shifted(at, stencil.offsets[0]))
+        whole = whole_numbers(stencil.weights)
+        factor, ratios = whole or (1.0, stencil.weights)
+        result = self.gathered(dict(zip(stencil.offsets, ratios, strict=True)), operand, at)
+        return result if factor == 1.0 else self.let(f"{self.literal(factor)} * {result}")
+
+    def gathered(self, ratios: Mapping[tuple[int, ...], float], operand: Node, at: Offset) -> str:
+        """Σ_j r_j operand(at + o_j): opposite offsets first, so that what is symmetric stays so, and equal ratios together."""
+        left = dict(sorted(ratios.items()))
+        terms: dict[float, list[str]] = {}
+        while left:
+            offset, r = left.popitem()
+            opposite = tuple(-o for o in offset)
+            here = self.value(operand, self.shifted(at, offset))
+            if left.get(opposite) == r:
+                pair = f"({self.value(operand, self.shifted(at, opposite))} + {here})"
+                terms.setdefault(r, []).append(pair)
+                del left[opposite]
+            elif left.get(opposite) == -r:
+                pair = f"({here} - {self.value(operand, self.shifted(at, opposite))})"
+                terms.setdefault(r, []).append(pair)
+                del left[opposite]
+            elif -r in terms:
+                terms[-r].append(f"-{here}")
+            else:
+                terms.setdefault(r, []).append(here)
+        result = ""
+        for r, parts in sorted(terms.items(), key=lambda item: (abs(item[0]) != 1.0, -len(item[1]))):
+            together = self.let(" + ".join(parts).replace("+ -", "- "))
+            if abs(r) != 1.0:
+                together = f"{self.literal(r)} * {together}"
+            if not result:
+                result = self.let(f"-{together}" if r == -1.0 else together)
+            else:
+                result = self.let(f"{result} {'-' if r == -1.0 else '+'} {together}")
+        return result
+
+    def div_grad(self, tree: DivGrad, at: Offset) -> str:
+        gradient, mean, divergence = self.discretization.div_grad(tree)
+        varying = varies(tree.coefficient) or tree.axis in axes_of(tree.coefficient)
+
+        def flux(place: Offset) -> str:
+            coefficient = tree.coefficient
+            k = self.weighted(mean, coefficient, place) if varying else self.value(coefficient, at)
+            return self.let(f"{k} * {self.weighted(gradient, tree.operand, place)}")
+
+        fluxes: dict[tuple[int, ...], str] = {}
+        for offset in divergence.offsets:
+            place = self.shifted(at, offset)
+            fluxes[offset] = self.once(("flux", tree), place, partial(flux, place))
+        factor, ratios = whole_numbers(divergence.weights) or (1.0, divergence.weights)
+        terms = [f"{'-' if r < 0 else '+'} {'' if abs(r) == 1 else self.literal(abs(r)) + ' * '}{fluxes[o]}"
+                 for o, r in sorted(zip(divergence.offsets, ratios, strict=True), key=lambda pair: -pair[1])]  # fmt: skip
+        return self.let(f"{self.literal(factor)} * ({' '.join(terms).removeprefix('+ ')})")

@@ -1,0 +1,189 @@
+"""A native program called from compiled XLA code, through its foreign function interface."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hpcstencil.backends.native.compiler import SOURCES, begun, cache_bytes, cache_is_far, library
+from hpcstencil.backends.native.passes import AXIS_OF
+from hpcstencil.backends.native.program import Program, program
+from hpcstencil.backends.native.shared_memory import Area
+from hpcstencil.backends.native.snapshot_copies import Twice
+from hpcstencil.backends.native.thin_blocks import Section
+from hpcstencil.distributed.windows import Frame
+from hpcstencil.io.direct_write import Pieces
+from hpcstencil.io.snapshot_buffers import Copies
+from hpcstencil.problem.problem import Problem
+
+NATIVE = "native"
+TARGET = "hpcstencil_native"
+Strips = Mapping[int, tuple[Any | None, Any | None]]  # axis -> ghost cells (lower, upper) of all fields
+
+areas: list[Area] = []  # which the bridge knows by their place here, from 1 on: they live as long as this process
+
+
+@cache
+def glue() -> ctypes.CDLL:
+    """The bridge, registered with XLA."""
+    bridge = library((SOURCES / "xla_bridge.cpp").read_text(), (jax.ffi.include_dir(),))
+    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(bridge.run_program), platform="cpu")
+    return bridge
+
+
+@dataclass(frozen=True)
+class Native:
+    """A program ready to be called, in its ``library``; ``threads`` is how many it may use, ``number`` its name in the bridge.
+    Where there is an ``area``, it finds the ghost cells for ``every`` steps there by itself."""
+
+    program: Program
+    library: ctypes.CDLL
+    number: int
+    threads: int
+    every: int = 1
+    area: Area | None = None
+    area_number: int = 0
+
+    def all_finite(self) -> bool:
+        """Whether calls, of any problem with this program, have stored finite values alone since this was asked before."""
+        return not self.library.stored_not_finite()
+
+    def copies(self, pieces: Mapping[str, Pieces]) -> Copies:
+        """Copies of some fields, made as steps are taken, where these are taken in one call."""
+        return Twice(pieces, self.library, self.program.fields)
+
+    def steps(
+        self,
+        fields: Mapping[str, Any],
+        strips: Strips,
+        widths: Sequence[int],
+        frame: Frame,
+        parameters: Mapping[str, Any],
+        clock: tuple[Any, Any, Any, Any],
+        in_place: bool,
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The fields of a block after n steps, ``clock`` being (base_time, first, dt, n), and what `Problem.errors` says of the
+        last one, by field.
+
+        ``strips`` are the ghost cells of ``widths`` that were received per axis; without any, or with an area, the steps are
+        as many as they may be, else at most as many as the widths allow. ``in_place`` uses the memory of the fields given.
+        """
+        names, errors = self.program.fields, self.program.errors
+        unread = [fields[names[0]]] * len(errors)  # whose places the bridge wants filled
+        given = [*(fields[name] for name in names), *unread]
+        aliases = {n: n for n in range(len(names))} if in_place else None
+        results = self._called(given, len(given), strips, widths, frame, parameters, clock, aliases)
+        first = len(names)
+        return dict(zip(names, results[:first], strict=True)), dict(zip(errors, results[first:], strict=True))
+
+    def arrays(self, fields: Mapping[str, Any]) -> dict[int, Any]:
+        """The arrays that a step starts from."""
+        return {n: fields[name] for n, name in enumerate(self.program.fields)}
+
+    def section(
+        self,
+        section: Section,
+        arrays: Mapping[int, Any],
+        strips: Strips,
+        widths: Sequence[int],
+        frame: Frame,
+        parameters: Mapping[str, Any],
+        clock: tuple[Any, Any, Any, Any],
+    ) -> dict[int, Any]:
+        """The arrays that a section of a step makes; ``strips`` are the ghost cells of those that are exchanged."""
+        unsent = (
+            len(section.given) - section.exchanged
+        )  # which the bridge wants in the strips too, where nothing reads them
+
+        def filled(strip: Any) -> Any:
+            return None if strip is None else jnp.pad(strip, [(0, unsent), *[(0, 0)] * (strip.ndim - 1)])
+
+        whole = {axis: (filled(lower), filled(upper)) for axis, (lower, upper) in strips.items()}
+        given = [arrays[n] for n in section.given]
+        results = self._called(given, len(section.made), whole, widths, frame, parameters, clock, None, section.numbers)
+        return dict(zip(section.made, results, strict=True))
+
+    def ended(self, arrays: Mapping[int, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """As `steps` returns them: the fields and the estimated errors after all sections."""
+        names, errors = self.program.fields, self.program.errors
+        ends = [arrays[n] for n in self.program.ends]
+        first = len(names)
+        return dict(zip(names, ends[:first], strict=True)), dict(zip(errors, ends[first:], strict=True))
+
+    def _called(
+        self,
+        given: Sequence[Any],
+        made: int,
+        strips: Strips,
+        widths: Sequence[int],
+        frame: Frame,
+        parameters: Mapping[str, Any],
+        clock: tuple[Any, Any, Any, Any],
+        aliases: dict[int, int] | None,
+        section: Sequence[int] = (0,),
+    ) -> Sequence[Any]:
+        """So many arrays that the program has made of those given."""
+        ndim = len(frame.cells)
+        received = [strips.get(a, (None, None))[side] for a in range(ndim) for side in (0, 1)]
+        kinds = [[side.kind for side in sides] for sides in frame.sides]
+        touching = jnp.stack([jnp.stack([jnp.asarray(t, jnp.int32) for t in pair]) for pair in frame.touches])
+        on_boundary = jnp.array([[s.boundary for s in sides] for sides in frame.sides], jnp.int32)
+        arguments = [
+            *given,
+            *(strip for strip in received if strip is not None),
+            jnp.stack([*(jnp.asarray(parameters[p], jnp.float64) for p in self.program.parameters), jnp.float64(0.0)]),
+            np.array([*self.program.constants, 0.0]),
+            jnp.stack([jnp.asarray(n, jnp.int64) for n in frame.counts]),
+            touching * on_boundary,
+            jnp.stack([jnp.asarray(x, jnp.float64) for x in clock]),
+            *frame.coordinates,
+        ]
+        call = jax.ffi.ffi_call(
+            TARGET,
+            [jax.ShapeDtypeStruct(given[0].shape, given[0].dtype)] * made,
+            input_output_aliases=aliases,
+        )
+        return call(
+            *arguments,
+            number=np.int64(self.number),
+            axes=np.array(AXIS_OF[ndim], np.int64),
+            margin=np.array(frame.margin, np.int64),
+            width=np.array(widths, np.int64),
+            received=np.array([strip is not None for strip in received], np.int64),
+            wraps=np.array([pair[0] == "wrap" for pair in kinds], np.int64),
+            boundary=np.array([kind == "face" for pair in kinds for kind in pair], np.int64),
+            threads=np.int64(self.threads),
+            cache=np.int64(cache_bytes()),
+            far=np.int64(cache_is_far()),
+            area=np.int64(self.area_number),
+            every=np.int64(self.every),
+            section=np.array(section, np.int64),
+        )
+
+
+def native(problem: Problem, threads: int, every: int = 1, area: Area | None = None) -> Native:
+    """The native code of a problem. Raises Unsupported, with a sentence, where there is none."""
+    made = program(problem)
+    loaded, bridge = begun(made.text), glue()  # where they are not kept, the compiler has time for both
+    compiled = loaded.result()
+    address = ctypes.cast(compiled.advance, ctypes.c_void_p).value
+    number = hash_of(made.text)
+    bridge.register_program(ctypes.c_int64(number), ctypes.c_void_p(address))
+    if area is None:
+        return Native(made, compiled, number, threads)
+    areas.append(area)
+    bridge.register_area(ctypes.c_int64(len(areas)), ctypes.byref(area))
+    return Native(made, compiled, number, threads, every, area, len(areas))
+
+
+def hash_of(text: str) -> int:
+    """A number that names a program, the same in every process."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")

@@ -1,0 +1,242 @@
+"""Statements for the cells of a pass: what arrays they look at and how far, and sums gathered to few stencils.
+
+Stencils of one array with one coefficient become one, in whole numbers times a common factor, so that ∇²1 stays exactly 0;
+coefficients are multiplied out once per step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from hpcstencil.backends.native.expression_writer import HERE, Offset, Writer, changes, stencil_of, whole_numbers
+from hpcstencil.backends.native.scalars import Functions, Scalars
+from hpcstencil.symbolic.expressions import (
+    FUNCTIONS,
+    Constant,
+    Coordinate,
+    Derivative,
+    Field,
+    Halfway,
+    Neighbour,
+    Node,
+    Pointwise,
+    varies,
+    walk,
+)
+from hpcstencil.symbolic.stencil_reach import axes_of
+
+FOR_ALL = ("array", "row", "pitch", "slide", "table", "scalar")  # what is known of these holds everywhere in a step
+FURTHEST = 7  # cells beside a vector that one which slides reaches, whatever the precision
+Row = tuple[int, int, int]  # an array, and the offsets of a plane and a row
+Term = tuple[tuple[Node, ...], float, str]  # factors that are the same in all cells, a number, and the value in a cell
+
+
+@dataclass
+class Cells(Writer):
+    """Statements for the cells of a pass. ``held`` are the trees that arrays hold, by number of the array; ``node`` tells where
+    in the step the time is."""
+
+    scalars: Scalars
+    tables: Functions
+    fixed: Functions | None  # None where fixed arrays are not at hand
+    held: Mapping[Node, int]
+    node: float
+    by_pitch: bool = False  # rows are found by their distance from one of their plane
+    slides: Collection[Row] = ()  # rows whose vectors slide, see vector.hpp
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.head: list[str] = []
+        self.row: list[str] = []
+        self.own: list[str] = []  # of `Scalars`
+        self.planes: dict[tuple[int, int], int] = {}  # (array, offset along the first axis) -> number
+        self.reach: dict[int, list[int]] = {}
+        self.corners: set[int] = set()  # arrays that are looked at along several axes at a time
+        self.along: dict[Row, set[int]] = {}  # of rows that are looked at along the last axis: the offsets there
+        self.sliding: list[str] = []
+        self.shared: set[Node] = set()  # trees whose values are wanted for themselves too
+        self.made: dict[tuple[int, Offset], str] = {}  # values of arrays that this pass computes
+        self.renamed: Mapping[int, int] = {}  # in a part of the next step: arrays that stand for its own
+        self.plane = 0  # which of those that are computed together is being written
+
+    def turn_to(
+        self, held: Mapping[Node, int], node: float, renamed: Mapping[int, int], shared: Collection[Node]
+    ) -> None:
+        """What is written from here on belongs to another part of the step."""
+        self.held, self.node, self.renamed, self.shared = held, node, renamed, set(shared)
+        self.known = {
+            (key, at): name for (key, at), name in self.known.items() if isinstance(key, tuple) and key[0] in FOR_ALL
+        }
+
+    def literal(self, value: float) -> str:
+        return self.scalar((), value)
+
+    def scalar(self, factors: tuple[Node, ...], number: float, scale: str = "") -> str:
+        """The product of numbers that are the same in all cells; ``scale`` is a text."""
+
+        def make() -> str:
+            if not factors and not scale:
+                text = f"real({self.numbers.constant(number)})"
+            else:
+                values = [f"double({self.scalars.text(factor, self.node)})" for factor in factors]
+                values += [] if number == 1.0 else [self.numbers.constant(number)]
+                text = f"real({' * '.join([*values, *([scale] if scale else [])])})"
+            self.own.append(text)
+            later = " + SCALARS + 1" if self.renamed else ""
+            return self.hoisted(self.head, f"splat<W>(q.s[{len(self.own) - 1}{later}])")
+
+        return self.once(("scalar", factors, number, scale, self.node, bool(self.renamed)), HERE, make)
+
+    def hoisted(self, lines: list[str], text: str) -> str:
+        name = f"h{self.count}"
+        self.count += 1
+        lines.append(f"const W {name} = {text};")
+        return name
+
+    def leaf(self, tree: Node, at: Offset) -> str | None:
+        if tree in self.held:
+            return self.loaded(self.held[tree], at)
+        if isinstance(tree, Field):
+            raise AssertionError(f"{tree.name} is in no array")
+        if varies(tree):
+            return None
+        axes = axes_of(tree)
+        if not axes:
+            return self.scalar((tree,), 1.0)
+        if len(axes) == 1 and not changes(tree):
+            (axis,) = axes
+            number, a = self.tables.index(tree), self.axis_of[axis]
+            place = f"q.table[{number}]"
+            texts = f"q.i + {at[0]}", f"j + {at[1]}", f"x + {at[2]}"
+            alone = (at[0] * (a == 0), at[1] * (a == 1), at[2] * (a == 2))
+            if a == 2:
+                return self.once(("table", number), alone, lambda: self.let(f"load<W>({place} + {texts[2]})"))
+            lines = self.row if a else self.head
+            text = f"splat<W>({place}[{texts[a]}])"
+            return self.once(("table", number), alone, lambda: self.hoisted(lines, text))
+        if self.fixed is not None and len(axes) > 1 and not changes(tree) and is_fixed(tree):
+            return self.looked_up(-1 - self.fixed.index(tree), at)
+        return None
+
+    def loaded(self, array: int, at: Offset) -> str:
+        """The value that an array holds."""
+        array = self.renamed.get(array, array)
+        if (array, at) in self.made:
+            return self.made[array, at]
+        away = [abs(at[0] - self.plane), abs(at[1]), abs(at[2])]
+        self.reach[array] = list(map(max, away, self.reach.get(array, away)))
+        if sum(map(bool, away)) > 1:
+            self.corners.add(array)
+        return self.once(("array", array), at, lambda: self.looked_up(array, at))
+
+    def looked_up(self, array: int, at: Offset) -> str:
+        """The value in an array, or, where its number is negative, in a fixed one."""
+        plane = self.planes.setdefault((array, at[0]), len(self.planes))
+        j, near = (0, at[1]) if self.by_pitch else (at[1], 0)
+        row = self.once(
+            ("row", plane),
+            (0, j, 0),
+            lambda: self.of_row("real* const", f"in[{plane}].p + (j + {j}) * in[{plane}].pitch"),
+        )
+        if near:
+            pitch = self.once(("pitch", array), HERE, lambda: self.of_row("long", f"in[{plane}].pitch"))
+            row += f" {'+' if near > 0 else '-'} {pitch if abs(near) == 1 else f'{pitch} * {abs(near)}'}"
+        this = (array, at[0], at[1])
+        if array >= 0 and 0 < abs(at[2]) <= FURTHEST:
+            self.along.setdefault(this, set()).add(at[2])
+        if this in self.slides and abs(at[2]) <= FURTHEST:
+            slide = self.once(("slide", plane), (0, at[1], 0), lambda: self.slide(row))
+            return self.let(f"{slide}.at<{at[2]}>()")
+        return self.let(f"load<W>({row} + x + {at[2]})")
+
+    def slide(self, row: str) -> str:
+        name = f"s{self.count}"
+        self.count += 1
+        self.row.append(f"Sliding {name}({row}, x0);")
+        self.sliding.append(name)
+        return name
+
+    def of_row(self, kind: str, text: str) -> str:
+        """A name for what is the same in all cells of a row."""
+        name = f"r{self.count}"
+        self.count += 1
+        self.row.append(f"const {kind} {name} = {text};")
+        return name
+
+    # ---- sums ----
+
+    def sum(self, tree: Pointwise, at: Offset) -> str:
+        return self.added("", self.terms(tree, at))
+
+    def added(self, first: str, terms: Sequence[Term], scale: str = "") -> str:
+        """first + Σ scale factors number value."""
+        result = first
+        for factors, number, value in terms:
+            if not factors and number in (1.0, -1.0) and not scale:
+                text = value if number == 1.0 else f"-{value}"
+            else:
+                text = f"{self.scalar(factors, number, scale)} * {value}"
+            result = self.let(f"{result} + {text}".replace("+ -", "- ") if result else text)
+        return result
+
+    def terms(self, tree: Node, at: Offset) -> list[Term]:
+        """A tree as a sum; derivatives of one array with one coefficient are gathered to one stencil."""
+        stencils: dict[tuple[tuple[Node, ...], float, Node], dict[tuple[int, ...], float]] = {}
+        result: list[Term] = []
+        for factors, number, part in flattened(tree):
+            whole = None
+            if part not in self.held and isinstance(part, Derivative | Halfway) and varies(part.operand):
+                stencil = stencil_of(part, self.discretization)
+                whole = whole_numbers(stencil.weights)
+            if whole is None or not isinstance(part, Derivative | Halfway):
+                result.append((factors, number, self.value(part, at)))
+                continue
+            base, ratios = whole
+            sign = -1.0 if number < 0 else 1.0
+            sums = stencils.setdefault((factors, abs(number) * base, part.operand), {})
+            for offset, r in zip(stencil.offsets, ratios, strict=True):
+                sums[offset] = sums.get(offset, 0) + sign * r
+        for (factors, number, operand), sums in stencils.items():
+            left = {offset: r for offset, r in sums.items() if r}
+            if left:
+                result.append((factors, number, self.gathered(left, operand, at)))
+        return result or [((), 1.0, self.literal(0.0))]
+
+
+def is_fixed(tree: Node) -> bool:
+    """Whether a tree of coordinates is better looked up than worked out for each cell and step; of what holds for other
+    cells too that part alone is."""
+    if any(isinstance(part, Neighbour) for part in walk(tree)):
+        return False
+    parts = [part for part in walk(tree) if isinstance(part, Pointwise)]
+    return len(parts) > 6 or any(part.function in FUNCTIONS for part in parts)
+
+
+def is_scalar(tree: Node) -> bool:
+    """Whether the tree has one value for all cells."""
+    return not any(isinstance(part, Field | Coordinate) for part in walk(tree))
+
+
+def flattened(tree: Node) -> list[tuple[tuple[Node, ...], float, Node]]:
+    """The terms of a sum: factors that are the same in all cells, a number, and the rest."""
+    match tree:
+        case Pointwise("add", (a, b)):
+            return flattened(a) + flattened(b)
+        case Pointwise("subtract", (a, b)):
+            return flattened(a) + [(f, -n, part) for f, n, part in flattened(b)]
+        case Pointwise("negative", (a,)):
+            return [(f, -n, part) for f, n, part in flattened(a)]
+        case Pointwise("multiply", (a, b)) if is_scalar(a) != is_scalar(b):
+            scalar, rest = (a, b) if is_scalar(a) else (b, a)
+            return [times(scalar, f, n, part) for f, n, part in flattened(rest)]
+        case Pointwise("divide", (a, b)) if is_scalar(b) and not is_scalar(a):
+            return [((*f, Constant(1.0) / b), n, part) for f, n, part in flattened(a)]
+    return [((), 1.0, tree)]
+
+
+def times(scalar: Node, factors: tuple[Node, ...], number: float, part: Node) -> tuple[tuple[Node, ...], float, Node]:
+    """A term multiplied by one more scalar."""
+    if isinstance(scalar, Constant):
+        return factors, number * scalar.value, part
+    return (*factors, scalar), number, part

@@ -1,0 +1,290 @@
+"""The C++ text of a step: its passes, the ghost cells of its arrays, and the tables by which `driver.hpp` runs it."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpcstencil.backends.native.compiler import begun, compiler
+from hpcstencil.backends.native.expression_writer import Offset, Unsupported
+from hpcstencil.backends.native.pass_statements import Cells
+from hpcstencil.backends.native.step import Step
+from hpcstencil.backends.native.thin_blocks import Section, sections
+from hpcstencil.problem.problem import Problem
+from hpcstencil.symbolic.expressions import Field, Node, on_plane, walk
+from hpcstencil.symbolic.ghost_formulas import NO_FLUX, WALL, Face
+from hpcstencil.symbolic.stencil_reach import axes_of
+
+
+@dataclass(frozen=True)
+class Program:
+    """C++ text, and what it is to be given: the numbers of its expressions, what stands for p[] and c[] in it. ``fixed`` is how
+    many arrays of functions of several coordinates it keeps, ``errors`` are the fields of which it tells the error of a step.
+    ``sections`` are those of a step, and ``ends`` the arrays that hold the fields and errors after it.
+    ``outline`` is the text of what tells the cost of steps and computes none; equations that look at the same cells share
+    it."""
+
+    text: str
+    outline: str
+    fields: tuple[str, ...]
+    errors: tuple[str, ...]
+    parameters: tuple[str, ...]
+    constants: tuple[float, ...]
+    fixed: int
+    sections: tuple[Section, ...]
+    ends: tuple[int, ...]
+
+
+def lack(problem: Problem) -> str:
+    """Why native code cannot take the steps of this problem on a processor, as far as that is known without compiling; "" where
+    it can."""
+    try:
+        compiler()
+        program(problem)
+    except Unsupported as reason:
+        return str(reason)
+    return ""
+
+
+def begin(problem: Problem) -> None:
+    """Have the program compiled beside what comes next, where the input lets it be wanted."""
+    if problem.config.numerics.kernel in ("auto", "native") and not lack(problem):
+        begun(program(problem).text)
+
+
+def program(problem: Problem) -> Program:
+    """The native program of a problem. Raises Unsupported, with a sentence, where there is none."""
+    for known, made in lately:
+        if known is problem:
+            return made
+    made = _program(problem)
+    lately.append((problem, made))
+    return made
+
+
+lately: deque[tuple[Problem, Program]] = deque(maxlen=4)  # a run asks several times, and long texts take a while
+
+
+def _program(problem: Problem) -> Program:
+    try:
+        step = Step(problem)
+        sides = sides_of(step)
+        written, outlined = text(step, sides), outline(step, sides)
+        return Program(
+            text=written,
+            outline=outlined,
+            fields=step.fields,
+            errors=step.errors,
+            parameters=tuple(problem.parameters),
+            constants=tuple(step.numbers.constants),
+            fixed=len(step.fixed.texts),
+            sections=sections(step.passes[: len(step.parts)], step.arrays, beside(sides), step.ends, step.axis_of),
+            ends=tuple(step.ends),
+        )
+    except RecursionError:
+        raise Unsupported("an expression is too deeply nested") from None
+
+
+@dataclass(frozen=True)
+class Side:
+    """The ghost cells of an array at a side of the block: the ``function`` that makes them, its first scalar, and the arrays
+    that it looks at."""
+
+    function: str
+    scalars: int
+    wall: bool
+    nexts: tuple[int, ...]
+
+    def entry(self, bare: bool) -> str:
+        ids = ", ".join(map(str, self.nexts))
+        listed = f"(const int[]){{{ids}}}" if self.nexts else "nullptr"
+        called = "fill, 0" if bare else f"{self.function}, {self.scalars}"
+        return f"{{{called}, {str(self.wall).lower()}, {len(self.nexts)}, {listed}}}"
+
+
+Sides = dict[tuple[int, int, int], Side]  # by array, axis and end
+OTHERS = ("PARAMETERS", "CONSTANTS", "MOST_OFFSET", "TABLES", "FIXED", "SCALARS")  # which an outline has none of
+
+
+def counts(step: Step, **others: int) -> list[str]:
+    """What driver.hpp must know before it is included."""
+    real = {"float32": "float", "float64": "double"}[step.problem.config.numerics.precision]
+    return [
+        f"typedef {real} real;",
+        f"constexpr int GIVEN = {len(step.fields)}, FIELDS = {len(step.ends)}, ARRAYS = {len(step.arrays)}, "
+        f"PASSES = {len(step.parts)}, AT_ONCE = {max(p.at_once for p in step.passes)}, "
+        f"PLANES = {max(max(len(p.planes), len(p.outputs) * p.at_once) for p in step.passes)};",
+        f"constexpr int {', '.join(f'{name} = {others.get(name, 0)}' for name in OTHERS)};",
+        f"constexpr bool TURNS = {str(step.turns).lower()};",
+        f"constexpr double STATEMENTS = {sum(len(step.tried(p).lines) for p in step.parts) / len(step.parts):.1f};",
+    ]
+
+
+def geometry(step: Step, sides: Sides, bare: bool) -> list[str]:
+    """The tables of passes and arrays; ``bare`` without the functions that compute them."""
+    arrays, rows, listed = [], [], []
+    for number, array in enumerate(step.arrays):
+        entries = ["{{}, {}}"] * 3
+        for axis in range(step.ndim):
+            pair = (sides.get((number, axis, side)) for side in (0, 1))
+            entries[step.axis_of[axis]] = f"{{{', '.join(side.entry(bare) if side else '{}' for side in pair)}}}"
+        arrays.append(f"{{{str(array.deep).lower()}, {{{', '.join(entries)}}}}}")
+    for n, p in enumerate(step.passes):
+        inputs = ", ".join(
+            f"{{{array}, {{{', '.join(map(str, reach))}}}, {str(straight).lower()}}}"
+            for array, reach, straight in p.inputs
+        )
+        planes = ", ".join(f"{{{i}, {o}}}" for i, o in p.planes)
+        listed += [
+            f"static const Input inputs{n}[] = {{{inputs or '{}'}}};",
+            f"static const Plane planes{n}[] = {{{planes or '{}'}}};",
+            f"static const int outputs{n}[] = {{{', '.join(map(str, p.outputs))}}};",
+        ]
+        rows.append(
+            f"{{{'compute, 0' if bare else f'{p.function}, {p.scalars}'}, {len(p.inputs)}, {len(p.planes)}, {len(p.outputs)}, "
+            f"{p.at_once}, inputs{n}, planes{n}, outputs{n}}}"
+        )
+    return [
+        *listed,
+        f"const Pass passes[PASSES + TURNS] = {{{', '.join(rows)}}};",
+        f"const Array arrays[ARRAYS] = {{{', '.join(arrays)}}};",
+        f"const int ends[FIELDS] = {{{', '.join(map(str, step.ends))}}};",
+        f"const int field_of[ARRAYS] = {{{', '.join(map(str, step.field_of()))}}};",
+    ]
+
+
+def sides_of(step: Step) -> Sides:
+    """What makes the ghost cells of all arrays of a step; adds its functions to those of the step."""
+    sides: Sides = {}
+    for number, axis, end in itertools.product(range(len(step.arrays)), range(step.ndim), (0, 1)):
+        made = side(step, number, axis, end)
+        if made:
+            sides[number, axis, end] = made
+    return sides
+
+
+def beside(sides: Sides) -> dict[int, set[int]]:
+    """Of each array the arrays that its ghost cells look at."""
+    found: dict[int, set[int]] = {}
+    for (number, _, _), side in sides.items():
+        found.setdefault(number, set()).update(side.nexts)
+    return found
+
+
+def outline(step: Step, sides: Sides) -> str:
+    """What blocking_choice.hpp asks of a program."""
+    return "\n".join([
+        *counts(step),
+        '#include "blocking_choice.hpp"',
+        "static void compute(const Place&, const Rows*, const Rows*, long, long, long, long) {}",
+        "static void fill(const Place&, real*, const real*, long, const Rows*, long, long, long, long, long) {}",
+        *geometry(step, sides, bare=True),
+        "const int table_axis[TABLES + 1] = {0};", "",
+    ])  # fmt: skip
+
+
+def text(step: Step, sides: Sides) -> str:
+    """The program of a step."""
+    functions = [f"static void {name}{body}" for body, name in step.functions.items()]
+    tables, fixed = (
+        [f"case {n}: {{ {text} }}" for n, text in enumerate(functions.texts.values())]
+        for functions in (step.tables, step.fixed)
+    )
+    table_axes = [step.axis_of[axis] for tree in step.tables.texts for axis in axes_of(tree)]
+    return "\n".join([
+        *counts(
+            step, PARAMETERS=len(step.problem.parameters), CONSTANTS=len(step.numbers.constants),
+            MOST_OFFSET=step.numbers.furthest, TABLES=len(tables), FIXED=len(fixed), SCALARS=len(step.scalars.entries),
+        ),
+        '#include "driver.hpp"',
+        '#include "vector.hpp"',
+        *functions,
+        *geometry(step, sides, bare=False),
+        f"const int table_axis[TABLES + 1] = {{{', '.join(map(str, [*table_axes, 0]))}}};",
+        "static void prepare(const double* p, const double* c, double time, double dt, real* s) {",
+        *step.scalars.lines(),
+        "}",
+        "static real tabulate(int table, const double* p, const double* c, const double* const* coordinates,",
+        "                     const long* index) {",
+        "const double time = 0, dt = 0; (void)time; (void)dt;",
+        "switch (table) {", *tables, "}", "return 0;", "}",
+        "static real fix(int number, const double* p, const double* c, const double* const* coordinates,",
+        "                const long* index) {",
+        "const double time = 0, dt = 0; (void)time; (void)dt;",
+        "switch (number) {", *fixed, "}", "return 0;", "}", "",
+    ])  # fmt: skip
+
+
+def side(step: Step, number: int, axis: int, end: int) -> Side | None:
+    """What makes the ghost cells of an array at the lower or upper end of an axis; None where nothing does."""
+    array = step.arrays[number]
+    if array.operand is None or array.deep or step.problem.config.boundary.periodic[axis]:
+        return None
+    face = step.problem.faces.get((array.operand, axis, end), NO_FLUX)
+    grid = step.problem.config.grid
+    place = (grid.lower, grid.upper)[end][axis]
+    values = [on_plane(value, axis, place) for value in face.values]
+    nexts = list(dict.fromkeys(part.name for v in values for part in walk(v) if isinstance(part, Field)))
+    across = step.axis_of[axis] == 2
+    code = FaceCells(
+        step.numbers,
+        step.discretization,
+        step.axis_of,
+        step.scalars,
+        step.tables,
+        None,
+        {},
+        array.node,
+        nexts=tuple(nexts),
+        across=across,
+    )
+    given = [code.value(value) for value in values]
+    result = ghost(code, face, given, grid.spacing[axis])
+    loop = "long x = x0;" if across else "for (long x = x0; x < x1; x += LANES)"
+    offset = "" if across else " + x"
+    body = "\n".join([
+        "(const Place& q, real* ghost, const real* mirror, long pitch, const Rows* next, long k, long j0, long j1, "
+        "long x0, long x1) {",
+        f"typedef {'real' if across else 'vec'} W;",
+        *code.head, "for (long j = j0; j < j1; j++) {", *code.row, loop, "{",
+        f"const W m = load<W>(mirror + j * pitch{offset});",
+        *code.lines, f"store(ghost + j * pitch{offset}, {result});",
+        "}", "}", "}",
+    ])  # fmt: skip
+    name = step.functions.setdefault(body, f"face{len(step.functions)}")
+    base = len(step.scalars.entries)
+    step.scalars.entries += code.own
+    beside = tuple(array.beside.get(n, step.fields.index(n)) for n in nexts)
+    return Side(name, base, face.kind == WALL, beside)
+
+
+@dataclass
+class FaceCells(Cells):
+    """Statements for ghost cells: fields are those next to the boundary; ``across`` the last axis they are made one by one."""
+
+    nexts: tuple[str, ...] = ()
+    across: bool = False
+
+    def leaf(self, tree: Node, at: Offset) -> str | None:
+        if isinstance(tree, Field):
+            n = self.nexts.index(tree.name)
+            return self.let(f"load<W>(next[{n}].p + j * next[{n}].pitch{'' if self.across else ' + x'})")
+        return super().leaf(tree, at)
+
+
+def ghost(code: Cells, face: Face, given: Sequence[str], spacing: float) -> str:
+    """The ghost cell at distance k, from its mirror image m; the formulas are those of `boundary`."""
+    two = "(one<W>() + one<W>())"
+    if face.kind == WALL:
+        return f"k ? {two} * {given[0]} - m : {given[0]}"
+    if face.kind == "dirichlet":
+        return f"{two} * {given[0]} - m"
+    height = f"splat<W>(real((2 * k - 1) * double(q.s[{len(code.own)}])))"
+    code.own.append(f"real({code.numbers.constant(spacing)})")
+    if face.kind == "neumann":
+        return f"m + {height} * {given[0]}"
+    a, b, r = given
+    half = code.let(f"{height} * splat<W>(real(0.5)) * {a}")
+    return f"({height} * {r} - ({half} - {b}) * m) * (one<W>() / ({half} + {b}))"

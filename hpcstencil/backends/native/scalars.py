@@ -1,0 +1,78 @@
+"""What is worked out apart from the cells: numbers once per step, functions of coordinates once per call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hpcstencil.backends.native.expression_writer import Numbers, Offset, Writer
+from hpcstencil.symbolic.expressions import (
+    Coordinate,
+    Node,
+    Parameter,
+    Time,
+)
+from hpcstencil.symbolic.stencil_reach import Discretization
+
+
+@dataclass
+class Scalar(Writer):
+    """Values that are the same in all cells, or depend on coordinates alone; ``node`` tells where in the step the time is."""
+
+    node: float = 0.0
+    kind = "real"
+
+    def literal(self, value: float) -> str:
+        return f"real({self.numbers.constant(value)})"
+
+    def leaf(self, tree: Node, at: Offset) -> str | None:
+        match tree:
+            case Parameter(name):
+                return f"real(p[{self.numbers.parameters.index(name)}])"
+            case Time():
+                return f"real(time + {self.node!r} * dt)" if self.node else "real(time)"
+            case Coordinate(axis):
+                a = self.axis_of[axis]
+                self.numbers.furthest = max(self.numbers.furthest, abs(at[a]))
+                return f"real(coordinates[{a}][index[{a}] + ({at[a]})])"
+        return None
+
+
+@dataclass
+class Functions:
+    """Functions of coordinates that are worked out once per call: those of one of them in tables, of several in arrays."""
+
+    numbers: Numbers
+    discretization: Discretization
+    axis_of: Sequence[int]
+    texts: dict[Node, str] = field(default_factory=dict)
+
+    def index(self, tree: Node) -> int:
+        """The number of the table or array that holds a tree."""
+        if tree not in self.texts:
+            code = Scalar(self.numbers, self.discretization, self.axis_of)
+            result = code.value(tree)
+            self.texts[tree] = " ".join([*code.lines, f"return {result};"])
+        return list(self.texts).index(tree)
+
+
+@dataclass
+class Scalars:
+    """Numbers worked out once per step, dealt to the passes that use them."""
+
+    numbers: Numbers
+    discretization: Discretization
+    axis_of: Sequence[int]
+    writers: dict[float, Scalar] = field(default_factory=dict)
+    entries: list[str] = field(default_factory=list)
+
+    def text(self, tree: Node, node: float) -> str:
+        """The value of a tree at so much of the step."""
+        if node not in self.writers:
+            writer = self.writers[node] = Scalar(self.numbers, self.discretization, self.axis_of, node)
+            writer.count = 10000 * len(self.writers)  # all stand in one function
+        return self.writers[node].value(tree)
+
+    def lines(self) -> list[str]:
+        made = [line for writer in self.writers.values() for line in writer.lines]
+        return [*made, *(f"s[{n}] = {text};" for n, text in enumerate(self.entries))]

@@ -1,0 +1,91 @@
+"""Memory that the processes of a host share, through which native code hands over the edges of blocks (see shared_edges.hpp)."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import mmap
+import os
+from collections.abc import Sequence
+
+from hpcstencil.backends.native.passes import AXIS_OF
+from hpcstencil.numerics.topology import Topology, split
+from hpcstencil.runtime.communicator import Communicator, boot, host
+
+PAGE = 4096
+Three = ctypes.c_int64 * 3
+
+
+class Area(ctypes.Structure):
+    """As in shared_edges.hpp, and the ``memory`` itself; ``waited`` are the seconds that this process has waited for neighbours."""
+
+    memory: mmap.mmap
+    _fields_ = (
+        ("base", ctypes.c_void_p),
+        ("bytes", ctypes.c_int64),
+        ("epoch", ctypes.c_int64),
+        ("blocks", Three),
+        ("place", Three),
+        ("cells", Three * 3),
+        ("waited", ctypes.c_double),
+    )
+
+
+def area_for(topology: Topology, widths: Sequence[int], cell_bytes: int, communicator: Communicator) -> Area | None:
+    """The area of a block whose edges of ``widths`` cells per axis, all fields of a cell taking ``cell_bytes``, go to
+    neighbours; None where the processes do not share a host, have several devices, or there is no room. Every process calls
+    this."""
+    alone = topology.size == 1 or communicator.size == 1
+    if alone or topology.device_count > 1 or not any(widths):
+        return None
+    if len(set(communicator.allgather((host(), boot())))) > 1:
+        return None
+    largest = [-(-n // p) for n, p in zip(topology.shape, topology.processes, strict=True)]
+    edges = sum(2 * w * math.prod(largest) // n for w, n in zip(widths, largest, strict=True))
+    each = -(-(PAGE + 2 * edges * cell_bytes) // PAGE) * PAGE
+    memory = _shared(each * topology.size, communicator)
+    if memory is None:
+        return None
+    area = Area(ctypes.addressof(ctypes.c_char.from_buffer(memory)), each)
+    area.memory = memory
+    area.blocks, area.place = Three(1, 1, 1), Three(0, 0, 0)
+    for b in range(3):
+        area.cells[b] = Three(1, 1, 1)
+    for axis, b in enumerate(AXIS_OF[topology.ndim]):
+        n, parts, place = topology.shape[axis], topology.processes[axis], topology.place()[axis]
+        area.blocks[b], area.place[b] = parts, place
+        for d in (-1, 0, 1):
+            start, stop = split(n, parts, (place + d) % parts)
+            area.cells[b][1 + d] = stop - start
+    return area
+
+
+def _shared(size: int, communicator: Communicator) -> mmap.mmap | None:
+    """So many bytes, zero at first, that all processes see; None where one of them cannot. They have no name, so nothing of
+    them is left when the last process ends, however it ends."""
+    descriptor, place, memory = None, None, None
+    if communicator.rank == 0:
+        try:
+            descriptor = os.memfd_create("hpcstencil", os.MFD_CLOEXEC)
+            os.posix_fallocate(descriptor, 0, size)
+            place = (f"/proc/{os.getpid()}/fd/{descriptor}", _identity(descriptor))
+        except OSError:
+            pass  # no room
+    place = communicator.broadcast(place)
+    if place is not None:
+        try:
+            with open(place[0], "r+b") as file:
+                # Where processes are counted apart, as in containers, the number may be another process's.
+                if _identity(file.fileno()) == place[1]:
+                    memory = mmap.mmap(file.fileno(), size)
+        except (OSError, ValueError):
+            memory = None
+    everyone = all(communicator.allgather(memory is not None))
+    if descriptor is not None:
+        os.close(descriptor)
+    return memory if everyone else None
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino

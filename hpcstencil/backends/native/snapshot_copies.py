@@ -1,0 +1,84 @@
+"""Copies that native code makes as it computes: rows that it has just stored are in a cache, where copying them later reads
+them from memory again."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+
+import numpy as np
+
+from hpcstencil.backends.native.passes import AXIS_OF
+from hpcstencil.backends.native.shared_memory import Three
+from hpcstencil.io.direct_write import Pieces
+from hpcstencil.io.snapshot_buffers import Copies
+
+
+class Piece(ctypes.Structure):
+    """As snapshot_copies.hpp has it."""
+
+    _fields_ = (("cell", ctypes.c_void_p), ("plane", ctypes.c_int64), ("row", ctypes.c_int64))
+
+
+class Results(ctypes.Structure):
+    """``Twice`` as snapshot_copies.hpp has it."""
+
+    _fields_ = (
+        ("lent", ctypes.c_int64),
+        ("stored", ctypes.c_int64),
+        ("first", Three),
+        ("chunk", Three),
+        ("count", Three),
+        ("pieces", ctypes.c_void_p),
+    )
+
+
+class Twice(Copies):
+    """Copies of some of the ``fields`` of a program in its ``library``. It leaves them to be copied later where it computes in
+    tiles, or where the thread that writes is still reading those before."""
+
+    def __init__(self, pieces: Mapping[str, Pieces], library: ctypes.CDLL, fields: Sequence[str]) -> None:
+        super().__init__(pieces)
+        one = next(iter(pieces.values()))  # all fields are cut alike
+        axes = AXIS_OF[len(one.shape) - 1]  # the first one is of time
+        assert all(len(each.cuts) == len(one.cuts) for each in pieces.values())
+        self.tables = {name: table_of(each, axes) for name, each in pieces.items()}
+        self.places = (ctypes.c_void_p * len(fields))()  # null for those that are not copied
+        for name, table in self.tables.items():
+            self.places[fields.index(name)] = ctypes.addressof(table)
+        self.results = Results(
+            first=Three(0, 0, 0), chunk=Three(1, 1, 1), count=Three(1, 1, 1), pieces=ctypes.addressof(self.places)
+        )
+        for k, axis in enumerate(axes, start=1):
+            self.results.first[axis] = one.cuts[0].inside[k].start
+            self.results.chunk[axis] = one.cuts[0].chunk[k]
+            self.results.count[axis] = len({cut.corner[k] for cut in one.cuts})
+        self.library = library
+        weakref.finalize(self, library.store_twice, None)
+
+    def expect(self, wanted: bool) -> None:
+        self.results.stored = 0
+        self.library.store_twice(ctypes.byref(self.results) if wanted else None)
+
+    def copied(self, name: str, block: np.ndarray) -> Pieces:
+        return self.pieces[name] if self.results.stored else super().copied(name, block)
+
+    def lend(self, until: Future[None]) -> None:
+        def give_back(_: Future[None]) -> None:
+            self.results.lent = 0
+
+        self.results.lent = 1
+        until.add_done_callback(give_back)
+
+
+def table_of(pieces: Pieces, axes: Sequence[int]) -> ctypes.Array[Piece]:
+    """Where the pieces are, one after the other."""
+    table = (Piece * len(pieces.cuts))()
+    for n, cut in enumerate(pieces.cuts):
+        own = pieces.own(n)[0]  # of one time
+        before = sum(part.start * stride for part, stride in zip(cut.index[1:], own.strides, strict=True))
+        stride = dict(zip(axes, own.strides, strict=True))
+        table[n] = Piece(own.ctypes.data - before, stride.get(0, 0), stride.get(1, 0))
+    return table

@@ -1,0 +1,269 @@
+"""Trees to the arithmetic of a kernel: the values in the cells of a tile, and so many cells away from them.
+
+Neighbours are read from memory, where the cache has them: a kernel cannot cut values apart that it holds. Most tiles look
+at nothing but their array. Only at the ``edge`` of a block do cells lie beyond it: on a periodic axis they are those of the
+other end, beyond the physical boundary what `boundary` makes of their mirror images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton
+
+from hpcstencil.backends.xla.evaluate import Rules
+from hpcstencil.backends.xla.kernel_shift import weighted
+from hpcstencil.distributed.windows import Frame, Value
+from hpcstencil.numerics.finite_differences import Stencil
+from hpcstencil.numerics.pointwise import functions, integer_power
+from hpcstencil.symbolic.expressions import (
+    OPERATORS,
+    Constant,
+    Coordinate,
+    Derivative,
+    DivGrad,
+    Field,
+    Halfway,
+    Neighbour,
+    Node,
+    Parameter,
+    Pointwise,
+    Time,
+    bottom_up,
+    varies,
+)
+from hpcstencil.symbolic.ghost_formulas import GHOSTS, NO_FLUX, WALL
+from hpcstencil.symbolic.stencil_reach import axes_of, constant_along
+
+Offset = tuple[int, ...]
+
+
+@dataclass
+class Tile:
+    """The cells ``start`` .. ``start + shape`` of a block, of which those before ``stop`` are computed; ``ragged`` are the axes
+    on which that may leave some out."""
+
+    start: Sequence[Any]
+    shape: tuple[int, ...]
+    stop: tuple[int, ...]
+    ragged: tuple[bool, ...]
+
+    def __post_init__(self) -> None:
+        mask = self.mask(range(len(self.shape)))
+        self.everywhere = None if mask is None else jnp.broadcast_to(mask, self.shape)
+
+    def along(self, axis: int, values: Any) -> Any:
+        """Values along an axis, shaped to broadcast."""
+        shape = [1] * len(self.shape)
+        shape[axis] = self.shape[axis]
+        return lax.broadcast_in_dim(values, shape, (axis,))
+
+    def index(self, axis: int) -> Any:
+        """Indices of the cells along an axis."""
+        return self.start[axis] + jnp.arange(self.shape[axis], dtype=jnp.int32)
+
+    def wanted(self, axis: int) -> Any:
+        """Which cells along an axis are computed; None where all are."""
+        return self.index(axis) < self.stop[axis] if self.ragged[axis] else None
+
+    def mask(self, axes: Sequence[int]) -> Any:
+        """Which cells are computed, as far as these axes tell; None where all are."""
+        result = None
+        for axis in axes:
+            wanted = self.wanted(axis)
+            if wanted is not None:
+                wanted = self.along(axis, wanted)
+                result = wanted if result is None else result & wanted
+        return result
+
+    def load(self, value: Value, at: Offset) -> Any:
+        """What an array in memory holds so many cells away."""
+        return triton.load(self.part(value, at), mask=self.everywhere)
+
+    def store(self, value: Value, results: Any) -> None:
+        """Puts results into an array in memory."""
+        triton.store(self.part(value, (0,) * len(self.shape)), results, mask=self.everywhere)
+
+    def part(self, value: Value, at: Offset) -> Any:
+        places = zip(self.start, at, origin(value), self.shape, strict=True)
+        return value.array.at[tuple(pl.ds(start + (o - first), n) for start, o, first, n in places)]
+
+
+def origin(value: Value) -> tuple[int, ...]:
+    """The cell that an array begins at."""
+    return tuple(window[0] for window in value.windows if window is not None)
+
+
+@dataclass
+class Cells:
+    """The values of trees in the cells of a tile at one ``time``, inside a kernel. ``arrays`` are values in memory, by name of
+    the field or of one of the ``operands``; ``frame`` has what the kernel is given of it. With ``at_face`` (axis, side) they
+    are those at a face, where fields have the values of the cells next to it, at the indices ``later`` along axes after it."""
+
+    rules: Rules
+    frame: Frame
+    tile: Tile
+    arrays: Mapping[str, Value]
+    operands: Mapping[str, Node]
+    parameters: Mapping[str, Any]
+    time: Any
+    edge: bool
+    at_face: tuple[int, int] | None = None
+    later: tuple[Any, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.known: dict[tuple[Node, Offset], Any] = {}
+        self.faces: dict[tuple[str, int, int, Offset], Cells] = {}
+        self.functions = {**functions(jnp, self.rules.dtype), "minimum": minimum, "maximum": maximum}
+
+    def __call__(self, tree: Node, at: Offset | None = None) -> Any:
+        """The value of a tree so many cells away: of shape (), or one that broadcasts to the tile's."""
+        at = at or (0,) * self.frame.ndim
+        if (tree, at) not in self.known:
+            for part in bottom_up(tree, OPERATORS):
+                if (part, at) not in self.known:
+                    self.known[part, at] = self.compute(part, at)
+        return self.known[tree, at]
+
+    def compute(self, tree: Node, at: Offset) -> Any:
+        match tree:
+            case Constant(value):
+                return self.number(value)
+            case Parameter(name):
+                return self.parameters[name]
+            case Time():
+                return self.time.astype(self.rules.dtype)
+            case Field(name):
+                alike = not self.edge or (self.at_face is None and not any(at))
+                return self.tile.load(self.arrays[name], at) if alike else self.beyond(name, at, self.later)
+            case Coordinate(axis):
+                return self.coordinate(axis, at)
+            case Pointwise():
+                return self.pointwise(tree, at)
+            case Derivative() | DivGrad() | Halfway() if constant_along(tree):
+                kept = isinstance(tree, Halfway) and tree.kind != "difference"
+                return self(tree.operand, at) if kept else self.number(0.0)
+            case Derivative():
+                return self.stencil(self.rules.discretization.derivative(tree), tree.operand, at)
+            case Halfway():
+                return self.stencil(self.rules.discretization.halfway(tree), tree.operand, at)
+            case DivGrad():
+                return self.div_grad(tree, at)
+            case Neighbour():
+                (stencil,) = self.rules.discretization.stencils(tree)
+                return self(tree.operand, moved(at, stencil.offsets[0]))
+        raise TypeError(f"no kernel for {type(tree).__name__}")
+
+    def number(self, value: float) -> Any:
+        return self.rules.dtype.type(value)
+
+    def coordinate(self, axis: int, at: Offset) -> Any:
+        if self.at_face is not None and self.at_face[0] == axis:
+            return self.number(self.rules.domain[axis][self.at_face[1]])
+        if self.at_face is not None and self.at_face[0] < axis:
+            places = self.later[axis - self.at_face[0] - 1] + self.frame.margin[axis]
+            mask = self.tile.mask([axis]) if jnp.ndim(places) else None
+            return triton.load(self.frame.coordinates[axis].at[(places,)], mask=mask)
+        first = self.tile.start[axis] + (at[axis] + self.frame.margin[axis])
+        part = self.frame.coordinates[axis].at[pl.ds(first, self.tile.shape[axis])]
+        return self.tile.along(axis, triton.load(part, mask=self.tile.wanted(axis)))
+
+    def pointwise(self, tree: Pointwise, at: Offset) -> Any:
+        match tree:
+            case Pointwise("power", (base, Constant(exponent))) if (n := integer_power(exponent)) is not None:
+                return lax.integer_pow(self(base, at), n)
+        values = [self(argument, at) for argument in tree.arguments]
+        if tree.function == "divide" and values[1].ndim == 0:  # as `evaluate` does
+            return values[0] * (self.number(1.0) / values[1])
+        return self.functions[tree.function](*values)
+
+    def stencil(self, stencil: Stencil, operand: Node, at: Offset) -> Any:
+        return weighted(stencil, lambda offset: self(operand, moved(at, offset)), self.number)
+
+    def div_grad(self, tree: DivGrad, at: Offset) -> Any:
+        gradient, mean, divergence = self.rules.discretization.div_grad(tree)
+        varying = varies(tree.coefficient) or tree.axis in axes_of(tree.coefficient)
+
+        def flux(offset: Offset) -> Any:
+            face = moved(at, offset)
+            k = self.stencil(mean, tree.coefficient, face) if varying else self(tree.coefficient, face)
+            return k * self.stencil(gradient, tree.operand, face)
+
+        return weighted(divergence, flux, self.number)
+
+    # ---- beyond the edge of a block ----
+
+    def beyond(self, name: str, at: Offset, index: tuple[Any, ...]) -> Any:
+        """The value of an array so many cells away, wherever that is; ``index`` are the places in it along the last axes. The
+        last axis comes first, so that corners are what `ghosts` makes of them: axis after axis, full width."""
+        axis, frame = self.frame.ndim - 1 - len(index), self.frame
+        if axis < 0:
+            return self.gathered(self.arrays[name], index)
+        here, upper, count = self.index(axis) + at[axis], at[axis] > 0, frame.counts[axis]
+        side = frame.sides[axis][upper]
+        resolved = partial(self.beyond, name, at)
+        if not at[axis] or (side.kind == "halo" and not side.boundary):
+            return resolved((here, *index))
+        if side.kind == "wrap":
+            for _ in range(0, abs(at[axis]), frame.cells[axis]):  # once, unless the axis is shorter than the stencil
+                outside = here >= count if upper else here < 0
+                here = jnp.where(outside, here - count if upper else here + count, here)
+            return resolved((here, *index))
+        outside = here >= count if upper else here < 0
+        if side.boundary:
+            outside &= frame.touches[axis][upper]
+        operand = self.operands.get(name, Field(name))
+        face = self.rules.faces.get((operand, axis, int(upper)), NO_FLUX)
+        wall = face.kind == WALL  # as `ghosts.beyond_wall`: the first face beyond the upper side lies on it
+        mirror = jnp.minimum((2 * count if upper else 0) - here - (not wall), count - 1)
+        value = resolved((jnp.where(outside, mirror, here), *index))
+        along = tuple(o if a < axis else 0 for a, o in enumerate(at))
+        beside = self.next_to(name, axis, int(upper), at, index)
+        given = [beside(tree, along) for tree in face.values]
+        if wall:
+            image = self.number(2.0) * given[0] - value
+            return jnp.where(outside, jnp.where(here == count, given[0], image), value)
+        height = abs(here - mirror).astype(self.rules.dtype) * self.number(self.rules.discretization.spacing[axis])
+        return jnp.where(outside, GHOSTS[face.kind](value, height, *given), value)
+
+    def index(self, axis: int) -> Any:
+        """Indices of the cells along an axis, shaped to broadcast; one of them at a face."""
+        if self.at_face is not None and self.at_face[0] == axis:
+            return self.frame.counts[axis] - 1 if self.at_face[1] else np.int32(0)
+        return self.tile.along(axis, self.tile.index(axis))
+
+    def gathered(self, value: Value, index: Sequence[Any]) -> Any:
+        """What an array in memory holds in cells that are given by their indices per axis."""
+        axes = [axis for axis, i in enumerate(index) if jnp.ndim(i)]
+        places = jnp.broadcast_arrays(*(i - first for i, first in zip(index, origin(value), strict=True)))
+        mask = self.tile.mask(axes)
+        if mask is not None:
+            mask = jnp.broadcast_to(mask, places[0].shape)
+        return triton.load(value.array.at[tuple(places)], mask=mask)
+
+    def next_to(self, name: str, axis: int, side: int, at: Offset, index: tuple[Any, ...]) -> Cells:
+        """What evaluates the values given at a face for a ghost cell of an array. Its ``index`` along the axes after the face's
+        is that of the cell in the block which it mirrors there."""
+        made = partial(replace, self, at_face=(axis, side), later=index)
+        return self.faces.setdefault((name, axis, side, at), made())
+
+
+def moved(at: Offset, offset: Offset) -> Offset:
+    return tuple(a + o for a, o in zip(at, offset, strict=True))
+
+
+def minimum(a: Any, b: Any) -> Any:
+    """The smaller one, or NaN where either is: Triton's own would leave it out."""
+    return jnp.where((a < b) | (a != a), a, b)
+
+
+def maximum(a: Any, b: Any) -> Any:
+    """The larger one, or NaN where either is."""
+    return jnp.where((a > b) | (a != a), a, b)

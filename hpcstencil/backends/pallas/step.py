@@ -1,0 +1,198 @@
+"""One step of a method by kernels for GPUs, written with Pallas and compiled by Triton.
+
+Each stage is one kernel: it evaluates the right-hand sides and forms the stage's values at once, so that every array goes
+through memory once. What a derivative is taken of, other than a field, is an array that a kernel before fills.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from hpcstencil.backends.pallas.cells import Cells
+from hpcstencil.backends.pallas.launch import Launch, See, Windows
+from hpcstencil.backends.pallas.passes import Passes, passes
+from hpcstencil.backends.xla.evaluate import Rules
+from hpcstencil.backends.xla.stage_walk import combined, moving, take, uniform
+from hpcstencil.backends.xla.time_step import Step
+from hpcstencil.distributed.windows import Frame, Value
+from hpcstencil.numerics.integrators import MEMORY, Method, Stage
+from hpcstencil.problem.problem import Problem
+from hpcstencil.symbolic.expressions import Field, Node, Time, walk
+
+Values = Mapping[str, Value]
+
+
+@dataclass
+class Slopes:
+    """The time derivatives (``trees``) of the fields ``y`` at a ``time``, worked out by the first stage that uses them;
+    ``kept`` holds them where later ones do too."""
+
+    trees: Mapping[str, Node]
+    y: Values
+    time: Any
+    kept: Values = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Fused:
+    """What the kernel of a stage works out in a cell: slopes as ``plans`` say, which are kept for ``later`` stages, and the
+    values of the fields ``names`` at the end of the ``stage``, which may be told by what the kernel is given."""
+
+    names: Sequence[str]
+    plans: Mapping[int, Passes]
+    later: Collection[int]
+    stage: Callable[[Any], Stage]
+
+    def __call__(self, given: Any, see: See) -> Any:
+        def loaded(values: Values) -> Values:
+            return evaluated(see(values, {}, None), {name: Field(name) for name in values})
+
+        stage, fields = self.stage(given), {name: Field(name) for name in self.names}
+        cells = {j: see(given["arrays"][j], plan.operands, given["times"][j][0]) for j, plan in self.plans.items()}
+        slopes = {j: evaluated(cells[j], plan.trees) for j, plan in self.plans.items()}
+        slopes |= {j: loaded(kept) for j, kept in given["kept"].items()}
+        values = {j: evaluated(cells[j], fields) if j in cells else loaded(given["arrays"][j]) for j, _ in stage.values}
+        before, moved = loaded(given["before"]), {}
+        for name in self.names:
+            at, rates = ({j: part[name] for j, part in parts.items()} for parts in (values, slopes))
+            moved[name] = combined(stage, given["dt"][0], at, rates, before.get(name)).array
+            if stage.remembered:
+                moved[name + MEMORY] = slopes[0][name].array
+        kept = {j: {name: value.array for name, value in slopes[j].items()} for j in self.plans if j in self.later}
+        return {"moved": moved, "kept": kept}
+
+
+def evaluated(cells: Cells, trees: Mapping[str, Node]) -> dict[str, Value]:
+    """The values of trees in the cells of a tile, as those of arrays without windows."""
+    return {name: Value(cells(tree), ()) for name, tree in trees.items()}
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """What takes the steps of a problem: right-hand sides (``trees``; ``apart`` those after the first stage, where a method
+    takes them apart) on the terms of ``rules``, by a ``method`` with its ``groups`` of fields. ``timed`` says that something
+    depends on time; ``interpret`` runs the kernels on processors, slowly."""
+
+    rules: Rules
+    trees: Mapping[str, Node]
+    apart: Mapping[str, Node]
+    method: Method
+    groups: Mapping[str, int]
+    timed: bool
+    interpret: bool
+
+    def on(self, parameters: Mapping[str, Any], frame: Frame) -> Step:
+        """What takes a step on a block."""
+        return partial(self.step, Launch.on(self.rules, frame, parameters, self.interpret))
+
+    def step(self, launch: Launch, u: Values, t: Any, dt: Any, ends: Windows | None) -> dict[str, Value]:
+        """The fields after a step, on their windows with a rim of what is not valid; those that the last stage moves are on the
+        windows ``ends``, if any are given."""
+        stages, nodes = self.method.stages, self.method.nodes
+
+        def time_at(node: float) -> Any:
+            """The time in the step; a number that changes costs a start of a small kernel, so it is left out if it may be."""
+            return t + node * dt if self.timed else 0.0
+
+        def slope(j: int, y: Values) -> Slopes:
+            return Slopes(self.apart if j and self.apart else self.trees, y, time_at(nodes[j]))
+
+        def combine(i: int, stage: Stage, y: Mapping[int, Values], k: Mapping[int, Slopes]) -> Values:
+            later = {j for other in stages[i:] for j, _ in other.slopes}
+            moved = self.stage(launch, stage, y, k, dt, later, ends if i == len(stages) else None)
+            return {**y[i - 1], **moved}
+
+        def loop(u: Values, before: Values, last: Values, k0: Slopes) -> Values:
+            """Stages that are all alike: one kernel, which is given the weights."""
+
+            @jax.jit
+            def next_stage(before: Values, last: Values, kept: Values, weights: Any, time: Any) -> Values:
+                y, k = {0: u, -1: last, -2: before}, {0: Slopes({}, u, t, kept), -1: Slopes(self.trees, last, time)}
+                return self.stage(launch, uniform(self.method, weights), y, k, dt, (), None, weights)
+
+            for weights, node in zip(self.method.uniform_weights, self.method.uniform_nodes, strict=True):
+                before, last = last, next_stage(before, last, k0.kept, weights, time_at(node))
+            return last
+
+        return dict(take(self.method, u, slope, combine, loop)[0])
+
+    def stage(
+        self,
+        launch: Launch,
+        stage: Stage,
+        y: Mapping[int, Values],
+        k: Mapping[int, Slopes],
+        dt: Any,
+        later: Collection[int],
+        ends: Windows | None,
+        weights: Any = None,
+    ) -> dict[str, Value]:
+        """The fields that a stage moves. The slopes that ``later`` stages use are kept; ``weights`` are those of a uniform
+        stage, if it is one."""
+        used = [j for j, _ in stage.slopes]
+        names = moving(stage, y[0], {j: k[j].trees or k[j].kept for j in used}, self.groups)
+        fresh = {j: k[j] for j in used if not k[j].kept}
+        plans = {
+            j: passes(slopes.trees if j in later else {name: slopes.trees[name] for name in names})
+            for j, slopes in fresh.items()
+        }
+        at_hand = {j: {name: y[j][name] for name in names} for j, _ in stage.values if j not in fresh}
+        given = {
+            "dt": one(dt),
+            "times": {j: one(slopes.time) for j, slopes in fresh.items()},
+            "arrays": at_hand | {j: self.with_inner(launch, plans[j], slopes) for j, slopes in fresh.items()},
+            "kept": {j: k[j].kept for j in used if j not in fresh},
+            "before": {name: y[0][name + MEMORY] for name in names} if stage.remembered else {},
+            "weights": weights,
+        }
+        windows, memory = windows_of(y[0]), [name + MEMORY for name in given["before"]]
+        made = {
+            "moved": dict.fromkeys((*names, *memory), launch.blank(ends or windows)),
+            "kept": {j: dict.fromkeys(plan.trees, launch.blank(windows)) for j, plan in plans.items() if j in later},
+        }
+        trees = [tree for plan in plans.values() for tree in plan.trees.values()]
+        own = (lambda given: stage) if weights is None else (lambda given: uniform(self.method, given["weights"]))
+        body = Fused(names, plans, later, own)
+        results = launch(body, given, made, trees, ends or launch.inside(windows, trees))
+        for j, kept in results["kept"].items():
+            k[j].kept = kept
+        return dict(results["moved"])
+
+    def with_inner(self, launch: Launch, plan: Passes, slopes: Slopes) -> dict[str, Value]:
+        """The fields and the inner results that slopes look at."""
+        arrays, windows = dict(slopes.y), windows_of(slopes.y)
+        for level in plan.inner:
+            trees = list(level.values())
+
+            def body(given: Any, see: See, level: Mapping[str, Node] = level) -> Any:
+                cells = see(given["arrays"], plan.operands, given["time"][0])
+                return {name: cells(tree) for name, tree in level.items()}
+
+            given = {"arrays": dict(arrays), "time": one(slopes.time)}
+            made = dict.fromkeys(level, launch.blank(windows))
+            arrays |= launch(body, given, made, trees, launch.inside(windows, trees))
+        return arrays
+
+
+def kernels(problem: Problem, rules: Rules, interpret: bool) -> Kernels:
+    """The kernels of a problem."""
+    given = [value for face in problem.faces.values() for value in face.values]
+    trees = [*problem.trees.values(), *problem.apart.values(), *given]
+    timed = any(isinstance(part, Time) for tree in trees for part in walk(tree))
+    return Kernels(rules, problem.trees, problem.apart, problem.method, problem.groups, timed, interpret)
+
+
+def windows_of(values: Values) -> Windows:
+    """The windows that the fields of a step have in common: one on every axis."""
+    return tuple(window for window in next(iter(values.values())).windows if window is not None)
+
+
+def one(number: Any) -> Any:
+    """A number as kernels are given it."""
+    return jnp.asarray(number, jnp.float64).reshape(1)

@@ -1,0 +1,277 @@
+"""Tree to array code: one right-hand side on one device's block, as `frame` describes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from hpcstencil.backends.xla.stencil_kernels import Kernel
+from hpcstencil.distributed.ghost_cells import Ghosts, next_to
+from hpcstencil.distributed.windows import Frame, Value, Window, Windows, common
+from hpcstencil.numerics.pointwise import functions, integer_power
+from hpcstencil.symbolic.expressions import (
+    Constant,
+    Coordinate,
+    Derivative,
+    DivGrad,
+    Field,
+    Halfway,
+    Neighbour,
+    Node,
+    Parameter,
+    Pointwise,
+    Time,
+    bottom_up,
+    has_own_ghosts,
+    walk,
+)
+from hpcstencil.symbolic.ghost_formulas import NO_FLUX, Face
+from hpcstencil.symbolic.stencil_reach import Discretization, Needs
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a tree means on this run's grid: discretization, kernel, and the boundary conditions per (field or inner result,
+    axis, side); inner results without one have no flux."""
+
+    discretization: Discretization
+    kernel: Kernel
+    faces: Mapping[tuple[Node, int, int], Face]
+    domain: tuple[tuple[float, float], ...]
+    dtype: Any
+
+
+@dataclass
+class Evaluation:
+    """The values of trees at one time: every sub-tree is computed once."""
+
+    rules: Rules
+    frame: Frame
+    needs: Needs
+    fields: Mapping[str, Value]
+    parameters: Mapping[str, Any]
+    time: Any
+
+    def __post_init__(self) -> None:
+        self.known: dict[Node, Value] = {}
+        self.extended: dict[Node, Value] = {}
+        self.functions = functions(jnp, self.rules.dtype)
+        self.everywhere: Windows = (None,) * self.frame.ndim
+
+    def __call__(self, tree: Node) -> Value:
+        """The value of a tree, worked out from the bottom so that a tall one does not exhaust Python's stack."""
+        if tree not in self.known:
+            for part in bottom_up(tree):
+                if part not in self.known:
+                    self.known[part] = self.compute(part)
+        return self.known[tree]
+
+    def compute(self, tree: Node) -> Value:
+        match tree:
+            case Field(name, beyond):
+                return self.extend(Field(name)) if beyond else self.fields[name]
+            case Constant(value):
+                return self.scalar(self.number(value))
+            case Parameter(name):
+                return self.scalar(self.parameters[name])
+            case Time():
+                return self.scalar(self.time)
+            case Coordinate(axis):
+                return self.coordinate(axis)
+            case Pointwise():
+                return self.pointwise(tree)
+            case Derivative():
+                return self.derivative(tree)
+            case DivGrad():
+                return self.div_grad(tree)
+            case Halfway():
+                return self.halfway(tree)
+            case Neighbour():
+                return self.neighbour(tree)
+        raise TypeError(f"no array code for {type(tree).__name__}")
+
+    def scalar(self, value: Any) -> Value:
+        return Value(jnp.asarray(value).astype(self.rules.dtype).reshape((1,) * self.frame.ndim), self.everywhere)
+
+    def coordinate(self, axis: int) -> Value:
+        shape = [1] * self.frame.ndim
+        shape[axis] = -1
+        windows = list(self.everywhere)
+        margin = self.frame.margin[axis]
+        windows[axis] = (-margin, self.frame.cells[axis] + margin)
+        return Value(self.frame.coordinates[axis].astype(self.rules.dtype).reshape(shape), tuple(windows))
+
+    def pointwise(self, tree: Pointwise) -> Value:
+        match tree:
+            case Pointwise("power", (base, Constant(exponent))) if (n := integer_power(exponent)) is not None:
+                value = self(base)
+                return replace(value, array=lax.integer_pow(value.array, n))
+        values = [self(argument) for argument in tree.arguments]
+        windows = common(values)
+        if tree.function == "divide" and values[1].windows == self.everywhere:
+            # XLA makes a multiplication of a division by one number, but not in every decomposition.
+            inverse = values[1].array.dtype.type(1) / values[1].array
+            return Value(values[0].array * inverse, windows)
+        return Value(self.functions[tree.function](*(v.crop(windows).array for v in values)), windows)
+
+    def derivative(self, tree: Derivative) -> Value:
+        stencil = self.rules.discretization.derivative(tree)
+        value = self.extend(tree.operand)
+        if any(window is None and order for window, order in zip(value.windows, tree.orders, strict=True)):
+            return self.scalar(0.0)
+        return self.apply(stencil, value, self.shrunk(value, tree.operand, stencil.lower, stencil.upper))
+
+    def halfway(self, tree: Halfway) -> Value:
+        stencil = self.rules.discretization.halfway(tree)
+        value = self.extend(tree.operand)
+        if value.windows[tree.axis] is None:  # the same all along the axis
+            return self.scalar(0.0) if tree.kind == "difference" else value
+        return self.apply(stencil, value, self.shrunk(value, tree.operand, stencil.lower, stencil.upper))
+
+    def neighbour(self, tree: Neighbour) -> Value:
+        (stencil,) = self.rules.discretization.stencils(tree)
+        value = self.extend(tree.operand)
+        return self.apply(stencil, value, self.shrunk(value, tree.operand, stencil.lower, stencil.upper))
+
+    def div_grad(self, tree: DivGrad) -> Value:
+        gradient, mean, divergence = self.rules.discretization.div_grad(tree)
+        value, coefficient = self.extend(tree.operand), self.extend(tree.coefficient)
+        if value.windows[tree.axis] is None:  # one value along the axis: no gradient
+            return self.scalar(0.0)
+        around = [max(pair) for pair in self.rules.discretization.reach(tree)]
+        used = {tree.operand: value, tree.coefficient: coefficient}
+        windows = common([replace(v, windows=self.shrunk(v, part, around, around)) for part, v in used.items()])
+        faces = tuple(
+            None if w is None else (w[0] - low, w[1] + high)
+            for w, low, high in zip(windows, divergence.lower, divergence.upper, strict=True)
+        )
+        if coefficient.windows[tree.axis] is not None:
+            coefficient = self.apply(mean, coefficient, faces)
+        flux = self.apply(gradient, value, faces)
+        coefficient = coefficient.crop(faces)
+        flux = Value(coefficient.array * flux.array, common([coefficient, flux]))
+        return self.apply(divergence, flux, windows)
+
+    def apply(self, stencil: Any, value: Value, windows: Windows) -> Value:
+        """A stencil applied to a value, giving it on ``windows``; axes without a window keep their single value. Another
+        cell's value as it is takes no arithmetic: cells beside that one may be solid, and not finite."""
+        kept = tuple(None if have is None else want for have, want in zip(value.windows, windows, strict=True))
+        if stencil.weights == (1.0,):
+            return Value(moved(value, kept, stencil.offsets[0]), kept)
+        start, shape = [], []
+        for have, want in zip(value.windows, windows, strict=True):
+            start.append(0 if have is None or want is None else want[0] - have[0])
+            shape.append(1 if have is None or want is None else want[1] - want[0])
+        return Value(self.rules.kernel(value.array, stencil, tuple(start), tuple(shape), self.number), kept)
+
+    def number(self, value: float) -> Any:
+        """A number of an expression or a stencil, known when the code runs only."""
+        return jnp.asarray(self.frame.constants.get(value, value)).astype(self.rules.dtype)
+
+    def shrunk(self, value: Value, operand: Node, lower: Sequence[int], upper: Sequence[int]) -> Windows:
+        """Windows of the result of a stencil: a halo is used up, a wrapped or boundary side was extended for it."""
+        result: list[Window | None] = []
+        extended = has_own_ghosts(operand)
+        for axis, window in enumerate(value.windows):
+            if window is None:
+                result.append(None)
+            else:
+                low, high = self.frame.sides[axis]
+                result.append((
+                    window[0] + lower[axis] if low.kind == "halo" or not extended else 0,
+                    window[1] - upper[axis] if high.kind == "halo" or not extended else self.frame.cells[axis],
+                ))  # fmt: skip
+        return tuple(result)
+
+    def extend(self, operand: Node) -> Value:
+        """The operand of an operator with its ghost cells, unless it is known there as it is."""
+        if not has_own_ghosts(operand):
+            return self(operand)
+        if operand not in self.extended:
+            self.extended[operand] = self.surrounded(operand, *self.needs[operand])
+        return self.extended[operand]
+
+    def surrounded(self, operand: Node, widths: Sequence[tuple[int, int]], corners: bool) -> Value:
+        """The operand with so many ghost cells (lower, upper) per axis, those beyond ``corners`` only where asked for."""
+        spacing = self.rules.discretization.spacing
+        condition = partial(self.condition, operand, widths if corners else ())
+        return Ghosts(self.frame, spacing, widths, condition).around(self.inside(self(operand)), corners)
+
+    def inside(self, value: Value) -> Value:
+        """The value without what is known of it beyond wrapped and boundary sides, in every cell: one that is the same along an
+        axis, as a derivative of it that is 0, need not be so in ghost cells."""
+        windows: list[Window] = []
+        fields = common(list(self.fields.values()))
+        for window, reached, cells, sides in zip(value.windows, fields, self.frame.cells, self.frame.sides, strict=True):
+            known = window or reached
+            assert known is not None  # fields have a window on every axis
+            low, high = (side.kind == "halo" for side in sides)
+            windows.append((known[0] if low else 0, known[1] if high else cells))
+        return value.spread(windows)
+
+    def condition(
+        self, operand: Node, corners: Sequence[tuple[int, int]], axis: int, side: int, windows: Windows
+    ) -> tuple[str, list[Any]]:
+        """What holds for the operand on the boundary at one side of an axis: its kind, and its values on ``windows``, of
+        which that along the axis is None. Where there are ``corners`` of such widths, the fields that the values depend on have
+        their ghost cells along the axes before it too."""
+        face = self.rules.faces.get((operand, axis, side), NO_FLUX)
+        there = replace(self)  # a fresh evaluation: its coordinate and fields are those next to the face
+        there.known[Coordinate(axis)] = there.scalar(self.rules.domain[axis][side])
+        before = tuple(pair if a < axis else (0, 0) for a, pair in enumerate(corners))
+        for name in beside([face]):
+            field = self.surrounded(Field(name), before, True) if any(map(any, before)) else self.fields[name]
+            there.known[Field(name)] = next_to(field, axis, side, self.frame)
+        return face.kind, [there(value).crop(windows).array for value in face.values]
+
+
+def beside(faces: Iterable[Face]) -> set[str]:
+    """The fields that the values at some faces depend on."""
+    return {part.name for face in faces for value in face.values for part in walk(value) if isinstance(part, Field)}
+
+
+def moved(value: Value, windows: Windows, offset: Sequence[int]) -> Any:
+    """The value at cells ``offset`` away from those of the windows."""
+    shifted = [None if w is None else (w[0] + o, w[1] + o) for w, o in zip(windows, offset, strict=True)]
+    return value.crop(shifted).array
+
+
+def of_members(action: Callable[..., Any], listed: Collection[str]) -> Callable[..., Any]:
+    """``action(fields, parameters, time, frame)`` on fields whose last axis is that of an ensemble's members, which differ in
+    the ``listed`` parameters, and in time where that is an array."""
+
+    def on_all(fields: Mapping[str, Value], parameters: Mapping[str, Any], time: Any, frame: Frame) -> Any:
+        axes = -1, {name: 0 if name in listed else None for name in parameters}, 0 if jnp.ndim(time) else None
+        return jax.vmap(lambda f, p, t: action(f, p, t, frame), axes, -1)(fields, parameters, time)
+
+    return on_all
+
+
+RightHandSide = Callable[[Mapping[str, Value], Mapping[str, Any], Any, Frame], dict[str, Value]]
+
+
+def right_hand_side(trees: Mapping[str, Node], rules: Rules, needs: Needs) -> RightHandSide:
+    """The function f(fields, parameters, t, frame) of du/dt = f, in the run's precision; each value on the largest
+    windows that the given ones allow."""
+    looked_at = beside(rules.faces.values())
+
+    def rhs(fields: Mapping[str, Value], parameters: Mapping[str, Any], time: Any, frame: Frame) -> dict[str, Value]:
+        used = {part.name for tree in trees.values() for part in walk(tree) if isinstance(part, Field)}
+        given = {name: fields[name] for name in used | looked_at}
+        if looked_at:  # after a stage some fields reach further than others, too far for what faces look at
+            windows = common(list(given.values()))
+            given = {name: value.crop(windows) for name, value in given.items()}
+        evaluate = Evaluation(rules, frame, needs, given, parameters, time)
+        values = {}
+        for name, tree in trees.items():
+            value = evaluate(tree)
+            values[name] = value.spread(common([*fields.values(), value]))
+        return values
+
+    return rhs

@@ -1,0 +1,37 @@
+"""The stencil as a dense convolution, `lax.conv_general_dilated`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from hpcstencil.numerics.finite_differences import Stencil
+
+
+def apply(
+    array: jax.Array,
+    stencil: Stencil,
+    start: tuple[int, ...],
+    shape: tuple[int, ...],
+    number: Callable[[float], jax.Array],
+) -> jax.Array:
+    """Σ_j w_j array[start + i + o_j], with the weights in a dense array over the stencil's bounding box."""
+    lower, upper = stencil.lower, stencil.upper
+    weights = np.zeros([a + b + 1 for a, b in zip(lower, upper, strict=True)], array.dtype)
+    for offset, w in zip(stencil.offsets, stencil.weights, strict=True):
+        weights[tuple(o + a for o, a in zip(offset, lower, strict=True))] = w
+    first = [s - a for s, a in zip(start, lower, strict=True)]
+    last = [f + n + w - 1 for f, n, w in zip(first, shape, weights.shape, strict=True)]
+    window = lax.slice(array, first, last)
+    result = lax.conv_general_dilated(
+        window[None, None],
+        jnp.asarray(weights)[None, None],
+        (1,) * array.ndim,
+        "VALID",
+        precision=lax.Precision.HIGHEST,
+    )
+    return result[0, 0]

@@ -1,0 +1,47 @@
+"""The reference kernel: a weighted sum of shifted slices, which XLA fuses into one loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax import lax
+
+from hpcstencil.numerics.finite_differences import Stencil
+
+
+def apply(
+    array: jax.Array,
+    stencil: Stencil,
+    start: tuple[int, ...],
+    shape: tuple[int, ...],
+    number: Callable[[float], jax.Array],
+) -> jax.Array:
+    """Σ_j w_j array[start + i + o_j]."""
+
+    def shifted(offset: tuple[int, ...]) -> jax.Array:
+        first = [s + o for s, o in zip(start, offset, strict=True)]
+        return lax.slice(array, first, [f + n for f, n in zip(first, shape, strict=True)])
+
+    return weighted(stencil, shifted, number)
+
+
+def weighted(stencil: Stencil, shifted: Callable[[tuple[int, ...]], Any], number: Callable[[float], Any]) -> Any:
+    """Σ_j w_j shifted(o_j); opposite offsets of equal or opposite weight share one multiplication."""
+    left = dict(zip(stencil.offsets, stencil.weights, strict=True))
+    result = None
+    while left:
+        offset, w = left.popitem()
+        opposite = tuple(-o for o in offset)
+        if left.get(opposite) == w:
+            term = number(w) * (shifted(offset) + shifted(opposite))
+        elif left.get(opposite) == -w:
+            term = number(w) * (shifted(offset) - shifted(opposite))
+        else:
+            result = number(w) * shifted(offset) if result is None else result + number(w) * shifted(offset)
+            continue
+        del left[opposite]
+        result = term if result is None else result + term
+    assert result is not None
+    return result

@@ -1,0 +1,59 @@
+"""A device's block cut into overlapping tiles, with the stencil kernel `vmap`'d over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from hpcstencil.numerics.finite_differences import Stencil
+from hpcstencil.numerics.topology import positions
+
+Number = Callable[[float], jax.Array]
+Apply = Callable[[jax.Array, Stencil, tuple[int, ...], tuple[int, ...], Number], jax.Array]
+
+
+def tiled(kernel: Apply, tiles: tuple[int, ...]) -> Apply:
+    """The kernel applied tile by tile, ``tiles`` per axis (the kernel itself where that is one).
+
+    All tiles have one shape, so the last along an axis overlaps its neighbour where the cells do not divide evenly.
+    """
+    if max(tiles) == 1:
+        return kernel
+
+    def apply(
+        array: jax.Array, stencil: Stencil, start: tuple[int, ...], shape: tuple[int, ...], number: Number
+    ) -> jax.Array:
+        counts = tuple(min(t, n) for t, n in zip(tiles, shape, strict=True))
+        size = tuple(-(-n // t) for n, t in zip(shape, counts, strict=True))
+        lower, upper = stencil.lower, stencil.upper
+        places = [
+            tuple(min(i * s, n - s) for i, s, n in zip(place, size, shape, strict=True)) for place in positions(counts)
+        ]
+        windows = []
+        for place in places:
+            first = [p + s - a for p, s, a in zip(place, start, lower, strict=True)]
+            last = [f + a + n + b for f, a, n, b in zip(first, lower, size, upper, strict=True)]
+            windows.append(lax.slice(array, first, last))
+        results = jax.vmap(lambda window: kernel(window, stencil, lower, size, number))(jnp.stack(windows))
+        return _assemble(results, counts, size, shape)
+
+    return apply
+
+
+def _assemble(results: jax.Array, counts: tuple[int, ...], size: tuple[int, ...], shape: tuple[int, ...]) -> jax.Array:
+    """Tiles in C order, of one ``size``, put together to ``shape``; of overlapping cells the earlier tile's are kept."""
+    pieces = list(results)
+    for axis in reversed(range(len(shape))):
+        n, parts = shape[axis], counts[axis]
+        rows = []
+        for row in range(0, len(pieces), parts):
+            line = []
+            for i, piece in enumerate(pieces[row : row + parts]):
+                start = min(i * size[axis], n - size[axis])
+                line.append(lax.slice_in_dim(piece, i * size[axis] - start, size[axis], axis=axis))
+            rows.append(jnp.concatenate(line, axis) if parts > 1 else line[0])
+        pieces = rows
+    return pieces[0]

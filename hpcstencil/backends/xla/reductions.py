@@ -1,0 +1,207 @@
+"""Sums and extrema of the whole grid, the same bits for every decomposition.
+
+Floating-point addition depends on its order, integer addition does not. Each value v is split into whole numbers,
+v = 2^e (q_1 2^-b + q_2 2^-2b + q_3 2^-3b) with 2^e above every |v|, and the q are summed: over a block's cells, over
+devices with `psum`, over processes with an allreduce. b leaves room for the cells of the whole grid, so no sum overflows,
+and the three parts together carry more bits than float64 has (after Demmel & Nguyen, "Parallel reproducible summation",
+IEEE Trans. Comput. 64 (2015) 2060-2070).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from fractions import Fraction
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from hpcstencil.backends.xla.evaluate import Evaluation, Rules, of_members
+from hpcstencil.distributed.device_grid import Machine
+from hpcstencil.distributed.halo import Fields
+from hpcstencil.distributed.windows import Frame, Value
+from hpcstencil.runtime.communicator import Communicator, by_threads
+from hpcstencil.symbolic.expressions import OPERATORS, Field, Node, walk
+from hpcstencil.symbolic.stencil_reach import Needs
+
+PARTS = 3
+CELLS_AT_ONCE = 2**16  # worked on at a time by a processor, where XLA keeps 8 bytes or more of each
+CELLS_IN_NUMPY = 2**17  # the same where numpy does, whose threads wait for each other between its functions
+
+
+def bits_per_part(cells: int) -> int:
+    """Bits b of one part such that ``cells`` of them cannot overflow 64-bit integers."""
+    return 62 - math.ceil(math.log2(max(cells, 2)))
+
+
+def exact_sum(parts: np.ndarray, exponent: int, bits: int) -> float:
+    """2^exponent Σ_j parts_j 2^(-j bits), rounded once."""
+    total = sum(Fraction(int(q), 1 << ((j + 1) * bits)) for j, q in enumerate(parts))
+    return float(total * Fraction(2) ** exponent)
+
+
+class Reductions:
+    """Reductions of a fixed list of trees over the whole grid; compiled once. In an ensemble, whose members differ in the
+    ``listed`` parameters, every result has a last axis of members."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        communicator: Communicator,
+        rules: Rules,
+        needs: Needs,
+        trees: tuple[Node, ...],
+        listed: Collection[str] | None = None,
+    ) -> None:
+        self.machine, self.communicator, self.trees = machine, communicator, trees
+        self.cells = machine.grid.cells
+        self.bits = bits_per_part(self.cells)
+        on_processor = machine.devices.devices[0].platform == "cpu"
+        by_numpy = on_processor and listed is None
+        # Fields the host sees itself; the trees left are compiled.
+        self.fields = {n: tree.name for n, tree in enumerate(trees) if by_numpy and isinstance(tree, Field)}
+        self.compiled = [n for n in range(len(trees)) if n not in self.fields]
+        left = [trees[n] for n in self.compiled]
+        differ = any(isinstance(part, OPERATORS) for tree in left for part in walk(tree))
+        widths = machine.widths(1) if differ else (0,) * machine.grid.ndim
+
+        grid_axes = tuple(range(machine.grid.ndim))
+
+        def of_one(fields: Mapping[str, Value], parameters: Any, time: Any, frame: Frame) -> list[Any]:
+            evaluate = Evaluation(rules, frame, needs, fields, parameters, time)
+            return [_on_block(evaluate(tree), frame) for tree in left]
+
+        cellwise = of_one if listed is None else of_members(of_one, listed)
+
+        def by_rows(fields: Mapping[str, Value], parameters: Any, time: Any, frame: Frame, action: Any) -> Any:
+            """What ``action(values, which cells count)`` returns for some rows after the others, stacked."""
+            values = cellwise(fields, parameters, time, frame) if differ else []
+            in_row = len(left) * math.prod(next(iter(fields.values())).array.shape[1:])
+            rows = min(frame.cells[0], max(1, CELLS_AT_ONCE // in_row)) if on_processor else frame.cells[0]
+
+            def some(first: Any) -> Any:
+                start = jnp.minimum(first, frame.cells[0] - rows)
+                part = frame.rows(start, rows)
+                owned = _owned(part, first - start)
+                if differ:
+                    mine = [lax.dynamic_slice_in_dim(v, start, rows) for v in values]
+                else:
+                    mine = cellwise({name: v.rows(start, rows) for name, v in fields.items()}, parameters, time, part)
+                return action(mine, owned if listed is None else owned[..., None])
+
+            return lax.map(some, jnp.arange(0, frame.cells[0], rows))
+
+        def extremes(fields: Mapping[str, Value], frame: Frame, parameters: Any, time: Any) -> Any:
+            def of_rows(values: list[Any], owned: Any) -> Any:
+                high = jnp.stack([jnp.where(owned, v, -jnp.inf).max(grid_axes) for v in values]).astype(jnp.float64)
+                low = -jnp.stack([jnp.where(owned, v, jnp.inf).min(grid_axes) for v in values]).astype(jnp.float64)
+                # max() may pass over a NaN, so cells that are not finite are counted on their own.
+                broken = jnp.stack([jnp.where(owned, ~jnp.isfinite(v), False).sum(grid_axes) for v in values])
+                return high, low, broken
+
+            high, low, broken = by_rows(fields, parameters, time, frame, of_rows)
+            found = machine.device_max(high.max(0)), machine.device_max(low.max(0)), machine.device_sum(broken.sum(0))
+            return jnp.stack([part.astype(jnp.float64) for part in found], 1)
+
+        def sums(fields: Mapping[str, Value], frame: Frame, parameters: Any, time: Any, exponents: Any) -> Any:
+            def of_rows(values: list[Any], owned: Any) -> Any:
+                totals = []
+                for i, v in enumerate(values):
+                    rest, parts = jnp.where(owned, v, 0).astype(jnp.float64) * exponents[i], []
+                    for _ in range(PARTS):
+                        rest = rest * 2.0**self.bits
+                        whole = jnp.rint(rest)
+                        rest = rest - whole
+                        parts.append(whole.astype(jnp.int64).sum(grid_axes))
+                    totals.append(jnp.stack(parts))
+                return jnp.stack(totals)
+
+            return machine.device_sum(by_rows(fields, parameters, time, frame, of_rows).sum(0))
+
+        self.run_extremes = machine.exchanged(extremes, widths)
+        self.run_sums = machine.exchanged(sums, widths)
+
+    def extremes(self, fields: Fields, parameters: Any, time: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(minimum, maximum, cells that are not finite) of each tree over the whole grid."""
+        if not self.trees:
+            return np.empty(0), np.empty(0), np.empty(0, np.int64)
+        each = self._of_each(
+            lambda n, name: self._of_field(fields[name]), lambda: self.run_extremes(fields, parameters, time)
+        )
+        high, low, broken = np.moveaxis(each, 1, 0)
+        found = self.communicator.maximum(np.stack([high, low]))
+        return -found[1], found[0], self.communicator.total(np.asarray(broken, np.int64))
+
+    def _of_each(self, of_field: Callable[[int, str], Any], compiled: Callable[[], Any]) -> np.ndarray:
+        """What is found of each tree: of fields by ``of_field(number of the tree, name)``, of others by compiled code."""
+        each = {n: of_field(n, name) for n, name in self.fields.items()}
+        if self.compiled:
+            each |= zip(self.compiled, self.machine.first(compiled()), strict=True)
+        return np.stack([each[n] for n in range(len(self.trees))])
+
+    def _of_field(self, array: Any) -> tuple[float, float, int]:
+        """(maximum, -minimum, cells that are not finite) of a field on this process; numpy is many times as fast as XLA."""
+        blocks = [block for block in self.machine.devices.owned(array) if block.size]
+        found = [by_threads(lambda part: (part.max(), -part.min()), block) for block in blocks]
+        high, low = np.concatenate(found).astype(np.float64).max(0)
+        if np.isfinite(high) and np.isfinite(low):
+            return high, low, 0
+        return high, low, sum(int(np.count_nonzero(~np.isfinite(block))) for block in blocks)
+
+    def _sum_of_field(self, array: Any, scale: float) -> np.ndarray:
+        """The parts of the sum of a field on this process, as compiled code has them."""
+        few = 1 << max(0, 53 - self.bits)  # numbers whose sum is exact in float64, in any order
+
+        def of_part(part: np.ndarray) -> np.ndarray:
+            totals, cells = np.zeros(PARTS, np.int64), part.reshape(-1)
+            room = np.empty((2, min(len(cells), CELLS_IN_NUMPY)))
+            for first in range(0, len(cells), CELLS_IN_NUMPY):
+                some = cells[first : first + CELLS_IN_NUMPY]
+                rest, whole = room[:, : len(some)]
+                np.multiply(some, scale, out=rest, dtype=np.float64)
+                for j in range(PARTS):
+                    rest *= 2.0**self.bits
+                    np.rint(rest, out=whole)
+                    rest -= whole
+                    totals[j] += np.add.reduceat(whole, np.arange(0, len(whole), few)).astype(np.int64).sum()
+            return totals
+
+        blocks = [block for block in self.machine.devices.owned(array) if block.size]
+        return np.sum([total for block in blocks for total in by_threads(of_part, block)], 0)
+
+    def sums(self, fields: Fields, parameters: Any, time: float, largest: np.ndarray) -> np.ndarray:
+        """Sum of each tree over all cells; ``largest`` are the greatest magnitudes (NaN or infinite: so is the sum)."""
+        if not self.trees:
+            return np.empty(0)
+        exponents = np.where(np.isfinite(largest), np.frexp(largest)[1], 0)
+        scales = np.ldexp(1.0, np.clip(-exponents, -1000, 1000))
+        parts = self._of_each(
+            lambda n, name: self._sum_of_field(fields[name], scales[n]),
+            lambda: self.run_sums(fields, parameters, time, scales[self.compiled]),
+        )
+        totals = self.communicator.total(np.asarray(parts, np.int64))
+        result = np.array(largest, np.float64)
+        for index in np.ndindex(largest.shape):
+            if math.isfinite(largest[index]):
+                of_one = totals[(index[0], slice(None), *index[1:])]
+                result[index] = exact_sum(of_one, -round(math.log2(scales[index])), self.bits)
+        return result
+
+
+def _on_block(value: Value, frame: Frame) -> Any:
+    """A value on the block's own cells."""
+    interior = tuple((0, n) for n in frame.cells)
+    return jnp.broadcast_to(value.crop(interior).array, frame.cells)
+
+
+def _owned(frame: Frame, first: Any) -> Any:
+    """Which cells of an array are really owned, in the rows from ``first`` on."""
+    owned: Any = (jnp.arange(frame.cells[0]) >= first).reshape([-1] + [1] * (frame.ndim - 1))
+    for axis, (n, count) in enumerate(zip(frame.cells, frame.counts, strict=True)):
+        if count is not n:
+            shape = [1] * frame.ndim
+            shape[axis] = n
+            owned = owned & (jnp.arange(n) < count).reshape(shape)
+    return owned

@@ -1,0 +1,203 @@
+"""One step of a method on a block: each evaluation with an exchange of its own, or several of them on ghost cells that were
+received before; as compiled code, in compiled pieces, or with an estimate of its error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from hpcstencil.backends.xla.evaluate import RightHandSide
+from hpcstencil.backends.xla.stage_walk import fields_of, take, uniform
+from hpcstencil.distributed.device_blocks import values
+from hpcstencil.distributed.device_grid import Body, Machine
+from hpcstencil.distributed.halo import Fields
+from hpcstencil.distributed.windows import Frame, Value
+from hpcstencil.numerics.integrators import ERROR, NEW, Method, Stage
+
+# Fields after a step, of (fields, t, dt, windows that are wanted at the least, or None for those of the fields)
+Step = Callable[[Mapping[str, Value], Any, Any, Any], dict[str, Value]]
+# (fields after a step, what is made of the estimate of their error), of (fields, parameters, t, dt)
+Attempt = Callable[[Fields, Mapping[str, float], Any, Any], tuple[Fields, Any]]
+
+
+@dataclass(frozen=True)
+class Stepper:
+    """A right-hand side and a method on a machine. ``groups`` tells the fields of a partitioned method apart; ``every``
+    steps are taken between two halo exchanges, 0 meaning an exchange for each evaluation. ``apart`` is the right-hand side of
+    the second stage, where the method takes parts of it apart. A ``kernel`` (of parameters and frame) may take the steps in
+    its place."""
+
+    machine: Machine
+    rhs: RightHandSide
+    method: Method
+    groups: Mapping[str, int]
+    every: int
+    apart: RightHandSide | None = None
+    kernel: Callable[[Any, Frame], Step] | None = None
+
+    def rhs_of(self, j: int) -> RightHandSide:
+        """The right-hand side whose slopes at the j-th value the method uses."""
+        return self.rhs if j == 0 or self.apart is None else self.apart
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Ghost cells per axis of one exchange."""
+        return self.machine.widths(self.every * self.method.evaluations or 1)
+
+    def framed(self, fields: Fields, frame: Frame) -> dict[str, Value]:
+        """The block as a step takes it, inside compiled code: with ghost cells, unless each evaluation gets its own."""
+        if self.every == 0:
+            return values(fields, self.machine.interior)
+        return self.machine.surrounded(fields, self.widths, frame, {})
+
+    # ---- inside compiled code ----
+
+    def step(self, parameters: Any, frame: Frame) -> Step:
+        """What takes one step."""
+        if self.kernel is not None:
+            return self.kernel(parameters, frame)
+
+        def step(u: Mapping[str, Value], t: Any, dt: Any, ends: Any) -> dict[str, Value]:
+            new, _ = self.one_step(dict(u), parameters, t, dt, frame)
+            return new if ends else {name: padded(new[name], u[name].windows) for name in u}
+
+        return step
+
+    def one_step(self, u: dict[str, Value], parameters: Any, t: Any, dt: Any, frame: Frame) -> tuple[Any, Any]:
+        """(fields after a step, estimate of their error) on the windows that are left of those of ``u``."""
+
+        def evaluate(rhs: RightHandSide, y: Mapping[str, Value], time: Any) -> dict[str, Value]:
+            if self.every:
+                return rhs(y, parameters, time, frame)
+            own = {name: value.array for name, value in y.items()}
+            slopes = rhs(self.machine.surrounded(own, self.widths, frame, {}), parameters, time, frame)
+            return {name: value.crop(self.machine.interior) for name, value in slopes.items()}
+
+        def slope(j: int, y: Any) -> Any:
+            return evaluate(self.rhs_of(j), y, t + self.method.nodes[j] * dt)
+
+        def combine(i: int, stage: Stage, y: Any, k: Any) -> Any:
+            return fields_of(stage, i - 1, y, k, self.groups, dt)
+
+        def loop(u: dict[str, Value], before: Any, last: dict[str, Value], k0: Any) -> dict[str, Value]:
+            """Stages on arrays of constant shape, of which each may leave a rim that is not valid any more."""
+            kept: dict[str, Any] = {}
+
+            def body(n: Any, carry: Any) -> Any:
+                y = {0: u, -1: carry[0], -2: carry[1]}
+                k = {0: k0, -1: evaluate(self.rhs, y[-1], t + nodes[n] * dt)}
+                new = fields_of(uniform(self.method, weights[n]), 0, y, k, {}, dt)
+                kept.update({name: value.windows for name, value in new.items()})
+                return {name: padded(new[name], u[name].windows) for name in u}, carry[0]
+
+            weights, nodes = jnp.asarray(self.method.uniform_weights), jnp.asarray(self.method.uniform_nodes)
+            whole = [{name: padded(y[name], u[name].windows) for name in u} for y in (last, before)]
+            result, _ = lax.fori_loop(0, len(weights), body, (whole[0], whole[1]))
+            return {
+                name: value.crop(shrunk(last[name].windows, value.windows, kept[name], len(weights)))
+                for name, value in result.items()
+            }
+
+        return take(self.method, u, slope, combine, loop)
+
+    # ---- functions of fields ----
+
+    def attempt(self, weigh: RightHandSide) -> Attempt:
+        """The function attempt(fields, parameters, t, dt) -> (fields after one step, what ``weigh`` makes of the estimate of
+        their error), of a method that has one; the fields given are kept."""
+
+        def weighed(state: dict[str, Value], frame: Frame, parameters: Any, t: Any) -> Fields:
+            return self.machine.cropped(weigh(state, parameters, t, frame))
+
+        def body(u: dict[str, Value], frame: Frame, parameters: Any, t: Any, dt: Any) -> tuple[Fields, Fields]:
+            new, error = self.one_step(u, parameters, t, dt, frame)
+            return self.machine.cropped(new), weighed(with_error(u, new, error), frame, parameters, t)
+
+        if self.every:
+            return self.machine.exchanged(body, self.widths)
+        step, measure = self.in_pieces(), self.machine.exchanged(weighed, (0,) * self.machine.grid.ndim)
+
+        def attempt(fields: Fields, parameters: Any, t: Any, dt: Any) -> tuple[Fields, Any]:
+            new, error = step(fields, parameters, t, dt)
+            return new, measure(with_error(fields, new, error), parameters, t)
+
+        return attempt
+
+    def slopes(self, j: int) -> Body:
+        """The function slopes(fields, parameters, t) of the j-th value, after an exchange of its own."""
+
+        def body(y: dict[str, Value], frame: Frame, parameters: Any, t: Any) -> Fields:
+            return self.machine.cropped(self.rhs_of(j)(y, parameters, t, frame))
+
+        return self.machine.exchanged(body, self.machine.widths(1))
+
+    def in_pieces(self) -> Attempt:
+        """As `attempt`, with each evaluation and each combination a compiled call of its own."""
+        evaluate = self.slopes(0)
+        evaluate_later = evaluate if self.apart is None else self.slopes(1)
+
+        def combined(i: int, stage: Stage, y: Mapping[int, Fields], k: Mapping[int, Fields], dt: Any) -> Fields:
+            at, rates = ({j: values(fields, self.machine.interior) for j, fields in x.items()} for x in (y, k))
+            return self.machine.cropped(fields_of(stage, i - 1, at, rates, self.groups, dt))
+
+        @cache
+        def combination(i: int, stage: Stage) -> Body:
+            def body(y: Any, k: Any, dt: Any) -> Fields:
+                return combined(i, stage, y, k, dt)
+
+            return self.machine.compiled(body, 1)
+
+        def uniform_body(y: Any, k: Any, weights: Any, dt: Any) -> Fields:
+            return combined(0, uniform(self.method, weights), y, k, dt)
+
+        combine_uniform = self.machine.compiled(uniform_body, 2)
+
+        def step(fields: Fields, parameters: Any, t: Any, dt: Any) -> tuple[Fields, Any]:
+            def slope(j: int, y: Fields, node: float) -> Fields:
+                return jax.block_until_ready((evaluate_later if j else evaluate)(y, parameters, t + node * dt))
+
+            def loop(u: Fields, before: Fields, last: Fields, k0: Fields) -> Fields:
+                for weights, node in zip(self.method.uniform_weights, self.method.uniform_nodes, strict=True):
+                    y = {0: u, -1: last, -2: before}
+                    before, last = last, combine_uniform(y, {0: k0, -1: slope(0, last, node)}, weights, dt)
+                return last
+
+            return take(
+                self.method,
+                fields,
+                lambda j, y: slope(j, y, self.method.nodes[j]),
+                lambda i, stage, y, k: combination(i, stage)(y, k, dt),
+                loop,
+            )
+
+        return step
+
+
+def with_error(u: Mapping[str, Any], new: Mapping[str, Any], error: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields before and after a step and their estimated errors, by the names that `Problem.errors` gives them."""
+    return {**u, **{NEW + name: y for name, y in new.items()}, **{ERROR + name: e for name, e in error.items()}}
+
+
+def shrunk(windows: Any, before: Any, after: Any, times: int) -> Any:
+    """Windows from which so many times is taken what one time takes from ``before``, leaving ``after``."""
+    return tuple(
+        (w[0] + times * (b[0] - a[0]), w[1] + times * (b[1] - a[1]))
+        for w, a, b in zip(windows, before, after, strict=True)
+    )
+
+
+def padded(value: Value, windows: Any) -> Value:
+    """The value on larger windows, zeros (never read as valid) in the rim."""
+    padding = []
+    for have, want in zip(value.windows, windows, strict=True):
+        assert have is not None  # fields have a window on every axis
+        padding.append((have[0] - want[0], want[1] - have[1], 0))
+    padding += [(0, 0, 0)] * (value.array.ndim - len(padding))  # of members
+    return Value(lax.pad(value.array, value.array.dtype.type(0), padding), windows)

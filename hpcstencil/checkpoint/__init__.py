@@ -1,0 +1,1 @@
+"""Checkpoints: writing, finding, reading, repairing."""

@@ -1,0 +1,282 @@
+"""Checkpoints: the whole state of a run at one step, in a file of its own beside the output.
+
+``NAME.checkpoint.STEP.h5`` is written under a temporary name, sealed with checksums (see `seal`), and renamed when it is
+on disk, so a file of that name was once whole, and shows whether it still is. It holds global arrays, hence any number
+of processes can read what any other number has written.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from hpcstencil.checkpoint.checksums import Array, Damaged, checksum, read_seal, seal
+from hpcstencil.checkpoint.paths import checkpoint_path, keep_newest, list_checkpoints
+from hpcstencil.io.file_layout import Attributes, write_attributes, write_coordinates
+from hpcstencil.io.file_read import SCALES, inspect, open_for_reading
+from hpcstencil.io.hdf5_validation import attributes, numbers
+from hpcstencil.io.shared_file import Method, SharedFile, chosen_method, open_alone, open_shared
+from hpcstencil.numerics.grid import AXES, Grid
+from hpcstencil.numerics.topology import Range
+from hpcstencil.runtime.communicator import Communicator, agree, from_rank_0, local_place
+from hpcstencil.runtime.filesystem import file_errors, prepare_folder, reserve, sync
+from hpcstencil.runtime.progress import say
+from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError, InputError
+
+FORMAT_VERSION = 2
+SCALARS = "run-scalars"  # group whose attributes are the scalars; the hyphen keeps its name apart from every array's
+
+Blocks = Mapping[str, np.ndarray]
+Scalars = Mapping[str, float | int | str]
+Places = dict[str, tuple[int, int]]  # byte offset and size in the file, by array
+
+
+def write_checkpoint(
+    output: Path,
+    communicator: Communicator,
+    grid: Grid,
+    *,
+    step: int,
+    time: float,
+    arrays: Blocks,
+    ranges: Sequence[Range],
+    scalars: Scalars | None = None,
+    attributes: Attributes,
+    keep: int,
+    method: Method = "auto",
+) -> Path:
+    """Write the state after ``step`` steps and keep the newest ``keep`` checkpoints of this run; returns the new path.
+
+    ``arrays`` maps names, in which "/" makes groups, to this process's blocks (interior, local, C-contiguous) of the
+    global index ``ranges``, perhaps with more axes before those of the grid; the same names in the same order on all
+    processes. ``scalars`` and ``attributes`` are equal on all.
+    Raises EnvironmentProblem where the file system fails; earlier checkpoints are then untouched.
+    """
+    final = checkpoint_path(output, step)
+    temporary = final.with_name(final.name + ".tmp")
+    way = chosen_method(method, communicator, output)
+    prepare_folder(final, communicator)
+
+    def lay_out() -> Places:
+        with file_errors(temporary, "create"):
+            temporary.unlink(missing_ok=True)
+            with open_alone(temporary, "w") as file:
+                return _lay_out(file, grid, arrays, step, time, scalars or {}, attributes)
+
+    places = from_rank_0(communicator, lay_out)
+    try:
+        reserve(temporary, sum(size for _, size in places.values()), communicator, hollow=True)
+    except EnvironmentProblem:
+        if communicator.rank == 0:
+            temporary.unlink(missing_ok=True)
+        raise
+    _fill(open_shared(temporary, communicator, way), arrays, ranges)
+    checksums = _checksums(arrays, ranges, communicator)
+
+    def flush() -> None:
+        if local_place()[0] == 0:  # each host for what its processes wrote
+            with file_errors(temporary, "write"):
+                sync(temporary)
+
+    def publish() -> None:
+        if communicator.rank == 0:
+            with file_errors(final, "write"):
+                seal(temporary, {name: Array(*places[name], checksums[name]) for name in arrays})
+                sync(temporary)
+                os.replace(temporary, final)
+                sync(final.parent)
+            keep_newest(output, final, keep)
+
+    agree(communicator, flush)
+    agree(communicator, publish)
+    return final
+
+
+def _checksums(arrays: Blocks, ranges: Sequence[Range], communicator: Communicator) -> dict[str, int]:
+    """Checksum of every whole array from the blocks of all processes."""
+    inner = [first for first, _ in ranges]
+    shares = [checksum(block, [0] * (block.ndim - len(inner)) + inner) for block in arrays.values()]
+    return dict(zip(arrays, communicator.total(np.array(shares, np.int64)).tolist(), strict=True))
+
+
+def _fill(shared: SharedFile, arrays: Blocks, ranges: Sequence[Range]) -> None:
+    """Write the blocks; ``complete`` becomes 1 when all of them are in the file."""
+    inner = [first for first, _ in ranges]
+    for name, block in arrays.items():
+        shared.write(name, [0] * (block.ndim - len(inner)) + inner, block)
+    shared.apply(lambda file: file.attrs.modify("complete", 1))
+    shared.close()
+
+
+def _lay_out(
+    file: h5py.File, grid: Grid, arrays: Blocks, step: int, time: float, scalars: Scalars, attributes: Attributes
+) -> Places:
+    """Everything but the arrays' values: contiguous datasets over the whole grid, allocated, never filled."""
+    write_attributes(file, {**attributes, "kind": "checkpoint", "format_version": FORMAT_VERSION})
+    write_attributes(file, {"step": step, "time": float(time), "complete": 0})
+    write_attributes(file.create_group(SCALARS), scalars)
+    write_coordinates(file, grid)
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    places = {}
+    for name, block in arrays.items():
+        if name in (*SCALES, SCALARS):
+            raise ValueError(f"array '{name}': a checkpoint uses this name itself")
+        group, _, last = name.rpartition("/")
+        parent = file.require_group(group) if group else file
+        leading = block.shape[: block.ndim - grid.ndim]
+        space = h5py.h5s.create_simple((*leading, *grid.shape))
+        dataset = h5py.h5d.create(parent.id, last.encode(), h5py.h5t.py_create(block.dtype), space, properties)
+        if leading and "member" not in file:  # the first axis, where there is one more, is that of an ensemble
+            file["member"] = np.arange(leading[0])
+            file["member"].make_scale("member")
+        for axis, scale in enumerate(grid.axes, start=len(leading)):
+            file[name].dims[axis].attach_scale(file[scale])
+        places[name] = (dataset.get_offset(), dataset.get_storage_size())
+    return places
+
+
+def newest_checkpoint(output: Path, communicator: Communicator) -> Path | None:
+    """The newest sound checkpoint of the run that writes ``output``; None where there is none.
+
+    All processes verify together; each damaged one that is passed over is told.
+    """
+    for path in from_rank_0(communicator, lambda: list_checkpoints(output)):
+        try:
+            verify(path, communicator)
+        except HpcstencilError as error:
+            say(f"warning: {error}; it is passed over")
+            continue
+        return path
+    return None
+
+
+def verify(path: Path, communicator: Communicator) -> None:
+    """Read the whole checkpoint, each process a slab of it; raises InputError on all where it is not as it was written,
+    EnvironmentProblem where it cannot be read."""
+
+    def slab(file: h5py.File) -> list[Range]:
+        n, *rest = _shape(path, file)
+        first, last = (n * (communicator.rank + i) // communicator.size for i in (0, 1))
+        return [(first, last), *((0, m) for m in rest)]
+
+    sealed = _sealed(path, communicator)
+    for name in sealed:  # one at a time: the machine may have little memory to spare
+        _read_verified(path, sealed, [name], slab, communicator)
+
+
+def read_checkpoint(
+    path: Path, ranges: Sequence[Range], communicator: Communicator, names: Sequence[str] | None = None
+) -> tuple[dict[str, np.ndarray], dict[str, Any], dict[str, Any]]:
+    """(arrays, scalars, attributes) of the checkpoint at ``path``, verified. All processes call it together.
+
+    ``arrays`` are this process's blocks of the global index ``ranges``, whatever the decomposition that wrote them; the
+    ranges of all processes make up the grid. ``names`` selects some (default: all).
+    Raises InputError where the file is not a sound checkpoint with these arrays over this grid.
+    """
+    sealed = _sealed(path, communicator)
+    missing = [name for name in names or () if name not in sealed]
+    if missing:
+        raise InputError(f"{path}: no array '{missing[0]}'; it holds {', '.join(sealed) or 'none'}")
+
+    def fitting(file: h5py.File) -> Sequence[Range]:
+        shape = _shape(path, file)
+        if len(ranges) != len(shape) or any(last > n for (_, last), n in zip(ranges, shape, strict=True)):
+            raise InputError(f"{path}: its grid has shape {shape}: a run that goes on from it must be on the same grid")
+        return ranges
+
+    return _read_verified(path, sealed, list(sealed if names is None else names), fitting, communicator)
+
+
+def _sealed(path: Path, communicator: Communicator) -> dict[str, Array]:
+    """The arrays of a checkpoint whose bytes, the arrays' own apart, are as they were written: rank 0 looks."""
+
+    def look() -> dict[str, Array]:
+        with file_errors(path, "read"):
+            if not path.is_file():
+                raise InputError(f"{path}: no such file")
+            if not h5py.is_hdf5(path):
+                raise InputError(f"{path}: not an HDF5 file, so no checkpoint; take another")
+            try:
+                return read_seal(path)
+            except Damaged:
+                _refuse_output(path)
+                raise
+
+    return from_rank_0(communicator, look)
+
+
+def _refuse_output(path: Path) -> None:
+    """Raise InputError where an output file is given for a checkpoint. HDF5 is not asked about what has a checkpoint's name,
+    see `seal`."""
+    if ".checkpoint." in path.name:
+        return
+    try:
+        kind = inspect(path).kind
+    except HpcstencilError:
+        return
+    if kind == "output":
+        known = list_checkpoints(path)
+        example = known[0].name if known else checkpoint_path(path, 7500).name
+        raise InputError(
+            f"{path}: expected a checkpoint, such as {example}, but got an output file; "
+            + ("give that one" if known else "give a checkpoint of this run, which has none here")
+        )
+
+
+def _read_verified(
+    path: Path,
+    sealed: Mapping[str, Array],
+    names: Sequence[str],
+    ranges_of: Callable[[h5py.File], Sequence[Range]],
+    communicator: Communicator,
+) -> tuple[dict[str, np.ndarray], dict[str, Any], dict[str, Any]]:
+    """As `read_checkpoint`; the ranges are chosen from what the file holds."""
+
+    def read() -> tuple[dict[str, np.ndarray], list[int], dict[str, Any], dict[str, Any]]:
+        blocks, shares = {}, []
+        with open_for_reading(path) as file:
+            _check_kind(path, file)
+            ranges = ranges_of(file)
+            inner = [first for first, _ in ranges]
+            for name in names:
+                array = numbers(path, file, name)
+                if array.ndim < len(inner):
+                    raise InputError(
+                        f"{path}: expected '{name}' over the grid, but got the shape {array.shape}; take another"
+                    )
+                block = blocks[name] = array[(..., *(slice(*pair) for pair in ranges))]
+                shares.append(checksum(block, [0] * (block.ndim - len(inner)) + inner))
+            group = file.get(SCALARS)
+            if not isinstance(group, h5py.Group):
+                raise InputError(f"{path}: expected a group '{SCALARS}'; take another checkpoint")
+            return blocks, shares, attributes(path, group), attributes(path, file)
+
+    blocks, shares, scalars, found = agree(communicator, read)
+    for name, total in zip(names, communicator.total(np.array(shares, np.int64)).tolist(), strict=True):
+        if total != sealed[name].checksum:
+            raise Damaged(f"{path}: the values of '{name}' are damaged; take an older checkpoint")
+    return blocks, scalars, found
+
+
+def _check_kind(path: Path, file: h5py.File) -> None:
+    found = attributes(path, file)
+    if found.get("kind") != "checkpoint":
+        raise InputError(f"{path}: not a checkpoint of hpcstencil")
+    version = found.get("format_version", 0)
+    if version != FORMAT_VERSION:
+        raise InputError(f"{path}: has format version {version}, this hpcstencil reads {FORMAT_VERSION}")
+
+
+def _shape(path: Path, file: h5py.File) -> tuple[int, ...]:
+    """The shape of the grid."""
+    shape = tuple(numbers(path, file, axis, 1).size for axis in AXES if axis in file)
+    if not shape:
+        raise InputError(f"{path}: expected the coordinates of a grid; take another checkpoint")
+    return shape

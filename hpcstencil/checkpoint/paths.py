@@ -1,0 +1,68 @@
+"""Where the checkpoints of a run are: their names beside its output, which there are, which have to go."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from hpcstencil.runtime.communicator import Communicator, agree
+from hpcstencil.runtime.filesystem import file_errors
+
+
+def checkpoint_path(output: Path, step: int) -> Path:
+    """``NAME.checkpoint.STEP.h5`` beside the output ``NAME.h5``."""
+    return output.with_name(f"{output.stem}.checkpoint.{step:012d}.h5")
+
+
+def list_checkpoints(output: Path) -> list[Path]:
+    """Checkpoints of the run that writes ``output``, newest first, sound or not; temporary files are left out."""
+    return _siblings(output, r"\.h5")
+
+
+def step_of(path: Path) -> int:
+    """The step in the name of a checkpoint."""
+    return int(path.name.split(".checkpoint.")[-1].split(".")[0])
+
+
+def remove_stale(output: Path, communicator: Communicator, after: int | None = None) -> None:
+    """Remove what a killed run left half written beside ``output``; with ``after``, also checkpoints of later steps.
+
+    A run that begins anew under an old name says ``after=-1``, one that goes on from step n says ``after=n``: what an
+    abandoned course of the run left would otherwise pass for the newest.
+    """
+
+    def remove() -> None:
+        if communicator.rank == 0:
+            later = [] if after is None else [path for path in list_checkpoints(output) if step_of(path) > after]
+            for path in _siblings(output, r"\.h5\.tmp") + later:
+                with file_errors(path, "remove"):
+                    path.unlink(missing_ok=True)
+
+    agree(communicator, remove)
+
+
+def remove_locks(output: Path, communicator: Communicator) -> None:
+    """Remove the locks that MPI-IO keeps beside ``output`` and its checkpoints, and that a killed run left."""
+    pattern = re.compile(rf"{re.escape(output.stem)}(\.checkpoint\.\d{{12,}})?\.h5(\.tmp)?-\d+-\d+\.lock")
+
+    def remove() -> None:
+        if communicator.rank == 0:
+            for path in [path for path in output.parent.iterdir() if pattern.fullmatch(path.name)]:
+                with file_errors(path, "remove"):
+                    path.unlink(missing_ok=True)
+
+    agree(communicator, remove)
+
+
+def keep_newest(output: Path, newest: Path, keep: int) -> None:
+    """Remove all checkpoints but ``newest`` and the ``keep`` - 1 next to it."""
+    for old in [path for path in list_checkpoints(output) if path != newest][max(keep - 1, 0) :]:
+        with file_errors(old, "remove"):
+            old.unlink(missing_ok=True)
+
+
+def _siblings(output: Path, ending: str) -> list[Path]:
+    pattern = re.compile(rf"{re.escape(output.stem)}\.checkpoint\.\d{{12,}}{ending}")
+    folder = output.parent
+    found = [path for path in folder.iterdir() if pattern.fullmatch(path.name)] if folder.is_dir() else []
+    return sorted(found, key=step_of, reverse=True)

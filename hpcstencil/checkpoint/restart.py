@@ -1,0 +1,227 @@
+"""Where a run begins: at its initial state, at its own newest checkpoint, or at a checkpoint of another run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpcstencil import __version__
+from hpcstencil.checkpoint.checkpoint import newest_checkpoint, verify
+from hpcstencil.checkpoint.paths import list_checkpoints, step_of
+from hpcstencil.config.provenance import allowed, differences
+from hpcstencil.config.reader import from_mapping
+from hpcstencil.config.settings import Config
+from hpcstencil.io.file_read import Contents, inspect
+from hpcstencil.io.hdf5_validation import json_attribute
+from hpcstencil.io.output_file import refuse_existing
+from hpcstencil.runtime.communicator import Communicator, agree, from_rank_0
+from hpcstencil.validation.errors import HpcstencilError, InputError
+from hpcstencil.validation.toml_text import is_set, parse
+
+REPEATING = (
+    "decomposition.",
+    "checkpoint.",
+    "output.method",
+    "output.write_behind",
+    "title",
+    "verify.",
+)  # change no bit
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the command line asks for the run. ``overrides`` are the texts given with --set; ``started`` is when the
+    command was, on time.monotonic's clock."""
+
+    output: Path
+    overwrite: bool = False
+    resume: bool = False
+    restart: Path | None = None
+    quiet: bool = False
+    overrides: tuple[str, ...] = ()
+    started: float = field(default_factory=time.monotonic)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the state comes from: ``checkpoint``, or the last snapshot of the output, with this ``clock``, or where both are
+    None the initial state. ``append`` says that the run goes on in its own output, ``ended`` that it had reached its end
+    there; ``complete``, if anything, why nothing is left to do. ``history`` is that of the run so far: where it was
+    continued, with which kernel before that, and with which changes of the input. A run with the kernel ``repeated`` makes
+    again, bit for bit, what the output holds beyond the checkpoint."""
+
+    checkpoint: Path | None = None
+    clock: Mapping[str, Any] | None = None
+    append: bool = False
+    ended: bool = False
+    complete: str = ""
+    repeated: str = ""
+    history: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def anew(self) -> bool:
+        """Whether the run goes on with other physics or other steps."""
+        return bool(self.history) and not all(map(allowed, self.history[-1]["changed"]))
+
+    @property
+    def other_times(self) -> bool:
+        """Whether the run goes on with other times of output or diagnostics."""
+        cadence = ("output.every", "output.every_steps", "diagnostics.every_steps")
+        return self.anew or bool(self.history) and any(key in self.history[-1]["changed"] for key in cadence)
+
+    @property
+    def kernel(self) -> str:
+        """The kernel of the run that is continued; "" where there is none."""
+        return self.history[-1]["kernel"] if self.history else ""
+
+
+def source_of(config: Config, options: Options, communicator: Communicator) -> Source:
+    """Decide it, all processes together; every file that the run will go on from is verified.
+
+    Raises InputError where the output is in the way, or what is there is of another run.
+    """
+    if options.resume:
+        return _resumed(config, options, communicator)
+    if not options.overwrite:
+        agree(communicator, lambda: refuse_existing(options.output))
+    if options.restart is None:
+        return Source()
+    verify(options.restart, communicator)
+    return Source(options.restart, history=_continued(config, options.restart, options.overrides, communicator))
+
+
+def _resumed(config: Config, options: Options, communicator: Communicator) -> Source:
+    """For --resume: the newest sound checkpoint of this output, if the run is not complete already."""
+    output = options.output
+    contents = from_rank_0(communicator, lambda: _output_to_resume(output))
+    if contents is None:
+        return Source()
+    now = _continued(config, output, options.overrides, communicator)[-1]
+    changed = now["changed"]
+    if contents.complete and contents.time is not None and config.time.end <= contents.time:
+        for key in changed:
+            if not allowed(key):
+                raise InputError(
+                    f"{key}: {output} is complete, and nothing would be computed with another value; set a later time.end, or "
+                    "choose another --output"
+                )
+        return Source(complete=_nothing_to_do(config, output, contents))
+    _check_file_fits(config, output, contents)
+    if contents.clock is not None:
+        history = _continued(config, output, options.overrides, communicator)
+        return Source(clock=contents.clock, append=True, ended=True, history=history)
+    newest = newest_checkpoint(output, communicator)
+    if newest is None and contents.complete:
+        raise InputError(
+            f"{output}: the run is complete and its checkpoint, from which it would go on, is gone; use --overwrite to run it "
+            "again"
+        )
+    if newest is None and from_rank_0(communicator, lambda: bool(list_checkpoints(output))):
+        raise InputError(
+            f"{output}: the run is not complete and none of its checkpoints is sound; keep what it holds and choose another "
+            "--output, or use --overwrite to run it again"
+        )
+    if newest is None:
+        return Source()
+    ended = contents.complete and contents.step == step_of(newest)
+    same = contents.version == __version__ and all(key.startswith(REPEATING) for key in changed)
+    return Source(
+        newest,
+        append=True,
+        ended=ended,
+        repeated=now["kernel"] if same else "",
+        history=_continued(config, newest, options.overrides, communicator),
+    )
+
+
+def can_be_extended(output: Path, contents: Contents) -> bool:
+    """Whether a complete run can go on to a later end."""
+    return contents.clock is not None or bool(list_checkpoints(output))
+
+
+def _nothing_to_do(config: Config, output: Path, contents: Contents) -> str:
+    """That a run is complete, up to when, and whether it could go on."""
+    beyond = "" if config.time.end == contents.time else f", beyond the time.end = {config.time.end:g} asked for"
+    further = "set a later time.end to go on" if can_be_extended(output, contents) else "its checkpoint is gone"
+    return f"{output} is complete up to t = {contents.time:g}{beyond}; nothing to do ({further})"
+
+
+def _output_to_resume(output: Path) -> Contents | None:
+    """What the output holds; None where neither it nor a checkpoint of it exists."""
+    checkpoints = list_checkpoints(output)
+    advice = "begin anew with --overwrite"
+    if checkpoints:
+        advice = f"go on from {checkpoints[0]} with --restart and another --output, or {advice}"
+    if not output.exists():
+        if checkpoints:
+            raise InputError(f"{output}: does not exist, but checkpoints of it do; {advice}")
+        return None
+    try:
+        return inspect(output)
+    except HpcstencilError as error:
+        raise type(error)(f"{error}; {advice}") from error
+
+
+def _check_file_fits(config: Config, output: Path, contents: Contents) -> None:
+    """Raise InputError where an output has other columns than this run would write, or of another type."""
+    origin = _origin(contents, output)
+    for key, there, wanted in (
+        ("numerics.precision", origin.numerics.precision, config.numerics.precision),
+        ("diagnostics", *(", ".join(sorted(c.diagnostics.expressions)) or "none" for c in (origin, config))),
+    ):
+        if there != wanted:
+            raise InputError(
+                f"{key}: {output} was begun with {there} and cannot go on with {wanted}; go on from a checkpoint with "
+                "--restart and another --output"
+            )
+
+
+def _origin(contents: Contents, path: Path) -> Config:
+    """The input that the file at ``path`` was made from."""
+    return from_mapping(parse(contents.input, f"{path}, its attribute 'input'"), path.parent)
+
+
+def _continued(
+    config: Config, path: Path, overrides: tuple[str, ...], communicator: Communicator
+) -> tuple[dict[str, Any], ...]:
+    """The history of the run that wrote ``path``, with an entry for going on from there under this input.
+
+    Raises InputError for changes that a continued run may not have: it may differ from its origin in its end, cadences
+    and decomposition; all else must be asked for with --set, and another grid never.
+    """
+
+    def compared() -> tuple[dict[str, Any], ...]:
+        contents = inspect(path)
+        origin = _origin(contents, path)
+        if contents.kind == "checkpoint" and contents.time is not None and contents.time > config.time.end:
+            raise InputError(
+                f"time.end: expected a time after that of {path.name}, t = {contents.time:g}, but got {config.time.end:g}; "
+                "set a later end"
+            )
+        changed = differences(origin, config)
+        for key in changed:
+            given = is_set(key, overrides)
+            if allowed(key) or (given and not key.startswith("grid.")):
+                continue
+            remedy = (
+                f"keep its grid of {' x '.join(map(str, origin.grid.shape))} cells"
+                if key.startswith("grid.")
+                else f"if that is meant, say it with --set {key}=..."
+            )
+            raise InputError(f"{key}: {path} was made with another value; {remedy}")
+        file = config.equation.in_file
+        source = contents.attributes.get("equation_source", "")
+        if file is not None and file[0].read_text() != source and not is_set("equation.name", overrides):
+            raise InputError(
+                f"equation.name: {path} was made with another text of {file[0]}, which it holds as 'equation_source'; if that "
+                "is meant, say it with --set equation.name=..."
+            )
+        before = json_attribute(path, contents.attributes, "history", [])
+        kernel = str(json_attribute(path, contents.attributes, "decomposition", {}).get("kernel", ""))
+        entry = {"step": contents.step, "time": contents.time, "from": path.name, "kernel": kernel, "changed": changed}
+        return (*before, entry)
+
+    return from_rank_0(communicator, compared)

@@ -1,0 +1,233 @@
+"""Boundary conditions as the input file gives them: per axis and side, with overrides per field and inner result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.schema import (
+    EXPRESSION,
+    POSITIVE,
+    Key,
+    at,
+    listing,
+    nearest,
+    shown,
+    table,
+    take,
+    unknown,
+    wrong,
+)
+
+SIDES = ("lower", "upper")
+PLAIN = ("periodic", "open")  # kinds that are a word alone
+Values = tuple[float | str | None, ...]
+EXAMPLE = '"periodic" or { dirichlet = 0.0 }'
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a kind of condition is given by: its values by name, and an example. One value alone is written without its
+    name. ``positive`` values are plain numbers above 0, the others may be expressions of coordinates and t; ``optional``
+    ones may be missing."""
+
+    values: tuple[str, ...]
+    example: str
+    positive: bool = False
+    optional: tuple[str, ...] = ()
+
+    def read(self, key: str, given: Any) -> Values:
+        """The values, in order, None for those left out; raises InputError where some are missing, unknown or unfit."""
+        spec = Key(POSITIVE if self.positive else EXPRESSION, None, "1.0")
+        if self.values == ("value",):
+            return (take(key, spec, given),)
+        example = f"{key.rpartition('.')[2]} = {self.example}"
+        values = table(key, given, example)
+        for name in values:
+            if name not in self.values:
+                raise unknown(f"{key}.{at(name)}", "key", name, self.values)
+        for name in self.values:
+            if name not in values and name not in self.optional:
+                raise InputError(f"{key}.{name}: expected {spec.kind.words}, but the key is missing; write {example}")
+        return tuple(take(f"{key}.{name}", spec, values[name]) if name in values else None for name in self.values)
+
+    def written(self, values: Values) -> Any:
+        """The values as they stand in an input file."""
+        if self.values == ("value",):
+            return values[0]
+        return {name: value for name, value in zip(self.values, values, strict=True) if value is not None}
+
+
+KINDS = {
+    "dirichlet": Form(("value",), "0.0"),
+    "neumann": Form(("value",), "0.0"),
+    "robin": Form(("a", "b", "value"), "{ a = 1.0, b = 0.5, value = 0.0 }"),
+    "sponge": Form(("width", "strength"), "{ width = 0.5, strength = 10.0 }", positive=True),
+    "cpml": Form(("width", "speed"), "{ width = 0.5 }", positive=True, optional=("speed",)),
+}
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What holds at one side of an axis: one of PLAIN, or one of KINDS with its values in the order of its form."""
+
+    kind: str
+    values: Values = ()
+
+
+PERIODIC = Condition("periodic")
+GHOST_KINDS = ("dirichlet", "neumann", "robin")  # that say what the ghost cells are
+Sides = tuple[Condition, Condition]
+
+
+@dataclass(frozen=True)
+class BoundaryConfig:
+    """``axes`` holds the conditions (lower, upper) per axis, ``fields`` those of fields that differ, per axis or None, and
+    ``operators`` those of inner results, by the text of their expression."""
+
+    axes: tuple[Sides, ...]
+    fields: Mapping[str, tuple[Sides | None, ...]] = field(default_factory=dict)
+    operators: Mapping[str, tuple[Sides | None, ...]] = field(default_factory=dict)
+
+    @property
+    def periodic(self) -> tuple[bool, ...]:
+        return tuple(lower == PERIODIC for lower, _ in self.axes)
+
+    def condition(self, name: str, axis: int, side: int) -> Condition:
+        """What holds for a field at one side (0 lower, 1 upper) of an axis."""
+        own = self.fields.get(name, (None,) * len(self.axes))[axis]
+        return (own or self.axes[axis])[side]
+
+    def texts(self) -> Iterator[str]:
+        """All values that are expressions."""
+        special = [*self.fields.values(), *self.operators.values()]
+        for sides in [*self.axes, *(s for own in special for s in own if s is not None)]:
+            for condition in sides:
+                yield from (value for value in condition.values if isinstance(value, str))
+
+
+def read_boundary(raw: Mapping[str, Any], axes: tuple[str, ...]) -> BoundaryConfig:
+    """The table [boundary]; raises InputError for kinds that do not exist or do not go together."""
+    conditions: list[Sides] = [(PERIODIC, PERIODIC)] * len(axes)
+    fields = {}
+    given = table(
+        "boundary.operators", raw.get("operators", {}), 'operators = { "laplacian(u)" = { dirichlet = 0.0 } }'
+    )
+    for name, value in raw.items():
+        if name in axes:
+            conditions[axes.index(name)] = _sides(at("boundary", name), value)
+        elif name == "operators":
+            continue
+        elif isinstance(value, Mapping) and not set(value) & {*KINDS, *SIDES}:
+            fields[name] = _field(at("boundary", name), value, axes)
+        else:
+            raise unknown(at("boundary", name), "axis", name, axes)
+    periodic = BoundaryConfig(tuple(conditions)).periodic
+    operators = {text: _operator(at("boundary", "operators", text), v, axes, periodic) for text, v in given.items()}
+    special = {at("boundary", name): own for name, own in fields.items()}
+    special |= {at("boundary", "operators", text): own for text, own in operators.items()}
+    for key, own in special.items():
+        for axis, sides in enumerate(own):
+            if sides is not None and (sides[0] == PERIODIC) != periodic[axis]:
+                raise InputError(
+                    f"{key}.{axes[axis]}: an axis is periodic for all fields or for none; make boundary.{axes[axis]} and this "
+                    "agree"
+                )
+    return BoundaryConfig(tuple(conditions), fields, operators)
+
+
+def _field(key: str, value: Mapping[str, Any], axes: tuple[str, ...]) -> tuple[Sides | None, ...]:
+    """The conditions of one field, None on axes that it shares with the others."""
+    for axis in value:
+        if axis not in axes:
+            raise unknown(f"{key}.{at(axis)}", "axis", axis, axes)
+    return tuple(_sides(f"{key}.{axis}", value[axis]) if axis in value else None for axis in axes)
+
+
+def _operator(key: str, value: Any, axes: tuple[str, ...], periodic: tuple[bool, ...]) -> tuple[Sides | None, ...]:
+    """The conditions of an inner result: per axis, or one for all sides that there are; they say what ghost cells are."""
+    if isinstance(value, Mapping) and set(value) & set(axes):
+        own = _field(key, value, axes)
+    else:
+        both = _condition(key, value)
+        own = tuple(None if wraps else (both, both) for wraps in periodic)
+    for sides in own:
+        for condition in sides or ():
+            if condition.kind not in GHOST_KINDS:
+                raise InputError(
+                    f"{key}: expected {listing(GHOST_KINDS, 'or')} for the result of an operator, but got {condition.kind}; "
+                    "give that to the field"
+                )
+    return own
+
+
+def _sides(key: str, value: Any) -> Sides:
+    """The conditions at both sides of an axis."""
+    names = set(value) if isinstance(value, Mapping) else set()
+    if names & {*SIDES} or (len(names) > 1 and not names & {*PLAIN, *KINDS}):
+        for side in value:
+            if side not in SIDES:
+                raise unknown(f"{key}.{at(side)}", "side", side, SIDES)
+        missing = [side for side in SIDES if side not in value]
+        if missing:
+            raise InputError(
+                f"{key}.{missing[0]}: expected a condition for both sides, but it is missing; write {EXAMPLE}"
+            )
+        lower, upper = (_condition(f"{key}.{side}", value[side]) for side in SIDES)
+        if PERIODIC in (lower, upper):
+            raise InputError(
+                f'{key}: an axis cannot be periodic at one side only; write {key.split(".")[-1]} = "periodic"'
+            )
+        return lower, upper
+    both = _condition(key, value)
+    return both, both
+
+
+def _condition(key: str, value: Any) -> Condition:
+    """One condition: "periodic" or a table with one kind."""
+    if value in PLAIN:
+        return Condition(value)
+    if not isinstance(value, Mapping) or len(value) != 1:
+        raise wrong(
+            key,
+            '"periodic", "open" or a table with one kind of condition',
+            value,
+            f"write for example {_example(value)}",
+        )
+    ((kind, given),) = value.items()
+    if kind in PLAIN:
+        raise wrong(key, f"{shown(kind)} as a word alone", value, f"write {key.split('.')[-1]} = {shown(kind)}")
+    if kind not in KINDS:
+        raise unknown(f"{key}.{at(kind)}", "kind of boundary", kind, (*PLAIN, *KINDS))
+    return Condition(kind, KINDS[kind].read(f"{key}.{kind}", given))
+
+
+def _example(value: Any) -> str:
+    """How the condition that a word most likely means is written."""
+    meant = nearest(value, (*PLAIN, *KINDS)) if isinstance(value, str) else None
+    if meant is None:
+        return EXAMPLE
+    return f"{{ {meant} = {KINDS[meant].example} }}" if meant in KINDS else shown(meant)
+
+
+def boundary_tables(boundary: BoundaryConfig, axes: tuple[str, ...]) -> dict[str, Any]:
+    """The conditions as they are written in an input file."""
+
+    def own_tables(special: Mapping[str, tuple[Sides | None, ...]]) -> dict[str, Any]:
+        return {
+            name: {axis: _written(sides) for axis, sides in zip(axes, own, strict=True) if sides is not None}
+            for name, own in special.items()
+        }
+
+    tables: dict[str, Any] = {axis: _written(sides) for axis, sides in zip(axes, boundary.axes, strict=True)}
+    tables |= own_tables(boundary.fields)
+    return {**tables, "operators": own_tables(boundary.operators)} if boundary.operators else tables
+
+
+def _written(sides: Sides) -> Any:
+    if sides[0] == PERIODIC:
+        return "periodic"
+    lower, upper = (c.kind if c.kind in PLAIN else {c.kind: KINDS[c.kind].written(c.values)} for c in sides)
+    return {"lower": lower, "upper": upper}

@@ -1,0 +1,100 @@
+"""[ensemble]: runs of one input side by side, which differ in some numbers or in how they begin.
+
+The members share everything that is compiled: numbers of an equation are handed over when the code runs, one per member,
+and the last axis of every array is that of the members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from hpcstencil.config.settings import Config
+from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.schema import COUNT, EXPRESSION, NUMBER, Key, expression_text, not_yet, take, wrong
+
+MOST_MEMBERS = 10_000
+NOT_LISTED = ("equation.name", "equation.rhs", "initial.file")
+
+
+def read_ensemble(section: Mapping[str, Any]) -> dict[str, tuple[float | str, ...]]:
+    """The values of each member by dotted key. Raises InputError for keys and values that members cannot differ in."""
+    given: dict[str, tuple[float | str, ...]] = {}
+    for key, listed in _flat(section):
+        if key in given:
+            raise InputError(f"ensemble.{key}: expected one list, but got two, with and without quotes; remove one")
+        given[key] = _values(key, listed)
+    counts = {key: len(values) for key, values in given.items()}
+    for key, count in counts.items():
+        first, expected = next(iter(counts.items()))
+        if count != expected:
+            raise InputError(
+                f"ensemble.{key}: expected {expected} values, as many as {first} has, but got {count}; give one per member"
+            )
+    return given
+
+
+def _flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value), whether the keys are written with quotes or not."""
+    for key, value in section.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _values(key: str, listed: Any) -> tuple[float | str, ...]:
+    table, _, name = key.partition(".")
+    if table not in ("equation", "initial") or not name or "." in name or key in NOT_LISTED:
+        raise InputError(
+            f"ensemble.{key}: expected a number of the equation, equation.seed or an initial expression, such as "
+            "equation.D, but got another key; members share all the rest"
+        )
+    if not isinstance(listed, list) or not 1 <= len(listed) <= MOST_MEMBERS:
+        raise wrong(
+            f"ensemble.{key}", f"a list with a value for each of 1 to {MOST_MEMBERS} members", listed, "write a list"
+        )
+    kind = COUNT if name == "seed" and table == "equation" else NUMBER if table == "equation" else EXPRESSION
+    values = [take(f"ensemble.{key}", Key(kind, None, "[0.1, 0.2]"), value) for value in listed]
+    return tuple(values if table == "equation" else map(expression_text, values))
+
+
+def check_steps(config: Config) -> None:
+    """Raise InputError where members would take steps of their own and something is asked for at counts of steps."""
+    if config.time.tolerance is not None:
+        raise not_yet("time.tolerance", "an ensemble with a tolerance", ("time.dt", "time.cfl"))
+    if config.time.dt is not None:
+        return
+    counted = {
+        "output.every_steps": config.output.every_steps,
+        "diagnostics.every_steps": config.diagnostics.every_steps,
+        "checkpoint.every_steps": config.checkpoint.every_steps,
+    }
+    for key, count in counted.items():
+        if count is not None:
+            advice = "checkpoint.every_minutes" if key.startswith("checkpoint") else "output.every, a time"
+            raise InputError(
+                f"{key}: expected none in an ensemble with time.cfl, whose members take steps of their own, but got {count}; "
+                f"give {advice}, or a fixed time.dt"
+            )
+
+
+def members(config: Config) -> list[Config]:
+    """The input of each member."""
+    count = len(next(iter(config.ensemble.values())))
+    return [_member(config, index) for index in range(count)]
+
+
+def _member(config: Config, index: int) -> Config:
+    equation, initial = config.equation, config.initial
+    for key, values in config.ensemble.items():
+        table, _, name = key.partition(".")
+        value: Any = values[index]
+        if table == "initial":
+            initial = replace(initial, expressions={**initial.expressions, name: value})
+        elif name == "seed":
+            equation = replace(equation, seed=value)
+        else:
+            equation = replace(equation, parameters={**equation.parameters, name: value})
+    return replace(config, equation=equation, initial=initial, ensemble={})

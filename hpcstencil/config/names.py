@@ -1,0 +1,44 @@
+"""The names that an input gives: which are allowed, and whether they fit the equation's fields."""
+
+from __future__ import annotations
+
+import keyword
+
+from hpcstencil.config.keys import LONGEST_NAME, RESERVED
+from hpcstencil.config.settings import Config
+from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.schema import at, unknown, wrong
+
+
+def allowed_name(key: str, name: str) -> None:
+    """A name that expressions can use and that nothing else has."""
+    if not name.isidentifier() or not name.isascii() or len(name) > LONGEST_NAME:
+        expected = f"a name of letters, digits and '_', at most {LONGEST_NAME} of them"
+        raise wrong(key, expected, name, "rename it")
+    if name in RESERVED or keyword.iskeyword(name):
+        raise InputError(f"{key}: '{name}' is a word of the language, or of the input or output file; rename it")
+
+
+def check_fields(config: Config, fields: tuple[str, ...]) -> None:
+    """Raise InputError where the input names a field that the equation does not have, or uses one's name for more."""
+    named = [(at("initial", name), name) for name in config.initial.expressions]
+    named += [(at("boundary", name), name) for name in config.boundary.fields]
+    named += [(at("verify", "exact", name), name) for name in config.verify.exact]
+    named += [("output.fields", name) for name in config.output.fields or ()]
+    named += [(at("output", "units", name), name) for name in config.output.units]
+    named += [(at("output", "long_name", name), name) for name in config.output.long_name]
+    for key, name in named:
+        if name not in fields:
+            raise unknown(key, "field", name, fields)
+    exact = config.verify.exact
+    for name in fields if exact else ():
+        if name not in exact:
+            raise InputError(
+                f"{at('verify', 'exact', name)}: expected a solution for every field, but it is missing; add it"
+            )
+    for name in config.verify.conserved:
+        if name not in config.diagnostics.expressions:
+            raise unknown("verify.conserved", "diagnostic", name, tuple(config.diagnostics.expressions))
+    for name in config.diagnostics.expressions:
+        if name in fields or name in config.equation.parameters:
+            raise InputError(f"diagnostics.{name}: '{name}' is a field or parameter already; rename the diagnostic")

@@ -1,0 +1,55 @@
+"""The files that an input names: data that a run reads, and the output, which must not replace any of them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hpcstencil.config.keys import LONGEST_FILE_NAME, LONGEST_PATH
+from hpcstencil.config.settings import Config
+from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.printable import printable
+
+
+def sources(config: Config) -> dict[str, Path]:
+    """The data files that the input names, by key."""
+    found = {
+        "initial.file": config.initial.file,
+        "mask.solid": config.mask and config.mask.dataset and config.mask.dataset[0],
+    }
+    return {key: file for key, file in found.items() if file}
+
+
+def check_path(key: str, path: Path) -> None:
+    """Raise InputError where a path is too long for the system, or no text that can be written into a file."""
+    length = len(os.fsencode(path))
+    if length > LONGEST_PATH:
+        raise InputError(
+            f"{key}: expected a path of at most {LONGEST_PATH} bytes, but got one of {length}; choose a shorter one"
+        )
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{key}: expected a path in UTF-8, but got {printable(path)}; rename what is not") from None
+
+
+def check_output_path(config: Config, path: Path, output: Path, key: str) -> None:
+    """Raise InputError where the output file would replace a file that the run reads, or has a name that the files
+    beside it cannot be made from."""
+    length = len(os.fsencode(output.name))
+    if length > LONGEST_FILE_NAME:
+        raise InputError(
+            f"{key}: expected a file name of at most {LONGEST_FILE_NAME} bytes, since those of its checkpoints are longer, but "
+            f"got one of {length}; choose a shorter one"
+        )
+    check_path(key, output.absolute())
+    if output.exists() and not output.is_file():
+        what = "a folder" if output.is_dir() else "a device or pipe"
+        raise InputError(f"{key}: expected the name of the output file, but {output} is {what}; choose another path")
+    if output.suffix == ".xdmf":
+        raise InputError(
+            f"{key}: expected a name like 'run.h5', but got '{output.name}', which is that of the XDMF file beside an output"
+        )
+    for what, source in {"the input file itself": path, **sources(config)}.items():
+        if os.path.realpath(output) == os.path.realpath(source):
+            raise InputError(f"{key}: expected a file of its own, but got {what}, {output}; choose another path")

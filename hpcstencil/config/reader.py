@@ -1,0 +1,338 @@
+"""An input file as the dataclasses of `settings`: form and ranges are checked here, expressions stay texts."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcstencil.config.boundary_conditions import read_boundary
+from hpcstencil.config.ensemble import check_steps, read_ensemble
+from hpcstencil.config.keys import (
+    BUILT_IN,
+    HDF5_SUFFIXES,
+    LEAST_TOLERANCE,
+    MOST_CELLS,
+    MOST_EPSILON,
+    MOST_OUTPUTS,
+    MOST_STEPS,
+    STEP_KEYS,
+    TABLES,
+    TOP,
+    WIDTHS,
+)
+from hpcstencil.config.names import allowed_name
+from hpcstencil.config.paths import check_output_path, check_path, sources
+from hpcstencil.config.settings import (
+    CheckpointConfig,
+    Config,
+    Decomposition,
+    DiagnosticsConfig,
+    EquationConfig,
+    InitialConfig,
+    MaskConfig,
+    Numerics,
+    OutputConfig,
+    TimeConfig,
+    VerifyConfig,
+)
+from hpcstencil.numerics.grid import AXES, Grid
+from hpcstencil.numerics.integrators import FEWEST_STAGES, INTEGRATORS, MOST_STAGES, SUPER_STEPPING
+from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.schema import (
+    COUNT,
+    EXPRESSION,
+    REQUIRED,
+    TEXT,
+    Key,
+    any_text,
+    at,
+    expression_text,
+    list_of,
+    listing,
+    nearest,
+    read,
+    shown,
+    table,
+    take,
+    too_many,
+    unknown,
+    wrong,
+)
+from hpcstencil.validation.toml_text import override, read_file
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> Config:
+    """The input file at ``path`` with every ``--set`` applied; raises InputError for anything that is wrong with it."""
+    tables = read_file(path)
+    check_path("INPUT.toml", path.absolute())  # goes into the output, with the paths of data that lie beside it
+    config = from_mapping(tables, path.absolute().parent, overrides, path.stem)
+    for key, file in sources(config).items():
+        check_path(key, file)
+        if not os.path.isfile(file):  # not in from_mapping: the input of a run on file may outlive its start
+            raise InputError(f"{key}: expected an HDF5 file, but there is no {file}; check the path")
+    check_output_path(config, path, config.output.path, "output.path")
+    return config
+
+
+def from_mapping(raw: Mapping[str, Any], base: Path, overrides: Sequence[str] = (), stem: str = "output") -> Config:
+    """The checked input that the tables ``raw`` describe. Input files are looked for in ``base``; ``stem`` names the
+    output file where no path is given."""
+    raw = override(raw, overrides)
+    for name in raw:
+        if name not in TOP:
+            home = next((f"{t}.{name}" for t, keys in TABLES.items() if name in keys), None)
+            raise unknown(at(name), "table or key", name, TOP, home)
+    _refuse_unknown_keys(raw)
+    grid = _grid(_table(raw, "grid"))
+    equation = _equation(_section(raw, "equation"), base)
+    time = _time(_table(raw, "time"), equation)
+    config = Config(
+        title=take("title", Key(any_text(), "", 'title = "a title"'), raw.get("title", "")),
+        grid=grid,
+        equation=equation,
+        initial=_initial(_section(raw, "initial"), base),
+        boundary=read_boundary(_section(raw, "boundary"), grid.axes),
+        numerics=_numerics(_table(raw, "numerics"), time),
+        time=time,
+        decomposition=_decomposition(_table(raw, "decomposition"), grid),
+        output=_output(_table(raw, "output"), _section(raw, "output"), stem),
+        diagnostics=_diagnostics(_section(raw, "diagnostics")),
+        checkpoint=_checkpoint(_table(raw, "checkpoint")),
+        verify=_verify(_section(raw, "verify")),
+        mask=_mask(_section(raw, "mask"), base) if "mask" in raw else None,
+        ensemble=read_ensemble(_section(raw, "ensemble")),
+    )
+    if config.ensemble:
+        check_steps(config)
+    _refuse_extremes(config)
+    if config.mask is not None and config.numerics.order != 2:
+        raise wrong(
+            "numerics.order", "2 with [mask], whose surfaces run along cells", config.numerics.order, "set it to 2"
+        )
+    return config
+
+
+def _refuse_extremes(config: Config) -> None:
+    """Values that are fine on their own but too much together."""
+    end, every, precision = config.time.end, config.output.every, config.numerics.precision
+    if every is not None and end / every > MOST_OUTPUTS:
+        raise wrong("output.every", "at most 2**31 outputs up to time.end", every, "write output less often")
+    least, most = WIDTHS[precision]
+    for axis, dx in zip(AXES, config.grid.spacing, strict=False):
+        if not least <= dx <= most:
+            raise InputError(
+                f"grid.upper: expected cells between {least:g} and {most:g} wide, whose squares {precision} can hold, but "
+                f"got {dx:g} along {axis}; use another unit of length"
+            )
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+def _section(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    return table(name, raw.get(name, {}), f"[{name}]")
+
+
+def _table(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return read(name, _section(raw, name), TABLES[name])
+
+
+def _refuse_unknown_keys(raw: Mapping[str, Any]) -> None:
+    """Keys that a table with fixed keys does not have."""
+    extra = {"output": ("units", "long_name")}
+    for name, keys in TABLES.items():
+        known = (*keys, *extra.get(name, ()))
+        for key in _section(raw, name):
+            if key not in known:
+                home = next((f"{t}.{key}" for t, others in TABLES.items() if key in others), None)
+                raise unknown(at(name, key), "key", key, known, home)
+
+
+def _grid(values: dict[str, Any]) -> Grid:
+    shape = values["shape"]
+    lower = values["lower"] or (0.0,) * len(shape)
+    for key, given in (("lower", lower), ("upper", values["upper"])):
+        if given is not None and len(given) != len(shape):
+            raise wrong(f"grid.{key}", f"{len(shape)} numbers, one per axis", list(given), "add or drop some")
+    upper = values["upper"] or tuple(a + n for a, n in zip(lower, shape, strict=True))
+    for axis, a, b in zip(AXES, lower, upper, strict=False):
+        if not a < b:
+            raise InputError(f"grid.upper: expected more than grid.lower = {a:g} along {axis}, but got {b:g}; swap")
+    grid = Grid(shape, lower, upper)
+    for axis, a, b, dx in zip(AXES, lower, upper, grid.spacing, strict=False):
+        if not math.isfinite(dx) or a + 0.5 * dx == a or b - 0.5 * dx == b:
+            raise InputError(
+                f"grid.upper: expected cells that float64 tells apart, but got {dx:g} wide cells from {a:g} to {b:g} "
+                f"along {axis}; move or scale the axis"
+            )
+    if grid.cells >= MOST_CELLS:
+        raise wrong("grid.shape", "fewer than 2**63 cells in all", list(shape), "take a coarser grid")
+    return grid
+
+
+def _equation(raw: Mapping[str, Any], base: Path) -> EquationConfig:
+    name = read("equation", raw, {"name": Key(TEXT, REQUIRED, 'name = "heat"')})["name"]
+    known = (*BUILT_IN, "custom")
+    file, colon, class_name = name.rpartition(":")
+    if colon and file.endswith(".py"):
+        if not class_name.isidentifier():
+            raise wrong(
+                "equation.name", "a file and the name of a class in it", name, 'write "my_equation.py:MyEquation"'
+            )
+        name = f"{os.path.abspath(base / file)}:{class_name}"
+    elif name not in known:
+        raise unknown("equation.name", "equation", name, known)
+    seed = take("equation.seed", Key(COUNT, None, "seed = 1"), raw["seed"]) if "seed" in raw else None
+    rhs = {}
+    if name == "custom":
+        given = table("equation.rhs", raw.get("rhs", {}), 'rhs = { u = "laplacian(u)" }')
+        if not given:
+            raise InputError('equation.rhs: expected one entry per field, but there is none; write u = "laplacian(u)"')
+        for key, value in given.items():
+            allowed_name(at("equation", "rhs", key), key)
+            rhs[key] = expression_text(take(at("equation", "rhs", key), Key(EXPRESSION, None, '"laplacian(u)"'), value))
+    elif "rhs" in raw:
+        raise InputError('equation.rhs: only a custom equation has one; set name = "custom" or remove it')
+    parameters = {}
+    for key, value in raw.items():
+        if key in ("name", "rhs", "seed"):
+            continue
+        if name == "custom":
+            allowed_name(at("equation", key), key)
+            if key in rhs:
+                raise InputError(f"{at('equation', key)}: '{key}' is a field already; give the parameter another name")
+        parameters[key] = take(at("equation", key), Key(EXPRESSION, None, f"{at(key)} = 1.0"), value)
+    return EquationConfig(name, parameters, rhs, seed)
+
+
+def _initial(raw: Mapping[str, Any], base: Path) -> InitialConfig:
+    expressions, file = {}, None
+    for key, value in raw.items():
+        if key == "file":
+            file = Path(os.path.abspath(base / take("initial.file", Key(TEXT, None, 'file = "start.h5"'), value)))
+        else:
+            given = take(at("initial", key), Key(EXPRESSION, None, f'{at(key)} = "sin(x)"'), value)
+            expressions[key] = expression_text(given)
+    return InitialConfig(expressions, file)
+
+
+def _time(values: dict[str, Any], equation: EquationConfig) -> TimeConfig:
+    given = [name for name in STEP_KEYS if values[name] is not None]
+    if len(given) > 1:
+        raise too_many([f"time.{name}" for name in given], "remove one" if len(given) == 2 else "keep one")
+    if equation.name == "custom" and given not in (["dt"], ["tolerance"]):
+        raise InputError(
+            "time.dt: a custom equation does not know its stable step; write for example dt = 0.1, or tolerance = 1e-4"
+        )
+    if not given:
+        values["cfl"] = 0.5
+    if values["dt"] is not None and values["end"] / values["dt"] > MOST_STEPS:
+        raise wrong("time.dt", "at most 2**53 steps up to time.end", values["dt"], "take longer steps")
+    return TimeConfig(**values)
+
+
+def _numerics(values: dict[str, Any], time: TimeConfig) -> Numerics:
+    """The integrator's default is one that can keep the tolerance, where there is one."""
+    estimating = [name for name, method in INTEGRATORS.items() if method.error]
+    name = values["integrator"] or (estimating[-1] if time.tolerance else "rk4")
+    if time.tolerance is not None and name not in estimating:
+        allowed = listing(map(shown, estimating), "or")
+        raise wrong(
+            "numerics.integrator", f"{allowed} with time.tolerance", name, "or give time.dt or time.cfl instead"
+        )
+    stages = values["stages"]
+    if stages is not None and name not in SUPER_STEPPING:
+        families = listing(map(shown, SUPER_STEPPING), "or")
+        raise InputError(f"numerics.stages: only {families} has any number of them, not {shown(name)}; remove it")
+    if stages is not None and not FEWEST_STAGES <= stages <= MOST_STAGES:
+        raise wrong("numerics.stages", f"{FEWEST_STAGES} to {MOST_STAGES}", stages, "take another count")
+    epsilon = values["epsilon"]
+    if epsilon is not None and name != "ab2":
+        raise InputError(f'numerics.epsilon: only "ab2" has it, not {shown(name)}; remove it')
+    if epsilon is not None and not 0.0 <= epsilon <= MOST_EPSILON:
+        raise wrong("numerics.epsilon", f"0 to {MOST_EPSILON:g}", epsilon, "the usual one is 0.1")
+    least = LEAST_TOLERANCE[values["precision"]]
+    if time.tolerance is not None and time.tolerance < least:
+        expected = f"at least {least:g}, what {values['precision']} can tell apart"
+        advice = 'loosen it, or set numerics.precision = "float64"' if values["precision"] == "float32" else "loosen it"
+        raise wrong("time.tolerance", expected, time.tolerance, advice)
+    return Numerics(**{**values, "integrator": name})
+
+
+def _decomposition(values: dict[str, Any], grid: Grid) -> Decomposition:
+    for key in ("processes", "devices", "tiles"):
+        given = values[key]
+        if isinstance(given, tuple) and len(given) != grid.ndim:
+            raise wrong(f"decomposition.{key}", f"{grid.ndim} counts, one per axis", list(given), "make them agree")
+    return Decomposition(**values)
+
+
+def _output(values: dict[str, Any], raw: Mapping[str, Any], stem: str) -> OutputConfig:
+    if values["every"] is not None and values["every_steps"] is not None:
+        raise too_many(("output.every", "output.every_steps"), "remove one")
+    fields = values["fields"] or ()
+    if len(set(fields)) < len(fields):
+        raise wrong("output.fields", "each field once", list(fields), "remove the repetition")
+    texts: dict[str, Any] = {}
+    for key in ("units", "long_name"):
+        given = table(f"output.{key}", raw.get(key, {}), f'{key} = {{ u = "K" }}')
+        texts[key] = {f: take(at("output", key, f), Key(any_text(), "", f'{at(f)} = "K"'), v) for f, v in given.items()}
+    values["path"] = Path(values["path"] or f"{stem}.h5")
+    return OutputConfig(**values, **texts)
+
+
+def _diagnostics(raw: Mapping[str, Any]) -> DiagnosticsConfig:
+    every, expressions = None, {}
+    for key, value in raw.items():
+        if key == "every_steps":
+            every = take("diagnostics.every_steps", Key(COUNT, None, "every_steps = 10"), value)
+        else:
+            if key == "every" or not isinstance(value, str) and nearest(key, ("every_steps",)):
+                raise unknown(at("diagnostics", key), "key", key, (), "every_steps")
+            allowed_name(at("diagnostics", key), key)
+            # A number alone is no diagnostic, but may well be a key misspelled (every_step = 10).
+            expressions[key] = take(at("diagnostics", key), Key(TEXT, None, f'{at(key)} = "integral(u)"'), value)
+    return DiagnosticsConfig(every, expressions)
+
+
+def _mask(raw: Mapping[str, Any], base: Path) -> MaskConfig:
+    for key in raw:
+        if key not in ("solid", "surface"):
+            raise unknown(at("mask", key), "key", key, ("solid", "surface"))
+    solid = Key(TEXT, REQUIRED, 'solid = "(x - 1)**2 + (y - 1)**2 < 0.04"')
+    text = read("mask", {k: v for k, v in raw.items() if k == "solid"}, {"solid": solid})["solid"]
+    dataset = None
+    file, _, name = text.rpartition(":")
+    if Path(file).suffix in HDF5_SUFFIXES and name:
+        dataset = Path(os.path.abspath(base / file)), name
+        text = f"{dataset[0]}:{name}"
+    surface = raw.get("surface", "no_flux")
+    if surface == "no_flux":
+        return MaskConfig(text, dataset=dataset)
+    if not isinstance(surface, Mapping) or list(surface) != ["value"]:
+        raise wrong("mask.surface", '"no_flux" or a table with a value', surface, "write for example { value = 0.0 }")
+    value = take("mask.surface.value", Key(EXPRESSION, None, "value = 0.0"), surface["value"])
+    return MaskConfig(text, value, dataset)
+
+
+def _verify(raw: Mapping[str, Any]) -> VerifyConfig:
+    for key in raw:
+        if key not in ("exact", "conserved"):
+            raise unknown(at("verify", key), "key", key, ("exact", "conserved"))
+    exact = table("verify.exact", raw.get("exact", {}), 'exact = { u = "exp(-t)*sin(x)" }')
+    texts = {
+        name: expression_text(take(at("verify", "exact", name), Key(EXPRESSION, None, '"exp(-t)*sin(x)"'), value))
+        for name, value in exact.items()
+    }
+    names = Key(list_of(TEXT, "a list of names of diagnostics"), (), 'conserved = ["mass"]')
+    conserved = take("verify.conserved", names, raw["conserved"]) if "conserved" in raw else ()
+    return VerifyConfig(texts, conserved)
+
+
+def _checkpoint(values: dict[str, Any]) -> CheckpointConfig:
+    if values["every_steps"] is not None and values["every_minutes"] is not None:
+        raise too_many(("checkpoint.every_steps", "checkpoint.every_minutes"), "remove one")
+    return CheckpointConfig(**values)

@@ -1,0 +1,1 @@
+"""Blocks, windows and halos on devices."""

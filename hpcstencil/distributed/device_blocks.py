@@ -1,0 +1,166 @@
+"""One process's blocks as its devices hold them: what lies beyond each side, coordinates, and how arrays get there.
+
+The field arrays of a process have shape (devices, *capacity) under `pmap`, and the block's own shape with one device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from hpcstencil.distributed.halo import DEVICE_AXIS
+from hpcstencil.distributed.windows import Frame, Side, Value
+from hpcstencil.numerics.grid import Grid
+from hpcstencil.numerics.topology import Topology, unravel
+
+
+def sides(topology: Topology, wrapped_as_halo: Sequence[bool]) -> tuple[tuple[Side, Side], ...]:
+    """What lies beyond the sides of this process's device blocks, per axis.
+
+    ``wrapped_as_halo``: periodic axes that are whole in a block but exchanged with itself all the same.
+    """
+    result: list[tuple[Side, Side]] = []
+    for axis in range(topology.ndim):
+        below, above = topology.neighbour(axis, -1), topology.neighbour(axis, +1)
+        if not topology.is_split(axis):
+            kind = ("halo" if wrapped_as_halo[axis] else "wrap") if topology.periodic[axis] else "face"
+            result.append((Side(kind), Side(kind)))
+        elif topology.devices[axis] > 1:
+            result.append((Side("halo", boundary=below is None), Side("halo", boundary=above is None)))
+        else:
+            result.append((Side("face" if below is None else "halo"), Side("face" if above is None else "halo")))
+    return tuple(result)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where each device's block lies: arrays with a leading device axis, handed to the compiled code at run time."""
+
+    coordinates: tuple[np.ndarray, ...]
+    counts: np.ndarray
+    touches: np.ndarray
+
+    @staticmethod
+    def of(topology: Topology, grid: Grid, margin: Sequence[int]) -> Places:
+        """Coordinates (with ``margin`` more cells on both sides), owned cells and boundary flags of every device."""
+        coordinates: list[list[np.ndarray]] = [[] for _ in range(topology.ndim)]
+        counts, touches = [], []
+        for device in range(topology.device_count):
+            block = topology.device_block(device)
+            place = unravel(device, topology.devices)
+            counts.append([stop - start for start, stop in block])
+            touches.append(
+                [
+                    [place[a] == 0 and topology.neighbour(a, -1) is None,
+                     place[a] == topology.devices[a] - 1 and topology.neighbour(a, +1) is None]
+                    for a in range(topology.ndim)
+                ]
+            )  # fmt: skip
+            for axis, ((start, _), cells, m) in enumerate(zip(block, topology.capacity(), margin, strict=True)):
+                coordinates[axis].append(grid.centres(axis, start - m, start + cells + m, topology.periodic[axis]))
+        return Places(tuple(np.stack(c) for c in coordinates), np.array(counts), np.array(touches))
+
+
+def frame_of(
+    topology: Topology,
+    sides_: tuple[tuple[Side, Side], ...],
+    margin: tuple[int, ...],
+    places: Mapping[str, Any],
+    constants: Sequence[float],
+) -> Frame:
+    """The frame of the device whose (possibly traced) ``places`` are given; without them counts are the array's."""
+    cells = topology.capacity()
+    uneven = [(stop - start) % d != 0 for (start, stop), d in zip(topology.block(), topology.devices, strict=True)]
+    return Frame(
+        cells=cells,
+        sides=sides_,
+        counts=[places["counts"][a] if uneven[a] else cells[a] for a in range(topology.ndim)],
+        touches=[[places["touches"][a, side] for side in (0, 1)] for a in range(topology.ndim)],
+        coordinates=places["coordinates"],
+        margin=margin,
+        constants={value: places["constants"][i] for i, value in enumerate(constants)},
+    )
+
+
+@dataclass(frozen=True)
+class Devices:
+    """The local devices of a process, and how a process's block is dealt to them."""
+
+    topology: Topology
+    devices: tuple[Any, ...]
+
+    @property
+    def several(self) -> bool:
+        return len(self.devices) > 1
+
+    @property
+    def sharding(self) -> Any:
+        """Of arrays with a leading device axis; with one device, that device."""
+        if not self.several:
+            return self.devices[0]
+        return NamedSharding(Mesh(np.array(self.devices), (DEVICE_AXIS,)), PartitionSpec(DEVICE_AXIS))
+
+    def slices(self, device: int) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+        """(place in the process's block, place in the device's array) of what a device owns."""
+        origin = [start for start, _ in self.topology.block()]
+        block = self.topology.device_block(device)
+        return (
+            tuple(slice(a - o, b - o) for (a, b), o in zip(block, origin, strict=True)),
+            tuple(slice(0, b - a) for a, b in block),
+        )
+
+    def put(self, block: np.ndarray) -> Any:
+        """A process's block (cells per axis, and members) as an array on its devices."""
+        if not self.several:
+            return jax.device_put(block, self.devices[0])
+        members = block.shape[self.topology.ndim :]
+        stacked = np.zeros((len(self.devices), *self.topology.capacity(), *members), block.dtype)
+        for device in range(len(self.devices)):
+            here, there = self.slices(device)
+            stacked[device][there] = block[here]
+        return jax.device_put(stacked, self.sharding)
+
+    def owned(self, array: Any) -> list[np.ndarray]:
+        """What each device of this process owns of an array, on CPUs without a copy."""
+        if not self.several:
+            return [np.asarray(array)]
+        return [
+            np.asarray(shard.data)[0][self.slices(int(shard.index[0].start or 0))[1]]
+            for shard in array.addressable_shards
+        ]
+
+    def get(self, array: Any) -> np.ndarray:
+        """The process's block of an array on its devices, C-contiguous; with one device without a copy where possible."""
+        if not self.several:
+            return np.asarray(array)
+        members = array.shape[1 + self.topology.ndim :]
+        block = np.empty([*(stop - start for start, stop in self.topology.block()), *members], array.dtype)
+        for shard in array.addressable_shards:
+            device = int(shard.index[0].start or 0)
+            here, there = self.slices(device)
+            block[here] = np.asarray(shard.data)[0][there]
+        return block
+
+    def put_places(self, places: Places, constants: Sequence[float]) -> dict[str, Any]:
+        """`Places` and the constants of expressions on the devices."""
+
+        def move(a: np.ndarray) -> Any:
+            return jax.device_put(a if self.several else a[0], self.sharding)
+
+        return {
+            "coordinates": tuple(move(c) for c in places.coordinates),
+            "counts": move(places.counts),
+            "touches": move(places.touches),
+            "once": move(np.ones(len(places.counts), np.int64)),
+            "constants": move(np.tile(np.array(constants, np.float64), (len(places.counts), 1))),
+        }
+
+
+def values(fields: Mapping[str, Any], windows: tuple[tuple[int, int], ...]) -> dict[str, Value]:
+    """Arrays as values that all cover the same windows."""
+    return {name: Value(array, windows) for name, array in fields.items()}

@@ -1,0 +1,232 @@
+"""A decomposed grid on this process's devices: ghost cells around the fields of a block, and code run on every block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from hpcstencil.distributed.device_blocks import Devices, Places, frame_of, sides, values
+from hpcstencil.distributed.halo import (
+    DEVICE_AXIS,
+    Fields,
+    Ghosts,
+    exchange_devices,
+    exchange_edges,
+    exchange_processes,
+    received,
+    strips_for,
+    surround,
+)
+from hpcstencil.distributed.windows import Frame, Value
+from hpcstencil.numerics.grid import Grid
+from hpcstencil.numerics.topology import Topology, unravel
+
+Outer = dict[int, tuple[Any, Any]]  # process axis -> ghost cells (lower, upper) from other processes, per device
+Body = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A decomposed grid on this process's devices: puts ghost cells around fields and runs code on every block.
+
+    ``communicator`` is the mpi4py communicator of the halo exchange alone; without one nothing is sent, and in place of other
+    processes' strips a block gets its own (`benchmark` times that). ``halo_wraps`` says that ghost cells of whole periodic
+    axes are filled by the exchange rather than by each derivative. ``constants`` are the numbers of the expressions: handed
+    to compiled code when it runs, so that the compiler does not multiply them into others where it sees a chance, which
+    depends on the decomposition.
+    """
+
+    topology: Topology
+    grid: Grid
+    devices: Devices
+    communicator: Any
+    radius: tuple[int, ...]
+    margin: tuple[int, ...]
+    halo_wraps: bool
+    constants: tuple[float, ...] = ()
+
+    @cached_property
+    def sides(self) -> Any:
+        cells = self.topology.capacity()
+        return sides(self.topology, [self.halo_wraps and n >= r for n, r in zip(cells, self.radius, strict=True)])
+
+    @cached_property
+    def places(self) -> dict[str, Any]:
+        return self.devices.put_places(Places.of(self.topology, self.grid, self.margin), self.constants)
+
+    @property
+    def leaves_compiled_code(self) -> bool:
+        """Whether the exchange between processes has to happen outside the compiled loop."""
+        return self.devices.several and self.topology.size > 1
+
+    def frame(self, places: Mapping[str, Any]) -> Frame:
+        return frame_of(self.topology, self.sides, self.margin, places, self.constants)
+
+    def widths(self, radii: int) -> tuple[int, ...]:
+        """Ghost cells per axis for ``radii`` evaluations in a row between two exchanges."""
+        return self.widths_of([radii * r for r in self.radius])
+
+    def widths_of(self, reach: Sequence[int]) -> tuple[int, ...]:
+        """Ghost cells per axis for code that looks this many cells beyond the block."""
+        return tuple(
+            r if "halo" in (low.kind, high.kind) else 0 for r, (low, high) in zip(reach, self.sides, strict=True)
+        )
+
+    def compiled(self, body: Body, shared: int, donate: bool = False) -> Body:
+        """``body(fields, places, ..., shared arguments)`` on every device; the last ``shared`` arguments are the same
+        for all devices, the others have a device axis."""
+        donated = (0,) if donate else ()
+        if not self.devices.several:
+            return jax.jit(body, donate_argnums=donated)
+        count = body.__code__.co_argcount
+        axes = (0,) * (count - shared) + (None,) * shared
+        return jax.pmap(body, DEVICE_AXIS, in_axes=axes, devices=self.devices.devices, donate_argnums=donated)
+
+    def surrounded(
+        self, fields: Mapping[str, Any], widths: tuple[int, ...], frame: Frame, outer: Outer
+    ) -> dict[str, Value]:
+        """The fields with their halos, inside compiled code."""
+        framed = surround(fields, widths, frame.counts, lambda *strips: self.swap(outer, *strips))
+        windows = tuple(
+            (-w * (low.kind == "halo"), n + w * (high.kind == "halo"))
+            for w, n, (low, high) in zip(widths, frame.cells, frame.sides, strict=True)
+        )
+        return values(framed, windows)
+
+    @property
+    def interior(self) -> tuple[tuple[int, int], ...]:
+        """The window of a block's own cells."""
+        return tuple((0, n) for n in self.topology.capacity())
+
+    def cropped(self, fields: Mapping[str, Value]) -> Fields:
+        """The block's own cells, as `surrounded` got them."""
+        return {name: value.crop(self.interior).array for name, value in fields.items()}
+
+    def received(
+        self, fields: Mapping[str, Any], widths: tuple[int, ...], frame: Frame, outer: Outer
+    ) -> dict[int, Ghosts]:
+        """The ghost cells of the fields per axis, inside compiled code."""
+        return received(fields, widths, frame.counts, lambda *strips: self.swap(outer, *strips))
+
+    def swap(self, outer: Outer, axis: int, first: Any, last: Any) -> Ghosts:
+        """Ghost cells for the strips of one axis, inside compiled code; ``outer`` holds what came from elsewhere."""
+        topology = self.topology
+        between_processes = topology.processes[axis] > 1
+        if not self.devices.several:
+            if between_processes and self.communicator is not None:
+                return exchange_processes(first, last, topology, axis, self.communicator)
+            return self._of_neighbours(axis, last, first)
+        if topology.devices[axis] == 1:
+            return self._of_neighbours(axis, *(outer[axis] if between_processes else (last, first)))
+        lower, upper = exchange_devices(first, last, topology, axis)
+        if between_processes:
+            places = jnp.array([unravel(d, topology.devices)[axis] for d in range(topology.device_count)])
+            place = places[lax.axis_index(DEVICE_AXIS)]
+            lower = jnp.where(place == 0, outer[axis][0], lower)
+            upper = jnp.where(place == topology.devices[axis] - 1, outer[axis][1], upper)
+        return lower, upper
+
+    def _of_neighbours(self, axis: int, lower: Any, upper: Any) -> Ghosts:
+        """The ghost cells of an axis, None on sides where no process is beside this one."""
+        below, above = (self.topology.neighbour(axis, direction) is not None for direction in (-1, 1))
+        return lower if below else None, upper if above else None
+
+    def exchanged(self, body: Body, widths: tuple[int, ...], has_loop: bool = False, donate: bool = False) -> Body:
+        """``body(values, frame, *shared)`` on every block surrounded by ``widths`` ghost cells, as a function of the
+        fields and the shared arguments; in the phased form the exchange between processes comes before it. With ``donate``
+        the memory of the fields given is reused.
+
+        XLA has another convolution outside of loops than inside, so a body that ``has_loop`` not is put into one.
+        """
+
+        def whole(fields: Fields, places: Any, outer: Outer, shared: tuple[Any, ...]) -> Any:
+            frame = self.frame(places)
+            surrounded = self.surrounded(fields, widths, frame, outer)
+            if has_loop:
+                return body(surrounded, frame, *shared)
+            return in_loop(lambda: body(surrounded, frame, *shared), places["once"])
+
+        return self._with_outer(whole, widths, donate)
+
+    def beside_received(
+        self, body: Body, widths: tuple[int, ...], donate: bool, names: Collection[Any] | None = None
+    ) -> Body:
+        """As `exchanged`, of ``body(fields, ghost cells, frame, *shared)``, which puts nothing together; only the fields of
+        these ``names``, if any are given, are exchanged."""
+
+        def whole(fields: Fields, places: Any, outer: Outer, shared: tuple[Any, ...]) -> Any:
+            frame = self.frame(places)
+            return body(fields, self.received(among(fields, names), widths, frame, outer), frame, *shared)
+
+        return self._with_outer(whole, widths, donate, names)
+
+    def _with_outer(
+        self, whole: Body, widths: tuple[int, ...], donate: bool, names: Collection[Any] | None = None
+    ) -> Body:
+        """``whole(fields, places, ghost cells from other processes, shared arguments)`` as a function of the fields and the
+        shared arguments."""
+        run = self.compiled(whole, 1, donate)
+        outer_ghosts = self.outer_exchange(widths)
+        return lambda fields, *arguments: run(fields, self.places, outer_ghosts(among(fields, names)), arguments)
+
+    def outer_exchange(self, widths: tuple[int, ...]) -> Callable[[Fields], Outer]:
+        """The exchange between processes outside compiled code: nothing to do where the compiled code does it."""
+        if not self.leaves_compiled_code:
+            return lambda fields: {}
+        axes = [a for a in range(self.grid.ndim) if self.topology.processes[a] > 1 and widths[a]]
+
+        def strips_along(axis: int) -> Body:
+            def body(fields: Fields, places: Any, outer: Outer) -> Any:
+                frame = self.frame(places)
+                return strips_for(fields, widths, frame.counts, lambda *strips: self.swap(outer, *strips), axis)
+
+            return self.compiled(body, 0)
+
+        def edges_along(axis: int) -> Body:
+            if self.communicator is None:
+                return lambda first, last: (last, first)
+            return jax.jit(lambda first, last: exchange_edges(first, last, self.topology, axis, self.communicator))
+
+        programs = [(axis, strips_along(axis), edges_along(axis)) for axis in axes]
+
+        def exchange(fields: Fields) -> Outer:
+            outer: Outer = {}
+            for axis, strips, edges in programs:
+                first, last = jax.device_put(strips(fields, self.places, dict(outer)), self.devices.devices[0])
+                outer[axis] = jax.device_put(edges(first, last), self.devices.sharding)
+            return outer
+
+        return exchange
+
+    def device_sum(self, x: Any) -> Any:
+        """Sum over the devices of this process, inside compiled code."""
+        return lax.psum(x, DEVICE_AXIS) if self.devices.several else x
+
+    def device_max(self, x: Any) -> Any:
+        """Maximum over the devices of this process, inside compiled code."""
+        return lax.pmax(x, DEVICE_AXIS) if self.devices.several else x
+
+    def first(self, result: Any) -> Any:
+        """A result that is the same on all devices, as numpy arrays."""
+
+        def one(a: Any) -> Any:
+            return jax.device_get(a.addressable_shards[0].data)[0] if self.devices.several else jax.device_get(a)
+
+        return jax.tree.map(one, result)
+
+
+def among(fields: Mapping[Any, Any], names: Collection[Any] | None) -> dict[Any, Any]:
+    """The fields of these names; all without any."""
+    return dict(fields) if names is None else {name: fields[name] for name in names}
+
+
+def in_loop(body: Callable[[], Any], once: Any) -> Any:
+    """What ``body`` returns, computed inside a loop of ``once`` rounds: a traced 1, so that XLA keeps the loop."""
+    nothing = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(body))
+    return lax.fori_loop(0, once, lambda i, _: body(), nothing)

@@ -1,0 +1,154 @@
+"""Ghost cells of a value on one device's block, as `frame` describes it: where they go, and what is in them.
+
+Beyond a side that wraps they are copies from the other end, beyond the physical boundary what `boundary` makes of their
+mirror images; on a halo side the neighbour's cells are there already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from hpcstencil.distributed.windows import Frame, Value, Window, Windows, wrapped
+from hpcstencil.symbolic.ghost_formulas import GHOSTS, WALL
+
+# (axis, side, windows of which that along the axis is None) -> (kind of the boundary's condition, its values on them)
+Condition = Callable[[int, int, Windows], tuple[str, list[Any]]]
+
+
+@dataclass(frozen=True)
+class Ghosts:
+    """Ghost cells of one operand on a grid of this ``spacing``: ``widths`` (lower, upper) per axis are the most that its
+    derivatives ask for, ``condition`` is what holds for it on the physical boundary."""
+
+    frame: Frame
+    spacing: Sequence[float]
+    widths: Sequence[tuple[int, int]]
+    condition: Condition
+
+    def around(self, value: Value, corners: bool) -> Value:
+        """The value with ghost cells on all sides that need them; axis after axis, full width, where ``corners`` of a
+        mixed derivative are needed, else only the cells straight beyond each side (cheaper: one padded array)."""
+        axes = [axis for axis, widths in enumerate(self.widths) if max(widths)]
+        if corners:
+            for axis in axes:
+                value = self.along(value, axis)
+            return value
+        for axis in axes:
+            value = self.replaced(value, axis)
+        strips = [
+            (axis, side, strip)
+            for axis in axes
+            for side, strip in enumerate(self.strips(value, axis))
+            if strip is not None
+        ]
+        if not strips:
+            return value
+        padding, windows = [(0, 0, 0)] * len(self.widths), value.windows
+        for axis, side, strip in strips:
+            width = strip.shape[axis]
+            low, high, _ = padding[axis]
+            padding[axis] = (low, width, 0) if side else (width, high, 0)
+            windows = widened(windows, axis, *((0, width) if side else (width, 0)))
+        array = lax.pad(value.array, value.array.dtype.type(0), padding)
+        for axis, side, strip in strips:
+            start_index = [low for low, _, _ in padding]
+            start_index[axis] = array.shape[axis] - strip.shape[axis] if side else 0
+            array = lax.dynamic_update_slice(array, strip, start_index)
+        return Value(array, windows)
+
+    def along(self, value: Value, axis: int) -> Value:
+        """The value with its ghost cells along one axis, put into a padded array: XLA would work out what it concatenates anew
+        in each place that looks at it, stage after stage."""
+        value = self.replaced(value, axis)
+        lower, upper = self.strips(value, axis)
+        before, after = (0 if strip is None else strip.shape[axis] for strip in (lower, upper))
+        if not before and not after:
+            return value
+        padding = [(before, after, 0) if a == axis else (0, 0, 0) for a in range(value.array.ndim)]
+        array = lax.pad(value.array, value.array.dtype.type(0), padding)
+        for strip, place in ((lower, 0), (upper, before + value.array.shape[axis])):
+            if strip is not None:
+                array = lax.dynamic_update_slice_in_dim(array, strip, place, axis)
+        return Value(array, widened(value.windows, axis, before, after))
+
+    def strips(self, value: Value, axis: int) -> tuple[Any, Any]:
+        """Ghost cells to put before and after the value along an axis; None on a halo side or where none are needed."""
+        lower, upper = self.widths[axis]
+        low, high = self.frame.sides[axis]
+        if low.kind == "wrap":
+            return wrapped(value.array, axis, lower, upper)
+        strips = []
+        for side, (kind, width) in enumerate(((low.kind, lower), (high.kind, upper))):
+            strips.append(self.reflected(value, axis, side, width, 0) if kind == "face" and width else None)
+        return strips[0], strips[1]
+
+    def replaced(self, value: Value, axis: int) -> Value:
+        """The value with halo cells replaced by ghost cells where this device touches the physical boundary."""
+        frame, array = self.frame, value.array
+        window = value.windows[axis]
+        assert window is not None
+        for side in (0, 1):
+            width = self.widths[axis][side]
+            if not frame.sides[axis][side].boundary or not width:
+                continue
+            # Index of the face in the array: the block begins at 0 and ends at the cells this device owns.
+            face = -window[0] if side == 0 else frame.counts[axis] - window[0]
+            ghosts = self.reflected(value, axis, side, width, face)
+            place = face - width if side == 0 else face
+            kept = lax.dynamic_slice_in_dim(array, place, width, axis)
+            array = lax.dynamic_update_slice_in_dim(
+                array, jnp.where(frame.touches[axis][side], ghosts, kept), place, axis
+            )
+        return Value(array, value.windows)
+
+    def reflected(self, value: Value, axis: int, side: int, width: int, face: Any) -> Any:
+        """``width`` ghost cells beyond the boundary at array index ``face`` (on a face side: the array's end)."""
+        array = value.array
+        if self.frame.sides[axis][side].kind == "face":
+            face = array.shape[axis] if side else 0
+        kind, given = self.condition(axis, side, with_window(value.windows, axis, None))
+        if kind == WALL:
+            return beyond_wall(array, axis, side, width, face, *given)
+        distance = np.arange(1, width + 1) if side else np.arange(width, 0, -1)
+        height = (2 * distance - 1) * self.spacing[axis]
+        shape = [1] * array.ndim
+        shape[axis] = width
+        inner = lax.dynamic_slice_in_dim(array, face - width if side else face, width, axis)
+        return GHOSTS[kind](jnp.flip(inner, axis), height.astype(array.dtype).reshape(shape), *given)
+
+
+def widened(windows: Windows, axis: int, lower: int, upper: int) -> Windows:
+    """The windows with so many more cells before and after those along an axis."""
+    window = windows[axis]
+    assert window is not None  # what has ghost cells varies, so it has a window on every axis
+    return with_window(windows, axis, (window[0] - lower, window[1] + upper))
+
+
+def with_window(windows: Windows, axis: int, window: Window | None) -> Windows:
+    """The windows with another one along an axis."""
+    return (*windows[:axis], window, *windows[axis + 1 :])
+
+
+def beyond_wall(array: Any, axis: int, side: int, width: int, face: Any, value: Any) -> Any:
+    """`Ghosts.reflected` for a field on the faces along the axis: the lower boundary is its first entry, the upper one its
+    first ghost, and the others are images in that."""
+    twice = array.dtype.type(2) * value
+    if side == 0:
+        return twice - jnp.flip(lax.dynamic_slice_in_dim(array, face + 1, width, axis), axis)
+    inner = lax.dynamic_slice_in_dim(array, face - width + 1, width - 1, axis)
+    on_wall = jnp.broadcast_to(value, [1 if a == axis else n for a, n in enumerate(array.shape)])
+    return jnp.concatenate([on_wall, twice - jnp.flip(inner, axis)], axis)
+
+
+def next_to(field: Value, axis: int, side: int, frame: Frame) -> Value:
+    """A field in the cells next to a boundary, as one value along the axis."""
+    window = field.windows[axis]
+    assert window is not None
+    index = (frame.counts[axis] - 1 if side else 0) - window[0]
+    return Value(lax.dynamic_slice_in_dim(field.array, index, 1, axis), with_window(field.windows, axis, None))

@@ -1,0 +1,1 @@
+"""The output file. Imports nothing here: postprocess reads with parts of it."""

@@ -1,0 +1,149 @@
+"""What the files of a run look like inside: attributes, coordinates and empty datasets, laid out by one process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import h5py
+import numpy as np
+
+from hpcstencil.config.keys import MASK_DATASET
+from hpcstencil.io.shared_file import chunk_shape
+from hpcstencil.numerics.grid import Grid
+from hpcstencil.symbolic.staggering import FACE, Layout
+
+ROWS = 1024  # chunk of a time series
+
+Attributes = Mapping[str, str | int | float]
+Compression = Literal["none", "gzip"]
+
+
+def write_attributes(file: h5py.File, attributes: Attributes) -> None:
+    for name, value in attributes.items():
+        file.attrs[name] = value
+
+
+def _series(
+    group: h5py.Group, name: str, dtype: Any, fillvalue: float | int, members: tuple[int, ...] = ()
+) -> h5py.Dataset:
+    """An empty, unlimited series, of numbers or, where there are members, of one per member."""
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_chunk((*members, ROWS))
+    # Space for a further chunk is made when the series grows, on all ranks alike: made by the write instead, as a file laid
+    # out serially would have it, the second chunk fails with MPI_ERR_TYPE on several ranks (HDF5 1.10.8).
+    properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    properties.set_fill_value(np.array(fillvalue, dtype))
+    space = h5py.h5s.create_simple((*members, 0), (*members, h5py.h5s.UNLIMITED))
+    kind = h5py.h5t.py_create(np.dtype(dtype), logical=True)
+    return h5py.Dataset(h5py.h5d.create(group.id, name.encode(), kind, space, dcpl=properties))
+
+
+def lay_out_axes(file: h5py.File, layout: Layout) -> None:
+    """``time`` and ``step``, the cell centres, and faces that fields live on; all but ``step`` are dimension scales."""
+    time = _series(file, "time", np.float64, np.nan)
+    time.make_scale("time")
+    time.attrs["long_name"] = "time"
+    step = _series(file, "step", np.int64, -1)
+    step.dims[0].attach_scale(time)
+    write_coordinates(file, layout.grid)
+    if layout.members:
+        file["member"] = np.arange(*layout.members)
+        file["member"].make_scale("member")
+        for key, values in layout.ensemble.items():
+            name = coordinate_name(key)
+            file[name] = list(values)
+            file[name].dims[0].attach_scale(file["member"])
+            file[name].attrs["long_name"] = key
+    for name in layout.positions:
+        for axis, scale in enumerate(layout.dimensions(name)):
+            if scale.endswith(FACE) and scale not in file:
+                file[scale] = layout.grid.faces(axis, layout.shape(name)[axis])
+                file[scale].make_scale(scale)
+                file[scale].attrs["long_name"] = f"faces across {layout.grid.axes[axis]}"
+
+
+def write_coordinates(file: h5py.File, grid: Grid) -> None:
+    """``/x``, ``/y``, ``/z``: cell centres, float64, dimension scales."""
+    for axis, name in enumerate(grid.axes):
+        file[name] = grid.centres(axis)
+        file[name].make_scale(name)
+        file[name].attrs["long_name"] = name
+
+
+def lay_out_fields(
+    file: h5py.File,
+    layout: Layout,
+    fields: Sequence[str],
+    dtype: np.dtype,
+    units: Mapping[str, str],
+    long_names: Mapping[str, str],
+    compression: Compression,
+) -> None:
+    """One dataset (time, x, y, z) per field, of an ensemble (member, time, x, y, z), without snapshots, its dimension scales
+    attached; ``x_face`` instead of ``x`` where it lives on these faces.
+
+    The chunks depend on the grid alone, so that the file is the same for every decomposition. They are allocated when
+    the dataset grows: several processes could not write them otherwise, compressed ones least of all (HDF5 1.10.8 then
+    hangs). Uncompressed ones are never filled, since every cell is written; a compressed one may be read back before it
+    is whole, and must then hold something.
+    """
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    members = layout.members
+    properties.set_chunk((*(1 for _ in members), 1, *chunk_shape(layout.grid.shape, dtype.itemsize)))
+    properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    if compression == "gzip":
+        properties.set_fill_time(h5py.h5d.FILL_TIME_ALLOC)
+        properties.set_shuffle()
+        properties.set_deflate(1)
+    else:
+        properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    scales = ("member",) if members else ()
+    for name in fields:
+        shape = layout.shape(name)
+        space = h5py.h5s.create_simple((*members, 0, *shape), (*members, h5py.h5s.UNLIMITED, *shape))
+        h5py.h5d.create(file.id, name.encode(), h5py.h5t.py_create(dtype), space, properties)
+        for dimension, scale in zip(file[name].dims, (*scales, "time", *layout.dimensions(name)), strict=True):
+            dimension.attach_scale(file[scale])
+        if members:  # as the CF conventions have it, for what is no dimension
+            file[name].attrs["coordinates"] = " ".join(coordinate_name(key) for key in layout.ensemble)
+        file[name].attrs["units"] = units.get(name, "1")
+        file[name].attrs["long_name"] = long_names.get(name, name)
+
+
+def lay_out_solid(file: h5py.File, layout: Layout, of_members: bool) -> None:
+    """The mask, int8, along the axes of the grid, of an ensemble whose members differ in it (member, x, y, z): allocated,
+    never filled. In chunks, which journals leave out."""
+    members = layout.members if of_members else ()
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_chunk((*(1 for _ in members), *chunk_shape(layout.grid.shape, 1)))
+    properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    space = h5py.h5s.create_simple((*members, *layout.grid.shape))
+    h5py.h5d.create(file.id, MASK_DATASET.encode(), h5py.h5t.py_create(np.dtype(np.int8)), space, properties)
+    for dimension, scale in zip(
+        file[MASK_DATASET].dims, (*(["member"] if members else []), *layout.grid.axes), strict=True
+    ):
+        dimension.attach_scale(file[scale])
+    file[MASK_DATASET].attrs["units"] = "1"
+    file[MASK_DATASET].attrs["long_name"] = "solid cells (1), fluid (0)"
+
+
+def coordinate_name(key: str) -> str:
+    """The last part of a dotted key, or all of it where that is the name of a field."""
+    table, _, name = key.rpartition(".")
+    return key if table == "initial" else name
+
+
+def lay_out_diagnostics(file: h5py.File, names: Sequence[str], members: tuple[int, ...]) -> None:
+    group = file.create_group("diagnostics")
+    time = _series(group, "time", np.float64, np.nan)
+    time.make_scale("time")
+    series = [
+        _series(group, "step", np.int64, -1),
+        *(_series(group, name, np.float64, np.nan, members) for name in names),
+    ]
+    for dataset in series:
+        dataset.dims[dataset.ndim - 1].attach_scale(time)
+        if dataset.ndim > 1:
+            dataset.dims[0].attach_scale(file["member"])

@@ -1,0 +1,171 @@
+"""Reading the files of a run, each process for itself: needs neither MPI nor jax."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from hpcstencil.io.hdf5_validation import (
+    WHOLE,
+    attributes,
+    json_attribute,
+    kind_of,
+    numbers,
+    refuse_other_files,
+    series,
+)
+from hpcstencil.io.rollback_journal import Before, pending
+from hpcstencil.io.shared_file import open_alone
+from hpcstencil.numerics.grid import AXES
+from hpcstencil.numerics.topology import Range
+from hpcstencil.runtime.filesystem import file_errors
+from hpcstencil.symbolic.staggering import FACE
+from hpcstencil.validation.errors import InputError
+
+SCALES = ("time", "step", "member", *AXES, *(axis + FACE for axis in AXES))  # root datasets that are not fields
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a run's file holds. ``steps`` and ``times`` are those of the committed snapshots of an output, or the one of
+    a checkpoint; ``shape`` is the grid's, ``fields`` its arrays' names with their dtypes."""
+
+    kind: str
+    complete: bool
+    title: str
+    input: str
+    input_sha256: str
+    version: str
+    steps: tuple[int, ...]
+    times: tuple[float, ...]
+    fields: dict[str, np.dtype]
+    shape: tuple[int, ...]
+    diagnostics: tuple[str, ...]
+    attributes: dict[str, Any]
+
+    @property
+    def clock(self) -> dict[str, Any] | None:
+        """Of an output whose last snapshot holds all that its run would go on from: where its clock stood, by `state.split`."""
+        return self.attributes["clock"] if self.complete and "clock" in self.attributes else None
+
+    @property
+    def step(self) -> int | None:
+        """Step of the last committed snapshot."""
+        return self.steps[-1] if self.steps else None
+
+    @property
+    def time(self) -> float | None:
+        """Time of the last committed snapshot."""
+        return self.times[-1] if self.times else None
+
+
+def fields_in(file: h5py.File) -> dict[str, h5py.Dataset]:
+    """The fields that a file holds, arrays of floats. Those of an ensemble have an axis of its members and those of the grid:
+    what has one axis alone there lists what the members differ in."""
+    found = {
+        name: item
+        for name, item in file.items()
+        if isinstance(item, h5py.Dataset) and name not in SCALES and kind_of(item) == "f"
+    }
+    if "member" in file:
+        found = {name: item for name, item in found.items() if item.ndim > 1}
+    return found
+
+
+@contextmanager
+def open_for_reading(path: Path) -> Iterator[h5py.File]:
+    """The open file; raises InputError where it is missing, not HDF5, or would have HDF5 read another file,
+    EnvironmentProblem where reading fails.
+
+    No lock is taken, so a file that a run is still writing opens too. A change that was begun and not finished is left
+    out: the file is as it was before.
+    """
+    with file_errors(path, "read"):
+        if not path.is_file():
+            raise InputError(f"{path}: no such file")
+        unfinished = pending(path)
+        if unfinished is not None:
+            with Before(path, unfinished) as before, h5py.File(before, "r") as file:
+                refuse_other_files(file, path)
+                yield file
+            return
+        if not h5py.is_hdf5(path):
+            raise InputError(f"{path}: not an HDF5 file, or one that was never finished")
+        with open_alone(path, "r") as file:
+            refuse_other_files(file, path)
+            yield file
+
+
+def inspect(path: Path) -> Contents:
+    """What the output or checkpoint file at ``path`` holds; no field is read.
+
+    Raises InputError where the file is missing or of another kind, EnvironmentProblem where it cannot be read.
+    """
+    with open_for_reading(path) as file:
+        found = attributes(path, file)
+        kind = found.get("kind")
+        if kind == "output":
+            steps, times = series(path, file, "step", WHOLE).tolist(), series(path, file, "time").tolist()
+            committed = min(len(steps), len(times))
+        elif kind == "checkpoint":
+            if not {"step", "time"} <= found.keys():
+                raise InputError(f"{path}: expected the attributes 'step' and 'time' of a checkpoint; take another")
+            steps, times, committed = [found["step"]], [found["time"]], 1
+        else:
+            raise InputError(f"{path}: neither an output nor a checkpoint of hpcstencil")
+        if "clock" in found:
+            found["clock"] = json_attribute(path, found, "clock", {})
+            if not all(isinstance(value, int | float) for value in found["clock"].values()):
+                raise InputError(
+                    f"{path}: expected numbers in the attribute 'clock', but got something else; correct it"
+                )
+        diagnostics = file.get("diagnostics", ())
+        return Contents(
+            kind=kind,
+            complete=bool(found.get("complete", 0)),
+            title=found.get("title", ""),
+            input=found.get("input", ""),
+            input_sha256=found.get("input_sha256", ""),
+            version=found.get("hpcstencil_version", ""),
+            steps=tuple(map(int, steps[:committed])),
+            times=tuple(map(float, times[:committed])),
+            fields={name: dataset.dtype for name, dataset in fields_in(file).items()},
+            shape=tuple(numbers(path, file, axis, 1).size for axis in AXES if axis in file),
+            diagnostics=tuple(name for name in diagnostics if name not in SCALES)
+            if isinstance(diagnostics, h5py.Group)
+            else (),
+            attributes=found,
+        )
+
+
+def read_block(
+    path: Path, name: str, ranges: Sequence[Range], shape: Sequence[int] | None = None, dtype: Any = None
+) -> np.ndarray:
+    """The hyperslab ``ranges`` (global, per axis) of dataset ``name``: an array of the ranges' lengths.
+
+    A dataset with one more leading axis is a series of snapshots, of which the last committed one is read. Where
+    ``shape`` (of the whole grid) is given the dataset must have it; ``dtype`` converts. Each process reads for itself.
+
+    Raises InputError where file or dataset are missing or do not fit, EnvironmentProblem where reading fails.
+    """
+    with open_for_reading(path) as file:
+        dataset = numbers(path, file, name)
+        repeated = dataset.ndim == len(ranges) + 1
+        there = dataset.shape[repeated:]
+        if len(there) != len(ranges) or (shape is not None and there != tuple(shape)):
+            expected = tuple(shape) if shape is not None else f"{len(ranges)} axes"
+            raise InputError(f"{path}: '{name}' has shape {there}, expected {expected}: it must be on the same grid")
+        snapshots = dataset.shape[0] if repeated else 0
+        if repeated and "time" in file:
+            snapshots = min(snapshots, numbers(path, file, "time", 1).size)
+        if repeated and snapshots == 0:
+            raise InputError(f"{path}: '{name}' holds no snapshot yet")
+        index = ((snapshots - 1,) if repeated else ()) + tuple(slice(start, stop) for start, stop in ranges)
+        block = dataset[index]
+    return np.ascontiguousarray(block, dtype=dtype)

@@ -1,0 +1,95 @@
+"""Which bytes of an output file are values that nobody will change any more: what a journal may leave out."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import h5py
+import numpy as np
+
+from hpcstencil.io.rollback_journal import Span, merged
+
+UNUSED = "unused-bytes"  # attribute of the root: spans that shortened series have left behind
+
+
+class SettledSpans:
+    """The settled bytes of a file, its ``spans``, found step by step as its series grow."""
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+        self.chunk_rows: dict[str, int] = {}  # of each dataset that grows
+        self.rows: dict[str, int] = {}  # found of it
+
+    def find(self, file: h5py.File) -> None:
+        """Find those that are new, of the open file, to which nothing is being done.
+
+        Settled are whole chunks of committed rows, what lies in datasets that do not grow, and unused bytes.
+        """
+        if not self.chunk_rows:
+            self._begin(file)
+        groups = {name.rpartition("/")[0] for name in self.chunk_rows}
+        committed = {group: min(len(file[f"{group}/{name}"]) for name in ("time", "step")) for group in groups}
+        for name, rows in self.chunk_rows.items():
+            done = committed[name.rpartition("/")[0]] // rows * rows
+            if done > self.rows[name]:
+                self.spans += chunks_of(file[name], self.rows[name], done)
+                self.rows[name] = done
+        self.spans = merged(self.spans)
+
+    def _begin(self, file: h5py.File) -> None:
+        """Find what grows, and what is settled of the rest."""
+        self.spans += [(int(start), int(stop)) for start, stop in file.attrs.get(UNUSED, ())]
+        for name, dataset in datasets(file):
+            if dataset.chunks is None:
+                continue  # coordinates: small
+            axis = growing_axis(dataset)
+            if dataset.maxshape[axis] is None:
+                self.chunk_rows[name], self.rows[name] = dataset.chunks[axis], 0
+            else:
+                self.spans += chunks_of(dataset, 0, dataset.shape[axis])
+
+
+def datasets(file: h5py.File) -> list[tuple[str, h5py.Dataset]]:
+    """Every dataset of the file with its path."""
+    found: list[tuple[str, h5py.Dataset]] = []
+    file.visititems(lambda name, item: found.append((name, item)) if isinstance(item, h5py.Dataset) else None)
+    return found
+
+
+def growing_axis(dataset: h5py.Dataset) -> int:
+    """The axis along which a series grows; the first where it does not. The one before it is that of an ensemble's members."""
+    return dataset.maxshape.index(None) if None in dataset.maxshape else 0
+
+
+def chunks_of(dataset: h5py.Dataset, first: int, last: int) -> Iterator[Span]:
+    """Where the chunks of rows [first, last) are; ``first`` lies on the edge of a chunk."""
+    starts = [range(0, n, chunk) for n, chunk in zip(dataset.shape, dataset.chunks, strict=True)]
+    axis = growing_axis(dataset)
+    starts[axis] = range(first, last, dataset.chunks[axis])
+    for corner in itertools.product(*starts):
+        place = dataset.id.get_chunk_info_by_coord(corner)
+        if place.byte_offset is not None and place.size:
+            yield place.byte_offset, place.byte_offset + place.size
+
+
+def all_values(file: h5py.File, names: list[str]) -> list[Span]:
+    """Where all chunks of some datasets are, committed or not."""
+    return merged(
+        span for name in names for span in chunks_of(file[name], 0, file[name].shape[growing_axis(file[name])])
+    )
+
+
+def sound_unused(file: h5py.File) -> bool:
+    """Whether the note of unused bytes, if there is one, is pairs of numbers."""
+    if UNUSED not in file.attrs:
+        return True
+    shape, dtype = file.attrs.get_id(UNUSED).shape, file.attrs.get_id(UNUSED).dtype
+    return dtype.kind == "i" and shape is not None and len(shape) == 2 and shape[1] == 2
+
+
+def remember_unused(file: h5py.File, spans: list[Span]) -> None:
+    """Note spans that no dataset uses any more, beside those noted before."""
+    before = [(int(start), int(stop)) for start, stop in file.attrs.get(UNUSED, ())]
+    if spans:
+        file.attrs[UNUSED] = np.array(merged([*before, *spans]), np.int64)

@@ -1,0 +1,179 @@
+"""HDF5 files as what they must be: real numbers that lie in the file itself, with attributes that are texts and numbers.
+
+HDF5 knows more than that. A link may lead into another file, and a dataset may take its values from the bytes of any file
+(external storage) or from datasets of other files (virtual ones), so that whoever reads a file from somebody else would
+copy a file of their own without a word. Such files are refused as a whole, before anything in them is opened. Whoever reads
+a dataset or an attribute says here what it must be.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from hpcstencil.validation.errors import InputError
+
+REAL = "fiub"  # kinds of numpy types that are real numbers, or truth values
+WHOLE = "iu"
+LONGEST_TEXT = 4 * 2**20  # characters of an attribute: an input file has at most 2**20 bytes
+LONGEST_SERIES = 2**26  # values that are read as a whole, as times are
+LEAST_CHECKED = 2**26  # bytes of a dataset that may be there without having been written
+MOST_PACKED = 1100  # deflate packs at most 1032 bytes into one
+DEEPEST = 16  # groups in one another
+KINDS = {"S": "texts", "U": "texts", "c": "complex numbers", "V": "compound values", "O": "texts or references"}
+TEXT_ATTRIBUTES = ("kind", "title", "input", "input_sha256", "hpcstencil_version", "decomposition", "history",
+                   "equation_source", "fields", "clock", "failure", "units", "long_name")  # fmt: skip
+WHOLE_ATTRIBUTES = ("format_version", "complete", "step")
+NUMBER_ATTRIBUTES = ("time",)
+EXPECTED: dict[str, tuple[str, Any]] = {
+    **dict.fromkeys(TEXT_ATTRIBUTES, ("a text", str)),
+    **dict.fromkeys(WHOLE_ATTRIBUTES, ("a whole number", int)),
+    **dict.fromkeys(NUMBER_ATTRIBUTES, ("a number", int | float)),
+}
+
+
+def refuse_other_files(file: h5py.File, path: Path) -> None:
+    """Raise InputError where something in the file would have HDF5 read another one."""
+    remedy = "copy the values into the file itself (h5repack does)"
+    for name, link, identity in _links(file, path):
+        if link not in (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT):
+            raise InputError(f"{path}: '{name}' is a link to another file, and none is followed; {remedy}")
+        if isinstance(identity, h5py.h5d.DatasetID):
+            properties = identity.get_create_plist()
+            if properties.get_layout() == h5py.h5d.VIRTUAL or properties.get_external_count() > 0:
+                raise InputError(f"{path}: '{name}' takes its values from other files, which are not read; {remedy}")
+
+
+def _links(file: h5py.File, path: Path) -> Iterator[tuple[str, int, Any]]:
+    """(name, kind of link, the object itself where the link is a hard one) of everything in the file, each group once.
+
+    HDF5's own visit would recurse as deep as the groups are nested.
+    """
+    seen, waiting = {h5py.h5o.get_info(file.id).addr}, [("", file.id, 0)]
+    while waiting:
+        above, group, depth = waiting.pop()
+        if depth > DEEPEST:
+            raise InputError(f"{path}: expected groups at most {DEEPEST} deep, but got more; choose another file")
+        found: list[tuple[bytes, int]] = []
+        group.links.iterate(lambda name, info, found=found: found.append((name, info.type)), info=True)
+        for raw, link in found:
+            name = above + raw.decode(errors="backslashreplace")
+            identity = h5py.h5o.open(group, raw) if link == h5py.h5l.TYPE_HARD else None
+            yield name, link, identity
+            if isinstance(identity, h5py.h5g.GroupID) and (address := h5py.h5o.get_info(identity).addr) not in seen:
+                seen.add(address)
+                waiting.append((f"{name}/", identity, depth + 1))
+
+
+def kind_of(dataset: h5py.Dataset) -> str:
+    """The kind of numpy type that a dataset holds, "" for what numpy has no type for, or for no value at all."""
+    try:
+        return "" if dataset.shape is None else dataset.dtype.kind
+    except TypeError:  # times, opaque and other types of HDF5's
+        return ""
+
+
+def numbers(path: Path, group: h5py.Group, name: str, *axes: int, kinds: str = REAL) -> h5py.Dataset:
+    """The dataset ``name`` of real numbers, of these ``kinds``, with one of these counts of ``axes`` where any are given.
+
+    Raises InputError where there is none.
+    """
+    item = group.get(name)
+    place = f"{group.name}/{name}".lstrip("/")
+    if item is None:
+        raise InputError(f"{path}: no dataset '{place}'; it holds {_contents(group)}")
+    kind = kind_of(item) if isinstance(item, h5py.Dataset) else ""
+    if not kind or kind not in kinds:
+        wanted = "whole numbers" if kinds == WHOLE else "real numbers"
+        got = KINDS.get(kind, "values of another type, or none") if isinstance(item, h5py.Dataset) else "a group"
+        raise InputError(f"{path}: expected {wanted} in '{place}', but got {got}; write such a dataset")
+    if axes and item.ndim not in axes:
+        counts = " or ".join(map(str, axes))
+        raise InputError(f"{path}: expected '{place}' with {counts} axes, but got the shape {item.shape}; correct it")
+    return item
+
+
+def series(path: Path, group: h5py.Group, name: str, kinds: str = REAL) -> np.ndarray:
+    """The values of a dataset with one axis. Raises InputError where there is none, or more than any run writes."""
+    dataset = numbers(path, group, name, 1, kinds=kinds)
+    if dataset.size > LONGEST_SERIES:
+        raise InputError(
+            f"{path}: expected at most 2**26 values in '{name}', but got {dataset.size}; choose a file that is in order"
+        )
+    return np.asarray(dataset[()])
+
+
+def refuse_unwritten(path: Path, dataset: h5py.Dataset) -> None:
+    """Raise InputError where a dataset declares far more values than the file can hold, packed as they may be: whoever
+    reads them would be at it for ever."""
+    stored = dataset.id.get_storage_size()
+    if dataset.nbytes > LEAST_CHECKED + MOST_PACKED * stored:
+        raise InputError(
+            f"{path}: '{dataset.name}' declares {dataset.nbytes} bytes, but the file holds {stored} of it; choose a file that "
+            "is in order"
+        )
+
+
+def _contents(group: h5py.Group) -> str:
+    names = list(group)
+    return (", ".join(names[:20]) + (" ..." if len(names) > 20 else "")) or "nothing"
+
+
+# ---- attributes ------------------------------------------------------------------------------------------------------
+
+
+def attributes(path: Path, item: h5py.Group | h5py.Dataset) -> dict[str, Any]:
+    """The attributes that are a text or a real number, as Python has them; others are left out.
+
+    Raises InputError where one that a run writes is of another kind, or a text is too long.
+    """
+    found: dict[str, Any] = {}
+    for name in item.attrs:
+        value = _attribute(item, name)
+        what, wanted = EXPECTED.get(name, ("", object))
+        if not isinstance(value, wanted):
+            raise InputError(f"{path}: expected {what} in the attribute '{name}', but got something else; correct it")
+        if isinstance(value, str) and len(value) > LONGEST_TEXT:
+            raise InputError(
+                f"{path}: expected an attribute '{name}' of at most 4 MiB, but got {len(value)} characters; correct it"
+            )
+        if value is not None:
+            found[name] = value
+    return found
+
+
+def _attribute(item: h5py.Group | h5py.Dataset, name: str) -> Any:
+    """A text or a real number; None for anything else."""
+    identity = item.attrs.get_id(name)
+    try:
+        kind = identity.dtype.kind
+    except TypeError:  # a type that numpy does not have
+        return None
+    if identity.shape != () or (kind not in REAL and kind not in "SO"):
+        return None
+    if kind == "O" and h5py.check_string_dtype(identity.dtype) is None:
+        return None  # references, and values of any length
+    value = item.attrs[name]
+    if isinstance(value, str):  # bytes that are no UTF-8 come as halves of surrogate pairs, which nothing can encode
+        return value.encode(errors="surrogateescape").decode(errors="replace")
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return value.item() if isinstance(value, np.generic) else None
+
+
+def json_attribute(path: Path, found: dict[str, Any], name: str, empty: Any) -> Any:
+    """The attribute ``name``, JSON of the type of ``empty``, which stands for one that is missing. Raises InputError."""
+    try:
+        value = json.loads(found.get(name) or json.dumps(empty))
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, type(empty)):
+        raise InputError(
+            f"{path}: its attribute '{name}' is damaged: not the JSON that a run writes; take another file"
+        )
+    return value

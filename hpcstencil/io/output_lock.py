@@ -1,0 +1,115 @@
+"""One run at a time writes an output: ``NAME.h5.lock`` beside it, which rank 0 holds locked while its run goes on.
+
+The system itself gives the lock back when the process ends, however it ends, so a killed run never stands in the way of
+the one that resumes it. Only a file server may not have noticed yet that a host is dead; a Slurm job that was requeued
+therefore passes over its own former lock, and the sentence says what to remove. Where a file system knows no locks,
+`hdf5` notices between two changes that somebody else has changed the file.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from hpcstencil.runtime.communicator import Communicator, agree, host
+from hpcstencil.runtime.filesystem import file_errors
+from hpcstencil.validation.errors import EnvironmentProblem
+
+HELD = (errno.EWOULDBLOCK, errno.EACCES)
+
+
+class Claim:
+    """The right to write ``output``, not taken yet."""
+
+    def __init__(self, output: Path, communicator: Communicator) -> None:
+        self.path = Path(f"{os.path.realpath(output)}.lock")  # the same for all links to the file
+        self.output = output
+        self.communicator = communicator
+        self.descriptor: int | None = None
+
+    def take(self) -> None:
+        """Take it, once its folder is there; may be repeated. Raises EnvironmentProblem on all processes where another
+        run has it."""
+
+        def take() -> None:
+            if self.communicator.rank == 0 and self.descriptor is None and self.path.parent.is_dir():
+                with file_errors(self.path, "create"):
+                    while not self._taken():
+                        pass
+
+        agree(self.communicator, take)
+
+    def _taken(self) -> bool:
+        """Rank 0 tries; False where the file was removed meanwhile, by a run that ended."""
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            owner = _said(descriptor)
+            if error.errno in HELD and not _is_former_self(owner):
+                os.close(descriptor)
+                raise EnvironmentProblem(
+                    f"{self.output}: another run is writing it (process {owner.get('process', '?')} on "
+                    f"{owner.get('host', 'some host')}); wait for its end or choose another --output, or, should no such "
+                    f"process exist, remove {self.path.name}"
+                ) from error
+        if not _is_at(descriptor, self.path):
+            os.close(descriptor)
+            return False
+        with suppress(OSError):  # for the sentence above only
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps(_myself()).encode(), 0)
+        self.descriptor = descriptor
+        return True
+
+    def give_back(self) -> None:
+        """Remove the lock; on rank 0, which needs no agreement for it."""
+        if self.descriptor is not None:
+            with suppress(OSError):
+                self.path.unlink()
+            os.close(self.descriptor)
+            self.descriptor = None
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def claimed(output: Path, communicator: Communicator) -> Iterator[Claim]:
+    """The right to write ``output``, taken if its folder exists, and given back at the end."""
+    claim = Claim(output, communicator)
+    claim.take()
+    try:
+        yield claim
+    finally:
+        claim.give_back()
+
+
+def _myself() -> dict[str, str | int]:
+    restarts = os.environ.get("SLURM_RESTART_COUNT", "0")
+    job = os.environ.get("SLURM_JOB_ID", "")
+    return {"host": host(), "process": os.getpid(), "job": job, "restarts": int(restarts) if restarts.isdigit() else 0}
+
+
+def _said(descriptor: int) -> dict[str, str | int]:
+    """What the owner wrote into its lock."""
+    try:
+        said = json.loads(os.pread(descriptor, 4096, 0))
+    except (OSError, ValueError):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _is_former_self(owner: dict[str, str | int]) -> bool:
+    """Whether the owner is this Slurm job before it was requeued."""
+    me = _myself()
+    return bool(me["job"]) and me["job"] == owner.get("job") and int(me["restarts"]) > int(owner.get("restarts", 0))

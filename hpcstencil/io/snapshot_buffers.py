@@ -1,0 +1,48 @@
+"""Copies of what is written while it changes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+
+from hpcstencil.io.direct_write import Pieces, cuts, scattered
+from hpcstencil.io.shared_file import chunk_shape
+from hpcstencil.numerics.topology import Range
+from hpcstencil.symbolic.staggering import Layout
+
+
+class Copies:
+    """Memory for copies of this process's blocks of some fields. Native code has it filled as it computes (`native.twice`)."""
+
+    def __init__(self, pieces: Mapping[str, Pieces]) -> None:
+        self.pieces = pieces
+
+    def expect(self, wanted: bool) -> None:
+        """Fields are about to change; afterwards copies of all of them are ``wanted`` or not."""
+
+    def copied(self, name: str, block: np.ndarray) -> Pieces:
+        """A copy of a field, whose block is this."""
+        self.pieces[name].take(block)
+        return self.pieces[name]
+
+    def lend(self, until: Future[None]) -> None:
+        """A thread reads the copies until then."""
+
+
+def pieces_of(
+    layout: Layout, fields: Sequence[str], ranges: Sequence[Range], dtype: Any, compressed: bool
+) -> dict[str, Pieces]:
+    """Memory for this process's blocks of some fields, cut as they will lie in a file of this layout, all in as many pieces."""
+    members, itemsize = layout.members, np.dtype(dtype).itemsize
+    start = [0] * (len(members) + 1) + [first for first, _ in ranges]
+    shape = (*members, 1, *(stop - first for first, stop in ranges))
+    chunk = (*(1 for _ in members), 1, *chunk_shape(layout.grid.shape, itemsize))
+    ends = {name: (*members, 1, *layout.shape(name)) for name in fields}
+    parts = {name: cuts(start, shape, chunk, ends[name]) for name in fields}
+    if compressed or any(scattered(each, itemsize * math.prod(shape)) for each in parts.values()):
+        parts = {name: cuts(start, shape, ends[name], ends[name]) for name in fields}  # not written chunk by chunk
+    return {name: Pieces(dtype, shape, parts[name]) for name in fields}

@@ -1,0 +1,92 @@
+"""Shortening an output file to the step from which a run goes on, so that it is whole at every moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from hpcstencil.config.keys import MASK_DATASET
+from hpcstencil.io import rollback_journal
+from hpcstencil.io.file_layout import Attributes, write_attributes
+from hpcstencil.io.file_spans import all_values, growing_axis, remember_unused
+from hpcstencil.io.rollback_journal import Span, complement
+from hpcstencil.io.shared_file import open_alone
+
+ENDED = ("failure", "clock")  # attributes that say how a run ended, see `OutputFile.close`
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a prepared file holds: steps and times of snapshots, steps of rows of diagnostics, bytes of a field's value."""
+
+    steps: tuple[int, ...]
+    times: tuple[float, ...]
+    rows: tuple[int, ...]
+    itemsize: int
+    compressed: bool
+    solid_axes: int = 0  # of the mask in the file; 0 where there is none
+
+
+def cut_back(path: Path, fields: Sequence[str], step: int | None, attributes: Attributes) -> Prepared:
+    """Shorten all series of the file to what was taken up to ``step``, or level them where that is None; rank 0 alone.
+
+    Three changes, each whole or not made: first the short series, by which readers count, then the fields, whose space
+    HDF5 may give back at once, then the note of the space that is left unused.
+    """
+
+    def shorten_series(file: h5py.File) -> None:
+        file.attrs["complete"] = 0
+        for name in ENDED:
+            file.attrs.pop(name, None)
+        write_attributes(file, attributes)
+        _cut(file, ["time", "step"], step)
+        _cut(file["diagnostics"], list(file["diagnostics"]), step)
+
+    def shorten_fields(file: h5py.File) -> None:
+        for name in fields:
+            file[name].resize(len(file["time"]), growing_axis(file[name]))
+
+    names = list(fields)
+    with open_alone(path, "r") as file:
+        mask = file.get(MASK_DATASET)
+        solid_axes = mask.ndim if isinstance(mask, h5py.Dataset) and mask.dtype == np.int8 and mask.chunks else 0
+        names += [MASK_DATASET] if solid_axes else []
+        before = all_values(file, names)
+    _changed(path, before, shorten_series)
+    _changed(path, before, shorten_fields)
+    with open_alone(path, "r") as file:
+        kept = all_values(file, names)
+    size = path.stat().st_size
+    lost = [span for start, stop in before for span in _within(complement(kept, size), start, stop)]
+    _changed(path, [*kept, *lost], lambda file: remember_unused(file, lost))
+    with open_alone(path, "r") as file:
+        field = file[fields[0]]
+        steps, times, rows = (tuple(file[name][()].tolist()) for name in ("step", "time", "diagnostics/step"))
+        return Prepared(steps, times, rows, field.dtype.itemsize, field.compression is not None, solid_axes)
+
+
+def _changed(path: Path, untouched: list[Span], action: Callable[[h5py.File], None]) -> None:
+    """Change the file by ``action``, wholly or not at all; rank 0 alone."""
+    rollback_journal.begin(path, untouched)
+    with open_alone(path, "r+") as file:
+        action(file)
+    rollback_journal.commit(path)
+
+
+def _within(spans: list[Span], start: int, stop: int) -> list[Span]:
+    """The parts of the spans that lie in [start, stop)."""
+    parts = [(max(a, start), min(b, stop)) for a, b in spans]
+    return [(a, b) for a, b in parts if a < b]
+
+
+def _cut(group: h5py.Group, names: Sequence[str], step: int | None) -> None:
+    """Shorten series of ``group`` to the entries taken up to ``step``; also levels what a kill left uneven."""
+    keep = committed = min(group["time"].shape[0], group["step"].shape[0])
+    if step is not None:
+        keep = int(np.searchsorted(group["step"][:committed], step, side="right"))
+    for name in names:
+        group[name].resize(keep, growing_axis(group[name]))

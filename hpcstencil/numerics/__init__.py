@@ -1,0 +1,1 @@
+"""Methods and indices as data: no JAX, no MPI."""

@@ -1,0 +1,1 @@
+"""The initial value problem: trees, parameters, boundaries, stable step."""

@@ -1,0 +1,187 @@
+"""Absorbing layers at the ends of an axis, as changes of the right-hand sides.
+
+sponge  ∂u/∂t = ... - σ u, σ rising as the square of the depth (M. Israeli & S. Orszag, J. Comput. Phys. 41 (1981) 115-135)
+cpml    every derivative along the axis is stretched, ∂_x -> ∂_x / s with s = 1 + σ / (α + i ω), which leaves waves of any
+        angle without reflection; in time 1/s is a memory ψ of each derivative, ∂ψ/∂t = -(α + σ) ψ - σ ∂_x u, and a further
+        one of the second derivative (D. Komatitsch & R. Martin, Geophysics 72 (2007) SM155-SM167, eq. (7)-(13); the memory
+        as a differential equation, R. Martin et al., CMES 56 (2010) 17-41)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from hpcstencil.config.boundary_conditions import SIDES, Condition
+from hpcstencil.config.settings import Config
+from hpcstencil.symbolic.expressions import (
+    Constant,
+    Coordinate,
+    Derivative,
+    DivGrad,
+    Field,
+    Halfway,
+    Node,
+    Pointwise,
+    substitute,
+    total,
+    walk,
+)
+from hpcstencil.symbolic.staggering import Position, Positions, flipped, home
+from hpcstencil.validation.errors import InputError
+
+REFLECTED = 1e-4  # of the amplitude, that the layer is laid out for at normal incidence
+SHIFT = 0.3  # α width / speed: for waves that graze the layer
+
+
+@dataclass(frozen=True)
+class Layered:
+    """Right-hand sides with absorbing layers; ``memory`` names the fields that they added, ``rate`` is the fastest damping
+    (1/time); ``positions`` are those of fields and memories that do not live at cell centres."""
+
+    trees: Mapping[str, Node]
+    memory: tuple[str, ...]
+    rate: float
+    positions: Positions
+
+
+def layered(
+    trees: Mapping[str, Node], config: Config, speed: float, positions: Positions, positive: Collection[str] = ()
+) -> Layered:
+    """The right-hand sides with every layer that the boundary conditions ask for; ``speed`` is that of the fastest wave, the
+    ``positive`` fields must not become 0.
+
+    Raises InputError for a layer that is wider than the domain, and where one meets an equation that it does not fit.
+    """
+    fields, rate = tuple(trees), 0.0
+    result, memory = dict(trees), dict[str, Node]()
+    places = dict(positions)
+    for axis in range(config.grid.ndim):
+        strongest = dict.fromkeys(fields, 0.0)
+        for name, side, condition in _layers(config, fields, axis, "sponge"):
+            if name in positive:
+                letter = config.grid.axes[axis]
+                raise InputError(
+                    f"{_key(config, axis, side)}.sponge: damps fields to 0, and '{name}' must stay above it; give it a "
+                    f"condition of its own, boundary.{name} = {{ {letter} = {{ neumann = 0.0 }} }}"
+                )
+            width, strength = (float(value) for value in condition.values if value is not None)
+            ramp = _depth(config, axis, side, width) ** 2
+            result[name] = result[name] - strength * ramp * Field(name)
+            strongest[name] = max(strongest[name], strength)
+        stretched: dict[str, tuple[Node, float]] = {}
+        for name, side, condition in _layers(config, fields, axis, "cpml"):
+            width = float(condition.values[0] or 0.0)
+            if width < config.grid.spacing[axis]:
+                raise InputError(
+                    f"{_key(config, axis, side)}.cpml.width: expected at least a cell, {config.grid.spacing[axis]:g}, but got "
+                    f"{width:g}; ten cells or more absorb well"
+                )
+            fastest = float(condition.values[1] or speed)
+            if not fastest:
+                key = f"{_key(config, axis, side)}.cpml.speed"
+                raise InputError(f"{key}: expected the speed of the waves, which this equation does not tell; add it")
+            strength, alpha = -1.5 * fastest * math.log(REFLECTED) / width, SHIFT * fastest / width
+            sigma = strength * _depth(config, axis, side, width) ** 2
+            before = stretched.get(name)
+            stretched[name] = (sigma if before is None else before[0] + sigma), alpha
+            strongest[name] = max(strongest[name], strength + alpha)
+        if stretched:
+            stretching = Stretching(axis, config.grid.axes, stretched, positions)
+            result = {name: substitute(tree, stretching.change) for name, tree in result.items()}
+            memory.update(stretching.memory)
+            places.update(stretching.places)
+        rate += max(strongest.values())
+    return Layered({**result, **memory}, tuple(memory), rate, places)
+
+
+class Stretching:
+    """Replaces the derivatives along one axis by stretched ones, and collects the equations of their memories.
+
+    ``profiles`` are (σ as a node, α) of the fields that have a layer.
+    """
+
+    def __init__(
+        self, axis: int, axes: tuple[str, ...], profiles: Mapping[str, tuple[Node, float]], positions: Positions
+    ) -> None:
+        self.axis, self.letter, self.profiles, self.positions = axis, axes[axis], profiles, positions
+        self.places: dict[str, Position] = {}
+        self.once = tuple(int(other == axis) for other in range(len(axes)))
+        self.memory: dict[str, Node] = {}
+        self.known: dict[Node, Node] = {}
+
+    def change(self, part: Node) -> Node | None:
+        """What stands for a derivative; None for all else."""
+        if not isinstance(part, Derivative | DivGrad | Halfway) or not self.concerned(part):
+            return None
+        if part not in self.known:
+            self.known[part] = self.stretched(part)
+        return self.known[part]
+
+    def concerned(self, part: Derivative | DivGrad | Halfway) -> bool:
+        along = part.orders[self.axis] > 0 if isinstance(part, Derivative) else part.axis == self.axis
+        along = along and (not isinstance(part, Halfway) or part.kind == "difference")
+        return along and any(isinstance(p, Field) and p.name in self.profiles for p in walk(part))
+
+    def stretched(self, part: Derivative | DivGrad | Halfway) -> Node:
+        operand = part.operand
+        plain = not isinstance(part, Derivative) or (sum(part.orders) == part.orders[self.axis] <= 2 and part.bias == 0)
+        coefficients = [child for child in part.children if child != operand]
+        if (
+            not plain
+            or not isinstance(operand, Field)
+            or any(isinstance(p, Field) for c in coefficients for p in walk(c))
+        ):
+            raise InputError(
+                f"boundary.{self.letter}: cpml fits equations whose derivatives are first or second ones of the fields "
+                "themselves, along one axis each, as in wave equations; take a sponge here"
+            )
+        name = operand.name
+        if isinstance(part, Halfway):
+            key = f"{name}.psi_{self.letter}"
+            self.places[key] = flipped(home(name, self.positions, len(self.once)), self.axis)
+            return part + self.remember(key, name, part)
+        first = Derivative(operand, self.once)
+        psi = self.remember(f"{name}.psi_{self.letter}", name, first)
+        if part == first:
+            return part + psi
+        if isinstance(part, DivGrad):
+            flux = part + Derivative(part.coefficient * psi, self.once)
+        else:
+            flux = part + Derivative(psi, self.once)
+        count = sum(key.startswith(f"{name}.zeta_{self.letter}") for key in self.memory)
+        return flux + self.remember(f"{name}.zeta_{self.letter}{count or ''}", name, flux)
+
+    def remember(self, key: str, name: str, rate: Node) -> Node:
+        """The memory of a derivative ``rate`` of a field."""
+        sigma, alpha = self.profiles[name]
+        self.memory.setdefault(
+            key, total([Constant(-1.0) * (sigma + alpha) * Field(key), Constant(-1.0) * sigma * rate])
+        )
+        return Field(key)
+
+
+def _depth(config: Config, axis: int, side: int, width: float) -> Node:
+    """How deep in the layer, from 0 at its inner edge to 1 at the boundary; 0 inside the domain."""
+    lower, upper = config.grid.lower[axis], config.grid.upper[axis]
+    if width > upper - lower:
+        key = f"{_key(config, axis, side)}.{config.boundary.condition('', axis, side).kind}.width"
+        raise InputError(
+            f"{key}: expected at most the extent of the axis, {upper - lower:g}, but got {width:g}; make it smaller"
+        )
+    distance = Coordinate(axis) - lower if side == 0 else upper - Coordinate(axis)
+    return Pointwise("maximum", (Constant(0.0), 1.0 - distance / width))
+
+
+def _key(config: Config, axis: int, side: int) -> str:
+    return f"boundary.{config.grid.axes[axis]}.{SIDES[side]}"
+
+
+def _layers(config: Config, fields: tuple[str, ...], axis: int, kind: str) -> Iterator[tuple[str, int, Condition]]:
+    """(field, side, condition) of the layers of a kind at the ends of an axis."""
+    for name in fields:
+        for side in (0, 1):
+            condition = config.boundary.condition(name, axis, side)
+            if condition.kind == kind:
+                yield name, side, condition

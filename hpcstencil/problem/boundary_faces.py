@@ -1,0 +1,131 @@
+"""What the boundary conditions of an input say of the faces of the domain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
+
+from hpcstencil.config.boundary_conditions import PERIODIC, SIDES, Sides
+from hpcstencil.config.settings import Config
+from hpcstencil.equations import Radiating, Walled
+from hpcstencil.equations.user import expressions_of
+from hpcstencil.problem.model import Model
+from hpcstencil.symbolic.expressions import (
+    OPERATORS,
+    Constant,
+    Field,
+    Node,
+    node,
+    walk,
+)
+from hpcstencil.symbolic.ghost_formulas import GHOSTS, NO_FLUX, WALL, Face
+from hpcstencil.symbolic.parser import Scope, parse
+from hpcstencil.symbolic.staggering import Position, Positions, located, located_on_boundary
+from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.schema import at
+
+
+def faces_of(
+    config: Config, model: Model, trees: Mapping[str, Node], positions: Positions
+) -> dict[tuple[Node, int, int], Face]:
+    """The conditions at the faces of axes that are not periodic, per (field or inner result, axis, side).
+
+    Raises InputError for malformed expressions, for inner results that no derivative of ``trees`` is taken of, and for
+    waves that leave an equation which has none.
+    """
+    fields, symbols = model.fields, model.symbols
+    leaving = _leaving(config, model)
+    boundary, axes = config.boundary, config.grid.axes
+    scope = Scope(config.grid.ndim, symbols)
+    faces: dict[tuple[Node, int, int], Face] = {}
+    for name in fields:
+        own = boundary.fields.get(name, (None,) * len(axes))
+        for axis in range(len(axes)):
+            key = at("boundary", name) if own[axis] is not None else "boundary"
+            sides = tuple(boundary.condition(name, axis, side) for side in (0, 1))
+            for side, face in _faces((sides[0], sides[1]), f"{key}.{axes[axis]}", scope):
+                if sides[side].kind == "open":
+                    face = leaving.get(name, NO_FLUX)
+                if _lies_beside(name, axis, model) and own[axis] is None and face.kind == "dirichlet":
+                    face = NO_FLUX
+                if name in model.positions:
+                    face = _on_staggered(face, model.positions[name], axis, config, name)
+                faces[Field(name), axis, side] = face
+    if positions and boundary.operators:
+        raise InputError(
+            "boundary.operators: fits equations at cell centres, but this one has fields that live on faces; remove it"
+        )
+    derivatives = [part for tree in trees.values() for part in walk(tree) if isinstance(part, OPERATORS)]
+    operands = {operand for part in derivatives for operand in part.children}
+    inner = Scope(
+        config.grid.ndim,
+        {**symbols, **{name: Field(name) for name in fields}},
+        operators=True,
+        space=model.space,
+    )
+    for text, given in boundary.operators.items():
+        key = at("boundary", "operators", text)
+        operand = located(parse(text, inner, key), (0,) * config.grid.ndim, {}, config.grid.spacing, key)
+        if isinstance(operand, Field):
+            raise InputError(
+                f"{key}: expected an inner result, but got a field; write its conditions in [boundary.{operand.name}]"
+            )
+        if operand not in operands:
+            raise InputError(
+                f"{key}: no derivative is taken of this expression; write it as it stands inside laplacian(), dx() and the like"
+            )
+        for axis, own_sides in enumerate(given):
+            for side, face in _faces(own_sides or (PERIODIC, PERIODIC), f"{key}.{axes[axis]}", scope):
+                faces[operand, axis, side] = face
+    return faces
+
+
+def _lies_beside(name: str, axis: int, model: Model) -> bool:
+    """Whether a value given for all fields is not meant for this one, which does not live on the boundary."""
+    if not isinstance(model.equation, Walled) or not model.equation.values_live_on_walls:
+        return False
+    return name not in model.positions or not model.positions[name][axis]
+
+
+def _on_staggered(face: Face, position: Position, axis: int, config: Config, name: str) -> Face:
+    """The condition of a field at this position: it has its value on a boundary that its faces lie on."""
+    if position[axis] and face.kind != "dirichlet":
+        letter = config.grid.axes[axis]
+        raise InputError(
+            f"boundary.{letter}: expected a value for '{name}', which lives on the faces across {letter}, but got "
+            f"{face.kind}; write boundary.{name} = {{ {letter} = {{ dirichlet = 0.0 }} }}"
+        )
+    spacing, key = config.grid.spacing, f"boundary.{name}"
+    values = tuple(located_on_boundary(value, position, axis, spacing, key) for value in face.values)
+    return Face(WALL if position[axis] else face.kind, values)
+
+
+def _leaving(config: Config, model: Model) -> dict[str, Face]:
+    """What an open end asks of each field that it asks something of."""
+    kinds = {config.boundary.condition(name, axis, side).kind
+             for name in model.fields for axis in range(config.grid.ndim) for side in (0, 1)}  # fmt: skip
+    if "open" not in kinds:
+        return {}
+    if not isinstance(model.equation, Radiating):
+        raise InputError(
+            'boundary: "open" fits equations that say how their waves leave, such as wave and acoustic; take '
+            "{ neumann = 0.0 }, a sponge or cpml here"
+        )
+    f, p = SimpleNamespace(**model.unknowns), SimpleNamespace(**model.symbols)
+    leaving = expressions_of(model.equation, config.equation.in_file, "radiation", model.fields, f, p)
+    return {name: Face("neumann", (slope,)) for name, slope in leaving.items()}
+
+
+def _faces(sides: Sides, key: str, scope: Scope) -> Iterator[tuple[int, Face]]:
+    """(side, face) of both sides; none of a periodic axis. An absorbing layer ends at a face that is held at 0."""
+    for side, condition in enumerate(sides):
+        if condition.kind in GHOSTS:
+            where = f"{key}.{SIDES[side]}.{condition.kind}"
+            if condition.kind == "robin" and condition.values[:2] == (0.0, 0.0):
+                raise InputError(f"{where}: expected a or b other than 0, but got 0 for both; give one of them")
+            values = [
+                parse(v, scope, where) if isinstance(v, str) else node(v) for v in condition.values if v is not None
+            ]
+            yield side, Face(condition.kind, tuple(values))
+        elif condition != PERIODIC:
+            yield side, Face("dirichlet", (Constant(0.0),))

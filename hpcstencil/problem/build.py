@@ -1,0 +1,222 @@
+"""From an input to its `Problem`: every expression parsed, every name known, and where the members of an ensemble fit together.
+
+Neither jax nor MPI is needed here, so `hpcstencil check` sees all that a run would refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+
+from hpcstencil.config.ensemble import members
+from hpcstencil.config.keys import MOST_STEPS
+from hpcstencil.config.settings import Config
+from hpcstencil.equations import Limited, Positive
+from hpcstencil.equations.custom import parameters_used
+from hpcstencil.equations.user import rates_of
+from hpcstencil.numerics.integrators import SUPER_STEPPING, Method, memory_of, method
+from hpcstencil.problem.absorbing_layers import layered
+from hpcstencil.problem.boundary_faces import faces_of
+from hpcstencil.problem.method_selection import groups_of, with_enough_stages
+from hpcstencil.problem.model import Model, model_of
+from hpcstencil.problem.problem import Problem
+from hpcstencil.problem.solid_mask import (
+    SOLID,
+    in_fluid,
+    mask_of,
+    masked_diagnostics,
+    masked_faces,
+    masked_initial,
+    masked_rates,
+    refuse_name,
+)
+from hpcstencil.problem.staggered_terms import Placed
+from hpcstencil.symbolic import numpy_evaluate
+from hpcstencil.symbolic.expressions import Constant, Coordinate, Field, Node, Reduction, shared
+from hpcstencil.symbolic.parser import Scope, parse
+from hpcstencil.symbolic.stencil_reach import Discretization
+from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.schema import shown, wrong
+
+
+def build(config: Config) -> Problem:
+    """The problem of an input, of an ensemble with those of its members.
+
+    Raises InputError for unknown names, malformed expressions and unfit parameters, and where members of an ensemble
+    differ in more than numbers and initial states.
+    """
+    return _side_by_side(config) if config.ensemble else _alone(config)
+
+
+def _side_by_side(config: Config) -> Problem:
+    """The problem of an ensemble: that of the first member, with an array for each parameter that the members differ in."""
+    listed = {key.partition(".")[2] for key in config.ensemble if key.startswith("equation.")}
+    each = tuple(_alone(member, listed) for member in members(config))
+    first, known = each[0], {f"equation.{name}" for name in each[0].parameters}
+    for key in config.ensemble:
+        if key.startswith("equation.") and key not in (*known, "equation.seed"):
+            raise InputError(f"ensemble.{key}: expected a number of the equation, but got an expression; list numbers")
+    for member, problem in enumerate(each):
+        if (problem.trees, problem.faces, problem.method) != (first.trees, first.faces, first.method):
+            raise InputError(
+                f"ensemble: member {member} differs from the first in more than numbers, as where an absorbing layer follows "
+                "the speed of the waves; give each its own run, with hpcstencil sweep"
+            )
+    parameters = {
+        name: np.array([problem.parameters[name] for problem in each]) if name in listed else value
+        for name, value in first.parameters.items()
+    }
+    bounds = {name: max(problem.bounds[name] for problem in each) for name in first.bounds}
+    return replace(first, config=config, parameters=parameters, bounds=bounds, members=each)
+
+
+def _alone(config: Config, listed: Collection[str] = ()) -> Problem:
+    """The problem of one run, or of a member of an ensemble in which the members differ in the ``listed`` parameters. Raises
+    InputError for unknown names, malformed expressions and unfit parameters."""
+    model = model_of(config)
+    fixed = {name: value for name, value in model.numbers.items() if name not in listed}
+
+    def taken(trees: Mapping[str, Node]) -> dict[str, Node]:
+        return shared({name: numpy_evaluate.taken(tree, fixed) for name, tree in trees.items()})
+
+    bounds = _bounds(config, model)
+    initial = _initial(config, model)
+    chosen = _method(config, model)
+    apart = model.damping if chosen.multistep else {}
+    trees = {
+        name: tree + model.damping[name] if name in model.damping and not apart else tree
+        for name, tree in model.trees.items()
+    }
+    positive = model.equation.positive if isinstance(model.equation, Positive) else ()
+    layers = layered(trees, config, _fastest_wave(config, model, bounds), model.positions, positive)
+    reduced = _diagnostics(config, model)
+    placed = Placed(config, layers.positions)
+    faces = faces_of(config, model, placed.at_home(layers.trees, "equation"), layers.positions)
+    rates, damping = placed.rates(taken(layers.trees), faces), placed.rates(taken(apart), faces)
+    diagnostics = placed.diagnostics(reduced)
+    evaluated = [*rates.values(), *damping.values(), *diagnostics.values()]
+    mask = mask_of(config, model.symbols, model.reflected, evaluated)
+    if mask is not None:
+        refuse_name((*model.trees, *model.numbers, *model.symbols))
+    remembered = memory_of(chosen, tuple(layers.trees))
+    if mask is not None and mask.kept:
+        remembered = (*remembered, SOLID)
+    problem = Problem(
+        config=config,
+        equation=model.equation,
+        fields=(*layers.trees, *remembered),
+        trees=masked_rates(mask, rates),
+        parameters=model.numbers,
+        symbols=model.symbols,
+        bounds=bounds,
+        initial=masked_initial(mask, placed.initial(initial, faces)),
+        faces=masked_faces(mask, faces),
+        diagnostics=masked_diagnostics(mask, diagnostics, config.numerics.precision),
+        method=chosen,
+        groups=groups_of(layers.trees, chosen, config.numerics.integrator),
+        discretization=Discretization(config.numerics.order, config.grid.spacing),
+        memory=(*layers.memory, *remembered),
+        damping=layers.rate,
+        apart=masked_rates(mask, damping),
+        measured={
+            **{name: Field(name) for name in (*layers.trees, *remembered)},
+            **{name: in_fluid(mask, tree) for name, tree in model.signals.items()},
+        },
+        positions=layers.positions,
+        mask=mask,
+        source=model.source,
+    )
+    _check_step(problem)
+    return _with_stages(problem)
+
+
+def _bounds(config: Config, model: Model) -> dict[str, float]:
+    """The largest magnitude of each parameter. Raises InputError where the run's precision cannot hold it."""
+    bounds = {name: numpy_evaluate.largest(tree, config.grid, model.numbers) for name, tree in model.symbols.items()}
+    precision = config.numerics.precision
+    for name, bound in bounds.items():
+        if not bound <= float(np.finfo(precision).max):
+            expected = f"values that {precision} can hold on the whole grid"
+            raise wrong(f"equation.{name}", expected, model.given[name], f"it is {bound:g} somewhere; change it")
+    return bounds
+
+
+def _initial(config: Config, model: Model) -> dict[str, Node]:
+    """The initial expressions."""
+    seed, texts = config.equation.seed, config.initial.expressions
+    if seed is not None and "seed" not in parameters_used(texts.values()):
+        raise InputError("equation.seed: no initial expression uses it; write noise(seed) in [initial], or remove it")
+    names = {**model.symbols, **({} if seed is None else {"seed": Constant(seed)})}
+    scope = Scope(config.grid.ndim, names, time=False, noise=True)
+    return {name: parse(text, scope, f"initial.{name}") for name, text in texts.items()}
+
+
+def _method(config: Config, model: Model) -> Method:
+    """The method in time; without the estimate of its error, which may cost an evaluation, where no tolerance asks for it."""
+    numerics = config.numerics
+    chosen = method(numerics.integrator, numerics.stages, numerics.epsilon, split=bool(model.damping))
+    return chosen if config.time.tolerance is not None else replace(chosen, error=())
+
+
+def _fastest_wave(config: Config, model: Model, bounds: Mapping[str, float]) -> float:
+    """Speed of the fastest wave, as the equation knows it; 0 where it does not."""
+    if not isinstance(model.equation, Limited):
+        return 0.0
+    ones = dict.fromkeys([*model.fields, *model.signals], 1.0)
+    rates = rates_of(model.equation, config.equation.in_file, SimpleNamespace(**bounds), ones, config.grid.ndim)
+    return max([rates.wave, *rates.velocity])
+
+
+def _diagnostics(config: Config, model: Model) -> dict[str, Node]:
+    """The diagnostics; each must be a number, made of reductions."""
+    names = {**model.symbols, **model.unknowns}
+    scope = Scope(config.grid.ndim, names, operators=True, reductions=True, space=model.space)
+    trees = {}
+    for name, text in config.diagnostics.expressions.items():
+        trees[name] = parse(text, scope, f"diagnostics.{name}")
+        _check_number(trees[name], f"diagnostics.{name}", text, inside=False)
+    return trees
+
+
+def _check_number(tree: Node, key: str, text: str, inside: bool) -> None:
+    """Fields and coordinates stand inside a reduction, and reductions do not nest."""
+    if isinstance(tree, Reduction):
+        if inside:
+            raise InputError(f"{key}: {shown(text)} nests one reduction in another; take them apart")
+        inside = True
+    elif isinstance(tree, Field | Coordinate) and not inside:
+        raise InputError(f"{key}: {shown(text)} is not one number; put it inside integral(), mean(), min() or max()")
+    for child in tree.children:
+        _check_number(child, key, text, inside)
+
+
+def _check_step(problem: Problem) -> None:
+    """Refuse a `cfl` now where it would be found out only when the first step is taken that none is stable, or that they
+    are too small."""
+    cfl = problem.config.time.cfl
+    if cfl is None:
+        return
+    if not isinstance(problem.equation, Limited):
+        raise InputError(
+            "time.cfl: this equation does not know its stable step; write for example time.dt = 0.1, or "
+            "time.tolerance = 1e-4"
+        )
+    if problem.rates_follow_solution:
+        ones = dict.fromkeys(problem.measured, 1.0)
+        if problem.stable_dt(ones) == 0.0:
+            problem.dt(ones)  # says why
+    elif problem.config.time.end > MOST_STEPS * problem.dt({}):
+        raise wrong("time.cfl", "at most 2**53 steps up to time.end", cfl, "take longer steps, or end earlier")
+
+
+def _with_stages(problem: Problem) -> Problem:
+    """The problem with as many stages of super time stepping as its step needs, where the input does not say."""
+    numerics, dt = problem.config.numerics, problem.config.time.dt
+    if numerics.stages is not None or numerics.integrator not in SUPER_STEPPING or dt is None:
+        return problem
+    known = isinstance(problem.equation, Limited) and not problem.rates_follow_solution
+    stable_step = (lambda m: replace(problem, method=m).stable_dt({})) if known else None
+    return replace(problem, method=with_enough_stages(numerics.integrator, dt, stable_step))

@@ -1,0 +1,225 @@
+"""The equation that an input names: where its class comes from, its fields, its parameters, and its right-hand sides."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from hpcstencil.config.names import allowed_name, check_fields
+from hpcstencil.config.settings import Config
+from hpcstencil.equations import EQUATIONS, Custom, Equation, Reflecting, Signalling, Split, Staggered
+from hpcstencil.equations.custom import parameters_used
+from hpcstencil.equations.user import expressions_of, guarded, load
+from hpcstencil.symbolic import numpy_evaluate
+from hpcstencil.symbolic.expressions import Coordinate, Field, Node, Parameter, node, shared, walk
+from hpcstencil.symbolic.operators import Space
+from hpcstencil.symbolic.parser import Scope, parse
+from hpcstencil.symbolic.staggering import Positions
+from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.schema import at, listing, nearest, shown, wrong
+
+
+@dataclass(frozen=True)
+class Model:
+    """An equation with its parameters.
+
+    ``given`` are the parameters as numbers or texts, defaults filled in, ``symbols`` the same as nodes; ``trees`` the time
+    derivatives per field, ``damping`` those parts of them that a multistep method takes apart; ``signals`` what the stable
+    step depends on beside the fields; ``positions`` tells where fields live that do not live at cell centres, ``reflected``
+    which ones change sign in a mirror across each axis; ``space`` has the operators on the input's grid, ``source`` the text
+    of the equation's Python file, "" where it has none.
+    """
+
+    equation: Equation
+    fields: tuple[str, ...]
+    given: Mapping[str, float | str]
+    symbols: Mapping[str, Node]
+    trees: Mapping[str, Node]
+    damping: Mapping[str, Node]
+    signals: Mapping[str, Node]
+    positions: Positions
+    reflected: tuple[Collection[str], ...]
+    space: Space
+    source: str
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The parameters that are numbers: they are handed to the compiled code when it runs."""
+        return {name: value for name, value in self.given.items() if not isinstance(value, str)}
+
+    @property
+    def unknowns(self) -> dict[str, Node]:
+        """The fields as nodes."""
+        return {name: Field(name) for name in self.fields}
+
+
+def model_of(config: Config) -> Model:
+    """The model of an input. Raises InputError for unknown names and unfit parameters, and where a user's class fails."""
+    ndim = config.grid.ndim
+    equation, source = _equation(config)
+    custom = isinstance(equation, Custom)
+    fields = _fields(equation, config)
+    check_fields(config, fields)
+    given = _parameters(equation, config, custom)
+    symbols: dict[str, Node] = {name: Parameter(name) for name, value in given.items() if not isinstance(value, str)}
+    scope = Scope(ndim, dict(symbols), time=False)
+    for name, text in given.items():
+        if isinstance(text, str):
+            symbols[name] = parse(text, scope, f"equation.{name}")
+    unknowns = {name: Field(name) for name in fields}
+    numbers, masked = _numbers(config, given, symbols), config.mask is not None
+    space = Space(ndim, config.grid, config.boundary.periodic, numbers, config.numerics.order, masked)
+    trees = shared(_right_hand_sides(equation, config, unknowns, symbols, space))
+    f, p = SimpleNamespace(**unknowns), SimpleNamespace(**symbols)
+    in_file = config.equation.in_file
+    damping = expressions_of(equation, in_file, "damping", fields, f, p, space) if isinstance(equation, Split) else {}
+    signals = expressions_of(equation, in_file, "signals", None, f, p, ndim) if isinstance(equation, Signalling) else {}
+    orders = getattr(equation, "orders", (config.numerics.order,))
+    if config.numerics.order not in orders:
+        expected = f"{listing(map(str, orders), 'or')} with {shown(config.equation.name)}"
+        raise wrong("numerics.order", expected, config.numerics.order, "change it")
+    _refuse_unused(config, custom, [*trees.values(), *damping.values()], symbols)
+    positions = _positions(equation, config, fields)
+    reflected = _reflected(equation, config, fields)
+    return Model(equation, fields, given, symbols, trees, damping, signals, positions, reflected, space, source)
+
+
+def _equation(config: Config) -> tuple[Equation, str]:
+    """The equation that the input names, and the text of its Python file."""
+    if config.equation.in_file is not None:
+        return load(*config.equation.in_file)
+    if config.equation.name == "custom":
+        return Custom(config.equation.rhs), ""
+    return EQUATIONS[config.equation.name](), ""
+
+
+def _fields(equation: Equation, config: Config) -> tuple[str, ...]:
+    """Names of the unknowns; those of a user's class are checked as if they stood in the input file."""
+    ndim = config.grid.ndim
+    if config.equation.in_file is None:
+        return equation.fields(ndim)
+    path, name = config.equation.in_file
+    names: Any = guarded(path, lambda: equation.fields(ndim))
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise InputError(
+            f'equation.name: expected {name}.fields in {path} to return a tuple of names, such as ("u",), but got '
+            f"{'nothing' if names is None else repr(names)}; correct it"
+        )
+    fields = tuple(names)
+    for kind, names in (("field", fields), ("parameter", tuple(equation.parameters))):
+        for given in names:
+            if not isinstance(given, str) or names.count(given) > 1 or (kind == "parameter" and given in fields):
+                raise InputError(
+                    f"equation.name: {name} in {path}: expected each {kind} to have a name of its own, but got {names}"
+                )
+            allowed_name(f"equation.name: {kind} {shown(given)} of {name} in {path}", given)
+    if not fields:
+        raise InputError(f"equation.name: expected {name}.fields in {path} to return at least one name, but got none")
+    return fields
+
+
+def _positions(equation: Equation, config: Config, fields: tuple[str, ...]) -> Positions:
+    """Where fields live that do not live at cell centres."""
+    ndim = config.grid.ndim
+    if not isinstance(equation, Staggered):
+        return {}
+    if config.equation.in_file is None:
+        return equation.positions(ndim)
+    positions = guarded(
+        config.equation.in_file[0], lambda: {name: tuple(p) for name, p in equation.positions(ndim).items()}
+    )
+    for name, position in positions.items():
+        if name not in fields or len(position) != ndim or not set(position) <= {0, 1}:
+            raise InputError(
+                f"equation.name: expected positions() to give some of {listing(fields)} {ndim} entries of 0 or 1, but got "
+                f"{shown(name)}: {position}; correct it"
+            )
+    return positions
+
+
+def _reflected(equation: Equation, config: Config, fields: tuple[str, ...]) -> tuple[Collection[str], ...]:
+    """The fields per axis that change sign in a mirror across it."""
+    axes = range(config.grid.ndim)
+    if not isinstance(equation, Reflecting):
+        return tuple(() for _ in axes)
+    if config.equation.in_file is None:
+        return tuple(equation.reflected(axis) for axis in axes)
+    reflected = guarded(config.equation.in_file[0], lambda: tuple(tuple(equation.reflected(axis)) for axis in axes))
+    for axis, names in enumerate(reflected):
+        if not set(names) <= set(fields):
+            raise InputError(
+                f"equation.name: expected reflected({axis}) to give some of {listing(fields)}, but got "
+                f"{listing(map(str, names))}; correct it"
+            )
+    return reflected
+
+
+def _right_hand_sides(
+    equation: Equation, config: Config, unknowns: Mapping[str, Node], symbols: Mapping[str, Node], space: Space
+) -> dict[str, Node]:
+    """The time derivative of each field."""
+    f, p = SimpleNamespace(**unknowns), SimpleNamespace(**symbols)
+    if config.equation.in_file is None:
+        return equation.rhs(f, p, space)
+    path, name = config.equation.in_file
+    returned: Any = guarded(path, lambda: equation.rhs(f, p, space))
+    if not isinstance(returned, Mapping):
+        got = "it returned nothing" if returned is None else f"got {type(returned).__name__}"
+        raise InputError(
+            f"equation.name: expected {name}.rhs in {path} to return a time derivative for each of {listing(unknowns)}, but "
+            f'{got}; write for example return {{"{next(iter(unknowns))}": ...}}'
+        )
+    trees = dict(returned)
+    fits = all(isinstance(tree, Node | int | float) for tree in trees.values())
+    if set(trees) != set(unknowns) or not fits:
+        raise InputError(
+            f"equation.name: expected {name}.rhs in {path} to return a time derivative for each of {listing(unknowns)}, but "
+            f"got {listing(f'{key} ({type(tree).__name__})' for key, tree in trees.items())}; make them agree"
+        )
+    return {field: node(trees[field]) for field in unknowns}
+
+
+def _parameters(equation: Equation, config: Config, custom: bool) -> dict[str, float | str]:
+    """The equation's parameters, defaults filled in."""
+    given = dict(config.equation.parameters)
+    if custom:
+        return given
+    for name in given:
+        if name not in equation.parameters:
+            near = nearest(name, equation.parameters)
+            hint = f"did you mean '{near}'?" if near else f"it has {', '.join(equation.parameters)}"
+            raise InputError(f"{at('equation', name)}: '{config.equation.name}' has no such parameter; {hint}")
+    return {**equation.parameters, **given}
+
+
+def _numbers(
+    config: Config, given: Mapping[str, float | str], symbols: Mapping[str, Node]
+) -> dict[Node, tuple[str, float]]:
+    """Name and value of each parameter that is one number on the whole grid, by its node. The default place of a source
+    that is off may lie anywhere."""
+    known = numpy_evaluate.by_node({name: value for name, value in given.items() if not isinstance(value, str)})
+    found = {}
+    for name, tree in symbols.items():
+        off = name not in config.equation.parameters and given.get("source") == 0.0
+        if not off and not any(isinstance(part, Coordinate) for part in walk(tree)):
+            found[tree] = name, float(numpy_evaluate.evaluate(tree, values=known))
+    return found
+
+
+def _refuse_unused(config: Config, custom: bool, trees: Sequence[Node], symbols: Mapping[str, Node]) -> None:
+    """A parameter that was given but does nothing is a mistake."""
+    if custom:
+        texts = [*config.equation.rhs.values(), *config.initial.expressions.values()]
+        texts += [*config.diagnostics.expressions.values(), *config.boundary.texts()]
+        texts += [] if config.mask is None else [config.mask.solid, str(config.mask.value)]
+        texts += [v for v in config.equation.parameters.values() if isinstance(v, str)]
+        used = parameters_used(texts)
+    else:
+        used = {part.name for tree in trees for part in walk(tree) if isinstance(part, Parameter)}
+        used |= {name for name, tree in symbols.items() if not isinstance(tree, Parameter)}
+    for name in config.equation.parameters:
+        if name not in used:
+            why = "no expression uses it" if custom else f"it has no effect on a grid with {config.grid.ndim} axes"
+            raise InputError(f"equation.{name}: {why}; remove it")

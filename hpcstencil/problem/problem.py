@@ -1,0 +1,244 @@
+"""What an input file asks for, made whole: an initial value problem, what it needs on a grid, and its stable step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from hpcstencil.config.settings import Config
+from hpcstencil.equations import Equation, Limited
+from hpcstencil.equations.user import rates_of
+from hpcstencil.numerics.integrators import ERROR, NEW, Method, stability_limits
+from hpcstencil.numerics.schedule import Schedule
+from hpcstencil.problem import von_neumann
+from hpcstencil.problem.solid_mask import Mask
+from hpcstencil.problem.stability import stable_step
+from hpcstencil.symbolic.expressions import Constant, Field, Node, Pointwise, Reduction, node, walk
+from hpcstencil.symbolic.ghost_formulas import Face
+from hpcstencil.symbolic.staggering import Layout, Positions
+from hpcstencil.symbolic.stencil_reach import Discretization, Needs
+from hpcstencil.validation.errors import InputError
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An initial value problem, ready to be discretized.
+
+    ``trees`` are the time derivatives per field, ``initial`` the initial expressions of those fields that have one,
+    ``faces`` the boundary conditions of non-periodic axes per (field or inner result, axis, side), ``diagnostics`` trees
+    over reductions.
+    ``parameters`` are the numbers handed to the compiled code, arrays where the ``members`` of an ensemble differ; those
+    given as expressions are part of the trees, and ``symbols`` has both kinds as nodes.
+    ``groups`` tells the fields of a partitioned ``method`` apart; ``memory`` names the fields that absorbing layers, a
+    multistep method or a mask added, ``damping`` is the fastest rate of the layers; ``apart`` are the parts of the time
+    derivatives that a multistep method takes apart; ``measured`` are the fields, and expressions of them that the stable
+    step depends on. ``positions`` tells where fields live that do not live at cell centres; ``mask`` has the solid cells,
+    ``source`` the text of the equation's Python file.
+    """
+
+    config: Config
+    equation: Equation
+    fields: tuple[str, ...]
+    trees: Mapping[str, Node]
+    parameters: Mapping[str, Any]
+    symbols: Mapping[str, Node]
+    bounds: Mapping[str, float]
+    initial: Mapping[str, Node]
+    faces: Mapping[tuple[Node, int, int], Face]
+    diagnostics: Mapping[str, Node]
+    method: Method
+    groups: Mapping[str, int]
+    discretization: Discretization
+    memory: tuple[str, ...] = ()
+    damping: float = 0.0
+    apart: Mapping[str, Node] = field(default_factory=dict)
+    measured: Mapping[str, Node] = field(default_factory=dict)
+    positions: Positions = field(default_factory=dict)
+    members: tuple[Problem, ...] = ()
+    mask: Mask | None = None
+    source: str = ""
+
+    @property
+    def layout(self) -> Layout:
+        """Where the fields live in files."""
+        config = self.config
+        return Layout(config.grid, self.positions, config.boundary.periodic, config.ensemble)
+
+    @property
+    def copies(self) -> int:
+        """How many runs are side by side: the members of an ensemble, else 1."""
+        return max(1, len(self.members))
+
+    @property
+    def own_steps(self) -> bool:
+        """Whether the members of an ensemble take steps of their own, each as long as it may."""
+        return bool(self.members) and self.config.time.dt is None
+
+    @property
+    def cells(self) -> int:
+        """Cells of all runs that are side by side."""
+        return self.copies * self.config.grid.cells
+
+    @property
+    def cells_per_step(self) -> int:
+        """Cells that a step changes: members with steps of their own are counted one by one."""
+        return self.config.grid.cells if self.own_steps else self.cells
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The fields that the equation has: all but the memories of absorbing layers."""
+        return tuple(name for name in self.fields if name not in self.memory)
+
+    @property
+    def step_follows_solution(self) -> bool:
+        """Whether the size of the steps is found out as the run goes."""
+        return self.config.time.dt is None and (self.config.time.tolerance is not None or self.rates_follow_solution)
+
+    @property
+    def rates_follow_solution(self) -> bool:
+        """Whether the stable step depends on the fields."""
+        return isinstance(self.equation, Limited) and self.equation.solution_dependent
+
+    @property
+    def radius(self) -> tuple[int, ...]:
+        """Ghost cells per axis that one evaluation of the right-hand side uses up."""
+        return self.discretization.radius(self.differentiated())
+
+    def needs(self, trees: Iterable[Node]) -> Needs:
+        """Ghost cells that the operators in trees ask of what they are applied to. Rates and diagnostics have theirs apart, so
+        that what is measured does not change the code that computes."""
+        return self.discretization.needs(trees)
+
+    def differentiated(self) -> list[Node]:
+        """All trees that are evaluated with ghost cells."""
+        return [*self.rates(), *self.reduced()]
+
+    def rates(self) -> list[Node]:
+        """All trees that are parts of time derivatives."""
+        return [*self.trees.values(), *self.apart.values()]
+
+    def constants(self) -> tuple[float, ...]:
+        """All numbers that the expressions evaluated on the grid hold, weights of stencils included."""
+        values = (value for face in self.faces.values() for value in face.values)
+        trees = [*self.differentiated(), *values]
+        parts = [part for tree in trees for part in walk(tree)]
+        numbers = [part.value for part in parts if isinstance(part, Constant)]
+        for part in parts:
+            numbers += [w for stencil in self.discretization.stencils(part) for w in stencil.weights]
+        return tuple(dict.fromkeys(numbers))
+
+    def reduced(self) -> tuple[Node, ...]:
+        """Operands of all reductions in the diagnostics."""
+        return tuple(
+            dict.fromkeys(
+                part.operand for tree in self.diagnostics.values() for part in walk(tree) if isinstance(part, Reduction)
+            )
+        )
+
+    def errors(self) -> dict[str, Node]:
+        """Of each field that moves, (e / (tol + tol max(|u|, |new u|)))², of the fields u, "new u" after the step and "error u"
+        for the estimated error e; empty without a tolerance."""
+        tolerance = self.config.time.tolerance
+        if tolerance is None:
+            return {}
+        weighed = {}
+        for name in self.trees:
+            sizes = tuple(Pointwise("abs", (Field(kind + name),)) for kind in ("", NEW))
+            ratio = Field(ERROR + name) / (node(tolerance) + node(tolerance) * Pointwise("maximum", sizes))
+            weighed[name] = ratio * ratio
+        return weighed
+
+    def stable_dt(self, largest: Mapping[str, float]) -> float:
+        """Largest stable step, ``largest`` being the greatest magnitude of all that is ``measured``."""
+        assert isinstance(self.equation, Limited)
+        config, bounds = self.config, SimpleNamespace(**self.bounds)
+        rates = rates_of(self.equation, config.equation.in_file, bounds, largest, config.grid.ndim)
+        rates = replace(rates, reaction=rates.reaction + self.damping)
+        return stable_step(rates, self.method, config.numerics.order, config.grid.spacing)
+
+    def dt(self, largest: Mapping[str, float]) -> float:
+        """The step that `cfl` asks for.
+
+        Raises InputError where no step is stable, or none is limited.
+        """
+        time, integrator = self.config.time, self.config.numerics.integrator
+        stable = self.stable_dt(largest)
+        if stable == 0.0 and 0.0 in stability_limits(self.method):
+            raise InputError(
+                f"numerics.integrator: '{integrator}' is unstable for this equation at any step; use 'rk4' or 'ssprk3'"
+            )
+        if stable == 0.0:
+            raise InputError(
+                "time.cfl: the equation's rates are so large that no step is stable; use smaller parameters"
+            )
+        if math.isinf(stable):
+            raise InputError("time.cfl: nothing in this equation limits the step (all its rates are 0); give time.dt")
+        assert time.cfl is not None
+        return min(time.cfl * stable, time.end)
+
+    def schedule(self) -> Schedule:
+        """When steps, outputs, diagnostics and checkpoints are due."""
+        config = self.config
+        return Schedule(
+            end=config.time.end,
+            fixed_dt=config.time.dt,
+            output_time=config.output.every,
+            output_steps=config.output.every_steps,
+            diagnostic_steps=config.diagnostics.every_steps,
+            checkpoint_steps=config.checkpoint.every_steps,
+        )
+
+    def warnings(self) -> list[str]:
+        """What a careful user would want to be told before the run."""
+        return [*self._running_backwards(), *self._unstable()]
+
+    def _running_backwards(self) -> list[str]:
+        """A warning of every negative number that diffusion is the faster the larger it is."""
+        equation, config = self.equation, self.config
+        if not isinstance(equation, Limited):
+            return []
+
+        def diffusion(bounds: Mapping[str, float]) -> tuple[float, float]:
+            largest = dict.fromkeys(self.measured, 1.0)
+            rates = rates_of(equation, config.equation.in_file, SimpleNamespace(**bounds), largest, config.grid.ndim)
+            return rates.diffusion, rates.biharmonic
+
+        negative = {name: least for name, value in self.parameters.items() if (least := np.min(value)) < 0}
+        return [
+            f"equation.{name} = {least:g} is negative, and diffusion that goes with it runs backwards: expect the solution to "
+            "blow up, however short the step"
+            for name, least in negative.items()
+            if diffusion({**self.bounds, name: 2 * self.bounds[name]}) != diffusion(self.bounds)
+        ]
+
+    def _unstable(self) -> list[str]:
+        """A warning of a step that is too long."""
+        dt, cfl = self.config.time.dt, self.config.time.cfl
+        if cfl is not None and cfl > 1.0:
+            return [f"time.cfl = {cfl:g} is more than the whole stable step: expect the solution to blow up"]
+        if dt is None or self.rates_follow_solution:
+            return []
+        if isinstance(self.equation, Limited):
+            stable, found = self.stable_dt({}), ""
+        else:
+            stable, found = min(run.estimated_step(dt) for run in self.members or (self,)), "about "
+        if dt <= stable:
+            return []
+        return [
+            f"time.dt = {dt:g} is beyond the stable step of {self.config.numerics.integrator} for this equation and "
+            f"grid, {found}{stable:.{3 if found else 6}g}: expect the solution to blow up"
+        ]
+
+    def estimated_step(self, dt: float) -> float:
+        """The largest stable step up to ``dt`` as the trees say, near the initial state; dt where that is in a file."""
+        config = self.config
+        if config.initial.file is not None or (self.mask is not None and self.mask.is_read):
+            return dt
+        grid, periodic = config.grid, config.boundary.periodic
+        rates = von_neumann.rates(self.trees, self.initial, self.parameters, grid, periodic, self.discretization)
+        return von_neumann.stable_step(rates, self.method, config.time.end, dt)

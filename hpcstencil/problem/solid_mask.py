@@ -1,0 +1,295 @@
+"""Solid cells in the domain: what they do to right-hand sides, initial states and diagnostics.
+
+The surface of the solid runs along the faces of cells, and is to the fluid what the boundary of the domain is (`boundary`): an
+operator finds in a solid cell next to its own the mirror image of its own: u itself where there is no flux, 2 g - u where
+u = g on the face between the two. So a flux between two fluid cells is that of a domain without solid, nothing that stands
+inside of the solid is ever used, and the integral of a diffusing field is kept. All of it is said in trees: the kernels know
+no mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hpcstencil.config.keys import MASK_DATASET
+from hpcstencil.config.settings import Config
+from hpcstencil.symbolic.expressions import (
+    OPERATORS,
+    Constant,
+    Coordinate,
+    Derivative,
+    DivGrad,
+    Field,
+    Halfway,
+    Neighbour,
+    Node,
+    Parameter,
+    Pointwise,
+    Reduction,
+    bottom_up,
+    node,
+    rebuilt,
+    shared,
+    substitute,
+    total,
+    varies,
+    walk,
+)
+from hpcstencil.symbolic.ghost_formulas import Face
+from hpcstencil.symbolic.parser import Scope, parse
+from hpcstencil.symbolic.staggering import position_of, positions_in
+from hpcstencil.symbolic.stencil_reach import Discretization, axes_of
+from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.schema import expression_text
+
+SOLID = "mask.solid"  # no field of the user's may have a dot in its name
+HUGE = {"float32": 3.0e38, "float64": 1.0e308}
+
+
+@dataclass(frozen=True)
+class Mask:
+    """``solid`` is other than 0 in solid cells, of coordinates and parameters alone, or the field SOLID, which never changes
+    and is read from the ``dataset`` (file and name); ``value`` holds on their surface, None for no flux. ``reflected`` are the
+    fields per axis of which the mirror image across it has the opposite sign. Where the solid cells are ``kept`` as a field,
+    they have mirror images beyond the boundary of the domain."""
+
+    solid: Node
+    value: Node | None
+    dataset: tuple[Path, str] | None
+    discretization: Discretization
+    reflected: tuple[Collection[str], ...]
+    kept: bool
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the solid cells stand in a dataset, so that they are known only when the run begins."""
+        return self.dataset is not None
+
+    def differs(self, listed: Collection[str]) -> bool:
+        """Whether the solid cells depend on one of the ``listed`` parameters, in which members of an ensemble differ."""
+        return any(isinstance(part, Parameter) and part.name in listed for part in walk(self.solid))
+
+    def cells(self, beyond: bool = False) -> Node:
+        """1 in solid cells, else 0, as it is found on the grid; ``beyond`` as in `Field`."""
+        return Field(SOLID, beyond) if self.kept else self.solid
+
+    def beside(self, tree: Node) -> Node:
+        """The tree with operators that find at the surface of the solid what holds there.
+
+        Raises InputError for operators that reach further than the next cell, and for those on values that do not live at
+        the centres of cells, but for what leads back there.
+        """
+        made: dict[int, Node] = {}
+        place = positions_in(tree, {}, len(self.reflected))
+        for part in bottom_up(tree):
+            new = rebuilt(part, lambda child: made[id(child)])
+            at_home = not any(any(place[id(child)] or ()) for child in part.children)
+            leads_back = isinstance(part, Halfway) and part.onto == "centres"
+            if isinstance(part, OPERATORS) and not at_home and not leads_back:
+                raise InputError(
+                    "mask: not available yet for operators on values at faces, other than those that lead back to centres of "
+                    "cells; bring the values back first, or remove it"
+                )
+            match new:
+                case Derivative() if varies(new.operand):
+                    new = self._derivative(new)
+                case DivGrad() if varies(new):
+                    new = self._div_grad(new)
+                case Halfway(onto="faces") if varies(new.operand):
+                    new = self._halfway(new)
+            made[id(part)] = new
+        return made[id(tree)]
+
+    def _derivative(self, tree: Derivative) -> Node:
+        """A mixed derivative is taken along one axis after the other."""
+        if max(tree.orders) > 2:
+            raise InputError(
+                "mask: fits equations of first and second derivatives only; nest operators for higher ones"
+            )
+        result = tree.operand
+        for axis, order in enumerate(tree.orders):
+            if order:
+                orders = tuple(order if a == axis else 0 for a in range(len(tree.orders)))
+                stencil = self.discretization.derivative(replace(tree, operand=result, orders=orders))
+                pairs = zip(stencil.offsets, stencil.weights, strict=True)
+                terms = [node(w) * self._neighbour(result, axis, offset[axis], tree.beyond) for offset, w in pairs]
+                result = total(terms)
+        return result
+
+    def _neighbour(self, operand: Node, axis: int, side: int, beyond: bool) -> Node:
+        """An operand in the next cell on one side, or, for the side 0, in the cell itself."""
+        if side == 0:
+            return operand
+        image = operand
+        if isinstance(operand, Field) and self.value is not None:
+            image = 2.0 * self._on_face(self.value, axis, side) - operand
+        elif isinstance(operand, Field) and operand.name in self.reflected[axis]:
+            image = -operand
+        return Pointwise("where", (self._solid(axis, side, beyond), image, Neighbour(operand, axis, side, beyond)))
+
+    def _solid(self, axis: int, side: int, beyond: bool) -> Node:
+        """Whether the next cell on one side is solid."""
+        return Neighbour(self.cells(beyond), axis, side, beyond)
+
+    def _on_face(self, value: Node, axis: int, side: int) -> Node:
+        """An expression of coordinates at the face of a cell."""
+        here = Coordinate(axis)
+        half = side * self.discretization.spacing[axis] / 2
+        return substitute(value, lambda part: here + half if part == here else None)
+
+    def _div_grad(self, tree: DivGrad) -> Node:
+        """The fluxes k (a' - a) through the two faces of a cell; equal from both sides of a face."""
+        fluxes: list[Node] = []
+        for side in (-1, 1):
+            step = Neighbour(tree.operand, tree.axis, side, tree.beyond) - tree.operand
+            flux = self._mean(tree, side) * step
+            at_surface = self._flux_at_surface(tree, side, step)
+            fluxes.append(Pointwise("where", (self._solid(tree.axis, side, tree.beyond), at_surface, flux)))
+        return total(fluxes) * node(1.0 / self.discretization.spacing[tree.axis] ** 2)
+
+    def _mean(self, tree: DivGrad, side: int) -> Node:
+        """The coefficient at the face between two cells."""
+        k = tree.coefficient
+        if not varies(k) and tree.axis not in axes_of(k):
+            return k
+        return 0.5 * (k + Neighbour(k, tree.axis, side, tree.beyond))
+
+    def _flux_at_surface(self, tree: DivGrad, side: int, step: Node) -> Node:
+        """The flux through a face on the surface: none where no flux is asked for, or a does not change across it; ``step`` is
+        the one that an operand of coordinates alone takes."""
+        operand, k = tree.operand, tree.coefficient
+        if self.value is None or (varies(operand) and not isinstance(operand, Field)):
+            return Constant(0.0)
+        given = self._on_face(self.value, tree.axis, side)
+        if isinstance(k, Field):
+            k = given
+        elif not varies(k):
+            k = self._mean(tree, side)
+        return k * (2.0 * (given - operand)) if varies(operand) else k * step
+
+    def _halfway(self, tree: Halfway) -> Node:
+        """From the centres of cells to their faces."""
+        operand, axis = tree.operand, tree.axis
+        image = self._mirrored(operand, axis)
+
+        def beside(kind: str, other: str) -> Node:
+            solid, value = (replace(tree, operand=part, kind=kind) for part in (self.cells(True), operand))
+            return Pointwise("where", (solid, replace(tree, operand=image, kind=other), value))
+
+        below, above = beside("below", "above"), beside("above", "below")
+        match tree.kind:
+            case "below":
+                return below
+            case "above":
+                return above
+            case "mean":
+                return 0.5 * (below + above)
+        return (above - below) * node(1.0 / self.discretization.spacing[axis])
+
+    def _mirrored(self, tree: Node, axis: int) -> Node:
+        """The mirror image of a tree across a face, at the place of the tree."""
+        made: dict[int, Node] = {}
+        for part in bottom_up(tree):
+            new = rebuilt(part, lambda child: made[id(child)])
+            match new:
+                case Field(name) if name in self.reflected[axis]:
+                    new = -new
+                case Halfway(_, along, kind) if along == axis:
+                    other = {"below": "above", "above": "below"}.get(kind, kind)
+                    new = replace(new, kind=other) if kind != "difference" else -new
+                case Neighbour(_, along, side) if along == axis:
+                    new = replace(new, side=-side)
+            made[id(part)] = new
+        return made[id(tree)]
+
+
+def refuse_name(names: Collection[str]) -> None:
+    """Raise InputError where a field or parameter of an input with a mask has the name of the mask in the output."""
+    if MASK_DATASET in names:
+        raise InputError(
+            f"mask: the output has the solid cells under the name '{MASK_DATASET}'; rename the field or parameter"
+        )
+
+
+def mask_of(
+    config: Config, symbols: Mapping[str, Node], reflected: tuple[Collection[str], ...], trees: Collection[Node]
+) -> Mask | None:
+    """The mask that the input asks for, for all these ``trees``. Raises InputError for malformed expressions, and where the
+    surface has a value that fits no equation with values on faces."""
+    if config.mask is None:
+        return None
+    ndim = config.grid.ndim
+    value = config.mask.value
+    surface = None if value is None else parse(expression_text(value), Scope(ndim, symbols), "mask.surface.value")
+    discretization = Discretization(config.numerics.order, config.grid.spacing)
+    on_faces = any(isinstance(part, Halfway) for tree in trees for part in walk(tree))
+    if on_faces and surface is not None:
+        raise InputError(
+            'mask.surface: expected "no_flux" for an equation or diagnostics with values on faces of cells (difference_x and '
+            "its like, and finite volumes, as in 'euler'), but got a value; change it"
+        )
+    if config.mask.dataset is not None:
+        return Mask(Field(SOLID), surface, config.mask.dataset, discretization, reflected, kept=True)
+    solid = parse(config.mask.solid, Scope(ndim, symbols, time=False), "mask.solid")
+    solid = Pointwise("not_equal", (solid, Constant(0.0)))
+    for axis, periodic in enumerate(config.boundary.periodic):
+        if not periodic:  # beyond the boundary there is no solid: what holds there is the boundary's affair
+            x = Coordinate(axis)
+            solid = solid * (x > config.grid.lower[axis]) * (x < config.grid.upper[axis])
+    return Mask(solid, surface, None, discretization, reflected, kept=on_faces)
+
+
+def masked_rates(mask: Mask | None, trees: Mapping[str, Node]) -> dict[str, Node]:
+    """The right-hand sides with 0 in solid cells.
+
+    Raises InputError for derivatives that reach further than the next cell.
+    """
+    if mask is None:
+        return dict(trees)
+    return shared({name: in_fluid(mask, mask.beside(tree)) for name, tree in trees.items()})
+
+
+def masked_faces(
+    mask: Mask | None, faces: Mapping[tuple[Node, int, int], Face]
+) -> dict[tuple[Node, int, int], Face]:
+    """The conditions at faces, of inner results as they are found in `masked_rates`."""
+    if mask is None:
+        return dict(faces)
+    return {(mask.beside(operand), axis, side): face for (operand, axis, side), face in faces.items()}
+
+
+def in_fluid(mask: Mask | None, tree: Node, otherwise: float = 0.0) -> Node:
+    """The tree with a number in solid cells."""
+    return tree if mask is None else Pointwise("where", (mask.cells(), Constant(otherwise), tree))
+
+
+def masked_initial(mask: Mask | None, initial: Mapping[str, Node]) -> dict[str, Node]:
+    """The initial expressions with 0 in solid cells; those of a dataset are not known yet."""
+    if mask is None or mask.is_read:
+        return dict(initial)
+    masked = {name: Pointwise("where", (mask.solid, Constant(0.0), tree)) for name, tree in initial.items()}
+    return {**masked, SOLID: mask.solid} if mask.kept else dict(masked)
+
+
+def masked_diagnostics(mask: Mask | None, trees: Mapping[str, Node], precision: str) -> dict[str, Node]:
+    """The diagnostics over fluid cells alone. Raises InputError for those on faces of cells."""
+    if mask is None:
+        return dict(trees)
+
+    def fluid(part: Node) -> Node | None:
+        if not isinstance(part, Reduction):
+            return None
+        if any(position_of(part.operand, {}, len(mask.reflected)) or ()):
+            raise InputError(
+                "diagnostics: not available yet on faces of cells with [mask]; bring values back to centres with mean_x() and "
+                "its like"
+            )
+        left_out = {"min": HUGE[precision], "max": -HUGE[precision]}.get(part.kind, 0.0)
+        operand = in_fluid(mask, mask.beside(part.operand), left_out)
+        if part.kind == "mean":
+            return Reduction("integral", operand) / Reduction("integral", 1.0 - mask.cells())
+        return Reduction(part.kind, operand)
+
+    return {name: substitute(tree, fluid) for name, tree in trees.items()}

@@ -1,0 +1,75 @@
+"""The expressions of a problem where its fields live: what `positions` makes of right-hand sides, initial states, diagnostics.
+
+A field that lives on the faces across a boundary has its value at the lower boundary in its array: it begins with the value
+that is given there, and changes as that does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from hpcstencil.config.settings import Config
+from hpcstencil.symbolic.differentiate import derivative
+from hpcstencil.symbolic.expressions import Constant, Coordinate, Field, Node, Pointwise, Time, at_time, on_plane
+from hpcstencil.symbolic.ghost_formulas import WALL, Face
+from hpcstencil.symbolic.staggering import Positions, home, is_staggered, located, located_reductions
+from hpcstencil.validation.errors import InputError
+
+Faces = Mapping[tuple[Node, int, int], Face]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """The fields of an input and their ``positions``; trees with nothing half a cell away stay as they are.
+
+    Raises InputError where the input asks for what goes with cell centres only.
+    """
+
+    config: Config
+    positions: Positions
+
+    def __post_init__(self) -> None:
+        if self.positions and self.config.mask is not None:
+            raise InputError("mask: not available yet for equations with fields on a staggered grid; remove it")
+
+    def rates(self, trees: Mapping[str, Node], faces: Faces) -> dict[str, Node]:
+        """The time derivatives, each where its field lives."""
+        return self.with_walls(self.at_home(trees, "equation"), faces, lambda value: derivative(value, Time()))
+
+    def initial(self, trees: Mapping[str, Node], faces: Faces) -> dict[str, Node]:
+        """The initial expressions, each where its field lives; one for every field on a boundary, unless a file has it."""
+        from_file = self.config.initial.file is not None
+        walled = [part.name for (part, _, _), face in faces.items() if face.kind == WALL and isinstance(part, Field)]
+        given = {**dict.fromkeys([] if from_file else walled, Constant(0.0)), **self.at_home(trees, "initial")}
+        return self.with_walls(given, faces, lambda value: at_time(value, 0.0))
+
+    def diagnostics(self, trees: Mapping[str, Node]) -> dict[str, Node]:
+        """The diagnostics, each reduction taken where its operand lives."""
+        spacing = self.config.grid.spacing
+        return {
+            name: located_reductions(tree, self.positions, spacing, f"diagnostics.{name}")
+            if is_staggered([tree], self.positions)
+            else tree
+            for name, tree in trees.items()
+        }
+
+    def at_home(self, trees: Mapping[str, Node], key: str) -> dict[str, Node]:
+        """Trees by field, each where the field lives; ``key`` is the table that they come from."""
+        grid = self.config.grid
+        return {
+            name: located(tree, home(name, self.positions, grid.ndim), self.positions, grid.spacing, f"{key}.{name}")
+            if is_staggered([tree], self.positions)
+            else tree
+            for name, tree in trees.items()
+        }
+
+    def with_walls(self, trees: Mapping[str, Node], faces: Faces, on_wall: Callable[[Node], Node]) -> dict[str, Node]:
+        """The trees with what ``on_wall`` makes of the given value on the lower boundary."""
+        grid, result = self.config.grid, dict(trees)
+        for (operand, axis, side), face in faces.items():
+            if face.kind == WALL and side == 0 and isinstance(operand, Field) and operand.name in result:
+                here = on_plane(face.values[0], axis, grid.lower[axis])
+                beside = Coordinate(axis) < grid.lower[axis] + grid.spacing[axis]
+                result[operand.name] = Pointwise("where", (beside, on_wall(here), result[operand.name]))
+        return result

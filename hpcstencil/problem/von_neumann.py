@@ -1,0 +1,230 @@
+"""Von Neumann's stability analysis of any equation, from its trees, with coefficients frozen at the initial state.
+
+∂u/∂t = F(u) is linearized at the initial state, and its coefficients are taken to be those of one cell. In a mode
+exp(i θ·j) of the cells j every operator is then a number, its symbol Σ_o w_o exp(i θ·o) over the offsets o of its
+stencil, and the modes grow with the eigenvalues λ(θ) of the matrix of ∂F_m/∂u_n (Hundsdorfer & Verwer (2003), sect. I.3;
+frozen coefficients: sect. I.4.5). Cells and θ are sampled, and walls are left out, so this is an estimate and no bound: of
+a coefficient with a narrow peak it may miss the peak.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcstencil.numerics.finite_differences import Stencil
+from hpcstencil.numerics.grid import Grid
+from hpcstencil.numerics.integrators import Method, amplification
+from hpcstencil.symbolic import numpy_evaluate
+from hpcstencil.symbolic.differentiate import ONE, RULES, ZERO
+from hpcstencil.symbolic.expressions import (
+    Derivative,
+    DivGrad,
+    Field,
+    Halfway,
+    Neighbour,
+    Node,
+    Pointwise,
+    Time,
+    bottom_up,
+    size_and_height,
+)
+from hpcstencil.symbolic.stencil_reach import Discretization
+
+CELLS = (5, 3, 1)  # cells per axis that are looked at, the first that ROOM allows
+ANGLES = 9  # of θ per axis, from -π to π; along the first axis from 0
+ROOM = 400_000  # numbers in all matrices together
+HIGHEST = 200  # levels of a tree; taller ones are not analysed
+GROWING = 1e-6  # real part of a rate, in units of the fastest one, from which on the mode grows in the equation itself
+GROWTH = 1e3  # factor of a mode over a whole run, from which on the run is called unstable
+
+Offset = tuple[int, ...]
+Symbol = dict[str, np.ndarray]  # of each field, of shape (cells or 1, angles)
+
+
+class Frozen:
+    """An equation linearized at its initial state: values of trees in a sample of cells, and their symbols."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        periodic: Sequence[bool],
+        discretization: Discretization,
+        initial: Mapping[str, Node],
+        parameters: Mapping[str, float],
+        per_axis: int,
+    ) -> None:
+        self.grid, self.periodic, self.discretization = grid, periodic, discretization
+        self.initial, self.parameters = initial, numpy_evaluate.by_node(parameters)
+        ranges = [np.unique(np.linspace(0, n - 1, per_axis).round().astype(np.int64)) for n in grid.shape]
+        self.cells = [axis.ravel() for axis in np.meshgrid(*ranges, indexing="ij")]
+        half = np.linspace(0.0, np.pi, ANGLES // 2 + 1)
+        whole = np.linspace(-np.pi, np.pi, ANGLES)
+        angles = np.meshgrid(half, *[whole] * (grid.ndim - 1), indexing="ij")
+        self.angles = [axis.ravel() for axis in angles]
+        self.values: dict[tuple[Node, Offset], Any] = {}
+        self.symbols: dict[Node, Symbol] = {}
+
+    def rates(self, trees: Mapping[str, Node]) -> np.ndarray:
+        """The eigenvalues λ of ∂F_m/∂u_n of all cells and modes, in 1/time; cells where one is not finite are left out."""
+        symbols = [self.symbol(tree) for tree in trees.values()]
+        entries = [symbol.get(name, np.zeros((1, 1))) for symbol in symbols for name in trees]
+        matrices = np.stack(np.broadcast_arrays(*entries), -1).reshape(-1, len(trees), len(trees))
+        return np.linalg.eigvals(matrices[np.isfinite(matrices).all((1, 2))]).ravel()
+
+    # ---- values in cells ----
+
+    def value(self, tree: Node, at: Offset) -> Any:
+        """The value of a tree at the offset ``at``, in cells, from the cells of the sample; at the initial state and t = 0."""
+        if (tree, at) not in self.values:
+            self.values[tree, at] = self._value(tree, at)
+        return self.values[tree, at]
+
+    def _value(self, tree: Node, at: Offset) -> Any:
+        match tree:
+            case Field(name):
+                return numpy_evaluate.evaluate(self.initial[name], *self._place(at)) if name in self.initial else np.float64(0.0)
+            case Time():
+                return np.float64(0.0)
+            case DivGrad():
+                gradient, mean, divergence = self.discretization.div_grad(tree)
+
+                def flux(there: Offset) -> Any:
+                    return self._sum(mean, tree.coefficient, there) * self._sum(gradient, tree.operand, there)
+
+                pairs = zip(divergence.offsets, divergence.weights, strict=True)
+                return sum(w * flux(_moved(at, o)) for o, w in pairs)
+            case Derivative() | Halfway() | Neighbour():
+                (stencil,) = self.discretization.stencils(tree)
+                return self._sum(stencil, tree.operand, at)
+            case Pointwise(_, arguments):
+                names = [Field(str(n)) for n in range(len(arguments))]
+                given = dict(zip(names, [self.value(argument, at) for argument in arguments], strict=True))
+                return numpy_evaluate.evaluate(Pointwise(tree.function, tuple(names)), values=given)
+        coordinates, parameters, index = self._place(at)
+        return numpy_evaluate.evaluate(tree, coordinates, parameters, index)
+
+    def _sum(self, stencil: Stencil, operand: Node, at: Offset) -> Any:
+        pairs = zip(stencil.offsets, stencil.weights, strict=True)
+        return sum(w * self.value(operand, _moved(at, o)) for o, w in pairs)
+
+    def _place(self, at: Offset) -> tuple[list[np.ndarray], Mapping[Any, Any], np.ndarray]:
+        """Coordinates, parameters and indices for `host.evaluate`; beyond a wall stands the last cell."""
+        there = [
+            (cells + o) % n if ring else np.clip(cells + o, 0, n - 1)
+            for cells, o, n, ring in zip(self.cells, at, self.grid.shape, self.periodic, strict=True)
+        ]
+        grid = self.grid
+        coordinates = [a + (i + 0.5) * dx for a, i, dx in zip(grid.lower, there, grid.spacing, strict=True)]
+        return coordinates, self.parameters, np.ravel_multi_index(there, grid.shape)
+
+    # ---- symbols ----
+
+    def symbol(self, tree: Node) -> Symbol:
+        """How a tree changes with each field, in every mode."""
+        for part in bottom_up(tree):
+            if part not in self.symbols:
+                self.symbols[part] = self._symbol(part)
+        return self.symbols[tree]
+
+    def _symbol(self, tree: Node) -> Symbol:
+        here = (0,) * self.grid.ndim
+        match tree:
+            case Field(name):
+                return {name: np.ones((1, 1))}
+            case Pointwise(function, arguments):
+                terms = []
+                for n, argument in enumerate(arguments):
+                    if self.symbols[argument]:
+                        slopes = tuple(ONE if m == n else ZERO for m in range(len(arguments)))
+                        slope = RULES[function](tree, arguments, slopes)
+                        terms.append(_scaled(self.symbols[argument], _column(self.value(slope, here))))
+                return _added(terms)
+            case DivGrad(coefficient, operand):
+                gradient, mean, divergence = self.discretization.div_grad(tree)
+                k, step = (_column(self._sum(s, part, here)) for s, part in ((mean, coefficient), (gradient, operand)))
+                fluxes = [
+                    _scaled(self.symbols[operand], k * self._of(gradient)),
+                    _scaled(self.symbols[coefficient], step * self._of(mean)),
+                ]
+                return _scaled(_added(fluxes), self._of(divergence))
+            case Derivative() | Halfway() | Neighbour():
+                (stencil,) = self.discretization.stencils(tree)
+                return _scaled(self.symbols[tree.operand], self._of(stencil))
+        return {}
+
+    def _of(self, stencil: Stencil) -> np.ndarray:
+        """The symbol of a stencil."""
+        return np.array(stencil.weights) @ np.exp(1j * np.array(stencil.offsets) @ np.array(self.angles))
+
+
+def _column(value: Any) -> np.ndarray:
+    """A value in all cells, or in each, against all angles."""
+    return np.asarray(value).reshape(-1, 1)
+
+
+def rates(
+    trees: Mapping[str, Node],
+    initial: Mapping[str, Node],
+    parameters: Mapping[str, float],
+    grid: Grid,
+    periodic: Sequence[bool],
+    discretization: Discretization,
+) -> np.ndarray:
+    """The rates λ, in 1/time, at which modes change by the time derivatives ``trees`` per field, near the ``initial``
+    expressions per field (0 where there is none); none of trees that are too tall."""
+    if any(size_and_height(tree)[1] > HIGHEST for tree in trees.values()):
+        return np.zeros(0, complex)
+    modes = ANGLES**grid.ndim * len(trees) ** 2
+    per_axis = next((n for n in CELLS if n**grid.ndim * modes <= ROOM), CELLS[-1])
+    with np.errstate(all="ignore"):
+        return Frozen(grid, periodic, discretization, initial, parameters, per_axis).rates(trees)
+
+
+def stable_step(rates: np.ndarray, method: Method, end: float, dt: float) -> float:
+    """The largest step up to ``dt`` with which no mode of these ``rates`` that decays or oscillates grows by more than
+    GROWTH up to the time ``end``."""
+    fastest = np.abs(rates).max(initial=0.0)
+    bounded = rates[rates.real <= GROWING * fastest]
+    bounded = np.minimum(bounded.real, 0.0) + 1j * bounded.imag
+
+    def grows(step: float) -> bool:
+        most = _amplified(method, step * bounded).max(initial=1.0)
+        return bool(max(1.0, end / step) * math.log(most) > math.log(GROWTH))
+
+    low = dt
+    while grows(low):
+        low /= 2
+    high = min(2 * low, dt)
+    while high - low > 1e-4 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if grows(middle) else (middle, high)
+    return low
+
+
+def _amplified(method: Method, z: np.ndarray) -> np.ndarray:
+    """By which factor a step multiplies modes; infinite beyond the ``limits`` of a method that has no amplification."""
+    if method.limits is None:
+        with np.errstate(all="ignore"):
+            return np.nan_to_num(np.abs(amplification(method, z)), nan=math.inf, posinf=math.inf)
+    real, imaginary = (limit or math.inf for limit in method.limits)
+    return np.where(np.abs(z.real) / real + np.abs(z.imag) / imaginary <= 1.0, 1.0, math.inf)
+
+
+def _moved(at: Offset, by: Offset) -> Offset:
+    return tuple(a + b for a, b in zip(at, by, strict=True))
+
+
+def _scaled(symbol: Symbol, factor: np.ndarray) -> Symbol:
+    return {name: part * factor for name, part in symbol.items()}
+
+
+def _added(symbols: Sequence[Symbol]) -> Symbol:
+    result: Symbol = {}
+    for symbol in symbols:
+        for name, part in symbol.items():
+            result[name] = result[name] + part if name in result else part
+    return result

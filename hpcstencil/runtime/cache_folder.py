@@ -1,0 +1,79 @@
+"""The user's cache folder: compiled programs, which a later run executes, and measurements.
+
+Who can write there can have a program executed, and checksums are no defence against that. So the folder is used only where
+nobody but the user and root can change it or a folder above it; elsewhere runs do without, and say so.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from functools import cache
+from pathlib import Path
+
+from hpcstencil.runtime.progress import say
+
+OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+def base() -> Path | None:
+    """The folder of all caches of the user, as the XDG specification has it; None where there is no home either."""
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(given):
+        return Path(given)
+    home = os.path.expanduser("~")  # stays as it is where nobody knows it
+    return Path(home) / ".cache" if os.path.isabs(home) else None
+
+
+def folder() -> Path | None:
+    """This program's cache folder, made where it is missing; None, and once a word about it, where it cannot be trusted."""
+    above = base()
+    return None if above is None else _made(above / "hpcstencil")
+
+
+@cache
+def _made(place: Path) -> Path | None:
+    try:
+        reason = unsafe(place)
+        if not reason:
+            for part in reversed([place, *place.parents]):
+                if not part.exists():
+                    part.mkdir(0o700, exist_ok=True)
+            reason = unsafe(place)
+    except OSError:
+        return None  # it is no more than a cache
+    if not reason:
+        return place
+    say(
+        f"warning: the cache {place} is not used, since {reason}; compiling and measuring are done anew in every run. Correct "
+        "that, or set XDG_CACHE_HOME to a folder of your own"
+    )
+    return None
+
+
+def unsafe(place: Path) -> str:
+    """Why others can change what is, or will be, at ``place``; "" where they cannot. The names that lead there count, and
+    behind links the folders themselves; a folder like /tmp, where names belong to who made them, may be above it."""
+    there = place.resolve()
+    for part in sorted({place, *place.parents, there, *there.parents}):
+        try:
+            status = os.lstat(part)
+        except FileNotFoundError:
+            continue
+        if status.st_uid not in (0, os.geteuid()):
+            return f"{part} belongs to another user (number {status.st_uid})"
+        others = stat.S_IMODE(status.st_mode) & OTHERS
+        shared = status.st_mode & stat.S_ISVTX and part not in (place, there)
+        if others and not shared and not stat.S_ISLNK(status.st_mode):
+            return f"{part} can be written by others (mode {stat.S_IMODE(status.st_mode):04o})"
+    return ""
+
+
+def is_own(path: Path) -> bool:
+    """Whether a folder or file, no link, is this user's and nobody else can write it."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return False
+    kind = stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)
+    return kind and status.st_uid == os.geteuid() and not status.st_mode & OTHERS

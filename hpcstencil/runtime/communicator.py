@@ -1,0 +1,299 @@
+"""The processes of a run: who am I, how many are we, do we all agree.
+
+A communicator is handed on as an argument; there is no global one. Where no launcher started several processes, a
+one-process stand-in takes its place and MPI is neither imported nor started.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError
+
+T = TypeVar("T")
+NAP = 0.01  # seconds between two looks of a process that waits for others to finish something long
+
+# What launchers tell a process about itself, most specific first: (rank, size, local rank, local size).
+# SLURM_STEP_NUM_TASKS counts the tasks of an srun step; SLURM_NTASKS would also be set in the batch shell.
+LAUNCHERS = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
+)
+
+
+def _launcher_values() -> tuple[int, int, int, int]:
+    """(rank, size, local rank, local size) as the launcher's environment variables say; (0, 1, 0, 1) without one."""
+    for rank, size, local_rank, local_size in LAUNCHERS:
+        if rank in os.environ and size in os.environ:
+            local = os.environ.get(local_rank, "0")
+            # Slurm writes tasks per node as "4(x2),3": the first count is near enough for dividing devices.
+            locals_ = os.environ.get(local_size, "1").split("(")[0].split(",")[0]
+            return int(os.environ[rank]), int(os.environ[size]), int(local), int(locals_)
+    return 0, 1, 0, 1
+
+
+def environment_rank() -> int:
+    """This process's rank as the launcher's environment says, 0 without a launcher; needs no MPI."""
+    return _launcher_values()[0]
+
+
+def environment_size() -> int:
+    """How many processes the launcher's environment says it started, 1 without a launcher; needs no MPI."""
+    return _launcher_values()[1]
+
+
+def local_place() -> tuple[int, int]:
+    """(local rank, local size): this process's place among the processes of its host."""
+    return _launcher_values()[2:]
+
+
+def threads_for(devices: int) -> int:
+    """How many threads each of so many devices of this process may use: the cores that are left to it."""
+    cores = len(os.sched_getaffinity(0))
+    beside = local_place()[1] if cores == os.cpu_count() else 1  # a process that is bound has its cores for itself
+    return max(1, cores // (beside * devices))
+
+
+@cache
+def _helpers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max(1, threads_for(1) - 1))
+
+
+def by_threads(action: Callable[..., T], *arrays: np.ndarray) -> list[T]:
+    """What ``action`` returns for parts of the arrays, which are cut alike along their first axis: one for each core that is
+    left to this process, and no more than there are rows."""
+    count = max(1, min(threads_for(1), len(arrays[0])))
+    parts = list(zip(*(np.array_split(array, count) for array in arrays), strict=True))
+    helped = [_helpers().submit(action, *part) for part in parts[1:]]
+    own = action(*parts[0])  # this thread has a core, which one that is woken might have to wait for
+    return [own, *(thread.result() for thread in helped)]
+
+
+class Watch(Protocol):
+    """Who watches over the processes, and is told how far they are (see `watchdog`). ``place`` is that in words."""
+
+    @property
+    def place(self) -> str: ...
+    def step(self, step: int) -> None: ...
+    def output(self, path: Path) -> None: ...
+    def failed(self, sentence: str, status: int, at_once: bool = False) -> None: ...
+    def close(self) -> None: ...
+
+
+class Unwatched:
+    """Nobody watches: there is one process, or the watchdog has not started yet."""
+
+    place = "at the start"
+
+    def step(self, step: int) -> None:
+        return None
+
+    def output(self, path: Path) -> None:
+        return None
+
+    def failed(self, sentence: str, status: int, at_once: bool = False) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
+
+
+class Communicator(Protocol):
+    """What the rest of the program asks of the processes. ``mpi`` is the mpi4py communicator, None for one process."""
+
+    rank: int
+    size: int
+    mpi: Any
+    watch: Watch
+
+    def barrier(self) -> None: ...
+    def broadcast(self, value: T) -> T: ...
+    def gather(self, value: T) -> list[T] | None: ...
+    def allgather(self, value: T) -> list[T]: ...
+    def maximum(self, values: np.ndarray) -> np.ndarray: ...
+    def total(self, values: np.ndarray) -> np.ndarray: ...
+    def abort(self, status: int) -> None: ...
+
+
+class OneProcess:
+    """The communicator of a run that was not started by a launcher, or of a process that takes the part of ``rank`` without
+    a word to the others."""
+
+    size = 1
+    mpi = None
+    watch: Watch = Unwatched()
+
+    def __init__(self, rank: int = 0) -> None:
+        self.rank = rank
+
+    def barrier(self) -> None:
+        return None
+
+    def broadcast(self, value: T) -> T:
+        return value
+
+    def gather(self, value: T) -> list[T] | None:
+        return [value]
+
+    def allgather(self, value: T) -> list[T]:
+        return [value]
+
+    def maximum(self, values: np.ndarray) -> np.ndarray:
+        return values
+
+    def total(self, values: np.ndarray) -> np.ndarray:
+        return values
+
+    def abort(self, status: int) -> None:
+        os._exit(status)
+
+
+class MpiProcesses:
+    """The processes of an MPI launch, on a communicator of our own."""
+
+    def __init__(self, mpi: Any) -> None:
+        self.mpi = mpi
+        self.rank: int = mpi.Get_rank()
+        self.size: int = mpi.Get_size()
+        self.watch: Watch = Unwatched()
+
+    def barrier(self) -> None:
+        self.mpi.Barrier()
+
+    def broadcast(self, value: T) -> T:
+        return self.mpi.bcast(value, root=0)
+
+    def gather(self, value: T) -> list[T] | None:
+        return self.mpi.gather(value, root=0)
+
+    def allgather(self, value: T) -> list[T]:
+        return self.mpi.allgather(value)
+
+    def maximum(self, values: np.ndarray) -> np.ndarray:
+        """Elementwise maximum over all processes."""
+        return self._reduced(values, "MAX")
+
+    def total(self, values: np.ndarray) -> np.ndarray:
+        """Elementwise sum over all processes; of integers, so that it does not depend on their order."""
+        assert values.dtype.kind == "i"
+        return self._reduced(values, "SUM")
+
+    def _reduced(self, values: np.ndarray, operation: str) -> np.ndarray:
+        from mpi4py import MPI
+
+        result = np.empty_like(values)
+        self.mpi.Allreduce(np.ascontiguousarray(values), result, op=getattr(MPI, operation))
+        return result
+
+    def abort(self, status: int) -> None:
+        self.mpi.Abort(status)
+
+
+def connect() -> Communicator:
+    """The communicator of this run.
+
+    Raises EnvironmentProblem where the launcher started several processes that cannot see each other: each would
+    believe itself alone and all would write the same file.
+    """
+    expected = environment_size()
+    if expected == 1:
+        return OneProcess()
+    # An MPI library that finds no process manager beside srun ends the process in its own words, before we can speak.
+    if "SLURM_STEP_NUM_TASKS" in os.environ and not any(name.startswith(("PMI", "OMPI_COMM")) for name in os.environ):
+        raise EnvironmentProblem(
+            f"the launcher started {expected} processes, but gave them no way to find each other: each would write the "
+            f"same file; start them with 'srun --mpi=pmix' ('srun --mpi=list' says whether this Slurm has it), or with "
+            f"the mpirun of the MPI library that mpi4py was built with"
+        )
+    # Open MPI would make a semaphore whose name follows from the file's alone, for a shared file pointer that nobody uses: one
+    # of another user's with that name keeps the file from being opened.
+    os.environ.setdefault("OMPI_MCA_sharedfp", "^sm")
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        raise EnvironmentProblem(
+            f"the launcher started {expected} processes, but mpi4py cannot be loaded ({error}): install "
+            "'hpcstencil[mpi]', or start one process"
+        ) from error
+    world = MPI.COMM_WORLD
+    if world.Get_size() != expected:
+        raise EnvironmentProblem(
+            f"the launcher started {expected} processes, but MPI sees {world.Get_size()}: they cannot see each other "
+            f"and would all write the same file; use the launcher of the MPI library that mpi4py was built with "
+            f"({MPI.Get_library_version().split(',')[0].strip()}), under Slurm 'srun --mpi=pmix'"
+        )
+    return MpiProcesses(world.Clone())
+
+
+def agree(communicator: Communicator, action: Callable[[], T]) -> T:
+    """Run ``action`` on every process and raise on all of them if it failed on any.
+
+    The error of the lowest failing rank is raised everywhere, so that all processes stop together with one status.
+    Only our own errors are shared; an unforeseen exception goes its way and aborts the run.
+    """
+    result: T | None = None
+    failure: HpcstencilError | None = None
+    try:
+        result = action()
+    except HpcstencilError as error:
+        failure = error
+    for rank, told in enumerate(communicator.allgather(failure)):
+        if told is not None:
+            raise told if rank == 0 else type(told)(f"rank {rank}: {told}")
+    return result  # type: ignore[return-value]  # set: no process failed, this one included
+
+
+def from_rank_0(communicator: Communicator, action: Callable[[], T]) -> T:
+    """What ``action`` returns on rank 0, which alone runs it; its error of ours is raised on all."""
+    result = agree(communicator, lambda: action() if communicator.rank == 0 else None)
+    return communicator.broadcast(result)  # type: ignore[return-value]  # rank 0's is no None of ours
+
+
+def on_first(communicator: Communicator, count: int, action: Callable[[Communicator], T]) -> T | None:
+    """What ``action`` returns on the first ``count`` processes, with a communicator of their own, while the others sleep; None
+    on those. All processes take part, and an error of ours that all of the ``count`` raise is raised on all."""
+    if count == communicator.size:
+        return action(communicator)
+    from mpi4py import MPI
+
+    among = communicator.rank < count
+    part = communicator.mpi.Split(0 if among else MPI.UNDEFINED, communicator.rank)
+
+    def turn() -> T | None:
+        result, failure = None, None
+        try:
+            result = action(MpiProcesses(part)) if among else None
+        except HpcstencilError as error:
+            failure = error
+        meeting = communicator.mpi.Ibarrier()
+        while not meeting.Test():  # a blocking call would keep the core busy that the others may need
+            time.sleep(NAP)
+        if failure is not None:
+            raise failure
+        return result
+
+    return agree(communicator, turn)
+
+
+def host() -> str:
+    """Name of this host."""
+    return socket.gethostname()
+
+
+def boot() -> str:
+    """What tells this host from others of its name."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        return platform.node()

@@ -1,0 +1,108 @@
+"""Devices of a process, settled before jax is imported: how many, which ones, and how XLA is to treat them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from hpcstencil.runtime.communicator import host, local_place
+from hpcstencil.validation.errors import EnvironmentProblem, InputError
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+HOST_DEVICES = "--xla_force_host_platform_device_count"
+# Fused multiply-add rounds once where the formula rounds twice, and XLA's use of it depends on how it happens to fuse
+# loops, so on the shape of the blocks. Without it every decomposition gives the same bits (docs/design/reproducible.md).
+NO_CONTRACTION = "--xla_cpu_max_isa=AVX"
+
+
+def gpus() -> list[str]:
+    """Ids of the GPUs that this process may use, without importing jax; empty on a machine without."""
+    if os.environ.get("JAX_PLATFORMS", "").lower() == "cpu":
+        return []
+    if VISIBLE in os.environ:
+        return [part for part in os.environ[VISIBLE].split(",") if part.strip() and part.strip() != "-1"]
+    if shutil.which("nvidia-smi") is None:
+        return []
+    return [str(i) for i in range(len(_unique_ids()))]
+
+
+def _unique_ids() -> list[str]:
+    """What `nvidia-smi -L` calls the GPUs that it can see, in order; a job step may see a part of the host's."""
+    try:
+        listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=False)
+    except subprocess.TimeoutExpired:
+        raise EnvironmentProblem(
+            "nvidia-smi does not answer within 60 s, so the GPU's driver hangs: restart it or take another machine, or "
+            "set JAX_PLATFORMS=cpu to compute without GPUs"
+        ) from None
+    return [line.split("UUID: ")[-1].rstrip(")") for line in listing.stdout.splitlines() if line.startswith("GPU ")]
+
+
+def identities(ids: Sequence[str]) -> list[str]:
+    """The GPUs by names that are the same for all processes of a host, where `nvidia-smi` tells them."""
+    if not ids or shutil.which("nvidia-smi") is None:
+        return list(ids)
+    known = _unique_ids()
+    return [known[int(i)] if i.isdigit() and int(i) < len(known) else i for i in ids]
+
+
+def share(ids: list[str], place: int, processes: int) -> list[str]:
+    """The part of a host's devices that belongs to local process ``place`` of ``processes``: an equal share in order,
+    one device each, round robin, where there are fewer devices than processes."""
+    if len(ids) < processes:
+        return [ids[place % len(ids)]]
+    each = len(ids) // processes
+    return ids[place * each : (place + 1) * each]
+
+
+def bind_devices(wanted: int | None) -> tuple[int, list[str]]:
+    """Choose this process's devices and prepare the environment for jax; returns their number and GPU ids.
+
+    ``wanted`` is the number asked for (None: all that belong to the process; 1 on CPUs). Raises InputError where there
+    are fewer GPUs than that.
+    """
+    assert "jax" not in sys.modules, "devices must be settled before jax is imported"
+    owned = gpus()
+    place, processes = local_place()
+    if owned and processes > 1 and (VISIBLE not in os.environ or len(owned) > 1):
+        # The launcher did not bind devices to this process alone: divide them among the processes of the host.
+        owned = share(owned, place, processes)
+    if owned:
+        if wanted is not None and wanted > len(owned):
+            raise InputError(f"--devices: {wanted} devices asked for, but this process has {len(owned)} GPU(s)")
+        owned = owned[:wanted]
+        os.environ[VISIBLE] = ",".join(owned)
+        return len(owned), owned
+    count = wanted or 1
+    flags = [f for f in os.environ.get("XLA_FLAGS", "").split() if not f.startswith(HOST_DEVICES)]
+    if not any(f.startswith("--xla_cpu_max_isa") for f in flags) and os.uname().machine in ("x86_64", "AMD64"):
+        flags.append(NO_CONTRACTION)
+    flags.append(f"{HOST_DEVICES}={count}")
+    os.environ["XLA_FLAGS"] = " ".join(flags)
+    return count, []
+
+
+def start_jax(count: int) -> tuple[object, ...]:
+    """Import jax with 64-bit types enabled; the process's first ``count`` devices.
+
+    Raises EnvironmentProblem where jax sees fewer.
+    """
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    try:
+        devices = tuple(jax.local_devices())
+    except RuntimeError as error:
+        raise EnvironmentProblem(
+            f"jax cannot start its devices on {host()} ({' '.join(str(error).split())[:200]}): check JAX_PLATFORMS and the "
+            "driver; hpcstencil doctor says more"
+        ) from error
+    if len(devices) < count:
+        raise EnvironmentProblem(
+            f"{count} devices were asked for, but jax sees {len(devices)} ({devices[0].platform}); check XLA_FLAGS, "
+            f"JAX_PLATFORMS and the driver"
+        )
+    return devices[:count]

@@ -1,0 +1,180 @@
+"""The file system: its errors as sentences, folders made, space set aside; for all processes together."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import resource
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hpcstencil.runtime.communicator import Communicator, agree
+from hpcstencil.validation.errors import EnvironmentProblem
+
+
+def reason(error: BaseException) -> str:
+    """What the system said, out of the long text in which HDF5 wraps it: one line."""
+    said = re.search(r"error message = '([^']+)'", str(error))
+    if said:
+        return said.group(1)
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno)
+    return " ".join(str(error).split())
+
+
+@contextmanager
+def file_errors(path: Path, doing: str, problem: type[EnvironmentProblem] = EnvironmentProblem) -> Iterator[None]:
+    """Turn a failure of the file system or of HDF5 inside the block into ``problem``, one sentence.
+
+    h5py reports a failed HDF5 call as OSError or RuntimeError, depending on HDF5's own error class.
+    """
+    try:
+        with _nothing_ignored():
+            yield
+    except (OSError, RuntimeError) as error:
+        remedy = (
+            "the file is damaged or not readable"
+            if doing == "read"
+            else ("the folder must be writable, have free space and be the same on all hosts")
+        )
+        said = reason(error)
+        if doing != "read" and os.strerror(errno.ENOSPC) not in said and _full(path):
+            said = f"{os.strerror(errno.ENOSPC)} ({said})"  # MPI-IO does not tell why a write failed
+        raise problem(f"cannot {doing} {path}: {said}; {remedy}") from error
+
+
+@contextmanager
+def _nothing_ignored() -> Iterator[None]:
+    """Raise at the end what h5py only prints: where HDF5 writes a cached chunk no earlier than the dataset's handle goes
+    and fails, the value is lost, and everything afterwards looks well."""
+    ignored: list[BaseException] = []
+    before = sys.excepthook, sys.unraisablehook  # h5py's handles call both
+
+    def note(kind: type[BaseException], value: BaseException, trace: Any) -> None:
+        if isinstance(value, OSError | RuntimeError):
+            ignored.append(value)
+        else:
+            before[0](kind, value, trace)
+
+    def note_unraisable(told: Any) -> None:
+        if isinstance(told.exc_value, OSError | RuntimeError):
+            ignored.append(told.exc_value)
+        else:
+            before[1](told)
+
+    sys.excepthook, sys.unraisablehook = note, note_unraisable
+    try:
+        yield
+    finally:
+        sys.excepthook, sys.unraisablehook = before
+    if ignored:
+        raise ignored[0]
+
+
+def _full(path: Path) -> bool:
+    """Whether the file system that ``path`` is to be on says that it has no space left."""
+    try:
+        system = os.statvfs(path.parent)
+    except OSError:
+        return False
+    return system.f_blocks > 0 and system.f_bavail * system.f_frsize < 2**16
+
+
+def prepare_folder(path: Path, communicator: Communicator) -> None:
+    """Make the folder of ``path`` where it is missing, and find out on rank 0 that files can be made in it.
+
+    Raises EnvironmentProblem on every process; nothing is left behind.
+    """
+
+    def prepare() -> None:
+        if communicator.rank == 0:
+            with file_errors(path, "create"):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with tempfile.TemporaryFile(dir=path.parent):
+                    pass
+
+    agree(communicator, prepare)
+
+
+def reserve(path: Path, size: int, communicator: Communicator, allocate: bool = True, hollow: bool = False) -> None:
+    """Make sure that ``path`` can grow by ``size`` bytes, or where it is ``hollow``, that its holes of so many can be filled,
+    before HDF5 begins to change it.
+
+    A disk that fills up amid a flush makes the whole file unreadable, and is told to one process only; here all
+    processes raise EnvironmentProblem and the file is untouched. With ``allocate`` the file system sets the space aside
+    where it can (quotas count then); otherwise it is asked how much is free.
+    """
+
+    def check() -> None:
+        if communicator.rank == 0:
+            with file_errors(path, "extend"):
+                _reserve(path, size, allocate, hollow)
+
+    agree(communicator, check)
+
+
+def _reserve(path: Path, size: int, allocate: bool, hollow: bool) -> None:
+    """Raise OSError where ``path`` cannot take ``size`` bytes more."""
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        length = os.fstat(descriptor).st_size
+        start, end = (0, length) if hollow else (length, length + size)
+        limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+        if limit != resource.RLIM_INFINITY and end > limit:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        status = _allocate(descriptor, start, end - start) if allocate else errno.EOPNOTSUPP
+    finally:
+        os.close(descriptor)
+    if status in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+        system = os.statvfs(path)
+        known = system.f_blocks > 0
+        status = errno.ENOSPC if known and system.f_bavail * system.f_frsize < size else 0
+    if status:
+        raise OSError(status, os.strerror(status))
+
+
+def _allocate(descriptor: int, start: int, size: int) -> int:
+    """Set bytes of an open file aside, beyond its end too: its length stays as it is; returns the error number or 0.
+
+    ``os.posix_fallocate`` would lengthen the file and, where the file system cannot do it, write every block instead.
+    """
+    fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)  # Linux has it
+    if fallocate is None:
+        return errno.EOPNOTSUPP
+    keep_size = 1  # FALLOC_FL_KEEP_SIZE
+    return ctypes.get_errno() if fallocate(descriptor, keep_size, ctypes.c_int64(start), ctypes.c_int64(size)) else 0
+
+
+# File systems on which MPI-IO needs locks that are often missing, slow or wrong.
+NOT_FOR_MPIO = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "vboxsf", "virtiofs")
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def file_system(folder: Path) -> str:
+    """The kind of file system that ``folder`` lies on, as Linux calls it ("ext4", "lustre", "nfs4" ...): that of the last
+    mount whose point is above it. "" where nobody tells."""
+    there, kind, deepest = folder.resolve(), "", -1
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    for line in mounts:
+        left, right = line.split(" - ", 1)
+        point = Path(left.split()[4].encode().decode("unicode_escape"))
+        if (point == there or point in there.parents) and len(point.parts) >= deepest:
+            deepest, kind = len(point.parts), right.split()[0]
+    return kind

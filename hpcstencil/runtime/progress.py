@@ -1,0 +1,56 @@
+"""What a run says while it runs, on standard error: a bar on a terminal, else a plain line now and then."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from tqdm import tqdm
+
+from hpcstencil.runtime.communicator import environment_rank
+from hpcstencil.validation.printable import printable_lines
+
+FIRST_WAIT, LONGEST_WAIT = 2.0, 60.0  # seconds between plain lines; each wait is twice the one before
+BAR = "{percentage:3.0f}%|{bar:24}| {desc} [{elapsed}<{remaining}]"
+
+
+def say(text: str) -> None:
+    """A line on standard error, from rank 0 alone."""
+    if environment_rank() == 0:
+        print(f"hpcstencil: {printable_lines(text)}", file=sys.stderr, flush=True)
+
+
+class Progress:
+    """Progress in simulated time from ``start`` to ``end``; silent where not ``shown``."""
+
+    def __init__(self, start: float, end: float, cells: int, shown: bool) -> None:
+        self.cells, self.end, self.shown = cells, end, shown
+        self.began = self.told = time.monotonic()
+        self.wait = FIRST_WAIT
+        self.steps = 0
+        self.bar: Any = None
+        if shown and sys.stderr.isatty():
+            self.bar = tqdm(total=end, initial=start, bar_format=BAR, file=sys.stderr, mininterval=0.2)
+        self.start = start
+
+    def advance(self, steps: int, step: int, t: float) -> None:
+        """``steps`` more steps are done; the run is at ``step`` and time ``t``."""
+        if not self.shown:
+            return
+        self.steps += steps
+        now = time.monotonic()
+        speed = self.cells * self.steps / max(now - self.began, 1e-9)
+        text = f"step {step}  t = {t:.5g} of {self.end:g}  {speed / 1e6:.4g} Mcell/s"
+        if self.bar is not None:
+            self.bar.set_description_str(text, refresh=False)
+            self.bar.update(t - self.bar.n)
+        elif now - self.told >= self.wait:
+            self.told, self.wait = now, min(2 * self.wait, LONGEST_WAIT)
+            left = (now - self.began) * (self.end - t) / max(t - self.start, 1e-300)
+            print(f"{text}  {left:.0f} s left", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """End the bar."""
+        if self.bar is not None:
+            self.bar.close()

@@ -1,0 +1,33 @@
+"""Small files that others see whole or not at all, and that outlive a crash of the machine."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from hpcstencil.runtime.filesystem import file_errors, sync
+
+
+def write_atomically(path: Path, content: str) -> None:
+    """Write a text, or leave what was there before untouched and raise EnvironmentProblem."""
+    publish(path, lambda temporary: temporary.write_text(content, encoding="utf-8"))
+
+
+def publish(path: Path, make: Callable[[Path], object]) -> None:
+    """Let ``make`` write a file under a temporary name of the same ending, and rename it to ``path``."""
+    temporary = hidden(path)
+    with file_errors(path, "write"):
+        try:
+            make(temporary)
+            sync(temporary)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync(path.parent)
+
+
+def hidden(path: Path) -> Path:
+    """A name beside ``path`` that no other process uses."""
+    return path.with_name(f".{uuid.uuid4().hex}.{path.name}")

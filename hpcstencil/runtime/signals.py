@@ -1,0 +1,82 @@
+"""Signals that ask a run to stop: they are noted, and the run looks at the note between two compiled calls.
+
+Python's own handlers run only when the main thread comes back from compiled code or from MPI. A thread of its own
+therefore reads the signals, from the pipe into which Python's C handler writes them at once: so a second interrupt
+ends the run also where the main thread waits for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hpcstencil.validation.errors import StoppedEarly
+
+if TYPE_CHECKING:
+    from hpcstencil.runtime.communicator import Communicator
+
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+_noted: list[int] = []  # signals that came before `watched`
+
+
+@dataclass
+class Request:
+    """The signal that asked this process to stop; 0 while none has. ``at_once`` is what a second interrupt does."""
+
+    number: int = 0
+    at_once: Callable[[], None] = lambda: os._exit(128 + signal.SIGINT)
+
+
+def note() -> None:
+    """From now on stopping signals are noted for `watched`: the processes of a run first have to meet, to end together."""
+    for number in STOPPING:
+        signal.signal(number, lambda number, _: _noted.append(number))
+
+
+def check_not_stopped(request: Request, communicator: Communicator) -> None:
+    """Raise StoppedEarly, on all processes, where a signal has come to any of them. For a run that has not written yet."""
+    number = max(communicator.allgather(request.number))
+    if number:
+        raise StoppedEarly(
+            f"stopped by {signal.Signals(number).name} before the first step: nothing was computed or written; run the same "
+            "command again"
+        )
+
+
+@contextmanager
+def watched() -> Iterator[Request]:
+    """While entered, stopping signals are noted rather than obeyed; at a second interrupt the request's ``at_once`` is
+    called, from another thread."""
+    request = Request()
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+
+    def serve() -> None:
+        while numbers := os.read(reading, 64):
+            for number in numbers:
+                if number == signal.SIGINT and request.number == signal.SIGINT:
+                    request.at_once()
+                if number in STOPPING:
+                    request.number = number
+
+    # A handler must be there for the pipe to be written to; the thread does the work.
+    before: dict[int, Any] = {number: signal.signal(number, lambda *_: None) for number in STOPPING}
+    pipe_before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    if _noted:
+        request.number = request.number or _noted[-1]
+    try:
+        yield request
+    finally:
+        signal.set_wakeup_fd(pipe_before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(writing)
+        thread.join()
+        os.close(reading)

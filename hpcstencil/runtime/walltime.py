@@ -1,0 +1,68 @@
+"""When the run has to stop: the limit given in the input, or Slurm's own for this job."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import time
+
+from hpcstencil.runtime.communicator import Communicator, from_rank_0
+
+CALL = 2.0  # seconds that a compiled call is kept to, about, so that signals and progress are served in time
+MARGIN = 5.0  # seconds beside what stopping is expected to take
+PATIENCE = 20  # seconds to wait for Slurm's answer
+
+
+class Walltime:
+    """Rank 0's clock decides for all."""
+
+    def __init__(self, limit: str, communicator: Communicator, started: float) -> None:
+        """``limit`` is "auto" or "HH:MM:SS", counted from ``started`` (of time.monotonic)."""
+        left = from_rank_0(communicator, lambda: slurm_seconds_left() if limit == "auto" else seconds(limit))
+        since = time.monotonic() if limit == "auto" else started
+        self.deadline = None if left is None else since + left
+
+    def is_near(self, stopping: float) -> bool:
+        """Whether the run must stop now to be done before the limit; a checkpoint takes ``stopping`` seconds."""
+        return self.deadline is not None and time.monotonic() + within(stopping) > self.deadline
+
+
+def within(stopping: float) -> float:
+    """Seconds after which a run that is asked to stop has stopped, writing a checkpoint being expected to take
+    ``stopping`` seconds: the compiled call under way, twice the checkpoint, and some for the output."""
+    return CALL + 2 * stopping + MARGIN
+
+
+def seconds(text: str) -> float:
+    """Seconds of "HH:MM:SS", or of Slurm's "D-HH:MM:SS", "HH:MM:SS", "MM:SS".
+
+    >>> seconds("1-00:00:10"), seconds("02:00:00"), seconds("3:20")
+    (86410.0, 7200.0, 200.0)
+    """
+    days, _, clock = text.rpartition("-")
+    total = 0
+    for part in clock.split(":"):
+        total = 60 * total + int(part)
+    return float(int(days or 0) * 86400 + total)
+
+
+def slurm_seconds_left() -> float | None:
+    """What is left of this Slurm job's time limit; None outside of Slurm, without a limit, or where nobody tells."""
+    job = os.environ.get("SLURM_JOB_ID")
+    if job is None:
+        return None
+    end = os.environ.get("SLURM_JOB_END_TIME", "")
+    if end.isdigit():
+        return float(end) - time.time()
+    if shutil.which("squeue") is None:
+        return None
+    try:
+        answer = subprocess.run(
+            ["squeue", "--noheader", "--jobs", job, "--format=%L"],
+            capture_output=True, text=True, timeout=PATIENCE, check=False,
+        ).stdout.strip()  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return None
+    return seconds(answer) if re.fullmatch(r"[\d:-]+", answer) else None

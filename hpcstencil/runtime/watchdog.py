@@ -1,0 +1,158 @@
+"""A rank's side of the watchdog: it starts the monitor beside this process, and tells it how far the run has come."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import hpcstencil
+from hpcstencil.runtime.communicator import Communicator, MpiProcesses, agree, boot, host
+from hpcstencil.runtime.handshake import own_addresses, where_to_listen
+from hpcstencil.validation.errors import EnvironmentProblem
+
+DUMP_SIGNAL = signal.SIGRTMAX - 2  # asks for a stack; not one that users, launchers or libraries send
+LONGEST = 8000  # characters of a sentence that fit into a pipe for sure
+UNHEARD = 10.0  # seconds after which a rank that has failed ends the run without its monitor
+FOLDER = str(Path(hpcstencil.__file__).parents[1])
+MONITOR = f"import sys; sys.path.insert(0, {FOLDER!r}); from hpcstencil.runtime.monitor import main; main()"
+
+
+class Watchdog:
+    """The monitor of this rank, running. Everything told to it is told without waiting."""
+
+    def __init__(self, communicator: MpiProcesses) -> None:
+        """Start the monitors of all ranks and connect them; all processes together."""
+        self.communicator = communicator
+        self.place = "before the first step"
+        reading, self.writing = os.pipe()
+        faulthandler.register(DUMP_SIGNAL, file=self.writing, all_threads=False, chain=False)
+        rank, size = communicator.rank, communicator.size
+        numbers = (rank, size, os.getpid(), reading, int(DUMP_SIGNAL))
+        # In a session of its own, so that it outlives a rank that the launcher kills, for long enough to report.
+        command = [sys.executable, "-S", "-P", "-c", MONITOR, *map(str, numbers)]
+
+        started: list[subprocess.Popen[bytes]] = []
+
+        def start() -> None:
+            try:
+                started.append(
+                    subprocess.Popen(
+                        command,
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        pass_fds=(reading,),
+                        start_new_session=True,
+                    )
+                )
+            except OSError as error:
+                raise EnvironmentProblem(f"no process can be started beside the rank: {error.strerror}") from error
+
+        try:
+            agree(communicator, start)
+        except EnvironmentProblem:
+            for process in started:
+                process.kill()
+            raise
+        (self.process,) = started
+        os.close(reading)
+        assert self.process.stdin is not None
+        os.set_blocking(self.process.stdin.fileno(), False)
+        self.unreachable = self._connect()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _connect(self) -> list[int]:
+        """Join the monitors, which then know each other and nobody else; returns the ranks that cannot reach rank 0's host."""
+        communicator, rank = self.communicator, self.communicator.rank
+        token = communicator.broadcast(secrets.token_hex(32) if rank == 0 else "")
+        self._tell(token=token)
+        own = own_addresses()
+        network = f"{host()} {boot()} {os.stat('/proc/self/ns/net').st_ino}"
+        everyone = communicator.allgather((network, own))
+        doors = []
+        if rank == 0:
+            others = {address for there, addresses in everyone if there != network for address in addresses}
+            self._tell(listen=where_to_listen(own, others))
+            doors = self._read()["doors"]
+        doors = communicator.broadcast(doors)
+        connected = True
+        if rank != 0:
+            self._tell(centre=doors)
+            connected = self._read()["connected"]
+        unreachable = [r for r, there in enumerate(communicator.allgather(connected)) if not there]
+        if rank == 0:
+            self._tell(joined=1)
+        return unreachable
+
+    def step(self, step: int) -> None:
+        """The run has come to this step."""
+        self.place = f"at step {step}"
+        self._tell(step=step)
+
+    def output(self, path: Path) -> None:
+        """The run's output file, beside which its checkpoints lie."""
+        self._tell(output=str(path))
+
+    def failed(self, sentence: str, status: int, at_once: bool = False) -> None:
+        """This rank has failed. The monitors have one rank's sentence said and end all; returns only where they do not."""
+        if len(sentence) > LONGEST:
+            sentence = f"{sentence[: LONGEST // 2]}\n...\n{sentence[-LONGEST // 2 :]}"
+        self._tell(failed=sentence, status=status, at_once=at_once)
+        time.sleep(UNHEARD)
+
+    def close(self) -> None:
+        """This rank is done."""
+        self._tell(bye=1)
+        faulthandler.unregister(DUMP_SIGNAL)
+
+    def _tell(self, **message: Any) -> None:
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError):  # a monitor that is gone can watch no more; the run goes on
+            os.write(self.process.stdin.fileno(), json.dumps(message).encode() + b"\n")
+
+    def _read(self) -> dict[str, Any]:
+        """The next message of the monitor; as if unconnected where the monitor did not start."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        return json.loads(line) if line else {"connected": False, "doors": []}
+
+    def _listen(self) -> None:
+        """End this rank when the monitor says so."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            message = json.loads(line)
+            if "end" in message:
+                end_at_once(self.communicator, message["end"])
+
+
+def end_all(communicator: Communicator, sentence: str, status: int, at_once: bool = False) -> None:
+    """End all processes after a failure that the others do not know of. Of several that fail, the centre of the monitors says
+    one's sentence; where there is no monitor, this process says its own."""
+    communicator.watch.failed(sentence, status, at_once)
+    print(sentence, file=sys.stderr, flush=True)
+    end_at_once(communicator, status)
+
+
+def end_at_once(communicator: Communicator, status: int) -> None:
+    """End all ranks, or at least this one, from any thread and whatever the main thread waits for."""
+    timer = threading.Timer(1.0, os._exit, (status,))
+    timer.daemon = True
+    timer.start()
+    communicator.abort(status)
+
+
+def start(communicator: Communicator) -> list[int]:
+    """Have a watchdog watch over the processes, where there are several; returns the ranks that cannot reach rank 0's."""
+    if not isinstance(communicator, MpiProcesses):
+        return []
+    communicator.watch = watch = Watchdog(communicator)
+    return watch.unreachable

@@ -1,0 +1,1 @@
+"""Composition, choice of kernel, the loop of a run."""

@@ -1,0 +1,123 @@
+"""Steps whose size follows from a tolerance: an embedded pair's estimate of the local error, and a PI controller.
+
+err = sqrt(mean((e / (tol + tol max(|u(t)|, |u(t + dt)|)))²)) over all cells and fields; a step is accepted where err <= 1,
+and the next is dt * 0.9 err^(-0.7/k) err_before^(0.4/k), k being one more than the order of the estimate (Hairer, Nørsett
+& Wanner, "Solving Ordinary Differential Equations I", 2nd ed. (1993), eq. (II.4.11); Hairer & Wanner, II, 2nd ed. (1996),
+eq. (IV.2.43)). The mean is summed as integers (`reductions`), so the sequence of steps is the same for every decomposition.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hpcstencil.backends.xla.evaluate import Rules, right_hand_side
+from hpcstencil.backends.xla.reductions import Reductions
+from hpcstencil.backends.xla.time_step import Attempt, Stepper
+from hpcstencil.distributed.halo import Fields
+from hpcstencil.numerics.integrators import Method
+from hpcstencil.numerics.schedule import Clock, Leap, Schedule
+from hpcstencil.problem.problem import Problem
+from hpcstencil.runtime.communicator import Communicator
+from hpcstencil.symbolic.expressions import Field
+from hpcstencil.validation.errors import NumericsError
+
+SAFETY, LEAST_FACTOR, MOST_FACTOR = 0.9, 0.2, 5.0
+LEAST_ERROR = 1e-4  # of a step before, as the controller takes it: one lucky step is not believed
+HOPELESS = (
+    1e100  # the square of an error in units of the tolerance: beyond it only that the step is far too long matters
+)
+FIRST_FRACTION = 0.01  # of the time in which the solution changes by its own size: the first step that is tried
+COLLAPSED = 1e-15  # of the end time: a step that no run gets anywhere with
+
+
+def factor(method: Method, error: float, before: float) -> float:
+    """By how much the step may grow, or has to shrink, after a step with such an ``error``, the one ``before`` it."""
+    if not math.isfinite(error):
+        return LEAST_FACTOR
+    k = method.error_order + 1
+    wished = SAFETY * max(error, LEAST_ERROR**2) ** (-0.7 / k) * before ** (0.4 / k)
+    return min(MOST_FACTOR, max(LEAST_FACTOR, wished))
+
+
+@dataclass(frozen=True)
+class Control:
+    """Takes steps of a problem with a tolerance; ``changes`` reduces the time derivatives and the fields, ``errors`` what
+    `Problem.errors` says of each field, which an ``attempt`` returns by the field's name."""
+
+    problem: Problem
+    attempt: Attempt
+    errors: Reductions
+    changes: Reductions
+    schedule: Schedule
+
+    @staticmethod
+    def of(
+        problem: Problem, stepper: Stepper, communicator: Communicator, rules: Rules, native: Attempt | None
+    ) -> Control | None:
+        """The control that the problem asks for, which tries steps by ``native`` code where there is some; None where it has no
+        tolerance."""
+        if problem.config.time.tolerance is None:
+            return None
+        fields, machine = tuple(map(Field, problem.trees)), stepper.machine
+        errors = Reductions(machine, communicator, rules, {}, fields)
+        changes = Reductions(
+            machine, communicator, rules, problem.needs(problem.rates()), (*problem.trees.values(), *fields)
+        )
+        weigh = right_hand_side(problem.errors(), rules, {})
+        return Control(problem, native or stepper.attempt(weigh), errors, changes, problem.schedule())
+
+    def step(self, fields: Fields, clock: Clock) -> tuple[Fields, Clock]:
+        """The next step that meets the tolerance, and the clock after it; the fields given are kept.
+
+        Raises NumericsError, on all processes, where the step collapses.
+        """
+        problem, end = self.problem, self.problem.config.time.end
+        clock = self.begun(fields, clock)
+        dt, rejected = clock.measured_dt, clock.rejected
+        while True:
+            if dt < COLLAPSED * end or clock.time + dt == clock.time:
+                raise NumericsError(
+                    f"the step collapsed to {dt:.3g} at step {clock.step}, t = {clock.time:g}, after {rejected} rejected "
+                    f"ones: no step meets time.tolerance = {problem.config.time.tolerance:g}, as where a solution blows up or "
+                    "jumps; allow a larger tolerance, or look at the equation there"
+                )
+            leap = self.tried(clock, dt)
+            after, errors = self.attempt(fields, problem.parameters, clock.time, leap.dt)
+            err = self.error(errors)
+            wished = factor(problem.method, err, max(clock.last_error, LEAST_ERROR))
+            if err <= 1.0:
+                growth = min(wished, 1.0) if rejected > clock.rejected else wished
+                # A step cut short to land on an output says little about the next.
+                proposed = max(dt, growth * leap.dt) if leap.dt < dt else growth * dt
+                return after, replace(leap.after, measured_dt=proposed, last_error=err, rejected=rejected)
+            rejected += 1
+            dt = leap.dt * min(wished, SAFETY)
+
+    def tried(self, clock: Clock, dt: float) -> Leap:
+        """The step to try where one of ``dt`` is wished for: shorter where that would pass the next output, or the end."""
+        return self.schedule.leap(replace(clock, base_step=clock.step, base_time=clock.time), dt, 1)
+
+    def error(self, errors: Fields) -> float:
+        """The estimated error in units of the tolerance, of what an attempt returns; not finite where any cell's is not."""
+        _, largest, broken = self.errors.extremes(errors, self.problem.parameters, 0.0)
+        if broken.any() or largest.max() > HOPELESS:
+            return math.inf
+        sums = self.errors.sums(errors, self.problem.parameters, 0.0, largest)
+        return math.sqrt(math.fsum(sums) / (self.errors.cells * len(sums)))
+
+    def begun(self, fields: Fields, clock: Clock) -> Clock:
+        """The clock with a step to try next; one that has none yet gets the first."""
+        return clock if clock.measured_dt else replace(clock, measured_dt=self.first_step(fields, clock.time))
+
+    def first_step(self, fields: Fields, time: float) -> float:
+        """A step to begin with: the controller lengthens it fivefold per step where it is too short."""
+        end = self.problem.config.time.end
+        low, high, broken = self.changes.extremes(fields, self.problem.parameters, time)
+        slopes, sizes = np.split(np.maximum(np.abs(low), np.abs(high)), 2)
+        if broken.any() or not slopes.any():
+            return 1e-6 * end
+        change, size = (slopes / (1 + sizes)).max(), (sizes / (1 + sizes)).max()
+        return float(min(end, FIRST_FRACTION * max(size, 1e-5) / change))

@@ -1,0 +1,62 @@
+"""The time series of a run: numbers made of reductions over the whole grid, gathered until the next snapshot is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hpcstencil.backends.xla.reductions import Reductions
+from hpcstencil.distributed.halo import Fields
+from hpcstencil.symbolic import numpy_evaluate
+from hpcstencil.symbolic.expressions import Node, Reduction, Time, walk
+
+
+@dataclass
+class Diagnostics:
+    """Evaluates the diagnostics and keeps the rows that are not in the file yet."""
+
+    trees: Mapping[str, Node]
+    reductions: Reductions
+    parameters: Mapping[str, Any]
+    steps: list[int] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    rows: dict[str, list[Any]] = field(default_factory=dict)
+
+    def take(self, fields: Fields, step: int, time: float) -> None:
+        """Evaluate all diagnostics for this state and keep the row."""
+        if not self.trees:
+            return
+        values = self.evaluate(fields, time)
+        self.steps.append(step)
+        self.times.append(time)
+        for name, value in values.items():
+            self.rows.setdefault(name, []).append(value)
+
+    def evaluate(self, fields: Fields, time: float) -> dict[str, Any]:
+        """Each diagnostic's value, in an ensemble one per member."""
+        reductions, cells = self.reductions, self.reductions.cells
+        low, high, broken = reductions.extremes(fields, self.parameters, time)
+        largest = np.where(broken > 0, np.nan, np.maximum(np.abs(low), np.abs(high)))
+        sums = reductions.sums(fields, self.parameters, time, largest)
+        volume = reductions.machine.grid.cell_volume
+        known = {**numpy_evaluate.by_node(self.parameters), Time(): time}
+        by_operand = {tree: i for i, tree in enumerate(reductions.trees)}
+        for tree in self.trees.values():
+            for part in walk(tree):
+                if isinstance(part, Reduction):
+                    i = by_operand[part.operand]
+                    known[part] = {
+                        "integral": sums[i] * volume, "mean": sums[i] / cells,
+                        "min": np.where(broken[i], np.nan, low[i]), "max": np.where(broken[i], np.nan, high[i]),
+                    }[part.kind]  # fmt: skip
+        found = {name: np.asarray(numpy_evaluate.evaluate(tree, values=known), np.float64) for name, tree in self.trees.items()}
+        return {name: float(value) if value.ndim == 0 else value for name, value in found.items()}
+
+    def drain(self) -> tuple[list[int], list[float], dict[str, list[Any]]]:
+        """The rows kept since the last call."""
+        rows = self.steps, self.times, self.rows
+        self.steps, self.times, self.rows = [], [], {}
+        return rows

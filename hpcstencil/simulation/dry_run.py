@@ -1,0 +1,138 @@
+"""What `check` says of an input: resolved, decomposed, weighed; without jax."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from hpcstencil.config.provenance import to_toml
+from hpcstencil.config.settings import Config
+from hpcstencil.problem.problem import Problem
+from hpcstencil.runtime.communicator import OneProcess
+from hpcstencil.runtime.walltime import within
+from hpcstencil.simulation.decomposition import Plan, for_kernel
+from hpcstencil.simulation.kernel_choice import key, recall, seconds_to_checkpoint, unfit
+from hpcstencil.simulation.memory_estimate import memory
+
+PROGRAM = "0.3 GB"  # Python, JAX, MPI, HDF5 and what the compilers leave, on a processor
+
+
+def report(config: Config, problem: Problem, plan: Plan) -> str:
+    """The text of `hpcstencil check`, for processors: on GPUs there is no native code."""
+    plan, kernel, words = _with_kernel(problem, plan)
+    itemsize = np.dtype(config.numerics.precision).itemsize
+    fields, topology = len(problem.fields) * problem.copies, plan.topology
+    block = " x ".join(str(stop - start) for start, stop in topology.block(0))
+    needed = memory(plan, problem, kernel)
+    lines = [
+        to_toml(config).rstrip(),
+        "",
+        f"fields                {', '.join(problem.shown)}{_memory(problem)}",
+        *([f"members               {len(problem.members)}, side by side"] if problem.members else []),
+        f"stencil radius        {' x '.join(map(str, plan.radius))} cells, {plan.stages} stage(s) per step",
+        f"processes             {' x '.join(map(str, topology.processes))}, largest block {block} cells",
+        f"devices per process   {' x '.join(map(str, topology.devices))}, tiles {' x '.join(map(str, topology.tiles))}",
+        f"steps per exchange    {plan.every or 'one stage'}, halo {' x '.join(map(str, plan.halo))} cells",
+        f"memory per process    {human(needed)} of field arrays, beside the program's own {PROGRAM}{_too_much(needed)}",
+        f"halo per step         {human(plan.halo_bytes_per_step(fields, itemsize))} sent and received by a process",
+        f"kernel                {words}",
+        f"time step             {_time_step(problem)}",
+        f"steps                 {_steps(problem)}",
+        f"predicted time        {_predicted(problem, topology.size)}",
+        f"output                {_output(problem, itemsize)}",
+        f"stopping early        takes up to {within(seconds_to_checkpoint(problem)):.0f} s after a signal, with a checkpoint; "
+        "it begins as long before the walltime",
+    ]
+    return "\n".join(lines)
+
+
+def _memory(problem: Problem) -> str:
+    return f", and {len(problem.memory)} arrays that layers, the integrator or a mask keep" if problem.memory else ""
+
+
+def _with_kernel(problem: Problem, plan: Plan) -> tuple[Plan, str, str]:
+    """The plan as it is with the kernel that a run would take, that kernel, and what to say of it. Raises InputError as
+    the run."""
+    from hpcstencil.backends.native.expression_writer import Unsupported
+    from hpcstencil.backends.native.program import lack
+    from hpcstencil.backends.pallas.passes import lack as lack_for_gpus
+
+    wanted = problem.config.numerics.kernel
+    if wanted not in ("auto", "native", "pallas"):
+        return plan, wanted, wanted
+    reason = lack_for_gpus(problem, plan.lowered) if wanted == "pallas" else lack(problem)
+    if not reason:
+        kernel = "native" if wanted == "auto" else wanted
+        try:
+            return for_kernel(plan, problem, kernel, OneProcess()), kernel, kernel
+        except Unsupported as problem_of_compiler:
+            reason = str(problem_of_compiler)
+    if wanted != "auto":
+        raise unfit(wanted, reason)
+    return plan, "shift", f"shift or conv, whichever is faster when a run begins (no native code: {reason})"
+
+
+def human(count: float) -> str:
+    """Bytes in a readable unit."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def _time_step(problem: Problem) -> str:
+    time = problem.config.time
+    if time.dt is not None:
+        return f"{time.dt:g}, fixed"
+    if time.tolerance is not None:
+        return f"such that the estimated error stays below tolerance = {time.tolerance:g}"
+    if problem.step_follows_solution:
+        return f"cfl = {time.cfl:g} of the stable step, which depends on the solution"
+    return f"{problem.dt({}):.6g} (cfl = {time.cfl:g})"
+
+
+def step_count(problem: Problem) -> int | None:
+    """Steps of the run, about; None where they depend on the solution."""
+    total = problem.schedule().total_steps
+    if total is not None or problem.step_follows_solution:
+        return total
+    return problem.schedule().steps_of(problem.dt({}))
+
+
+def _too_much(needed: int) -> str:
+    """A remark where a process needs more memory than this machine has."""
+    here = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return f"; this machine has {human(here)} in all" if needed > here else ""
+
+
+def _output(problem: Problem, itemsize: int) -> str:
+    """How much the output file is to hold; a remark where there is no room for it."""
+    output, count = problem.config.output, problem.schedule().snapshots(step_count(problem))
+    size = len(output.fields or problem.shown) * problem.cells * itemsize
+    packed = " before compression" if output.compression != "none" else ""
+    if count is None:
+        return f"{human(size)} a snapshot{packed}"
+    folder = next((there for there in Path(output.path).absolute().parents if there.is_dir()), Path("/"))
+    free = shutil.disk_usage(folder).free
+    room = f"; {human(free)} are free in {folder}" if not packed and count * size > free else ""
+    return f"{count} snapshots of {human(size)}, {human(count * size)} in all{packed}{room}"
+
+
+def _steps(problem: Problem) -> str:
+    steps = step_count(problem)
+    return "depends on the solution" if steps is None else f"{steps}" if problem.config.time.dt else f"about {steps}"
+
+
+def _predicted(problem: Problem, processes: int) -> str:
+    """Time from this machine's stored speed."""
+    speed = recall(key(problem, f"speed:{processes}"))
+    steps = step_count(problem)
+    if not isinstance(speed, float):
+        return "unmeasured: run bench"
+    if steps is None:
+        return f"{speed / 1e6:.4g} Mcell/s measured; the number of steps depends on the solution"
+    return f"{problem.cells * steps / speed:.3g} s of computing, at {speed / 1e6:.4g} Mcell/s measured here"

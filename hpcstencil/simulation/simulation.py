@@ -1,0 +1,342 @@
+"""A problem on this process's devices: equation, stencils, boundaries, integrator and exchange composed to `advance`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from hpcstencil.backends.native.ffi_call import NATIVE, native
+from hpcstencil.backends.native.shared_memory import Area, area_for
+from hpcstencil.backends.pallas.passes import PALLAS
+from hpcstencil.backends.xla.evaluate import Rules, of_members, right_hand_side
+from hpcstencil.backends.xla.reductions import Reductions
+from hpcstencil.backends.xla.stencil_kernels import KERNELS, Kernel, tiled
+from hpcstencil.backends.xla.time_step import Stepper
+from hpcstencil.distributed.device_blocks import Devices
+from hpcstencil.distributed.device_grid import Body, Machine
+from hpcstencil.distributed.halo import Fields
+from hpcstencil.io.direct_write import Pieces
+from hpcstencil.io.file_read import read_block
+from hpcstencil.io.snapshot_buffers import Copies
+from hpcstencil.numerics.integrators import MEMORY
+from hpcstencil.problem.problem import Problem
+from hpcstencil.problem.solid_mask import SOLID
+from hpcstencil.runtime.communicator import Communicator, agree, threads_for
+from hpcstencil.simulation.adaptive_step import Control
+from hpcstencil.simulation.decomposition import Plan
+from hpcstencil.simulation.time_loop import (
+    Advance,
+    attempt_by_sections,
+    by_native_code,
+    by_sections,
+    by_stepper,
+    native_attempt,
+)
+from hpcstencil.symbolic import numpy_evaluate
+from hpcstencil.symbolic.expressions import Field, at_time, on_plane
+from hpcstencil.validation.errors import InputError
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A problem ready to run. ``slopes`` gives the time derivatives that a multistep method begins with, ``extremes`` reduces
+    the fields and what else is measured, ``diagnosed`` what the diagnostics ask for. The edges of blocks go through an
+    ``area`` of memory that the processes share, if there is one. ``stayed_finite``, where that is known without looking, tells
+    whether all that is measured on this process was finite after the steps since it was asked before. ``copies`` makes those of
+    fields that are written while they change."""
+
+    problem: Problem
+    plan: Plan
+    kernel: str
+    communicator: Communicator
+    machine: Machine
+    advance: Advance
+    slopes: Body | None
+    control: Control | None
+    extremes: Reductions
+    diagnosed: Reductions
+    area: Area | None = None
+    stayed_finite: Callable[[], bool] | None = None
+    copies: Callable[[Mapping[str, Pieces]], Copies] = Copies
+
+    @property
+    def exchange(self) -> str:
+        """By what blocks of processes hand over their edges; "" where there is nothing to hand over."""
+        if self.plan.topology.size == 1:
+            return ""
+        return "mpi4jax" if self.area is None else "shared memory"
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(self.problem.config.numerics.precision)
+
+    @property
+    def ranges(self) -> tuple[tuple[int, int], ...]:
+        """Global index range per axis of this process's block."""
+        return self.machine.topology.block()
+
+    def initial_fields(self) -> Fields:
+        """The state at t = 0 on the devices; all processes take part."""
+        blocks = agree(self.communicator, self._own_initial_blocks)
+        fields = self.put(blocks)
+        if self.slopes is not None:
+            first = self.slopes(fields, self.problem.parameters, self.per_member(0.0))
+            fields = {**fields, **{name + MEMORY: slope for name, slope in first.items()}}
+        return fields
+
+    def _own_initial_blocks(self) -> dict[str, np.ndarray]:
+        """This process's blocks of the fields, made or read by itself, with a last axis of members in an ensemble."""
+        if not self.problem.members:
+            return self._initial_blocks_of(self.problem)
+        each = [self._initial_blocks_of(member) for member in self.problem.members]
+        return {name: np.stack([blocks[name] for blocks in each], -1) for name in each[0]}
+
+    def _initial_blocks_of(self, problem: Problem) -> dict[str, np.ndarray]:
+        config = problem.config
+        blocks: dict[str, np.ndarray] = {}
+        dataset = None if problem.mask is None else problem.mask.dataset
+        solid = None if dataset is None else self._solid_cells(dataset)
+        for name in problem.fields:
+            if name == SOLID and solid is not None:
+                block = solid.astype(self.dtype)
+            elif name in problem.initial:
+                tree = problem.initial[name]
+                block = numpy_evaluate.block_values(tree, config.grid, self.ranges, problem.parameters, self.dtype)
+            elif config.initial.file is not None and name in problem.shown:
+                shape = problem.layout.shape(name)
+                try:
+                    block = read_block(config.initial.file, name, self.ranges, shape=shape, dtype=self.dtype)
+                except InputError as error:
+                    raise InputError(
+                        f"initial.file: {error}; every field without an expression is read from it"
+                    ) from None
+            else:
+                block = np.zeros([stop - start for start, stop in self.ranges], self.dtype)
+            if solid is not None and name != SOLID:
+                block[solid] = 0
+            blocks[name] = block
+        return blocks
+
+    def snapshot(self, output: Path) -> dict[str, np.ndarray]:
+        """This process's blocks of the last snapshot of an output that holds all fields."""
+        return {
+            name: read_block(output, name, self.ranges, shape=self.problem.layout.shape(name), dtype=self.dtype)
+            for name in self.problem.fields
+        }
+
+    def _solid_cells(self, dataset: tuple[Path, str]) -> np.ndarray:
+        """Which cells of this process's block a dataset says to be solid."""
+        try:
+            block = read_block(*dataset, self.ranges, shape=self.problem.config.grid.shape)
+        except InputError as error:
+            raise InputError(f"mask.solid: {error}") from None
+        path, name = dataset
+        lost = ~np.isfinite(block)
+        if lost.any():
+            index, first = np.argwhere(lost)[0], [start for start, _ in self.ranges]
+            cell = ", ".join(str(i + start) for i, start in zip(index.tolist(), first, strict=True))
+            raise InputError(
+                f"mask.solid: expected finite numbers in '{name}' of {path}, 0 in fluid cells, but got "
+                f"{block[tuple(index)]} in cell [{cell}]; correct it"
+            )
+        return block != 0
+
+    def check_mask(self, fields: Fields) -> None:
+        """Raise InputError, on all processes, where solid cells leave no fluid."""
+        mask = self.problem.mask
+        if mask is None:
+            return
+        solid = self.solid(fields)
+        fluid = np.sum(solid == 0, axis=tuple(range(-self.machine.grid.ndim, 0)))
+        if (self.communicator.total(np.atleast_1d(fluid)) == 0).any():
+            raise InputError(
+                "mask.solid: expected some cells that are not solid, but it covers the whole grid; change it"
+            )
+
+    def solid(self, fields: Fields) -> np.ndarray:
+        """This process's block of the mask: 1 in solid cells, 0 in the fluid, int8; with a first axis of members where
+        they differ in it."""
+        problem, mask = self.problem, self.problem.mask
+        assert mask is not None
+        if mask.is_read:
+            block = self.block(fields[SOLID])
+            return np.ascontiguousarray(block[..., 0] if problem.members else block, np.int8)
+        listed = {name for name, value in problem.parameters.items() if np.ndim(value)} if problem.members else set()
+        each = problem.members if mask.differs(listed) else (problem.members or (problem,))[:1]
+        blocks = [
+            numpy_evaluate.block_values(mask.solid, member.config.grid, self.ranges, member.parameters, np.dtype(np.int8))
+            for member in each
+        ]
+        return np.stack(blocks) if len(each) > 1 else blocks[0]
+
+    def written(self, fields: Fields, names: Sequence[str], time: float) -> dict[str, np.ndarray]:
+        """As `get`, for a file: the members of an ensemble first, and with the values that are given on an upper boundary,
+        which are in no array, on the processes beside it."""
+        blocks = self.get(fields, names)
+        if not self.problem.members:
+            return {name: self._with_upper_wall(self.problem, name, blocks[name], time) for name in names}
+        return {
+            name: np.stack([
+                self._with_upper_wall(member, name, blocks[name][..., i], time)
+                for i, member in enumerate(self.problem.members)
+            ])
+            for name in names
+        }  # fmt: skip
+
+    def _with_upper_wall(self, problem: Problem, name: str, block: np.ndarray, time: float) -> np.ndarray:
+        grid, parameters, ranges = problem.config.grid, problem.parameters, list(self.ranges)
+        for axis, more in enumerate(problem.layout.extra(name)):
+            if more and ranges[axis][1] == grid.shape[axis]:
+                (value,) = problem.faces[Field(name), axis, 1].values
+                value = at_time(on_plane(value, axis, grid.upper[axis]), time)
+                beyond = [(grid.shape[axis], grid.shape[axis] + 1) if a == axis else r for a, r in enumerate(ranges)]
+                block = np.concatenate([block, numpy_evaluate.block_values(value, grid, beyond, parameters, self.dtype)], axis)
+                ranges[axis] = (ranges[axis][0], grid.shape[axis] + 1)
+        return block
+
+    def put(self, blocks: Mapping[str, np.ndarray]) -> Fields:
+        """This process's blocks on its devices."""
+        return {name: self.machine.devices.put(block) for name, block in blocks.items()}
+
+    def get(self, fields: Fields, names: Sequence[str]) -> dict[str, np.ndarray]:
+        """This process's blocks of some fields, C-contiguous numpy arrays."""
+        return {name: self.block(fields[name]) for name in names}
+
+    def block(self, array: jax.Array) -> np.ndarray:
+        """This process's block of one array on the devices, C-contiguous."""
+        return np.ascontiguousarray(self.machine.devices.get(array))
+
+    def per_member(self, value: float) -> Any:
+        """The value for every member that takes steps of its own, or for all together."""
+        return np.full(self.problem.copies, value) if self.problem.own_steps else value
+
+    def stored(self, array: jax.Array) -> np.ndarray:
+        """This process's block of one array as checkpoints have it: members first."""
+        block = self.block(array)
+        return np.ascontiguousarray(np.moveaxis(block, -1, 0)) if self.problem.members else block
+
+    def restored(self, block: np.ndarray) -> np.ndarray:
+        """The opposite of `stored`, in the run's precision. Raises InputError where the checkpoint has other members."""
+        count = len(self.problem.members)
+        if block.shape[: block.ndim - self.machine.grid.ndim] != ((count,) if count else ()):
+            raise InputError(
+                "the checkpoint was written by a run with other members of an ensemble, or none; begin anew"
+            )
+        return np.moveaxis(block.astype(self.dtype), 0, -1) if count else block.astype(self.dtype)
+
+    def first_not_finite(self, array: jax.Array) -> str:
+        """Where the first cell (in index order) is whose value is not finite, in words; all processes together."""
+        problem, grid = self.problem, self.problem.config.grid
+        starts = [start for start, _ in self.ranges]
+        here = np.argwhere(~np.isfinite(self.block(array)))
+        mine = None
+        if len(here):
+            mine = tuple(int(i) + start for i, start in zip(here[0], [*starts, 0], strict=False))
+        cell = min(cell for cell in self.communicator.allgather(mine) if cell is not None)
+        place = ", ".join(
+            f"{name} = {grid.centres(a, i, i + 1)[0]:.6g}"
+            for a, (name, i) in enumerate(zip(grid.axes, cell, strict=False))
+        )
+        *inner, member = cell if problem.members else (*cell, None)
+        return f"cell {inner} ({place})" + ("" if member is None else f" of member {member}")
+
+    def compile(self, fields: Fields) -> Fields:
+        """Compile the step loop by running it for no step at all; returns the fields, which it may have moved."""
+        if self.control is not None:
+            self.control.error(self.control.attempt(fields, self.problem.parameters, 0.0, 0.0)[1])
+            return fields
+        one = self.per_member
+        for _ in range(2):  # pmap compiles again for what it returned itself
+            fields = self.advance(fields, self.problem.parameters, one(0.0), one(0), one(0.0), one(0))
+        return jax.block_until_ready(fields)
+
+
+def simulate(
+    problem: Problem, plan: Plan, communicator: Communicator, devices: Sequence[Any], kernel: str
+) -> Simulation:
+    """Compose everything for this process; nothing is compiled yet."""
+    config = problem.config
+    topology = plan.topology_of(communicator.rank)
+    rules = rules_of(problem, tiled(KERNELS.get(kernel, KERNELS["shift"]), topology.tiles))
+    places = problem.discretization.radius(problem.differentiated(), coordinates=True)
+    machine = Machine(
+        topology=topology,
+        grid=config.grid,
+        devices=Devices(topology, tuple(devices)),
+        communicator=None if communicator.mpi is None else communicator.mpi.Clone(),
+        radius=plan.radius,
+        margin=tuple((plan.rounds + 1) * r + p + 1 for r, p in zip(plan.radius, places, strict=True)),
+        halo_wraps=plan.rounds == 1 and kernel not in (NATIVE, PALLAS),
+        constants=problem.constants(),
+    )
+    needs = problem.needs(problem.rates())
+    listed = {name for name, value in problem.parameters.items() if np.ndim(value)} if problem.members else None
+    rhs = right_hand_side(problem.trees, rules, needs)
+    apart = right_hand_side(problem.apart, rules, needs) if problem.apart else None
+    if listed is not None:
+        rhs = of_members(rhs, listed)
+        apart = None if apart is None else of_members(apart, listed)
+    if kernel == PALLAS and plan.every == 0:
+        raise InputError(
+            'decomposition: blocks are too thin for numerics.kernel = "pallas", which takes a whole step between two '
+            'exchanges; use fewer processes or devices, or numerics.kernel = "shift"'
+        )
+    on_gpu = devices[0].platform == "gpu"
+    stepper = Stepper(machine, rhs, problem.method, problem.groups, plan.every, apart)
+    area, attempt, stayed_finite = None, None, None
+    copies: Callable[[Mapping[str, Pieces]], Copies] = Copies
+    if kernel == NATIVE:
+        cell_bytes = len(problem.fields) * rules.dtype.itemsize
+        if config.decomposition.exchange == "auto" and config.time.tolerance is None and plan.every:
+            area = area_for(topology, stepper.widths, cell_bytes, communicator)
+        code = native(problem, threads_for(len(devices)), plan.every, area)
+        stayed_finite = code.all_finite if all(isinstance(tree, Field) for tree in problem.measured.values()) else None
+        alone = area is not None or not any(stepper.widths)
+        if alone:
+            copies = code.copies
+        members = len(problem.members)
+        if plan.every:
+            advance = by_native_code(code.steps, machine, plan.every, stepper.widths, alone, members)
+            tried = native_attempt(code.steps, machine, stepper.widths)
+        else:
+            advance, tried = by_sections(code, machine, members), attempt_by_sections(code, machine)
+        attempt = None if config.time.tolerance is None else tried
+    elif kernel == PALLAS:
+        from hpcstencil.backends.pallas.step import kernels
+
+        stepper = replace(stepper, kernel=kernels(problem, rules, interpret=not on_gpu).on)
+        advance = by_stepper(stepper, together=8 if on_gpu else 1)
+    else:
+        advance = by_stepper(stepper, together=2 if on_gpu else 1)
+    return Simulation(
+        problem=problem,
+        plan=plan,
+        kernel=kernel,
+        communicator=communicator,
+        machine=machine,
+        advance=advance,
+        slopes=stepper.slopes(0) if problem.method.multistep else None,
+        control=Control.of(problem, stepper, communicator, rules, attempt),
+        extremes=Reductions(machine, communicator, rules, {}, tuple(problem.measured.values()), listed),
+        diagnosed=Reductions(machine, communicator, rules, problem.needs(problem.reduced()), problem.reduced(), listed),
+        area=area,
+        stayed_finite=stayed_finite,
+        copies=copies,
+    )
+
+
+def rules_of(problem: Problem, kernel: Kernel) -> Rules:
+    """What the trees of a problem mean, with stencils applied by a kernel."""
+    config = problem.config
+    return Rules(
+        discretization=problem.discretization,
+        kernel=kernel,
+        faces=problem.faces,
+        domain=tuple(zip(config.grid.lower, config.grid.upper, strict=True)),
+        dtype=np.dtype(config.numerics.precision),
+    )

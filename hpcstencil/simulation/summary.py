@@ -1,0 +1,58 @@
+"""What a run did and where its time went, and the closing words about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpcstencil.numerics.schedule import Clock
+from hpcstencil.runtime.stopwatch import ACTIVITIES
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run did. ``seconds`` of each activity add up to the wall time since the command was started."""
+
+    path: Path
+    steps: int = 0
+    clock: Clock = Clock()
+    seconds: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(ACTIVITIES, 0.0))
+    cells: int = 0
+    bytes_per_cell: int = 0
+    kernel: str = ""
+    exchange: str = ""
+    complete_before: str = ""  # where there was nothing to do: why
+
+    @property
+    def cells_per_second(self) -> float:
+        """Cells advanced by one step per second of computing (exchange included; compiling and output not)."""
+        computing = self.seconds["computing"]
+        return self.cells * self.steps / computing if computing else 0.0
+
+    @property
+    def t_eff(self) -> float:
+        """Effective memory throughput, bytes/s: each field read once and written once per step."""
+        return self.cells_per_second * self.bytes_per_cell
+
+
+def tell(summary: Summary) -> str:
+    """The closing summary, for standard output."""
+    if summary.complete_before:
+        return summary.complete_before
+    rejected = f", {summary.clock.rejected} rejected" if summary.clock.rejected else ""
+    return "\n".join([
+        f"steps        {summary.steps} (to step {summary.clock.step}, t = {summary.clock.time:g}){rejected}",
+        f"wall time    {sum(summary.seconds.values()):.2f} s: {_shares(summary.seconds)}",
+        f"speed        {summary.cells_per_second / 1e6:.1f} Mcell/s, T_eff {summary.t_eff / 1e9:.2f} GB/s",
+        f"kernel       {summary.kernel}",
+        *([f"exchange     by {summary.exchange}"] if summary.exchange else []),
+        f"output       {summary.path}",
+    ])  # fmt: skip
+
+
+def _shares(seconds: Mapping[str, float]) -> str:
+    """The time of each activity that took any, and of those that are always there."""
+    always = ("compiling", "computing", "output")
+    told = [name for name in ACTIVITIES if name in always or seconds[name] >= 0.005]
+    return ", ".join(f"{name} {seconds[name]:.2f} s" for name in told)

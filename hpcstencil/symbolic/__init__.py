@@ -1,0 +1,1 @@
+"""The expression tree, and what follows from it without arrays."""

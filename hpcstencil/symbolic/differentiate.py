@@ -1,0 +1,151 @@
+"""Derivatives of expressions in closed form: of trees made of coordinates, time and parameters, by the chain rule.
+
+What a manufactured solution needs: put into an equation in place of the fields, it leaves a source that makes it the
+exact solution (P. Roache, "Code verification by the method of manufactured solutions", J. Fluids Eng. 124 (2002) 4-10).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from hpcstencil.symbolic.expressions import (
+    Constant,
+    Coordinate,
+    Derivative,
+    DivGrad,
+    Field,
+    Halfway,
+    Node,
+    Parameter,
+    Pointwise,
+    Time,
+    bottom_up,
+    node,
+    substitute,
+    total,
+)
+from hpcstencil.validation.errors import InputError
+
+ZERO, ONE = Constant(0.0), Constant(1.0)
+STEPS = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal", "sign")  # constant but for jumps
+
+
+def _chosen(condition: Node, a: Node, b: Node) -> Node:
+    return a if a == b else Pointwise("where", (condition, a, b))
+
+
+# d f(a, b, ...) in terms of f itself, its arguments and their derivatives
+RULES: dict[str, Callable[[Node, tuple[Node, ...], tuple[Node, ...]], Node]] = {
+    "add": lambda f, x, d: plus(d[0], d[1]),
+    "subtract": lambda f, x, d: plus(d[0], times(Constant(-1.0), d[1])),
+    "multiply": lambda f, x, d: plus(times(d[0], x[1]), times(x[0], d[1])),
+    "divide": lambda f, x, d: over(plus(d[0], times(Constant(-1.0), times(f, d[1]))), x[1]),
+    "negative": lambda f, x, d: times(Constant(-1.0), d[0]),
+    "power": lambda f, x, d: _power(f, x, d),
+    "sqrt": lambda f, x, d: over(d[0], times(Constant(2.0), f)),
+    "exp": lambda f, x, d: times(f, d[0]),
+    "log": lambda f, x, d: over(d[0], x[0]),
+    "sin": lambda f, x, d: times(Pointwise("cos", (x[0],)), d[0]),
+    "cos": lambda f, x, d: times(Constant(-1.0), times(Pointwise("sin", (x[0],)), d[0])),
+    "tan": lambda f, x, d: times(plus(ONE, times(f, f)), d[0]),
+    "tanh": lambda f, x, d: times(plus(ONE, times(Constant(-1.0), times(f, f))), d[0]),
+    "abs": lambda f, x, d: times(Pointwise("sign", (x[0],)), d[0]),
+    "where": lambda f, x, d: _chosen(x[0], d[1], d[2]),
+    "minimum": lambda f, x, d: _chosen(Pointwise("less", x), d[0], d[1]),
+    "maximum": lambda f, x, d: _chosen(Pointwise("less", x), d[1], d[0]),
+    **dict.fromkeys(STEPS, lambda f, x, d: ZERO),
+}
+
+
+def plus(a: Node, b: Node) -> Node:
+    """a + b, simplified where one is 0."""
+    return b if a == ZERO else a if b == ZERO else a + b
+
+
+def times(a: Node, b: Node) -> Node:
+    """a b, simplified where one is 0 or 1."""
+    if ZERO in (a, b):
+        return ZERO
+    return b if a == ONE else a if b == ONE else a * b
+
+
+def over(a: Node, b: Node) -> Node:
+    """a / b, simplified where a is 0 or b is 1."""
+    return ZERO if a == ZERO else a if b == ONE else a / b
+
+
+def _power(f: Node, x: tuple[Node, ...], d: tuple[Node, ...]) -> Node:
+    base, exponent = x
+    slope = times(times(exponent, base ** (exponent - 1.0)), d[0])
+    if isinstance(exponent, Constant):
+        slope = times(times(exponent, base ** Constant(exponent.value - 1.0)), d[0])
+    return plus(slope, times(times(f, Pointwise("log", (base,))), d[1]))
+
+
+def derivative(tree: Node, variable: Node) -> Node:
+    """∂tree/∂variable, a Coordinate or the Time; parameters are constants. The tree holds neither fields nor operators."""
+    known: dict[Node, Node] = {}
+    for part in bottom_up(tree):
+        if isinstance(part, Pointwise):
+            slopes = tuple(known[argument] for argument in part.arguments)
+            known[part] = RULES[part.function](part, part.arguments, slopes) if set(slopes) != {ZERO} else ZERO
+        else:
+            assert isinstance(part, Constant | Coordinate | Parameter | Time), part
+            known[part] = ONE if part == variable else ZERO
+    return known[tree]
+
+
+def exact(tree: Node, fields: Mapping[str, Node], spacing: Sequence[float] = ()) -> Node:
+    """The tree with expressions of the coordinates and time in place of the fields, and every operator carried out on them.
+
+    On a staggered grid, of this ``spacing``, everything is a function of the centre of the cell with the same index.
+
+    Raises InputError for a reduction or noise, of which there is no closed form.
+    """
+    known: dict[Node, Node] = {}
+    for part in bottom_up(tree):
+        match part:
+            case Field(name):
+                known[part] = fields[name]
+            case Pointwise(function, arguments):
+                known[part] = Pointwise(function, tuple(known[a] for a in arguments))
+            case Derivative(operand, orders):
+                known[part] = _repeated(known[operand], orders)
+            case Halfway(operand, axis, kind):
+                here = derivative(known[operand], Coordinate(axis)) if kind == "difference" else known[operand]
+                half = spacing[axis] / 2 * (1 if part.onto == "centres" else -1)
+                known[part] = substitute(here, partial(_moved, axis=axis, by=half))
+            case DivGrad(coefficient, operand, axis):
+                variable = Coordinate(axis)
+                flux = times(known[coefficient], derivative(known[operand], variable))
+                known[part] = derivative(flux, variable)
+            case Constant() | Coordinate() | Parameter() | Time():
+                known[part] = part
+            case _:
+                raise InputError(f"{type(part).__name__.lower()}: there is no derivative of it in closed form")
+    return known[tree]
+
+
+def _moved(part: Node, axis: int, by: float) -> Node | None:
+    return part + by if part == Coordinate(axis) else None
+
+
+def _repeated(tree: Node, orders: tuple[int, ...]) -> Node:
+    for axis, count in enumerate(orders):
+        for _ in range(count):
+            tree = derivative(tree, Coordinate(axis))
+    return tree
+
+
+def mode(amplitude: float, phases: list[Node]) -> Node:
+    """amplitude · cos(phase_1) · cos(phase_2) ..."""
+    result: Node = node(amplitude)
+    for phase in phases:
+        result = result * Pointwise("cos", (phase,))
+    return result
+
+
+def residual(tree: Node, solution: Node, fields: Mapping[str, Node], spacing: Sequence[float] = ()) -> Node:
+    """∂(solution)/∂t - tree(fields): the source that makes the fields solve the equation."""
+    return total([derivative(solution, Time()), times(Constant(-1.0), exact(tree, fields, spacing))])

@@ -1,0 +1,135 @@
+"""Trees without derivatives on numpy arrays, in float64: initial states, bounds of parameters, arithmetic on diagnostics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcstencil.numerics.cell_noise import uniform
+from hpcstencil.numerics.grid import Grid
+from hpcstencil.numerics.pointwise import functions, integer_power
+from hpcstencil.numerics.topology import Range
+from hpcstencil.symbolic.expressions import (
+    Constant,
+    Coordinate,
+    Field,
+    Node,
+    Noise,
+    Parameter,
+    Pointwise,
+    Reduction,
+    Time,
+    bottom_up,
+    rebuilt,
+    walk,
+)
+
+FUNCTIONS = functions(np, np.float64)
+CELLS_AT_ONCE = 2**18
+SAMPLES = 65  # points per axis at which the bound of a parameter is looked for
+
+
+def evaluate(
+    tree: Node,
+    coordinates: Sequence[Any] = (),
+    values: Mapping[Any, Any] | None = None,
+    index: np.ndarray | None = None,
+) -> Any:
+    """The value of a tree. ``coordinates`` broadcast against each other; ``values`` holds that of each Parameter, Field,
+    Reduction or Time node in it; ``index`` the global cell indices for noise."""
+
+    def value(part: Node) -> Any:
+        match part:
+            case Constant(number):
+                return np.float64(number)
+            case Coordinate(axis):
+                return coordinates[axis]
+            case Field() | Parameter() | Reduction() | Time():
+                return (values or {})[part]
+            case Noise(seed, stream):
+                assert index is not None
+                return uniform(seed, stream, index)
+            case Pointwise("power", (base, Constant(exponent))) if (n := integer_power(exponent)) is not None:
+                return value(base) ** n
+            case Pointwise(function, arguments):
+                return FUNCTIONS[function](*map(value, arguments))
+        raise TypeError(f"{type(part).__name__} cannot be evaluated here")
+
+    with np.errstate(all="ignore"):
+        return value(tree)
+
+
+def block_coordinates(grid: Grid, ranges: Sequence[Range]) -> list[np.ndarray]:
+    """Cell centres of an index range per axis, each shaped to broadcast over the block."""
+    return [
+        grid.centres(axis, *r).reshape([-1 if a == axis else 1 for a in range(grid.ndim)])
+        for axis, r in enumerate(ranges)
+    ]
+
+
+def block_index(grid: Grid, ranges: Sequence[Range]) -> np.ndarray:
+    """Global cell index (C order) of every cell of a block."""
+    return np.ravel_multi_index(np.ix_(*(np.arange(*r) for r in ranges)), grid.shape)
+
+
+def by_node(parameters: Mapping[str, Any]) -> dict[Node, Any]:
+    """The parameters' values as `evaluate` wants them: numpy's, which become infinite where Python's raise."""
+    return {Parameter(name): np.float64(value) if np.ndim(value) == 0 else value for name, value in parameters.items()}
+
+
+def taken(tree: Node, parameters: Mapping[str, Any]) -> Node:
+    """The tree with those branches alone of each where() that are taken, where the parameters decide it for all cells and
+    times: what the others would cost is saved."""
+    known = by_node(parameters)
+
+    def decided(condition: Node) -> bool:
+        return all(part in known if isinstance(part, Parameter) else isinstance(part, Constant | Pointwise)
+                   for part in walk(condition))  # fmt: skip
+
+    made: dict[int, Node] = {}
+    for part in bottom_up(tree):
+        match rebuilt(part, lambda child: made[id(child)]):
+            case Pointwise("where", (condition, yes, no)) if decided(condition):
+                made[id(part)] = yes if evaluate(condition, values=known) else no
+            case new:
+                made[id(part)] = new
+    return made[id(tree)]
+
+
+def block_values(
+    tree: Node, grid: Grid, ranges: Sequence[Range], parameters: Mapping[str, Any], dtype: np.dtype
+) -> np.ndarray:
+    """The values of an initial expression on a block, computed in float64 and kept as ``dtype``, C-contiguous.
+
+    A few planes at a time, so that the temporaries of a long expression stay small.
+    """
+    (first, last), *rest = ranges
+    known = by_node(parameters)
+    block = np.empty([stop - start for start, stop in ranges], dtype)
+    planes = max(1, CELLS_AT_ONCE // math.prod(block.shape[1:]))
+    for start in range(first, last, planes):
+        part = [(start, min(start + planes, last)), *rest]
+        index = block_index(grid, part) if any(isinstance(node, Noise) for node in walk(tree)) else None
+        values = evaluate(tree, block_coordinates(grid, part), known, index)
+        with np.errstate(over="ignore"):
+            block[start - first : part[0][1] - first] = values
+    return block
+
+
+def largest(tree: Node, grid: Grid, parameters: Mapping[str, Any]) -> float:
+    """Largest magnitude of an expression of the coordinates, on a coarse sample that includes the corners; not finite
+    only where it is not at cell centres either (1/x may be infinite at the face x = 0, where no cell needs it)."""
+
+    known = by_node(parameters)
+
+    def on(points: Sequence[np.ndarray]) -> float:
+        return float(np.abs(evaluate(tree, np.meshgrid(*points, indexing="ij", sparse=True), known)).max())
+
+    found = on([np.linspace(a, b, SAMPLES) for a, b in zip(grid.lower, grid.upper, strict=True)])
+    if math.isfinite(found):
+        return found
+    cells = [np.unique(np.linspace(0, n - 1, SAMPLES).astype(np.int64)) for n in grid.shape]
+    return on([a + (i + 0.5) * dx for a, i, dx in zip(grid.lower, cells, grid.spacing, strict=True)])

@@ -1,0 +1,146 @@
+"""The operators that an equation sees, as functions from nodes to nodes: laplacian, dx, div_grad, upwind, ...
+
+Each works in any number of dimensions; the number is that of the `Space` that made it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from hpcstencil.numerics.grid import AXES, Grid
+from hpcstencil.symbolic import interpolation
+from hpcstencil.symbolic.expressions import (
+    HALFWAY,
+    Constant,
+    Derivative,
+    DivGrad,
+    Halfway,
+    Node,
+    Operand,
+    Parameter,
+    Pointwise,
+    Reduction,
+    node,
+    total,
+)
+from hpcstencil.validation.errors import InputError
+
+
+@dataclass(frozen=True)
+class Space:
+    """The operators on a grid with ``ndim`` axes; those that have to know where places are need the ``grid`` itself, and
+    which of its axes are ``periodic``. ``numbers`` has name and value of the parameters that a place may be given by, ``order``
+    is that of interpolation, and ``masked`` says that some cells are solid."""
+
+    ndim: int
+    grid: Grid | None = None
+    periodic: tuple[bool, ...] = ()
+    numbers: Mapping[Node, tuple[str, float]] = field(default_factory=dict)
+    order: int = 2
+    masked: bool = False
+
+    def derivative(self, a: Operand, *axes: int) -> Node:
+        """d/dx_i d/dx_j ... a, one factor per axis named."""
+        return Derivative(node(a), tuple(axes.count(axis) for axis in range(self.ndim)))
+
+    def laplacian(self, a: Operand) -> Node:
+        """∇²a."""
+        return total([self.derivative(a, axis, axis) for axis in range(self.ndim)])
+
+    def gradient(self, a: Operand) -> tuple[Node, ...]:
+        """∇a, one entry per axis."""
+        return tuple(self.derivative(a, axis) for axis in range(self.ndim))
+
+    def gradient_squared(self, a: Operand) -> Node:
+        """|∇a|²."""
+        return total([d * d for d in self.gradient(a)])
+
+    def divergence(self, *components: Operand) -> Node:
+        """∇·(a, b, c), one component per axis."""
+        return total([self.derivative(a, axis) for axis, a in enumerate(components)])
+
+    def div_grad(self, coefficient: Operand, a: Operand) -> Node:
+        """∇·(k ∇a) with k and ∇a at the faces between cells, so that it conserves a."""
+        return total([DivGrad(node(coefficient), node(a), axis) for axis in range(self.ndim)])
+
+    def diffusion(self, coefficient: Node, a: Operand) -> Node:
+        """∇·(D ∇a): D ∇²a where D is a number, `div_grad` where it varies in space."""
+        return coefficient * self.laplacian(a) if isinstance(coefficient, Parameter) else self.div_grad(coefficient, a)
+
+    def difference(self, a: Operand, axis: int) -> Node:
+        """∂a/∂x_axis half a cell from where a lives: at faces of what lives at centres, and the other way round."""
+        return Halfway(node(a), axis, "difference")
+
+    def mean(self, a: Operand, axis: int) -> Node:
+        """a interpolated half a cell from where it lives."""
+        return Halfway(node(a), axis, "mean")
+
+    def below(self, a: Operand, axis: int) -> Node:
+        """The value of a half a cell below."""
+        return Halfway(node(a), axis, "below")
+
+    def above(self, a: Operand, axis: int) -> Node:
+        """The value of a half a cell above."""
+        return Halfway(node(a), axis, "above")
+
+    def point(self, *position: Operand) -> Node:
+        """δ(x - position), spread over cells with the weights of `interpolation`: its integral over the grid is 1.
+
+        Raises ValueError for a place outside of the grid, InputError where it is a parameter.
+        """
+        assert self.grid is not None
+        weight = node(1.0 / self.grid.cell_volume)
+        for axis, place in enumerate(map(node, position)):
+            self._check_inside(self.grid, axis, place)
+            if self.masked:
+                place = interpolation.inside(self.grid, axis, place)
+            weight = weight * interpolation.weight(self.grid, axis, place, self.order, self.periodic[axis])
+        return weight
+
+    def _check_inside(self, grid: Grid, axis: int, place: Node) -> None:
+        lower, upper = grid.lower[axis], grid.upper[axis]
+        if place in self.numbers:
+            name, value = self.numbers[place]
+            if not lower <= value <= upper:
+                extent = f"{lower:g} to {upper:g} along {AXES[axis]}"
+                raise InputError(
+                    f"equation.{name}: expected a place in the grid, {extent}, but got {value:g}; move it, or change the grid"
+                )
+        elif isinstance(place, Constant) and not lower <= place.value <= upper:
+            raise ValueError(f"{place.value:g} is outside of the grid, {lower:g} to {upper:g} along {AXES[axis]}")
+
+    def at(self, a: Operand, *position: Operand) -> Node:
+        """The value at a place: the integral of a δ there, beside solid cells over what of δ is in the fluid."""
+        point = self.point(*position)
+        value = Reduction("integral", node(a) * point)
+        return value / Reduction("integral", point) if self.masked else value
+
+    def upwind(self, a: Operand, *velocity: Operand) -> Node:
+        """v·∇a with each derivative leaning against the sign of v."""
+        terms: list[Node] = []
+        for axis, component in enumerate(velocity):
+            v = node(component)
+            orders = tuple(int(b == axis) for b in range(self.ndim))
+            lower, upper = (Derivative(node(a), orders, bias) for bias in (-1, 1))
+            terms.append(v * Pointwise("where", (Pointwise("greater", (v, node(0.0))), lower, upper)))
+        return total(terms)
+
+    def operators(self) -> dict[str, tuple[Callable[..., Node], int, int]]:
+        """Name in the expression language -> (function, least and most number of arguments)."""
+        table: dict[str, tuple[Callable[..., Node], int, int]] = {
+            "laplacian": (self.laplacian, 1, 1),
+            "gradient_squared": (self.gradient_squared, 1, 1),
+            "divergence": (self.divergence, self.ndim, self.ndim),
+            "div_grad": (self.div_grad, 2, 2),
+            "upwind": (self.upwind, 1 + self.ndim, 1 + self.ndim),
+            "point": (self.point, self.ndim, self.ndim),
+        }
+        for i in range(self.ndim):
+            for kind in HALFWAY:
+                table[f"{kind}_{AXES[i]}"] = (partial(getattr(self, kind), axis=i), 1, 1)
+            table["d" + AXES[i]] = ((lambda a, i=i: self.derivative(a, i)), 1, 1)
+            for j in range(i, self.ndim):
+                table["d" + AXES[i] + AXES[j]] = ((lambda a, i=i, j=j: self.derivative(a, i, j)), 1, 1)
+        return table

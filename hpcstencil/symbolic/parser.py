@@ -1,0 +1,316 @@
+"""Text to tree: the expression language of the input file, read with Python's `ast` and never evaluated as Python."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+import unicodedata
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from hpcstencil.numerics.grid import AXES
+from hpcstencil.symbolic.expressions import (
+    FUNCTIONS,
+    REDUCTIONS,
+    Constant,
+    Coordinate,
+    Node,
+    Noise,
+    Pointwise,
+    Reduction,
+    Time,
+    size_and_height,
+)
+from hpcstencil.symbolic.operators import Space
+from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.schema import listing, nearest
+
+PI = 3.141592653589793
+LONGEST = 10_000  # characters
+DEEPEST = 100  # expressions in one another; a sum or product counts once, however many terms it has
+LARGEST = 20_000  # nodes of the tree when every shared part is written out: what a walk over it may have to visit
+TALLEST = 200  # levels of that tree; hashing and comparing trees takes a Python frame per level
+CHAIN = 64  # terms of a sum or product up to which they are taken one by one, from left to right
+SIMILAR = 0.7  # of a suggestion: 'poisson' is not meant to be 'point'
+SHOWN = 60  # characters of an expression in an error's sentence
+
+_SOLVE = (
+    "laplacian",
+    "expressions solve no equations: a field p whose time derivative is laplacian(p) - f tends to where laplacian(p) = f",
+)
+_CURL = ("dx", "write its components with dx, dy and dz, such as dx(v) - dy(u)")
+_GRADIENT = ("dx", "write its components dx(a), dy(a), dz(a), or gradient_squared(a) for the square of its length")
+_LAPLACIAN = ("laplacian", "write laplacian(a)")
+_STEP = ("where", "write a comparison, such as (x > 1), which is 1 or 0")
+# Functions that are often looked for: (the function that there is instead, what to write).
+WISHES = {
+    **dict.fromkeys(("poisson", "solve", "inverse", "invert", "inverse_laplacian", "laplacian_inverse"), _SOLVE),
+    **dict.fromkeys(("inverse_laplace", "laplace_inverse", "inv_laplacian", "invlaplacian", "invlap"), _SOLVE),
+    **dict.fromkeys(("curl", "rot", "vorticity"), _CURL),
+    **dict.fromkeys(("grad", "gradient", "nabla"), _GRADIENT),
+    **dict.fromkeys(("laplace", "lap", "del2", "nabla2", "delta"), _LAPLACIAN),
+    **dict.fromkeys(("biharmonic", "bilaplacian", "laplacian2"), ("laplacian", "write laplacian(laplacian(a))")),
+    **dict.fromkeys(("heaviside", "step"), _STEP),
+    "div": ("divergence", "write divergence(a, b), with one component per axis"),
+    "diff": ("dx", "write dx(a), dy(a), dz(a), dxx(a) and the like"),
+    "max": ("maximum", "write maximum(a, b); max(a), over the grid, is for [diagnostics]"),
+    "min": ("minimum", "write minimum(a, b); min(a), over the grid, is for [diagnostics]"),
+    "pow": ("exp", "write a**b"),
+    "ln": ("log", "write log(a)"),
+}
+
+# Python reads more than this language has: '#' would hide the rest of a line, and letters of other alphabets would be
+# taken for those that they look like.
+FOREIGN = re.compile(r"[^ -~\t\n\r]|[#\\]")
+BREAKS = re.compile(r"[\t\n\r]")
+
+BINARY = {ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", ast.Div: "divide", ast.Pow: "power"}
+COMPARISON = {
+    ast.Lt: "less", ast.LtE: "less_equal", ast.Gt: "greater", ast.GtE: "greater_equal",
+    ast.Eq: "equal", ast.NotEq: "not_equal",
+}  # fmt: skip
+CHAINS = ({ast.Add, ast.Sub}, {ast.Mult})
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What an expression may use.
+
+    ``names`` maps each field and parameter to its node. ``time``, ``operators``, ``noise`` and ``reductions`` allow `t`,
+    the operators of ``space``, noise() and integral() and its kin.
+    """
+
+    ndim: int
+    names: Mapping[str, Node] = field(default_factory=dict)
+    time: bool = True
+    operators: bool = False
+    noise: bool = False
+    reductions: bool = False
+    space: Space | None = None
+
+    def symbols(self) -> dict[str, Node]:
+        """Every bare name that may be used."""
+        known: dict[str, Node] = {AXES[axis]: Coordinate(axis) for axis in range(self.ndim)}
+        known["pi"] = Constant(PI)
+        if self.time:
+            known["t"] = Time()
+        return {**known, **self.names}
+
+    def calls(self) -> dict[str, tuple[Callable[..., Node], int, int]]:
+        """Every function that may be called: (how its node is made, least and most number of arguments)."""
+        known: dict[str, tuple[Callable[..., Node], int, int]] = {
+            name: ((lambda *a, name=name: Pointwise(name, a)), count, count) for name, count in FUNCTIONS.items()
+        }
+        if self.operators:
+            known.update((self.space or Space(self.ndim)).operators())
+        if self.reductions:
+            known.update({name: ((lambda a, name=name: Reduction(name, a)), 1, 1) for name in REDUCTIONS})
+            known["at"] = ((self.space or Space(self.ndim)).at, 1 + self.ndim, 1 + self.ndim)
+        if self.noise:
+            known["noise"] = (_noise, 1, 2)
+        return known
+
+
+def _noise(*arguments: Node) -> Node:
+    whole = [int(a.value) for a in arguments if isinstance(a, Constant) and 0 <= a.value < 2**32 and a.value % 1 == 0]
+    if len(whole) < len(arguments):
+        raise ValueError("noise() expects whole numbers from 0 to 2**32 - 1")
+    return Noise(*whole)
+
+
+def parse(text: str, scope: Scope, key: str) -> Node:
+    """The tree of an expression.
+
+    ``key`` is where the text stands in the input file, for the error. Raises InputError, naming the place in the text,
+    for syntax errors, unknown names and functions, wrong argument counts, anything that is not an expression of the
+    contract's language, and what is too long, too deep or too large once its operators are written out.
+    """
+    return _Parser(text, scope, key).tree()
+
+
+class _Parser:
+    """One text being parsed; carries the text and the key for error messages."""
+
+    def __init__(self, text: str, scope: Scope, key: str) -> None:
+        self.text, self.key = text.strip(" \t\n\r"), key
+        self.symbols, self.calls = scope.symbols(), scope.calls()
+
+    def tree(self) -> Node:
+        if len(self.text) > LONGEST:
+            raise InputError(
+                f"{self.key}: expected an expression of at most {LONGEST} characters, but got {len(self.text)}; shorten it"
+            )
+        strange = FOREIGN.search(self.text)
+        if strange:
+            self.fail(strange.start(), _strange(strange[0]))
+        tree = self.convert(self.python(), 0)
+        size, height = size_and_height(tree)
+        if size > LARGEST or height > TALLEST:
+            what = f"{size:.3g} operations" if size > LARGEST else f"{height} levels of operations"
+            most = LARGEST if size > LARGEST else TALLEST
+            raise InputError(
+                f"{self.key}: expected at most {most} once nested operators are written out, but got {what}; nest fewer"
+            )
+        return tree
+
+    def python(self) -> ast.expr:
+        """The text as Python's syntax tree, each line break a space."""
+        try:
+            with warnings.catch_warnings():  # of Python, about texts that are refused here in our own words
+                warnings.simplefilter("ignore")
+                return ast.parse(BREAKS.sub(" ", self.text), mode="eval").body
+        except SyntaxError as error:
+            self.fail((error.offset or 1) - 1, f"the expression cannot be read ({error.msg})")
+        except (ValueError, RecursionError, MemoryError):
+            self.fail(0, "the expression cannot be read: it is nested too deeply, or one sum has thousands of terms")
+
+    def fail(self, column: int, what: str, advice: str = "") -> NoReturn:
+        text = BREAKS.sub(" ", self.text)
+        column = min(column, len(text))
+        start = 0 if len(text) <= SHOWN else max(0, column - SHOWN // 2)
+        part = text[start : start + SHOWN]
+        part = ("..." if start else "") + part + ("..." if start + SHOWN < len(text) else "")
+        raise InputError(f"{self.key}: {what}, at character {column + 1} of {part!r}" + (advice and f"; {advice}"))
+
+    def convert(self, part: ast.expr, depth: int) -> Node:
+        if depth > DEEPEST:
+            self.fail(part.col_offset, f"the expression is nested more than {DEEPEST} deep")
+        down = depth + 1
+        match part:
+            case ast.Constant(value=bool() | int() | float()):
+                return Constant(self.number(part))
+            case ast.Name(id=name):
+                return self.symbol(part, name)
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float()) as number):
+                return Constant(-self.number(number))
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return -self.convert(operand, down)
+            case ast.UnaryOp(op=ast.UAdd(), operand=operand):
+                return self.convert(operand, down)
+            case ast.BinOp(op=operator) if type(operator) in BINARY:
+                return self.chain(part, down)
+            case ast.Compare(left=left, ops=[operator], comparators=[right]) if type(operator) in COMPARISON:
+                return Pointwise(COMPARISON[type(operator)], (self.convert(left, down), self.convert(right, down)))
+            case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
+                return self.call(part, name, arguments, down)
+        self.fail(self.column(part), self.foreign(part))
+
+    def column(self, part: ast.expr) -> int:
+        """Where a piece that is foreign begins; of two operands with a foreign operator, where that stands."""
+        if not isinstance(part, ast.BinOp):
+            return part.col_offset
+        assert part.left.end_col_offset is not None
+        between = self.text[part.left.end_col_offset : part.right.col_offset]
+        return part.left.end_col_offset + len(between) - len(between.lstrip(" \t\n\r)"))
+
+    def chain(self, part: ast.BinOp, depth: int) -> Node:
+        """Operations of one rank, a + b - c ..., from left to right; a long sum or product in halves, to keep it flat."""
+        kinds = next((kinds for kinds in CHAINS if type(part.op) in kinds), {type(part.op)})
+        first: ast.expr = part
+        pending: list[tuple[str, ast.expr]] = []
+        while isinstance(first, ast.BinOp) and type(first.op) in kinds and (kinds in CHAINS or not pending):
+            pending.append((BINARY[type(first.op)], first.right))
+            first = first.left
+        start = self.convert(first, depth)
+        links = [(function, self.convert(right, depth)) for function, right in reversed(pending)]
+        return _joined(start, links)
+
+    def number(self, part: ast.Constant) -> float:
+        assert isinstance(part.value, int | float)  # `convert` hands in no other constants
+        try:
+            value = float(part.value)
+        except OverflowError:
+            value = math.inf
+        if not math.isfinite(value):
+            self.fail(part.col_offset, "this number is too large for float64")
+        return value
+
+    def foreign(self, part: ast.expr) -> str:
+        """Why a piece of Python is not part of the language."""
+        match part:
+            case ast.Compare(ops=[_, _, *_]):
+                return "comparisons cannot be chained: write (a < b)*(b < c)"
+            case ast.BoolOp() | ast.UnaryOp():
+                return "'and', 'or' and 'not' are not part of the language: multiply comparisons, or use where()"
+            case ast.BinOp():
+                return "only the operators + - * / ** are part of the language (a power is written **)"
+            case ast.Call():
+                return "only plain calls such as laplacian(u) are part of the language"
+        return "this is not part of the expression language (numbers, names, + - * / **, comparisons and functions)"
+
+    def symbol(self, part: ast.Name, name: str) -> Node:
+        if name in self.symbols:
+            return self.symbols[name]
+        if name in self.calls:
+            self.fail(part.col_offset, f"'{name}' is a function", f"write {name}(...)")
+        self.fail(part.col_offset, f"unknown name {_short(name)}", _suggestion(name, self.symbols))
+
+    def call(self, part: ast.Call, name: str, arguments: list[ast.expr], depth: int) -> Node:
+        if name not in self.calls:
+            if name in self.symbols:
+                advice = f"write {name}*(...) to multiply"
+                self.fail(part.col_offset, f"{_short(name)} is not a function", _short(advice, quote=""))
+            advice = self.nested(name, arguments) or self.wished(name) or _suggestion(name, self.calls)
+            self.fail(part.col_offset, f"unknown function {_short(name)}", advice)
+        make, least, most = self.calls[name]
+        if not least <= len(arguments) <= most:
+            expected = str(least) if least == most else f"{least} to {most}"
+            self.fail(part.col_offset, f"{name}() takes {expected} argument(s) here, not {len(arguments)}")
+        try:
+            return make(*(self.convert(argument, depth) for argument in arguments))
+        except ValueError as error:
+            self.fail(part.col_offset, str(error))
+
+    def wished(self, name: str) -> str:
+        """What there is in place of a function that other languages have; "" for other names."""
+        instead, advice = WISHES.get(name.lower(), ("", ""))
+        return advice if instead in self.calls else ""
+
+    def nested(self, name: str, arguments: list[ast.expr]) -> str:
+        """How to write a derivative of third or higher order; "" for other names."""
+        axes = sorted(name[1:])
+        if not name.startswith("d") or not 3 <= len(axes) <= 8 or not all("d" + axis in self.calls for axis in axes):
+            return ""
+        match arguments:
+            case [ast.Name(id=text)]:
+                pass
+            case _:
+                text = "..."
+        while axes:
+            text = f"d{''.join(axes[-2:])}({text})"
+            del axes[-2:]
+        return f"write {text}"
+
+
+def _joined(start: Node, links: Sequence[tuple[str, Node]]) -> Node:
+    """``start`` with the operations ``links`` applied to it; more than CHAIN of them are joined in two halves."""
+    if len(links) <= CHAIN:
+        for function, operand in links:
+            start = Pointwise(function, (start, operand))
+        return start
+    half = len(links) // 2
+    function, middle = links[half]
+    left = _joined(start, links[:half])
+    if function == "subtract":
+        function, middle = "add", -middle
+    return Pointwise(function, (left, _joined(middle, links[half + 1 :])))
+
+
+def _short(text: str, quote: str = "'") -> str:
+    return quote + (text if len(text) <= SHOWN else text[:SHOWN] + "...") + quote
+
+
+def _strange(character: str) -> str:
+    """Why a character cannot stand in an expression."""
+    if character == "#":
+        return "a comment cannot stand inside an expression"
+    name = unicodedata.name(character, "")
+    return f"the character {character!a}{name and f' ({name})'} is not part of the expression language"
+
+
+def _suggestion(name: str, known: Mapping[str, object]) -> str:
+    near = nearest(name, known, SIMILAR)
+    return f"did you mean '{near}'?" if near else f"known here: {listing(sorted(known))}"
