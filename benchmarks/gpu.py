@@ -70,7 +70,7 @@ def case_of(tables: dict[str, Any], shape: tuple[int, ...], precision: str, kern
 def after_some_steps(case: Any, device: Any) -> dict[str, Any]:
     """The fields that a kernel gives."""
     from hpcstencil.runtime.communicator import OneProcess
-    from hpcstencil.simulation.simulation import simulate
+    from hpcstencil.simulation.compose import simulate
 
     problem = case.problem
     simulation = simulate(problem, case.plan, OneProcess(), (device,), problem.config.numerics.kernel)

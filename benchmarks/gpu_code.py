@@ -45,8 +45,8 @@ def compiled(name: str, shape: tuple[int, ...], integrator: str, precision: str,
     from hpcstencil.distributed.windows import Value
     from hpcstencil.problem.build import build
     from hpcstencil.runtime.communicator import OneProcess
+    from hpcstencil.simulation.compose import rules_of, simulate
     from hpcstencil.simulation.decomposition import plan
-    from hpcstencil.simulation.simulation import rules_of, simulate
     from hpcstencil.simulation.time_loop import repeated
 
     numerics = {"integrator": integrator, "precision": precision}

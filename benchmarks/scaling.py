@@ -64,7 +64,7 @@ def measure_as_rank(path: str) -> None:
         devices = start_jax(count)
         from hpcstencil.benchmark.shares import exchanging, stepping, steps_of_round, without_messages
         from hpcstencil.benchmark.timing import in_place, slowest, timings
-        from hpcstencil.simulation.simulation import simulate
+        from hpcstencil.simulation.compose import simulate
 
         work, alone = work_per_step(problem, first.topology), communicator.size == 1
         auto = for_kernel(first, problem, "native", communicator).every

@@ -23,10 +23,12 @@ from hpcstencil.config.reader import from_mapping
 from hpcstencil.numerics.schedule import Clock
 from hpcstencil.problem.build import build
 from hpcstencil.problem.problem import Problem
-from hpcstencil.runtime.communicator import Communicator, OneProcess, environment_size
+from hpcstencil.runtime.communicator import Communicator, OneProcess
+from hpcstencil.runtime.launcher import environment_size
+from hpcstencil.simulation.compose import simulate
 from hpcstencil.simulation.decomposition import plan
 from hpcstencil.simulation.diagnostics import Diagnostics
-from hpcstencil.simulation.simulation import Simulation, simulate
+from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.differentiate import exact
 from hpcstencil.symbolic.parser import Scope, parse

@@ -10,7 +10,7 @@ import pytest
 
 from hpcstencil.backends.native import compiler
 from hpcstencil.runtime import cache_folder
-from hpcstencil.simulation import kernel_choice
+from hpcstencil.simulation import measurement_cache
 
 ANOTHER = 65534
 PROGRAM = 'extern "C" int answer() { return 42; }'
@@ -105,18 +105,18 @@ def test_a_lock_that_is_a_link_empties_nothing(base, tmp_path, monkeypatch):
 
 
 def test_measurements_are_kept_and_those_of_others_are_not_believed(base):
-    kernel_choice.remember("speed", 1.0)
-    kernel_choice.remember("other", 2.0)
-    assert kernel_choice.recall("speed") == 1.0 and kernel_choice.recall("other") == 2.0
-    kernel_choice.store().chmod(0o666)
-    assert kernel_choice.recall("speed") is None
-    assert [path.name for path in kernel_choice.store().parent.iterdir()] == [kernel_choice.store().name]
+    measurement_cache.remember("speed", 1.0)
+    measurement_cache.remember("other", 2.0)
+    assert measurement_cache.recall("speed") == 1.0 and measurement_cache.recall("other") == 2.0
+    measurement_cache.store().chmod(0o666)
+    assert measurement_cache.recall("speed") is None
+    assert [path.name for path in measurement_cache.store().parent.iterdir()] == [measurement_cache.store().name]
 
 
 def test_without_a_home_there_is_no_cache_and_no_failure(monkeypatch):
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user that the system does not know
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert cache_folder.folder() is None and kernel_choice.recall("speed") is None
+    assert cache_folder.folder() is None and measurement_cache.recall("speed") is None
     assert compiler.library(PROGRAM).answer() == 42
 
 

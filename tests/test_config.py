@@ -20,7 +20,8 @@ from hpcstencil.config.reader import from_mapping, load
 from hpcstencil.equations import EQUATIONS
 from hpcstencil.symbolic.expressions import FUNCTIONS, REDUCTIONS
 from hpcstencil.validation.errors import InputError
-from hpcstencil.validation.toml_text import dump_value, is_set, override, parse_override
+from hpcstencil.validation.overrides import is_set, override, parse_override
+from hpcstencil.validation.toml_text import dump_value
 
 INPUTS = sorted((Path(__file__).parent.parent / "inputs").glob("*.toml"))
 BASE = {"grid": {"shape": [8, 6]}, "equation": {"name": "heat"}, "time": {"end": 1.0}}

@@ -17,7 +17,7 @@ from hpcstencil.benchmark import timing
 from hpcstencil.distributed.windows import Value
 from hpcstencil.runtime.communicator import OneProcess
 from hpcstencil.simulation import kernel_choice
-from hpcstencil.simulation.simulation import rules_of
+from hpcstencil.simulation.compose import rules_of
 from hpcstencil.simulation.time_loop import repeated
 from hpcstencil.symbolic.expressions import Derivative, Field
 from hpcstencil.validation.errors import InputError

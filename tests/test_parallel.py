@@ -3,21 +3,21 @@
 import numpy as np
 import pytest
 
-from hpcstencil.runtime import communicator
+from hpcstencil.runtime import threads
 
 
 @pytest.fixture(params=[1, 2, 3, 8])
 def cores(request, monkeypatch):
-    monkeypatch.setattr(communicator, "threads_for", lambda devices: request.param)
-    communicator._helpers.cache_clear()
+    monkeypatch.setattr(threads, "threads_for", lambda devices: request.param)
+    threads._helpers.cache_clear()
     yield request.param
-    communicator._helpers.cache_clear()
+    threads._helpers.cache_clear()
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 7, 16])
 def test_threads_see_each_row_once_and_in_order(cores, rows):
     first = np.arange(2 * rows).reshape(rows, 2)
-    seen = communicator.by_threads(lambda a, b: (a.copy(), b.copy()), first, -first)
+    seen = threads.by_threads(lambda a, b: (a.copy(), b.copy()), first, -first)
     assert len(seen) == max(1, min(cores, rows))
     assert all(np.array_equal(a, -b) for a, b in seen)
     assert np.array_equal(np.concatenate([a for a, _ in seen]), first)
@@ -26,4 +26,4 @@ def test_threads_see_each_row_once_and_in_order(cores, rows):
 @pytest.mark.parametrize("bad", range(4))
 def test_what_a_thread_raises_is_raised(cores, bad):
     with pytest.raises(ZeroDivisionError):
-        communicator.by_threads(lambda part: [1 // (int(n) - bad) for n in part], np.arange(4))
+        threads.by_threads(lambda part: [1 // (int(n) - bad) for n in part], np.arange(4))

@@ -17,9 +17,10 @@ from hpcstencil.problem.build import build
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator, on_first
 from hpcstencil.runtime.progress import say
+from hpcstencil.simulation.compose import simulate
 from hpcstencil.simulation.decomposition import Plan, for_kernel, plan
-from hpcstencil.simulation.kernel_choice import kernel_for, key, remember
-from hpcstencil.simulation.simulation import simulate
+from hpcstencil.simulation.kernel_choice import kernel_for
+from hpcstencil.simulation.measurement_cache import key, remember
 from hpcstencil.validation.errors import InputError
 
 T = TypeVar("T")

@@ -32,8 +32,9 @@ from hpcstencil.backends.native.shared_memory import Area
 from hpcstencil.benchmark.timing import Action, in_place, slowest, timings
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.runtime.communicator import Communicator, OneProcess
+from hpcstencil.simulation.compose import simulate
 from hpcstencil.simulation.decomposition import MOST_STEPS, Plan
-from hpcstencil.simulation.simulation import Simulation, simulate
+from hpcstencil.simulation.simulation import Simulation
 
 Run = Callable[[Fields, int], Fields]
 

@@ -23,8 +23,9 @@ from hpcstencil.io.hdf5_validation import attributes, numbers
 from hpcstencil.io.shared_file import Method, SharedFile, chosen_method, open_alone, open_shared
 from hpcstencil.numerics.grid import AXES, Grid
 from hpcstencil.numerics.topology import Range
-from hpcstencil.runtime.communicator import Communicator, agree, from_rank_0, local_place
+from hpcstencil.runtime.communicator import Communicator, agree, from_rank_0
 from hpcstencil.runtime.filesystem import file_errors, prepare_folder, reserve, sync
+from hpcstencil.runtime.launcher import local_place
 from hpcstencil.runtime.progress import say
 from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError, InputError
 

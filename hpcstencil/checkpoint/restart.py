@@ -19,7 +19,8 @@ from hpcstencil.io.hdf5_validation import json_attribute
 from hpcstencil.io.output_file import refuse_existing
 from hpcstencil.runtime.communicator import Communicator, agree, from_rank_0
 from hpcstencil.validation.errors import HpcstencilError, InputError
-from hpcstencil.validation.toml_text import is_set, parse
+from hpcstencil.validation.overrides import is_set
+from hpcstencil.validation.toml_text import parse
 
 REPEATING = (
     "decomposition.",

@@ -11,7 +11,9 @@ from typing import NoReturn
 import click
 
 from hpcstencil import __version__
-from hpcstencil.runtime.communicator import Communicator, environment_rank, host
+from hpcstencil.runtime.communicator import Communicator
+from hpcstencil.runtime.hosts import host
+from hpcstencil.runtime.launcher import environment_rank
 from hpcstencil.runtime.watchdog import end_all
 from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError
 from hpcstencil.validation.printable import printable_lines
@@ -46,7 +48,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        from hpcstencil.validation.schema import nearest
+        from hpcstencil.validation.messages import nearest
 
         if args and args[0] not in COMMANDS and (near := nearest(args[0], COMMANDS)):
             raise click.UsageError(f"No such command '{args[0]}'. Did you mean '{near}'?", ctx)

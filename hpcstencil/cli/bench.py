@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from hpcstencil.runtime.communicator import environment_rank
+from hpcstencil.runtime.launcher import environment_rank
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.printable import echo
 

@@ -7,10 +7,10 @@ import inspect
 import click
 
 from hpcstencil.equations import EQUATIONS, Custom, Equation
-from hpcstencil.runtime.communicator import environment_rank
+from hpcstencil.runtime.launcher import environment_rank
 from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.messages import shown, unknown
 from hpcstencil.validation.printable import echo
-from hpcstencil.validation.schema import shown, unknown
 
 KNOWN: dict[str, type[Equation]] = {**EQUATIONS, "custom": Custom}
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from hpcstencil.runtime.communicator import OneProcess, environment_rank
+from hpcstencil.runtime.communicator import OneProcess
+from hpcstencil.runtime.launcher import environment_rank
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.printable import echo
 

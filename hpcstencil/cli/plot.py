@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hpcstencil.runtime.communicator import environment_rank
+from hpcstencil.runtime.launcher import environment_rank
 from hpcstencil.validation.errors import EnvironmentProblem, InputError
 from hpcstencil.validation.printable import echo
 from postprocess.options import plot_options

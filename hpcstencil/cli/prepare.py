@@ -15,8 +15,9 @@ from hpcstencil.config.settings import Config
 from hpcstencil.problem.build import build
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime import watchdog
-from hpcstencil.runtime.communicator import Communicator, agree, connect, host
+from hpcstencil.runtime.communicator import Communicator, agree, connect
 from hpcstencil.runtime.devices import bind_devices, identities
+from hpcstencil.runtime.hosts import host
 from hpcstencil.runtime.progress import say
 from hpcstencil.runtime.versions import sources_digest, versions
 from hpcstencil.simulation.decomposition import Plan, plan

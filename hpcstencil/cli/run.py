@@ -9,7 +9,7 @@ import click
 
 from hpcstencil import STARTED
 from hpcstencil.runtime import signals
-from hpcstencil.runtime.communicator import environment_rank
+from hpcstencil.runtime.launcher import environment_rank
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.printable import echo
 

@@ -105,7 +105,7 @@ def _run_all(
     folder: Path, index: int | None, jobs: int | None, options: list[str], overwrite: bool, quiet: bool
 ) -> None:
     """`sweep run --all`."""
-    from hpcstencil.runtime.communicator import environment_size
+    from hpcstencil.runtime.launcher import environment_size
     from hpcstencil.runtime.signals import watched
     from hpcstencil.sweep.folder import read_plan
     from hpcstencil.sweep.local import run_all
@@ -188,7 +188,7 @@ def status(folder: Path, failed: bool, unfinished: bool, as_json: bool) -> None:
         from hpcstencil.sweep.folder import read_plan
         from hpcstencil.sweep.report import array_list, status_json, status_report
         from hpcstencil.sweep.state import UNFINISHED, standing
-        from hpcstencil.validation.schema import listing
+        from hpcstencil.validation.messages import listing
 
         planned = read_plan(folder)
         found = [standing(planned, member) for member in planned.members]

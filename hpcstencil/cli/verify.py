@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hpcstencil.runtime.communicator import environment_rank
+from hpcstencil.runtime.launcher import environment_rank
 from hpcstencil.validation.errors import NumericsError
 from hpcstencil.validation.printable import echo
 

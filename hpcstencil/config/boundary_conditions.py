@@ -7,19 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcstencil.validation.errors import InputError
-from hpcstencil.validation.schema import (
-    EXPRESSION,
-    POSITIVE,
-    Key,
-    at,
-    listing,
-    nearest,
-    shown,
-    table,
-    take,
-    unknown,
-    wrong,
-)
+from hpcstencil.validation.messages import at, listing, nearest, shown, unknown, wrong
+from hpcstencil.validation.schema import EXPRESSION, POSITIVE, Key, table, take
 
 SIDES = ("lower", "upper")
 PLAIN = ("periodic", "open")  # kinds that are a word alone

@@ -12,7 +12,8 @@ from typing import Any
 
 from hpcstencil.config.settings import Config
 from hpcstencil.validation.errors import InputError
-from hpcstencil.validation.schema import COUNT, EXPRESSION, NUMBER, Key, expression_text, not_yet, take, wrong
+from hpcstencil.validation.messages import not_yet, wrong
+from hpcstencil.validation.schema import COUNT, EXPRESSION, NUMBER, Key, expression_text, take
 
 MOST_MEMBERS = 10_000
 NOT_LISTED = ("equation.name", "equation.rhs", "initial.file")

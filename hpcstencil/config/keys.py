@@ -85,7 +85,6 @@ STEP_KEYS = ("dt", "cfl", "tolerance")  # of [time], of which one is given
 LEAST_TOLERANCE = {"float32": 1.2e-7, "float64": 2.3e-16}  # the spacing of numbers near 1
 MOST_STEPS = 2.0**53  # float64 counts exactly up to here
 MOST_EPSILON = 1.0
-MASK_DATASET = "solid"  # of the output file
 HDF5_SUFFIXES = (".h5", ".hdf5", ".nc")
 MOST_CELLS = 2**63
 MOST_OUTPUTS = 2**31

@@ -7,7 +7,7 @@ import keyword
 from hpcstencil.config.keys import LONGEST_NAME, RESERVED
 from hpcstencil.config.settings import Config
 from hpcstencil.validation.errors import InputError
-from hpcstencil.validation.schema import at, unknown, wrong
+from hpcstencil.validation.messages import at, unknown, wrong
 
 
 def allowed_name(key: str, name: str) -> None:

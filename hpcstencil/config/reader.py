@@ -41,6 +41,8 @@ from hpcstencil.config.settings import (
 from hpcstencil.numerics.grid import AXES, Grid
 from hpcstencil.numerics.integrators import FEWEST_STAGES, INTEGRATORS, MOST_STAGES, SUPER_STEPPING
 from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.messages import at, listing, nearest, shown, too_many, unknown, wrong
+from hpcstencil.validation.overrides import override
 from hpcstencil.validation.schema import (
     COUNT,
     EXPRESSION,
@@ -48,20 +50,13 @@ from hpcstencil.validation.schema import (
     TEXT,
     Key,
     any_text,
-    at,
     expression_text,
     list_of,
-    listing,
-    nearest,
     read,
-    shown,
     table,
     take,
-    too_many,
-    unknown,
-    wrong,
 )
-from hpcstencil.validation.toml_text import override, read_file
+from hpcstencil.validation.toml_text import read_file
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Config:

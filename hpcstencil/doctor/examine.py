@@ -16,7 +16,8 @@ from types import FrameType
 from hpcstencil.doctor import checks, local, places
 from hpcstencil.doctor.checks import Check, Facts
 from hpcstencil.doctor.guard import Child, Ended, how, last_words, own_environment, probe_command
-from hpcstencil.runtime.communicator import environment_rank, environment_size, host
+from hpcstencil.runtime.hosts import host
+from hpcstencil.runtime.launcher import environment_rank, environment_size
 from hpcstencil.validation.errors import EnvironmentProblem
 
 MARGIN = 3.0  # seconds that other ranks wait longer than rank 0, which has to speak before a launcher ends all

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from hpcstencil.runtime.communicator import LAUNCHERS
+from hpcstencil.runtime.launcher import LAUNCHERS
 
 Line = dict[str, Any]
 

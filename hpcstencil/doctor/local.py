@@ -5,7 +5,6 @@ What can hang or crash is asked by children: foreign commands, or this module ru
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import resource
@@ -24,8 +23,9 @@ from hpcstencil.backends.native.compiler import compiler
 from hpcstencil.backends.native.expression_writer import Unsupported
 from hpcstencil.doctor import report
 from hpcstencil.doctor.guard import guarded, how, own_environment, probe_command
-from hpcstencil.runtime.communicator import environment_rank, environment_size
 from hpcstencil.runtime.filesystem import file_system
+from hpcstencil.runtime.launcher import environment_rank, environment_size
+from hpcstencil.runtime.versions import sources_digest
 
 Facts = dict[str, Any]
 
@@ -50,7 +50,7 @@ def facts() -> Facts:
         "prefix": sys.prefix,
         "versions": {"Python": platform.python_version(), "hpcstencil": hpcstencil.__version__, **versions()},
         "required": required(),
-        "source": source_digest(),
+        "source": sources_digest()[:12],
         "compiler": found_compiler(),
         "cores": sorted(os.sched_getaffinity(0)),
         "launcher_cores": launcher_cores(),
@@ -91,15 +91,6 @@ def required() -> list[str]:
         return [text for text in metadata.requires("hpcstencil") or [] if ";" not in text]
     except metadata.PackageNotFoundError:
         return []
-
-
-def source_digest() -> str:
-    """Checksum of hpcstencil's own code: two hosts with copies of one version may still differ."""
-    root = Path(hpcstencil.__file__).parent
-    code = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        code.update(str(path.relative_to(root)).encode() + path.read_bytes())
-    return code.hexdigest()[:12]
 
 
 def launcher_cores() -> int | None:

@@ -16,14 +16,14 @@ from typing import Any, TypeVar
 from hpcstencil.equations.base import Equation, Limited, Rates
 from hpcstencil.symbolic.expressions import Node, node
 from hpcstencil.validation.errors import InputError
-from hpcstencil.validation.schema import listing, nearest, shown
+from hpcstencil.validation.messages import listing, nearest, shown
 
 T = TypeVar("T")
 KEY = "equation.name"
 FORM = "fields(self, ndim) and rhs(self, f, p, space)"
 NOT_OF_NODES = ("ufunc", "an expression is no number")  # what numpy and math say of expressions
 FUNCTIONS = (
-    "take functions of expressions from hpcstencil.symbolic.functions, as in: from hpcstencil.symbolic.functions import sin, where"
+    "take functions of expressions from hpcstencil.functions, as in: from hpcstencil.functions import sin, where"
 )
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from hpcstencil.runtime.communicator import by_threads
+from hpcstencil.runtime.threads import by_threads
 
 SHORTEST_RUN = 512  # bytes on average: what is cut finer is better written through MPI-IO, which puts it together
 FEW_RUNS = 1000  # take no time, however short they are

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import h5py
 import numpy as np
 
-from hpcstencil.config.keys import MASK_DATASET
+from hpcstencil.io.dataset_names import MASK_DATASET
 from hpcstencil.io.shared_file import chunk_shape
 from hpcstencil.numerics.grid import Grid
 from hpcstencil.symbolic.staggering import FACE, Layout

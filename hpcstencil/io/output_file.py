@@ -18,8 +18,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from hpcstencil.config.keys import MASK_DATASET
 from hpcstencil.io import xdmf
+from hpcstencil.io.dataset_names import MASK_DATASET
 from hpcstencil.io.direct_write import Pieces, placing
 from hpcstencil.io.file_layout import (
     Attributes,

@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from hpcstencil.runtime.communicator import Communicator, agree, host
+from hpcstencil.runtime.communicator import Communicator, agree
 from hpcstencil.runtime.filesystem import file_errors
+from hpcstencil.runtime.hosts import host
 from hpcstencil.validation.errors import EnvironmentProblem
 
 HELD = (errno.EWOULDBLOCK, errno.EACCES)

@@ -9,8 +9,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from hpcstencil.config.keys import MASK_DATASET
 from hpcstencil.io import rollback_journal
+from hpcstencil.io.dataset_names import MASK_DATASET
 from hpcstencil.io.file_layout import Attributes, write_attributes
 from hpcstencil.io.file_spans import all_values, growing_axis, remember_unused
 from hpcstencil.io.rollback_journal import Span, complement

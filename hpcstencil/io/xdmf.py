@@ -21,7 +21,7 @@ from xml.sax.saxutils import escape, quoteattr
 import h5py
 import numpy as np
 
-from hpcstencil.config.keys import MASK_DATASET
+from hpcstencil.io.dataset_names import MASK_DATASET
 from hpcstencil.io.shared_file import chunk_shape
 from hpcstencil.numerics.grid import Grid
 from hpcstencil.numerics.topology import positions

@@ -22,7 +22,7 @@ from hpcstencil.symbolic.ghost_formulas import GHOSTS, NO_FLUX, WALL, Face
 from hpcstencil.symbolic.parser import Scope, parse
 from hpcstencil.symbolic.staggering import Position, Positions, located, located_on_boundary
 from hpcstencil.validation.errors import InputError
-from hpcstencil.validation.schema import at
+from hpcstencil.validation.messages import at
 
 
 def faces_of(

@@ -39,7 +39,7 @@ from hpcstencil.symbolic.expressions import Constant, Coordinate, Field, Node, R
 from hpcstencil.symbolic.parser import Scope, parse
 from hpcstencil.symbolic.stencil_reach import Discretization
 from hpcstencil.validation.errors import InputError
-from hpcstencil.validation.schema import shown, wrong
+from hpcstencil.validation.messages import shown, wrong
 
 
 def build(config: Config) -> Problem:

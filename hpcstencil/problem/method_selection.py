@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from hpcstencil.numerics.integrators import FEWEST_STAGES, MOST_STAGES, SUPER_STEPPING, Method
 from hpcstencil.symbolic.expressions import Field, Node, walk
 from hpcstencil.validation.errors import InputError
-from hpcstencil.validation.schema import shown
+from hpcstencil.validation.messages import shown
 
 MARGIN = 0.9  # of the stable step, when stages are counted for a given one
 

@@ -18,7 +18,7 @@ from hpcstencil.symbolic.operators import Space
 from hpcstencil.symbolic.parser import Scope, parse
 from hpcstencil.symbolic.staggering import Positions
 from hpcstencil.validation.errors import InputError
-from hpcstencil.validation.schema import at, listing, nearest, shown, wrong
+from hpcstencil.validation.messages import at, listing, nearest, shown, wrong
 
 
 @dataclass(frozen=True)

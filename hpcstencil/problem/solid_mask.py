@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hpcstencil.config.keys import MASK_DATASET
 from hpcstencil.config.settings import Config
+from hpcstencil.io.dataset_names import MASK_DATASET
 from hpcstencil.symbolic.expressions import (
     OPERATORS,
     Constant,

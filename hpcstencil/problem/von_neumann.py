@@ -86,7 +86,9 @@ class Frozen:
     def _value(self, tree: Node, at: Offset) -> Any:
         match tree:
             case Field(name):
-                return numpy_evaluate.evaluate(self.initial[name], *self._place(at)) if name in self.initial else np.float64(0.0)
+                if name not in self.initial:
+                    return np.float64(0.0)
+                return numpy_evaluate.evaluate(self.initial[name], *self._place(at))
             case Time():
                 return np.float64(0.0)
             case DivGrad():

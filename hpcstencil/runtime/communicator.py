@@ -7,77 +7,18 @@ one-process stand-in takes its place and MPI is neither imported nor started.
 from __future__ import annotations
 
 import os
-import platform
-import socket
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from hpcstencil.runtime.launcher import environment_size
 from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError
 
 T = TypeVar("T")
 NAP = 0.01  # seconds between two looks of a process that waits for others to finish something long
-
-# What launchers tell a process about itself, most specific first: (rank, size, local rank, local size).
-# SLURM_STEP_NUM_TASKS counts the tasks of an srun step; SLURM_NTASKS would also be set in the batch shell.
-LAUNCHERS = (
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
-)
-
-
-def _launcher_values() -> tuple[int, int, int, int]:
-    """(rank, size, local rank, local size) as the launcher's environment variables say; (0, 1, 0, 1) without one."""
-    for rank, size, local_rank, local_size in LAUNCHERS:
-        if rank in os.environ and size in os.environ:
-            local = os.environ.get(local_rank, "0")
-            # Slurm writes tasks per node as "4(x2),3": the first count is near enough for dividing devices.
-            locals_ = os.environ.get(local_size, "1").split("(")[0].split(",")[0]
-            return int(os.environ[rank]), int(os.environ[size]), int(local), int(locals_)
-    return 0, 1, 0, 1
-
-
-def environment_rank() -> int:
-    """This process's rank as the launcher's environment says, 0 without a launcher; needs no MPI."""
-    return _launcher_values()[0]
-
-
-def environment_size() -> int:
-    """How many processes the launcher's environment says it started, 1 without a launcher; needs no MPI."""
-    return _launcher_values()[1]
-
-
-def local_place() -> tuple[int, int]:
-    """(local rank, local size): this process's place among the processes of its host."""
-    return _launcher_values()[2:]
-
-
-def threads_for(devices: int) -> int:
-    """How many threads each of so many devices of this process may use: the cores that are left to it."""
-    cores = len(os.sched_getaffinity(0))
-    beside = local_place()[1] if cores == os.cpu_count() else 1  # a process that is bound has its cores for itself
-    return max(1, cores // (beside * devices))
-
-
-@cache
-def _helpers() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max(1, threads_for(1) - 1))
-
-
-def by_threads(action: Callable[..., T], *arrays: np.ndarray) -> list[T]:
-    """What ``action`` returns for parts of the arrays, which are cut alike along their first axis: one for each core that is
-    left to this process, and no more than there are rows."""
-    count = max(1, min(threads_for(1), len(arrays[0])))
-    parts = list(zip(*(np.array_split(array, count) for array in arrays), strict=True))
-    helped = [_helpers().submit(action, *part) for part in parts[1:]]
-    own = action(*parts[0])  # this thread has a core, which one that is woken might have to wait for
-    return [own, *(thread.result() for thread in helped)]
 
 
 class Watch(Protocol):
@@ -286,14 +227,3 @@ def on_first(communicator: Communicator, count: int, action: Callable[[Communica
     return agree(communicator, turn)
 
 
-def host() -> str:
-    """Name of this host."""
-    return socket.gethostname()
-
-
-def boot() -> str:
-    """What tells this host from others of its name."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text()
-    except OSError:
-        return platform.node()

@@ -8,7 +8,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from hpcstencil.runtime.communicator import host, local_place
+from hpcstencil.runtime.hosts import host
+from hpcstencil.runtime.launcher import local_place
 from hpcstencil.validation.errors import EnvironmentProblem, InputError
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"

@@ -8,7 +8,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from hpcstencil.runtime.communicator import environment_rank
+from hpcstencil.runtime.launcher import environment_rank
 from hpcstencil.validation.printable import printable_lines
 
 FIRST_WAIT, LONGEST_WAIT = 2.0, 60.0  # seconds between plain lines; each wait is twice the one before

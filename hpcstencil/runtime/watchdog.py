@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import hpcstencil
-from hpcstencil.runtime.communicator import Communicator, MpiProcesses, agree, boot, host
+from hpcstencil.runtime.communicator import Communicator, MpiProcesses, agree
 from hpcstencil.runtime.handshake import own_addresses, where_to_listen
+from hpcstencil.runtime.hosts import boot, host
 from hpcstencil.validation.errors import EnvironmentProblem
 
 DUMP_SIGNAL = signal.SIGRTMAX - 2  # asks for a stack; not one that users, launchers or libraries send

@@ -14,7 +14,8 @@ from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import OneProcess
 from hpcstencil.runtime.walltime import within
 from hpcstencil.simulation.decomposition import Plan, for_kernel
-from hpcstencil.simulation.kernel_choice import key, recall, seconds_to_checkpoint, unfit
+from hpcstencil.simulation.kernel_choice import seconds_to_checkpoint, unfit
+from hpcstencil.simulation.measurement_cache import key, recall
 from hpcstencil.simulation.memory_estimate import memory
 
 PROGRAM = "0.3 GB"  # Python, JAX, MPI, HDF5 and what the compilers leave, on a processor

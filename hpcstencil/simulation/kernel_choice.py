@@ -5,24 +5,16 @@ Kept in the user's cache folder, so that a machine measures once; a missing or u
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import platform
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from hpcstencil import __version__
 from hpcstencil.problem.problem import Problem
-from hpcstencil.runtime import cache_folder
 from hpcstencil.runtime.communicator import Communicator, from_rank_0
+from hpcstencil.simulation.measurement_cache import key, recall, remember
 from hpcstencil.validation.errors import EnvironmentProblem, InputError
 
 PROBE_CELLS, PROBE_CELLS_ON_GPU = 2**16, 2**24  # fewer would tell of a GPU how long starting a kernel takes
@@ -32,52 +24,6 @@ WRITING = "checkpoint:bytes per second"
 WRITING_UNMEASURED = 1e8  # bytes/s, assumed where no checkpoint has been written yet
 WRITING_OVERHEAD = 0.1  # seconds of a checkpoint that holds nothing
 WRITING_SHOWS = 10**7  # bytes from which on a checkpoint tells the speed
-
-
-def store() -> Path | None:
-    """The file of this machine's measurements; None where there is no folder for it."""
-    place = cache_folder.folder()
-    return None if place is None else place / f"calibration-{platform.node()}.json"
-
-
-def key(problem: Problem, what: str) -> str:
-    """The name under which a measurement of a problem is kept: everything that the compiled code depends on."""
-    numerics = problem.config.numerics
-    text = repr(
-        (__version__, what, sorted(problem.trees.items()), numerics.order, numerics.precision, numerics.integrator)
-    )
-    return f"{what}:{problem.config.equation.name}:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-
-
-def recall(name: str) -> Any | None:
-    """A stored measurement; None where there is none."""
-    return _known(store()).get(name)
-
-
-def _known(path: Path | None) -> dict[str, Any]:
-    """All stored measurements."""
-    if path is None or not cache_folder.is_own(path):
-        return {}
-    try:
-        known = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return known if isinstance(known, dict) else {}
-
-
-def remember(name: str, value: Any) -> None:
-    """Store a measurement, if the folder can be written."""
-    path = store()
-    if path is None:
-        return
-    with suppress(OSError):
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(descriptor, "w") as file:
-                json.dump({**_known(path), name: value}, file, indent=1)
-            os.replace(temporary, path)
-        except OSError:
-            os.unlink(temporary)
 
 
 @dataclass(frozen=True)
@@ -179,8 +125,8 @@ def probe(problem: Problem, device: Any, kernel: str) -> Callable[[], float]:
 
     from hpcstencil.numerics.topology import Topology
     from hpcstencil.runtime.communicator import OneProcess
+    from hpcstencil.simulation.compose import simulate
     from hpcstencil.simulation.decomposition import Plan
-    from hpcstencil.simulation.simulation import simulate
 
     problem = problem.members[0] if problem.members else problem
     grid = problem.config.grid

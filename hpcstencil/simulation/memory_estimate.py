@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcstencil.numerics.integrators import Method
 from hpcstencil.problem.problem import Problem
-from hpcstencil.runtime.communicator import threads_for
+from hpcstencil.runtime.threads import threads_for
 from hpcstencil.simulation.decomposition import Plan
 from hpcstencil.symbolic.expressions import OPERATORS, walk
 

@@ -24,10 +24,11 @@ from hpcstencil.runtime.progress import Progress, say
 from hpcstencil.runtime.stopwatch import Stopwatch
 from hpcstencil.runtime.walltime import Walltime
 from hpcstencil.runtime.watchdog import end_all
+from hpcstencil.simulation.compose import simulate
 from hpcstencil.simulation.decomposition import Plan, for_kernel
 from hpcstencil.simulation.event_loop import Run
 from hpcstencil.simulation.kernel_choice import kernel_for, seconds_to_checkpoint
-from hpcstencil.simulation.simulation import Simulation, simulate
+from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.simulation.summary import Summary
 from hpcstencil.validation.errors import InputError, NumericsError, StoppedEarly
 

@@ -23,8 +23,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hpcstencil.runtime.communicator import host
 from hpcstencil.runtime.filesystem import file_errors
+from hpcstencil.runtime.hosts import host
 from hpcstencil.runtime.publish import hidden, write_atomically
 from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError
 

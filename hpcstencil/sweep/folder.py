@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hpcstencil.sweep.members import Settings
 from hpcstencil.validation.errors import EnvironmentProblem, InputError
-from hpcstencil.validation.schema import shown
+from hpcstencil.validation.messages import shown
 
 FORMAT_VERSION = 1
 PLAN = "plan.json"

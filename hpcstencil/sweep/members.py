@@ -21,22 +21,10 @@ from hpcstencil.config.reader import load
 from hpcstencil.config.settings import Config
 from hpcstencil.problem.build import build
 from hpcstencil.validation.errors import InputError
-from hpcstencil.validation.schema import (
-    COUNT,
-    NUMBER,
-    TEXT,
-    Key,
-    choice,
-    integer,
-    listing,
-    nearest,
-    shown,
-    take,
-    too_many,
-    unknown,
-    wrong,
-)
-from hpcstencil.validation.toml_text import alternatives, bounded, dotted, dump_value, flatten, parse, parse_override
+from hpcstencil.validation.messages import listing, nearest, shown, too_many, unknown, wrong
+from hpcstencil.validation.overrides import alternatives, parse_override
+from hpcstencil.validation.schema import COUNT, NUMBER, TEXT, Key, choice, integer, take
+from hpcstencil.validation.toml_text import bounded, dotted, dump_value, flatten, parse
 
 MOST_MEMBERS = 10_000  # folders are numbered with four digits
 DIGITS = 12  # of a random number: short to read, and the same where two machines' exp() differ in the last bit

@@ -33,7 +33,7 @@ from hpcstencil.sweep.folder import (
 )
 from hpcstencil.sweep.members import Sweep, described
 from hpcstencil.validation.errors import EnvironmentProblem, InputError
-from hpcstencil.validation.schema import listing
+from hpcstencil.validation.messages import listing
 from hpcstencil.validation.toml_text import dump_value, dumps
 
 

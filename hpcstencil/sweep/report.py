@@ -13,8 +13,8 @@ from typing import Any
 from hpcstencil.sweep.folder import Planned
 from hpcstencil.sweep.plan import Change
 from hpcstencil.sweep.state import STATES, Standing
+from hpcstencil.validation.messages import listing
 from hpcstencil.validation.printable import printable
-from hpcstencil.validation.schema import listing
 from hpcstencil.validation.toml_text import dump_value
 
 MOST_WARNINGS = 3

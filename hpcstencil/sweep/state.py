@@ -23,7 +23,8 @@ from hpcstencil.sweep.attempts import BEAT, SILENT_AND_OVER, Attempt, attempts, 
 from hpcstencil.sweep.folder import Member, Planned, input_text
 from hpcstencil.sweep.members import Settings, key_path
 from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError, InputError
-from hpcstencil.validation.toml_text import alternatives, dotted, parse, parse_override
+from hpcstencil.validation.overrides import alternatives, parse_override
+from hpcstencil.validation.toml_text import dotted, parse
 
 STATES = ("done", "running", "planned", "stopped", "interrupted", "failed")
 UNFINISHED = ("planned", "stopped", "interrupted")

@@ -25,7 +25,8 @@ from hpcstencil.runtime.publish import publish, write_atomically
 from hpcstencil.sweep.folder import Planned
 from hpcstencil.sweep.report import plain
 from hpcstencil.sweep.state import Standing
-from hpcstencil.validation.toml_text import dotted, parse_override
+from hpcstencil.validation.overrides import parse_override
+from hpcstencil.validation.toml_text import dotted
 
 FORMAT_VERSION = 1
 ENDINGS = (".csv", ".h5", ".png")

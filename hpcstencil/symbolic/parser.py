@@ -26,7 +26,7 @@ from hpcstencil.symbolic.expressions import (
 )
 from hpcstencil.symbolic.operators import Space
 from hpcstencil.validation.errors import InputError
-from hpcstencil.validation.schema import listing, nearest
+from hpcstencil.validation.messages import listing, nearest
 
 PI = 3.141592653589793
 LONGEST = 10_000  # characters

@@ -24,7 +24,7 @@ from hpcstencil.symbolic.expressions import (
     rebuilt,
 )
 from hpcstencil.validation.errors import InputError
-from hpcstencil.validation.schema import listing
+from hpcstencil.validation.messages import listing
 
 Position = tuple[int, ...]
 Positions = Mapping[str, Position]  # of the fields that do not live at cell centres

@@ -14,15 +14,8 @@ from typing import Any
 
 from hpcstencil.validation.errors import InputError
 
-# Keys of one table that stand for the same choice: setting one displaces the others.
-EXCLUSIVE = (
-    ("time", ("dt", "cfl", "tolerance")),
-    ("output", ("every", "every_steps")),
-    ("checkpoint", ("every_steps", "every_minutes")),
-)
 LONGEST = 2**20  # bytes of an input file
 DEEPEST = 16  # tables and lists in one another
-LONGEST_KEY = 1000  # characters of the key of a --set
 # tomllib takes time with the square of a dotted key's parts. A word is tried from its beginning alone and never given back in
 # part: the search itself would take time with the square of a word's length.
 LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){100}""")
@@ -78,16 +71,16 @@ def parse(text: str, origin: str) -> dict[str, Any]:
     except ValueError as error:  # TOMLDecodeError, or an integer of more digits than Python converts
         match = re.search(r"at line (\d+)", str(error))
         line = text.split("\n")[int(match[1]) - 1].strip() if match else ""
-        where = f", in the line {_cut(repr(line), 80)}" if line else ""
-        what = _cut(_lower(str(error)), 160)
+        where = f", in the line {shortened(repr(line), 80)}" if line else ""
+        what = shortened(_lower(str(error)), 160)
         raise InputError(f"{origin}: expected TOML, but got a syntax error: {what}{where}; correct it") from error
     except RecursionError as error:
         raise InputError(f"{origin}: expected TOML, but got brackets nested too deeply to read; nest fewer") from error
-    _refuse_deep(tables, origin)
+    refuse_deep(tables, origin)
     return tables
 
 
-def _refuse_deep(value: Any, origin: str) -> None:
+def refuse_deep(value: Any, origin: str) -> None:
     """Raise InputError for tables and lists nested deeper than any input needs and than functions here may recurse."""
     level, depth = [value], 0
     while level:
@@ -98,106 +91,12 @@ def _refuse_deep(value: Any, origin: str) -> None:
         level = [entry for entries in inner for entry in entries]
 
 
-def _cut(text: str, longest: int) -> str:
+def shortened(text: str, longest: int) -> str:
     return text if len(text) <= longest else text[: longest - 3] + "..."
 
 
 def _lower(sentence: str) -> str:
     return sentence[:1].lower() + sentence[1:]
-
-
-# ---- overrides -------------------------------------------------------------------------------------------------------
-
-
-def parse_override(text: str) -> tuple[Path, Any]:
-    """The key (as a path of names) and the value of one ``--set KEY=VALUE``; a value that is not TOML is a string."""
-    given = _cut(repr(text), 80)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise InputError(f"--set: expected UTF-8 text, but got {given}; check the terminal's encoding") from None
-    for sign in re.finditer("=", text[:LONGEST_KEY]):
-        path = _key_path(text[: sign.start()])
-        if path:
-            value = _override_value(text[sign.end() :].strip())
-            _refuse_deep([*path, value], f"--set {given}")
-            if len(path) >= DEEPEST:
-                raise InputError(f"--set: expected a key of a few names, but got {len(path)} of them; check its dots")
-            return path, value
-    raise InputError(f"--set: expected KEY=VALUE with a dotted key, but got {given}; write for example time.end=2.0")
-
-
-def _key_path(text: str) -> Path | None:
-    """The names of a dotted TOML key, or None where ``text`` is not one."""
-    try:
-        node: Any = tomllib.loads(f"{text} = 0") if "\n" not in text else {}
-    except (ValueError, RecursionError):
-        return None
-    path: Path = ()
-    while isinstance(node, dict) and len(node) == 1:
-        ((name, node),) = node.items()
-        path += (name,)
-    return path if node == 0 else None
-
-
-def _override_value(text: str) -> Any:
-    if LONG_KEY.search(text):
-        return text
-    try:
-        table = tomllib.loads(f"value = {text}")
-    except (ValueError, RecursionError):
-        return text
-    return table["value"] if len(table) == 1 else text
-
-
-def override(raw: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """A copy of the tables ``raw`` with every ``--set`` applied in turn.
-
-    A table replaces a table; a key of EXCLUSIVE displaces its alternatives.
-    """
-    result = _copy(raw)
-    for text in overrides:
-        path, value = parse_override(text)
-        node = result
-        for depth, name in enumerate(path[:-1]):
-            node = node.setdefault(name, {})
-            if not isinstance(node, dict):
-                key = _cut(dotted(path[: depth + 1]), 80)
-                raise InputError(
-                    f"--set {_cut(repr(text)[1:-1], 80)}: expected {key} to be a table, but the input has "
-                    f"{_cut(dump_value(node), 80)}; set {key} as a whole"
-                )
-        for displaced in alternatives(path):
-            node.pop(displaced[-1], None)
-        node[path[-1]] = value
-    return result
-
-
-def alternatives(path: Path) -> list[Path]:
-    """The other keys that ``path`` displaces when it is set."""
-    return [
-        (table, other)
-        for table, keys in EXCLUSIVE
-        if path[:-1] == (table,) and path[-1] in keys
-        for other in keys
-        if other != path[-1]
-    ]
-
-
-def is_set(key: str, overrides: Sequence[str]) -> bool:
-    """Whether a ``--set`` names ``key``, a table that holds it, a part of it, or an alternative that displaces it."""
-    wanted = _key_path(key) or (key,)
-    for text in overrides:
-        path, _ = parse_override(text)
-        for named in [path, *alternatives(path)]:
-            shared = min(len(named), len(wanted))
-            if named[:shared] == wanted[:shared]:
-                return True
-    return False
-
-
-def _copy(raw: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in raw.items()}
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------------

@@ -17,9 +17,10 @@ from hpcstencil.numerics.schedule import Clock
 from hpcstencil.problem.build import build
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator, OneProcess
+from hpcstencil.simulation.compose import simulate
 from hpcstencil.simulation.decomposition import plan
 from hpcstencil.simulation.diagnostics import Diagnostics
-from hpcstencil.simulation.simulation import Simulation, simulate
+from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.symbolic.expressions import Derivative, Node, Pointwise, Reduction, substitute, walk
 from hpcstencil.validation.errors import InputError
 from hpcstencil.verify.manufactured import Manufactured, default_solution, given_solution, manufactured

@@ -9,7 +9,8 @@ from decompositions import EVERYTHING, PROBLEMS, SELECTED, step_for, tables
 from support import dealt, problem_of, random_block, simulation_of, stepped
 
 from hpcstencil.numerics.schedule import Clock
-from hpcstencil.runtime.communicator import connect, environment_size, from_rank_0
+from hpcstencil.runtime.communicator import connect, from_rank_0
+from hpcstencil.runtime.launcher import environment_size
 from hpcstencil.simulation.decomposition import plan
 from hpcstencil.validation.errors import InputError
 

@@ -1,4 +1,4 @@
-"""Memory that the processes of a host share, through which native code hands over the edges of blocks (see shared_edges.hpp)."""
+"""Memory that the processes of a host share: native code hands over the edges of blocks in it (see shared_edges.hpp)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from collections.abc import Sequence
 
 from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.numerics.topology import Topology, split
-from hpcstencil.runtime.communicator import Communicator, boot, host
+from hpcstencil.runtime.communicator import Communicator
+from hpcstencil.runtime.hosts import boot, host
 
 PAGE = 4096
 Three = ctypes.c_int64 * 3
 
 
 class Area(ctypes.Structure):
-    """As in shared_edges.hpp, and the ``memory`` itself; ``waited`` are the seconds that this process has waited for neighbours."""
+    """As in shared_edges.hpp, and the ``memory`` itself; ``waited``: seconds that this process has waited for neighbours."""
 
     memory: mmap.mmap
     _fields_ = (

@@ -22,7 +22,8 @@ from hpcstencil.backends.xla.evaluate import Evaluation, Rules, of_members
 from hpcstencil.distributed.device_grid import Machine
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.distributed.windows import Frame, Value
-from hpcstencil.runtime.communicator import Communicator, by_threads
+from hpcstencil.runtime.communicator import Communicator
+from hpcstencil.runtime.threads import by_threads
 from hpcstencil.symbolic.expressions import OPERATORS, Field, Node, walk
 from hpcstencil.symbolic.stencil_reach import Needs
 

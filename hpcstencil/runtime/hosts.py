@@ -1,0 +1,20 @@
+"""Names of this host."""
+
+from __future__ import annotations
+
+import platform
+import socket
+from pathlib import Path
+
+
+def host() -> str:
+    """Name of this host."""
+    return socket.gethostname()
+
+
+def boot() -> str:
+    """What tells this host from others of its name."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        return platform.node()

@@ -1,0 +1,110 @@
+"""`--set KEY=VALUE`: values of single keys in place of those in the input."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.toml_text import DEEPEST, LONG_KEY, Path, dotted, dump_value, refuse_deep, shortened
+
+# Keys of one table that stand for the same choice: setting one displaces the others.
+EXCLUSIVE = (
+    ("time", ("dt", "cfl", "tolerance")),
+    ("output", ("every", "every_steps")),
+    ("checkpoint", ("every_steps", "every_minutes")),
+)
+LONGEST_KEY = 1000  # characters of the key of a --set
+
+
+def parse_override(text: str) -> tuple[Path, Any]:
+    """The key (as a path of names) and the value of one ``--set KEY=VALUE``; a value that is not TOML is a string."""
+    given = shortened(repr(text), 80)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"--set: expected UTF-8 text, but got {given}; check the terminal's encoding") from None
+    for sign in re.finditer("=", text[:LONGEST_KEY]):
+        path = _key_path(text[: sign.start()])
+        if path:
+            value = _override_value(text[sign.end() :].strip())
+            refuse_deep([*path, value], f"--set {given}")
+            if len(path) >= DEEPEST:
+                raise InputError(f"--set: expected a key of a few names, but got {len(path)} of them; check its dots")
+            return path, value
+    raise InputError(f"--set: expected KEY=VALUE with a dotted key, but got {given}; write for example time.end=2.0")
+
+
+def _key_path(text: str) -> Path | None:
+    """The names of a dotted TOML key, or None where ``text`` is not one."""
+    try:
+        node: Any = tomllib.loads(f"{text} = 0") if "\n" not in text else {}
+    except (ValueError, RecursionError):
+        return None
+    path: Path = ()
+    while isinstance(node, dict) and len(node) == 1:
+        ((name, node),) = node.items()
+        path += (name,)
+    return path if node == 0 else None
+
+
+def _override_value(text: str) -> Any:
+    if LONG_KEY.search(text):
+        return text
+    try:
+        table = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        return text
+    return table["value"] if len(table) == 1 else text
+
+
+def override(raw: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """A copy of the tables ``raw`` with every ``--set`` applied in turn.
+
+    A table replaces a table; a key of EXCLUSIVE displaces its alternatives.
+    """
+    result = _copy(raw)
+    for text in overrides:
+        path, value = parse_override(text)
+        node = result
+        for depth, name in enumerate(path[:-1]):
+            node = node.setdefault(name, {})
+            if not isinstance(node, dict):
+                key = shortened(dotted(path[: depth + 1]), 80)
+                raise InputError(
+                    f"--set {shortened(repr(text)[1:-1], 80)}: expected {key} to be a table, but the input has "
+                    f"{shortened(dump_value(node), 80)}; set {key} as a whole"
+                )
+        for displaced in alternatives(path):
+            node.pop(displaced[-1], None)
+        node[path[-1]] = value
+    return result
+
+
+def alternatives(path: Path) -> list[Path]:
+    """The other keys that ``path`` displaces when it is set."""
+    return [
+        (table, other)
+        for table, keys in EXCLUSIVE
+        if path[:-1] == (table,) and path[-1] in keys
+        for other in keys
+        if other != path[-1]
+    ]
+
+
+def is_set(key: str, overrides: Sequence[str]) -> bool:
+    """Whether a ``--set`` names ``key``, a table that holds it, a part of it, or an alternative that displaces it."""
+    wanted = _key_path(key) or (key,)
+    for text in overrides:
+        path, _ = parse_override(text)
+        for named in [path, *alternatives(path)]:
+            shared = min(len(named), len(wanted))
+            if named[:shared] == wanted[:shared]:
+                return True
+    return False
+
+
+def _copy(raw: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in raw.items()}
