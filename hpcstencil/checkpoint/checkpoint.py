@@ -1,6 +1,6 @@
 """Checkpoints: the whole state of a run at one step, in a file of its own beside the output.
 
-``NAME.checkpoint.STEP.h5`` is written under a temporary name, sealed with checksums (see `seal`), and renamed when it is
+``NAME.checkpoint.STEP.h5`` is written under a temporary name, sealed with checksums (see `checksums`), and renamed when it is
 on disk, so a file of that name was once whole, and shows whether it still is. It holds global arrays, hence any number
 of processes can read what any other number has written.
 """
@@ -215,7 +215,7 @@ def _sealed(path: Path, communicator: Communicator) -> dict[str, Array]:
 
 def _refuse_output(path: Path) -> None:
     """Raise InputError where an output file is given for a checkpoint. HDF5 is not asked about what has a checkpoint's name,
-    see `seal`."""
+    see `checksums`."""
     if ".checkpoint." in path.name:
         return
     try:

@@ -1,4 +1,4 @@
-"""An input file as frozen dataclasses, one per table; `config` makes them."""
+"""An input file as frozen dataclasses, one per table; `reader` makes them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Ghost cells of a value on one device's block, as `frame` describes it: where they go, and what is in them.
+"""Ghost cells of a value on one device's block, as `windows` describes it: where they go, and what is in them.
 
-Beyond a side that wraps they are copies from the other end, beyond the physical boundary what `boundary` makes of their
+Beyond a side that wraps they are copies from the other end, beyond the physical boundary what `ghost_formulas` makes of their
 mirror images; on a halo side the neighbour's cells are there already.
 """
 

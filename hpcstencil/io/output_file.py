@@ -1,9 +1,9 @@
 """The output file of a run: snapshots and diagnostics in one HDF5 file, whatever the number of processes.
 
-Rank 0 lays the file out alone (attributes, coordinates, empty datasets), then all open it through ``hyperslabs`` and
+Rank 0 lays the file out alone (attributes, coordinates, empty datasets), then all open it through `shared_file` and
 only ever extend and fill datasets. A snapshot is committed by two flushes: the fields, then ``time`` and ``step``;
-readers count snapshots by the length of ``/time``. Every change is covered by a `journal`, so a run killed at any moment
-leaves all committed snapshots readable.
+readers count snapshots by the length of ``/time``. Every change is covered by a `rollback_journal`, so a run killed at
+any moment leaves all committed snapshots readable.
 """
 
 from __future__ import annotations
@@ -307,7 +307,7 @@ class OutputFile:
         self.rows += len(steps)
 
     def close(self, complete: bool, **attributes: str) -> None:
-        """Mark the run as ``complete`` or not, with ``attributes`` that say how it ended (`hdf5_cut.ENDED`), and close."""
+        """Mark the run as ``complete`` or not, with ``attributes`` that say how it ended (`truncate.ENDED`), and close."""
 
         def mark(file: h5py.File) -> None:
             file.attrs.modify("complete", int(complete))

@@ -3,7 +3,7 @@
 The system itself gives the lock back when the process ends, however it ends, so a killed run never stands in the way of
 the one that resumes it. Only a file server may not have noticed yet that a host is dead; a Slurm job that was requeued
 therefore passes over its own former lock, and the sentence says what to remove. Where a file system knows no locks,
-`hdf5` notices between two changes that somebody else has changed the file.
+`output_file` notices between two changes that somebody else has changed the file.
 """
 
 from __future__ import annotations

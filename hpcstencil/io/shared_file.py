@@ -29,7 +29,7 @@ from hpcstencil.validation.errors import EnvironmentProblem
 Way = Literal["direct", "mpio", "serial", "per_process"]
 Method = Literal["auto"] | Way
 Blocks = Mapping[str, np.ndarray | Pieces]
-Placing = Mapping[str, int] | None  # where chunks go in a file, see `hdf5_direct.placing`
+Placing = Mapping[str, int] | None  # where chunks go in a file, see `direct_write.placing`
 
 LIBVER = ("v108", "v108")
 CHUNK_CACHE = 64 * 2**20  # bytes per dataset: holds chunks to which several processes write until they are whole
@@ -57,7 +57,7 @@ def open_alone(
     path: Path, mode: Literal["r", "r+", "w"], cache: int = CHUNK_CACHE, placing: Placing = None
 ) -> h5py.File:
     """Open ``path`` in this process alone, without a lock where HDF5 allows it, as it is: an unfinished change to it
-    shows (`hdf5_read.open_for_reading` hides it). ``cache`` is that of chunks, in bytes per dataset; new
+    shows (`file_read.open_for_reading` hides it). ``cache`` is that of chunks, in bytes per dataset; new
     ones go where ``placing`` says."""
     unlocked = {"locking": False} if CAN_UNLOCK else {}
     cached = {} if mode == "r" else {"libver": LIBVER, "rdcc_nbytes": cache}

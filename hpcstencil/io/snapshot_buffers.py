@@ -16,7 +16,7 @@ from hpcstencil.symbolic.staggering import Layout
 
 
 class Copies:
-    """Memory for copies of this process's blocks of some fields. Native code has it filled as it computes (`native.twice`)."""
+    """Buffers for copies of this process's blocks of some fields; native code fills its own (`native.snapshot_copies`)."""
 
     def __init__(self, pieces: Mapping[str, Pieces]) -> None:
         self.pieces = pieces

@@ -1,10 +1,10 @@
 """Solid cells in the domain: what they do to right-hand sides, initial states and diagnostics.
 
-The surface of the solid runs along the faces of cells, and is to the fluid what the boundary of the domain is (`boundary`): an
-operator finds in a solid cell next to its own the mirror image of its own: u itself where there is no flux, 2 g - u where
-u = g on the face between the two. So a flux between two fluid cells is that of a domain without solid, nothing that stands
-inside of the solid is ever used, and the integral of a diffusing field is kept. All of it is said in trees: the kernels know
-no mask.
+The surface of the solid runs along the faces of cells, and is to the fluid what the boundary of the domain is
+(`ghost_formulas`): an operator finds in a solid cell next to its own the mirror image of its own: u itself where there
+is no flux, 2 g - u where u = g on the face between the two. So a flux between two fluid cells is that of a domain
+without solid, nothing that stands inside of the solid is ever used, and the integral of a diffusing field is kept. All
+of it is said in trees: the kernels know no mask.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The expressions of a problem where its fields live: what `positions` makes of right-hand sides, initial states, diagnostics.
+"""The expressions of a problem where its fields live: what `staggering` makes of right-hand sides, initial states, diagnostics.
 
 A field that lives on the faces across a boundary has its value at the lower boundary in its array: it begins with the value
 that is given there, and changes as that does.

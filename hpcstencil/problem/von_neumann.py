@@ -114,7 +114,7 @@ class Frozen:
         return sum(w * self.value(operand, _moved(at, o)) for o, w in pairs)
 
     def _place(self, at: Offset) -> tuple[list[np.ndarray], Mapping[Any, Any], np.ndarray]:
-        """Coordinates, parameters and indices for `host.evaluate`; beyond a wall stands the last cell."""
+        """Coordinates, parameters and indices for `numpy_evaluate.evaluate`; beyond a wall stands the last cell."""
         there = [
             (cells + o) % n if ring else np.clip(cells + o, 0, n - 1)
             for cells, o, n, ring in zip(self.cells, at, self.grid.shape, self.periodic, strict=True)

@@ -6,7 +6,7 @@ is lost when its process ended without saying so, is stopped, or is not heard fr
 then collects the stacks of those that answer, reports once, and has all monitors end their ranks. Ranks that fail tell it
 why; it says the sentence of the lowest of them, once, and has all ranks end with that one's status.
 
-Started by `watchdog`, with the standard library, `monitor_parts` and `handshake` alone; messages are lines of JSON on pipes
+Started by `watchdog`, with the standard library, `monitor_peers` and `handshake` alone; messages are lines of JSON on pipes
 and sockets:
 
 | from | to | keys |

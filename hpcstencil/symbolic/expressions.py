@@ -121,7 +121,7 @@ class Constant(Node):
 
 @frozen
 class Field(Node):
-    """An unknown of the equation, by name. ``beyond``: it is used beyond walls too, in its ghost cells. `positions.located`
+    """An unknown of the equation, by name. ``beyond``: it is used beyond walls too, in its ghost cells. `staggering.located`
     says that of fields and operators inside the operand of a `Halfway`."""
 
     name: str
@@ -188,7 +188,7 @@ class DivGrad(Node):
 class Halfway(Node):
     """What lies half a cell from ``operand`` along an axis: its ``kind`` is a difference (the first derivative), a mean
     (interpolation), or the value "below" or "above" as it is. It leads ``onto`` the lower "faces" of cells or back onto
-    their "centres"; `positions.located` finds out which. ``beyond`` as in `Field`."""
+    their "centres"; `staggering.located` finds out which. ``beyond`` as in `Field`."""
 
     operand: Node
     axis: int

@@ -8,8 +8,8 @@ it and its mirror image u_{j-1} are h = (2 j - 1) dx apart:
 (LeVeque, "Finite Difference Methods" (2007), sect. 2.12, for cell centres). The closure is of second order in dx; it
 keeps the order of a wider stencil where the solution continues with that symmetry.
 A field that lives on the faces across the boundary (`positions`) has its value there, and beyond it images in that: kind
-WALL, of which `ghosts` makes the ghost cells.
-A new kind is a function here, listed in GHOSTS, and an entry of `conditions.KINDS`.
+WALL, of which `ghost_cells` makes the ghost cells.
+A new kind is a function here, listed in GHOSTS, and an entry of `boundary_conditions.KINDS`.
 """
 
 from __future__ import annotations

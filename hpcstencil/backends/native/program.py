@@ -275,7 +275,7 @@ class FaceCells(Cells):
 
 
 def ghost(code: Cells, face: Face, given: Sequence[str], spacing: float) -> str:
-    """The ghost cell at distance k, from its mirror image m; the formulas are those of `boundary`."""
+    """The ghost cell at distance k, from its mirror image m; the formulas are those of `ghost_formulas`."""
     two = "(one<W>() + one<W>())"
     if face.kind == WALL:
         return f"k ? {two} * {given[0]} - m : {given[0]}"

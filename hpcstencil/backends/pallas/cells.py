@@ -2,7 +2,7 @@
 
 Neighbours are read from memory, where the cache has them: a kernel cannot cut values apart that it holds. Most tiles look
 at nothing but their array. Only at the ``edge`` of a block do cells lie beyond it: on a periodic axis they are those of the
-other end, beyond the physical boundary what `boundary` makes of their mirror images.
+other end, beyond the physical boundary what `ghost_formulas` makes of their mirror images.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class Cells:
 
     def beyond(self, name: str, at: Offset, index: tuple[Any, ...]) -> Any:
         """The value of an array so many cells away, wherever that is; ``index`` are the places in it along the last axes. The
-        last axis comes first, so that corners are what `ghosts` makes of them: axis after axis, full width."""
+        last axis comes first, so that corners are what `ghost_cells` makes of them: axis after axis, full width."""
         axis, frame = self.frame.ndim - 1 - len(index), self.frame
         if axis < 0:
             return self.gathered(self.arrays[name], index)
@@ -221,7 +221,7 @@ class Cells:
             outside &= frame.touches[axis][upper]
         operand = self.operands.get(name, Field(name))
         face = self.rules.faces.get((operand, axis, int(upper)), NO_FLUX)
-        wall = face.kind == WALL  # as `ghosts.beyond_wall`: the first face beyond the upper side lies on it
+        wall = face.kind == WALL  # as `ghost_cells.beyond_wall`: the first face beyond the upper side lies on it
         mirror = jnp.minimum((2 * count if upper else 0) - here - (not wall), count - 1)
         value = resolved((jnp.where(outside, mirror, here), *index))
         along = tuple(o if a < axis else 0 for a, o in enumerate(at))

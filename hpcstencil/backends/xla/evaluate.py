@@ -1,4 +1,4 @@
-"""Tree to array code: one right-hand side on one device's block, as `frame` describes it."""
+"""Tree to array code: one right-hand side on one device's block, as `windows` describes it."""
 
 from __future__ import annotations
 

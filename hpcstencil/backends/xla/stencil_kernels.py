@@ -2,7 +2,7 @@
 
 ``array`` is padded; the result has ``shape`` cells, cell i of it being Σ_j w_j array[start + i + o_j]. ``number`` turns a
 weight into a value that the compiler does not know, so that it is not multiplied into what stands around the stencil (see
-`machine.Machine.constants`). A new kernel is a module with such a function, listed here.
+`device_grid.Machine.constants`). A new kernel is a module with such a function, listed here.
 """
 
 from collections.abc import Callable
