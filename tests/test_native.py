@@ -216,7 +216,7 @@ def test_steps_in_place_have_the_bits_of_tiles(name, monkeypatch, cache_of_a_meb
     problem = problem_of(decomposition={"steps_per_exchange": 1}, **{**usual, **IN_PLACE[name]})
     results = []
     for devices, threads in ((2, 1), (1, 1), (1, 2), (1, 3)):
-        monkeypatch.setattr("hpcstencil.simulation.simulation.threads_for", lambda _, threads=threads: threads)
+        monkeypatch.setattr("hpcstencil.simulation.compose.threads_for", lambda _, threads=threads: threads)
         simulation = simulation_of(problem, devices=devices, kernel="native")
         assert devices == 2 or steps_in_place(simulation, threads)
         results.append([stepped(problem, simulation, steps, 1e-3) for steps in IN_A_ROW])
@@ -245,7 +245,7 @@ def test_a_value_that_is_not_finite_is_seen_when_it_is_stored(
     shape, devices, equation, monkeypatch, cache_of_a_mebibyte
 ):
     """Wherever it is, at the ends of rows too; two devices step in tiles, one steps large grids in place."""
-    monkeypatch.setattr("hpcstencil.simulation.simulation.threads_for", lambda _: 2)
+    monkeypatch.setattr("hpcstencil.simulation.compose.threads_for", lambda _: 2)
     problem = problem_of(
         grid={"shape": shape},
         equation={"name": equation},
@@ -277,7 +277,7 @@ def test_a_value_that_is_not_finite_is_seen_when_it_is_stored(
 @pytest.mark.parametrize("chunk", [(203, 131, 61), (40, 131, 61), (17, 13, 16)], ids=str)
 def test_copies_are_made_as_steps_are_taken(chunk, monkeypatch, cache_of_a_mebibyte):
     """However the file is cut; none before they are wanted, or while those before are still read."""
-    monkeypatch.setattr("hpcstencil.simulation.simulation.threads_for", lambda _: 2)
+    monkeypatch.setattr("hpcstencil.simulation.compose.threads_for", lambda _: 2)
     monkeypatch.setattr("hpcstencil.io.snapshot_buffers.chunk_shape", lambda shape, itemsize: chunk)
     shape = (203, 131, 61)
     problem = problem_of(

@@ -114,7 +114,7 @@ def test_hosts_that_differ(tmp_path):
     if subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode != 0:
         pytest.skip("not run: this machine lets nobody mount in a namespace")
     shutil.copytree(ROOT / "hpcstencil", tmp_path / "copy" / "hpcstencil", ignore=shutil.ignore_patterns("__pycache__"))
-    with (tmp_path / "copy" / "hpcstencil" / "halo.py").open("a") as file:
+    with (tmp_path / "copy" / "hpcstencil" / "distributed" / "halo.py").open("a") as file:
         file.write("# changed\n")
     folder = tmp_path / "output"
     folder.mkdir()
