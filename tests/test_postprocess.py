@@ -491,7 +491,8 @@ def test_scripts(plane, tmp_path):
 
 def test_postprocess_knows_neither_jax_nor_mpi_nor_the_solver():
     """Of the package it knows how its files are read safely, and how texts are printed, and nothing of the solver."""
-    known = ["", ".errors", ".hdf5_plain", ".journal", ".printable", ".toml_text"]
+    known = ["", ".io", ".io.hdf5_validation", ".io.rollback_journal", ".validation", ".validation.errors",
+             ".validation.printable", ".validation.toml_text"]  # fmt: skip
     code = (
         "import sys, postprocess.plot, postprocess.summary\n"
         "print([m for m in ('jax', 'mpi4jax', 'mpi4py.MPI', 'matplotlib.pyplot') if m in sys.modules],\n"
