@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hpcstencil.symbolic import boundary_kinds
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import at, listing, nearest, shown, unknown, wrong
 from hpcstencil.validation.schema import EXPRESSION, POSITIVE, Key, table, take
@@ -49,10 +50,9 @@ class Form:
         return {name: value for name, value in zip(self.values, values, strict=True) if value is not None}
 
 
+GHOST_KINDS = tuple(name for name, kind in boundary_kinds.KINDS.items() if kind.values)  # that say what ghost cells are
 KINDS = {
-    "dirichlet": Form(("value",), "0.0"),
-    "neumann": Form(("value",), "0.0"),
-    "robin": Form(("a", "b", "value"), "{ a = 1.0, b = 0.5, value = 0.0 }"),
+    **{name: Form(boundary_kinds.KINDS[name].values, boundary_kinds.KINDS[name].example) for name in GHOST_KINDS},
     "sponge": Form(("width", "strength"), "{ width = 0.5, strength = 10.0 }", positive=True),
     "cpml": Form(("width", "speed"), "{ width = 0.5 }", positive=True, optional=("speed",)),
 }
@@ -67,7 +67,6 @@ class Condition:
 
 
 PERIODIC = Condition("periodic")
-GHOST_KINDS = ("dirichlet", "neumann", "robin")  # that say what the ghost cells are
 Sides = tuple[Condition, Condition]
 
 

@@ -1,6 +1,6 @@
 """Ghost cells of a value on one device's block, as `windows` describes it: where they go, and what is in them.
 
-Beyond a side that wraps they are copies from the other end, beyond the physical boundary what `ghost_formulas` makes of their
+Beyond a side that wraps they are copies from the other end, beyond the physical boundary what `boundary_kinds` makes of their
 mirror images; on a halo side the neighbour's cells are there already.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 
 from hpcstencil.distributed.windows import Frame, Value, Window, Windows, wrapped
-from hpcstencil.symbolic.ghost_formulas import GHOSTS, WALL
+from hpcstencil.symbolic.boundary_kinds import KINDS
 
 # (axis, side, windows of which that along the axis is None) -> (kind of the boundary's condition, its values on them)
 Condition = Callable[[int, int, Windows], tuple[str, list[Any]]]
@@ -113,14 +113,20 @@ class Ghosts:
         if self.frame.sides[axis][side].kind == "face":
             face = array.shape[axis] if side else 0
         kind, given = self.condition(axis, side, with_window(value.windows, axis, None))
-        if kind == WALL:
-            return beyond_wall(array, axis, side, width, face, *given)
-        distance = np.arange(1, width + 1) if side else np.arange(width, 0, -1)
-        height = (2 * distance - 1) * self.spacing[axis]
+        # On a staggered field the lower boundary is the first entry, the upper one the first ghost.
+        on_face = KINDS[kind].on_face
+        images = width - 1 if on_face and side else width
+        distance = np.arange(1, images + 1) if side else np.arange(images, 0, -1)
+        height = (2 * distance - (not on_face)) * self.spacing[axis]
         shape = [1] * array.ndim
-        shape[axis] = width
-        inner = lax.dynamic_slice_in_dim(array, face - width if side else face, width, axis)
-        return GHOSTS[kind](jnp.flip(inner, axis), height.astype(array.dtype).reshape(shape), *given)
+        shape[axis] = images
+        inner = lax.dynamic_slice_in_dim(array, face - images if side else face + on_face, images, axis)
+        mirror = jnp.flip(inner, axis)
+        ghosts = KINDS[kind].ghost(array.dtype.type, mirror, height.astype(array.dtype).reshape(shape), *given)
+        if not (on_face and side):
+            return ghosts
+        on_wall = jnp.broadcast_to(given[0], [1 if a == axis else n for a, n in enumerate(array.shape)])
+        return jnp.concatenate([on_wall, ghosts], axis)
 
 
 def widened(windows: Windows, axis: int, lower: int, upper: int) -> Windows:
@@ -133,17 +139,6 @@ def widened(windows: Windows, axis: int, lower: int, upper: int) -> Windows:
 def with_window(windows: Windows, axis: int, window: Window | None) -> Windows:
     """The windows with another one along an axis."""
     return (*windows[:axis], window, *windows[axis + 1 :])
-
-
-def beyond_wall(array: Any, axis: int, side: int, width: int, face: Any, value: Any) -> Any:
-    """`Ghosts.reflected` for a field on the faces along the axis: the lower boundary is its first entry, the upper one its
-    first ghost, and the others are images in that."""
-    twice = array.dtype.type(2) * value
-    if side == 0:
-        return twice - jnp.flip(lax.dynamic_slice_in_dim(array, face + 1, width, axis), axis)
-    inner = lax.dynamic_slice_in_dim(array, face - width + 1, width - 1, axis)
-    on_wall = jnp.broadcast_to(value, [1 if a == axis else n for a, n in enumerate(array.shape)])
-    return jnp.concatenate([on_wall, twice - jnp.flip(inner, axis)], axis)
 
 
 def next_to(field: Value, axis: int, side: int, frame: Frame) -> Value:

@@ -10,6 +10,7 @@ from hpcstencil.config.settings import Config
 from hpcstencil.equations import Radiating, Walled
 from hpcstencil.equations.user import expressions_of
 from hpcstencil.problem.model import Model
+from hpcstencil.symbolic.boundary_kinds import KINDS, NO_FLUX, WALL, Face
 from hpcstencil.symbolic.expressions import (
     OPERATORS,
     Constant,
@@ -18,7 +19,6 @@ from hpcstencil.symbolic.expressions import (
     node,
     walk,
 )
-from hpcstencil.symbolic.ghost_formulas import GHOSTS, NO_FLUX, WALL, Face
 from hpcstencil.symbolic.parser import Scope, parse
 from hpcstencil.symbolic.staggering import Position, Positions, located, located_on_boundary
 from hpcstencil.validation.errors import InputError
@@ -119,10 +119,10 @@ def _leaving(config: Config, model: Model) -> dict[str, Face]:
 def _faces(sides: Sides, key: str, scope: Scope) -> Iterator[tuple[int, Face]]:
     """(side, face) of both sides; none of a periodic axis. An absorbing layer ends at a face that is held at 0."""
     for side, condition in enumerate(sides):
-        if condition.kind in GHOSTS:
+        if condition.kind in KINDS:
             where = f"{key}.{SIDES[side]}.{condition.kind}"
-            if condition.kind == "robin" and condition.values[:2] == (0.0, 0.0):
-                raise InputError(f"{where}: expected a or b other than 0, but got 0 for both; give one of them")
+            if why := KINDS[condition.kind].refuse(*condition.values):
+                raise InputError(f"{where}: {why}; give one of them")
             values = [
                 parse(v, scope, where) if isinstance(v, str) else node(v) for v in condition.values if v is not None
             ]

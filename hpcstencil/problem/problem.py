@@ -18,8 +18,8 @@ from hpcstencil.numerics.schedule import Schedule
 from hpcstencil.problem import von_neumann
 from hpcstencil.problem.solid_mask import Mask
 from hpcstencil.problem.stability import stable_step
+from hpcstencil.symbolic.boundary_kinds import Face
 from hpcstencil.symbolic.expressions import Constant, Field, Node, Pointwise, Reduction, node, walk
-from hpcstencil.symbolic.ghost_formulas import Face
 from hpcstencil.symbolic.staggering import Layout, Positions
 from hpcstencil.symbolic.stencil_reach import Discretization, Needs
 from hpcstencil.validation.errors import InputError

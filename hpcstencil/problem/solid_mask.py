@@ -1,7 +1,7 @@
 """Solid cells in the domain: what they do to right-hand sides, initial states and diagnostics.
 
 The surface of the solid runs along the faces of cells, and is to the fluid what the boundary of the domain is
-(`ghost_formulas`): an operator finds in a solid cell next to its own the mirror image of its own: u itself where there
+(`boundary_kinds`): an operator finds in a solid cell next to its own the mirror image of its own: u itself where there
 is no flux, 2 g - u where u = g on the face between the two. So a flux between two fluid cells is that of a domain
 without solid, nothing that stands inside of the solid is ever used, and the integral of a diffusing field is kept. All
 of it is said in trees: the kernels know no mask.
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from hpcstencil.config.settings import Config
 from hpcstencil.io.dataset_names import MASK_DATASET
+from hpcstencil.symbolic.boundary_kinds import Face
 from hpcstencil.symbolic.expressions import (
     OPERATORS,
     Constant,
@@ -37,7 +38,6 @@ from hpcstencil.symbolic.expressions import (
     varies,
     walk,
 )
-from hpcstencil.symbolic.ghost_formulas import Face
 from hpcstencil.symbolic.parser import Scope, parse
 from hpcstencil.symbolic.staggering import position_of, positions_in
 from hpcstencil.symbolic.stencil_reach import Discretization, axes_of

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hpcstencil.config.settings import Config
+from hpcstencil.symbolic.boundary_kinds import WALL, Face
 from hpcstencil.symbolic.differentiate import derivative
 from hpcstencil.symbolic.expressions import Constant, Coordinate, Field, Node, Pointwise, Time, at_time, on_plane
-from hpcstencil.symbolic.ghost_formulas import WALL, Face
 from hpcstencil.symbolic.staggering import Positions, home, is_staggered, located, located_reductions
 from hpcstencil.validation.errors import InputError
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic import numpy_evaluate
+from hpcstencil.symbolic.boundary_kinds import KINDS, NO_FLUX, Face
 from hpcstencil.symbolic.differentiate import derivative, exact, mode, residual
 from hpcstencil.symbolic.expressions import Coordinate, Field, Node, Time, at_time, node
-from hpcstencil.symbolic.ghost_formulas import Face
 from hpcstencil.symbolic.parser import Scope, parse
 from hpcstencil.symbolic.staggering import home, located, located_on_boundary
 
@@ -105,15 +105,6 @@ def manufactured(problem: Problem, solution: Mapping[str, Node]) -> Manufactured
                 value = located_on_boundary(known, places[operand.name], axis, spacing, "verify")
             for side in (0, 1):
                 outward = derivative(value, Coordinate(axis)) * (2.0 * side - 1.0)
-                faces[operand, axis, side] = _face(problem.faces.get((operand, axis, side)), value, outward)
+                given = problem.faces.get((operand, axis, side), NO_FLUX)
+                faces[operand, axis, side] = Face(given.kind, KINDS[given.kind].matching(given.values, value, outward))
     return Manufactured(replace(problem, trees=trees, initial=initial, faces=faces), at_home, source)
-
-
-def _face(given: Face | None, value: Node, outward: Node) -> Face:
-    """The condition of the same kind that holds for the solution."""
-    if given is None or given.kind == "neumann":
-        return Face("neumann", (outward,))
-    if given.kind == "robin":
-        a, b, _ = given.values
-        return Face("robin", (a, b, a * value + b * outward))
-    return Face(given.kind, (value,))  # dirichlet, or the wall of a staggered grid

@@ -13,8 +13,8 @@ from hpcstencil.backends.native.pass_statements import Cells
 from hpcstencil.backends.native.step import Step
 from hpcstencil.backends.native.thin_blocks import Section, sections
 from hpcstencil.problem.problem import Problem
+from hpcstencil.symbolic.boundary_kinds import KINDS, NO_FLUX, Face
 from hpcstencil.symbolic.expressions import Field, Node, on_plane, walk
-from hpcstencil.symbolic.ghost_formulas import NO_FLUX, WALL, Face
 from hpcstencil.symbolic.stencil_reach import axes_of
 
 
@@ -257,7 +257,7 @@ def side(step: Step, number: int, axis: int, end: int) -> Side | None:
     base = len(step.scalars.entries)
     step.scalars.entries += code.own
     beside = tuple(array.beside.get(n, step.fields.index(n)) for n in nexts)
-    return Side(name, base, face.kind == WALL, beside)
+    return Side(name, base, KINDS[face.kind].on_face, beside)
 
 
 @dataclass
@@ -274,17 +274,30 @@ class FaceCells(Cells):
         return super().leaf(tree, at)
 
 
+@dataclass(frozen=True)
+class Term:
+    """C++ text of a value, with the arithmetic that `boundary_kinds` asks for."""
+
+    text: str
+
+    def __add__(self, other: Term) -> Term:
+        return Term(f"({self.text} + {other.text})")
+
+    def __sub__(self, other: Term) -> Term:
+        return Term(f"({self.text} - {other.text})")
+
+    def __mul__(self, other: Term) -> Term:
+        return Term(f"({self.text} * {other.text})")
+
+    def __truediv__(self, other: Term) -> Term:
+        return Term(f"({self.text} / {other.text})")
+
+
 def ghost(code: Cells, face: Face, given: Sequence[str], spacing: float) -> str:
-    """The ghost cell at distance k, from its mirror image m; the formulas are those of `ghost_formulas`."""
-    two = "(one<W>() + one<W>())"
-    if face.kind == WALL:
-        return f"k ? {two} * {given[0]} - m : {given[0]}"
-    if face.kind == "dirichlet":
-        return f"{two} * {given[0]} - m"
-    height = f"splat<W>(real((2 * k - 1) * double(q.s[{len(code.own)}])))"
-    code.own.append(f"real({code.numbers.constant(spacing)})")
-    if face.kind == "neumann":
-        return f"m + {height} * {given[0]}"
-    a, b, r = given
-    half = code.let(f"{height} * splat<W>(real(0.5)) * {a}")
-    return f"({height} * {r} - ({half} - {b}) * m) * (one<W>() / ({half} + {b}))"
+    """The ghost cell at distance k, from its mirror image m: the formula of `boundary_kinds` as C++ text."""
+    kind = KINDS[face.kind]
+    height = f"splat<W>(real(({'2 * k' if kind.on_face else '2 * k - 1'}) * double(q.s[{len(code.own)}])))"
+    made = kind.ghost(lambda c: Term(f"splat<W>(real({c!r}))"), Term("m"), Term(height), *map(Term, given)).text
+    if height in made:
+        code.own.append(f"real({code.numbers.constant(spacing)})")
+    return f"k ? {made} : {given[0]}" if kind.on_face else made

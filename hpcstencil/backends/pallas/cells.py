@@ -2,7 +2,7 @@
 
 Neighbours are read from memory, where the cache has them: a kernel cannot cut values apart that it holds. Most tiles look
 at nothing but their array. Only at the ``edge`` of a block do cells lie beyond it: on a periodic axis they are those of the
-other end, beyond the physical boundary what `ghost_formulas` makes of their mirror images.
+other end, beyond the physical boundary what `boundary_kinds` makes of their mirror images.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from hpcstencil.backends.xla.kernel_shift import weighted
 from hpcstencil.distributed.windows import Frame, Value
 from hpcstencil.numerics.finite_differences import Stencil
 from hpcstencil.numerics.pointwise import functions, integer_power
+from hpcstencil.symbolic.boundary_kinds import KINDS, NO_FLUX
 from hpcstencil.symbolic.expressions import (
     OPERATORS,
     Constant,
@@ -39,7 +40,6 @@ from hpcstencil.symbolic.expressions import (
     bottom_up,
     varies,
 )
-from hpcstencil.symbolic.ghost_formulas import GHOSTS, NO_FLUX, WALL
 from hpcstencil.symbolic.stencil_reach import axes_of, constant_along
 
 Offset = tuple[int, ...]
@@ -221,17 +221,17 @@ class Cells:
             outside &= frame.touches[axis][upper]
         operand = self.operands.get(name, Field(name))
         face = self.rules.faces.get((operand, axis, int(upper)), NO_FLUX)
-        wall = face.kind == WALL  # as `ghost_cells.beyond_wall`: the first face beyond the upper side lies on it
-        mirror = jnp.minimum((2 * count if upper else 0) - here - (not wall), count - 1)
+        kind = KINDS[face.kind]  # where cells lie on the face, the upper one is the first ghost
+        mirror = jnp.minimum((2 * count if upper else 0) - here - (not kind.on_face), count - 1)
         value = resolved((jnp.where(outside, mirror, here), *index))
         along = tuple(o if a < axis else 0 for a, o in enumerate(at))
         beside = self.next_to(name, axis, int(upper), at, index)
         given = [beside(tree, along) for tree in face.values]
-        if wall:
-            image = self.number(2.0) * given[0] - value
-            return jnp.where(outside, jnp.where(here == count, given[0], image), value)
         height = abs(here - mirror).astype(self.rules.dtype) * self.number(self.rules.discretization.spacing[axis])
-        return jnp.where(outside, GHOSTS[face.kind](value, height, *given), value)
+        ghost = kind.ghost(self.number, value, height, *given)
+        if kind.on_face:
+            ghost = jnp.where(here == count, given[0], ghost)
+        return jnp.where(outside, ghost, value)
 
     def index(self, axis: int) -> Any:
         """Indices of the cells along an axis, shaped to broadcast; one of them at a face."""

@@ -15,6 +15,7 @@ from hpcstencil.backends.xla.stencil_kernels import Kernel
 from hpcstencil.distributed.ghost_cells import Ghosts, next_to
 from hpcstencil.distributed.windows import Frame, Value, Window, Windows, common
 from hpcstencil.numerics.pointwise import functions, integer_power
+from hpcstencil.symbolic.boundary_kinds import NO_FLUX, Face
 from hpcstencil.symbolic.expressions import (
     Constant,
     Coordinate,
@@ -31,7 +32,6 @@ from hpcstencil.symbolic.expressions import (
     has_own_ghosts,
     walk,
 )
-from hpcstencil.symbolic.ghost_formulas import NO_FLUX, Face
 from hpcstencil.symbolic.stencil_reach import Discretization, Needs
 
 

@@ -1,0 +1,83 @@
+"""Kinds of boundary conditions: what stands in the input, what the ghost cells are, what a known solution asks of them.
+
+The grid is cell-centred. The face lies half-way between the first cell and its mirror image, so the ghost cell u_{-j} at
+distance (j - 1/2) dx beyond it and its mirror image u_{j-1} are h = (2 j - 1) dx apart:
+  dirichlet  u = g:                u_{-j} = 2 g - u_{j-1}
+  neumann    ∂u/∂n = q:            u_{-j} = u_{j-1} + h q
+  robin      a u + b ∂u/∂n = r:    u_{-j} = (h r - (h a/2 - b) u_{j-1}) / (h a/2 + b)
+(LeVeque, "Finite Difference Methods" (2007), sect. 2.12, for cell centres). The closure is of second order in dx; it
+keeps the order of a wider stencil where the solution continues with that symmetry.
+A field that lives on the faces across the boundary (`staggering`) has its value on the boundary, and images in that beyond it:
+kind `wall`, which takes the place of dirichlet there.
+
+A new kind is an entry of KINDS. Every backend and `verify` read it there; a kind that is not there is a KeyError everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from hpcstencil.symbolic.expressions import Constant, Node
+
+
+@dataclass(frozen=True)
+class Face:
+    """What holds at one face: the kind (a key of KINDS) and its values as expressions of coordinates and time."""
+
+    kind: str
+    values: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of condition.
+
+    ``values`` are the names of its values in the input; a single one is written without its name. ``example`` is such a
+    value or table. An empty tuple: the input cannot ask for it.
+    ``ghost(number, mirror, height, *values)`` gives the ghost cell from its mirror image, the distance between the two
+    and the values. Array code, Pallas kernels and generated C++ call it, each with numbers of its own: it uses + - * and 1 / x
+    alone, and makes constants by ``number``. Every backend thus rounds alike.
+    ``matching(values, u, slope)`` gives the values under which u, with the slope ∂u/∂n, fulfils the condition.
+    ``on_face`` says that the mirror stands on the face instead of half a cell before it: cells of the field lie on it.
+    ``refuse(*values)`` says why plain numbers cannot be values; "" where they can.
+    """
+
+    ghost: Callable[..., Any]
+    matching: Callable[[tuple[Node, ...], Node, Node], tuple[Node, ...]]
+    values: tuple[str, ...] = ("value",)
+    example: str = "0.0"
+    on_face: bool = False
+    refuse: Callable[..., str] = lambda *values: ""
+
+
+def _dirichlet(number: Callable[[float], Any], mirror: Any, height: Any, value: Any) -> Any:
+    return number(2.0) * value - mirror
+
+
+def _neumann(number: Callable[[float], Any], mirror: Any, height: Any, value: Any) -> Any:
+    return mirror + height * value
+
+
+def _robin(number: Callable[[float], Any], mirror: Any, height: Any, a: Any, b: Any, value: Any) -> Any:
+    half = height * number(0.5) * a
+    # XLA makes a multiplication of a division by what it knows when it compiles, and knows more in some decompositions.
+    inverse = number(1.0) / (half + b)
+    return (height * value - (half - b) * mirror) * inverse
+
+
+WALL = "wall"
+KINDS = {
+    "dirichlet": Kind(_dirichlet, lambda values, u, slope: (u,)),
+    "neumann": Kind(_neumann, lambda values, u, slope: (slope,)),
+    "robin": Kind(
+        _robin,
+        lambda values, u, slope: (values[0], values[1], values[0] * u + values[1] * slope),
+        values=("a", "b", "value"),
+        example="{ a = 1.0, b = 0.5, value = 0.0 }",
+        refuse=lambda a, b, value: "expected a or b other than 0, but got 0 for both" if a == b == 0.0 else "",
+    ),
+    WALL: Kind(_dirichlet, lambda values, u, slope: (u,), values=(), on_face=True),
+}
+NO_FLUX = Face("neumann", (Constant(0.0),))
