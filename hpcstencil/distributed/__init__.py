@@ -1,1 +1,1 @@
-"""Blocks, windows and halos on devices."""
+"""Blocks on devices: windows, ghost cells and the halo exchange."""

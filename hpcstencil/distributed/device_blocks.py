@@ -1,6 +1,7 @@
-"""One process's blocks as its devices hold them: what lies beyond each side, coordinates, and how arrays get there.
+"""One process's block on its devices: what lies beyond each side, coordinates, and the transfer of arrays.
 
-The field arrays of a process have shape (devices, *capacity) under `pmap`, and the block's own shape with one device.
+A field of a process has shape (devices, *capacity) under `pmap`, and the block's own shape (cells per axis) with one
+device.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from hpcstencil.numerics.topology import Topology, unravel
 
 
 def sides(topology: Topology, wrapped_as_halo: Sequence[bool]) -> tuple[tuple[Side, Side], ...]:
-    """What lies beyond the sides of this process's device blocks, per axis.
+    """The kind of both sides (lower, upper) of this process's device blocks, per axis.
 
-    ``wrapped_as_halo``: periodic axes that are whole in a block but exchanged with itself all the same.
+    ``wrapped_as_halo`` marks periodic axes that are whole in a block but still exchanged, with the block itself.
     """
     result: list[tuple[Side, Side]] = []
     for axis in range(topology.ndim):
@@ -39,7 +40,12 @@ def sides(topology: Topology, wrapped_as_halo: Sequence[bool]) -> tuple[tuple[Si
 
 @dataclass(frozen=True)
 class Places:
-    """Where each device's block lies: arrays with a leading device axis, handed to the compiled code at run time."""
+    """The places of the devices' blocks: arrays with a leading device axis, passed to the compiled code at run time.
+
+    ``coordinates`` has, per axis, the cell centres (devices, cells + 2 margins), in the input's units of length.
+    ``counts`` has the owned cells (devices, axes). ``touches`` says which sides are the physical boundary (devices,
+    axes, 2).
+    """
 
     coordinates: tuple[np.ndarray, ...]
     counts: np.ndarray
@@ -47,7 +53,7 @@ class Places:
 
     @staticmethod
     def of(topology: Topology, grid: Grid, margin: Sequence[int]) -> Places:
-        """Coordinates (with ``margin`` more cells on both sides), owned cells and boundary flags of every device."""
+        """The places of all devices of a process, with ``margin`` more coordinates on both sides of a block."""
         coordinates: list[list[np.ndarray]] = [[] for _ in range(topology.ndim)]
         counts, touches = [], []
         for device in range(topology.device_count):
@@ -73,7 +79,8 @@ def frame_of(
     places: Mapping[str, Any],
     constants: Sequence[float],
 ) -> Frame:
-    """The frame of the device whose (possibly traced) ``places`` are given; without them counts are the array's."""
+    """The frame of the device with these (possibly traced) ``places``. On axes that divide evenly the counts are the
+    array's cells."""
     cells = topology.capacity()
     uneven = [(stop - start) % d != 0 for (start, stop), d in zip(topology.block(), topology.devices, strict=True)]
     return Frame(
@@ -89,24 +96,25 @@ def frame_of(
 
 @dataclass(frozen=True)
 class Devices:
-    """The local devices of a process, and how a process's block is dealt to them."""
+    """The local devices of a process, and the distribution of its block over them."""
 
     topology: Topology
     devices: tuple[Any, ...]
 
     @property
     def several(self) -> bool:
+        """Whether there is more than one device."""
         return len(self.devices) > 1
 
     @property
     def sharding(self) -> Any:
-        """Of arrays with a leading device axis; with one device, that device."""
+        """The sharding of arrays with a leading device axis; with one device, that device."""
         if not self.several:
             return self.devices[0]
         return NamedSharding(Mesh(np.array(self.devices), (DEVICE_AXIS,)), PartitionSpec(DEVICE_AXIS))
 
     def slices(self, device: int) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-        """(place in the process's block, place in the device's array) of what a device owns."""
+        """The cells that a device owns: (slices of the process's block, slices of the device's array)."""
         origin = [start for start, _ in self.topology.block()]
         block = self.topology.device_block(device)
         return (
@@ -115,7 +123,8 @@ class Devices:
         )
 
     def put(self, block: np.ndarray) -> Any:
-        """A process's block (cells per axis, and members) as an array on its devices."""
+        """Put a process's block on its devices. ``block`` is local, without ghost cells: cells per axis, then members
+        in an ensemble. The result has a leading device axis if there are several devices."""
         if not self.several:
             return jax.device_put(block, self.devices[0])
         members = block.shape[self.topology.ndim :]
@@ -126,7 +135,8 @@ class Devices:
         return jax.device_put(stacked, self.sharding)
 
     def owned(self, array: Any) -> list[np.ndarray]:
-        """What each device of this process owns of an array, on CPUs without a copy."""
+        """The cells that each device owns of an array, as a list of local arrays without ghost cells; on CPUs without a
+        copy."""
         if not self.several:
             return [np.asarray(array)]
         return [
@@ -135,7 +145,8 @@ class Devices:
         ]
 
     def get(self, array: Any) -> np.ndarray:
-        """The process's block of an array on its devices, C-contiguous; with one device without a copy where possible."""
+        """The process's block of an array on its devices: local, without ghost cells, C-contiguous. With one device it
+        is a view if possible."""
         if not self.several:
             return np.asarray(array)
         members = array.shape[1 + self.topology.ndim :]
@@ -147,7 +158,7 @@ class Devices:
         return block
 
     def put_places(self, places: Places, constants: Sequence[float]) -> dict[str, Any]:
-        """`Places` and the constants of expressions on the devices."""
+        """Put `Places` and the constants of expressions on the devices."""
 
         def move(a: np.ndarray) -> Any:
             return jax.device_put(a if self.several else a[0], self.sharding)
@@ -162,5 +173,5 @@ class Devices:
 
 
 def values(fields: Mapping[str, Any], windows: tuple[tuple[int, int], ...]) -> dict[str, Value]:
-    """Arrays as values that all cover the same windows."""
+    """The arrays as values that all cover the same windows."""
     return {name: Value(array, windows) for name, array in fields.items()}

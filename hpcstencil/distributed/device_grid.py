@@ -1,4 +1,4 @@
-"""A decomposed grid on this process's devices: ghost cells around the fields of a block, and code run on every block."""
+"""A decomposed grid on this process's devices: halos around the fields of a block, and code run on every block."""
 
 from __future__ import annotations
 
@@ -33,13 +33,15 @@ Body = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Machine:
-    """A decomposed grid on this process's devices: puts ghost cells around fields and runs code on every block.
+    """A decomposed grid on this process's devices. It surrounds fields with ghost cells and runs code on every block.
 
-    ``communicator`` is the mpi4py communicator of the halo exchange alone; without one nothing is sent, and in place of other
-    processes' strips a block gets its own (`benchmark` times that). ``halo_wraps`` says that ghost cells of whole periodic
-    axes are filled by the exchange rather than by each derivative. ``constants`` are the numbers of the expressions: handed
-    to compiled code when it runs, so that the compiler does not multiply them into others where it sees a chance, which
-    depends on the decomposition.
+    ``communicator`` is the mpi4py communicator of the halo exchange alone. Without one nothing is sent, and a block
+    gets its own strips in place of those of other processes (`benchmark` times that). ``radius`` is the reach of one
+    evaluation in cells per axis; ``margin`` is the number of coordinates beyond a block. ``halo_wraps`` says that the
+    exchange fills the ghost cells of whole periodic axes, instead of each derivative.
+
+    ``constants`` are the numbers of the expressions. They are passed to compiled code at run time: otherwise the
+    compiler would fold them into others in some decompositions and not in others.
     """
 
     topology: Topology
@@ -53,34 +55,37 @@ class Machine:
 
     @cached_property
     def sides(self) -> Any:
+        """The sides of this process's device blocks, see `device_blocks.sides`."""
         cells = self.topology.capacity()
         return sides(self.topology, [self.halo_wraps and n >= r for n, r in zip(cells, self.radius, strict=True)])
 
     @cached_property
     def places(self) -> dict[str, Any]:
+        """The places of the device blocks, on the devices."""
         return self.devices.put_places(Places.of(self.topology, self.grid, self.margin), self.constants)
 
     @property
     def leaves_compiled_code(self) -> bool:
-        """Whether the exchange between processes has to happen outside the compiled loop."""
+        """Whether the exchange between processes must happen outside the compiled loop."""
         return self.devices.several and self.topology.size > 1
 
     def frame(self, places: Mapping[str, Any]) -> Frame:
+        """The frame of the device with these ``places``."""
         return frame_of(self.topology, self.sides, self.margin, places, self.constants)
 
     def widths(self, radii: int) -> tuple[int, ...]:
-        """Ghost cells per axis for ``radii`` evaluations in a row between two exchanges."""
+        """Ghost cells per axis for ``radii`` consecutive evaluations between two exchanges."""
         return self.widths_of([radii * r for r in self.radius])
 
     def widths_of(self, reach: Sequence[int]) -> tuple[int, ...]:
-        """Ghost cells per axis for code that looks this many cells beyond the block."""
+        """Ghost cells per axis for code that reaches ``reach`` cells beyond the block; 0 on axes without a halo."""
         return tuple(
             r if "halo" in (low.kind, high.kind) else 0 for r, (low, high) in zip(reach, self.sides, strict=True)
         )
 
     def compiled(self, body: Body, shared: int, donate: bool = False) -> Body:
-        """``body(fields, places, ..., shared arguments)`` on every device; the last ``shared`` arguments are the same
-        for all devices, the others have a device axis."""
+        """``body(fields, places, ..., shared arguments)``, compiled for every device. The last ``shared`` arguments are
+        the same for all devices, the others have a device axis. With ``donate`` the memory of the fields is reused."""
         donated = (0,) if donate else ()
         if not self.devices.several:
             return jax.jit(body, donate_argnums=donated)
@@ -91,7 +96,8 @@ class Machine:
     def surrounded(
         self, fields: Mapping[str, Any], widths: tuple[int, ...], frame: Frame, outer: Outer
     ) -> dict[str, Value]:
-        """The fields with their halos, inside compiled code."""
+        """The fields with their halos of these ``widths``, inside compiled code. ``fields`` are a device's own cells;
+        ``outer`` holds the ghost cells from other processes if the exchange happens outside."""
         framed = surround(fields, widths, frame.counts, lambda *strips: self.swap(outer, *strips))
         windows = tuple(
             (-w * (low.kind == "halo"), n + w * (high.kind == "halo"))
@@ -105,17 +111,18 @@ class Machine:
         return tuple((0, n) for n in self.topology.capacity())
 
     def cropped(self, fields: Mapping[str, Value]) -> Fields:
-        """The block's own cells, as `surrounded` got them."""
+        """The fields cut down to the block's own cells."""
         return {name: value.crop(self.interior).array for name, value in fields.items()}
 
     def received(
         self, fields: Mapping[str, Any], widths: tuple[int, ...], frame: Frame, outer: Outer
     ) -> dict[int, Ghosts]:
-        """The ghost cells of the fields per axis, inside compiled code."""
+        """The ghost cells of the fields per axis, inside compiled code; the fields themselves are not assembled."""
         return received(fields, widths, frame.counts, lambda *strips: self.swap(outer, *strips))
 
     def swap(self, outer: Outer, axis: int, first: Any, last: Any) -> Ghosts:
-        """Ghost cells for the strips of one axis, inside compiled code; ``outer`` holds what came from elsewhere."""
+        """Exchange the strips of one axis for ghost cells, inside compiled code. ``outer`` holds the ghost cells from
+        other processes if the exchange happens outside."""
         topology = self.topology
         between_processes = topology.processes[axis] > 1
         if not self.devices.several:
@@ -133,16 +140,17 @@ class Machine:
         return lower, upper
 
     def _of_neighbours(self, axis: int, lower: Any, upper: Any) -> Ghosts:
-        """The ghost cells of an axis, None on sides where no process is beside this one."""
+        """The ghost cells of an axis, None on sides without a neighbouring process."""
         below, above = (self.topology.neighbour(axis, direction) is not None for direction in (-1, 1))
         return lower if below else None, upper if above else None
 
     def exchanged(self, body: Body, widths: tuple[int, ...], has_loop: bool = False, donate: bool = False) -> Body:
         """``body(values, frame, *shared)`` on every block surrounded by ``widths`` ghost cells, as a function of the
-        fields and the shared arguments; in the phased form the exchange between processes comes before it. With ``donate``
-        the memory of the fields given is reused.
+        fields and the shared arguments. In the phased form the exchange between processes precedes it. With ``donate``
+        the memory of the fields is reused.
 
-        XLA has another convolution outside of loops than inside, so a body that ``has_loop`` not is put into one.
+        XLA's convolutions differ inside and outside of loops. So a body without a loop (``has_loop`` false) runs inside
+        one.
         """
 
         def whole(fields: Fields, places: Any, outer: Outer, shared: tuple[Any, ...]) -> Any:
@@ -157,8 +165,8 @@ class Machine:
     def beside_received(
         self, body: Body, widths: tuple[int, ...], donate: bool, names: Collection[Any] | None = None
     ) -> Body:
-        """As `exchanged`, of ``body(fields, ghost cells, frame, *shared)``, which puts nothing together; only the fields of
-        these ``names``, if any are given, are exchanged."""
+        """Like `exchanged`, for a ``body(fields, ghost cells, frame, *shared)`` that takes the ghost cells separately.
+        Only the fields in ``names`` are exchanged, if given."""
 
         def whole(fields: Fields, places: Any, outer: Outer, shared: tuple[Any, ...]) -> Any:
             frame = self.frame(places)
@@ -169,14 +177,15 @@ class Machine:
     def _with_outer(
         self, whole: Body, widths: tuple[int, ...], donate: bool, names: Collection[Any] | None = None
     ) -> Body:
-        """``whole(fields, places, ghost cells from other processes, shared arguments)`` as a function of the fields and the
-        shared arguments."""
+        """``whole(fields, places, ghost cells from other processes, shared arguments)`` as a function of the fields and
+        the shared arguments."""
         run = self.compiled(whole, 1, donate)
         outer_ghosts = self.outer_exchange(widths)
         return lambda fields, *arguments: run(fields, self.places, outer_ghosts(among(fields, names)), arguments)
 
     def outer_exchange(self, widths: tuple[int, ...]) -> Callable[[Fields], Outer]:
-        """The exchange between processes outside compiled code: nothing to do where the compiled code does it."""
+        """The exchange between processes outside compiled code: a function of the fields that returns the ghost cells
+        per axis. It does nothing if the compiled code exchanges."""
         if not self.leaves_compiled_code:
             return lambda fields: {}
         axes = [a for a in range(self.grid.ndim) if self.topology.processes[a] > 1 and widths[a]]
@@ -222,11 +231,11 @@ class Machine:
 
 
 def among(fields: Mapping[Any, Any], names: Collection[Any] | None) -> dict[Any, Any]:
-    """The fields of these names; all without any."""
+    """The fields in ``names``; all fields if that is None."""
     return dict(fields) if names is None else {name: fields[name] for name in names}
 
 
 def in_loop(body: Callable[[], Any], once: Any) -> Any:
-    """What ``body`` returns, computed inside a loop of ``once`` rounds: a traced 1, so that XLA keeps the loop."""
+    """The result of ``body``, computed inside a loop of ``once`` rounds: a traced 1, so that XLA keeps the loop."""
     nothing = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(body))
     return lax.fori_loop(0, once, lambda i, _: body(), nothing)

@@ -1,7 +1,7 @@
-"""Ghost cells of a value on one device's block, as `windows` describes it: where they go, and what is in them.
+"""Ghost cells of a value on one device's block (see `windows`): their places and their values.
 
-Beyond a side that wraps they are copies from the other end, beyond the physical boundary what `boundary_kinds` makes of their
-mirror images; on a halo side the neighbour's cells are there already.
+Beyond a side that wraps they are copies from the other end. Beyond the physical boundary `boundary_kinds` computes them
+from their mirror images. On a halo side the neighbour's cells are already there.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Condition = Callable[[int, int, Windows], tuple[str, list[Any]]]
 
 @dataclass(frozen=True)
 class Ghosts:
-    """Ghost cells of one operand on a grid of this ``spacing``: ``widths`` (lower, upper) per axis are the most that its
-    derivatives ask for, ``condition`` is what holds for it on the physical boundary."""
+    """Ghost cells of one operand, on a grid of this ``spacing``. ``widths`` (lower, upper) per axis are the most that
+    its derivatives need; ``condition`` is its condition on the physical boundary."""
 
     frame: Frame
     spacing: Sequence[float]
@@ -32,8 +32,8 @@ class Ghosts:
     condition: Condition
 
     def around(self, value: Value, corners: bool) -> Value:
-        """The value with ghost cells on all sides that need them; axis after axis, full width, where ``corners`` of a
-        mixed derivative are needed, else only the cells straight beyond each side (cheaper: one padded array)."""
+        """The value with ghost cells on all sides that need them. With ``corners``, which mixed derivatives need, axis
+        after axis at full width; else only the cells straight beyond each side (cheaper: one padded array)."""
         axes = [axis for axis, widths in enumerate(self.widths) if max(widths)]
         if corners:
             for axis in axes:
@@ -63,8 +63,8 @@ class Ghosts:
         return Value(array, windows)
 
     def along(self, value: Value, axis: int) -> Value:
-        """The value with its ghost cells along one axis, put into a padded array: XLA would work out what it concatenates anew
-        in each place that looks at it, stage after stage."""
+        """The value with its ghost cells along one axis, in a padded array. XLA would recompute a concatenation
+        wherever it is used, stage after stage."""
         value = self.replaced(value, axis)
         lower, upper = self.strips(value, axis)
         before, after = (0 if strip is None else strip.shape[axis] for strip in (lower, upper))
@@ -78,7 +78,7 @@ class Ghosts:
         return Value(array, widened(value.windows, axis, before, after))
 
     def strips(self, value: Value, axis: int) -> tuple[Any, Any]:
-        """Ghost cells to put before and after the value along an axis; None on a halo side or where none are needed."""
+        """The ghost cells before and after the value along an axis; None on a halo side or if none are needed."""
         lower, upper = self.widths[axis]
         low, high = self.frame.sides[axis]
         if low.kind == "wrap":
@@ -130,19 +130,19 @@ class Ghosts:
 
 
 def widened(windows: Windows, axis: int, lower: int, upper: int) -> Windows:
-    """The windows with so many more cells before and after those along an axis."""
+    """The windows extended along an axis by ``lower`` cells before and ``upper`` cells after."""
     window = windows[axis]
-    assert window is not None  # what has ghost cells varies, so it has a window on every axis
+    assert window is not None  # a value with ghost cells varies, so it has a window on every axis
     return with_window(windows, axis, (window[0] - lower, window[1] + upper))
 
 
 def with_window(windows: Windows, axis: int, window: Window | None) -> Windows:
-    """The windows with another one along an axis."""
+    """The windows with ``window`` along an axis."""
     return (*windows[:axis], window, *windows[axis + 1 :])
 
 
 def next_to(field: Value, axis: int, side: int, frame: Frame) -> Value:
-    """A field in the cells next to a boundary, as one value along the axis."""
+    """A field in the cells next to a boundary, constant along the axis."""
     window = field.windows[axis]
     assert window is not None
     index = (frame.counts[axis] - 1 if side else 0) - window[0]

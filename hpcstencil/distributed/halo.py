@@ -1,6 +1,6 @@
-"""Halo exchange: the cells of neighbouring blocks are put around a block, axis after axis, each at full width.
+"""Halo exchange: a block is surrounded by cells of its neighbours, axis after axis, each at full width.
 
-Because the strips of a later axis include what earlier axes brought, the corners arrive without messages of their own
+The strips of a later axis include the ghost cells of earlier axes, so the corners arrive without messages of their own
 (as in ImplicitGlobalGrid's `update_halo!`).
 """
 
@@ -27,7 +27,8 @@ Swap = Callable[[int, Any, Any], Ghosts]
 
 @dataclass(frozen=True)
 class Received:
-    """What one axis brought: ghost cells (fields, ...) of a width, and how many cells of the array are really owned."""
+    """The ghost cells of one axis, (fields, ...) of this ``width``, None without a neighbour; ``count`` is the number
+    of cells that the array really owns."""
 
     axis: int
     width: int
@@ -39,11 +40,12 @@ class Received:
 def surrounding(
     fields: Mapping[str, Any], widths: Sequence[int], counts: Sequence[Any]
 ) -> Generator[tuple[int, Any, Any], Ghosts, Fields]:
-    """The fields surrounded by ``widths`` ghost cells per axis (0: none), as a generator.
+    """The fields surrounded by ``widths`` ghost cells per axis (0: none), as a generator. ``fields`` are local arrays
+    without ghost cells.
 
-    For each axis it yields the axis and the strips of all fields to hand to the lower and the upper neighbour, and is
-    sent the ghost cells that those gave, None where there is no neighbour. ``counts`` are the cells per axis that are
-    owned (a number, or traced where devices own different numbers).
+    For each axis it yields the axis and the strips of all fields for the lower and the upper neighbour. It is sent
+    their ghost cells, None where there is no neighbour. ``counts`` are the owned cells per axis (a number, or traced if
+    devices own different numbers).
     """
     names = list(fields)
     received: list[Received] = []
@@ -60,7 +62,7 @@ def surrounding(
 
 
 def _extended(strip: Any, start: Any, index: int, axis: int, received: Sequence[Received]) -> Any:
-    """A strip cut at ``start`` of ``axis`` from field ``index``, widened by the ghost cells that earlier axes brought."""
+    """A strip cut at ``start`` of ``axis`` from field ``index``, extended by the ghost cells of earlier axes."""
     for earlier in received:
         ghosts = [
             None if side is None else lax.dynamic_slice_in_dim(side[index], start, strip.shape[axis], axis)
@@ -73,7 +75,7 @@ def _extended(strip: Any, start: Any, index: int, axis: int, received: Sequence[
 def _assembled(array: Any, index: int | None, received: Sequence[Received]) -> Any:
     """The array with all ghost cells around it: one padded array into which each strip is written.
 
-    XLA does the updates in place because no strip is read from the padded array itself.
+    XLA updates it in place because no strip is read from the padded array itself.
     """
     padding = [(0, 0, 0)] * array.ndim
     for part in received:
@@ -103,7 +105,7 @@ def surround(fields: Mapping[str, Any], widths: Sequence[int], counts: Sequence[
 
 
 def received(fields: Mapping[str, Any], widths: Sequence[int], counts: Sequence[Any], swap: Swap) -> dict[int, Ghosts]:
-    """The ghost cells that each axis brings, as they come."""
+    """The ghost cells of each axis, as they arrive."""
     brought: dict[int, Ghosts] = {}
 
     def kept(axis: int, first: Any, last: Any) -> Ghosts:
@@ -117,7 +119,7 @@ def received(fields: Mapping[str, Any], widths: Sequence[int], counts: Sequence[
 def strips_for(
     fields: Mapping[str, Any], widths: Sequence[int], counts: Sequence[Any], swap: Swap, wanted: int
 ) -> Strips:
-    """The strips that axis ``wanted`` would exchange, the axes before it exchanged by ``swap``."""
+    """The strips that axis ``wanted`` would exchange, after ``swap`` has exchanged the axes before it."""
     steps = surrounding(fields, widths, counts)
     axis, first, last = next(steps)
     while axis != wanted:
@@ -126,9 +128,9 @@ def strips_for(
 
 
 def exchange_devices(first: Any, last: Any, topology: Topology, axis: int) -> Strips:
-    """Ghost cells from the neighbouring devices of this process, by `lax.ppermute`; zeros where there is none.
+    """The ghost cells from the neighbouring devices of this process, by `lax.ppermute`; zeros without a neighbour.
 
-    An axis that is periodic and not cut between processes wraps around within the process.
+    A periodic axis that is not cut between processes wraps around within the process.
     """
     wraps = topology.periodic[axis] and topology.processes[axis] == 1
     upwards = []
@@ -143,9 +145,10 @@ def exchange_devices(first: Any, last: Any, topology: Topology, axis: int) -> St
 
 
 def exchange_processes(first: Any, last: Any, topology: Topology, axis: int, communicator: Any) -> Ghosts:
-    """Ghost cells from the neighbouring processes, one `mpi4jax.sendrecv` per direction for all fields.
+    """The ghost cells from the neighbouring processes, by one `mpi4jax.sendrecv` per direction for all fields; None
+    without a neighbour.
 
-    ``communicator`` is the mpi4py communicator that belongs to the exchange alone. None where there is no neighbour.
+    ``communicator`` is the mpi4py communicator of the exchange alone.
     """
     import mpi4jax
 
@@ -168,7 +171,7 @@ def exchange_processes(first: Any, last: Any, topology: Topology, axis: int, com
 def exchange_edges(first: Any, last: Any, topology: Topology, axis: int, communicator: Any) -> Strips:
     """`exchange_processes` for the strips (devices, fields, ...) of all devices of a process, on one device.
 
-    Only the devices at the process's edge take part; the others, and edges without a neighbour, get zeros.
+    Only the devices at the process's edge take part. The others, and edges without a neighbour, get zeros.
     """
     places = [unravel(device, topology.devices)[axis] for device in range(topology.device_count)]
     bottom = np.flatnonzero(np.array(places) == 0)

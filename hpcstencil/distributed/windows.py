@@ -1,11 +1,11 @@
-"""A device's block as its code sees it, and values on parts of it.
+"""A device's block as its code sees it, and values on parts of the block.
 
-A value lives on a *window* of cell indices per axis, [0, cells) being the block itself. What lies beyond a side depends
-on the side:
-  wrap  the axis is whole in this block and periodic: ghost cells are taken from the other end, when needed
-  face  the physical boundary, at index 0 or ``cells``: ghost cells follow from the boundary condition, when needed
-  halo  another block: its cells are part of the window, put there by the last exchange; each derivative uses some up
-Under `pmap` all devices run one program, so a side that is the boundary for some devices only is a halo whose cells are
+A value lives on a *window* of cell indices per axis; [0, cells) is the block itself. The kind of a side says what lies
+beyond it:
+  wrap  the axis is whole in this block and periodic: ghost cells are copied from the other end when needed
+  face  the physical boundary, at index 0 or ``cells``: ghost cells follow from the boundary condition when needed
+  halo  another block: the last exchange put its cells into the window; each derivative uses up some of them
+Under `pmap` all devices run one program. A side that is the boundary for some devices only is a halo whose cells are
 replaced where the device touches the boundary.
 """
 
@@ -27,7 +27,7 @@ Windows = tuple[Window | None, ...]
 @partial(jax.tree_util.register_dataclass, data_fields=["array"], meta_fields=["windows"])
 @dataclass(frozen=True)
 class Value:
-    """An array and the window it covers per axis (None: one value for all cells, the array has length 1 there)."""
+    """An array and the window that it covers per axis. None: one value for all cells, and the array has length 1 there."""
 
     array: Any
     windows: Windows
@@ -43,12 +43,13 @@ class Value:
         return Value(array, tuple(kept))
 
     def spread(self, windows: Sequence[Window | None]) -> Value:
-        """The value in every cell of smaller windows."""
+        """The value broadcast to every cell of smaller windows."""
         shape = [1 if window is None else window[1] - window[0] for window in windows]
         return Value(jnp.broadcast_to(self.crop(windows).array, shape), tuple(windows))
 
     def rows(self, start: Any, count: int) -> Value:
-        """The value in so many cells along the first axis from the (perhaps traced) cell ``start`` on, as cells [0, count)."""
+        """The value in ``count`` cells along the first axis from the (perhaps traced) cell ``start``, as cells [0,
+        count)."""
         if self.windows[0] is None:
             return self
         array = lax.dynamic_slice_in_dim(self.array, start - self.windows[0][0], count)
@@ -56,7 +57,7 @@ class Value:
 
 
 def common(values: Sequence[Value]) -> Windows:
-    """The windows that all values cover."""
+    """The largest windows that all values cover."""
     result: list[Window | None] = []
     for windows in zip(*(value.windows for value in values), strict=True):
         real = [w for w in windows if w is not None]
@@ -66,7 +67,7 @@ def common(values: Sequence[Value]) -> Windows:
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a block: its kind, and on a halo side whether a device there can touch the physical boundary."""
+    """One side of a block: its kind, and on a halo side whether some device there touches the physical boundary."""
 
     kind: str
     boundary: bool = False
@@ -76,10 +77,10 @@ class Side:
 class Frame:
     """A device's block as its code sees it.
 
-    ``cells`` per axis (the array's, the same on all devices); ``sides`` (lower, upper) per axis. ``counts`` are the cells
-    really owned and ``touches`` whether a side is the physical boundary, per axis: numbers, or traced under `pmap`.
-    ``coordinates`` are one-dimensional arrays of cell centres per axis, with ``margin`` more on both sides. ``constants``
-    are the numbers that expressions hold, as values known when the code runs only.
+    ``cells`` per axis is the array's shape, the same on all devices; ``sides`` are (lower, upper) per axis. ``counts``
+    are the cells that this device owns and ``touches`` whether a side is the physical boundary, per axis: numbers, or
+    traced under `pmap`. ``coordinates`` are one-dimensional arrays of cell centres per axis, with ``margin`` more on
+    both sides. ``constants`` maps the numbers of expressions to values that are known only at run time.
     """
 
     cells: tuple[int, ...]
@@ -92,10 +93,12 @@ class Frame:
 
     @property
     def ndim(self) -> int:
+        """The number of axes."""
         return len(self.cells)
 
     def rows(self, start: Any, count: int) -> Frame:
-        """The frame of so many cells along the first axis, for `Value.rows`: what stands beside them does not matter there."""
+        """The frame of ``count`` cells along the first axis from ``start``, for `Value.rows`. Its sides along that axis
+        are not used."""
         along = lax.dynamic_slice_in_dim(self.coordinates[0], start, count + 2 * self.margin[0])
         return replace(
             self,
@@ -106,7 +109,8 @@ class Frame:
 
 
 def wrapped(array: Any, axis: int, lower: int, upper: int) -> tuple[Any, Any]:
-    """Ghost cells of a periodic axis that is whole in ``array``; it may be shorter than they are many."""
+    """The ghost cells (lower, upper) of a periodic axis that is whole in ``array``; there may be more of them than
+    cells."""
     cells = array.shape[axis]
 
     def take(first: int, count: int) -> Any:

@@ -1,1 +1,1 @@
-"""The output file. Imports nothing here: postprocess reads with parts of it."""
+"""The output file. This module imports nothing, since postprocess uses parts of the folder."""

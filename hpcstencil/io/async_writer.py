@@ -1,4 +1,4 @@
-"""Snapshots written behind the computation: copied, and written by a thread while the next steps are taken."""
+"""Asynchronous output: snapshots are copied, and a thread writes the copies while the next steps are computed."""
 
 from __future__ import annotations
 
@@ -16,26 +16,28 @@ from hpcstencil.runtime.communicator import Communicator, agree
 
 
 class Writer:
-    """Writes the output file of a run, one thing after the other; all processes call each method together. With ``behind``, if
-    the file can, what is written of a state while the run goes on is written in a thread of each process; where that fails on
-    any, the next call raises on all what the thread raised. ``copies`` are those of views of fields."""
+    """The writer of a run's output file, which does one thing after the other. All processes call each method together.
+
+    With ``behind``, and if the file allows it, a thread of each process writes the snapshots while the run goes on. If
+    that fails on any process, the next call raises the error on all. ``copies`` are the snapshot buffers.
+    """
 
     def __init__(self, file: OutputFile, behind: bool, communicator: Communicator, copies: Copies) -> None:
         self.file, self.behind, self.communicator = file, behind and file.can_write_behind, communicator
         self.thread = ThreadPoolExecutor(max_workers=1)
-        self.under_way: tuple[Future[None], Callable[[], None]] | None = None  # and what is to be done afterwards
+        self.under_way: tuple[Future[None], Callable[[], None]] | None = None  # writing; then `together`
         self.copies = copies
 
     def write_rows(self, rows: Rows) -> None:
-        """Rows of diagnostics, as `OutputFile.write_diagnostics` takes them."""
+        """Write rows of diagnostics, as `OutputFile.write_diagnostics` takes them."""
         self.wait()
         self.file.write_diagnostics(*rows)
 
     def write_snapshot(
         self, step: int, time: float, blocks: Mapping[str, np.ndarray], ranges: Sequence[Range], rows: Rows, last: bool
     ) -> None:
-        """A snapshot, as `OutputFile.write_snapshot` takes it, and rows of diagnostics; after the ``last`` one there is
-        nothing to do meanwhile."""
+        """Write a snapshot, as `OutputFile.write_snapshot` takes it, and rows of diagnostics. The ``last`` snapshot is
+        written at once, because nothing is left to compute meanwhile."""
         self.wait()
         given: Blocks = {name: self._own(name, block) for name, block in blocks.items()}
         own, together = self.file.begin_snapshot(step, time, given, ranges, rows)
@@ -48,21 +50,21 @@ class Writer:
             together()
 
     def _own(self, name: str, block: np.ndarray) -> np.ndarray | Pieces:
-        """The block as it stays when the fields change, and as it is written fastest: where something is written behind, a view
-        of the fields, which is not writeable, is copied."""
+        """The block in a form that stays unchanged while the fields change. A view of the fields, which is not
+        writeable, is copied if a thread is to write it; other blocks are returned as they are."""
         if block.flags.writeable or not self.behind:
             return block
         return self.copies.copied(name, block)
 
     def wait(self) -> None:
-        """Until everything is written."""
+        """Wait until everything is written."""
         if self.under_way is not None:
             (own, together), self.under_way = self.under_way, None
             agree(self.communicator, own.result)
             together()
 
     def look(self) -> None:
-        """Finish what all processes have written by now, and raise what has failed, without waiting."""
+        """Finish a snapshot that all processes have written by now, and raise its failure. Does not wait."""
         if self.under_way is None:
             return
         busy = int(not self.under_way[0].done())
@@ -70,6 +72,6 @@ class Writer:
             self.wait()
 
     def close(self, complete: bool, **attributes: str) -> None:
-        """As `OutputFile.close`."""
+        """Close the file, as `OutputFile.close`."""
         self.wait()
         self.file.close(complete, **attributes)

@@ -1,3 +1,3 @@
-"""Names in the output file that belong to this program; imports nothing, so that the input's checks may ask."""
+"""Reserved dataset names of the output file. This module imports nothing, so that the checks of the input can use it."""
 
 MASK_DATASET = "solid"

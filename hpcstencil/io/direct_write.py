@@ -1,7 +1,7 @@
-"""Values written straight to where HDF5 keeps the chunks of a dataset, without HDF5 or MPI: what a thread may do while the main
-thread of its process uses both.
+"""Direct writes: values go straight to the bytes where HDF5 keeps the chunks of a dataset, without HDF5 or MPI.
 
-The dataset must be uncompressed and its chunks allocated; whoever writes owns its cells alone.
+A thread can do this while the main thread of its process uses both. The dataset must be uncompressed, its chunks must
+be allocated, and no other process may write the same cells.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ import numpy as np
 
 from hpcstencil.runtime.threads import by_threads
 
-SHORTEST_RUN = 512  # bytes on average: what is cut finer is better written through MPI-IO, which puts it together
-FEW_RUNS = 1000  # take no time, however short they are
+SHORTEST_RUN = 512  # bytes on average; below it MPI-IO is faster, since it aggregates runs
+FEW_RUNS = 1000  # below this count short runs do not matter
 PAGE = 4096
-MOST_AT_ONCE = 1024  # arrays that the system writes in one go
-LEAST_PAST = 2**20  # bytes of a chunk that are worth it to be written past the system's cache
+MOST_AT_ONCE = 1024  # arrays per system call
+LEAST_PAST = 2**20  # bytes from which on a chunk bypasses the page cache
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A part of a block in a ``chunk`` (its shape), which begins at ``corner``: where it is in the chunk and in the block. A
-    ``whole`` one is all that the dataset has of the chunk."""
+    """The part of a block that lies in one chunk. ``chunk`` is the chunk's shape and ``corner`` its first cell in the
+    dataset; ``inside`` are the part's cells in the chunk, ``index`` its cells in the block. A ``whole`` part is all
+    that the dataset has of the chunk."""
 
     corner: tuple[int, ...]
     chunk: tuple[int, ...]
@@ -41,12 +42,12 @@ class Cut:
 
     @property
     def runs(self) -> int:
-        """In how many pieces the part is in the file."""
+        """The number of contiguous runs of the part in the file."""
         return 1 if self.whole else math.prod(_shape(self.inside)[: self.rows])
 
     @property
     def rows(self) -> int:
-        """How many of the first axes are gone through from piece to piece."""
+        """The number of leading axes along which the runs are enumerated."""
         shape = _shape(self.inside)
         axis = len(shape) - 1
         while axis > 0 and shape[axis] == self.chunk[axis]:
@@ -55,7 +56,7 @@ class Cut:
 
 
 def cuts(start: Sequence[int], shape: Sequence[int], chunk: Sequence[int], ends: Sequence[int]) -> list[Cut]:
-    """The parts of a block of ``shape`` from cell ``start`` on, in the chunks of a dataset that ``ends`` there."""
+    """The parts of a block with its first cell at ``start``, one per chunk, in a dataset of shape ``ends``."""
     result = []
     firsts = [range(a - a % c, a + n, c) if n else range(0) for a, n, c in zip(start, shape, chunk, strict=True)]
     for corner in itertools.product(*firsts):
@@ -70,7 +71,7 @@ def cuts(start: Sequence[int], shape: Sequence[int], chunk: Sequence[int], ends:
 
 
 def scattered(parts: Sequence[Cut], size: int) -> bool:
-    """Whether parts of so many bytes are in many runs of less than SHORTEST_RUN."""
+    """Whether parts of ``size`` bytes in total lie in many runs of less than SHORTEST_RUN."""
     runs = sum(part.runs for part in parts)
     return runs > FEW_RUNS and size < runs * SHORTEST_RUN
 
@@ -79,8 +80,8 @@ Place = tuple[Cut, int]  # the byte of the file at which the chunk begins
 
 
 def places(dataset: h5py.Dataset, start: Sequence[int], shape: Sequence[int]) -> list[Place] | None:
-    """Where the cells of a block of ``shape``, the first of which is ``start``, are in the file; None where they are
-    compressed, HDF5 has not made room for all of them, or they are scattered."""
+    """The places in the file of a block of ``shape`` with its first cell at ``start``. None if the dataset is
+    compressed, its chunks are not all allocated, or the block is scattered."""
     if dataset.compression is not None:
         return None
     parts = cuts(start, shape, dataset.chunks, dataset.shape)
@@ -91,14 +92,15 @@ def places(dataset: h5py.Dataset, start: Sequence[int], shape: Sequence[int]) ->
 
 
 def placing(chunk: int) -> dict[str, int]:
-    """How h5py is to place chunks of so many bytes: those of whole pages begin with a page, so that they are written past the
-    system's cache from where they lie. Others would leave gaps, which every journal would keep."""
+    """Arguments of h5py.File for chunks of ``chunk`` bytes. Chunks of whole pages are aligned to pages, so that they
+    can be written from where they lie, past the page cache. Aligning others would leave gaps, which every journal would
+    copy."""
     return {"alignment_threshold": LEAST_PAST, "alignment_interval": PAGE} if chunk % PAGE == 0 else {}
 
 
 def _pages(size: int) -> mmap.mmap:
-    """Whole pages of memory, large ones where the system has them: of few pages it takes little time to tell the disk. Shared
-    memory, the default, is seldom given large ones."""
+    """Anonymous memory of whole pages, large ones where the system has them: the fewer pages, the cheaper the disk
+    transfer. Shared memory, mmap's default, seldom gets large pages."""
     try:
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
@@ -109,8 +111,11 @@ def _pages(size: int) -> mmap.mmap:
 
 
 class Pieces:
-    """Memory for a block, cut as the file is, each piece in pages of its own: a chunk, where the block has all of it. It is
-    touched when it is made: memory that a process has never had may take longer to be given than to be written to."""
+    """A buffer for a block (``dtype``, local ``shape``), cut like the file: one piece per chunk, each in its own pages.
+    A piece has the shape of its chunk if the block has all of it, else that of the part.
+
+    Pages are pre-faulted: a first touch can cost more than the copy.
+    """
 
     def __init__(self, dtype: Any, shape: tuple[int, ...], parts: Sequence[Cut]) -> None:
         self.dtype, self.shape, self.cuts = np.dtype(dtype), shape, parts
@@ -124,7 +129,7 @@ class Pieces:
         ]
 
     def take(self, block: np.ndarray) -> None:
-        """Copy a block."""
+        """Copy ``block``, with as many cells as the buffer, on all threads."""
         block = block.reshape(self.shape)
 
         def copy(numbers: np.ndarray) -> None:
@@ -134,11 +139,11 @@ class Pieces:
         by_threads(copy, np.arange(len(self.cuts)))
 
     def own(self, n: int) -> np.ndarray:
-        """The cells of the n-th piece that are the block's."""
+        """The cells of the n-th piece that belong to the block."""
         return self.pieces[n][self.cuts[n].inside] if self.cuts[n].whole else self.pieces[n]
 
     def joined(self) -> np.ndarray:
-        """The block; where it is one piece, that itself."""
+        """The block as one array; a view if the buffer has a single piece."""
         if len(self.pieces) == 1 and self.pieces[0].shape == self.shape:
             return self.pieces[0]
         block = np.empty(self.shape, self.dtype)
@@ -148,23 +153,24 @@ class Pieces:
 
 
 def as_cut(block: np.ndarray | Pieces, where: Sequence[Place]) -> np.ndarray | Pieces:
-    """The block, in one where its pieces are not those of the places: a file that is continued may be cut in another way."""
+    """The block, joined if its pieces differ from the places: the chunks of a continued file may differ from this
+    run's."""
     if isinstance(block, Pieces) and [cut.index for cut in block.cuts] != [cut.index for cut, _ in where]:
         return block.joined()
     return block
 
 
 class DirectWriter:
-    """Writes blocks to their places in the file at ``path``, past the system's cache of pages where it can: that would cost the
-    processor, and memory, for cells that nobody reads soon."""
+    """Writes blocks to their places in the file at ``path``, past the page cache where the file system allows it:
+    caching cells that nobody reads soon would cost processor time and memory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.file: os.stat_result | None = None  # that was written first
+        self.file: os.stat_result | None = None  # the one of the first write
         self.buffer = _pages(PAGE)
 
     def write(self, parts: Sequence[tuple[np.ndarray | Pieces, Sequence[Place]]]) -> None:
-        """Write blocks, and wait until the disk has them. Raises OSError."""
+        """Write blocks and wait until they are on disk. Raises OSError."""
         cached, past = os.open(self.path, os.O_WRONLY), self._open_past()
         try:
             self.file = self.file or os.fstat(cached)
@@ -189,16 +195,17 @@ class DirectWriter:
                 os.close(past)
 
     def _open_past(self) -> int | None:
+        """A descriptor that bypasses the page cache; None if the system or the file system has none."""
         try:
             return os.open(self.path, os.O_WRONLY | os.O_DIRECT)
-        except (OSError, AttributeError):  # not every file system, nor system, has it
+        except (OSError, AttributeError):  # missing on some systems and file systems
             return None
 
     def _write_chunk(self, cached: int, past: int | None, part: np.ndarray, cut: Cut, byte: int) -> None:
-        """A chunk of which ``part`` is all that the dataset has; what is beyond holds nothing. Its whole pages, from pages of
-        memory, go ``past`` the cache, if there is a way."""
+        """Write a chunk of which ``part`` is all that the dataset has; what lies beyond holds nothing. The chunk's
+        whole pages go ``past`` the cache, if there is a descriptor for it."""
         content = self._in_order(part, cut, byte % PAGE)
-        if past is None:  # or too short for it
+        if past is None:  # or the chunk is too short
             return write_all(cached, [content], byte)
         head = -byte % PAGE
         tail = head + (len(content) - head) // PAGE * PAGE
@@ -207,7 +214,8 @@ class DirectWriter:
         write_all(cached, [content[tail:]], byte + tail)
 
     def _in_order(self, part: np.ndarray, cut: Cut, first: int) -> np.ndarray:
-        """The bytes of a chunk, from byte ``first`` of a page on: where they are, if they are so, or in the buffer."""
+        """The bytes of a chunk, starting at byte ``first`` of a page: a view if they lie in memory like that, else a
+        copy in the buffer."""
         if part.shape == cut.chunk and part.flags.c_contiguous and part.ctypes.data % PAGE == first:
             return part.reshape(-1).view(np.uint8)
         cells = math.prod(cut.chunk)
@@ -229,8 +237,8 @@ def _in_pages(part: np.ndarray, cut: Cut, byte: int) -> bool:
 
 
 def _in_a_row(parts: Sequence[tuple[int, np.ndarray]]) -> Iterator[tuple[int, list[np.ndarray]]]:
-    """Parts with their place in the file, those together that follow each other there: each time that the disk is done with
-    one, the thread that waits for it takes a core from a computation."""
+    """Join parts that are contiguous in the file: (first byte, parts). Each completed write wakes a thread, which takes
+    a core from the computation."""
     first, end, row = 0, 0, list[np.ndarray]()
     for byte, part in sorted(parts, key=lambda known: known[0]):
         if row and byte != end:
@@ -243,12 +251,12 @@ def _in_a_row(parts: Sequence[tuple[int, np.ndarray]]) -> Iterator[tuple[int, li
 
 
 def _write_past(past: int | None, cached: int, pages: Sequence[np.ndarray], byte: int) -> None:
-    """Write pages of memory past the cache, if there is a way."""
+    """Write pages of memory past the cache if there is a descriptor for it, else through the cache."""
     if past is not None:
         try:
             return write_all(past, pages, byte)
         except OSError as error:
-            if error.errno != errno.EINVAL:  # which says that this file system wants something else
+            if error.errno != errno.EINVAL:  # EINVAL: this file system needs another alignment
                 raise
     write_all(cached, pages, byte)
 
@@ -262,7 +270,8 @@ def _write_runs(descriptor: int, part: np.ndarray, cut: Cut, byte: int) -> None:
 
 
 def write_all(descriptor: int, arrays: Sequence[np.ndarray], byte: int) -> None:
-    """All values of the arrays, one after the other, though the system may write less than it is given. Raises OSError."""
+    """Write all values of the arrays, one after the other. The system may write less than it is given, so this repeats.
+    Raises OSError."""
     left = [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays]
     while left:
         written = os.pwritev(descriptor, [array.data for array in left[:MOST_AT_ONCE]], byte)

@@ -1,4 +1,4 @@
-"""What the files of a run look like inside: attributes, coordinates and empty datasets, laid out by one process."""
+"""Layout of the files of a run: attributes, coordinates and empty datasets, written by one process."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ Compression = Literal["none", "gzip"]
 
 
 def write_attributes(file: h5py.File, attributes: Attributes) -> None:
+    """Set attributes of the root."""
     for name, value in attributes.items():
         file.attrs[name] = value
 
@@ -112,8 +113,8 @@ def lay_out_fields(
 
 
 def lay_out_solid(file: h5py.File, layout: Layout, of_members: bool) -> None:
-    """The mask, int8, along the axes of the grid, of an ensemble whose members differ in it (member, x, y, z): allocated,
-    never filled. In chunks, which journals leave out."""
+    """The mask, int8, along the axes of the grid; if the members of an ensemble differ in it, (member, x, y, z).
+    Allocated, never filled, and chunked because journals leave out chunks."""
     members = layout.members if of_members else ()
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     properties.set_chunk((*(1 for _ in members), *chunk_shape(layout.grid.shape, 1)))
@@ -130,12 +131,13 @@ def lay_out_solid(file: h5py.File, layout: Layout, of_members: bool) -> None:
 
 
 def coordinate_name(key: str) -> str:
-    """The last part of a dotted key, or all of it where that is the name of a field."""
+    """The last part of a dotted key, or all of it if that is the name of a field."""
     table, _, name = key.rpartition(".")
     return key if table == "initial" else name
 
 
 def lay_out_diagnostics(file: h5py.File, names: Sequence[str], members: tuple[int, ...]) -> None:
+    """The group ``diagnostics`` with one empty series per name, float64, and with its own ``time`` and ``step``."""
     group = file.create_group("diagnostics")
     time = _series(group, "time", np.float64, np.nan)
     time.make_scale("time")

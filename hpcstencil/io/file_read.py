@@ -1,4 +1,4 @@
-"""Reading the files of a run, each process for itself: needs neither MPI nor jax."""
+"""Read the files of a run, each process by itself. Needs neither MPI nor jax."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ SCALES = ("time", "step", "member", *AXES, *(axis + FACE for axis in AXES))  # r
 
 @dataclass(frozen=True)
 class Contents:
-    """What a run's file holds. ``steps`` and ``times`` are those of the committed snapshots of an output, or the one of
-    a checkpoint; ``shape`` is the grid's, ``fields`` its arrays' names with their dtypes."""
+    """The contents of a run's file. ``steps`` and ``times`` are those of the committed snapshots of an output, or the
+    single one of a checkpoint. ``shape`` is the grid's; ``fields`` maps the names of its arrays to their dtypes."""
 
     kind: str
     complete: bool
@@ -51,7 +51,8 @@ class Contents:
 
     @property
     def clock(self) -> dict[str, Any] | None:
-        """Of an output whose last snapshot holds all that its run would go on from: where its clock stood, by `state.split`."""
+        """The clock at the end of a complete output, as `state.split` stores it; None if the last snapshot does not
+        hold the whole state."""
         return self.attributes["clock"] if self.complete and "clock" in self.attributes else None
 
     @property
@@ -66,8 +67,8 @@ class Contents:
 
 
 def fields_in(file: h5py.File) -> dict[str, h5py.Dataset]:
-    """The fields that a file holds, arrays of floats. Those of an ensemble have an axis of its members and those of the grid:
-    what has one axis alone there lists what the members differ in."""
+    """The fields of a file, arrays of floats. In an ensemble they have an axis of members and those of the grid; a
+    dataset with a single axis there lists the values in which the members differ."""
     found = {
         name: item
         for name, item in file.items()
@@ -80,11 +81,11 @@ def fields_in(file: h5py.File) -> dict[str, h5py.Dataset]:
 
 @contextmanager
 def open_for_reading(path: Path) -> Iterator[h5py.File]:
-    """The open file; raises InputError where it is missing, not HDF5, or would have HDF5 read another file,
-    EnvironmentProblem where reading fails.
+    """The open file, as it was before a change that is unfinished. No lock is taken, so a file that a run still writes
+    opens too.
 
-    No lock is taken, so a file that a run is still writing opens too. A change that was begun and not finished is left
-    out: the file is as it was before.
+    Raises InputError if the file is missing, not HDF5, or would make HDF5 read another file; EnvironmentProblem if
+    reading fails.
     """
     with file_errors(path, "read"):
         if not path.is_file():
@@ -103,9 +104,9 @@ def open_for_reading(path: Path) -> Iterator[h5py.File]:
 
 
 def inspect(path: Path) -> Contents:
-    """What the output or checkpoint file at ``path`` holds; no field is read.
+    """The contents of the output or checkpoint at ``path``; reads no field.
 
-    Raises InputError where the file is missing or of another kind, EnvironmentProblem where it cannot be read.
+    Raises InputError if the file is missing or of another kind, EnvironmentProblem if it cannot be read.
     """
     with open_for_reading(path) as file:
         found = attributes(path, file)
@@ -147,12 +148,13 @@ def inspect(path: Path) -> Contents:
 def read_block(
     path: Path, name: str, ranges: Sequence[Range], shape: Sequence[int] | None = None, dtype: Any = None
 ) -> np.ndarray:
-    """The hyperslab ``ranges`` (global, per axis) of dataset ``name``: an array of the ranges' lengths.
+    """The hyperslab ``ranges`` (global, half-open, per axis) of dataset ``name``: an array of the ranges' lengths,
+    without ghost cells.
 
-    A dataset with one more leading axis is a series of snapshots, of which the last committed one is read. Where
-    ``shape`` (of the whole grid) is given the dataset must have it; ``dtype`` converts. Each process reads for itself.
+    A dataset with one more leading axis is a series of snapshots; the last committed one is read. If ``shape`` (of the
+    whole grid) is given, the dataset must have it; ``dtype`` converts. Each process reads for itself.
 
-    Raises InputError where file or dataset are missing or do not fit, EnvironmentProblem where reading fails.
+    Raises InputError if the file or dataset is missing or does not fit, EnvironmentProblem if reading fails.
     """
     with open_for_reading(path) as file:
         dataset = numbers(path, file, name)

@@ -1,4 +1,4 @@
-"""Which bytes of an output file are values that nobody will change any more: what a journal may leave out."""
+"""Settled bytes of an output file: values that no later change touches, which a journal may leave out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNUSED = "unused-bytes"  # attribute of the root: spans that shortened series ha
 
 
 class SettledSpans:
-    """The settled bytes of a file, its ``spans``, found step by step as its series grow."""
+    """The settled bytes of a file in ``spans``, found step by step while its series grow."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
@@ -22,9 +22,9 @@ class SettledSpans:
         self.rows: dict[str, int] = {}  # found of it
 
     def find(self, file: h5py.File) -> None:
-        """Find those that are new, of the open file, to which nothing is being done.
+        """Find the spans that are new in the open ``file``, while nothing else uses it.
 
-        Settled are whole chunks of committed rows, what lies in datasets that do not grow, and unused bytes.
+        Settled are whole chunks of committed rows, all values of datasets that do not grow, and unused bytes.
         """
         if not self.chunk_rows:
             self._begin(file)
@@ -38,7 +38,7 @@ class SettledSpans:
         self.spans = merged(self.spans)
 
     def _begin(self, file: h5py.File) -> None:
-        """Find what grows, and what is settled of the rest."""
+        """Find which datasets grow, and the settled bytes of the others."""
         self.spans += [(int(start), int(stop)) for start, stop in file.attrs.get(UNUSED, ())]
         for name, dataset in datasets(file):
             if dataset.chunks is None:
@@ -58,12 +58,13 @@ def datasets(file: h5py.File) -> list[tuple[str, h5py.Dataset]]:
 
 
 def growing_axis(dataset: h5py.Dataset) -> int:
-    """The axis along which a series grows; the first where it does not. The one before it is that of an ensemble's members."""
+    """The axis along which a series grows; the first one if none does. In an ensemble the axis of the members precedes
+    it."""
     return dataset.maxshape.index(None) if None in dataset.maxshape else 0
 
 
 def chunks_of(dataset: h5py.Dataset, first: int, last: int) -> Iterator[Span]:
-    """Where the chunks of rows [first, last) are; ``first`` lies on the edge of a chunk."""
+    """The byte spans of the chunks of rows [first, last); ``first`` lies on the edge of a chunk."""
     starts = [range(0, n, chunk) for n, chunk in zip(dataset.shape, dataset.chunks, strict=True)]
     axis = growing_axis(dataset)
     starts[axis] = range(first, last, dataset.chunks[axis])
@@ -74,14 +75,14 @@ def chunks_of(dataset: h5py.Dataset, first: int, last: int) -> Iterator[Span]:
 
 
 def all_values(file: h5py.File, names: list[str]) -> list[Span]:
-    """Where all chunks of some datasets are, committed or not."""
+    """The byte spans of all chunks of some datasets, committed or not."""
     return merged(
         span for name in names for span in chunks_of(file[name], 0, file[name].shape[growing_axis(file[name])])
     )
 
 
 def sound_unused(file: h5py.File) -> bool:
-    """Whether the note of unused bytes, if there is one, is pairs of numbers."""
+    """Whether the note of unused bytes, if there is one, consists of pairs of integers."""
     if UNUSED not in file.attrs:
         return True
     shape, dtype = file.attrs.get_id(UNUSED).shape, file.attrs.get_id(UNUSED).dtype
@@ -89,7 +90,7 @@ def sound_unused(file: h5py.File) -> bool:
 
 
 def remember_unused(file: h5py.File, spans: list[Span]) -> None:
-    """Note spans that no dataset uses any more, beside those noted before."""
+    """Add spans that no dataset uses any more to the note of unused bytes."""
     before = [(int(start), int(stop)) for start, stop in file.attrs.get(UNUSED, ())]
     if spans:
         file.attrs[UNUSED] = np.array(merged([*before, *spans]), np.int64)

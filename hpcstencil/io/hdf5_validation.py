@@ -1,9 +1,9 @@
-"""HDF5 files as what they must be: real numbers that lie in the file itself, with attributes that are texts and numbers.
+"""Validate HDF5 files: they hold real numbers in the file itself, and attributes that are texts or numbers.
 
-HDF5 knows more than that. A link may lead into another file, and a dataset may take its values from the bytes of any file
-(external storage) or from datasets of other files (virtual ones), so that whoever reads a file from somebody else would
-copy a file of their own without a word. Such files are refused as a whole, before anything in them is opened. Whoever reads
-a dataset or an attribute says here what it must be.
+HDF5 allows more. A link may lead to another file, and a dataset may take its values from the bytes of any file
+(external storage) or from datasets of other files (virtual ones). Whoever reads a file from somebody else would then
+copy a file of their own unnoticed. Such files are refused as a whole, before anything in them is opened. Each reader of
+a dataset or an attribute states here what it expects.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from hpcstencil.validation.errors import InputError
 
-REAL = "fiub"  # kinds of numpy types that are real numbers, or truth values
+REAL = "fiub"  # kinds of numpy types: real numbers and truth values
 WHOLE = "iu"
 LONGEST_TEXT = 4 * 2**20  # characters of an attribute: an input file has at most 2**20 bytes
 LONGEST_SERIES = 2**26  # values that are read as a whole, as times are
@@ -38,7 +38,7 @@ EXPECTED: dict[str, tuple[str, Any]] = {
 
 
 def refuse_other_files(file: h5py.File, path: Path) -> None:
-    """Raise InputError where something in the file would have HDF5 read another one."""
+    """Raise InputError if anything in the file would make HDF5 read another one."""
     remedy = "copy the values into the file itself (h5repack does)"
     for name, link, identity in _links(file, path):
         if link not in (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT):
@@ -50,7 +50,7 @@ def refuse_other_files(file: h5py.File, path: Path) -> None:
 
 
 def _links(file: h5py.File, path: Path) -> Iterator[tuple[str, int, Any]]:
-    """(name, kind of link, the object itself where the link is a hard one) of everything in the file, each group once.
+    """(name, kind of link, the object itself for a hard link) of everything in the file, each group once.
 
     HDF5's own visit would recurse as deep as the groups are nested.
     """
@@ -71,7 +71,7 @@ def _links(file: h5py.File, path: Path) -> Iterator[tuple[str, int, Any]]:
 
 
 def kind_of(dataset: h5py.Dataset) -> str:
-    """The kind of numpy type that a dataset holds, "" for what numpy has no type for, or for no value at all."""
+    """The kind of a dataset's numpy type; "" if numpy has no such type, or the dataset holds no value."""
     try:
         return "" if dataset.shape is None else dataset.dtype.kind
     except TypeError:  # times, opaque and other types of HDF5's
@@ -79,9 +79,10 @@ def kind_of(dataset: h5py.Dataset) -> str:
 
 
 def numbers(path: Path, group: h5py.Group, name: str, *axes: int, kinds: str = REAL) -> h5py.Dataset:
-    """The dataset ``name`` of real numbers, of these ``kinds``, with one of these counts of ``axes`` where any are given.
+    """The dataset ``name`` of real numbers, of the given ``kinds``, and with one of the given counts of ``axes``, if
+    any.
 
-    Raises InputError where there is none.
+    Raises InputError if there is no such dataset.
     """
     item = group.get(name)
     place = f"{group.name}/{name}".lstrip("/")
@@ -99,7 +100,7 @@ def numbers(path: Path, group: h5py.Group, name: str, *axes: int, kinds: str = R
 
 
 def series(path: Path, group: h5py.Group, name: str, kinds: str = REAL) -> np.ndarray:
-    """The values of a dataset with one axis. Raises InputError where there is none, or more than any run writes."""
+    """The values of a dataset with one axis. Raises InputError if there is none, or it is longer than any run writes."""
     dataset = numbers(path, group, name, 1, kinds=kinds)
     if dataset.size > LONGEST_SERIES:
         raise InputError(
@@ -109,8 +110,8 @@ def series(path: Path, group: h5py.Group, name: str, kinds: str = REAL) -> np.nd
 
 
 def refuse_unwritten(path: Path, dataset: h5py.Dataset) -> None:
-    """Raise InputError where a dataset declares far more values than the file can hold, packed as they may be: whoever
-    reads them would be at it for ever."""
+    """Raise InputError if a dataset declares far more values than the file can hold, however compressed: reading them
+    would never end."""
     stored = dataset.id.get_storage_size()
     if dataset.nbytes > LEAST_CHECKED + MOST_PACKED * stored:
         raise InputError(
@@ -128,9 +129,9 @@ def _contents(group: h5py.Group) -> str:
 
 
 def attributes(path: Path, item: h5py.Group | h5py.Dataset) -> dict[str, Any]:
-    """The attributes that are a text or a real number, as Python has them; others are left out.
+    """The attributes that are a text or a real number, as Python values; others are left out.
 
-    Raises InputError where one that a run writes is of another kind, or a text is too long.
+    Raises InputError if an attribute that a run writes has another type, or a text is too long.
     """
     found: dict[str, Any] = {}
     for name in item.attrs:
@@ -167,7 +168,7 @@ def _attribute(item: h5py.Group | h5py.Dataset, name: str) -> Any:
 
 
 def json_attribute(path: Path, found: dict[str, Any], name: str, empty: Any) -> Any:
-    """The attribute ``name``, JSON of the type of ``empty``, which stands for one that is missing. Raises InputError."""
+    """The attribute ``name``, JSON of the type of ``empty``, which stands for a missing one. Raises InputError."""
     try:
         value = json.loads(found.get(name) or json.dumps(empty))
     except (ValueError, RecursionError):

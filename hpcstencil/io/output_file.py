@@ -1,9 +1,9 @@
-"""The output file of a run: snapshots and diagnostics in one HDF5 file, whatever the number of processes.
+"""The output file of a run: snapshots and diagnostics in one HDF5 file, for any number of processes.
 
-Rank 0 lays the file out alone (attributes, coordinates, empty datasets), then all open it through `shared_file` and
-only ever extend and fill datasets. A snapshot is committed by two flushes: the fields, then ``time`` and ``step``;
-readers count snapshots by the length of ``/time``. Every change is covered by a `rollback_journal`, so a run killed at
-any moment leaves all committed snapshots readable.
+Rank 0 lays the file out alone (attributes, coordinates, empty datasets). Then all processes open it through
+`shared_file` and only extend and fill datasets. A snapshot is committed by two flushes: the fields, then ``time`` and
+``step``; readers count snapshots by the length of ``/time``. A `rollback_journal` covers every change, so a run killed
+at any moment leaves all committed snapshots readable.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ def refuse_existing(path: Path) -> None:
 
 
 class OutputFile:
-    """The open output file; every method is called by all processes together.
+    """The open output file. All processes call every method together.
 
-    Raises EnvironmentProblem where the file system fails (``UnsharedProblem`` where perhaps one process alone knows).
+    Raises EnvironmentProblem if the file system fails (``UnsharedProblem`` if perhaps only one process knows).
     """
 
     def __init__(
@@ -100,11 +100,12 @@ class OutputFile:
         method: Method = "auto",
         solid_axes: int = 0,
     ) -> OutputFile:
-        """A new file at ``path``, replacing one that is there, with ``complete`` = 0 and no snapshot.
+        """A new file at ``path``, which replaces an existing one, with ``complete`` = 0 and no snapshot.
 
-        ``fields`` are float arrays of ``dtype`` where ``layout`` says; ``units`` and ``long_names`` describe some of them
-        (default "1" and the name); the mask, which `write_solid` is called for, has ``solid_axes``, 0 where there is
-        none; ``attributes`` go to the root, beside ``kind``, ``format_version``, ``complete``.
+        ``fields`` are the names of float arrays of ``dtype``, of the shapes of ``layout``; ``units`` and ``long_names``
+        describe some of them (default "1" and the name). ``solid_axes`` is the number of axes of the mask, which
+        `write_solid` writes; 0 without a mask. ``attributes`` go to the root, beside ``kind``, ``format_version``,
+        ``complete``.
         """
         clash = [name for name in fields if name in RESERVED]
         if clash:
@@ -154,10 +155,10 @@ class OutputFile:
         attributes: Attributes | None = None,
         method: Method = "auto",
     ) -> OutputFile:
-        """Go on with the existing file: snapshots and diagnostics later than ``step`` (None: none) are cut, ``complete``
+        """Continue an existing file. Snapshots and diagnostics later than ``step`` are cut (None: none), ``complete``
         becomes 0, and ``attributes`` (a new decomposition, say) replace those of the same names.
 
-        Raises InputError where the file is not an output with these fields in this layout.
+        Raises InputError if the file is not an output with these fields in this layout.
         """
         way = chosen_method(method, communicator, path)
 
@@ -176,22 +177,22 @@ class OutputFile:
 
     @property
     def last_step(self) -> int:
-        """Step of the last snapshot that was there before this run wrote; -1 where there was none."""
+        """Step of the last snapshot that the file held before this run wrote; -1 if there was none."""
         return max(self.state.steps, default=-1)
 
     @property
     def last_row(self) -> int:
-        """The same of the rows of diagnostics."""
+        """Step of the last row of diagnostics that the file held before this run wrote; -1 if there was none."""
         return max(self.state.rows, default=-1)
 
     def had(self, step: int, time: float) -> bool:
-        """Whether the snapshot of this step and time was there before this run wrote."""
+        """Whether the file held the snapshot of this step and time before this run wrote."""
         return (step, time) in zip(self.state.steps, self.state.times, strict=True)
 
     @contextmanager
     def change(self, size: int) -> Iterator[None]:
-        """What is written inside, at most ``size`` bytes of values, is there as a whole or not at all, should the run be
-        killed; calls may nest. Where there is no space for it nothing is begun."""
+        """Make the writes inside one change of at most ``size`` bytes of values, which is whole or not made if the run
+        is killed. Calls may nest. Nothing begins if there is no space for it."""
         if self.changed.under_way:
             yield
             return
@@ -200,7 +201,8 @@ class OutputFile:
         self._finish()
 
     def _start(self, size: int) -> None:
-        """Begin a change. What compression will leave is not known: space set aside for all would stay with the file."""
+        """Begin a change. The size after compression is unknown, and space reserved for all values would stay with the
+        file; so compressed files only check for it."""
         reserve(self.path, size + size // 100 + MARGIN, self.communicator, allocate=not self.state.compressed)
         self._begin()
 
@@ -213,7 +215,7 @@ class OutputFile:
         self.changed.begin(self.settled.spans)
 
     def _finish(self) -> None:
-        """Make the change durable: all that was written, then the series that declare it to be there."""
+        """Commit the change: first all values, then the series that declare them."""
         self.shared.apply(lambda file: file.flush())
         for start, series in self.declared:
             self._write_series(series, start)
@@ -227,7 +229,7 @@ class OutputFile:
 
     @property
     def snapshot_bytes(self) -> int:
-        """Bytes that a snapshot of all fields takes in the file: in whole chunks."""
+        """Bytes of a snapshot of all fields in the file, in whole chunks."""
         cells = sum(
             math.prod(-(-n // c) * c for n, c in zip(self.layout.shape(name), self.chunk, strict=True))
             for name in self.fields
@@ -235,8 +237,9 @@ class OutputFile:
         return math.prod(self.layout.members) * cells * self.state.itemsize
 
     def write_solid(self, block: np.ndarray, ranges: Sequence[Range]) -> None:
-        """The mask, if the file has one: this process's ``block`` (int8) of the global index ``ranges``. A run that goes on
-        writes the same values again: a kill may have come before they were whole."""
+        """Write the mask, if the file has one: this process's ``block`` (int8, local, without ghost cells) of the
+        global index ``ranges``. A continued run writes the same values again, because a kill may have come before they
+        were complete."""
         if block.ndim != self.state.solid_axes:
             return
         with self.change(0):
@@ -244,17 +247,21 @@ class OutputFile:
             self.shared.write(MASK_DATASET, start, block)
 
     def write_snapshot(self, step: int, time: float, blocks: Blocks, ranges: Sequence[Range]) -> None:
-        """Append the state at ``time`` (``step`` steps taken): ``blocks`` maps every field to this process's block
-        (interior, local, C-contiguous, the run's precision) of the global index ``ranges``; beside an upper boundary that of a
-        field on faces has those of the boundary too. In an ensemble each has a first axis of members."""
+        """Append the state at ``time``, after ``step`` steps. ``blocks`` maps every field to this process's block of
+        the global index ``ranges`` (local, without ghost cells, C-contiguous, the run's dtype).
+
+        A field on faces includes the values on an upper boundary, on the processes beside it. In an ensemble each block
+        has a first axis of members.
+        """
         with self.change(self.snapshot_bytes):
             agree(self.communicator, self._extend(step, time, blocks, ranges))
 
     def begin_snapshot(
         self, step: int, time: float, blocks: Blocks, ranges: Sequence[Range], rows: Rows
     ) -> tuple[Callable[[], None], Callable[[], None]]:
-        """`write_snapshot`, after `write_diagnostics` of ``rows``, in two parts: what each process does by itself, perhaps in a
-        thread, and what all do together when all have done it. Until then nothing else may be done with the file."""
+        """Write the ``rows`` of diagnostics and then a snapshot, in two parts: a function that each process calls by
+        itself, perhaps in a thread, and one that all call together when all have returned from the first. Nothing else
+        may use the file until then."""
         if self.communicator.size == 1:
 
             def alone() -> None:
@@ -268,7 +275,8 @@ class OutputFile:
         return self._extend(step, time, blocks, ranges), self._finish
 
     def _extend(self, step: int, time: float, blocks: Blocks, ranges: Sequence[Range]) -> Callable[[], None]:
-        """Make room for a snapshot and write it, but for what each process has to do by itself, which is returned."""
+        """Allocate a snapshot and write what all processes write together; returns the function that writes the rest,
+        each process by itself."""
         n, time_axis = len(self.times), len(self.layout.members)
         start = (*(0 for _ in self.layout.members), n, *(first for first, _ in ranges))
         given: Blocks = {name: in_time(blocks[name], time_axis) for name in self.fields}
@@ -290,8 +298,8 @@ class OutputFile:
     def write_diagnostics(
         self, steps: Sequence[int], times: Sequence[float], values: Mapping[str, Sequence[float]]
     ) -> None:
-        """Append rows to the time series: one entry per row in ``steps``, ``times`` and each of ``values``, equal on
-        all processes; ``values`` has every diagnostic, in an ensemble an array of the members in each entry."""
+        """Append rows to the time series. ``steps``, ``times`` and each of ``values`` have one entry per row, equal on
+        all processes. ``values`` has every diagnostic; in an ensemble each entry is an array over the members."""
         if len(steps) == 0:
             return
         n = self.rows
@@ -307,7 +315,7 @@ class OutputFile:
         self.rows += len(steps)
 
     def close(self, complete: bool, **attributes: str) -> None:
-        """Mark the run as ``complete`` or not, with ``attributes`` that say how it ended (`truncate.ENDED`), and close."""
+        """Mark the run as ``complete`` or not, add ``attributes`` about its end (`truncate.ENDED`), and close."""
 
         def mark(file: h5py.File) -> None:
             file.attrs.modify("complete", int(complete))
@@ -320,7 +328,7 @@ class OutputFile:
         self._describe()
 
     def _write_series(self, series: Mapping[str, np.ndarray], start: int) -> None:
-        """Extend the last axis of datasets to hold ``series`` from ``start`` on; rank 0's values are written."""
+        """Extend the last axis of datasets and write ``series`` from ``start`` on, with rank 0's values."""
 
         def extend(file: h5py.File) -> None:
             for name, values in series.items():
@@ -332,7 +340,7 @@ class OutputFile:
             self.shared.write(name, place, values if self.communicator.rank == 0 else values[..., :0])
 
     def _describe(self) -> None:
-        """Rank 0 writes the XDMF file beside the output."""
+        """Write the XDMF file beside the output, on rank 0."""
 
         def describe() -> None:
             if self.communicator.rank == 0:
@@ -345,12 +353,12 @@ class OutputFile:
 
 
 def in_time(block: np.ndarray | Pieces, axis: int) -> np.ndarray | Pieces:
-    """A block with an axis of time, which pieces have already."""
+    """The block with an axis of time added, which pieces already have."""
     return block if isinstance(block, Pieces) else np.expand_dims(block, axis)
 
 
 def _check_same(file: h5py.File, path: Path, layout: Layout, fields: Sequence[str]) -> None:
-    """Raise InputError where ``file`` is not an output with these fields in this layout, or its series cannot grow."""
+    """Raise InputError if ``file`` is not an output with these fields in this layout, or its series cannot grow."""
     if attributes(path, file).get("kind") != "output":
         raise InputError(f"{path}: not an output file of hpcstencil; choose another --output")
     there = fields_in(file)

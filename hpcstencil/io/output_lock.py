@@ -1,9 +1,9 @@
-"""One run at a time writes an output: ``NAME.h5.lock`` beside it, which rank 0 holds locked while its run goes on.
+"""The output lock: one run at a time writes an output. Rank 0 holds ``NAME.h5.lock`` locked while its run goes on.
 
-The system itself gives the lock back when the process ends, however it ends, so a killed run never stands in the way of
-the one that resumes it. Only a file server may not have noticed yet that a host is dead; a Slurm job that was requeued
-therefore passes over its own former lock, and the sentence says what to remove. Where a file system knows no locks,
-`output_file` notices between two changes that somebody else has changed the file.
+The system releases the lock when the process ends, however it ends, so a killed run never blocks the one that resumes
+it. Only a file server may not have noticed yet that a host is dead. A requeued Slurm job therefore ignores its own
+former lock, and the error says what to remove. On a file system without locks, `output_file` notices between two
+changes that somebody else has changed the file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HELD = (errno.EWOULDBLOCK, errno.EACCES)
 
 
 class Claim:
-    """The right to write ``output``, not taken yet."""
+    """The right to write ``output``, not yet taken."""
 
     def __init__(self, output: Path, communicator: Communicator) -> None:
         self.path = Path(f"{os.path.realpath(output)}.lock")  # the same for all links to the file
@@ -34,8 +34,8 @@ class Claim:
         self.descriptor: int | None = None
 
     def take(self) -> None:
-        """Take it, once its folder is there; may be repeated. Raises EnvironmentProblem on all processes where another
-        run has it."""
+        """Take the lock if the folder of the output exists; may be repeated. Raises EnvironmentProblem on all processes
+        if another run has it."""
 
         def take() -> None:
             if self.communicator.rank == 0 and self.descriptor is None and self.path.parent.is_dir():
@@ -46,7 +46,7 @@ class Claim:
         agree(self.communicator, take)
 
     def _taken(self) -> bool:
-        """Rank 0 tries; False where the file was removed meanwhile, by a run that ended."""
+        """Whether rank 0 got the lock; False if the file was removed meanwhile, by a run that ended."""
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -69,7 +69,7 @@ class Claim:
         return True
 
     def give_back(self) -> None:
-        """Remove the lock; on rank 0, which needs no agreement for it."""
+        """Remove the lock, on rank 0. Needs no agreement."""
         if self.descriptor is not None:
             with suppress(OSError):
                 self.path.unlink()
@@ -86,7 +86,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 @contextmanager
 def claimed(output: Path, communicator: Communicator) -> Iterator[Claim]:
-    """The right to write ``output``, taken if its folder exists, and given back at the end."""
+    """Take the right to write ``output`` if its folder exists, and give it back at the end."""
     claim = Claim(output, communicator)
     claim.take()
     try:
@@ -102,7 +102,7 @@ def _myself() -> dict[str, str | int]:
 
 
 def _said(descriptor: int) -> dict[str, str | int]:
-    """What the owner wrote into its lock."""
+    """The owner's entry in its lock."""
     try:
         said = json.loads(os.pread(descriptor, 4096, 0))
     except (OSError, ValueError):

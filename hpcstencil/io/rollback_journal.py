@@ -1,11 +1,11 @@
-"""A rollback journal: what a killed process leaves half done to an HDF5 file can be undone.
+"""A rollback journal: it undoes the change of an HDF5 file that a killed process has left unfinished.
 
-HDF5 cannot change its metadata at one blow. Before a file is changed, all of its bytes that the change might touch are
-therefore copied to ``NAME.h5.journal`` with the file's length, and that journal is on disk before the change begins and
-is removed when the change is on disk. A journal that is still there undoes the change: its bytes go back to their
-places, and the file gets its length back. (The same way round as in SQLite: "Atomic Commit In SQLite", sqlite.org.)
+HDF5 cannot change its metadata atomically. Before a change, all bytes of the file that it might touch are therefore
+copied to ``NAME.h5.journal``, with the file's length. The journal is on disk before the change begins, and is removed
+when the change is on disk. A journal that is still there undoes the change: its bytes go back to their places, and the
+file gets its old length. (The same order as in SQLite: "Atomic Commit In SQLite", sqlite.org.)
 
-Bytes that no change touches, values of committed snapshots above all, are left out, so the journal is small.
+The journal leaves out bytes that no change touches, above all the values of committed snapshots, so it is small.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Span = tuple[int, int]  # half-open range of bytes [start, stop)
 
 @dataclass(frozen=True)
 class Journal:
-    """What the file was: its ``length``, and the bytes of some ``spans`` of it, one after the other. ``writer`` is the
-    process that began the change: (host, process number, when it started)."""
+    """The former state of a file: its ``length``, and the bytes of some ``spans`` of it, one after the other, as
+    ``data``. ``writer`` is the process that began the change: (host, process number, when it started)."""
 
     length: int
     spans: tuple[Span, ...]
@@ -43,12 +43,13 @@ class Journal:
 
 
 def journal_path(path: Path) -> Path:
-    """``NAME.h5.journal`` beside ``NAME.h5``; of a link, beside the file itself, so that whoever opens that finds it."""
+    """``NAME.h5.journal`` beside ``NAME.h5``. For a link, it lies beside the file itself, where whoever opens that file
+    finds it."""
     return Path(f"{os.path.realpath(path)}.journal")
 
 
 def begin(path: Path, untouched: Iterable[Span]) -> None:
-    """Keep the bytes of the file at ``path`` but the ``untouched``, before it is changed. Raises OSError."""
+    """Save all bytes of the file at ``path`` except the ``untouched`` before a change. Raises OSError."""
     length = path.stat().st_size
     spans = complement(untouched, length)
     with path.open("rb") as file:
@@ -69,14 +70,14 @@ def begin(path: Path, untouched: Iterable[Span]) -> None:
 
 
 def commit(path: Path) -> None:
-    """The change is whole: have it on disk, then forget what was before. Raises OSError."""
+    """Sync the changed file, then remove its journal. Raises OSError."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
     journal_path(path).unlink(missing_ok=True)
 
 
 def pending(path: Path) -> Journal | None:
-    """The journal of a change to ``path`` that was begun and not finished; None where there is none."""
+    """The journal of an unfinished change of ``path``; None if there is none."""
     try:
         content = journal_path(path).read_bytes()
     except FileNotFoundError:
@@ -92,9 +93,9 @@ def pending(path: Path) -> Journal | None:
 
 
 def roll_back(path: Path) -> bool:
-    """Undo the unfinished change to ``path``, if there is one; returns whether there was. Raises OSError.
+    """Undo the unfinished change of ``path``, if there is one; returns whether there was. Raises OSError.
 
-    To be called only where no run is writing the file. May itself be interrupted, and repeated.
+    Call this only while no run writes the file. It may be interrupted and repeated.
     """
     journal = pending(path)
     if journal is None:
@@ -109,9 +110,9 @@ def roll_back(path: Path) -> bool:
 
 
 def living_writer(path: Path, patience: float = 10.0) -> int | None:
-    """The number of the process of this host that is in the middle of a change to ``path``; None where there is none.
+    """The number of the process of this host that is amid a change of ``path``; None if there is none.
 
-    One that is about to end, as the last of a killed run, is given so many seconds for it.
+    A process that is about to end, as the last of a killed run, gets ``patience`` seconds for it.
     """
     deadline = time.monotonic() + patience
     while (journal := pending(path)) is not None:
@@ -129,7 +130,7 @@ def _myself() -> tuple[str, int, str]:
 
 
 def _started(process: int) -> str:
-    """When a process of this host started, in clock ticks since boot; "" where none of that number is alive."""
+    """When a process of this host started, in clock ticks since boot; "" if no such process is alive."""
     try:
         state, *rest = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -150,7 +151,7 @@ def complement(spans: Iterable[Span], length: int) -> list[Span]:
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """The same bytes in as few spans as possible, in order."""
+    """The same bytes as ``spans`` in the fewest spans, in order."""
     result: list[Span] = []
     for start, stop in sorted(spans):
         if result and start <= result[-1][1]:
@@ -166,7 +167,7 @@ def _piece(file: io.BufferedReader, span: Span) -> bytes:
 
 
 class Before(io.RawIOBase):
-    """The file at ``path`` as it was before the unfinished change, for reading; h5py opens it as it opens a path."""
+    """The file at ``path`` as it was before the unfinished change, for reading. h5py opens this object like a path."""
 
     def __init__(self, path: Path, journal: Journal) -> None:
         self.file = path.open("rb", buffering=0)
@@ -186,7 +187,7 @@ class Before(io.RawIOBase):
         return self.position
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # any buffer, as h5py passes it
-        """Fill the buffer, as far as the file reaches, from the journal where it has the bytes."""
+        """Fill the buffer up to the end of the file, from the journal for the bytes that it has."""
         wanted = min(len(buffer), max(0, self.length - self.position))
         self.file.seek(self.position)
         there = self.file.read(wanted)

@@ -1,10 +1,10 @@
-"""Many processes write one HDF5 file: one interface, four ways behind it.
+"""One HDF5 file written by many processes: one interface, four transports.
 
-``Collective``: every process has the file open through MPI-IO and writes its own hyperslab, all of them in one
-collective call. ``Direct``: the same but for the values of snapshots, which each process writes to where HDF5 keeps them, by
-itself. ``Gathered``: where h5py is serial, or there is one process, rank 0 alone has the file open and the
-others send it their blocks. ``InTurn``: one process after the other opens the file and writes its own block.
-The way is chosen once (``chosen_method``); the bytes of the datasets are the same.
+``Direct``: every process has the file open through MPI-IO, but writes the values of snapshots by itself, to the bytes
+where HDF5 keeps them. ``Collective``: every process has the file open through MPI-IO and writes its own hyperslab; all
+write in one collective call. ``Gathered``: rank 0 alone has the file open and the others send it their blocks (a serial
+h5py, or one process). ``InTurn``: one process after the other opens the file and writes its own block. `chosen_method`
+chooses the transport once. The bytes of the datasets are the same.
 
 All keep the format of HDF5 1.8 (``LIBVER``): a file killed after a flush opens again without repair, and every reader
 knows it. No lock is taken: MPI-IO never takes one, and some parallel file systems refuse them.
@@ -29,13 +29,13 @@ from hpcstencil.validation.errors import EnvironmentProblem
 Way = Literal["direct", "mpio", "serial", "per_process"]
 Method = Literal["auto"] | Way
 Blocks = Mapping[str, np.ndarray | Pieces]
-Placing = Mapping[str, int] | None  # where chunks go in a file, see `direct_write.placing`
+Placing = Mapping[str, int] | None  # alignment of new chunks, see `direct_write.placing`
 
 LIBVER = ("v108", "v108")
-CHUNK_CACHE = 64 * 2**20  # bytes per dataset: holds chunks to which several processes write until they are whole
-LONGEST_PATH = 200  # bytes of an output's path: Open MPI 4.1 crashes from 256 on, and its lock files have longer ones
+CHUNK_CACHE = 64 * 2**20  # bytes per dataset: chunks stay here until all their writers are done
+LONGEST_PATH = 200  # bytes of an output's path: Open MPI 4.1 crashes from 256 on, and its lock files have longer paths
 MESSAGE = 2**30  # bytes per message: counts of MPI 3 are 32 bits wide
-# HDF5 before 1.10.7 (and 1.12.0) cannot be told not to lock.
+# HDF5 before 1.10.7 (and 1.12.0) cannot switch its lock off.
 CAN_UNLOCK = (1, 10, 7) <= h5py.version.hdf5_version_tuple[:3] < (1, 12, 0) or h5py.version.hdf5_version_tuple > (
     1,
     12,
@@ -46,8 +46,8 @@ CAN_UNLOCK = (1, 10, 7) <= h5py.version.hdf5_version_tuple[:3] < (1, 12, 0) or h
 class UnsharedProblem(EnvironmentProblem):
     """A collective file operation failed on this process, perhaps on this one alone.
 
-    The others may be waiting inside the same operation, so no agreement is possible: whoever catches it last must
-    abort the communicator, not merely exit.
+    The others may be waiting inside the same operation, so no agreement is possible. The last handler must abort the
+    communicator; an ordinary exit is not enough.
     """
 
     shared = False
@@ -56,20 +56,20 @@ class UnsharedProblem(EnvironmentProblem):
 def open_alone(
     path: Path, mode: Literal["r", "r+", "w"], cache: int = CHUNK_CACHE, placing: Placing = None
 ) -> h5py.File:
-    """Open ``path`` in this process alone, without a lock where HDF5 allows it, as it is: an unfinished change to it
-    shows (`file_read.open_for_reading` hides it). ``cache`` is that of chunks, in bytes per dataset; new
-    ones go where ``placing`` says."""
+    """Open ``path`` in this process alone, without a lock if HDF5 allows it. An unfinished change is visible
+    (`file_read.open_for_reading` hides it). ``cache`` is the chunk cache in bytes per dataset; ``placing`` aligns new
+    chunks."""
     unlocked = {"locking": False} if CAN_UNLOCK else {}
     cached = {} if mode == "r" else {"libver": LIBVER, "rdcc_nbytes": cache}
     return h5py.File(path, mode, **unlocked, **cached, **(placing or {}))
 
 
 def chunk_shape(shape: Sequence[int], itemsize: int, target: int = 4 * 2**20) -> tuple[int, ...]:
-    """Chunk of one snapshot of ``shape`` cells, at most ``target`` bytes; a matter of the grid alone.
+    """The chunk of one snapshot of ``shape`` cells, at most ``target`` bytes. It depends on the grid alone.
 
-    The longest axis is halved until it fits, the last one counting an eighth of its length because contiguous runs
-    make writing fast. Chunk edges then lie on the cuts into 2, 4, 8 ... blocks, and no chunk reaches far beyond the
-    grid.
+    The longest axis is halved until the chunk fits. The last axis counts an eighth of its length, because contiguous
+    runs make writing fast. Chunk edges then lie on the cuts into 2, 4, 8 ... blocks, and no chunk reaches far beyond
+    the grid.
     """
     chunk = list(shape)
     while itemsize * math.prod(chunk) > target:
@@ -80,7 +80,7 @@ def chunk_shape(shape: Sequence[int], itemsize: int, target: int = 4 * 2**20) ->
 
 
 def select(dataset: h5py.Dataset, start: Sequence[int], shape: Sequence[int]) -> tuple[Any, Any]:
-    """(memory space, file space) of the hyperslab at ``start`` of ``shape``; selects nothing where it is empty."""
+    """(memory space, file space) of the hyperslab of ``shape`` at ``start``; selects nothing if it is empty."""
     file_space = dataset.id.get_space()
     if 0 in shape:
         memory_space = h5py.h5s.create_simple((1,) * len(shape))
@@ -93,16 +93,16 @@ def select(dataset: h5py.Dataset, start: Sequence[int], shape: Sequence[int]) ->
 
 
 def check_type(dataset: h5py.Dataset, block: np.ndarray | Pieces) -> None:
-    """Raise TypeError where the dataset holds values of another type."""
+    """Raise TypeError if the dtypes of the dataset and the block differ."""
     if block.dtype != dataset.dtype:
         raise TypeError(f"{dataset.name} holds {dataset.dtype}, the block {block.dtype}")
 
 
 def write_hyperslab(dataset: h5py.Dataset, start: Sequence[int], block: np.ndarray, transfer: Any = None) -> None:
-    """Write ``block`` (C-contiguous, the dataset's dtype and number of axes) at ``start``.
+    """Write ``block`` (C-contiguous, the dataset's dtype and number of axes) at the global index ``start``.
 
-    h5py's indexing would leave out the call for an empty block, on which a collective write then waits for ever; so
-    this goes through the low-level interface.
+    h5py's indexing would skip the call for an empty block, and a collective write would then wait for ever. So this
+    uses the low-level interface.
     """
     check_type(dataset, block)
     memory_space, file_space = select(dataset, start, block.shape)
@@ -110,17 +110,18 @@ def write_hyperslab(dataset: h5py.Dataset, start: Sequence[int], block: np.ndarr
 
 
 class SharedFile(Protocol):
-    """One HDF5 file open for writing by all processes of a run. Every method is called by all processes together."""
+    """One HDF5 file open for writing by all processes of a run. All processes call every method together."""
 
     def apply(self, action: Callable[[h5py.File], None]) -> None:
         """Change metadata: ``action`` must do the same, with equal values, on every process that runs it."""
 
     def write(self, name: str, start: Sequence[int], block: np.ndarray) -> None:
-        """Each process writes its own ``block`` (C-contiguous; may be empty) at its own global index ``start``."""
+        """Write each process's own ``block`` (local, without ghost cells, C-contiguous; may be empty) at its own global
+        index ``start``."""
 
     def apart(self, start: Sequence[int], blocks: Blocks) -> Callable[[], None] | None:
-        """What writes this process's own blocks by itself, in a thread perhaps; None, on all processes, where this way has no
-        such thing, or not for these. Raises EnvironmentProblem when called."""
+        """A function that writes this process's own blocks by itself, perhaps in a thread. None, on all processes, if
+        this transport cannot do that or not for these blocks. The function raises EnvironmentProblem."""
 
     def close(self) -> None:
         """Flush and close."""
@@ -154,7 +155,8 @@ class Collective:
 
 
 class Direct(Collective):
-    """As ``Collective``, but each process writes its part of snapshots to where HDF5 has made room for it."""
+    """Like ``Collective``, but each process writes its part of snapshots by itself, to the bytes that HDF5 has
+    allocated."""
 
     def __init__(self, path: Path, communicator: Communicator, placing: Placing) -> None:
         super().__init__(path, communicator, placing)
@@ -169,7 +171,8 @@ class Direct(Collective):
 def own_writing(
     file: h5py.File, writer: DirectWriter, start: Sequence[int], blocks: Blocks
 ) -> Callable[[], None] | None:
-    """What writes a process's own blocks straight to their places in the file; None where these are not to be had."""
+    """A function that writes this process's own blocks straight to their places in the file; None if the places are not
+    available."""
     asked = []
     for name, block in blocks.items():
         dataset = file[name]
@@ -185,7 +188,7 @@ def own_writing(
 
 
 class Gathered:
-    """Rank 0 has the file open and holds at most one foreign block at a time. All processes raise together."""
+    """Rank 0 has the file open and holds at most one block of another process at a time. All processes raise together."""
 
     def __init__(self, path: Path, communicator: Communicator, placing: Placing) -> None:
         self.path = path
@@ -196,7 +199,7 @@ class Gathered:
 
     def _open(self) -> None:
         if self.communicator.rank == 0:
-            alone = self.communicator.size == 1  # then it writes whole chunks, which a cache would only copy
+            alone = self.communicator.size == 1  # it writes whole chunks, which a cache would only copy
             with file_errors(self.path, "open"):
                 self.file = open_alone(self.path, "r+", 0 if alone else CHUNK_CACHE, self.placing)
 
@@ -220,7 +223,7 @@ class Gathered:
         agree(self.communicator, transfer)
 
     def _write_all(self, name: str, places: Sequence[tuple[Sequence[int], tuple[int, ...]]], block: np.ndarray) -> None:
-        """Rank 0: write the own block, then each foreign one; after a failure the rest is still received, so that no
+        """Rank 0: write the own block, then those of the others. After a failure it still receives the rest, so that no
         sender waits."""
         assert self.file is not None
         problem: EnvironmentProblem | None = None
@@ -261,7 +264,7 @@ class Gathered:
 
 
 def messages(block: np.ndarray) -> Iterator[np.ndarray]:
-    """Views of ``block`` (C-contiguous), flat, none longer than one message may be."""
+    """Flat views of ``block`` (C-contiguous), each at most one message long."""
     flat = block.reshape(-1)
     step = MESSAGE // block.itemsize
     return (flat[start : start + step] for start in range(0, flat.size, step))
@@ -270,7 +273,7 @@ def messages(block: np.ndarray) -> Iterator[np.ndarray]:
 class InTurn:
     """One process after the other opens the file alone and writes its own block. All processes raise together.
 
-    Slow, but needs neither MPI-IO nor memory for foreign blocks, and is safe on file systems that promise no more than
+    This is slow, but needs neither MPI-IO nor memory for blocks of others. It is safe on file systems that promise only
     that a file opened after it was closed shows what was written.
     """
 
@@ -316,10 +319,11 @@ WAYS: dict[Way, Callable[[Path, Communicator, Placing], SharedFile]] = {
 
 
 def chosen_method(method: Method, communicator: Communicator, output: Path) -> Way:
-    """The way ``method`` stands for, for the file ``output`` and its checkpoints: ``auto`` takes direct where there are
-    several processes, h5py has MPI-IO, and the file system that rank 0 sees there is made for it.
+    """The transport for the file ``output`` and its checkpoints. ``auto`` takes direct if there are several processes,
+    h5py has MPI-IO, and rank 0 finds a suitable file system there.
 
-    Raises EnvironmentProblem where MPI-IO is asked for and h5py was built without it, or ``output`` too long a path for it.
+    Raises EnvironmentProblem if MPI-IO is requested and h5py was built without it, or the path of ``output`` is too
+    long for it.
     """
     too_long = len(os.fsencode(output)) > LONGEST_PATH
     parallel = h5py.get_config().mpi

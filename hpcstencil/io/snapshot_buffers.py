@@ -1,4 +1,7 @@
-"""Copies of what is written while it changes."""
+"""Snapshot buffers for asynchronous output.
+
+A process copies its blocks of the fields into these buffers, and a thread writes the buffers while the fields change.
+"""
 
 from __future__ import annotations
 
@@ -16,27 +19,33 @@ from hpcstencil.symbolic.staggering import Layout
 
 
 class Copies:
-    """Buffers for copies of this process's blocks of some fields; native code fills its own (`native.snapshot_copies`)."""
+    """Snapshot buffers for this process's blocks, one `Pieces` per field name. Native code fills its own
+    (`native.snapshot_copies`)."""
 
     def __init__(self, pieces: Mapping[str, Pieces]) -> None:
         self.pieces = pieces
 
     def expect(self, wanted: bool) -> None:
-        """Fields are about to change; afterwards copies of all of them are ``wanted`` or not."""
+        """Announce that the fields are about to change, and whether copies of all of them are ``wanted`` afterwards."""
 
     def copied(self, name: str, block: np.ndarray) -> Pieces:
-        """A copy of a field, whose block is this."""
+        """Copy ``block``, this process's block of the field ``name`` (local, without ghost cells), and return its
+        buffer."""
         self.pieces[name].take(block)
         return self.pieces[name]
 
     def lend(self, until: Future[None]) -> None:
-        """A thread reads the copies until then."""
+        """Do not overwrite the buffers before ``until`` completes: a thread reads them."""
 
 
 def pieces_of(
     layout: Layout, fields: Sequence[str], ranges: Sequence[Range], dtype: Any, compressed: bool
 ) -> dict[str, Pieces]:
-    """Memory for this process's blocks of some fields, cut as they will lie in a file of this layout, all in as many pieces."""
+    """Buffers for this process's blocks of ``fields``, by name, cut into the chunks of a file of this ``layout``.
+
+    ``ranges`` is the global index range per axis; ``dtype`` is that of the values. All fields have the same number of
+    pieces.
+    """
     members, itemsize = layout.members, np.dtype(dtype).itemsize
     start = [0] * (len(members) + 1) + [first for first, _ in ranges]
     shape = (*members, 1, *(stop - first for first, stop in ranges))

@@ -1,4 +1,4 @@
-"""Changes to the output file that all processes make together, each there as a whole or not at all."""
+"""Changes of the output file, made by all processes together. Each is made as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from hpcstencil.validation.errors import EnvironmentProblem
 
 
 class Change:
-    """The change that is being made to the file at ``path``, one after the other; every method is called by all processes
-    together. Raises EnvironmentProblem where the file system fails, or somebody else has changed the file."""
+    """The changes of the file at ``path``, one after the other. All processes call every method together.
+
+    Raises EnvironmentProblem if the file system fails, or somebody else has changed the file.
+    """
 
     def __init__(self, path: Path, communicator: Communicator) -> None:
         self.path, self.communicator = path, communicator
@@ -23,7 +25,8 @@ class Change:
         self.left: os.stat_result | None = None  # the file as it was when a change last began or ended
 
     def begin(self, untouched: Iterable[Span]) -> None:
-        """From here to `end` the journal undoes it, should the run be killed; it leaves the ``untouched`` bytes alone."""
+        """Begin a change: until `end`, the journal can undo it if the run is killed. The journal leaves out the
+        ``untouched`` bytes."""
 
         def begin() -> None:
             if self.communicator.rank == 0:
@@ -36,8 +39,9 @@ class Change:
         self.under_way = True
 
     def _looked_at(self, ended: bool = False) -> os.stat_result:
-        """The file, rank 0 alone. Raises EnvironmentProblem where it is not that of before, or has another length though no
-        change has just ``ended``; the journal goes, which is not of what is there."""
+        """The file's status, on rank 0 alone. Raises EnvironmentProblem if it is another file than before, or has
+        another length although no change has just ``ended``. It then removes the journal, which does not belong to the
+        file that is there."""
         with file_errors(self.path, "write"):
             now, left = self.path.stat(), self.left
         if left is None or (left.st_ino == now.st_ino and (ended or left.st_size == now.st_size)):
@@ -50,7 +54,7 @@ class Change:
         )
 
     def end(self) -> None:
-        """All processes have written: the change stands."""
+        """Commit the change, which all processes have written."""
 
         def commit() -> None:
             if self.communicator.rank == 0:

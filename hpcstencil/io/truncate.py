@@ -1,4 +1,4 @@
-"""Shortening an output file to the step from which a run goes on, so that it is whole at every moment."""
+"""Cut an output file back to the step from which a run continues. The file is whole at every moment."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from hpcstencil.io.file_spans import all_values, growing_axis, remember_unused
 from hpcstencil.io.rollback_journal import Span, complement
 from hpcstencil.io.shared_file import open_alone
 
-ENDED = ("failure", "clock")  # attributes that say how a run ended, see `OutputFile.close`
+ENDED = ("failure", "clock")  # attributes about the end of a run, see `OutputFile.close`
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a prepared file holds: steps and times of snapshots, steps of rows of diagnostics, bytes of a field's value."""
+    """The contents of a prepared file: steps and times of snapshots, steps of rows of diagnostics, bytes of one value
+    of a field."""
 
     steps: tuple[int, ...]
     times: tuple[float, ...]
@@ -32,10 +33,10 @@ class Prepared:
 
 
 def cut_back(path: Path, fields: Sequence[str], step: int | None, attributes: Attributes) -> Prepared:
-    """Shorten all series of the file to what was taken up to ``step``, or level them where that is None; rank 0 alone.
+    """Cut all series of the file after ``step``, or only to equal lengths if that is None; rank 0 alone.
 
-    Three changes, each whole or not made: first the short series, by which readers count, then the fields, whose space
-    HDF5 may give back at once, then the note of the space that is left unused.
+    There are three changes, each whole or not made: the short series, by which readers count; the fields, whose space
+    HDF5 may release at once; the note of the space that is left unused.
     """
 
     def shorten_series(file: h5py.File) -> None:
@@ -70,7 +71,7 @@ def cut_back(path: Path, fields: Sequence[str], step: int | None, attributes: At
 
 
 def _changed(path: Path, untouched: list[Span], action: Callable[[h5py.File], None]) -> None:
-    """Change the file by ``action``, wholly or not at all; rank 0 alone."""
+    """Change the file by ``action``, as a whole or not at all; rank 0 alone."""
     rollback_journal.begin(path, untouched)
     with open_alone(path, "r+") as file:
         action(file)
@@ -84,7 +85,7 @@ def _within(spans: list[Span], start: int, stop: int) -> list[Span]:
 
 
 def _cut(group: h5py.Group, names: Sequence[str], step: int | None) -> None:
-    """Shorten series of ``group`` to the entries taken up to ``step``; also levels what a kill left uneven."""
+    """Cut series of ``group`` after ``step``; also gives them equal lengths after a kill."""
     keep = committed = min(group["time"].shape[0], group["step"].shape[0])
     if step is not None:
         keep = int(np.searchsorted(group["step"][:committed], step, side="right"))

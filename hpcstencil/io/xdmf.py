@@ -1,11 +1,11 @@
-"""The XDMF file beside an output: what ParaView opens, with x shown along x.
+"""The XDMF file beside an output, for ParaView; x is shown along x.
 
 XDMF takes the last, fastest index of a regular mesh as x, while our arrays are indexed [x, y, z]: a regular mesh would
-show the axes swapped. In two and three dimensions the mesh is therefore a curvilinear one, which says where each value
-lies. Its coordinates, one per cell centre, are stored once in the HDF5 file; equal chunks of them are compressed once
-and cost next to nothing. In one dimension the only index is x, and a regular mesh does.
+show the axes swapped. In two and three dimensions the mesh is therefore curvilinear, with the coordinates of each
+value. They are stored once in the HDF5 file, one per cell centre; equal chunks of them are compressed once and cost
+next to nothing. In one dimension the only index is x, and a regular mesh suffices.
 
-A field on lower faces is shown at the centres of their cells, half a cell from where it lives.
+A field on lower faces is shown at the centres of their cells, half a cell from its position.
 
 Reference: XDMF Model and Format, https://www.xdmf.org/index.php/XDMF_Model_and_Format
 """
@@ -32,7 +32,7 @@ LONGEST_RUN = 4096  # cells of a coordinate per chunk: repetitions must lie with
 
 
 def mesh_dtype(grid: Grid) -> np.dtype:
-    """float32 where it places a cell to within a hundredth of its size, else float64."""
+    """float32 if it locates a cell to within a hundredth of its size, else float64."""
     resolved = all(
         dx > 100 * np.spacing(np.float32(max(abs(a), abs(b))))
         for dx, a, b in zip(grid.spacing, grid.lower, grid.upper, strict=True)
@@ -43,7 +43,7 @@ def mesh_dtype(grid: Grid) -> np.dtype:
 def write_mesh(file: h5py.File, grid: Grid) -> None:
     """Store ``/xdmf-mesh/x``, ``y`` (and ``z``): the coordinate of every cell centre, arrays of the grid's full shape.
 
-    ``file`` is open in this process alone; needs ``/x``, ``/y``, ``/z``. Nothing is stored for one axis.
+    ``file`` is open in this process alone and has ``/x``, ``/y``, ``/z``. In one dimension nothing is stored.
     """
     if grid.ndim == 1:
         return
@@ -79,11 +79,10 @@ def _fill_with_coordinate(dataset: h5py.Dataset, centres: np.ndarray, axis: int)
 def write(
     path: Path, layout: Layout, fields: Sequence[str], itemsize: int, times: Sequence[float], solid: bool = False
 ) -> Path:
-    """Write ``NAME.xdmf`` beside the output ``NAME.h5`` at ``path``, in one atomic replacement.
+    """Write ``NAME.xdmf`` beside the output ``NAME.h5`` at ``path``, atomically; returns its path.
 
-    ``itemsize`` is that of the fields in bytes; ``times`` are those of the committed snapshots; ``solid`` says that there is
-    a mask. The output is referred
-    to by its name alone, so that both can be moved together.
+    ``itemsize`` is that of the fields in bytes; ``times`` are those of the committed snapshots; ``solid`` says whether
+    there is a mask. The file refers to the output by its name alone, so that both can be moved together.
     """
     target = path.with_suffix(".xdmf")
     temporary = target.with_suffix(".xdmf.tmp")

@@ -1,1 +1,1 @@
-"""Processes, devices, file system, signals, watchdog. Imports nothing here: the monitor starts fast."""
+"""Processes, devices, file system, signals, watchdog. This module imports nothing, so that the monitor starts fast."""

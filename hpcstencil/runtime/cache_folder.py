@@ -1,7 +1,8 @@
-"""The user's cache folder: compiled programs, which a later run executes, and measurements.
+"""The user's cache folder: compiled programs, which later runs execute, and measurements.
 
-Who can write there can have a program executed, and checksums are no defence against that. So the folder is used only where
-nobody but the user and root can change it or a folder above it; elsewhere runs do without, and say so.
+Anybody who can write there can make a run execute a program, and checksums are no defence against that. So the folder
+is used only if nobody except the user and root can change it or a folder above it. Otherwise runs do without a cache
+and say so.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def base() -> Path | None:
-    """The folder of all caches of the user, as the XDG specification has it; None where there is no home either."""
+    """The folder of all caches of the user, by the XDG specification; None if the user has no home either."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(given):
         return Path(given)
-    home = os.path.expanduser("~")  # stays as it is where nobody knows it
+    home = os.path.expanduser("~")  # unchanged if the home is unknown
     return Path(home) / ".cache" if os.path.isabs(home) else None
 
 
 def folder() -> Path | None:
-    """This program's cache folder, made where it is missing; None, and once a word about it, where it cannot be trusted."""
+    """This program's cache folder, created if missing. None, with one warning, if it cannot be trusted."""
     above = base()
     return None if above is None else _made(above / "hpcstencil")
 
@@ -41,7 +42,7 @@ def _made(place: Path) -> Path | None:
                     part.mkdir(0o700, exist_ok=True)
             reason = unsafe(place)
     except OSError:
-        return None  # it is no more than a cache
+        return None  # a run works without its cache
     if not reason:
         return place
     say(
@@ -52,8 +53,11 @@ def _made(place: Path) -> Path | None:
 
 
 def unsafe(place: Path) -> str:
-    """Why others can change what is, or will be, at ``place``; "" where they cannot. The names that lead there count, and
-    behind links the folders themselves; a folder like /tmp, where names belong to who made them, may be above it."""
+    """Why others can change the file or folder at ``place``, existing or future; "" if they cannot.
+
+    This checks the names that lead there and, behind links, the folders themselves. A folder like /tmp, where names
+    belong to their creators, may be above it.
+    """
     there = place.resolve()
     for part in sorted({place, *place.parents, there, *there.parents}):
         try:
@@ -70,7 +74,7 @@ def unsafe(place: Path) -> str:
 
 
 def is_own(path: Path) -> bool:
-    """Whether a folder or file, no link, is this user's and nobody else can write it."""
+    """Whether a file or folder, not a link, belongs to this user and nobody else can write it."""
     try:
         status = os.lstat(path)
     except OSError:

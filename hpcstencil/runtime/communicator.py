@@ -1,7 +1,7 @@
-"""The processes of a run: who am I, how many are we, do we all agree.
+"""The processes of a run: rank, size, collective operations and agreement on errors.
 
-A communicator is handed on as an argument; there is no global one. Where no launcher started several processes, a
-one-process stand-in takes its place and MPI is neither imported nor started.
+The communicator is an argument; there is no global one. Where no launcher started several processes, `OneProcess` takes
+its place and MPI is neither imported nor started.
 """
 
 from __future__ import annotations
@@ -18,22 +18,31 @@ from hpcstencil.runtime.launcher import environment_size
 from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError
 
 T = TypeVar("T")
-NAP = 0.01  # seconds between two looks of a process that waits for others to finish something long
+NAP = 0.01  # polling interval, in seconds, of a process that waits for others to finish something long
 
 
 class Watch(Protocol):
-    """Who watches over the processes, and is told how far they are (see `watchdog`). ``place`` is that in words."""
+    """A watcher over the processes, which hears of their progress (see `watchdog`). ``place`` describes the progress in
+    words."""
 
     @property
     def place(self) -> str: ...
-    def step(self, step: int) -> None: ...
-    def output(self, path: Path) -> None: ...
-    def failed(self, sentence: str, status: int, at_once: bool = False) -> None: ...
-    def close(self) -> None: ...
+
+    def step(self, step: int) -> None:
+        """Report that this rank has taken ``step`` steps."""
+
+    def output(self, path: Path) -> None:
+        """Report the output file, beside which the checkpoints lie."""
+
+    def failed(self, sentence: str, status: int, at_once: bool = False) -> None:
+        """Report that this rank has failed, with the sentence for the user and the exit status."""
+
+    def close(self) -> None:
+        """Stop watching this rank."""
 
 
 class Unwatched:
-    """Nobody watches: there is one process, or the watchdog has not started yet."""
+    """No watcher: there is one process, or the watchdog has not started yet."""
 
     place = "at the start"
 
@@ -51,25 +60,38 @@ class Unwatched:
 
 
 class Communicator(Protocol):
-    """What the rest of the program asks of the processes. ``mpi`` is the mpi4py communicator, None for one process."""
+    """The collective operations that the program uses. ``mpi`` is the mpi4py communicator, None for one process."""
 
     rank: int
     size: int
     mpi: Any
     watch: Watch
 
-    def barrier(self) -> None: ...
-    def broadcast(self, value: T) -> T: ...
-    def gather(self, value: T) -> list[T] | None: ...
-    def allgather(self, value: T) -> list[T]: ...
-    def maximum(self, values: np.ndarray) -> np.ndarray: ...
-    def total(self, values: np.ndarray) -> np.ndarray: ...
-    def abort(self, status: int) -> None: ...
+    def barrier(self) -> None:
+        """Wait for all processes."""
+
+    def broadcast(self, value: T) -> T:
+        """Rank 0's value, on all processes."""
+
+    def gather(self, value: T) -> list[T] | None:
+        """The values of all processes by rank, on rank 0; None on the others."""
+
+    def allgather(self, value: T) -> list[T]:
+        """The values of all processes by rank, on all."""
+
+    def maximum(self, values: np.ndarray) -> np.ndarray:
+        """Elementwise maximum over all processes."""
+
+    def total(self, values: np.ndarray) -> np.ndarray:
+        """Elementwise sum of integers over all processes."""
+
+    def abort(self, status: int) -> None:
+        """End all processes with this exit status."""
 
 
 class OneProcess:
-    """The communicator of a run that was not started by a launcher, or of a process that takes the part of ``rank`` without
-    a word to the others."""
+    """The communicator of a run without a launcher, or of a process that plays the part of ``rank`` without
+    communicating."""
 
     size = 1
     mpi = None
@@ -101,7 +123,7 @@ class OneProcess:
 
 
 class MpiProcesses:
-    """The processes of an MPI launch, on a communicator of our own."""
+    """The processes of an MPI launch, on a communicator of their own."""
 
     def __init__(self, mpi: Any) -> None:
         self.mpi = mpi
@@ -126,7 +148,7 @@ class MpiProcesses:
         return self._reduced(values, "MAX")
 
     def total(self, values: np.ndarray) -> np.ndarray:
-        """Elementwise sum over all processes; of integers, so that it does not depend on their order."""
+        """Elementwise sum over all processes, of integers, so that it does not depend on their order."""
         assert values.dtype.kind == "i"
         return self._reduced(values, "SUM")
 
@@ -144,21 +166,21 @@ class MpiProcesses:
 def connect() -> Communicator:
     """The communicator of this run.
 
-    Raises EnvironmentProblem where the launcher started several processes that cannot see each other: each would
-    believe itself alone and all would write the same file.
+    Raises EnvironmentProblem if the launcher started several processes that cannot see each other: each would believe
+    itself alone and all would write the same file.
     """
     expected = environment_size()
     if expected == 1:
         return OneProcess()
-    # An MPI library that finds no process manager beside srun ends the process in its own words, before we can speak.
+    # Without a process manager under srun, the MPI library ends the process with its own message, before we can print ours.
     if "SLURM_STEP_NUM_TASKS" in os.environ and not any(name.startswith(("PMI", "OMPI_COMM")) for name in os.environ):
         raise EnvironmentProblem(
             f"the launcher started {expected} processes, but gave them no way to find each other: each would write the "
             f"same file; start them with 'srun --mpi=pmix' ('srun --mpi=list' says whether this Slurm has it), or with "
             f"the mpirun of the MPI library that mpi4py was built with"
         )
-    # Open MPI would make a semaphore whose name follows from the file's alone, for a shared file pointer that nobody uses: one
-    # of another user's with that name keeps the file from being opened.
+    # Open MPI would create a semaphore, named after the file alone, for a shared file pointer that nobody uses. A semaphore
+    # of that name that belongs to another user prevents opening the file.
     os.environ.setdefault("OMPI_MCA_sharedfp", "^sm")
     try:
         from mpi4py import MPI
@@ -178,10 +200,10 @@ def connect() -> Communicator:
 
 
 def agree(communicator: Communicator, action: Callable[[], T]) -> T:
-    """Run ``action`` on every process and raise on all of them if it failed on any.
+    """Run ``action`` on every process, and raise on all of them if it failed on any.
 
-    The error of the lowest failing rank is raised everywhere, so that all processes stop together with one status.
-    Only our own errors are shared; an unforeseen exception goes its way and aborts the run.
+    The error of the lowest failing rank is raised everywhere, so that all processes stop together with one status. Only
+    our own errors are shared; an unexpected exception propagates and aborts the run.
     """
     result: T | None = None
     failure: HpcstencilError | None = None
@@ -196,14 +218,17 @@ def agree(communicator: Communicator, action: Callable[[], T]) -> T:
 
 
 def from_rank_0(communicator: Communicator, action: Callable[[], T]) -> T:
-    """What ``action`` returns on rank 0, which alone runs it; its error of ours is raised on all."""
+    """The result of ``action``, which only rank 0 runs, on all processes. Our own errors of it are raised on all."""
     result = agree(communicator, lambda: action() if communicator.rank == 0 else None)
-    return communicator.broadcast(result)  # type: ignore[return-value]  # rank 0's is no None of ours
+    return communicator.broadcast(result)  # type: ignore[return-value]  # rank 0 has run the action
 
 
 def on_first(communicator: Communicator, count: int, action: Callable[[Communicator], T]) -> T | None:
-    """What ``action`` returns on the first ``count`` processes, with a communicator of their own, while the others sleep; None
-    on those. All processes take part, and an error of ours that all of the ``count`` raise is raised on all."""
+    """The result of ``action``, which the first ``count`` processes run with a communicator of their own while the
+    others sleep; None on those.
+
+    All processes call this. One of our own errors is raised on all if all of the ``count`` raise it.
+    """
     if count == communicator.size:
         return action(communicator)
     from mpi4py import MPI
@@ -218,7 +243,7 @@ def on_first(communicator: Communicator, count: int, action: Callable[[Communica
         except HpcstencilError as error:
             failure = error
         meeting = communicator.mpi.Ibarrier()
-        while not meeting.Test():  # a blocking call would keep the core busy that the others may need
+        while not meeting.Test():  # a blocking call would keep a core busy that the others may need
             time.sleep(NAP)
         if failure is not None:
             raise failure

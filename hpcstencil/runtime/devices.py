@@ -1,4 +1,4 @@
-"""Devices of a process, settled before jax is imported: how many, which ones, and how XLA is to treat them."""
+"""The devices of a process, chosen before jax is imported: how many, which ones, and the options of XLA."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_CONTRACTION = "--xla_cpu_max_isa=AVX"
 
 
 def gpus() -> list[str]:
-    """Ids of the GPUs that this process may use, without importing jax; empty on a machine without."""
+    """Ids of the GPUs that this process may use, found without importing jax; empty on a machine without GPUs."""
     if os.environ.get("JAX_PLATFORMS", "").lower() == "cpu":
         return []
     if VISIBLE in os.environ:
@@ -31,7 +31,7 @@ def gpus() -> list[str]:
 
 
 def _unique_ids() -> list[str]:
-    """What `nvidia-smi -L` calls the GPUs that it can see, in order; a job step may see a part of the host's."""
+    """The unique ids of the visible GPUs in order, from `nvidia-smi -L`; a job step may see only some of the host's."""
     try:
         listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=False)
     except subprocess.TimeoutExpired:
@@ -43,7 +43,7 @@ def _unique_ids() -> list[str]:
 
 
 def identities(ids: Sequence[str]) -> list[str]:
-    """The GPUs by names that are the same for all processes of a host, where `nvidia-smi` tells them."""
+    """Names of the GPUs that are the same for all processes of a host, if `nvidia-smi` gives them."""
     if not ids or shutil.which("nvidia-smi") is None:
         return list(ids)
     known = _unique_ids()
@@ -51,8 +51,8 @@ def identities(ids: Sequence[str]) -> list[str]:
 
 
 def share(ids: list[str], place: int, processes: int) -> list[str]:
-    """The part of a host's devices that belongs to local process ``place`` of ``processes``: an equal share in order,
-    one device each, round robin, where there are fewer devices than processes."""
+    """The host's devices that belong to local process ``place`` of ``processes``: an equal share in order, or one
+    device each, round robin, if there are fewer devices than processes."""
     if len(ids) < processes:
         return [ids[place % len(ids)]]
     each = len(ids) // processes
@@ -62,8 +62,8 @@ def share(ids: list[str], place: int, processes: int) -> list[str]:
 def bind_devices(wanted: int | None) -> tuple[int, list[str]]:
     """Choose this process's devices and prepare the environment for jax; returns their number and GPU ids.
 
-    ``wanted`` is the number asked for (None: all that belong to the process; 1 on CPUs). Raises InputError where there
-    are fewer GPUs than that.
+    ``wanted`` is the requested number (None: all that belong to the process; 1 on CPUs). Raises InputError if there are
+    fewer GPUs.
     """
     assert "jax" not in sys.modules, "devices must be settled before jax is imported"
     owned = gpus()
@@ -87,9 +87,9 @@ def bind_devices(wanted: int | None) -> tuple[int, list[str]]:
 
 
 def start_jax(count: int) -> tuple[object, ...]:
-    """Import jax with 64-bit types enabled; the process's first ``count`` devices.
+    """Import jax with 64-bit types enabled; returns the process's first ``count`` devices.
 
-    Raises EnvironmentProblem where jax sees fewer.
+    Raises EnvironmentProblem if jax sees fewer.
     """
     import jax
 

@@ -1,4 +1,4 @@
-"""The file system: its errors as sentences, folders made, space set aside; for all processes together."""
+"""The file system, for all processes together: errors as sentences, folders, reserved space, syncs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hpcstencil.validation.errors import EnvironmentProblem
 
 
 def reason(error: BaseException) -> str:
-    """What the system said, out of the long text in which HDF5 wraps it: one line."""
+    """The system's own message in one line, extracted from the long text in which HDF5 wraps it."""
     said = re.search(r"error message = '([^']+)'", str(error))
     if said:
         return said.group(1)
@@ -45,14 +45,14 @@ def file_errors(path: Path, doing: str, problem: type[EnvironmentProblem] = Envi
         )
         said = reason(error)
         if doing != "read" and os.strerror(errno.ENOSPC) not in said and _full(path):
-            said = f"{os.strerror(errno.ENOSPC)} ({said})"  # MPI-IO does not tell why a write failed
+            said = f"{os.strerror(errno.ENOSPC)} ({said})"  # MPI-IO gives no reason for a failed write
         raise problem(f"cannot {doing} {path}: {said}; {remedy}") from error
 
 
 @contextmanager
 def _nothing_ignored() -> Iterator[None]:
-    """Raise at the end what h5py only prints: where HDF5 writes a cached chunk no earlier than the dataset's handle goes
-    and fails, the value is lost, and everything afterwards looks well."""
+    """Raise, at the end of the block, the errors that h5py only prints. If HDF5 writes a cached chunk only when the
+    dataset's handle is released, and fails, the value is lost although everything afterwards looks fine."""
     ignored: list[BaseException] = []
     before = sys.excepthook, sys.unraisablehook  # h5py's handles call both
 
@@ -78,7 +78,7 @@ def _nothing_ignored() -> Iterator[None]:
 
 
 def _full(path: Path) -> bool:
-    """Whether the file system that ``path`` is to be on says that it has no space left."""
+    """Whether the file system of ``path`` reports that no space is left."""
     try:
         system = os.statvfs(path.parent)
     except OSError:
@@ -87,9 +87,9 @@ def _full(path: Path) -> bool:
 
 
 def prepare_folder(path: Path, communicator: Communicator) -> None:
-    """Make the folder of ``path`` where it is missing, and find out on rank 0 that files can be made in it.
+    """Create the folder of ``path`` if it is missing, and test on rank 0 that files can be created in it.
 
-    Raises EnvironmentProblem on every process; nothing is left behind.
+    Raises EnvironmentProblem on every process; the test leaves nothing behind.
     """
 
     def prepare() -> None:
@@ -103,12 +103,12 @@ def prepare_folder(path: Path, communicator: Communicator) -> None:
 
 
 def reserve(path: Path, size: int, communicator: Communicator, allocate: bool = True, hollow: bool = False) -> None:
-    """Make sure that ``path`` can grow by ``size`` bytes, or where it is ``hollow``, that its holes of so many can be filled,
-    before HDF5 begins to change it.
+    """Ensure, before HDF5 begins to change ``path``, that it can grow by ``size`` bytes, or if it is ``hollow``, that
+    its holes of ``size`` bytes can be filled.
 
-    A disk that fills up amid a flush makes the whole file unreadable, and is told to one process only; here all
-    processes raise EnvironmentProblem and the file is untouched. With ``allocate`` the file system sets the space aside
-    where it can (quotas count then); otherwise it is asked how much is free.
+    A disk that fills up during a flush makes the whole file unreadable, and only one process gets the error. Here all
+    processes raise EnvironmentProblem and the file is untouched. With ``allocate`` the file system reserves the space
+    if it can, so that quotas count; otherwise it is asked for its free space.
     """
 
     def check() -> None:
@@ -120,7 +120,7 @@ def reserve(path: Path, size: int, communicator: Communicator, allocate: bool = 
 
 
 def _reserve(path: Path, size: int, allocate: bool, hollow: bool) -> None:
-    """Raise OSError where ``path`` cannot take ``size`` bytes more."""
+    """Raise OSError if ``path`` cannot take ``size`` more bytes."""
     descriptor = os.open(path, os.O_WRONLY)
     try:
         length = os.fstat(descriptor).st_size
@@ -140,9 +140,9 @@ def _reserve(path: Path, size: int, allocate: bool, hollow: bool) -> None:
 
 
 def _allocate(descriptor: int, start: int, size: int) -> int:
-    """Set bytes of an open file aside, beyond its end too: its length stays as it is; returns the error number or 0.
+    """Reserve bytes of an open file, beyond its end too, without changing its length; returns the error number or 0.
 
-    ``os.posix_fallocate`` would lengthen the file and, where the file system cannot do it, write every block instead.
+    ``os.posix_fallocate`` would lengthen the file, and would write every block where the file system has no such call.
     """
     fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)  # Linux has it
     if fallocate is None:
@@ -165,8 +165,8 @@ def sync(path: Path) -> None:
 
 
 def file_system(folder: Path) -> str:
-    """The kind of file system that ``folder`` lies on, as Linux calls it ("ext4", "lustre", "nfs4" ...): that of the last
-    mount whose point is above it. "" where nobody tells."""
+    """The type of the file system of ``folder`` in Linux's words ("ext4", "lustre", "nfs4" ...): that of the last mount
+    whose mount point is above it. "" if it is unknown."""
     there, kind, deepest = folder.resolve(), "", -1
     try:
         mounts = Path("/proc/self/mountinfo").read_text().splitlines()

@@ -1,8 +1,10 @@
-"""How the monitors of a run find each other without letting strangers in. Standard library alone.
+"""The handshake by which the monitors of a run find each other without admitting strangers. Uses the standard library
+alone.
 
-The run's token never crosses the network. The centre sends random bytes; a monitor answers with the HMAC of these under the
-token and random bytes of its own; the centre answers with the HMAC of those. All three are of fixed length, and nothing of a
-connection is interpreted before. The centre listens while ranks join, at the addresses that they need, and not afterwards.
+The run's token never crosses the network. The centre sends random bytes; a monitor answers with the HMAC of these under
+the token, and with random bytes of its own; the centre answers with the HMAC of those. All three messages have fixed
+lengths, and nothing else of a connection is interpreted before. The centre listens only while ranks join, and only at
+the addresses that they need.
 """
 
 from __future__ import annotations
@@ -21,20 +23,20 @@ from typing import Any
 
 LOOPBACK = "127.0.0.1"
 RANDOM, PROOF = 32, 32  # bytes
-SILENT = 5.0  # seconds that a connection has for its proof
+SILENT = 5.0  # seconds within which a connection must give its proof
 STRANGERS = 64  # connections without a proof, beyond one for each rank; the oldest makes room
 RATE = 1000  # connections accepted between two ticks, beyond one for each rank
-TRIES = 10  # of a monitor whose connection is dropped, as when strangers crowd the centre
+TRIES = 10  # attempts of a monitor whose connection is dropped, as when strangers crowd the centre
 CONNECTING = 3.0  # seconds that a monitor waits for a connection
 
 
 def proof(token: str, role: bytes, challenge: bytes) -> bytes:
-    """What shows that one knows the token; the role keeps an answer from being sent back."""
+    """The proof of knowing the token. The ``role`` keeps an answer from being sent back."""
     return hmac.digest(token.encode(), role + challenge, "sha256")
 
 
 class Stranger:
-    """A connection to the centre without a proof yet: what was sent to it, and what came."""
+    """A connection to the centre without a proof yet, with the bytes sent and received."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -44,7 +46,8 @@ class Stranger:
 
 
 class Door:
-    """The centre's listening sockets, and the strangers who came through them; ``welcome`` gets those with a proof."""
+    """The centre's listening sockets, and the strangers who came through them. ``welcome`` gets the connections with a
+    proof."""
 
     def __init__(
         self,
@@ -62,15 +65,15 @@ class Door:
                 self.listening.append(socket.create_server((address, 0), backlog=min(ranks + STRANGERS, 4096)))
         for one in self.listening:
             one.setblocking(False)
-        self.waiting = list(self.listening)  # those that are not looked at until the next tick
+        self.waiting = list(self.listening)  # sockets that pause until the next tick
         self.tick()
 
     def places(self) -> list[list[Any]]:
-        """Where it can be reached: addresses and ports."""
+        """The addresses and ports of the centre."""
         return [list(one.getsockname()) for one in self.listening]
 
     def tick(self) -> None:
-        """Drop who has been silent for too long; accept again."""
+        """Drop strangers that have been silent for too long, and accept again."""
         now = time.monotonic()
         for stranger in [one for one in self.strangers if now - one.since > SILENT]:
             self._drop(stranger)
@@ -79,7 +82,7 @@ class Door:
         self.waiting, self.accepted = [], 0
 
     def close(self) -> None:
-        """Nobody else comes in."""
+        """Admit nobody else."""
         for one in self.listening:
             if one not in self.waiting:
                 self.selector.unregister(one)
@@ -115,7 +118,7 @@ class Door:
             self._drop(stranger)
 
     def _hear(self, stranger: Stranger) -> None:
-        """More of an answer has come, or its end."""
+        """Read more of an answer, or its end."""
         if stranger not in self.strangers:  # dropped since the selector saw it
             return
         try:
@@ -131,7 +134,7 @@ class Door:
             self._judge(stranger)
 
     def _judge(self, stranger: Stranger) -> None:
-        """Let in who knows the token, and show that we know it too."""
+        """Admit a stranger that knows the token, and prove that we know it too."""
         shown, challenge = stranger.said[:PROOF], stranger.said[PROOF:]
         if not hmac.compare_digest(shown, proof(self.token, b"rank", stranger.challenge)):
             self._drop(stranger)
@@ -149,9 +152,9 @@ class Door:
 
 
 def joined(places: Sequence[Sequence[Any]], token: str) -> socket.socket | None:
-    """A connection to the centre that has shown to be it, at the first place where one is; None where there is none.
+    """A connection to the centre, which has proved its identity, at the first place that works; None if no place works.
 
-    An address of the centre's host may be another machine's here: that one learns nothing, and is passed over.
+    An address of the centre's host may be another machine's from here. Such a machine learns nothing, and is skipped.
     """
     for attempt in range(TRIES):
         dropped = []
@@ -174,7 +177,8 @@ def joined(places: Sequence[Sequence[Any]], token: str) -> socket.socket | None:
 
 
 def _is_centre(connection: socket.socket, token: str) -> bool:
-    """Whether the other side is the centre; shows it that this is a rank's monitor. Raises OSError where it is dropped."""
+    """Whether the other side is the centre; proves to it that this is a rank's monitor. Raises OSError if the
+    connection is dropped."""
     challenge, until = secrets.token_bytes(RANDOM), time.monotonic() + SILENT
     asked = _exactly(connection, RANDOM, until)
     connection.sendall(proof(token, b"rank", asked) + challenge)
@@ -182,7 +186,7 @@ def _is_centre(connection: socket.socket, token: str) -> bool:
 
 
 def _exactly(connection: socket.socket, count: int, until: float) -> bytes:
-    """So many bytes; raises OSError where they do not come in time."""
+    """Read ``count`` bytes. Raises OSError if they do not arrive by the time ``until``."""
     data = b""
     while len(data) < count:
         connection.settimeout(max(0.01, until - time.monotonic()))
@@ -194,7 +198,7 @@ def _exactly(connection: socket.socket, count: int, until: float) -> bytes:
 
 
 def own_addresses() -> list[str]:
-    """This host's IPv4 addresses but the loopback."""
+    """This host's IPv4 addresses except the loopback."""
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
@@ -205,8 +209,8 @@ def own_addresses() -> list[str]:
 
 
 def where_to_listen(own: Sequence[str], others: Iterable[str]) -> list[str]:
-    """The addresses at which hosts with the addresses ``others`` reach this one, whose are ``own``: those from which packets
-    to them leave. The loopback where there is no other host."""
+    """The addresses at which other hosts, with the addresses ``others``, reach this one, with the addresses ``own``:
+    those from which packets to them leave. The loopback if there is no other host."""
     others = set(others)
     if not others:
         return [LOOPBACK]

@@ -13,7 +13,7 @@ def host() -> str:
 
 
 def boot() -> str:
-    """What tells this host from others of its name."""
+    """The host's boot id, which distinguishes it from others of the same name."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text()
     except OSError:

@@ -1,10 +1,10 @@
-"""What the launcher (mpirun, srun) says of this process in its environment; needs no MPI."""
+"""The launcher's (mpirun, srun) environment variables: rank, size and place on the host. Needs no MPI."""
 
 from __future__ import annotations
 
 import os
 
-# What launchers tell a process about itself, most specific first: (rank, size, local rank, local size).
+# Variables of the launchers, most specific first: (rank, size, local rank, local size).
 # SLURM_STEP_NUM_TASKS counts the tasks of an srun step; SLURM_NTASKS would also be set in the batch shell.
 LAUNCHERS = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
@@ -14,7 +14,7 @@ LAUNCHERS = (
 
 
 def _launcher_values() -> tuple[int, int, int, int]:
-    """(rank, size, local rank, local size) as the launcher's environment variables say; (0, 1, 0, 1) without one."""
+    """(rank, size, local rank, local size) from the launcher's environment variables; (0, 1, 0, 1) without a launcher."""
     for rank, size, local_rank, local_size in LAUNCHERS:
         if rank in os.environ and size in os.environ:
             local = os.environ.get(local_rank, "0")
@@ -25,12 +25,12 @@ def _launcher_values() -> tuple[int, int, int, int]:
 
 
 def environment_rank() -> int:
-    """This process's rank as the launcher's environment says, 0 without a launcher; needs no MPI."""
+    """This process's rank from the launcher's environment, 0 without a launcher. Needs no MPI."""
     return _launcher_values()[0]
 
 
 def environment_size() -> int:
-    """How many processes the launcher's environment says it started, 1 without a launcher; needs no MPI."""
+    """The number of processes that the launcher started, from its environment; 1 without a launcher. Needs no MPI."""
     return _launcher_values()[1]
 
 

@@ -1,13 +1,14 @@
-"""A small process beside each rank that notices when a rank is lost, and ends the others.
+"""A small process beside each rank, which notices when a rank is lost and ends the others.
 
-It runs apart from the rank because a rank waiting inside MPI or HDF5 can neither answer nor be interrupted from Python.
-The monitor of rank 0 is the centre: all others hold a TCP connection to it, independent of MPI, and send a pulse. A rank
-is lost when its process ended without saying so, is stopped, or is not heard from for ``PATIENCE`` seconds. The centre
-then collects the stacks of those that answer, reports once, and has all monitors end their ranks. Ranks that fail tell it
-why; it says the sentence of the lowest of them, once, and has all ranks end with that one's status.
+It is separate from the rank because a rank waiting inside MPI or HDF5 can neither answer nor be interrupted from
+Python. The monitor of rank 0 is the centre. All others hold a TCP connection to it, independent of MPI, and send a
+pulse. A rank is lost when its process ended without a message, is stopped, or is silent for ``PATIENCE`` seconds. The
+centre then collects the stacks of those that answer, reports once, and makes all monitors end their ranks. A rank that
+fails sends its sentence to the centre; the centre prints that of the lowest failed rank, once, and all ranks end with
+its status.
 
-Started by `watchdog`, with the standard library, `monitor_peers` and `handshake` alone; messages are lines of JSON on pipes
-and sockets:
+`watchdog` starts it. It uses only the standard library, `monitor_peers` and `handshake`. Messages are lines of JSON on
+pipes and sockets:
 
 | from | to | keys |
 |---|---|---|
@@ -40,7 +41,7 @@ from hpcstencil.runtime.monitor_peers import FRAMES, Line, Peer, is_stopped, lau
 PULSE = 1.0  # seconds between pulses
 PATIENCE = 20.0  # seconds of silence after which a rank counts as lost
 STALLED = 300.0  # seconds without a step after which the ranks' stacks are shown, and again after twice as long
-GIVE_UP = 3600.0  # seconds without a step after which the run is ended: it waits for itself
+GIVE_UP = 3600.0  # seconds without a step after which the run is ended as deadlocked
 ANSWER = 2.0  # seconds given to the others to send their stacks
 GATHER = 2.0  # seconds that the centre waits, after the first failure, for one of a lower rank
 LOST = 4  # the status of a run that lost a rank
@@ -49,12 +50,12 @@ LAUNCHER_MERCY = 10.0  # seconds a launcher has to leave after its ranks
 
 
 class Monitor:
-    """The monitor of one rank; of rank 0, also the centre."""
+    """The monitor of one rank; for rank 0, also the centre."""
 
     def __init__(self, rank: int, size: int, parent: int, dump: int, dump_signal: int) -> None:
         """``dump`` is the reading end of the pipe into which the rank writes its stack at ``dump_signal``."""
         self.rank, self.size, self.parent = rank, size, parent
-        self.token = ""  # what the monitors of this run know each other by; comes from the rank
+        self.token = ""  # by which the monitors of this run recognize each other; comes from the rank
         self.dump, self.dump_signal = dump, dump_signal
         os.set_blocking(dump, False)
         self.host = socket.gethostname()
@@ -75,6 +76,7 @@ class Monitor:
     # ---- the loop ----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
+        """Serve messages and ticks until the rank is done."""
         while not self.done:
             for key, _ in self.selector.select(PULSE):
                 if not self.done:
@@ -83,12 +85,12 @@ class Monitor:
             self.tick()
 
     def tick(self) -> None:
-        """What is due every second: pulses, and a look at who is silent."""
+        """The work of every second: send pulses, and look for silent ranks."""
         now = time.monotonic()
         pause = now - self.ticked
         if pause < PULSE / 2 or self.done:
             return
-        if pause > 5 * PULSE:  # this process itself was held up, as when the whole job is suspended: nobody is to blame
+        if pause > 5 * PULSE:  # this process itself was suspended, as when the whole job is: no rank is lost
             for line in [self.centre, *(peer.line for peer in self.peers.values())]:
                 if line is not None:
                     line.heard += pause
@@ -107,6 +109,7 @@ class Monitor:
     # ---- the rank ----------------------------------------------------------------------------------------------------
 
     def from_rank(self, line: Line) -> None:
+        """Handle a message of the rank."""
         for message in line.receive():
             self.token = message.get("token", self.token)
             self.output = message.get("output", self.output)
@@ -132,11 +135,11 @@ class Monitor:
                 return
             if self.centre is not None:
                 self.centre.send(lost=why, step=self.me.step)
-                time.sleep(2 * PULSE)  # so that the message comes before the end of the connection
+                time.sleep(2 * PULSE)  # so that the message arrives before the connection ends
             self.done = True
 
     def leave(self) -> None:
-        """The rank is done."""
+        """Leave, because the rank is done."""
         self.speaks = min(self.speaks, time.monotonic())
         self.say_failure()
         for line in [self.centre, *(peer.line for peer in self.peers.values())]:
@@ -145,7 +148,8 @@ class Monitor:
         self.done = True
 
     def stack(self) -> str:
-        """Where the rank's main thread is, newest call first, as faulthandler writes it; empty if it does not answer."""
+        """The stack of the rank's main thread, newest call first, as faulthandler writes it; empty if it does not
+        answer."""
         with contextlib.suppress(OSError):
             os.kill(self.parent, self.dump_signal)
         text = b""
@@ -157,7 +161,7 @@ class Monitor:
         return "\n".join(rows[:FRAMES])
 
     def end_rank(self, status: int) -> None:
-        """Have the rank end itself; kill it where it cannot."""
+        """Make the rank end itself; kill it if it does not."""
         self.rank_line.send(end=status)
         deadline = time.monotonic() + MERCY
         while time.monotonic() < deadline and os.getppid() == self.parent:
@@ -169,10 +173,10 @@ class Monitor:
         self.done = True
 
     def end_launcher(self) -> None:
-        """End the launcher's daemon of this host where it does not leave after its ranks.
+        """End the launcher's daemon of this host if it does not leave after its ranks.
 
-        Open MPI's waits for word from a host that is cut off until TCP gives up, a quarter of an hour. It is killed, since a
-        second request to terminate makes some versions crash with a page of addresses.
+        Open MPI's daemon waits for a host that is cut off until TCP gives up, a quarter of an hour. It is killed,
+        because a second request to terminate makes some versions crash with a page of addresses.
         """
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # which a launcher may wait for
         if self.launcher is not None and not select.select([self.launcher], [], [], LAUNCHER_MERCY)[0]:
@@ -182,7 +186,7 @@ class Monitor:
     # ---- a monitor's side of the connection to the centre --------------------------------------------------------------
 
     def connect(self, doors: list[Any]) -> None:
-        """Reach the centre; tell the rank whether it worked."""
+        """Connect to the centre, and report the result to the rank."""
         connection = joined(doors, self.token)
         if connection is not None:
             line = self.centre = Line(connection, connection)
@@ -191,6 +195,7 @@ class Monitor:
         self.rank_line.send(connected=connection is not None)
 
     def from_centre(self, line: Line) -> None:
+        """Handle a message of the centre."""
         for message in line.receive():
             if "dump" in message:
                 line.send(stack=self.stack())
@@ -204,7 +209,7 @@ class Monitor:
             self.lost_centre("ended without a word, or its host did")
 
     def lost_centre(self, why: str) -> None:
-        """Rank 0's monitor is gone: the lowest rank that is left reports, by waiting the least."""
+        """Handle the loss of rank 0's monitor: the lowest remaining rank reports, because it waits least."""
         assert self.centre is not None
         time.sleep(min(0.2 * (self.rank - 1), MERCY))
         if os.getppid() == self.parent:
@@ -215,18 +220,19 @@ class Monitor:
     # ---- the centre ----------------------------------------------------------------------------------------------------
 
     def listen(self, addresses: list[Any]) -> None:
-        """Open the centre's door and tell the rank where it is."""
+        """Open the centre's door and send its places to the rank."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         self.door = Door([str(one) for one in addresses], self.token, self.size, self.selector, self.welcome)
         self.rank_line.send(doors=self.door.places())
 
     def welcome(self, connection: socket.socket) -> None:
-        """Somebody who knows the token has connected: the monitor of a rank, which says first whose it is."""
+        """Take in a connection that knows the token: the monitor of a rank, which first sends its rank."""
         line = Line(connection, connection)
         self.selector.register(connection, selectors.EVENT_READ, partial(self.from_monitor, line))
 
     def from_monitor(self, line: Line) -> None:
+        """Handle a message of another rank's monitor."""
         peer = next((peer for peer in self.peers.values() if peer.line is line), None)
         for message in line.receive():
             if peer is None:
@@ -252,8 +258,8 @@ class Monitor:
                 self.lost(peer, "ended without a word, or its host did")
 
     def failed(self, peer: Peer, message: dict[str, Any]) -> None:
-        """A rank has failed. Others may at the same time, so the centre waits a little for a lower one, unless the rank is to
-        end ``at_once``. A monitor without a centre speaks for its rank."""
+        """Handle the failure of a rank. Others may fail at the same time, so the centre waits a little for a lower
+        rank, unless the rank has to end ``at_once``. A monitor without a centre speaks for its rank."""
         peer.hear(message)
         if self.centre is not None:
             self.centre.send(**message)
@@ -262,7 +268,7 @@ class Monitor:
             self.speaks = min(self.speaks, time.monotonic() + (0.0 if alone else GATHER))
 
     def say_failure(self) -> None:
-        """Say why the lowest rank failed, once it is time or all have told, and end the run."""
+        """Print the sentence of the lowest failed rank when the wait is over or all have reported, and end the run."""
         failed = [peer for peer in self.peers.values() if peer.failure]
         everyone = sum(bool(peer.failure) or peer.gone for peer in self.peers.values()) == self.size
         if not self.done and failed and (everyone or time.monotonic() >= self.speaks):
@@ -271,8 +277,9 @@ class Monitor:
             self.end_all(lowest.status)
 
     def look_around(self, now: float) -> None:
+        """Look for ranks that are lost, stopped or stalled."""
         for peer in list(self.peers.values()):
-            if self.done:  # one of a host's ranks was reported lost; the others would be next
+            if self.done:  # one rank of a host was reported lost; the others would follow
                 return
             if peer.line is not None and not peer.gone:
                 peer.line.send(pulse=1)
@@ -290,10 +297,12 @@ class Monitor:
                 self.end_all(LOST)
 
     def progressed(self) -> None:
+        """Note that the run has taken a step."""
         self.progress, self.warned = time.monotonic(), STALLED
 
     def lost(self, peer: Peer, why: str) -> None:
-        """A rank is lost: report it with the stacks of the others, and end them. Where one has failed, that is why."""
+        """Report a lost rank with the stacks of the others, and end them. If a rank has failed before, report that
+        instead."""
         peer.gone = True
         if any(other.failure for other in self.peers.values()):
             return
@@ -302,7 +311,7 @@ class Monitor:
         self.end_all(LOST)
 
     def collect_stacks(self, without: Peer | None) -> None:
-        """Ask all but one for their stacks and wait a little for the answers."""
+        """Ask all ranks but one for their stacks, and wait a little for the answers."""
         others = [(peer, peer.line) for peer in self.peers.values() if peer is not without and not peer.gone]
         asked = [(peer, line) for peer, line in others if line is not None]
         for peer, line in asked:
@@ -318,6 +327,7 @@ class Monitor:
             time.sleep(0.02)
 
     def report(self, peer: Peer, why: str, others: list[Peer]) -> None:
+        """Print the report."""
         step = max([peer.step, *(other.step for other in others)])
         place = f"at step {step}" if step >= 0 else "before the first step"
         checkpoints = sorted(glob.glob(f"{glob.escape(self.output.removesuffix('.h5'))}.checkpoint.*.h5"))
@@ -329,6 +339,7 @@ class Monitor:
         tell(f"hpcstencil: rank {peer.rank} on {peer.host} {why}, {place}; all ranks are ended. {state}", others)
 
     def end_all(self, status: int) -> None:
+        """End all ranks with this status."""
         for peer in self.peers.values():
             if peer.line is not None:
                 peer.line.send(end=status)
@@ -336,7 +347,8 @@ class Monitor:
 
 
 def main() -> None:
+    """Run the monitor of a rank until the rank is done."""
     rank, size, parent, dump, dump_signal = map(int, sys.argv[1:6])
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # what is sent to the whole job is for the ranks
+        signal.signal(number, signal.SIG_IGN)  # signals to the whole job are for the ranks
     Monitor(rank, size, parent, dump, dump_signal).run()

@@ -1,4 +1,4 @@
-"""What the monitors are made of: connections, what is known of a rank, and what the system knows. Standard library alone."""
+"""Parts of the monitors: connections, the state of a rank, and queries of the system. Uses the standard library alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KINDS = {  # of what a message may hold
 
 
 def message_of(line: bytes) -> dict[str, Any] | None:
-    """The message that a line is; None where it is none."""
+    """The message in a line; None if the line is not a message."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):
@@ -31,7 +31,8 @@ def message_of(line: bytes) -> dict[str, Any] | None:
 
 
 class Line:
-    """One side of a connection: sends and receives messages without ever waiting. Anything else than a message closes it."""
+    """One side of a connection, which sends and receives messages without waiting. Anything that is not a message
+    closes it."""
 
     def __init__(self, incoming: Any, outgoing: Any) -> None:
         self.incoming, self.outgoing = incoming, outgoing
@@ -42,6 +43,7 @@ class Line:
         os.set_blocking(outgoing.fileno(), False)
 
     def send(self, **message: Any) -> None:
+        """Send a message, as far as the connection takes it now."""
         self.unsent += json.dumps(message).encode() + b"\n"
         try:
             self.unsent = self.unsent[os.write(self.outgoing.fileno(), self.unsent) :]
@@ -51,7 +53,7 @@ class Line:
             self.open = False
 
     def receive(self) -> Iterator[dict[str, Any]]:
-        """The messages that have come; after the end of the stream ``open`` is False."""
+        """The messages that have arrived; after the end of the stream ``open`` is False."""
         try:
             data = os.read(self.incoming.fileno(), 2**16)
         except BlockingIOError:
@@ -71,17 +73,19 @@ class Line:
 
 
 class Peer:
-    """What the centre knows of a rank, itself included; ``stopped`` is since when its process is, None if it runs."""
+    """The centre's knowledge of a rank, its own included. ``stopped`` is the time since when its process is stopped,
+    None if it runs."""
 
     def __init__(self, rank: int, host: str, line: Line | None) -> None:
         self.rank, self.host, self.line = rank, host, line
         self.step = -1
         self.stopped: float | None = None
         self.stack = ""
-        self.failure, self.status = "", 0  # the sentence with which it failed, and the status to end with
+        self.failure, self.status = "", 0  # the sentence of its failure, and the exit status
         self.gone = False
 
     def hear(self, message: dict[str, Any]) -> None:
+        """Note a message of the rank's monitor."""
         self.failure, self.status = message.get("failed", self.failure), message.get("status", self.status)
         self.step = message.get("step", self.step)
         self.stack = message.get("stack", self.stack)
@@ -91,7 +95,7 @@ class Peer:
 
 
 def tell(sentence: str, peers: Any) -> None:
-    """Print the sentence and, for each different stack, the ranks that have it; in one piece."""
+    """Print the sentence and, for each different stack, its ranks; in one write."""
     stacks: dict[str, list[int]] = {}
     for peer in peers:
         if peer.stack:
@@ -114,7 +118,7 @@ def is_stopped(process: int) -> bool:
 
 
 def launcher_of(process: int) -> int | None:
-    """A handle on the parent of a process, where that is the daemon of a launcher and this is the host's first rank."""
+    """A handle on the parent of a process, if that is a launcher's daemon and this is the host's first rank."""
     if os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK") != "0":
         return None
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""What a run says while it runs, on standard error: a bar on a terminal, else a plain line now and then."""
+"""Progress of a run on standard error: a bar on a terminal, else a plain line from time to time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BAR = "{percentage:3.0f}%|{bar:24}| {desc} [{elapsed}<{remaining}]"
 
 
 def say(text: str) -> None:
-    """A line on standard error, from rank 0 alone."""
+    """Print a line on standard error, from rank 0 alone."""
     if environment_rank() == 0:
         print(f"hpcstencil: {printable_lines(text)}", file=sys.stderr, flush=True)
 
@@ -35,7 +35,7 @@ class Progress:
         self.start = start
 
     def advance(self, steps: int, step: int, t: float) -> None:
-        """``steps`` more steps are done; the run is at ``step`` and time ``t``."""
+        """Note that ``steps`` more steps are done; the run is at ``step`` and time ``t``."""
         if not self.shown:
             return
         self.steps += steps

@@ -1,4 +1,4 @@
-"""Small files that others see whole or not at all, and that outlive a crash of the machine."""
+"""Atomic writes of small files: others see them whole or not at all, and they survive a crash of the machine."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hpcstencil.runtime.filesystem import file_errors, sync
 
 
 def write_atomically(path: Path, content: str) -> None:
-    """Write a text, or leave what was there before untouched and raise EnvironmentProblem."""
+    """Write a text atomically; raises EnvironmentProblem and leaves the old file untouched if that fails."""
     publish(path, lambda temporary: temporary.write_text(content, encoding="utf-8"))
 
 
 def publish(path: Path, make: Callable[[Path], object]) -> None:
-    """Let ``make`` write a file under a temporary name of the same ending, and rename it to ``path``."""
+    """Call ``make`` with a temporary name of the same ending, and rename the file that it writes to ``path``."""
     temporary = hidden(path)
     with file_errors(path, "write"):
         try:

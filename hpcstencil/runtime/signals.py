@@ -1,8 +1,8 @@
-"""Signals that ask a run to stop: they are noted, and the run looks at the note between two compiled calls.
+"""Signals that ask a run to stop. They are noted, and the run checks the note between two compiled calls.
 
-Python's own handlers run only when the main thread comes back from compiled code or from MPI. A thread of its own
-therefore reads the signals, from the pipe into which Python's C handler writes them at once: so a second interrupt
-ends the run also where the main thread waits for ever.
+Python runs its own handlers only when the main thread returns from compiled code or from MPI. A separate thread
+therefore reads the signals from the pipe into which Python's C handler writes them at once. So a second interrupt ends
+the run even if the main thread waits for ever.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ _noted: list[int] = []  # signals that came before `watched`
 
 @dataclass
 class Request:
-    """The signal that asked this process to stop; 0 while none has. ``at_once`` is what a second interrupt does."""
+    """The signal that asked this process to stop; 0 if none has. A second interrupt calls ``at_once``."""
 
     number: int = 0
     at_once: Callable[[], None] = lambda: os._exit(128 + signal.SIGINT)
 
 
 def note() -> None:
-    """From now on stopping signals are noted for `watched`: the processes of a run first have to meet, to end together."""
+    """Note stopping signals from now on for `watched`: the processes of a run first have to meet, so that they can end
+    together."""
     for number in STOPPING:
         signal.signal(number, lambda number, _: _noted.append(number))
 
 
 def check_not_stopped(request: Request, communicator: Communicator) -> None:
-    """Raise StoppedEarly, on all processes, where a signal has come to any of them. For a run that has not written yet."""
+    """Raise StoppedEarly on all processes if any has received a signal. For a run that has not written yet."""
     number = max(communicator.allgather(request.number))
     if number:
         raise StoppedEarly(
@@ -50,8 +51,8 @@ def check_not_stopped(request: Request, communicator: Communicator) -> None:
 
 @contextmanager
 def watched() -> Iterator[Request]:
-    """While entered, stopping signals are noted rather than obeyed; at a second interrupt the request's ``at_once`` is
-    called, from another thread."""
+    """Note stopping signals inside the block, instead of obeying them. A second interrupt calls the request's
+    ``at_once`` from another thread."""
     request = Request()
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
@@ -64,7 +65,7 @@ def watched() -> Iterator[Request]:
                 if number in STOPPING:
                     request.number = number
 
-    # A handler must be there for the pipe to be written to; the thread does the work.
+    # Python writes to the pipe only if there is a handler; the thread does the work.
     before: dict[int, Any] = {number: signal.signal(number, lambda *_: None) for number in STOPPING}
     pipe_before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     thread = threading.Thread(target=serve, daemon=True)

@@ -1,7 +1,7 @@
-"""Standard streams that cannot fail: whether words are read decides nothing.
+"""Standard streams that never fail: a run does not depend on whether anybody reads its messages.
 
-A terminal may be gone, a disk full, a reader have left; a closed descriptor would be given to the next file that is opened,
-and whatever writes to standard error would write into that file.
+A terminal may be gone, a disk full, a reader have left. A closed descriptor would be given to the next file that is
+opened, and messages to standard error would then go into that file.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from typing import Any, TextIO
 
 
 class Lossy(io.FileIO):
-    """A descriptor to which writing always succeeds; ``failure`` is the number of the first error, 0 while there is none."""
+    """A descriptor whose writes always succeed; ``failure`` is the number of the first error, 0 if there is none."""
 
     failure = 0
 
     def write(self, data: Any) -> int:
+        """Write, and drop the text after an error."""
         try:
             written = super().write(data)
         except OSError as error:
             self.failure = self.failure or error.errno or errno.EIO
             return len(data)
-        return len(data) if written is None else written  # None: it would have to wait, which it was set not to
+        return len(data) if written is None else written  # None: the descriptor does not block and has no room
 
 
 def secure() -> None:
-    """Open what is closed of the three on the null device, and let writing to standard output and error never fail."""
+    """Open closed standard descriptors on the null device, and make writes to standard output and error never fail."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -47,7 +48,7 @@ def _lossy(number: int, before: TextIO | None) -> TextIO:
 
 
 def unread() -> str:
-    """Why results on standard output were lost, in words; "" where they were not, or the reader has left."""
+    """Why results on standard output were lost, in words; "" if they were not, or if the reader has left."""
     sys.stdout.flush()
     number: int = getattr(getattr(sys.stdout.buffer, "raw", None), "failure", 0)
     return "" if number in (0, errno.EPIPE) else os.strerror(number)

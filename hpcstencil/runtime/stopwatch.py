@@ -1,4 +1,4 @@
-"""Where the wall time goes: one activity at every moment, so that the shares add up to the whole."""
+"""The wall time by activity. One activity is under way at every moment, so the shares add up to the whole."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-# In the order of the summary. An activity inside another one takes its time from that.
+# In the order of the summary. The time of a nested activity does not count for the outer one.
 ACTIVITIES = (
     "starting up",
     "setting up",
@@ -24,7 +24,7 @@ ACTIVITIES = (
 
 
 class Stopwatch:
-    """Seconds of each activity since ``began`` on the clock ``now``; what happens in none of them is "other"."""
+    """Seconds of each activity since ``began`` on the clock ``now``; the time outside all activities is "other"."""
 
     def __init__(self, began: float | None = None, now: Callable[[], float] = time.monotonic) -> None:
         self.now = now
@@ -34,7 +34,7 @@ class Stopwatch:
 
     @contextmanager
     def during(self, activity: str) -> Iterator[None]:
-        """Count the time inside as that of an activity."""
+        """Count the time inside the block for an activity."""
         self.lap()
         self.under_way.append(activity)
         try:
@@ -44,7 +44,7 @@ class Stopwatch:
             self.under_way.pop()
 
     def lap(self, activity: str = "") -> None:
-        """Count the time since the last change as that of the activity under way, or of this one."""
+        """Count the time since the last change for the activity under way, or for the given one."""
         now = self.now()
         self.seconds[activity or self.under_way[-1]] += now - self.last
         self.last = now

@@ -1,4 +1,4 @@
-"""Threads of this process: how many cores it has, and work divided among them."""
+"""Threads of this process: the number of its cores, and work divided among them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hpcstencil.runtime.launcher import local_place
 
 
 def threads_for(devices: int) -> int:
-    """How many threads each of so many devices of this process may use: the cores that are left to it."""
+    """The number of threads for each of ``devices`` devices of this process, from the cores that it may use."""
     cores = len(os.sched_getaffinity(0))
-    beside = local_place()[1] if cores == os.cpu_count() else 1  # a process that is bound has its cores for itself
+    beside = local_place()[1] if cores == os.cpu_count() else 1  # a bound process has its cores for itself
     return max(1, cores // (beside * devices))
 
 
@@ -26,10 +26,10 @@ def _helpers() -> ThreadPoolExecutor:
 
 
 def by_threads(action: Callable[..., T], *arrays: np.ndarray) -> list[T]:
-    """What ``action`` returns for parts of the arrays, which are cut alike along their first axis: one for each core that is
-    left to this process, and no more than there are rows."""
+    """The results of ``action`` on parts of the arrays, which are cut alike along their first axis: one part per core
+    of this process, and at most one per row."""
     count = max(1, min(threads_for(1), len(arrays[0])))
     parts = list(zip(*(np.array_split(array, count) for array in arrays), strict=True))
     helped = [_helpers().submit(action, *part) for part in parts[1:]]
-    own = action(*parts[0])  # this thread has a core, which one that is woken might have to wait for
+    own = action(*parts[0])  # this thread has a core already; a woken one might have to wait for it
     return [own, *(thread.result() for thread in helped)]

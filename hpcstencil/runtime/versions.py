@@ -1,4 +1,4 @@
-"""What results depend on beside the input: the text of this package, and the versions of the libraries below it."""
+"""Versions on which the results depend beside the input: this package's text, and the libraries below it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the run has to stop: the limit given in the input, or Slurm's own for this job."""
+"""The time at which the run has to stop: the limit in the input, or Slurm's for this job."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import time
 
 from hpcstencil.runtime.communicator import Communicator, from_rank_0
 
-CALL = 2.0  # seconds that a compiled call is kept to, about, so that signals and progress are served in time
-MARGIN = 5.0  # seconds beside what stopping is expected to take
+CALL = 2.0  # target length of a compiled call in seconds, so that signals and progress are served in time
+MARGIN = 5.0  # seconds beyond the expected time of stopping
 PATIENCE = 20  # seconds to wait for Slurm's answer
 
 
 class Walltime:
-    """Rank 0's clock decides for all."""
+    """The run's time limit. Rank 0's clock decides for all."""
 
     def __init__(self, limit: str, communicator: Communicator, started: float) -> None:
         """``limit`` is "auto" or "HH:MM:SS", counted from ``started`` (of time.monotonic)."""
@@ -25,13 +25,13 @@ class Walltime:
         self.deadline = None if left is None else since + left
 
     def is_near(self, stopping: float) -> bool:
-        """Whether the run must stop now to be done before the limit; a checkpoint takes ``stopping`` seconds."""
+        """Whether the run must stop now to finish before the limit; a checkpoint takes ``stopping`` seconds."""
         return self.deadline is not None and time.monotonic() + within(stopping) > self.deadline
 
 
 def within(stopping: float) -> float:
-    """Seconds after which a run that is asked to stop has stopped, writing a checkpoint being expected to take
-    ``stopping`` seconds: the compiled call under way, twice the checkpoint, and some for the output."""
+    """Seconds within which a run stops after a request: the compiled call under way, twice the checkpoint's expected
+    ``stopping`` seconds, and some for the output."""
     return CALL + 2 * stopping + MARGIN
 
 
@@ -49,7 +49,7 @@ def seconds(text: str) -> float:
 
 
 def slurm_seconds_left() -> float | None:
-    """What is left of this Slurm job's time limit; None outside of Slurm, without a limit, or where nobody tells."""
+    """Seconds left of this Slurm job's time limit; None outside Slurm, without a limit, or if Slurm does not answer."""
     job = os.environ.get("SLURM_JOB_ID")
     if job is None:
         return None

@@ -1,4 +1,4 @@
-"""A rank's side of the watchdog: it starts the monitor beside this process, and tells it how far the run has come."""
+"""The rank's side of the watchdog: it starts the monitor beside this process, and reports the run's progress to it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from hpcstencil.runtime.handshake import own_addresses, where_to_listen
 from hpcstencil.runtime.hosts import boot, host
 from hpcstencil.validation.errors import EnvironmentProblem
 
-DUMP_SIGNAL = signal.SIGRTMAX - 2  # asks for a stack; not one that users, launchers or libraries send
-LONGEST = 8000  # characters of a sentence that fit into a pipe for sure
+DUMP_SIGNAL = signal.SIGRTMAX - 2  # requests a stack; users, launchers and libraries do not send this signal
+LONGEST = 8000  # characters of a sentence that always fit into a pipe
 UNHEARD = 10.0  # seconds after which a rank that has failed ends the run without its monitor
 FOLDER = str(Path(hpcstencil.__file__).parents[1])
 MONITOR = f"import sys; sys.path.insert(0, {FOLDER!r}); from hpcstencil.runtime.monitor import main; main()"
 
 
 class Watchdog:
-    """The monitor of this rank, running. Everything told to it is told without waiting."""
+    """The running monitor of this rank. Reports to it never wait."""
 
     def __init__(self, communicator: MpiProcesses) -> None:
         """Start the monitors of all ranks and connect them; all processes together."""
@@ -39,7 +39,7 @@ class Watchdog:
         faulthandler.register(DUMP_SIGNAL, file=self.writing, all_threads=False, chain=False)
         rank, size = communicator.rank, communicator.size
         numbers = (rank, size, os.getpid(), reading, int(DUMP_SIGNAL))
-        # In a session of its own, so that it outlives a rank that the launcher kills, for long enough to report.
+        # In a session of its own, so that it outlives a rank killed by the launcher long enough to report.
         command = [sys.executable, "-S", "-P", "-c", MONITOR, *map(str, numbers)]
 
         started: list[subprocess.Popen[bytes]] = []
@@ -72,7 +72,8 @@ class Watchdog:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _connect(self) -> list[int]:
-        """Join the monitors, which then know each other and nobody else; returns the ranks that cannot reach rank 0's host."""
+        """Join the monitors, which then know each other and nobody else; returns the ranks that cannot reach rank 0's
+        host."""
         communicator, rank = self.communicator, self.communicator.rank
         token = communicator.broadcast(secrets.token_hex(32) if rank == 0 else "")
         self._tell(token=token)
@@ -95,39 +96,40 @@ class Watchdog:
         return unreachable
 
     def step(self, step: int) -> None:
-        """The run has come to this step."""
+        """Report that the run has reached this step."""
         self.place = f"at step {step}"
         self._tell(step=step)
 
     def output(self, path: Path) -> None:
-        """The run's output file, beside which its checkpoints lie."""
+        """Report the run's output file, beside which its checkpoints lie."""
         self._tell(output=str(path))
 
     def failed(self, sentence: str, status: int, at_once: bool = False) -> None:
-        """This rank has failed. The monitors have one rank's sentence said and end all; returns only where they do not."""
+        """Report that this rank has failed. The monitors print one rank's sentence and end all ranks. Returns only if
+        they do not."""
         if len(sentence) > LONGEST:
             sentence = f"{sentence[: LONGEST // 2]}\n...\n{sentence[-LONGEST // 2 :]}"
         self._tell(failed=sentence, status=status, at_once=at_once)
         time.sleep(UNHEARD)
 
     def close(self) -> None:
-        """This rank is done."""
+        """Report that this rank is done."""
         self._tell(bye=1)
         faulthandler.unregister(DUMP_SIGNAL)
 
     def _tell(self, **message: Any) -> None:
         assert self.process.stdin is not None
-        with contextlib.suppress(OSError):  # a monitor that is gone can watch no more; the run goes on
+        with contextlib.suppress(OSError):  # the monitor is gone; the run goes on unwatched
             os.write(self.process.stdin.fileno(), json.dumps(message).encode() + b"\n")
 
     def _read(self) -> dict[str, Any]:
-        """The next message of the monitor; as if unconnected where the monitor did not start."""
+        """The next message of the monitor; as if unconnected if the monitor did not start."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         return json.loads(line) if line else {"connected": False, "doors": []}
 
     def _listen(self) -> None:
-        """End this rank when the monitor says so."""
+        """End this rank when the monitor sends ``end``."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             message = json.loads(line)
@@ -136,15 +138,15 @@ class Watchdog:
 
 
 def end_all(communicator: Communicator, sentence: str, status: int, at_once: bool = False) -> None:
-    """End all processes after a failure that the others do not know of. Of several that fail, the centre of the monitors says
-    one's sentence; where there is no monitor, this process says its own."""
+    """End all processes after a failure that the others do not know of. If several fail, the centre of the monitors
+    prints one sentence; without a monitor, this process prints its own."""
     communicator.watch.failed(sentence, status, at_once)
     print(sentence, file=sys.stderr, flush=True)
     end_at_once(communicator, status)
 
 
 def end_at_once(communicator: Communicator, status: int) -> None:
-    """End all ranks, or at least this one, from any thread and whatever the main thread waits for."""
+    """End all ranks, or at least this one, from any thread and even if the main thread waits for ever."""
     timer = threading.Timer(1.0, os._exit, (status,))
     timer.daemon = True
     timer.start()
@@ -152,7 +154,7 @@ def end_at_once(communicator: Communicator, status: int) -> None:
 
 
 def start(communicator: Communicator) -> list[int]:
-    """Have a watchdog watch over the processes, where there are several; returns the ranks that cannot reach rank 0's."""
+    """Start a watchdog over the processes, if there are several; returns the ranks that cannot reach rank 0's host."""
     if not isinstance(communicator, MpiProcesses):
         return []
     communicator.watch = watch = Watchdog(communicator)

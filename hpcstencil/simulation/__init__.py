@@ -1,1 +1,1 @@
-"""Composition, choice of kernel, the loop of a run."""
+"""Composition, choice of the kernel, and the loop of a run."""

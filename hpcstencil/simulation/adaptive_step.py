@@ -1,9 +1,10 @@
-"""Steps whose size follows from a tolerance: an embedded pair's estimate of the local error, and a PI controller.
+"""Adaptive steps: an embedded pair estimates the local error, and a PI controller chooses the step.
 
-err = sqrt(mean((e / (tol + tol max(|u(t)|, |u(t + dt)|)))²)) over all cells and fields; a step is accepted where err <= 1,
-and the next is dt * 0.9 err^(-0.7/k) err_before^(0.4/k), k being one more than the order of the estimate (Hairer, Nørsett
-& Wanner, "Solving Ordinary Differential Equations I", 2nd ed. (1993), eq. (II.4.11); Hairer & Wanner, II, 2nd ed. (1996),
-eq. (IV.2.43)). The mean is summed as integers (`reductions`), so the sequence of steps is the same for every decomposition.
+err = sqrt(mean((e / (tol + tol max(|u(t)|, |u(t + dt)|)))²)) over all cells and fields. A step is accepted if err <= 1,
+and the next one is dt * 0.9 err^(-0.7/k) err_before^(0.4/k), with k one more than the order of the estimate (Hairer,
+Nørsett & Wanner, "Solving Ordinary Differential Equations I", 2nd ed. (1993), eq. (II.4.11); Hairer & Wanner, II, 2nd
+ed. (1996), eq. (IV.2.43)). The mean is summed as integers (`reductions`), so the sequence of steps is the same for
+every decomposition.
 """
 
 from __future__ import annotations
@@ -25,16 +26,17 @@ from hpcstencil.symbolic.expressions import Field
 from hpcstencil.validation.errors import NumericsError
 
 SAFETY, LEAST_FACTOR, MOST_FACTOR = 0.9, 0.2, 5.0
-LEAST_ERROR = 1e-4  # of a step before, as the controller takes it: one lucky step is not believed
+LEAST_ERROR = 1e-4  # lower bound of the previous error in the controller: one lucky step is not trusted
 HOPELESS = (
-    1e100  # the square of an error in units of the tolerance: beyond it only that the step is far too long matters
+    1e100  # bound of the squared error in units of the tolerance: beyond it the step is far too long anyway
 )
-FIRST_FRACTION = 0.01  # of the time in which the solution changes by its own size: the first step that is tried
-COLLAPSED = 1e-15  # of the end time: a step that no run gets anywhere with
+FIRST_FRACTION = 0.01  # first step, as a fraction of the time in which the solution changes by its own size
+COLLAPSED = 1e-15  # of the end time: a shorter step makes no progress
 
 
 def factor(method: Method, error: float, before: float) -> float:
-    """By how much the step may grow, or has to shrink, after a step with such an ``error``, the one ``before`` it."""
+    """The factor by which the step may grow, or must shrink, after a step with this ``error`` that follows one with the
+    error ``before``."""
     if not math.isfinite(error):
         return LEAST_FACTOR
     k = method.error_order + 1
@@ -44,8 +46,8 @@ def factor(method: Method, error: float, before: float) -> float:
 
 @dataclass(frozen=True)
 class Control:
-    """Takes steps of a problem with a tolerance; ``changes`` reduces the time derivatives and the fields, ``errors`` what
-    `Problem.errors` says of each field, which an ``attempt`` returns by the field's name."""
+    """The control of adaptive steps. ``changes`` reduces the time derivatives and the fields. ``errors`` reduces
+    `Problem.errors` of each field, which an ``attempt`` returns under the field's name."""
 
     problem: Problem
     attempt: Attempt
@@ -57,8 +59,8 @@ class Control:
     def of(
         problem: Problem, stepper: Stepper, communicator: Communicator, rules: Rules, native: Attempt | None
     ) -> Control | None:
-        """The control that the problem asks for, which tries steps by ``native`` code where there is some; None where it has no
-        tolerance."""
+        """The control for the problem, which attempts steps by ``native`` code if that is given; None for a problem
+        without a tolerance."""
         if problem.config.time.tolerance is None:
             return None
         fields, machine = tuple(map(Field, problem.trees)), stepper.machine
@@ -70,9 +72,10 @@ class Control:
         return Control(problem, native or stepper.attempt(weigh), errors, changes, problem.schedule())
 
     def step(self, fields: Fields, clock: Clock) -> tuple[Fields, Clock]:
-        """The next step that meets the tolerance, and the clock after it; the fields given are kept.
+        """Take the next step that meets the tolerance; returns the fields and the clock after it. The given fields are
+        kept.
 
-        Raises NumericsError, on all processes, where the step collapses.
+        Raises NumericsError, on all processes, if the step collapses.
         """
         problem, end = self.problem, self.problem.config.time.end
         clock = self.begun(fields, clock)
@@ -97,11 +100,12 @@ class Control:
             dt = leap.dt * min(wished, SAFETY)
 
     def tried(self, clock: Clock, dt: float) -> Leap:
-        """The step to try where one of ``dt`` is wished for: shorter where that would pass the next output, or the end."""
+        """The step to attempt, given the wish for ``dt``: shorter if that would pass the next output or the end."""
         return self.schedule.leap(replace(clock, base_step=clock.step, base_time=clock.time), dt, 1)
 
     def error(self, errors: Fields) -> float:
-        """The estimated error in units of the tolerance, of what an attempt returns; not finite where any cell's is not."""
+        """The estimated error in units of the tolerance, from the result of an attempt; not finite if any cell's is
+        not."""
         _, largest, broken = self.errors.extremes(errors, self.problem.parameters, 0.0)
         if broken.any() or largest.max() > HOPELESS:
             return math.inf
@@ -109,11 +113,11 @@ class Control:
         return math.sqrt(math.fsum(sums) / (self.errors.cells * len(sums)))
 
     def begun(self, fields: Fields, clock: Clock) -> Clock:
-        """The clock with a step to try next; one that has none yet gets the first."""
+        """The clock with the next step to attempt; a clock that has none gets the first one."""
         return clock if clock.measured_dt else replace(clock, measured_dt=self.first_step(fields, clock.time))
 
     def first_step(self, fields: Fields, time: float) -> float:
-        """A step to begin with: the controller lengthens it fivefold per step where it is too short."""
+        """A first step. If it is too short, the controller lengthens it fivefold per step."""
         end = self.problem.config.time.end
         low, high, broken = self.changes.extremes(fields, self.problem.parameters, time)
         slopes, sizes = np.split(np.maximum(np.abs(low), np.abs(high)), 2)

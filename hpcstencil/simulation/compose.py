@@ -1,4 +1,4 @@
-"""A simulation composed of equation, stencils, boundaries, integrator, exchange and the kernel of its steps."""
+"""Compose a simulation from equation, stencils, boundaries, integrator, exchange and kernel."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from hpcstencil.validation.errors import InputError
 def simulate(
     problem: Problem, plan: Plan, communicator: Communicator, devices: Sequence[Any], kernel: str
 ) -> Simulation:
-    """Compose everything for this process; nothing is compiled yet."""
+    """Compose the simulation of this process. Nothing is compiled yet. All processes call this together."""
     config = problem.config
     topology = plan.topology_of(communicator.rank)
     rules = rules_of(problem, tiled(KERNELS.get(kernel, KERNELS["shift"]), topology.tiles))
@@ -111,7 +111,7 @@ def simulate(
 
 
 def rules_of(problem: Problem, kernel: Kernel) -> Rules:
-    """What the trees of a problem mean, with stencils applied by a kernel."""
+    """The rules by which the problem's trees are evaluated, with ``kernel`` for the stencils."""
     config = problem.config
     return Rules(
         discretization=problem.discretization,

@@ -1,4 +1,4 @@
-"""Choosing the decomposition: blocks per process and device, and how many steps to take between two exchanges."""
+"""The choice of the decomposition: blocks per process and device, and the number of steps between two exchanges."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator, from_rank_0
 from hpcstencil.validation.errors import InputError
 
-# Of the cost model behind steps_per_exchange = "auto": seconds per exchange, and per cell and stage. They only weigh the
+# The cost model behind steps_per_exchange = "auto": seconds per exchange, and per cell and stage. They only weigh the
 # price of a message against that of computing halo cells twice, so their order of magnitude is what matters.
 EXCHANGE_IN_LOOP = 5e-5
 EXCHANGE_BETWEEN_CALLS = 1e-3
 SECONDS_PER_CELL = 1e-9
 NATIVE_SECONDS_PER_CELL = 1.5e-10  # of a pass
-MUCH_THE_SAME = 1.005  # times the least cost: the thinner halo is taken
+MUCH_THE_SAME = 1.005  # times the least cost: within it the thinner halo is chosen
 MOST_STEPS = 16
-MOST_TRIED, MOST_NAMED = 4096, 16  # counts of processes looked at, and named, where the given one does not work
+MOST_TRIED, MOST_NAMED = 4096, 16  # process counts that are tried, and named in the error, if the given one does not work
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A decomposition: the topology as rank 0 sees it, and ``every`` steps between two exchanges (0: each stage)."""
+    """A decomposition: the topology as rank 0 sees it, and ``every`` steps between two exchanges (0: an exchange per
+    stage)."""
 
     topology: Topology
     every: int
@@ -36,16 +37,17 @@ class Plan:
 
     @property
     def rounds(self) -> int:
-        """Evaluations of right-hand sides between two exchanges."""
+        """Evaluations of the right-hand side between two exchanges."""
         return self.every * self.stages or 1
 
     @property
     def exchanges_per_step(self) -> float:
+        """Exchanges per step; less than 1 if several steps are taken between two."""
         return 1 / self.every if self.every else self.stages
 
     @property
     def halo(self) -> tuple[int, ...]:
-        """Ghost cells per axis of one exchange, on the axes that are cut."""
+        """Ghost cells per axis of one exchange, 0 on axes that are not cut."""
         return tuple(self.rounds * r if self.topology.is_split(a) else 0 for a, r in enumerate(self.radius))
 
     def halo_bytes_per_step(self, fields: int, itemsize: int) -> float:
@@ -63,7 +65,7 @@ class Plan:
         return replace(self.topology, rank=rank)
 
     def describe(self) -> dict[str, Any]:
-        """What was chosen, for the output file and the terminal."""
+        """The decomposition for the output file and the terminal."""
         return {
             "processes": list(self.topology.processes),
             "devices": list(self.topology.devices),
@@ -74,8 +76,8 @@ class Plan:
 
 
 def for_kernel(before: Plan, problem: Problem, kernel: str, communicator: Communicator) -> Plan:
-    """The plan with as many steps between two exchanges as suit the kernel, the same on all processes. Raises Unsupported
-    where native code is wanted that cannot be made."""
+    """The plan with the number of steps between two exchanges that suits the kernel, the same on all processes. Raises
+    Unsupported if native code is requested and cannot be generated."""
     topology = before.topology
     given = problem.config.decomposition.steps_per_exchange
     if kernel not in ("native", "pallas") or not isinstance(given, str) or not any(before.halo):
@@ -87,14 +89,15 @@ def for_kernel(before: Plan, problem: Problem, kernel: str, communicator: Commun
 
 
 def plan(problem: Problem, processes: int, devices: int) -> Plan:
-    """The decomposition for so many processes of so many devices each, as the input asks or the best there is.
+    """The decomposition for ``processes`` processes of ``devices`` devices each, as the input requests or else the best
+    one.
 
-    Raises InputError where the input's own counts do not fit, or blocks would be thinner than the stencil's radius.
+    Raises InputError if the input's own counts do not fit, or blocks would be thinner than the stencil's radius.
     """
     grid, wishes, radius = problem.config.grid, problem.config.decomposition, problem.radius
     periodic = problem.config.boundary.periodic
     for axis, r in enumerate(radius):
-        needed = r + bool(problem.positions)  # images in a wall begin one cell further inside
+        needed = r + bool(problem.positions)  # mirror images in a wall begin one cell further inside
         if not periodic[axis] and grid.shape[axis] < needed:
             raise InputError(
                 f"grid.shape: {grid.shape[axis]} cells along {AXES[axis]} are fewer than the {needed} that the stencil needs "
@@ -140,8 +143,8 @@ def _parts(
 def _every(
     wishes: Wishes, topology: Topology, radius: tuple[int, ...], problem: Problem, whole: bool = False
 ) -> tuple[int, int]:
-    """Steps between two exchanges, as given or by the cost model, ``whole`` ones where there is room; and the most that the
-    thinnest block allows."""
+    """Steps between two exchanges, as given or by the cost model, and the most that the thinnest block allows. With
+    ``whole`` at least one whole step if there is room."""
     stages = problem.method.evaluations
     room = [
         topology.narrowest()[axis] // (r * stages) for axis, r in enumerate(radius) if r and topology.is_split(axis)
@@ -176,13 +179,13 @@ def _every(
 
 
 def _latency(topology: Topology) -> float:
-    """Estimated seconds of an exchange, whatever its size."""
+    """Estimated seconds of an exchange of any size."""
     return EXCHANGE_BETWEEN_CALLS if topology.device_count > 1 and topology.size > 1 else EXCHANGE_IN_LOOP
 
 
 def _native_every(problem: Problem, topology: Topology, radius: tuple[int, ...]) -> int:
-    """Steps of native code between two exchanges: what an exchange costs, and the cells of the halo that are computed again as
-    long as they are needed, against sweeps through memory that fewer steps cost."""
+    """Steps of native code between two exchanges. The cost model weighs the exchange and the halo cells that are
+    computed again against the additional passes through memory that fewer steps need."""
     from hpcstencil.backends.native.cost_model import work_per_step
 
     most = _every(problem.config.decomposition, topology, radius, problem)[1]

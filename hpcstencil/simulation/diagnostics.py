@@ -1,4 +1,4 @@
-"""The time series of a run: numbers made of reductions over the whole grid, gathered until the next snapshot is written."""
+"""The time series of a run: numbers from reductions over the whole grid, collected until the next snapshot is written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpcstencil.symbolic.expressions import Node, Reduction, Time, walk
 
 @dataclass
 class Diagnostics:
-    """Evaluates the diagnostics and keeps the rows that are not in the file yet."""
+    """The diagnostics of a run, with the rows that are not in the file yet."""
 
     trees: Mapping[str, Node]
     reductions: Reductions

@@ -1,4 +1,4 @@
-"""What `check` says of an input: resolved, decomposed, weighed; without jax."""
+"""The report of `check` on an input: all settings, the decomposition, memory and time; without jax."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from hpcstencil.simulation.kernel_choice import seconds_to_checkpoint, unfit
 from hpcstencil.simulation.measurement_cache import key, recall
 from hpcstencil.simulation.memory_estimate import memory
 
-PROGRAM = "0.3 GB"  # Python, JAX, MPI, HDF5 and what the compilers leave, on a processor
+PROGRAM = "0.3 GB"  # Python, JAX, MPI, HDF5 and the remains of the compilers, on a CPU
 
 
 def report(config: Config, problem: Problem, plan: Plan) -> str:
-    """The text of `hpcstencil check`, for processors: on GPUs there is no native code."""
+    """The text of `hpcstencil check`, for CPUs (on GPUs there is no native code)."""
     plan, kernel, words = _with_kernel(problem, plan)
     itemsize = np.dtype(config.numerics.precision).itemsize
     fields, topology = len(problem.fields) * problem.copies, plan.topology
@@ -55,8 +55,7 @@ def _memory(problem: Problem) -> str:
 
 
 def _with_kernel(problem: Problem, plan: Plan) -> tuple[Plan, str, str]:
-    """The plan as it is with the kernel that a run would take, that kernel, and what to say of it. Raises InputError as
-    the run."""
+    """The plan for the kernel that a run would take, that kernel, and a remark on it. Raises InputError as a run does."""
     from hpcstencil.backends.native.expression_writer import Unsupported
     from hpcstencil.backends.native.program import lack
     from hpcstencil.backends.pallas.passes import lack as lack_for_gpus
@@ -97,7 +96,7 @@ def _time_step(problem: Problem) -> str:
 
 
 def step_count(problem: Problem) -> int | None:
-    """Steps of the run, about; None where they depend on the solution."""
+    """The approximate number of steps of the run; None if it depends on the solution."""
     total = problem.schedule().total_steps
     if total is not None or problem.step_follows_solution:
         return total
@@ -105,13 +104,13 @@ def step_count(problem: Problem) -> int | None:
 
 
 def _too_much(needed: int) -> str:
-    """A remark where a process needs more memory than this machine has."""
+    """A remark if a process needs more memory than this machine has."""
     here = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return f"; this machine has {human(here)} in all" if needed > here else ""
 
 
 def _output(problem: Problem, itemsize: int) -> str:
-    """How much the output file is to hold; a remark where there is no room for it."""
+    """The size of the output file, with a remark if there is no room for it."""
     output, count = problem.config.output, problem.schedule().snapshots(step_count(problem))
     size = len(output.fields or problem.shown) * problem.cells * itemsize
     packed = " before compression" if output.compression != "none" else ""
@@ -129,7 +128,7 @@ def _steps(problem: Problem) -> str:
 
 
 def _predicted(problem: Problem, processes: int) -> str:
-    """Time from this machine's stored speed."""
+    """The predicted wall time, from this machine's stored speed."""
     speed = recall(key(problem, f"speed:{processes}"))
     steps = step_count(problem)
     if not isinstance(speed, float):

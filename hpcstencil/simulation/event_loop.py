@@ -1,4 +1,4 @@
-"""The loop of a run, from event to event: steps, and what is written between them."""
+"""The loop of a run from event to event: steps, and the files written between them."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ from hpcstencil.simulation.kernel_choice import Choice, remember_checkpoint
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.validation.errors import EnvironmentProblem, InputError, NumericsError, StoppedEarly
 
-ROWS_SECONDS = 30.0  # a row of diagnostics is in the file so long after it was taken, at most
-AT_WALLTIME = 1000  # beside the numbers of signals
-FIRST_CELLS = 2**29  # of a device, times steps, in the first call of native code: a matter of seconds at the most
-STEPS_PER_CALL = 1000  # at most, so that a value that is not finite is found within so many steps
+ROWS_SECONDS = 30.0  # greatest delay between taking a row of diagnostics and writing it
+AT_WALLTIME = 1000  # greater than all signal numbers
+FIRST_CELLS = 2**29  # cells of a device times steps in the first call of native code, which takes a few seconds at most
+STEPS_PER_CALL = 1000  # at most, so that a value that is not finite is found within this many steps
 
 
 @dataclass
 class Run:
-    """A run under way: the state, and the files it writes. ``members`` are the clocks of those members of an ensemble that
-    take steps of their own; then ``clock`` says where they stand together."""
+    """A run under way: its state and its files. ``members`` are the clocks of ensemble members that take their own
+    steps; ``clock`` is then their common progress."""
 
     simulation: Simulation
     options: Options
     source: Source
     walltime: Walltime
-    checkpoint_seconds: float  # what writing a checkpoint is expected to take
+    checkpoint_seconds: float  # expected time of a checkpoint
     state: InitVar[State]
     choice: Choice
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
@@ -73,10 +73,11 @@ class Run:
 
     @property
     def config(self) -> Config:
+        """The input."""
         return self.simulation.problem.config
 
     def attributes(self) -> dict[str, Any]:
-        """Provenance that goes into every file."""
+        """Provenance for every file."""
         decomposition = {
             **self.simulation.plan.describe(),
             "kernel": self.simulation.kernel,
@@ -94,8 +95,8 @@ class Run:
         }
 
     def step_sizes(self) -> list[float]:
-        """The step to take now, of each member that takes steps of its own, where no tolerance governs it; one that depends
-        on the solution is measured anew."""
+        """The step to take now, one per member that takes its own steps, if no tolerance governs it. A step that
+        depends on the solution is measured again."""
         problem = self.simulation.problem
         if self.schedule.fixed_dt is not None:
             return [self.schedule.fixed_dt]
@@ -123,17 +124,18 @@ class Run:
         return [clock.measured_dt for clock in clocks]
 
     def steps_to_measurement(self, clock: Clock) -> int:
-        """Steps until a solution-dependent step has to be measured anew."""
+        """Steps until a solution-dependent step is measured again."""
         return clock.measured_step + self.config.time.dt_every - clock.step
 
     def check_steps(self) -> None:
-        """`check_finite` after steps, if it is not known that there is nothing to find."""
+        """Run `check_finite` after steps, unless native code reports that all values are finite."""
         stayed = self.simulation.stayed_finite
         if stayed is None or self.communicator.total(np.array([int(not stayed())]))[0]:
             self.check_finite()
 
     def check_finite(self) -> tuple[np.ndarray, np.ndarray]:
-        """Least and greatest value of all that is measured; raises NumericsError, on all processes, where one is not finite."""
+        """Least and greatest value of every measured quantity. Raises NumericsError, on all processes, if one is not
+        finite."""
         problem = self.simulation.problem
         low, high, broken = self.simulation.extremes.extremes(self.fields, problem.parameters, self.clock.time)
         for name, counts in zip(problem.measured, broken, strict=True):
@@ -154,7 +156,7 @@ class Run:
         return low, high
 
     def advance(self) -> int:
-        """Take the next steps, for about CALL seconds, up to the next event; returns how many."""
+        """Take the next steps, for about CALL seconds, up to the next event; returns their number."""
         if self.simulation.control is not None:
             return self.advance_controlled(self.simulation.control)
         sizes = self.step_sizes()
@@ -177,7 +179,7 @@ class Run:
         return leap.steps
 
     def advance_members(self, sizes: list[float]) -> int:
-        """`advance` by steps of each member's own; whoever comes to an output waits there for the others."""
+        """Like `advance`, with each member's own steps. A member that reaches an output waits there for the others."""
         problem, leaps = self.simulation.problem, []
         due = self.schedule.next_output_time(self.clock.time)
         for clock, dt in zip(self.members, sizes, strict=True):
@@ -200,7 +202,7 @@ class Run:
         return int(counts.sum())
 
     def advance_controlled(self, control: Control) -> int:
-        """`advance` by steps that each meet a tolerance."""
+        """Like `advance`, with steps that each meet a tolerance."""
         start, first = time.perf_counter(), self.clock.step
         wait = self.schedule.steps_to_event(self.clock)
         last = first + min(self.steps_per_call, wait or self.steps_per_call)
@@ -215,7 +217,7 @@ class Run:
         return steps
 
     def pace(self, steps: int, elapsed: float) -> None:
-        """Choose the length of the next compiled call from rank 0's timing of the last, the same on all processes."""
+        """Choose the length of the next compiled call from rank 0's timing of the last one, the same on all processes."""
         fitting = int(steps * CALL / max(elapsed, 1e-6))
         most = min(fitting, 16 * self.steps_per_call, STEPS_PER_CALL)
         with self.stopwatch.during("waiting for processes"):
@@ -223,15 +225,17 @@ class Run:
 
     @property
     def writer(self) -> Writer:
+        """The writer of the open output file."""
         assert self.output is not None
         return self.output
 
     @property
     def file(self) -> OutputFile:
+        """The open output file."""
         return self.writer.file
 
     def open_output(self, after: int | None = None) -> None:
-        """Open the output file: a new one, or the one to go on with, which then ends with step ``after``."""
+        """Open the output file: a new one, or the one to continue, which is then cut after step ``after``."""
         config, problem = self.config, self.simulation.problem
         fields = config.output.fields or problem.shown
         place, method = (self.options.output, self.communicator, problem.layout), config.output.method
@@ -258,13 +262,13 @@ class Run:
         self.output = Writer(file, behind, self.communicator, self.copies)
 
     def last_kept(self) -> int | None:
-        """The step up to which a run that goes on with an output keeps what that holds; None where it keeps all."""
+        """The step up to which a continued run keeps the contents of its output; None if it keeps all."""
         if self.source.ended and not self.source.other_times:
-            return self.clock.step - 1  # the last was written for being the last: it is written anew where it is due
+            return self.clock.step - 1  # the last snapshot was written only for the end, and is written again if it is due
         return None if self.source.repeated == self.simulation.kernel else self.clock.step
 
     def write_due(self) -> None:
-        """Diagnostics, snapshot and checkpoint, whichever is due at this step."""
+        """Write the diagnostics, the snapshot and the checkpoint that are due at this step."""
         if self.schedule.is_diagnostic(self.clock) and self.clock.step > self.file.last_row:
             self.take_diagnostics()
         if self.schedule.is_output(self.clock):
@@ -275,19 +279,19 @@ class Run:
             self.write_rows()
 
     def write_rows(self) -> None:
-        """The rows of diagnostics taken since the last time."""
+        """Write the rows of diagnostics since the last call."""
         self.wait_for_disk()
         with self.stopwatch.during("output"):
             self.writer.write_rows(self.diagnostics.drain())
         self.last_rows = time.monotonic()
 
     def write_snapshot(self) -> None:
-        """The snapshot of this state, unless a run that was killed has left it there already."""
+        """Write the snapshot of this state, unless a killed run has left it in the file."""
         if self.file.had(self.clock.step, self.clock.time):
             return
         self.wait_for_disk()
         with self.stopwatch.during("output"):
-            if self.clock.step <= self.file.last_step:  # what is there beyond does not repeat itself
+            if self.clock.step <= self.file.last_step:  # the later snapshots differ from this run's
                 self.writer.close(complete=False)
                 self.open_output(after=self.clock.step - 1)
             step, now, last = self.clock.step, self.clock.time, self.schedule.finished(self.clock)
@@ -296,26 +300,26 @@ class Run:
         self.last_rows = time.monotonic()
 
     def wait_for_disk(self) -> None:
-        """Until what is written behind the computation is written."""
+        """Wait until all asynchronous output is written."""
         with self.stopwatch.during("waiting for the disk"):
             self.writer.wait()
 
     def take_diagnostics(self) -> None:
-        """A row of them, of this state."""
+        """Take a row of diagnostics of this state."""
         with self.stopwatch.during("diagnostics"):
             self.diagnostics.take(self.fields, self.clock.step, self.clock.time)
 
     def checkpoint_by_minutes(self) -> bool:
-        """Whether the time between checkpoints has passed."""
+        """Whether the time between two checkpoints has passed."""
         minutes = self.config.checkpoint.every_minutes
         return minutes is not None and self.passed(60 * minutes, self.last_checkpoint)
 
     def passed(self, seconds: float, since: float) -> bool:
-        """Whether so much time has passed, as rank 0's clock says: the same answer everywhere."""
+        """Whether ``seconds`` have passed since the time ``since`` by rank 0's clock; the same answer everywhere."""
         return self.communicator.broadcast(time.monotonic() - since >= seconds)
 
     def write_checkpoint(self) -> None:
-        """Everything needed to go on from here, on any decomposition."""
+        """Write a checkpoint: the whole state, from which a run on any decomposition can continue."""
         start = time.perf_counter()
         if self.output is not None:
             self.write_rows()
@@ -341,14 +345,15 @@ class Run:
         self.checkpoint_step = self.clock.step
 
     def keep_for_later_end(self, after: Clock) -> None:
-        """Before a step, to ``after``, that is shortened to land on the end: keep the state, from which a run with a later end
-        takes a whole one."""
+        """Keep the state before a step to ``after`` that is shortened to land on the end. A run with a later end
+        continues from it with a whole step."""
         if not self.kept_for_later_end and self.schedule.finished(after) and not self.schedule.is_on_course(after):
             self.write_last_checkpoint()
             self.kept_for_later_end = True
 
     def write_last_checkpoint(self) -> None:
-        """The checkpoint to extend the run from. Where nobody has asked for checkpoints, the run is complete without it too."""
+        """Write the checkpoint from which the run can be extended. If the input asks for no checkpoints, the run is
+        complete even if this fails."""
         try:
             self.write_checkpoint()
         except EnvironmentProblem as error:
@@ -358,7 +363,7 @@ class Run:
             say(f"warning: {error}; the run goes on, but cannot be extended after its end")
 
     def write_first(self) -> None:
-        """The state that the run begins with, where the file has not got it."""
+        """Write the initial state, unless the file has it."""
         new, step = not self.source.append, self.clock.step
         if new or (self.schedule.is_diagnostic(self.clock) and step > self.file.last_row):
             self.take_diagnostics()
@@ -366,8 +371,8 @@ class Run:
             self.write_snapshot()
 
     def complete(self) -> None:
-        """Close the output of a run that has reached its end, so that it can be extended: the file says where the clock stood
-        if its last snapshot holds all that the run goes on from, else there is a checkpoint."""
+        """Close the output of a run that has reached its end, so that it can be extended. If the last snapshot holds
+        the whole state, the file stores the clock; otherwise a checkpoint is written."""
         assert self.output is not None
         problem, ended = self.simulation.problem, {}
         whole = not problem.members and set(problem.fields) <= set(self.file.fields)
@@ -381,7 +386,7 @@ class Run:
             self.writer.close(complete=True, **ended)
 
     def stop_requested(self, request: signals.Request) -> str:
-        """Why any process has to stop, in words, "" while none has; the same answer everywhere."""
+        """The reason for any process to stop, in words; "" while there is none. The same answer everywhere."""
         number = request.number
         if self.communicator.rank == 0 and number == 0 and self.walltime.is_near(self.checkpoint_seconds):
             number = AT_WALLTIME
@@ -392,9 +397,9 @@ class Run:
         return "the walltime" if number == AT_WALLTIME else signal.Signals(number).name
 
     def loop(self, progress: Progress, request: signals.Request) -> None:
-        """From event to event until the end.
+        """Go from event to event until the end.
 
-        Raises NumericsError where the solution blows up, StoppedEarly after a signal or at the walltime.
+        Raises NumericsError if the solution blows up, StoppedEarly after a signal or at the walltime.
         """
         assert self.output is not None
         while not self.schedule.finished(self.clock):

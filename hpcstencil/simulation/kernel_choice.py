@@ -1,6 +1,7 @@
-"""What this machine has measured about itself: which kernel is faster for a problem, and its speed.
+"""The choice of the kernel, and measurements of this machine: which kernel is faster for a problem, and its speed.
 
-Kept in the user's cache folder, so that a machine measures once; a missing or unwritable folder only costs measuring again.
+The measurements are in the user's cache folder, so that a machine measures once. A missing or unwritable folder only
+means measuring again.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from hpcstencil.runtime.communicator import Communicator, from_rank_0
 from hpcstencil.simulation.measurement_cache import key, recall, remember
 from hpcstencil.validation.errors import EnvironmentProblem, InputError
 
-PROBE_CELLS, PROBE_CELLS_ON_GPU = 2**16, 2**24  # fewer would tell of a GPU how long starting a kernel takes
+PROBE_CELLS, PROBE_CELLS_ON_GPU = 2**16, 2**24  # on a GPU, fewer would measure the launch of a kernel
 PROBE_SECONDS = 0.05
-CLEARLY = 1.5  # times as fast as the first kernel: another one is taken
+CLEARLY = 1.5  # how many times faster than the first kernel another one must be to replace it
 WRITING = "checkpoint:bytes per second"
 WRITING_UNMEASURED = 1e8  # bytes/s, assumed where no checkpoint has been written yet
-WRITING_OVERHEAD = 0.1  # seconds of a checkpoint that holds nothing
-WRITING_SHOWS = 10**7  # bytes from which on a checkpoint tells the speed
+WRITING_OVERHEAD = 0.1  # seconds of an empty checkpoint
+WRITING_SHOWS = 10**7  # bytes from which on a checkpoint measures the speed
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The kernel that is taken, and why in a few words; whether native code was to be taken, but ``cannot_be``."""
+    """The kernel and the reason for it in a few words. ``cannot_be``: native code was wanted, but is not possible."""
 
     kernel: str
     why: str
@@ -36,12 +37,13 @@ class Choice:
 
 
 def unfit(kernel: str, reason: str) -> InputError:
-    """The refusal of an input that asks for a kernel that there is none of."""
+    """The refusal of an input that requests a kernel that is not available."""
     return InputError(f'numerics.kernel: expected a run that "{kernel}" fits, but {reason}; give "auto"')
 
 
 def lacks_native(problem: Problem, device: Any, weighed: bool = False) -> str:
-    """Why native code cannot take the steps of this problem on this process, or not be ``weighed`` here; "" where it can."""
+    """Why native code cannot take the steps of this problem on this process, or cannot be ``weighed`` here; "" if it
+    can."""
     from hpcstencil.backends.native.cost_model import account
     from hpcstencil.backends.native.expression_writer import Unsupported
     from hpcstencil.backends.native.ffi_call import native
@@ -62,8 +64,8 @@ def lacks_native(problem: Problem, device: Any, weighed: bool = False) -> str:
 
 
 def native_lacks(problem: Problem, devices: Sequence[Any], communicator: Communicator) -> list[str]:
-    """Of each process what `lacks_native` says there: "" where native code can be taken. One process of a host compiles, the
-    others wait for it."""
+    """The answer of `lacks_native` on each process; "" if native code can be used. One process per host compiles, and
+    the others wait for it."""
     weighed = (
         communicator.rank == 0 and communicator.size * len(devices) > 1
     )  # how many steps are between two exchanges
@@ -71,7 +73,7 @@ def native_lacks(problem: Problem, devices: Sequence[Any], communicator: Communi
 
 
 def missing(lacks: Sequence[str]) -> str:
-    """What `native_lacks` found, in words that name the first rank concerned where the processes differ; "" where they all have
+    """The answers of `native_lacks` in words, with the first rank concerned if the processes differ; "" if all have
     native code."""
     if len(set(lacks)) == 1:
         return lacks[0]
@@ -80,7 +82,7 @@ def missing(lacks: Sequence[str]) -> str:
 
 
 def lacks_pallas(problem: Problem, thin: bool) -> str:
-    """Why kernels for GPUs cannot take the steps of this problem, on blocks that are ``thin`` or not; "" where they can."""
+    """Why the GPU kernels cannot take the steps of this problem, on blocks that are ``thin`` or not; "" if they can."""
     from hpcstencil.backends.pallas.passes import lack
 
     try:
@@ -91,7 +93,7 @@ def lacks_pallas(problem: Problem, thin: bool) -> str:
 
 
 def measured(problem: Problem, device: Any, thin: bool) -> tuple[str, ...]:
-    """The kernels that are measured against each other where there is no native code: those for GPUs only on GPUs."""
+    """The kernels that are measured against each other if there is no native code; those for GPUs only on GPUs."""
     from hpcstencil.backends.xla.stencil_kernels import KERNELS
 
     on_gpu = device.platform == "gpu" and not lacks_pallas(problem, thin)
@@ -99,11 +101,11 @@ def measured(problem: Problem, device: Any, thin: bool) -> tuple[str, ...]:
 
 
 def fastest_kernel(problem: Problem, device: Any, thin: bool) -> str:
-    """The kernel to take for this problem where there is no native code, measured on one device with a small periodic block:
-    the first one, unless another is clearly faster.
+    """The kernel for this problem if there is no native code: the first one, unless another is clearly faster. Measured
+    on one device with a small periodic block.
 
-    The block does not depend on the decomposition, so that every decomposition of a problem gets the same kernel; and
-    neither noise nor the difference between two machines of a kind decides.
+    The block does not depend on the decomposition, so every decomposition of a problem gets the same kernel. The margin
+    keeps noise, and small differences between machines of a kind, from deciding.
     """
     candidates = measured(problem, device, thin)
     name = key(problem, f"kernel:{CLEARLY}:{','.join(candidates)}:{device.platform}:{device.device_kind}")
@@ -119,7 +121,8 @@ def fastest_kernel(problem: Problem, device: Any, thin: bool) -> str:
 
 
 def probe(problem: Problem, device: Any, kernel: str) -> Callable[[], float]:
-    """The function that tells, once, the seconds of one step of the probe block with a kernel, which is compiled before."""
+    """A function that returns, once, the seconds of one step of the probe block with a kernel, which is compiled
+    beforehand."""
     import jax
     import numpy as np
 
@@ -136,7 +139,7 @@ def probe(problem: Problem, device: Any, kernel: str) -> Callable[[], float]:
     ones = (1,) * grid.ndim
     plan = Plan(Topology(shape, (True,) * grid.ndim, ones, ones, ones), 1, problem.radius, problem.method.evaluations)
     simulation = simulate(replace(problem, diagnostics={}), plan, OneProcess(), [device], kernel)
-    simulation = replace(simulation, control=None)  # the step loop is measured, whatever governs the steps
+    simulation = replace(simulation, control=None)  # measure the plain step loop, without adaptive steps
     compiled = simulation.compile(simulation.put({f: np.zeros(shape, simulation.dtype) for f in problem.fields}))
 
     def seconds_per_step() -> float:
@@ -155,12 +158,12 @@ def probe(problem: Problem, device: Any, kernel: str) -> Callable[[], float]:
 def kernel_for(
     problem: Problem, devices: Sequence[Any], communicator: Communicator, thin: bool, before: str = ""
 ) -> Choice:
-    """The kernel that the input asks for; for "auto" that of the run which is continued (``before``), so that its bits stay
-    the same, or else native code, and where a process has none the faster of the others as rank 0 measures them. The same on
-    all processes.
+    """The kernel that the input requests, the same on all processes. For "auto" it is that of the continued run
+    (``before``), so that its bits stay the same; else native code; else, if a process has none, the faster of the
+    others as rank 0 measures them.
 
-    Raises InputError, on all processes, where the input asks for a kernel that there is none of, or a run cannot go on with its
-    kernel; EnvironmentProblem where some processes alone have no native code that the input asks for.
+    Raises InputError, on all processes, if the requested kernel is not available or a run cannot continue with its
+    kernel; EnvironmentProblem if the input requests native code and only some processes lack it.
     """
     wanted, device = problem.config.numerics.kernel, devices[0]
     from hpcstencil.backends.xla.stencil_kernels import KERNELS
@@ -198,7 +201,7 @@ def kernel_for(
 
 
 def other_kernel(before: str, lack: str) -> InputError:
-    """The refusal of a run that would go on with another kernel than ``before``."""
+    """The refusal to continue a run with another kernel than ``before``."""
     return InputError(
         f'numerics.kernel: expected "{before}", with which the run was computed so far, but it cannot be had here ({lack}); go '
         "on where it can, or take another one, which rounds differently, with --set numerics.kernel=shift"
@@ -206,13 +209,13 @@ def other_kernel(before: str, lack: str) -> InputError:
 
 
 def seconds_to_checkpoint(problem: Problem) -> float:
-    """What writing a checkpoint is expected to take, from this machine's speed of the last one."""
+    """The expected seconds of a checkpoint, from the speed of the last one on this machine."""
     speed = recall(WRITING)
     return WRITING_OVERHEAD + state_bytes(problem) / (speed if isinstance(speed, float) else WRITING_UNMEASURED)
 
 
 def remember_checkpoint(problem: Problem, elapsed: float) -> None:
-    """Keep the speed of a checkpoint that took ``elapsed`` seconds, if it was large enough to show one."""
+    """Store the speed of a checkpoint that took ``elapsed`` seconds, if it was large enough to measure one."""
     size = state_bytes(problem)
     if size >= WRITING_SHOWS and elapsed > WRITING_OVERHEAD:
         remember(WRITING, size / (elapsed - WRITING_OVERHEAD))

@@ -1,4 +1,4 @@
-"""What this machine has measured, kept in the user's cache folder; where that cannot be, it is measured again."""
+"""Measurements of this machine, stored in the user's cache folder. Without the folder they are repeated."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from hpcstencil.runtime import cache_folder
 
 
 def store() -> Path | None:
-    """The file of this machine's measurements; None where there is no folder for it."""
+    """The file of this machine's measurements; None if there is no folder for it."""
     place = cache_folder.folder()
     return None if place is None else place / f"calibration-{platform.node()}.json"
 
 
 def key(problem: Problem, what: str) -> str:
-    """The name under which a measurement of a problem is kept: everything that the compiled code depends on."""
+    """The name under which a measurement of a problem is stored: everything on which the compiled code depends."""
     numerics = problem.config.numerics
     text = repr(
         (__version__, what, sorted(problem.trees.items()), numerics.order, numerics.precision, numerics.integrator)
@@ -32,7 +32,7 @@ def key(problem: Problem, what: str) -> str:
 
 
 def recall(name: str) -> Any | None:
-    """A stored measurement; None where there is none."""
+    """A stored measurement; None if there is none."""
     return _known(store()).get(name)
 
 
@@ -48,7 +48,7 @@ def _known(path: Path | None) -> dict[str, Any]:
 
 
 def remember(name: str, value: Any) -> None:
-    """Store a measurement, if the folder can be written."""
+    """Store a measurement, if the folder is writable."""
     path = store()
     if path is None:
         return

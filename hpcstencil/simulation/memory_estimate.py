@@ -1,4 +1,4 @@
-"""How much memory the arrays over the grid take in a run, said before it begins."""
+"""The memory of a run's arrays over the grid, estimated before it begins."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from hpcstencil.runtime.threads import threads_for
 from hpcstencil.simulation.decomposition import Plan
 from hpcstencil.symbolic.expressions import OPERATORS, walk
 
-COORDINATES = 4  # copies of them, in float64, as a run begins: long grids of one axis show it
+COORDINATES = 4  # float64 copies of the coordinates at the start of a run; they matter on long grids of one axis
 
 
 def memory(plan: Plan, problem: Problem, kernel: str) -> int:
     """Bytes of the arrays over the grid that the busiest process holds at once, with a ``kernel``.
 
-    Native code has the state, the memory that it steps in (which has ghost cells), and functions of several coordinates; of an
-    ensemble it has the state four times, since members are put in order for it and back. What XLA's
-    kernels keep is XLA's choice: this counts what it keeps of a right-hand side without inner results.
+    Native code holds the state, the arrays that it steps in (with ghost cells), and functions of several coordinates.
+    In an ensemble it holds the state four times, because members are reordered for it and back. XLA decides what its
+    own kernels hold; this counts what XLA holds for a right-hand side without inner results.
     """
     config, topology = problem.config, plan.topology
     fields, own = len(problem.fields), math.prod(topology.capacity())
@@ -45,9 +45,9 @@ def memory(plan: Plan, problem: Problem, kernel: str) -> int:
 
 
 def _arrays(method: Method, fields: int) -> int:
-    """Arrays of each field that XLA keeps while a step is taken (``benchmarks/memory.py``): two where a field is moved in one
-    go; values and slopes at u and the last values where the stages are a loop; else u, a slope of each stage, the value it
-    is taken at where several fields need it, and with an estimate of the error what a step that is rejected goes back to."""
+    """Arrays per field that XLA holds during a step (``benchmarks/memory.py``). Two if a field is moved in one go.
+    Values and slopes at u and the last values if the stages are a loop. Else u, a slope per stage, the value at which
+    it is taken if several fields need it, and with an error estimate the state before a rejected step."""
     if method.partitioned:
         return 2
     if method.uniform_from < len(method.stages):

@@ -1,4 +1,4 @@
-"""One run from input to finished file: where it begins, its loop, and what is kept when it ends early."""
+"""One run from input to finished file: its start, its loop, and what an early end leaves behind."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run(
     devices: Any,
     request: signals.Request,
 ) -> Summary:
-    """Run a checked problem to its end, or until a signal is noted in ``request``. All processes call it together.
+    """Run a checked problem to its end, or until a signal is noted in ``request``. All processes call this together.
 
     Raises InputError (nothing written), NumericsError, StoppedEarly or EnvironmentProblem, on all processes alike.
     """
@@ -79,7 +79,7 @@ def _ready(
     source: Source,
     stopwatch: Stopwatch,
 ) -> Run:
-    """The run at its ``source``, compiled; nothing is written yet."""
+    """The compiled run at its ``source``. Nothing is written yet."""
     walltime = Walltime(problem.config.checkpoint.walltime, communicator, options.started)
     with stopwatch.during("compiling"):
         choice = kernel_for(problem, devices, communicator, plan.lowered, source.kernel)
@@ -97,7 +97,7 @@ def _ready(
     with stopwatch.during("checks"):
         this.check_finite()
     if simulation.control is None:
-        this.step_sizes()  # what it would refuse is refused before anything is written
+        this.step_sizes()  # refuses bad steps before anything is written
     with ThreadPoolExecutor(1) as beside, stopwatch.during("compiling"):
         made = beside.submit(_copies, simulation)
         this.fields = simulation.compile(this.fields)
@@ -109,7 +109,8 @@ def _ready(
 
 
 def _copies(simulation: Simulation) -> Copies:
-    """Those of fields that are written while they change; where several arrays are put together, that is what is written."""
+    """The snapshot buffers for asynchronous output. None are needed for blocks that are assembled from several arrays:
+    the assembled copy is written."""
     problem, output = simulation.problem, simulation.problem.config.output
     together = simulation.machine.devices.several or problem.members
     if together or not output.is_written_behind(simulation.communicator.size):
@@ -119,7 +120,7 @@ def _copies(simulation: Simulation) -> Copies:
 
 
 def release() -> None:
-    """Give the memory back that compilers have used, some 20 MB, where glibc would keep it."""
+    """Return the memory that the compilers have used, some 20 MB, which glibc would keep."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
@@ -132,7 +133,7 @@ def _run(this: Run, claim: Claim, request: signals.Request) -> Summary:
     claim.take()
     remove_locks(options.output, communicator)
     if this.source.clock is not None:
-        this.write_checkpoint()  # the output that holds the state is about to change
+        this.write_checkpoint()  # the output, which holds the state, is about to change
     with this.stopwatch.during("output"):
         this.open_output()
     first = this.clock.step
@@ -166,7 +167,7 @@ def _run(this: Run, claim: Claim, request: signals.Request) -> Summary:
 
 
 def _state(simulation: Simulation, source: Source, output: Path) -> State:
-    """What to begin with."""
+    """The state with which the run begins."""
     clocks = (Clock(),) * (simulation.problem.copies if simulation.problem.own_steps else 0)
     if not source.history:
         return State(Clock(), simulation.initial_fields(), clocks)

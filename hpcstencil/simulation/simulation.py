@@ -1,4 +1,9 @@
-"""A problem on this process's devices: equation, stencils, boundaries, integrator and exchange composed to `advance`."""
+"""A problem on this process's devices: equation, stencils, boundaries, integrator and exchange, composed to `advance`.
+
+Fields are dicts of device arrays: this process's cells without ghost cells, in the run's dtype, with the axes of
+`device_blocks` and, in an ensemble, a last axis of members. Blocks are numpy arrays of this process's cells (local,
+without ghost cells).
+"""
 
 from __future__ import annotations
 
@@ -33,11 +38,14 @@ from hpcstencil.validation.errors import InputError
 
 @dataclass(frozen=True)
 class Simulation:
-    """A problem ready to run. ``slopes`` gives the time derivatives that a multistep method begins with, ``extremes`` reduces
-    the fields and what else is measured, ``diagnosed`` what the diagnostics ask for. The edges of blocks go through an
-    ``area`` of memory that the processes share, if there is one. ``stayed_finite``, where that is known without looking, tells
-    whether all that is measured on this process was finite after the steps since it was asked before. ``copies`` makes those of
-    fields that are written while they change."""
+    """A problem ready to run on this process.
+
+    ``slopes`` computes the time derivatives with which a multistep method begins. ``extremes`` reduces the fields and
+    the other measured quantities, ``diagnosed`` the quantities of the diagnostics. ``area`` is the memory shared
+    between the processes of a host for the edges of blocks, if there is one. ``stayed_finite`` says whether all
+    measured quantities of this process were finite since the last call; it is None if only a look at the fields can
+    tell. ``copies`` makes snapshot buffers.
+    """
 
     problem: Problem
     plan: Plan
@@ -55,22 +63,24 @@ class Simulation:
 
     @property
     def exchange(self) -> str:
-        """By what blocks of processes hand over their edges; "" where there is nothing to hand over."""
+        """The means by which the processes exchange the edges of blocks: "mpi4jax" or "shared memory"; "" on one
+        process."""
         if self.plan.topology.size == 1:
             return ""
         return "mpi4jax" if self.area is None else "shared memory"
 
     @property
     def dtype(self) -> np.dtype:
+        """The dtype of the fields."""
         return np.dtype(self.problem.config.numerics.precision)
 
     @property
     def ranges(self) -> tuple[tuple[int, int], ...]:
-        """Global index range per axis of this process's block."""
+        """Global index range (half-open) per axis of this process's block."""
         return self.machine.topology.block()
 
     def initial_fields(self) -> Fields:
-        """The state at t = 0 on the devices; all processes take part."""
+        """The state at t = 0 on the devices. All processes call this together."""
         blocks = agree(self.communicator, self._own_initial_blocks)
         fields = self.put(blocks)
         if self.slopes is not None:
@@ -79,7 +89,8 @@ class Simulation:
         return fields
 
     def _own_initial_blocks(self) -> dict[str, np.ndarray]:
-        """This process's blocks of the fields, made or read by itself, with a last axis of members in an ensemble."""
+        """This process's initial blocks of the fields, computed or read by itself, with a last axis of members in an
+        ensemble."""
         if not self.problem.members:
             return self._initial_blocks_of(self.problem)
         each = [self._initial_blocks_of(member) for member in self.problem.members]
@@ -119,7 +130,7 @@ class Simulation:
         }
 
     def _solid_cells(self, dataset: tuple[Path, str]) -> np.ndarray:
-        """Which cells of this process's block a dataset says to be solid."""
+        """Which cells of this process's block are solid in a dataset, bool."""
         try:
             block = read_block(*dataset, self.ranges, shape=self.problem.config.grid.shape)
         except InputError as error:
@@ -136,7 +147,7 @@ class Simulation:
         return block != 0
 
     def check_mask(self, fields: Fields) -> None:
-        """Raise InputError, on all processes, where solid cells leave no fluid."""
+        """Raise InputError, on all processes, if solid cells leave no fluid."""
         mask = self.problem.mask
         if mask is None:
             return
@@ -148,8 +159,8 @@ class Simulation:
             )
 
     def solid(self, fields: Fields) -> np.ndarray:
-        """This process's block of the mask: 1 in solid cells, 0 in the fluid, int8; with a first axis of members where
-        they differ in it."""
+        """This process's block of the mask, int8: 1 in solid cells, 0 in the fluid. If the members of an ensemble
+        differ in it, with a first axis of members."""
         problem, mask = self.problem, self.problem.mask
         assert mask is not None
         if mask.is_read:
@@ -164,8 +175,9 @@ class Simulation:
         return np.stack(blocks) if len(each) > 1 else blocks[0]
 
     def written(self, fields: Fields, names: Sequence[str], time: float) -> dict[str, np.ndarray]:
-        """As `get`, for a file: the members of an ensemble first, and with the values that are given on an upper boundary,
-        which are in no array, on the processes beside it."""
+        """This process's blocks of ``names`` for the output file, with a first axis of members in an ensemble. On
+        processes beside an upper boundary they include the boundary values of fields on faces, which no device array
+        holds."""
         blocks = self.get(fields, names)
         if not self.problem.members:
             return {name: self._with_upper_wall(self.problem, name, blocks[name], time) for name in names}
@@ -189,28 +201,28 @@ class Simulation:
         return block
 
     def put(self, blocks: Mapping[str, np.ndarray]) -> Fields:
-        """This process's blocks on its devices."""
+        """Put this process's blocks on its devices."""
         return {name: self.machine.devices.put(block) for name, block in blocks.items()}
 
     def get(self, fields: Fields, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """This process's blocks of some fields, C-contiguous numpy arrays."""
+        """This process's blocks of the fields in ``names``, C-contiguous."""
         return {name: self.block(fields[name]) for name in names}
 
     def block(self, array: jax.Array) -> np.ndarray:
-        """This process's block of one array on the devices, C-contiguous."""
+        """This process's block of one device array, C-contiguous."""
         return np.ascontiguousarray(self.machine.devices.get(array))
 
     def per_member(self, value: float) -> Any:
-        """The value for every member that takes steps of its own, or for all together."""
+        """The value once per member that takes its own steps, or one value for all."""
         return np.full(self.problem.copies, value) if self.problem.own_steps else value
 
     def stored(self, array: jax.Array) -> np.ndarray:
-        """This process's block of one array as checkpoints have it: members first."""
+        """This process's block of one device array for a checkpoint, with a first axis of members in an ensemble."""
         block = self.block(array)
         return np.ascontiguousarray(np.moveaxis(block, -1, 0)) if self.problem.members else block
 
     def restored(self, block: np.ndarray) -> np.ndarray:
-        """The opposite of `stored`, in the run's precision. Raises InputError where the checkpoint has other members."""
+        """The inverse of `stored`, in the run's dtype. Raises InputError if the checkpoint has other members."""
         count = len(self.problem.members)
         if block.shape[: block.ndim - self.machine.grid.ndim] != ((count,) if count else ()):
             raise InputError(
@@ -219,7 +231,7 @@ class Simulation:
         return np.moveaxis(block.astype(self.dtype), 0, -1) if count else block.astype(self.dtype)
 
     def first_not_finite(self, array: jax.Array) -> str:
-        """Where the first cell (in index order) is whose value is not finite, in words; all processes together."""
+        """The first cell (in index order) with a value that is not finite, in words. All processes call this together."""
         problem, grid = self.problem, self.problem.config.grid
         starts = [start for start, _ in self.ranges]
         here = np.argwhere(~np.isfinite(self.block(array)))
@@ -235,12 +247,12 @@ class Simulation:
         return f"cell {inner} ({place})" + ("" if member is None else f" of member {member}")
 
     def compile(self, fields: Fields) -> Fields:
-        """Compile the step loop by running it for no step at all; returns the fields, which it may have moved."""
+        """Compile the step loop by running it for zero steps; returns the fields, which it may have moved."""
         if self.control is not None:
             self.control.error(self.control.attempt(fields, self.problem.parameters, 0.0, 0.0)[1])
             return fields
         one = self.per_member
-        for _ in range(2):  # pmap compiles again for what it returned itself
+        for _ in range(2):  # pmap compiles again for its own results
             fields = self.advance(fields, self.problem.parameters, one(0.0), one(0), one(0.0), one(0))
         return jax.block_until_ready(fields)
 

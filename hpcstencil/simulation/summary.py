@@ -1,4 +1,4 @@
-"""What a run did and where its time went, and the closing words about it."""
+"""The summary of a run: its steps, its speed and its wall time by activity."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpcstencil.runtime.stopwatch import ACTIVITIES
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run did. ``seconds`` of each activity add up to the wall time since the command was started."""
+    """The result of a run. The ``seconds`` of all activities add up to the wall time since the command was started."""
 
     path: Path
     steps: int = 0
@@ -22,17 +22,17 @@ class Summary:
     bytes_per_cell: int = 0
     kernel: str = ""
     exchange: str = ""
-    complete_before: str = ""  # where there was nothing to do: why
+    complete_before: str = ""  # the reason, if there was nothing to do
 
     @property
     def cells_per_second(self) -> float:
-        """Cells advanced by one step per second of computing (exchange included; compiling and output not)."""
+        """Cells advanced by one step per second of computing (including exchange, excluding compilation and output)."""
         computing = self.seconds["computing"]
         return self.cells * self.steps / computing if computing else 0.0
 
     @property
     def t_eff(self) -> float:
-        """Effective memory throughput, bytes/s: each field read once and written once per step."""
+        """Effective memory throughput in bytes/s: each field read once and written once per step."""
         return self.cells_per_second * self.bytes_per_cell
 
 
@@ -52,7 +52,7 @@ def tell(summary: Summary) -> str:
 
 
 def _shares(seconds: Mapping[str, float]) -> str:
-    """The time of each activity that took any, and of those that are always there."""
+    """The time of each activity that took any, and of those that are always listed."""
     always = ("compiling", "computing", "output")
     told = [name for name in ACTIVITIES if name in always or seconds[name] >= 0.005]
     return ", ".join(f"{name} {seconds[name]:.2f} s" for name in told)

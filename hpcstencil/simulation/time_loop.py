@@ -1,11 +1,11 @@
-"""The loop over many steps, compiled, in its two forms.
+"""The compiled loop over many steps, in two forms.
 
 fused   one device per process: the whole loop, mpi4jax exchange included, is one `jit`
-phased  several devices per process: `pmap` with `ppermute` inside; where processes have to exchange as well, the loop
-        leaves the compiled code for that: edge strips go to one device, mpi4jax exchanges them there, and they return
+phased  several devices per process: `pmap` with `ppermute` inside. If processes exchange too, the loop leaves the
+        compiled code for that: edge strips go to one device, mpi4jax exchanges them there, and they return
 
-mpi4jax cannot be called in code mapped over several devices, hence the second form. A step is taken by a `Stepper`, or as many
-as one exchange allows by native code, or by native code section by section, with an exchange for each.
+mpi4jax cannot be called in code mapped over several devices, hence the second form. A `Stepper` takes single steps.
+Native code takes as many steps as one exchange allows, or takes a step section by section, with an exchange for each.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from hpcstencil.distributed.device_grid import Body, Machine, among
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.distributed.windows import Frame, Value
 
-# The fields after n steps, of (fields, parameters, base_time, first, dt, n). Step i = 0 .. n - 1 of them goes from
-# t = base_time + (first + i) dt to t + dt. The fields given are used up (their memory is reused). Where members of an ensemble
-# take steps of their own, base_time, first, dt and n are arrays.
+# A function (fields, parameters, base_time, first, dt, n) -> fields after n steps. Step i = 0 .. n - 1 goes from
+# t = base_time + (first + i) dt to t + dt. The memory of the given fields is reused. If members of an ensemble take
+# their own steps, base_time, first, dt and n are arrays.
 Advance = Callable[[Fields, Mapping[str, Any], Any, Any, Any, Any], Fields]
-# (fields after n steps, what `Problem.errors` says of the last one), of (fields, ghost cells per axis, their widths, frame,
-# parameters, (t0, first, dt, n), in place)
+# A function of (fields, ghost cells per axis, their widths, frame, parameters, (t0, first, dt, n), in place) that returns
+# (fields after n steps, `Problem.errors` of the last one).
 NativeSteps = Callable[
     [Fields, Any, tuple[int, ...], Frame, Any, tuple[Any, Any, Any, Any], bool], tuple[Fields, Fields]
 ]
 
 
 def by_stepper(stepper: Stepper, together: int = 1) -> Advance:
-    """Steps taken one by one; ``together`` as `repeated` has it."""
+    """Steps taken one by one by XLA's kernels; ``together`` as in `repeated`."""
     machine, every = stepper.machine, stepper.every
 
     def steps(framed: dict[str, Value], frame: Frame, parameters: Any, t0: Any, first: Any, dt: Any, n: Any) -> Fields:
@@ -79,8 +79,9 @@ def by_stepper(stepper: Stepper, together: int = 1) -> Advance:
 def by_native_code(
     native: NativeSteps, machine: Machine, every: int, widths: tuple[int, ...], alone: bool, members: int
 ) -> Advance:
-    """Steps taken by native code: in one call as many as there are where it needs no exchange, or does that ``alone``, else
-    ``every`` with ghost cells of these ``widths``; each of the ``members`` of an ensemble in turn."""
+    """Steps taken by native code. One call takes all steps if no exchange is needed, or if native code exchanges
+    ``alone`` through shared memory; otherwise ``every`` steps, with ghost cells of these ``widths``. The ``members`` of
+    an ensemble follow each other."""
 
     def block(u: Fields, ghosts: Any, frame: Frame, parameters: Any, t0: Any, first: Any, dt: Any, n: Any) -> Fields:
         def of_one(u: Fields, ghosts: Any, parameters: Any, clock: Any) -> Fields:
@@ -97,7 +98,7 @@ def by_native_code(
             ghosts = machine.received(u, widths, frame, {})
             return block(u, ghosts, frame, parameters, t0, first + done, dt, jnp.clip(n - done, 0, every))
 
-        def two(b: Any, u: Fields) -> Fields:  # XLA copies what goes around a loop, unless it goes back and forth
+        def two(b: Any, u: Fields) -> Fields:  # XLA copies the loop's carry, unless it alternates between two arrays
             return one(one(u, 2 * b * every), (2 * b + 1) * every)
 
         if alone:
@@ -110,8 +111,8 @@ def by_native_code(
 
 
 def by_sections(native: Native, machine: Machine, members: int) -> Advance:
-    """Steps taken by native code section by section, with an exchange before each; each of the ``members`` of an ensemble in
-    turn."""
+    """Steps taken by native code section by section, with an exchange before each section. The ``members`` of an
+    ensemble follow each other."""
     if machine.leaves_compiled_code:
         return in_blocks(one_by_sections(native, machine, members), 1)
 
@@ -133,7 +134,7 @@ def by_sections(native: Native, machine: Machine, members: int) -> Advance:
 
 
 def one_by_sections(native: Native, machine: Machine, members: int) -> Advance:
-    """One step at the most, each section of which is a compiled call of its own."""
+    """At most one step per call, with a compiled call for each section."""
     step = in_sections(native, machine, members)
 
     def chosen(new: Fields, old: Fields, active: Any) -> Fields:
@@ -149,8 +150,8 @@ def one_by_sections(native: Native, machine: Machine, members: int) -> Advance:
 
 
 def in_sections(native: Native, machine: Machine, members: int) -> Callable[[Fields, Any, Any], tuple[Fields, Fields]]:
-    """The function step(fields, parameters, clock) -> (fields, what `Problem.errors` says of them), each section of which is a
-    compiled call."""
+    """The function step(fields, parameters, clock) -> (fields, their `Problem.errors`), with a compiled call for each
+    section."""
 
     def compiled(section: Section) -> Body:
         def body(arrays: Any, ghosts: Any, frame: Frame, parameters: Any, clock: Any) -> Any:
@@ -180,7 +181,7 @@ def section_made(
     parameters: Any,
     clock: Any,
 ) -> dict[int, Any]:
-    """The arrays that a section makes of those it is given, and of the ghost cells of those that are sent."""
+    """The arrays that a section computes from its given arrays and from the ghost cells of those that are exchanged."""
     widths = machine.widths_of(section.reach)
 
     def of_one(arrays: Any, ghosts: Any, parameters: Any, clock: Any) -> Any:
@@ -193,7 +194,7 @@ def section_made(
 
 
 def native_attempt(native: NativeSteps, machine: Machine, widths: tuple[int, ...]) -> Attempt:
-    """As `Stepper.attempt`, by native code with ghost cells of these ``widths``."""
+    """Like `Stepper.attempt`, by native code with ghost cells of these ``widths``."""
 
     def body(fields: Fields, ghosts: Any, frame: Frame, parameters: Any, t: Any, dt: Any) -> tuple[Fields, Fields]:
         return native(fields, ghosts, widths, frame, parameters, (t, 0, dt, 1), False)
@@ -202,7 +203,7 @@ def native_attempt(native: NativeSteps, machine: Machine, widths: tuple[int, ...
 
 
 def attempt_by_sections(native: Native, machine: Machine) -> Attempt:
-    """As `native_attempt`, section by section."""
+    """Like `native_attempt`, section by section."""
     step = in_sections(native, machine, 0)
     return lambda fields, parameters, t, dt: step(fields, parameters, (t, 0, dt, 1))
 
@@ -211,16 +212,16 @@ def attempt_by_sections(native: Native, machine: Machine) -> Attempt:
 
 
 def fused(machine: Machine, loop: Body) -> Advance:
-    """The ``loop``, of (fields, places, the other arguments of `Advance`), as one compiled call."""
+    """The ``loop``, a function of (fields, places, the other arguments of `Advance`), as one compiled call."""
     compiled = machine.compiled(loop, 5, donate=True)
     return lambda fields, *arguments: compiled(fields, machine.places, *arguments)
 
 
 def in_blocks(block: Advance, every: int) -> Advance:
-    """Calls of ``block`` with ``every`` steps at the most."""
+    """Repeated calls of ``block``, each with at most ``every`` steps."""
 
     def advance(fields: Fields, parameters: Any, t0: Any, first: Any, dt: Any, n: Any) -> Fields:
-        for done in range(0, int(most(n)) or 1, every):  # no step at all still compiles
+        for done in range(0, int(most(n)) or 1, every):  # zero steps still compile
             count = np.minimum(every, n - done)
             fields = jax.block_until_ready(block(fields, parameters, t0, first + done, dt, count))
         return fields
@@ -229,7 +230,7 @@ def in_blocks(block: Advance, every: int) -> Advance:
 
 
 def one_in_pieces(stepper: Stepper) -> Advance:
-    """One step at the most, with an exchange outside of compiled code for each evaluation."""
+    """At most one step per call, with an exchange outside compiled code for each evaluation."""
     step = stepper.in_pieces()
 
     def chosen(new: Fields, old: Fields, active: Any) -> Fields:
@@ -248,9 +249,12 @@ def one_in_pieces(stepper: Stepper) -> Advance:
 
 
 def repeated(n: Any, step: Callable[[Any, Any], Any], u: Any, together: int) -> Any:
-    """step(i, u) for i = 0 .. n - 1, ``together`` of them in each round of a loop. On GPUs two or more save a copy: a step puts
-    its result elsewhere, and the next one may put its own where the first began; and after a round the host waits to know
-    whether another one follows. Each of them is compiled."""
+    """step(i, u) for i = 0 .. n - 1, with ``together`` of them in each round of a loop.
+
+    On GPUs two or more save a copy: a step writes its result elsewhere, and the next one may write where the first
+    began. They also save waiting, since the host waits after each round to know whether another one follows. Each of
+    them is compiled.
+    """
     if together == 1:
         return lax.fori_loop(0, n, step, u)
     one, rounds = jax.jit(step), n // together
@@ -264,20 +268,21 @@ def repeated(n: Any, step: Callable[[Any, Any], Any], u: Any, together: int) -> 
 
 
 def most(n: Any) -> Any:
-    """The most steps that any member takes."""
+    """The largest number of steps of any member."""
     return jnp.max(n) if jnp.ndim(n) else n
 
 
 def going_on(active: Any, new: Fields, old: Fields) -> Fields:
-    """The new fields of the members that are ``active``, all of them where they go together, and the old ones of the rest."""
+    """The new fields of the members that are ``active`` and the old ones of the rest; all new fields if the members
+    step together."""
     return {name: jnp.where(active, new[name], old[name]) for name in old} if jnp.ndim(active) else new
 
 
 def one_by_one(
     body: Body, members: int, u: Any, ghosts: Any, parameters: Mapping[str, Any], clock: Any
 ) -> dict[Any, Any]:
-    """``body(u, ghosts, parameters, clock)`` of each member of an ensemble in turn. Arrays have a last axis of members;
-    parameters and clocks have values for each, or one for all."""
+    """``body(u, ghosts, parameters, clock)`` for one member of an ensemble after the other. Arrays have a last axis of
+    members; parameters and clocks have a value per member, or one for all."""
     front, back = (
         lambda tree, ends=ends: jax.tree.map(lambda a: jnp.moveaxis(a, *ends), tree) for ends in ((-1, 0), (0, -1))
     )
