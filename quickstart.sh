@@ -361,6 +361,7 @@ all_tests() {
   local failed=() skipped
   say "ruff"; ruff check . || failed+=(ruff)
   say "mypy"; mypy || failed+=(mypy)
+  say "codespell"; codespell || failed+=(codespell)
   say "The test matrix"
   if cmake -B build -DPython3_EXECUTABLE="$PWD/.venv/bin/python" -DMPI_C_COMPILER="$mpicc" \
     -DMPIEXEC_EXECUTABLE="$PWD/.venv/bin/mpirun"; then
