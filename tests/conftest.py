@@ -50,12 +50,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Most of the time of the unit tests is LLVM's. What they compare does not depend on how well it optimizes, but for bits on
-    several devices, which tests of the marker `mpi`, on one process too, compare as a run compiles them; `long` ones have
-    steps enough to be worth it."""
+    """Most of the time of the tests is LLVM's. Only bits on several devices and processes depend on how well it optimizes: the
+    tests that compare them are marked `optimized`. `long` ones have steps enough to be worth it."""
     if (jax := sys.modules.get("jax")) is None:
         return
-    compiled_as_in_a_run = any(item.get_closest_marker(name) for name in ("mpi", "long", "optimized"))
+    compiled_as_in_a_run = any(item.get_closest_marker(name) for name in ("long", "optimized"))
     jax.config.update("jax_disable_most_optimizations", not compiled_as_in_a_run)
 
 

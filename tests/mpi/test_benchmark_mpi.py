@@ -13,7 +13,7 @@ from hpcstencil.benchmark.shares import stepping, without_messages
 from hpcstencil.runtime.communicator import connect, from_rank_0, on_first
 from hpcstencil.validation.errors import InputError
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.optimized]
 HEAT = {"grid": {"shape": [48, 20]}, "equation": {"name": "heat"}, "numerics": {"integrator": "ssprk2"}}
 
 

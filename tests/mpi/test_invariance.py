@@ -14,7 +14,7 @@ from hpcstencil.runtime.launcher import environment_size
 from hpcstencil.simulation.decomposition import plan
 from hpcstencil.validation.errors import InputError
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.optimized]
 STEPS = 5
 # In CI what takes long to compile is left to the rows that cover it: `pallas` (interpreted) with walls and with a mask, on so
 # many devices; `conv` on tiles of two devices in one to three dimensions and with every operator; slices on such tiles in one
