@@ -149,14 +149,14 @@ def test_the_outline_of_a_program_tells_what_the_program_itself_does(name):
     made = program(problem_of(**{**tables, "equation": {"name": name, **tables.get("equation", {})}}))
     told = []
     for library in (compiler.library(made.text), compiler.library(made.outline, quickly=True)):
-        library.work.restype, library.room.restype = ctypes.c_double, ctypes.c_int64
+        library.work_per_step.restype, library.cells_beside_fields.restype = ctypes.c_double, ctypes.c_int64
         told.append([])
         for shape in ((1, 1, 10**6), (192, 1, 128), (8192, 1, 100), (256, 256, 256), (90, 70, 1000)):
             for wraps in ((1, 1, 1), (0, 0, 0), (0, 1, 1)):
                 block = [(ctypes.c_int64 * 3)(*numbers) for numbers in (shape, wraps, [1 - wrap for wrap in wraps])]
                 for steps in (1, 5, 16):
                     asked = (*block, ctypes.c_int64(2**20), ctypes.c_int64(1), ctypes.c_int64(steps))
-                    told[-1] += [library.work(*asked), library.room(*asked, ctypes.c_int64(2))]
+                    told[-1] += [library.work_per_step(*asked), library.cells_beside_fields(*asked, ctypes.c_int64(2))]
     assert told[0] == told[1] and len(set(told[0])) > 20
 
 

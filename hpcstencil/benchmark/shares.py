@@ -28,7 +28,7 @@ import numpy as np
 from jax import lax
 
 from hpcstencil.backends.native.ffi_call import NATIVE
-from hpcstencil.backends.native.shared_memory import Area
+from hpcstencil.backends.native.shared_memory import SharedEdges
 from hpcstencil.benchmark.timing import Action, in_place, slowest, timings
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.runtime.communicator import Communicator, OneProcess
@@ -52,8 +52,10 @@ def shares(simulation: Simulation, dt: float, fields: Fields, communicator: Comm
     """Time the step loop of a simulation and what it is made of; the fields are used up. All processes take part."""
     plan, held = simulation.plan, [fields]
     steps = steps_of_round(plan)
-    if simulation.area is not None:
-        return shares_of_area(simulation, simulation.area, in_place(stepping(simulation, dt, steps), held), steps)
+    if simulation.shared_edges is not None:
+        return shares_of_shared_edges(
+            simulation, simulation.shared_edges, in_place(stepping(simulation, dt, steps), held), steps
+        )
     runs = [stepping(simulation, dt, steps)]
     if plan.topology.size * plan.topology.device_count > 1:
         runs.append(exchanging(simulation, steps))
@@ -66,13 +68,13 @@ def shares(simulation: Simulation, dt: float, fields: Fields, communicator: Comm
     return Shares(total / steps, min(1.0, exchange / total), waiting(total, exchange, *own) if own else [0.0])
 
 
-def shares_of_area(simulation: Simulation, area: Area, action: Action, steps: int) -> Shares:
+def shares_of_shared_edges(simulation: Simulation, shared_edges: SharedEdges, action: Action, steps: int) -> Shares:
     """As `shares`, where edges go through shared memory."""
     for _ in range(2):
         jax.block_until_ready(action(1))  # compiles
-    before, start = area.waited, time.perf_counter()
+    before, start = shared_edges.waited, time.perf_counter()
     (loop,) = timings([action], simulation.communicator)
-    waits = simulation.communicator.allgather((area.waited - before) / (time.perf_counter() - start))
+    waits = simulation.communicator.allgather((shared_edges.waited - before) / (time.perf_counter() - start))
     return Shares(slowest(loop) / steps, min(waits), waits)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcstencil.backends.native.ffi_call import NATIVE, native
-from hpcstencil.backends.native.shared_memory import area_for
+from hpcstencil.backends.native.shared_memory import shared_edges_for
 from hpcstencil.backends.pallas.passes import PALLAS
 from hpcstencil.backends.xla.evaluate import Rules, of_members, right_hand_side
 from hpcstencil.backends.xla.reductions import Reductions
@@ -68,15 +68,15 @@ def simulate(
         )
     on_gpu = devices[0].platform == "gpu"
     stepper = Stepper(machine, rhs, problem.method, problem.groups, plan.every, apart)
-    area, attempt, stayed_finite = None, None, None
+    shared_edges, attempt, stayed_finite = None, None, None
     copies: Callable[[Mapping[str, Pieces]], Copies] = Copies
     if kernel == NATIVE:
         cell_bytes = len(problem.fields) * rules.dtype.itemsize
         if config.decomposition.exchange == "auto" and config.time.tolerance is None and plan.every:
-            area = area_for(topology, stepper.widths, cell_bytes, communicator)
-        code = native(problem, threads_for(len(devices)), plan.every, area)
+            shared_edges = shared_edges_for(topology, stepper.widths, cell_bytes, communicator)
+        code = native(problem, threads_for(len(devices)), plan.every, shared_edges)
         stayed_finite = code.all_finite if all(isinstance(tree, Field) for tree in problem.measured.values()) else None
-        alone = area is not None or not any(stepper.widths)
+        alone = shared_edges is not None or not any(stepper.widths)
         if alone:
             copies = code.copies
         members = len(problem.members)
@@ -104,7 +104,7 @@ def simulate(
         control=Control.of(problem, stepper, communicator, rules, attempt),
         extremes=Reductions(machine, communicator, rules, {}, tuple(problem.measured.values()), listed),
         diagnosed=Reductions(machine, communicator, rules, problem.needs(problem.reduced()), problem.reduced(), listed),
-        area=area,
+        shared_edges=shared_edges,
         stayed_finite=stayed_finite,
         copies=copies,
     )

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from hpcstencil.backends.native.shared_memory import Area
+from hpcstencil.backends.native.shared_memory import SharedEdges
 from hpcstencil.backends.xla.reductions import Reductions
 from hpcstencil.distributed.device_grid import Body, Machine
 from hpcstencil.distributed.halo import Fields
@@ -41,8 +41,8 @@ class Simulation:
     """A problem ready to run on this process.
 
     ``slopes`` computes the time derivatives with which a multistep method begins. ``extremes`` reduces the fields and
-    the other measured quantities, ``diagnosed`` the quantities of the diagnostics. ``area`` is the memory shared
-    between the processes of a host for the edges of blocks, if there is one. ``stayed_finite`` says whether all
+    the other measured quantities, ``diagnosed`` the quantities of the diagnostics. ``shared_edges`` is the
+    memory shared between the processes of a host for the edges of blocks, if there is any. ``stayed_finite`` says whether all
     measured quantities of this process were finite since the last call; it is None if only a look at the fields can
     tell. ``copies`` makes snapshot buffers.
     """
@@ -57,7 +57,7 @@ class Simulation:
     control: Control | None
     extremes: Reductions
     diagnosed: Reductions
-    area: Area | None = None
+    shared_edges: SharedEdges | None = None
     stayed_finite: Callable[[], bool] | None = None
     copies: Callable[[Mapping[str, Pieces]], Copies] = Copies
 
@@ -67,7 +67,7 @@ class Simulation:
         process."""
         if self.plan.topology.size == 1:
             return ""
-        return "mpi4jax" if self.area is None else "shared memory"
+        return "mpi4jax" if self.shared_edges is None else "shared memory"
 
     @property
     def dtype(self) -> np.dtype:
@@ -169,7 +169,9 @@ class Simulation:
         listed = {name for name, value in problem.parameters.items() if np.ndim(value)} if problem.members else set()
         each = problem.members if mask.differs(listed) else (problem.members or (problem,))[:1]
         blocks = [
-            numpy_evaluate.block_values(mask.solid, member.config.grid, self.ranges, member.parameters, np.dtype(np.int8))
+            numpy_evaluate.block_values(
+                mask.solid, member.config.grid, self.ranges, member.parameters, np.dtype(np.int8)
+            )
             for member in each
         ]
         return np.stack(blocks) if len(each) > 1 else blocks[0]
@@ -196,7 +198,9 @@ class Simulation:
                 (value,) = problem.faces[Field(name), axis, 1].values
                 value = at_time(on_plane(value, axis, grid.upper[axis]), time)
                 beyond = [(grid.shape[axis], grid.shape[axis] + 1) if a == axis else r for a, r in enumerate(ranges)]
-                block = np.concatenate([block, numpy_evaluate.block_values(value, grid, beyond, parameters, self.dtype)], axis)
+                block = np.concatenate(
+                    [block, numpy_evaluate.block_values(value, grid, beyond, parameters, self.dtype)], axis
+                )
                 ranges[axis] = (ranges[axis][0], grid.shape[axis] + 1)
         return block
 
@@ -255,5 +259,3 @@ class Simulation:
         for _ in range(2):  # pmap compiles again for its own results
             fields = self.advance(fields, self.problem.parameters, one(0.0), one(0), one(0.0), one(0))
         return jax.block_until_ready(fields)
-
-

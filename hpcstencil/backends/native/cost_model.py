@@ -27,7 +27,7 @@ def account(problem: Problem) -> ctypes.CDLL:
 def work_per_step(problem: Problem, topology: Topology) -> Callable[[int], float]:
     """The work for a cell in one step, in cells of a pass, of a block with neighbours on all axes that are cut, where so many
     steps are taken between two exchanges. Raises Unsupported where there is no native code."""
-    work = account(problem).work
+    work = account(problem).work_per_step
     work.restype = ctypes.c_double
     block = _block(topology)
     return lambda steps: float(work(*block, ctypes.c_int64(steps)))
@@ -36,7 +36,7 @@ def work_per_step(problem: Problem, topology: Topology) -> Callable[[int], float
 def cells_beside(problem: Problem, topology: Topology, every: int, threads: int) -> int:
     """The cells that native code with so many ``threads`` keeps beside the fields of a block, with ``every`` steps between two
     exchanges. Raises Unsupported where there is no native code."""
-    room = account(problem).room
+    room = account(problem).cells_beside_fields
     room.restype = ctypes.c_int64
     cut = any(topology.is_split(axis) for axis in range(topology.ndim))
     return int(room(*_block(topology), ctypes.c_int64(every if cut else 0), ctypes.c_int64(threads)))

@@ -16,8 +16,8 @@ import numpy as np
 from hpcstencil.backends.native.compiler import SOURCES, begun, cache_bytes, cache_is_far, library
 from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.backends.native.program import Program, program
-from hpcstencil.backends.native.shared_memory import Area
-from hpcstencil.backends.native.snapshot_copies import Twice
+from hpcstencil.backends.native.shared_memory import SharedEdges
+from hpcstencil.backends.native.snapshot_copies import NativeCopies
 from hpcstencil.backends.native.thin_blocks import Section
 from hpcstencil.distributed.windows import Frame
 from hpcstencil.io.direct_write import Pieces
@@ -28,11 +28,12 @@ NATIVE = "native"
 TARGET = "hpcstencil_native"
 Strips = Mapping[int, tuple[Any | None, Any | None]]  # axis -> ghost cells (lower, upper) of all fields
 
-areas: list[Area] = []  # which the bridge knows by their place here, from 1 on: they live as long as this process
+# The bridge knows these by their place here, from 1 on; they live as long as this process.
+all_shared_edges: list[SharedEdges] = []
 
 
 @cache
-def glue() -> ctypes.CDLL:
+def xla_bridge() -> ctypes.CDLL:
     """The bridge, registered with XLA."""
     bridge = library((SOURCES / "xla_bridge.cpp").read_text(), (jax.ffi.include_dir(),))
     jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(bridge.run_program), platform="cpu")
@@ -42,15 +43,15 @@ def glue() -> ctypes.CDLL:
 @dataclass(frozen=True)
 class Native:
     """A program ready to be called, in its ``library``; ``threads`` is how many it may use, ``number`` its name in the bridge.
-    Where there is an ``area``, it finds the ghost cells for ``every`` steps there by itself."""
+    With ``shared_edges`` it finds the ghost cells for ``every`` steps there by itself."""
 
     program: Program
     library: ctypes.CDLL
     number: int
     threads: int
     every: int = 1
-    area: Area | None = None
-    area_number: int = 0
+    shared_edges: SharedEdges | None = None
+    shared_edges_number: int = 0
 
     def all_finite(self) -> bool:
         """Whether calls, of any problem with this program, have stored finite values alone since this was asked before."""
@@ -58,7 +59,7 @@ class Native:
 
     def copies(self, pieces: Mapping[str, Pieces]) -> Copies:
         """Copies of some fields, made as steps are taken, where these are taken in one call."""
-        return Twice(pieces, self.library, self.program.fields)
+        return NativeCopies(pieces, self.library, self.program.fields)
 
     def steps(
         self,
@@ -73,8 +74,8 @@ class Native:
         """The fields of a block after n steps, ``clock`` being (base_time, first, dt, n), and what `Problem.errors` says of the
         last one, by field.
 
-        ``strips`` are the ghost cells of ``widths`` that were received per axis; without any, or with an area, the steps are
-        as many as they may be, else at most as many as the widths allow. ``in_place`` uses the memory of the fields given.
+        ``strips`` are the ghost cells of ``widths`` that were received per axis; without any, or with shared edges, any
+        number of steps may be taken, else what the widths allow. ``in_place`` uses the memory of the fields given.
         """
         names, errors = self.program.fields, self.program.errors
         unread = [fields[names[0]]] * len(errors)  # whose places the bridge wants filled
@@ -161,27 +162,27 @@ class Native:
             wraps=np.array([pair[0] == "wrap" for pair in kinds], np.int64),
             boundary=np.array([kind == "face" for pair in kinds for kind in pair], np.int64),
             threads=np.int64(self.threads),
-            cache=np.int64(cache_bytes()),
-            far=np.int64(cache_is_far()),
-            area=np.int64(self.area_number),
+            l2_bytes=np.int64(cache_bytes()),
+            l3_is_far=np.int64(cache_is_far()),
+            shared_edges=np.int64(self.shared_edges_number),
             every=np.int64(self.every),
             section=np.array(section, np.int64),
         )
 
 
-def native(problem: Problem, threads: int, every: int = 1, area: Area | None = None) -> Native:
+def native(problem: Problem, threads: int, every: int = 1, shared_edges: SharedEdges | None = None) -> Native:
     """The native code of a problem. Raises Unsupported, with a sentence, where there is none."""
     made = program(problem)
-    loaded, bridge = begun(made.text), glue()  # where they are not kept, the compiler has time for both
+    loaded, bridge = begun(made.text), xla_bridge()  # where they are not kept, the compiler has time for both
     compiled = loaded.result()
     address = ctypes.cast(compiled.advance, ctypes.c_void_p).value
     number = hash_of(made.text)
     bridge.register_program(ctypes.c_int64(number), ctypes.c_void_p(address))
-    if area is None:
+    if shared_edges is None:
         return Native(made, compiled, number, threads)
-    areas.append(area)
-    bridge.register_area(ctypes.c_int64(len(areas)), ctypes.byref(area))
-    return Native(made, compiled, number, threads, every, area, len(areas))
+    all_shared_edges.append(shared_edges)
+    bridge.register_shared_edges(ctypes.c_int64(len(all_shared_edges)), ctypes.byref(shared_edges))
+    return Native(made, compiled, number, threads, every, shared_edges, len(all_shared_edges))
 
 
 def hash_of(text: str) -> int:

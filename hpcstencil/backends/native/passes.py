@@ -65,8 +65,8 @@ class Pass:
 
 class Passes:
     """The passes of a step over ``arrays``, the first of which are the fields, then what is told of the ``errors`` of some;
-    ``ends`` hold these after it. ``functions`` are texts in C++ by name. If it ``turns``, the last pass is the last and the
-    next step's first one in one."""
+    ``ends`` hold these after it. ``functions`` are texts in C++ by name. If it ``joins_steps``, the
+    last entry joins the last pass of a step to the first one of the next."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -83,7 +83,7 @@ class Passes:
         self.ends: list[int] = []
         self.parts: list[list[Part]] = []  # of each pass
         self.passes: list[Pass] = []
-        self.turns = False
+        self.joins_steps = False
         self.functions: dict[str, str] = {}  # text -> name
         self.trials: dict[tuple[Part, ...], Cells] = {}  # what `tried` has written
 
@@ -153,20 +153,20 @@ class Passes:
 
     def write(self) -> None:
         """Writes all passes."""
-        turn = self.turn()
-        self.turns = bool(turn)
+        joined = self.joined_ends()
+        self.joins_steps = bool(joined)
         read = [set(self.tried(parts).reach) for parts in self.parts]
         faces = self.problem.faces.values()
         beside = {p.name for face in faces for v in face.values for p in walk(v) if isinstance(p, Field)}
         at_faces = {array.beside[name] for array in self.arrays if array.beside for name in beside}
         for parts in self.parts:
             self.text(parts, {*self.ends, *at_faces, *(array for arrays in read for array in arrays)})
-        if turn:
+        if joined:
             later = {array for arrays in read[1:] for array in arrays}
             kept = {end for n, end in enumerate(self.ends) if n in later or self.fields[n] in beside}
-            self.text(turn, kept | {array + len(self.arrays) for array in later})
+            self.text(joined, kept | {array + len(self.arrays) for array in later})
 
-    def turn(self) -> list[Part]:
+    def joined_ends(self) -> list[Part]:
         """The last pass of a step and the first one of the next step; empty where they cannot be joined."""
         if len(self.parts) < 2 or self.errors:
             return []

@@ -105,7 +105,7 @@ class Side:
 
 
 Sides = dict[tuple[int, int, int], Side]  # by array, axis and end
-OTHERS = ("PARAMETERS", "CONSTANTS", "MOST_OFFSET", "TABLES", "FIXED", "SCALARS")  # which an outline has none of
+OTHERS = ("PARAMETERS", "CONSTANTS", "MAX_OFFSET", "TABLES", "FIXED", "SCALARS")  # which an outline has none of
 
 
 def counts(step: Step, **others: int) -> list[str]:
@@ -117,7 +117,7 @@ def counts(step: Step, **others: int) -> list[str]:
         f"PASSES = {len(step.parts)}, AT_ONCE = {max(p.at_once for p in step.passes)}, "
         f"PLANES = {max(max(len(p.planes), len(p.outputs) * p.at_once) for p in step.passes)};",
         f"constexpr int {', '.join(f'{name} = {others.get(name, 0)}' for name in OTHERS)};",
-        f"constexpr bool TURNS = {str(step.turns).lower()};",
+        f"constexpr bool JOINS_STEPS = {str(step.joins_steps).lower()};",
         f"constexpr double STATEMENTS = {sum(len(step.tried(p).lines) for p in step.parts) / len(step.parts):.1f};",
     ]
 
@@ -148,7 +148,7 @@ def geometry(step: Step, sides: Sides, bare: bool) -> list[str]:
         )
     return [
         *listed,
-        f"const Pass passes[PASSES + TURNS] = {{{', '.join(rows)}}};",
+        f"const Pass passes[PASSES + JOINS_STEPS] = {{{', '.join(rows)}}};",
         f"const Array arrays[ARRAYS] = {{{', '.join(arrays)}}};",
         f"const int ends[FIELDS] = {{{', '.join(map(str, step.ends))}}};",
         f"const int field_of[ARRAYS] = {{{', '.join(map(str, step.field_of()))}}};",
@@ -196,7 +196,7 @@ def text(step: Step, sides: Sides) -> str:
     return "\n".join([
         *counts(
             step, PARAMETERS=len(step.problem.parameters), CONSTANTS=len(step.numbers.constants),
-            MOST_OFFSET=step.numbers.furthest, TABLES=len(tables), FIXED=len(fixed), SCALARS=len(step.scalars.entries),
+            MAX_OFFSET=step.numbers.furthest, TABLES=len(tables), FIXED=len(fixed), SCALARS=len(step.scalars.entries),
         ),
         '#include "driver.hpp"',
         '#include "vector.hpp"',

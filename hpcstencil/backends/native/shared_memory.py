@@ -17,7 +17,7 @@ PAGE = 4096
 Three = ctypes.c_int64 * 3
 
 
-class Area(ctypes.Structure):
+class SharedEdges(ctypes.Structure):
     """As in shared_edges.hpp, and the ``memory`` itself; ``waited``: seconds that this process has waited for neighbours."""
 
     memory: mmap.mmap
@@ -32,8 +32,10 @@ class Area(ctypes.Structure):
     )
 
 
-def area_for(topology: Topology, widths: Sequence[int], cell_bytes: int, communicator: Communicator) -> Area | None:
-    """The area of a block whose edges of ``widths`` cells per axis, all fields of a cell taking ``cell_bytes``, go to
+def shared_edges_for(
+    topology: Topology, widths: Sequence[int], cell_bytes: int, communicator: Communicator
+) -> SharedEdges | None:
+    """The shared memory of a block whose edges of ``widths`` cells per axis, all fields of a cell taking ``cell_bytes``, go to
     neighbours; None where the processes do not share a host, have several devices, or there is no room. Every process calls
     this."""
     alone = topology.size == 1 or communicator.size == 1
@@ -47,18 +49,18 @@ def area_for(topology: Topology, widths: Sequence[int], cell_bytes: int, communi
     memory = _shared(each * topology.size, communicator)
     if memory is None:
         return None
-    area = Area(ctypes.addressof(ctypes.c_char.from_buffer(memory)), each)
-    area.memory = memory
-    area.blocks, area.place = Three(1, 1, 1), Three(0, 0, 0)
+    shared_edges = SharedEdges(ctypes.addressof(ctypes.c_char.from_buffer(memory)), each)
+    shared_edges.memory = memory
+    shared_edges.blocks, shared_edges.place = Three(1, 1, 1), Three(0, 0, 0)
     for b in range(3):
-        area.cells[b] = Three(1, 1, 1)
+        shared_edges.cells[b] = Three(1, 1, 1)
     for axis, b in enumerate(AXIS_OF[topology.ndim]):
         n, parts, place = topology.shape[axis], topology.processes[axis], topology.place()[axis]
-        area.blocks[b], area.place[b] = parts, place
+        shared_edges.blocks[b], shared_edges.place[b] = parts, place
         for d in (-1, 0, 1):
             start, stop = split(n, parts, (place + d) % parts)
-            area.cells[b][1 + d] = stop - start
-    return area
+            shared_edges.cells[b][1 + d] = stop - start
+    return shared_edges
 
 
 def _shared(size: int, communicator: Communicator) -> mmap.mmap | None:

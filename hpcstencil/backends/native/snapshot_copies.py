@@ -22,8 +22,8 @@ class Piece(ctypes.Structure):
     _fields_ = (("cell", ctypes.c_void_p), ("plane", ctypes.c_int64), ("row", ctypes.c_int64))
 
 
-class Results(ctypes.Structure):
-    """``Twice`` as snapshot_copies.hpp has it."""
+class SnapshotCopies(ctypes.Structure):
+    """As snapshot_copies.hpp has it."""
 
     _fields_ = (
         ("lent", ctypes.c_int64),
@@ -35,7 +35,7 @@ class Results(ctypes.Structure):
     )
 
 
-class Twice(Copies):
+class NativeCopies(Copies):
     """Copies of some of the ``fields`` of a program in its ``library``. It leaves them to be copied later where it computes in
     tiles, or where the thread that writes is still reading those before."""
 
@@ -48,7 +48,7 @@ class Twice(Copies):
         self.places = (ctypes.c_void_p * len(fields))()  # null for those that are not copied
         for name, table in self.tables.items():
             self.places[fields.index(name)] = ctypes.addressof(table)
-        self.results = Results(
+        self.results = SnapshotCopies(
             first=Three(0, 0, 0), chunk=Three(1, 1, 1), count=Three(1, 1, 1), pieces=ctypes.addressof(self.places)
         )
         for k, axis in enumerate(axes, start=1):
@@ -56,11 +56,11 @@ class Twice(Copies):
             self.results.chunk[axis] = one.cuts[0].chunk[k]
             self.results.count[axis] = len({cut.corner[k] for cut in one.cuts})
         self.library = library
-        weakref.finalize(self, library.store_twice, None)
+        weakref.finalize(self, library.set_snapshot_copies, None)
 
     def expect(self, wanted: bool) -> None:
         self.results.stored = 0
-        self.library.store_twice(ctypes.byref(self.results) if wanted else None)
+        self.library.set_snapshot_copies(ctypes.byref(self.results) if wanted else None)
 
     def copied(self, name: str, block: np.ndarray) -> Pieces:
         return self.pieces[name] if self.results.stored else super().copied(name, block)

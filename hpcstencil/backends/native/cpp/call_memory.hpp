@@ -1,26 +1,27 @@
-// What calls leave to later ones.
+// Memory that a call leaves to later calls: a list of free sets, one for each call that ran at the same time.
 #pragma once
 #include "threads.hpp"
 
-// Memory of each thread of a call, of tables, and of fields.
-struct Kept {
-    Memory thread[MOST_THREADS], tables, fields, fixtures, known;  // known: what the fixtures were made of
-    size_t known_size = 0;
-    Kept* next;
+// The memory of one call: of each thread, of tables, and the second array of each field (tiles).
+struct CallMemory {
+    Buffer thread[MAX_THREADS], tables, fields, fixed_arrays,
+        made_of;  // made_of: the numbers from which the fixed arrays were computed
+    size_t made_of_size = 0;
+    CallMemory* next;
 };
-static Kept* kept = nullptr;
-static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
+static CallMemory* free_list = nullptr;
+static pthread_mutex_t free_list_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static Kept* borrow() {
-    pthread_mutex_lock(&kept_lock);
-    Kept* memory = kept;
-    if (memory) kept = memory->next;
-    pthread_mutex_unlock(&kept_lock);
-    return memory ? memory : new Kept();
+static CallMemory* borrow() {
+    pthread_mutex_lock(&free_list_lock);
+    CallMemory* memory = free_list;
+    if (memory) free_list = memory->next;
+    pthread_mutex_unlock(&free_list_lock);
+    return memory ? memory : new CallMemory();
 }
 
-static void give_back(Kept* memory) {
-    pthread_mutex_lock(&kept_lock);
-    memory->next = kept, kept = memory;
-    pthread_mutex_unlock(&kept_lock);
+static void give_back(CallMemory* memory) {
+    pthread_mutex_lock(&free_list_lock);
+    memory->next = free_list, free_list = memory;
+    pthread_mutex_unlock(&free_list_lock);
 }

@@ -1,21 +1,23 @@
-// Functions of coordinates, worked out once: tables of one coordinate, and fixed arrays of several.
+// Functions of coordinates, computed once: tables of one coordinate, fixed arrays of several.
 #pragma once
 #include "call_memory.hpp"
 #include "blocking_plan.hpp"
 
-// The index of a coordinate that is given: on a periodic axis that of the cell itself; beyond all that is known, where nothing
-// reads, any.
+// The index of the coordinate of cell x: wrapped on a periodic axis; clamped beyond the coordinates that were passed,
+// where nothing reads the result.
 static inline long coordinate(const Call& call, int a, long x) {
     if (!call.margin[a]) return 0;
-    return call.wraps[a] ? modulo(x, call.count[a]) : most(MOST_OFFSET - call.margin[a], least(x, call.count[a] + call.margin[a] - 1 - MOST_OFFSET));
+    return call.wraps[a] ? modulo(x, call.count[a])
+                         : max(MAX_OFFSET - call.margin[a], min(x, call.count[a] + call.margin[a] - 1 - MAX_OFFSET));
 }
 
-static void fill_tables(const Call& call, const Pipeline& pipe, Kept* memory, const real** tables) {
+static void fill_tables(const Call& call, const Pipeline& pipe, CallMemory* memory, const real** tables) {
     long beyond = 2 * LANES;
-    for (int a = 0; a < AXES; a++) beyond = most(beyond, pipe.level[0].reach[a] + pipe.level[0].deep[a] + 64 + 2 * LANES);
+    for (int a = 0; a < AXES; a++)
+        beyond = max(beyond, pipe.level[0].reach[a] + pipe.level[0].deep[a] + 64 + 2 * LANES);
     long total = 0, start[TABLES + 1];
-    for (int n = 0; n < TABLES; n++) start[n] = total, total += up(call.count[table_axis[n]] + 2 * beyond, LANES);
-    real* data = (real*)memory->tables.take((total + LANES) * sizeof(real));
+    for (int n = 0; n < TABLES; n++) start[n] = total, total += round_up(call.count[table_axis[n]] + 2 * beyond, LANES);
+    real* data = (real*)memory->tables.reserve((total + LANES) * sizeof(real));
     for (int n = 0; n < TABLES; n++) {
         int a = table_axis[n];
         tables[n] = data + start[n] + beyond;
@@ -27,15 +29,20 @@ static void fill_tables(const Call& call, const Pipeline& pipe, Kept* memory, co
     }
 }
 
-// Coordinates and numbers decide what fixed arrays hold: they are filled again only where those differ. A program may be that of
-// several problems, which share the text and differ in constants.
-static void fill_fixtures(const Call& call, const Pipeline& pipe, Kept* memory, Fixtures& fixtures) {
+// Fixed arrays follow from coordinates, parameters and constants. They are filled again only if those differ from the
+// last call: several problems may share a program and differ in constants.
+static void fill_fixed_arrays(const Call& call, const Pipeline& pipe, CallMemory* memory, FixedArrays& fixed_arrays) {
     if (!FIXED) return;
     long beyond[AXES], size[AXES], numbers = PARAMETERS + CONSTANTS + 2 * AXES;
     for (int a = 0; a < AXES; a++) {
-        beyond[a] = !call.margin[a] ? 0 : 16 + (call.section ? call.margin[a] : pipe.level[0].reach[a] + pipe.level[0].deep[a]);  // the same for all sections
-        if (a == 2) beyond[a] = up(beyond[a] + LANES, LANES);
-        size[a] = a == 2 ? up(call.count[a] + 2 * beyond[a], LANES) : call.count[a] + 2 * beyond[a];
+        beyond[a] =
+            !call.margin[a]
+                ? 0
+                : 16
+                      + (call.section ? call.margin[a]
+                                      : pipe.level[0].reach[a] + pipe.level[0].deep[a]);  // the same for all sections
+        if (a == 2) beyond[a] = round_up(beyond[a] + LANES, LANES);
+        size[a] = a == 2 ? round_up(call.count[a] + 2 * beyond[a], LANES) : call.count[a] + 2 * beyond[a];
         numbers += call.count[a] + 2 * beyond[a];
     }
     double* made_of = (double*)malloc(numbers * sizeof(double));
@@ -44,22 +51,27 @@ static void fill_fixtures(const Call& call, const Pipeline& pipe, Kept* memory, 
     for (int c = 0; c < CONSTANTS; c++) made_of[n++] = call.constants[c];
     for (int a = 0; a < AXES; a++) {
         made_of[n++] = call.count[a], made_of[n++] = beyond[a];
-        for (long x = -beyond[a]; x < call.count[a] + beyond[a]; x++) made_of[n++] = call.coordinates[a][coordinate(call, a, x)];
+        for (long x = -beyond[a]; x < call.count[a] + beyond[a]; x++)
+            made_of[n++] = call.coordinates[a][coordinate(call, a, x)];
     }
-    fixtures.pitch = size[2], fixtures.plane = size[1] * size[2];
-    real* data = (real*)memory->fixtures.take(FIXED * size[0] * fixtures.plane * sizeof(real));
-    for (int f = 0; f < FIXED; f++) fixtures.origin[f] = data + f * size[0] * fixtures.plane + (beyond[0] * size[1] + beyond[1]) * size[2] + beyond[2];
+    fixed_arrays.pitch = size[2], fixed_arrays.plane = size[1] * size[2];
+    real* data = (real*)memory->fixed_arrays.reserve(FIXED * size[0] * fixed_arrays.plane * sizeof(real));
+    for (int f = 0; f < FIXED; f++)
+        fixed_arrays.origin[f] =
+            data + f * size[0] * fixed_arrays.plane + (beyond[0] * size[1] + beyond[1]) * size[2] + beyond[2];
     size_t bytes = n * sizeof(double);
-    if (memory->known_size != bytes || memcmp(memory->known.data, made_of, bytes)) {
+    if (memory->made_of_size != bytes || memcmp(memory->made_of.data, made_of, bytes)) {
         long index[AXES];
         for (int f = 0; f < FIXED; f++)
             for (long i = -beyond[0]; i < call.count[0] + beyond[0]; i++)
                 for (long j = -beyond[1]; j < call.count[1] + beyond[1]; j++)
                     for (long x = -beyond[2]; x < call.count[2] + beyond[2]; x++) {
-                        index[0] = coordinate(call, 0, i), index[1] = coordinate(call, 1, j), index[2] = coordinate(call, 2, x);
-                        fixtures.origin[f][i * fixtures.plane + j * fixtures.pitch + x] = fix(f, call.parameters, call.constants, call.coordinates, index);
+                        index[0] = coordinate(call, 0, i), index[1] = coordinate(call, 1, j),
+                        index[2] = coordinate(call, 2, x);
+                        fixed_arrays.origin[f][i * fixed_arrays.plane + j * fixed_arrays.pitch + x] =
+                            fix(f, call.parameters, call.constants, call.coordinates, index);
                     }
-        memcpy(memory->known.take(bytes), made_of, bytes), memory->known_size = bytes;
+        memcpy(memory->made_of.reserve(bytes), made_of, bytes), memory->made_of_size = bytes;
     }
     free(made_of);
 }

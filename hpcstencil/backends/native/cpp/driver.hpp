@@ -1,67 +1,75 @@
-// Runs a generated step on one block: many steps per pass through memory, in tiles (tiled_driver.hpp) or in place (wavefront.hpp), whichever
-// is less work (blocking_choice.hpp). Grids with fewer than three axes have length 1 along others.
+// Runs a generated step on one block: many steps per sweep through memory, in tiles (tiled_driver.hpp) or in place
+// (wavefront.hpp), whichever is less work (blocking_choice.hpp). Grids with fewer than three axes have length 1 along
+// the others.
 //
-// The planes of the first axis stream through levels: a load, the passes of step 1, those of step 2, ..., a store. Each level works on
-// the plane that is just ready, so what lies between two levels is a few planes, which stay in the cache.
+// The planes of the first axis stream through levels: a load, the passes of step 1, those of step 2, ..., a store. Each
+// level works on the plane that is just ready, so only a few planes lie between two levels, and these stay in the
+// cache.
 //
-// The generated code defines, before it includes this: real (the cell's type) and the counts PARAMETERS, CONSTANTS, FIELDS, GIVEN (of
-// those that a step starts from: it makes the others), ARRAYS, PASSES, AT_ONCE and PLANES (the most planes that a pass computes at once,
-// and looks at or writes), TABLES, FIXED, SCALARS, MOST_OFFSET (cells beyond its own that a function of coordinates looks at) and
-// STATEMENTS (of a pass for a cell, on average); and after it what is declared here. All indices are those of the block's own cells;
-// ghost cells lie at negative indices and beyond the end. Rows are computed in whole vectors, so a few cells beyond a region may hold
-// rubbish, which nothing reads.
+// The generated code defines, before it includes this: real (the cell's type) and the counts PARAMETERS, CONSTANTS,
+// FIELDS, GIVEN (fields that a step starts from; it makes the others, error estimates), ARRAYS, PASSES, JOINS_STEPS
+// (see `passes` in pipeline.hpp), AT_ONCE (most planes that a pass computes together), PLANES (most planes that a pass
+// reads or writes), TABLES, FIXED, SCALARS, MAX_OFFSET (cells beyond its own that a function of coordinates reads) and
+// STATEMENTS (of a pass for a cell, on average). After the include it defines what pipeline.hpp declares. All indices
+// are those of the block's own cells; ghost cells lie at negative indices and beyond the end. Rows are computed in
+// whole vectors, so a few cells beyond a region may hold rubbish, which nothing reads.
 #include "tiled_driver.hpp"
 #include "blocking_choice.hpp"
 
-static void hand_over_first(const Call& call, bool past) {
+static void publish_first_edges(const Call& call, bool non_temporal) {
     for (int f = 0; f < FIELDS; f++)
         for (long i = 0; i < call.count[0]; i++)
             for (long j = 0; j < call.count[1]; j++)
-                call.area->put(call.width, (call.area->epoch + 1) % 2, f, i, j, (const real*)call.fields[f] + (i * call.capacity[1] + j) * call.capacity[2], 0, call.count[2], past);
-    __sync_synchronize();  // what went past the caches too
-    call.area->hand_over(call);
+                call.shared_edges->put(call.width, (call.shared_edges->epoch + 1) % 2, f, i, j,
+                                       (const real*)call.fields[f] + (i * call.capacity[1] + j) * call.capacity[2], 0,
+                                       call.count[2], non_temporal);
+    __sync_synchronize();  // orders non-temporal stores too
+    call.shared_edges->publish_edges(call);
 }
 
-static void in_place(const Call& call, const Blocking& blocking, long steps, long threads, bool past, Kept* memory) {
+static void step_in_place(const Call& call, const Blocking& blocking, long steps, long threads, bool non_temporal,
+                          CallMemory* memory) {
     Wavefront& wavefront = *new Wavefront(call, blocking);
-    wavefront.past = past;
-    wavefront.lay_out(steps, call.area ? passes_between(call, steps) : (steps + blocking.steps - 1) / blocking.steps);
+    wavefront.non_temporal = non_temporal;
+    wavefront.lay_out(steps,
+                      call.shared_edges ? sweeps_between(call, steps) : (steps + blocking.steps - 1) / blocking.steps);
     fill_tables(call, wavefront.longest(), memory, wavefront.tables);
-    fill_fixtures(call, wavefront.longest(), memory, wavefront.fixtures);
+    fill_fixed_arrays(call, wavefront.longest(), memory, wavefront.fixed_arrays);
     wavefront.on_threads(threads, [&](long n) { wavefront.work(n, memory->thread[n]); });
-    if (wavefront.also) wavefront.also->stored = 1;
+    if (wavefront.snapshot) wavefront.snapshot->stored = 1;
     delete &wavefront;
 }
 
-// No steps: the memory that steps in place take is made ready, so that the first one does not take longer than others.
-static void rest(const Call& call, long threads, Kept* memory) {
+// A call without steps: prepares the memory of steps in place, so that the first step takes no longer than others.
+static void prepare_memory(const Call& call, long threads, CallMemory* memory) {
     for (int f = 0; f < FIELDS; f++)
-        if (call.fields[f] != call.results[f]) copy((real*)call.results[f], (const real*)call.fields[f], cells_of(call));
-    Blocking blocking = choose(call, call.area ? call.every : MOST_STEPS, threads);
+        if (call.fields[f] != call.results[f])
+            copy((real*)call.results[f], (const real*)call.fields[f], cells_of(call));
+    Blocking blocking = choose_blocking(call, call.shared_edges ? call.every : MAX_STEPS, threads);
     if (!blocking.rows) return;
     Wavefront& wavefront = *new Wavefront(call, blocking);
-    wavefront.on_threads(threads, [&](long n) { wavefront.divide(n, memory->thread[n]); });
+    wavefront.on_threads(threads, [&](long n) { wavefront.allocate_part(n, memory->thread[n]); });
     delete &wavefront;
 }
 
-// Whether a call since this was asked before has stored a value that is not finite.
+// Whether a call has stored a value that is not finite since the last time this was asked.
 extern "C" int64_t stored_not_finite() { return __atomic_exchange_n(&not_finite, 0, __ATOMIC_RELAXED); }
 
 extern "C" void advance(const Call* given) {
     const Call& call = *given;
     long steps = (long)call.clock[3];
     if (steps <= 0) {
-        Kept* memory = borrow();
-        rest(call, least(call.threads, MOST_THREADS), memory);
+        CallMemory* memory = borrow();
+        prepare_memory(call, min(call.threads, MAX_THREADS), memory);
         give_back(memory);
         return;
     }
     double cells = (double)call.count[0] * call.count[1] * call.count[2];
-    long threads = cells * steps * PASSES < 1e5 ? 1 : least(call.threads, MOST_THREADS);
-    bool past = FIELDS * cells * sizeof(real) > 4.0 * call.cache;
-    Kept* memory = borrow();
-    if (call.area) hand_over_first(call, past);
-    Blocking blocking = choose(call, steps, threads);
-    (blocking.rows ? in_place : in_tiles)(call, blocking, steps, threads, past, memory);
+    long threads = cells * steps * PASSES < 1e5 ? 1 : min(call.threads, MAX_THREADS);
+    bool non_temporal = FIELDS * cells * sizeof(real) > 4.0 * call.l2_bytes;
+    CallMemory* memory = borrow();
+    if (call.shared_edges) publish_first_edges(call, non_temporal);
+    Blocking blocking = choose_blocking(call, steps, threads);
+    (blocking.rows ? step_in_place : step_in_tiles)(call, blocking, steps, threads, non_temporal, memory);
     give_back(memory);
 }

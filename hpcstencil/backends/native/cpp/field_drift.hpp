@@ -1,18 +1,22 @@
-// Where the values of fields are while they are stepped in place, see wavefront.hpp.
+// How far the values of fields have moved while they are stepped in place, see wavefront.hpp.
 #pragma once
 #include "pipeline.hpp"
 
-// The field that the n-th result of a pass is a value of; -1 where it is of none.
-static inline int field_made(const Pass& pass, int n) { return field_of[pass.output[n] % ARRAYS]; }
+// The field of which the n-th result of a pass is a value; -1 without.
+static inline int field_written(const Pass& pass, int n) { return field_of[pass.output[n] % ARRAYS]; }
 
-struct Drift { long planes, rows; };  // how far a field has moved, towards lower ones
+// Distance that a field has moved, towards lower indices.
+struct Drift {
+    long planes, rows;
+};
 
-// How far each field has moved after each level of a pass.
-struct Course {
+// The drift of each field after each level of a sweep.
+struct FieldDrift {
     Drift after[LEVELS][FIELDS];
 
-    // False where a level looks at what another has written over, at an array that is no field, or across corners at what it writes over
-    // itself, or where a step makes what it does not start from. ``flat``: there is one row, and fields move by planes alone.
+    // False if steps in place are impossible: a level reads a value that another one has overwritten, or an array that
+    // is no value of a field, or across corners an array that it overwrites itself; or a step makes arrays that it does
+    // not start from. ``flat``: planes are single rows, and fields move by planes only.
     bool lay_out(const Pipeline& pipe, bool flat) {
         if (GIVEN < FIELDS) return false;
         int newest[FIELDS], written[FIELDS] = {};
@@ -27,7 +31,7 @@ struct Course {
             }
             bool made[FIELDS] = {};
             for (int o = 0; o < pass.outputs; o++) {
-                int f = field_made(pass, o);
+                int f = field_written(pass, o);
                 if (f < 0 || made[f]) return false;
                 made[f] = true;
                 Drift away = {0, 0};
@@ -36,22 +40,23 @@ struct Course {
                     for (int n = 0; n < reader.inputs; n++) {
                         const int* reach = reader.input[n].reach;
                         if (field_of[reader.input[n].array] != f) continue;
-                        long planes = reach[0] - pipe.level[r].ahead + pipe.level[q].ahead, rows = reach[1] - pipe.level[r].reach[1] + pipe.level[q].reach[1];
+                        long planes = reach[0] - pipe.level[r].ahead + pipe.level[q].ahead,
+                             rows = reach[1] - pipe.level[r].reach[1] + pipe.level[q].reach[1];
                         if (r == q && (reach[0] || reach[1] || reach[2])) {
-                            // It must not write over what it looks at next. Of the outermost rows it looks at the cells beside its own
-                            // alone, and writes over these, once it has them.
+                            // It may overwrite only dead values. Of its outermost rows it reads only the cells straight
+                            // beside its own, and overwrites those after it has loaded them.
                             if (!reader.input[n].straight) return false;
-                            if (flat) planes = most(planes, AT_ONCE);
+                            if (flat) planes = max(planes, AT_ONCE);
                             else rows += !reach[1];
                         }
-                        away.planes = most(away.planes, planes), away.rows = most(away.rows, rows);
+                        away.planes = max(away.planes, planes), away.rows = max(away.rows, rows);
                     }
                 }
                 after[q][f].planes += away.planes, after[q][f].rows += away.rows;
                 newest[f] = pipe.output(q, o);
             }
             for (int f = 0; f < FIELDS; f++)
-                if (made[f] && !can_finish(pipe, newest, newest[f])) return false;
+                if (made[f] && !can_fill_ghosts(pipe, newest, newest[f])) return false;
                 else if (made[f]) written[f] = q;
         }
         for (int f = 0; f < FIELDS; f++)
@@ -59,8 +64,8 @@ struct Course {
         return true;
     }
 
-    // Whether the ghost cells of a ring follow from what is there when its cells are made.
-    static bool can_finish(const Pipeline& pipe, const int* newest, int r) {
+    // Whether the ghost cells of a ring can be filled as soon as its cells are computed.
+    static bool can_fill_ghosts(const Pipeline& pipe, const int* newest, int r) {
         const Ring& ring = pipe.ring[r];
         for (int a = 0; a < AXES; a++)
             for (int side = 0; side < 2 && ring.width[a]; side++) {

@@ -1,17 +1,23 @@
-// Ghost cells beyond the ends of a plane, whichever way through the block it belongs to. ``n`` cells lie between the two ends, ``w``
-// ghost cells beyond each; ``beside(m)`` are the rows of the m-th field that a condition looks at, in the same plane.
+// Ghost cells beyond the ends of a plane, for both drivers. ``n`` cells lie between the two ends, ``w`` ghost cells
+// beyond each.
+// ``beside(m)``: rows of the m-th field that a condition reads, in the same plane.
 #pragma once
 #include "blocking_plan.hpp"
 
-struct Mirrored { long ghost, mirror, k; };  // a ghost cell, the cell that it mirrors, and its distance as the condition counts
+// A ghost cell, the cell that it mirrors, its distance from the boundary.
+struct Mirrored {
+    long ghost, mirror, k;
+};
 
 static inline Mirrored mirrored(const Face& face, int side, long n, long k) {
     if (side) return {n + k - 1, n - k + face.wall, face.wall ? k - 1 : k};
     return {-k, k - 1 + face.wall, k};
 }
 
-// Rows beyond an end of the second axis, their cells x0 .. x1 - 1.
-template <class Beside> void fill_rows(const Face& face, int side, long n, long w, const Place& place, real* p, long pitch, long x0, long x1, Beside beside) {
+// Fills cells x0 .. x1 - 1 of the rows beyond an end of the second axis.
+template <class Beside>
+void fill_rows(const Face& face, int side, long n, long w, const Place& place, real* p, long pitch, long x0, long x1,
+               Beside beside) {
     Rows next[FIELDS + 1];
     for (int m = 0; m < face.nexts; m++) next[m] = {beside(m).p + (side ? n - 1 : 0) * beside(m).pitch, 0};
     for (long k = 1; k <= w; k++) {
@@ -20,8 +26,10 @@ template <class Beside> void fill_rows(const Face& face, int side, long n, long 
     }
 }
 
-// Cells of rows j0 .. j1 - 1 beyond an end of the third axis.
-template <class Beside> void fill_cells(const Face& face, int side, long n, long w, const Place& place, real* p, long pitch, long j0, long j1, Beside beside) {
+// Fills the cells of rows j0 .. j1 - 1 beyond an end of the third axis.
+template <class Beside>
+void fill_cells(const Face& face, int side, long n, long w, const Place& place, real* p, long pitch, long j0, long j1,
+                Beside beside) {
     Rows next[FIELDS + 1];
     for (int m = 0; m < face.nexts; m++) next[m] = {beside(m).p + (side ? n - 1 : 0), beside(m).pitch};
     for (long k = 1; k <= w; k++) {
@@ -30,7 +38,7 @@ template <class Beside> void fill_cells(const Face& face, int side, long n, long
     }
 }
 
-// The same where the third axis is periodic; it may be shorter than there are ghost cells.
+// The same for a periodic third axis, which may be shorter than its ghost cells.
 static inline void wrap_cells(long n, long w, real* p, long pitch, long j0, long j1) {
     for (long j = j0; j < j1; j++) {
         real* row = p + j * pitch;

@@ -1,5 +1,5 @@
-// What a program is given, what its tables say, and the geometry of a pass: which arrays there are, how far ahead of the store
-// each level is, how far it reaches.
+// The arguments of a program, its tables, and the geometry of a sweep: the arrays, how far ahead of the store each
+// level is, and how far it reaches.
 #pragma once
 #include <math.h>
 #include <pthread.h>
@@ -11,78 +11,101 @@
 #define AXES 3
 constexpr int LANES = 64 / sizeof(real);
 typedef real vec __attribute__((vector_size(64), may_alias));
-typedef real loose __attribute__((vector_size(64), aligned(sizeof(real)), may_alias));
+typedef real unaligned_vec __attribute__((vector_size(64), aligned(sizeof(real)), may_alias));
 
-// What the caller hands over; see xla_bridge.cpp, which fills it.
+// The arguments of a call; xla_bridge.cpp fills them.
 struct Call {
-    const void* const* fields;  // FIELDS arrays of ``capacity`` cells, of which the first GIVEN are read
-    const void* const* ghosts;  // per axis lower and upper strips of all fields; null where nothing was received
+    const void* const* fields;  // FIELDS arrays of ``capacity`` cells; the first GIVEN are read
+    const void* const* ghosts;  // per axis the lower and upper strips of all fields; null if not received
     void* const* results;
     const double* parameters;
     const double* constants;
-    const double* const* coordinates;  // per axis, ``margin`` more on both sides
+    const double* const* coordinates;  // per axis, with ``margin`` more on both sides
     const double* clock;               // time at step 0, first step, step size, number of steps
     int64_t capacity[AXES], count[AXES], margin[AXES], width[AXES];
     int32_t wraps[AXES], boundary[AXES][2];
-    int64_t threads, cache, far;  // cache: bytes of the second level; far: whether the third one is
-    struct Area* area;  // null, or where neighbours find the edges of this block, and it those of theirs
-    int64_t every;      // steps that these are good for
-    // Null, or a section of one step: its first pass and that behind its last one, how many arrays are given and how many made, and
-    // their numbers. ``fields`` and ``results`` are then these arrays.
+    int64_t threads, l2_bytes, l3_is_far;  // bytes of the second-level cache; whether the third is a server's mesh
+    struct SharedEdges* shared_edges;      // edges exchanged in shared memory; null without
+    int64_t every;                         // steps between two exchanges of shared edges
+    // Null, or a section of one step: its first pass, the pass behind its last, the counts of arrays given and made,
+    // and their numbers. ``fields`` and ``results`` are then these arrays.
     const int64_t* section;
 };
 
-struct Input { int array, reach[AXES]; bool straight; };  // reach: cells that a pass looks at beyond its own; straight: along one axis at a time
-struct Plane { int input, offset; };               // a plane of an input that a pass reads; -1 - n is fixed array n
-struct Rows { real* p; long pitch; };              // (0, 0) of a plane, and the distance of its rows
-struct Place {                                     // what generated code knows of where it is
-    const real* s;                                 // its scalars of this step; those of the next one follow after all of them
-    const real* const* table;                      // functions of one coordinate, by index
+// An array that a pass reads. reach: cells read beyond its own; straight: along one axis at a time, never across a
+// corner.
+struct Input {
+    int array, reach[AXES];
+    bool straight;
+};
+// A plane of an input that a pass reads; -1 - n is fixed array n.
+struct Plane {
+    int input, offset;
+};
+// Cell (0, 0) of a plane, and the distance between its rows.
+struct Rows {
+    real* p;
+    long pitch;
+};
+struct Place {                 // where a pass is
+    const real* s;             // the pass's scalars of this step; SCALARS + 1 further on, of the next step
+    const real* const* table;  // functions of one coordinate, by index
     long i;
 };
 typedef void Compute(const Place&, const Rows* in, const Rows* out, long j0, long j1, long x0, long x1);
-// Ghost cells of rows j0 .. j1 - 1 (of one cell per row, across the last axis); k is the distance from the boundary in cells,
-// ``next`` are the cells next to it.
-typedef void Fill(const Place&, real* ghost, const real* mirror, long pitch, const Rows* next, long k, long j0, long j1, long x0, long x1);
+// Fills ghost cells of rows j0 .. j1 - 1 (one cell per row for the last axis). k: distance from the boundary in cells;
+// ``next``: the cells beside it of the fields that the condition reads.
+typedef void Fill(const Place&, real* ghost, const real* mirror, long pitch, const Rows* next, long k, long j0, long j1,
+                  long x0, long x1);
 
 struct Pass {
     Compute* compute;
     int scalars, inputs, planes, outputs, at_once;
     const Input* input;
     const Plane* plane;
-    const int* output;  // an array of this step, or, beyond all arrays, of the next one
+    const int* output;  // an array of this step; ARRAYS + n is array n of the next step
 };
-struct Face { Fill* fill; int scalars; bool wall; int nexts; const int* next; };  // next: arrays; fill == null: nothing is needed there
+// A side of an array. wall: the boundary lies on a cell; next: arrays that the condition reads; fill is null if none is
+// needed.
+struct Face {
+    Fill* fill;
+    int scalars;
+    bool wall;
+    int nexts;
+    const int* next;
+};
 struct Array {
-    bool deep;  // worked out beyond the boundary too, rather than continued there by a condition
+    bool deep;  // computed beyond the boundary too, instead of being continued there by a condition
     Face face[AXES][2];
 };
 
-extern const Pass passes[PASSES + TURNS];  // the last of those that turn is the last one of a step and the first of the next one
+extern const Pass passes[PASSES + JOINS_STEPS];  // with JOINS_STEPS the last entry joins the last pass of a step to the
+                                                 // first of the next
 extern const Array arrays[ARRAYS];
-extern const int ends[FIELDS];  // the array that holds each field after the step
-extern const int field_of[ARRAYS];  // the field that an array is a value of; -1 where it is of none
+extern const int ends[FIELDS];      // the array that holds each field after the step
+extern const int field_of[ARRAYS];  // the field of which an array is a value; -1 without
 extern const int table_axis[TABLES + 1];
 static void prepare(const double* p, const double* c, double time, double dt, real* s);
 static real fix(int number, const double* p, const double* c, const double* const* coordinates, const long* index);
 static real tabulate(int table, const double* p, const double* c, const double* const* coordinates, const long* index);
 
-// ---- the geometry of a pass -----------------------------------------------------------------------------------------
+// ---- the geometry of a sweep
+// -----------------------------------------------------------------------------------------
 
-constexpr int MOST_STEPS = GIVEN < FIELDS ? 1 : 16;  // in one pass
-constexpr int RINGS = FIELDS + MOST_STEPS * (ARRAYS - FIELDS);
-constexpr int LEVELS = 1 + MOST_STEPS * PASSES;
-constexpr long FAR = 1L << 40;
+constexpr int MAX_STEPS = GIVEN < FIELDS ? 1 : 16;  // of a sweep
+constexpr int RINGS = FIELDS + MAX_STEPS * (ARRAYS - FIELDS);
+constexpr int LEVELS = 1 + MAX_STEPS * PASSES;
+constexpr long UNBOUNDED = 1L << 40;
 
-static inline long up(long n, long unit) { return (n + unit - 1) / unit * unit; }
-static inline long down(long n, long unit) { return n - ((n % unit) + unit) % unit; }
+static inline long round_up(long n, long unit) { return (n + unit - 1) / unit * unit; }
+static inline long round_down(long n, long unit) { return n - ((n % unit) + unit) % unit; }
 static inline long modulo(long n, long m) { return ((n % m) + m) % m; }
-static inline long least(long a, long b) { return a < b ? a : b; }
-static inline long most(long a, long b) { return a > b ? a : b; }
+static inline long min(long a, long b) { return a < b ? a : b; }
+static inline long max(long a, long b) { return a > b ? a : b; }
 
 struct Ring {
-    int array, step, level;  // the array whose conditions hold at its ends, and the step they belong to
-    long ahead, tail, planes, width[AXES];  // width: ghost cells that are looked at
+    int array, step, level;                 // the array whose conditions hold at its ends, and their step
+    long ahead, tail, planes, width[AXES];  // width: ghost cells that are read
     bool deep;
 };
 struct Level {
@@ -90,11 +113,11 @@ struct Level {
     long ahead, reach[AXES], deep[AXES];
 };
 
-// The pipeline of so many steps, or of a section of one: which rings there are, how far ahead of the store each level is, how far it
-// reaches. Arrays are loaded to some rings, and results stored from some.
+// The pipeline of some steps, or of a section of one: its rings, and for each level how far ahead of the store it is
+// and how far it reaches. Level 0 loads arrays to rings; results are stored from rings.
 struct Pipeline {
     int steps, rings, levels, loaded, stored;
-    int ring_of[MOST_STEPS + 1][ARRAYS], load[ARRAYS], store[ARRAYS];
+    int ring_of[MAX_STEPS + 1][ARRAYS], load[ARRAYS], store[ARRAYS];
     Ring ring[RINGS];
     Level level[LEVELS];
 
@@ -109,9 +132,9 @@ struct Pipeline {
             load[n] = ring_of[0][array] = add(array, 0, 0);
         }
         for (int t = 0; t < steps; t++) {
-            for (int p = section ? section[0] : TURNS && t; p < (section ? section[1] : PASSES); p++, levels++) {
+            for (int p = section ? section[0] : JOINS_STEPS && t; p < (section ? section[1] : PASSES); p++, levels++) {
                 Level& mine = level[levels];
-                mine.step = t, mine.pass = TURNS && p == PASSES - 1 && t < steps - 1 ? PASSES : p;
+                mine.step = t, mine.pass = JOINS_STEPS && p == PASSES - 1 && t < steps - 1 ? PASSES : p;
                 const Pass& pass = passes[mine.pass];
                 for (int o = 0; o < pass.outputs; o++) {
                     int later = pass.output[o] >= ARRAYS, array = pass.output[o] - later * ARRAYS;
@@ -125,20 +148,21 @@ struct Pipeline {
         }
         for (int n = 0; n < stored; n++) store[n] = section ? ring_of[0][section[4 + loaded + n]] : ring_of[steps][n];
         const int none[AXES] = {0, 0, 0};
-        for (int n = 0; n < stored; n++) use(store[n], 0, none, none, false);
+        for (int n = 0; n < stored; n++) need(store[n], 0, none, none, false);
         for (int q = levels - 1; q > 0; q--) {
             const Level& mine = level[q];
             const Pass& pass = passes[mine.pass];
             int reach[AXES], deep[AXES];
             for (int a = 0; a < AXES; a++) reach[a] = mine.reach[a], deep[a] = mine.deep[a];
-            for (int o = 0; o < pass.outputs; o++) besides(output(q, o), mine.ahead, reach);
-            for (int n = 0; n < pass.inputs; n++) use(ring_of[mine.step][pass.input[n].array], mine.ahead, reach, deep, boundary0, pass.input[n].reach);
+            for (int o = 0; o < pass.outputs; o++) need_at_faces(output(q, o), mine.ahead, reach);
+            for (int n = 0; n < pass.inputs; n++)
+                need(ring_of[mine.step][pass.input[n].array], mine.ahead, reach, deep, boundary0, pass.input[n].reach);
         }
-        for (int n = 0; n < loaded; n++) besides(load[n], level[0].ahead, nullptr);
+        for (int n = 0; n < loaded; n++) need_at_faces(load[n], level[0].ahead, nullptr);
         for (int r = 0; r < rings; r++) {
             ring[r].ahead = level[ring[r].level].ahead;
             ring[r].planes = ring[r].ahead - ring[r].tail + 1;
-            if (boundary0) ring[r].planes = most(ring[r].planes + ring[r].width[0], 2 * ring[r].width[0] + 3);
+            if (boundary0) ring[r].planes = max(ring[r].planes + ring[r].width[0], 2 * ring[r].width[0] + 3);
             ring[r].planes += AT_ONCE - 1;
         }
     }
@@ -150,45 +174,48 @@ struct Pipeline {
     }
 
     int add(int array, int step, int level_) {
-        ring[rings] = Ring{array, step, level_, 0, FAR, 0, {0, 0, 0}, arrays[array].deep};
+        ring[rings] = Ring{array, step, level_, 0, UNBOUNDED, 0, {0, 0, 0}, arrays[array].deep};
         return rings++;
     }
 
-    // A level that is ``ahead`` of the store and reaches so far beyond the tile looks at a ring.
-    void use(int r, long ahead, const int* reach, const int* deep, bool boundary0, const int* own = nullptr) {
+    // Notes that a level, ``ahead`` of the store and reaching ``reach`` beyond the tile, reads a ring, ``own`` cells
+    // beyond its own.
+    void need(int r, long ahead, const int* reach, const int* deep, bool boundary0, const int* own = nullptr) {
         Level& from = level[ring[r].level];
         long slack = boundary0 && deep[0] ? 2 * deep[0] + 1 : 0;
-        from.ahead = most(from.ahead, ahead + (own ? own[0] : 0) + slack);
-        ring[r].tail = least(ring[r].tail, ahead - (own ? own[0] : 0));
+        from.ahead = max(from.ahead, ahead + (own ? own[0] : 0) + slack);
+        ring[r].tail = min(ring[r].tail, ahead - (own ? own[0] : 0));
         for (int a = 0; a < AXES; a++) {
             long more = own ? own[a] : 0;
-            from.reach[a] = most(from.reach[a], reach[a] + more);
-            if (ring[r].deep) from.deep[a] = most(from.deep[a], deep[a] + more);
+            from.reach[a] = max(from.reach[a], reach[a] + more);
+            if (ring[r].deep) from.deep[a] = max(from.deep[a], deep[a] + more);
             else more += deep[a];
-            ring[r].width[a] = most(ring[r].width[a], more);
+            ring[r].width[a] = max(ring[r].width[a], more);
         }
     }
 
-    void besides(int r, long ahead, const int* reach) {
+    void need_at_faces(int r, long ahead, const int* reach) {
         for (int a = 0; a < AXES; a++)
             for (int side = 0; side < 2; side++) {
                 const Face& face = arrays[ring[r].array].face[a][side];
-                for (int n = 0; n < face.nexts; n++) beside(ring_of[ring[r].step][face.next[n]], r, ahead, reach);
+                for (int n = 0; n < face.nexts; n++) need_at_face(ring_of[ring[r].step][face.next[n]], r, ahead, reach);
             }
     }
 
-    // The ghost cells of ring ``of`` need what ring ``r`` holds next to the boundary.
-    void beside(int r, int of, long ahead, const int* reach) {
+    // The ghost cells of ring ``of`` are formulas of the cells of ring ``r`` beside the boundary.
+    void need_at_face(int r, int of, long ahead, const int* reach) {
         if (ring[r].level != ring[of].level) {
             Level& from = level[ring[r].level];
-            from.ahead = most(from.ahead, ahead);
-            for (int a = 0; a < AXES && reach; a++) from.reach[a] = most(from.reach[a], reach[a]);
+            from.ahead = max(from.ahead, ahead);
+            for (int a = 0; a < AXES && reach; a++) from.reach[a] = max(from.reach[a], reach[a]);
         }
-        ring[r].tail = least(ring[r].tail, ahead - ring[of].width[0] - 1);
+        ring[r].tail = min(ring[r].tail, ahead - ring[of].width[0] - 1);
     }
 
-    // Cells per row and plane that a ring keeps for a tile.
-    long pitch(int r, long tile, bool whole) const { return up(tile + 2 * beyond(r, 2, whole), LANES) + 2 * LANES; }
+    // Cells per row, and rows per plane, of a ring for a tile.
+    long pitch(int r, long tile, bool whole) const {
+        return round_up(tile + 2 * beyond(r, 2, whole), LANES) + 2 * LANES;
+    }
     long rows(int r, long tile, bool whole) const { return tile + 2 * beyond(r, 1, whole); }
     long beyond(int r, int a, bool whole) const {
         const Level& l = level[ring[r].level];
@@ -196,21 +223,27 @@ struct Pipeline {
     }
     long cells(long tile1, long tile2, bool whole1, bool whole2) const {
         long sum = 0;
-        for (int r = 0; r < rings; r++) sum += up(ring[r].planes * rows(r, tile1, whole1) * pitch(r, tile2, whole2), LANES);
+        for (int r = 0; r < rings; r++)
+            sum += round_up(ring[r].planes * rows(r, tile1, whole1) * pitch(r, tile2, whole2), LANES);
         return sum + 2 * LANES;  // vectors may begin before the first row and end after the last one
     }
 };
 
 static inline bool has_boundary(const Call& call, int a) { return call.boundary[a][0] || call.boundary[a][1]; }
-// Cells of an array of the caller's.
+// Cells of one array of the caller.
 static inline size_t cells_of(const Call& call) { return call.capacity[0] * call.capacity[1] * call.capacity[2]; }
-// Whether a block is a part of a grid, whose other parts hand over their edges.
+// Whether a block has neighbours in other processes or devices.
 static inline bool is_part(const Call& call) {
     bool part = false;
     for (int a = 0; a < AXES; a++) part = part || call.width[a] || call.capacity[a] != call.count[a];
     return part;
 }
-// Neighbours that hand over edges take as many passes, whatever their blocks are like: an even number, if there are as many steps.
-static inline long passes_between(const Call& call, long steps) { return least(steps, up((steps + call.every - 1) / call.every, 2)); }
-// Whether a block needs no cells of others along an axis.
-static inline bool ends_here(const Call& call, int a) { return call.wraps[a] || (call.boundary[a][0] && call.boundary[a][1]); }
+// Sweeps of a call with shared edges. All neighbours take the same number, whatever their blocks: an even one if there
+// are enough steps.
+static inline long sweeps_between(const Call& call, long steps) {
+    return min(steps, round_up((steps + call.every - 1) / call.every, 2));
+}
+// Whether a block needs no cells of other blocks along an axis.
+static inline bool needs_no_neighbours(const Call& call, int a) {
+    return call.wraps[a] || (call.boundary[a][0] && call.boundary[a][1]);
+}

@@ -1,18 +1,18 @@
-// Threads of a call: their memory, and how they start and wait for each other.
+// Threads of a call: their memory, their start, and their barrier.
 #pragma once
 #include <sys/mman.h>
 
 #include "shared_edges.hpp"
 
-// The memory of a thread, kept from call to call.
-struct Memory {
+// Memory that grows and is never given back, used again by later calls.
+struct Buffer {
     char* data = nullptr;
     size_t size = 0;
-    void* take(size_t wanted) {
+    void* reserve(size_t wanted) {
         if (wanted > size) {
             free(data);
-            bool huge = wanted > (size_t(32) << 20);  // in pages of 2 MB, of which few have to be asked for
-            size = up(wanted, huge ? 1 << 21 : 1 << 16);
+            bool huge = wanted > (size_t(32) << 20);  // in pages of 2 MB: fewer page faults
+            size = round_up(wanted, huge ? 1 << 21 : 1 << 16);
             data = (char*)aligned_alloc(huge ? 1 << 21 : 4096, size);
 #if defined(MADV_HUGEPAGE)
             if (huge) madvise(data, size, MADV_HUGEPAGE);
@@ -20,20 +20,21 @@ struct Memory {
         }
         return data;
     }
-    void* take_clear(size_t wanted) {  // what is not computed must at least be a number that is quick to compute with
+    void* reserve_zeroed(size_t wanted) {  // padding is computed with, so it must be finite
         size_t before = size;
-        take(wanted);
+        reserve(wanted);
         if (size != before) memset(data, 0, size);
         return data;
     }
 };
 
-// Where threads wait for each other.
+// Threads wait here for each other.
 struct Barrier {
     long threads = 1, waiting = 0, generation = 0;
 
-    // The last thread to come does what is to be done before all go on.
-    template <class Last> void wait(Last last) {
+    // The last thread to arrive calls ``last`` before all go on.
+    template <class Last>
+    void wait(Last last) {
         long mine = __atomic_load_n(&generation, __ATOMIC_ACQUIRE);
         if (__atomic_add_fetch(&waiting, 1, __ATOMIC_ACQ_REL) == threads) {
             waiting = 0;
@@ -45,11 +46,17 @@ struct Barrier {
     }
 };
 
-constexpr long MOST_THREADS = 256;
+constexpr long MAX_THREADS = 256;
 
-// Calls body(n) on as many threads as can be had of those that are wanted, after ready(how many these are).
-template <class Ready, class Body> void start_threads(long wanted, Ready ready, Body body) {
-    struct Helper { Body* body; long number; const long* begun; pthread_t thread; };
+// Calls body(n) on up to ``wanted`` threads, after ready(count) with the number that could be started.
+template <class Ready, class Body>
+void start_threads(long wanted, Ready ready, Body body) {
+    struct Helper {
+        Body* body;
+        long number;
+        const long* begun;
+        pthread_t thread;
+    };
     Helper* helpers = new Helper[wanted];
     long count = 1, begun = 0;
     auto help = [](void* given) -> void* {

@@ -1,21 +1,25 @@
-// One tile streamed through the pipeline: from memory, level by level, back to memory; and the ghost cells of its planes.
+// One tile streamed through the pipeline: from memory, level by level, back to memory; and the ghost cells of its
+// planes.
 #pragma once
 #include "ghosts.hpp"
 
-struct Side { bool boundary, wraps; };  // neither: other cells follow, which are loaded
+// An end of a tile along an axis; neither: the cells beyond are loaded.
+struct Side {
+    bool boundary, wraps;
+};
 
-// What all tiles of a pass have in common.
+// What all tiles of a sweep have in common.
 struct Job {
     const Plan* plan;
     const Pipeline* pipeline;
     long parts[AXES];
     const real* source[ARRAYS];
     real* target[ARRAYS];
-    bool given;  // the source is the caller's arrays, of ``capacity``
-    bool last;  // the target are results, or will be
-    bool part;  // neighbours have cells beyond; else it is a whole block
-    long turn;  // -1, or which edges of this block the results are put to
-    long first;  // step
+    bool given;        // the sources are the caller's arrays, of ``capacity`` cells
+    bool last;         // the targets are the results, or are copied there
+    bool part;         // cells beyond the block belong to neighbours
+    long edge_buffer;  // which of the two edge buffers the results also go to; -1: none
+    long first;        // step of the sweep
 };
 
 // One tile: everything a thread needs to stream it.
@@ -26,68 +30,89 @@ struct Tile {
     const Pipeline& pipe;
     long from[AXES], to[AXES];
     Side side[AXES][2];
-    struct Store { long pitch, plane; } store[RINGS];
+    struct RingLayout {
+        long pitch, plane;
+    } layout[RINGS];
     real* origin[RINGS];  // the first cell of a ring's first plane
-    real scalars[MOST_STEPS + 1][SCALARS + 1];
+    real scalars[MAX_STEPS + 1][SCALARS + 1];
 
-    Tile(const Job& job, const long* number, Memory& memory) : job(job), plan(*job.plan), call(plan.call), pipe(*job.pipeline) {
+    Tile(const Job& job, const long* number, Buffer& memory)
+        : job(job),
+          plan(*job.plan),
+          call(plan.call),
+          pipe(*job.pipeline) {
         for (int a = 0; a < AXES; a++) {
             long n = call.count[a], parts = job.parts[a];
             from[a] = n * number[a] / parts, to[a] = n * (number[a] + 1) / parts;
             if (a == 2 && parts > 1) {
-                long size = up((n + parts - 1) / parts, LANES);
-                from[a] = least(n, size * number[a]), to[a] = least(n, size * (number[a] + 1));
+                long size = round_up((n + parts - 1) / parts, LANES);
+                from[a] = min(n, size * number[a]), to[a] = min(n, size * (number[a] + 1));
             }
             for (int s = 0; s < 2; s++) side[a][s] = {call.boundary[a][s] != 0, call.wraps[a] && parts == 1 && a > 0};
         }
-        real* next = (real*)memory.take_clear(pipe.cells(widest(1), widest(2), whole(1), whole(2)) * sizeof(real) + 4096) + LANES;
+        real* next =
+            (real*)memory.reserve_zeroed(
+                pipe.cells(largest_tile(1), largest_tile(2), spans_axis(1), spans_axis(2)) * sizeof(real) + 4096)
+            + LANES;
         for (int r = 0; r < pipe.rings; r++) {
             const Ring& ring = pipe.ring[r];
-            Store& s = store[r];
+            RingLayout& s = layout[r];
             long lo, hi;
-            s.pitch = pipe.pitch(r, widest(2), whole(2));
-            s.plane = pipe.rows(r, widest(1), whole(1)) * s.pitch;
+            s.pitch = pipe.pitch(r, largest_tile(2), spans_axis(2));
+            s.plane = pipe.rows(r, largest_tile(1), spans_axis(1)) * s.pitch;
             region(ring.level, 1, lo, hi);
             origin[r] = next - (lo - ring.width[1]) * s.pitch;
             region(ring.level, 2, lo, hi);
-            origin[r] -= down(lo - ring.width[2], LANES);
+            origin[r] -= round_down(lo - ring.width[2], LANES);
             next += ring.planes * s.plane;
         }
-        for (int t = 0; t <= pipe.steps; t++) prepare(call.parameters, call.constants, call.clock[0] + (job.first + t) * call.clock[2], call.clock[2], scalars[t]);
+        for (int t = 0; t <= pipe.steps; t++)
+            prepare(call.parameters, call.constants, call.clock[0] + (job.first + t) * call.clock[2], call.clock[2],
+                    scalars[t]);
     }
 
-    bool whole(int a) const { return job.parts[a] == 1 && ends_here(call, a); }
-    long widest(int a) const { return a == 2 && job.parts[2] > 1 ? up((call.count[2] + job.parts[2] - 1) / job.parts[2], LANES) : (call.count[a] + job.parts[a] - 1) / job.parts[a]; }
+    bool spans_axis(int a) const { return job.parts[a] == 1 && needs_no_neighbours(call, a); }
+    long largest_tile(int a) const {
+        return a == 2 && job.parts[2] > 1 ? round_up((call.count[2] + job.parts[2] - 1) / job.parts[2], LANES)
+                                          : (call.count[a] + job.parts[a] - 1) / job.parts[a];
+    }
 
-    // What a level computes along an axis.
+    // The cells lo .. hi - 1 that a level computes along an axis.
     void region(int level, int a, long& lo, long& hi) const {
         const Level& l = pipe.level[level];
         lo = side[a][0].wraps ? 0 : from[a] - l.reach[a];
         hi = side[a][1].wraps ? call.count[a] : to[a] + l.reach[a];
-        if (side[a][0].boundary) lo = most(lo, -l.deep[a]);
-        if (side[a][1].boundary) hi = least(hi, call.count[a] + l.deep[a]);
+        if (side[a][0].boundary) lo = max(lo, -l.deep[a]);
+        if (side[a][1].boundary) hi = min(hi, call.count[a] + l.deep[a]);
     }
 
-    real* plane(int r, long i) const { return origin[r] + modulo(i, pipe.ring[r].planes) * store[r].plane; }
+    real* plane(int r, long i) const { return origin[r] + modulo(i, pipe.ring[r].planes) * layout[r].plane; }
 
-    // What a level works on, found out once: the cells of a plane, and where its planes are.
-    struct Source { int ring, back; };  // a plane so many behind the one that its ring holds last, or of a fixed array
-    struct Work { long lo, hi, j0, j1, x0, x1; int level, step, first; const Pass* pass; };
+    // The work of a level, computed once per tile: its cells, and the planes that it reads.
+    // A plane ``back`` behind the newest one of its ring, or of a fixed array.
+    struct Source {
+        int ring, back;
+    };
+    struct Work {
+        long lo, hi, j0, j1, x0, x1;
+        int level, step, first;
+        const Pass* pass;
+    };
     Work work[LEVELS];
     Source sources[LEVELS * PLANES];
-    int slot[RINGS];  // of the plane that was computed last, or is being computed
-    Prefetch ahead;
+    int slot[RINGS];  // of the newest plane of each ring
+    Prefetch upcoming;
 
     void stream() {
-        long begin = FAR;
+        long begin = UNBOUNDED;
         int next = 0;
         for (int q = 0; q < pipe.levels; q++) {
             Work& w = work[q];
             region(q, 0, w.lo, w.hi), region(q, 1, w.j0, w.j1), region(q, 2, w.x0, w.x1);
-            begin = least(begin, w.lo - pipe.level[q].ahead);
+            begin = min(begin, w.lo - pipe.level[q].ahead);
             if (!q) continue;
             w.level = q, w.step = pipe.level[q].step, w.pass = &passes[pipe.level[q].pass], w.first = next;
-            w.x0 = down(w.x0, LANES), w.x1 = up(w.x1, LANES);
+            w.x0 = round_down(w.x0, LANES), w.x1 = round_up(w.x1, LANES);
             for (int n = 0; n < w.pass->planes; n++, next++) {
                 if (w.pass->plane[n].input < 0) {
                     sources[next] = {w.pass->plane[n].input, w.pass->plane[n].offset};
@@ -105,94 +130,104 @@ struct Tile {
                 if (i + AT_ONCE <= work[q].lo || i >= work[q].hi) continue;
                 if (q) run(work[q], i);
                 else
-                    for (long n = most(i, work[q].lo); n < least(i + AT_ONCE, work[q].hi); n++) load(n);
+                    for (long n = max(i, work[q].lo); n < min(i + AT_ONCE, work[q].hi); n++) load(n);
             }
-            for (long i = most(s, from[0]); i < least(s + AT_ONCE, to[0]); i++) unload(i);
-            for (int r = 0; r < pipe.rings; r++) slot[r] = slot[r] + AT_ONCE < pipe.ring[r].planes ? slot[r] + AT_ONCE : slot[r] + AT_ONCE - pipe.ring[r].planes;
+            for (long i = max(s, from[0]); i < min(s + AT_ONCE, to[0]); i++) write_out(i);
+            for (int r = 0; r < pipe.rings; r++)
+                slot[r] = slot[r] + AT_ONCE < pipe.ring[r].planes ? slot[r] + AT_ONCE
+                                                                  : slot[r] + AT_ONCE - pipe.ring[r].planes;
         }
     }
 
-    // From now on those cells of planes i .. i + AT_ONCE - 1 are prefetched that are to be loaded and lie in this block, where planes
-    // are single rows; tiles of several rows seldom fit the cache that they would wait in.
+    // Starts to prefetch the cells of planes i .. i + AT_ONCE - 1 that will be loaded from this block. Only for planes
+    // that are single rows: tiles of several rows seldom fit the cache where they would wait.
     void prefetch(long i) {
         const Work& w = work[0];
-        long x0 = most(0, w.x0);
-        ahead.clear();
-        for (long n = most(i, most(0, w.lo)); n < least(i + AT_ONCE, least(call.count[0], w.hi)); n++)
-            for (int f = 0; f < pipe.loaded; f++) ahead.add(job.source[f] + n * source_size(2) + x0, least(call.count[2], w.x1) - x0);
-        ahead.divide(pipe.levels - 1);
+        long x0 = max(0, w.x0);
+        upcoming.clear();
+        for (long n = max(i, max(0, w.lo)); n < min(i + AT_ONCE, min(call.count[0], w.hi)); n++)
+            for (int f = 0; f < pipe.loaded; f++)
+                upcoming.add(job.source[f] + n * source_size(2) + x0, min(call.count[2], w.x1) - x0);
+        upcoming.divide(pipe.levels - 1);
     }
 
-    // The plane so many behind the first of those that a ring is given in this round.
-    Rows behind(int r, int back) const {
+    // The plane ``back`` behind the first one that a ring receives in this round.
+    Rows ring_plane(int r, int back) const {
         long n = slot[r] - back;
         n += n < 0 ? pipe.ring[r].planes : n >= pipe.ring[r].planes ? -pipe.ring[r].planes : 0;
-        return {origin[r] + n * store[r].plane, store[r].pitch};
+        return {origin[r] + n * layout[r].plane, layout[r].pitch};
     }
 
-    // Planes i .. i + AT_ONCE - 1 of a level. Of those that are computed at once, some may lie outside of what is wanted.
+    // Computes planes i .. i + AT_ONCE - 1 of a level; some of those that a pass computes together may lie outside lo
+    // .. hi - 1.
     void run(const Work& w, long i) {
         Rows in[PLANES], out[PLANES];
         for (long k = 0; k < AT_ONCE; k += w.pass->at_once) {
             if (i + k + w.pass->at_once <= w.lo || i + k >= w.hi) continue;
             for (int n = 0; n < w.pass->planes; n++) {
                 const Source& source = sources[w.first + n];
-                if (source.ring >= 0) in[n] = behind(source.ring, source.back - k);
-                else in[n] = {plan.fixtures.origin[-1 - source.ring] + (i + k + source.back) * plan.fixtures.plane, plan.fixtures.pitch};
+                if (source.ring >= 0) in[n] = ring_plane(source.ring, source.back - k);
+                else
+                    in[n] = {
+                        plan.fixed_arrays.origin[-1 - source.ring] + (i + k + source.back) * plan.fixed_arrays.plane,
+                        plan.fixed_arrays.pitch};
             }
             for (long n = 0; n < w.pass->outputs * w.pass->at_once; n++)
-                out[n] = behind(pipe.output(w.level, n % w.pass->outputs), -k - n / w.pass->outputs);
+                out[n] = ring_plane(pipe.output(w.level, n % w.pass->outputs), -k - n / w.pass->outputs);
             Place place = {scalars[w.step] + w.pass->scalars, plan.tables, i + k};
             w.pass->compute(place, in, out, w.j0, w.j1, w.x0, w.x1);
-            ahead.some();
+            upcoming.next_portion();
         }
-        for (long n = most(i, w.lo); n < least(i + AT_ONCE, w.hi); n++)
-            for (int o = 0; o < w.pass->outputs; o++) finish(pipe.output(w.level, o), n);
+        for (long n = max(i, w.lo); n < min(i + AT_ONCE, w.hi); n++)
+            for (int o = 0; o < w.pass->outputs; o++) fill_ghosts(pipe.output(w.level, o), n);
     }
 
-    // The ghost cells that follow from plane i of a ring.
-    void finish(int r, long i) {
+    // Fills the ghost cells that follow from plane i of a ring.
+    void fill_ghosts(int r, long i) {
         const Ring& ring = pipe.ring[r];
         if (!ring.width[0] && !ring.width[1] && !ring.width[2]) return;
-        fill_plane(r, i);
+        fill_ghosts_in_plane(r, i);
         if (ring.deep) return;
         long n = call.count[0], w = ring.width[0];
         const Face* face = arrays[ring.array].face[0];
         if (side[0][0].boundary && w) {
             long k = face[0].wall ? i : i + 1;
-            if (i >= 0 && k >= 1 && k <= w) across(r, face[0], -k, i, k, 0);
+            if (i >= 0 && k >= 1 && k <= w) fill_ghost_plane(r, face[0], -k, i, k, 0);
         }
         if (side[0][1].boundary && w && i == n - 1)
-            for (long k = 1; k <= w; k++) across(r, face[1], n + k - 1, face[1].wall ? n - k + 1 : n - k, face[1].wall ? k - 1 : k, n - 1);
+            for (long k = 1; k <= w; k++)
+                fill_ghost_plane(r, face[1], n + k - 1, face[1].wall ? n - k + 1 : n - k, face[1].wall ? k - 1 : k,
+                                 n - 1);
     }
 
-    // A plane of the n-th array that a condition looks at.
+    // A plane of the n-th array that a condition reads.
     Rows beside_face(const Face& face, int n, int step, long i) const {
         int r = pipe.ring_of[step][face.next[n]];
-        return {plane(r, i), store[r].pitch};
+        return {plane(r, i), layout[r].pitch};
     }
 
-    // A ghost plane beyond an end of the first axis.
-    void across(int r, const Face& face, long ghost, long mirror, long k, long beside) {
+    // Fills a ghost plane beyond an end of the first axis.
+    void fill_ghost_plane(int r, const Face& face, long ghost, long mirror, long k, long beside) {
         int t = pipe.ring[r].step;
         long j0, j1, x0, x1;
         region(pipe.ring[r].level, 1, j0, j1), region(pipe.ring[r].level, 2, x0, x1);
         Place place = {scalars[t] + face.scalars, plan.tables, ghost};
         Rows next[FIELDS + 1];
         for (int n = 0; n < face.nexts; n++) next[n] = beside_face(face, n, t, beside);
-        face.fill(place, plane(r, ghost), plane(r, mirror), store[r].pitch, next, k, j0, j1, down(x0, LANES), up(x1, LANES));
-        fill_plane(r, ghost);
+        face.fill(place, plane(r, ghost), plane(r, mirror), layout[r].pitch, next, k, j0, j1, round_down(x0, LANES),
+                  round_up(x1, LANES));
+        fill_ghosts_in_plane(r, ghost);
     }
 
-    // The ghost cells of a plane beyond the ends of the second and the third axis.
-    void fill_plane(int r, long i) {
+    // Fills the ghost cells of a plane beyond the ends of the second and the third axis.
+    void fill_ghosts_in_plane(int r, long i) {
         const Ring& ring = pipe.ring[r];
         int t = ring.step;
-        const Store& s = store[r];
+        const RingLayout& s = layout[r];
         real* p = plane(r, i);
         long w = ring.width[1], n = call.count[1], x0, x1, j0, j1;
         region(ring.level, 1, j0, j1), region(ring.level, 2, x0, x1);
-        long v0 = down(x0, LANES), v1 = up(x1, LANES);
+        long v0 = round_down(x0, LANES), v1 = round_up(x1, LANES);
         if (w && side[1][0].wraps)
             for (long k = 1; k <= w; k++) {
                 memcpy(p - k * s.pitch + v0, p + modulo(-k, n) * s.pitch + v0, (v1 - v0) * sizeof(real));
@@ -203,7 +238,8 @@ struct Tile {
             if (!side[1][e].boundary || (e ? j1 < n : j0 > 0)) continue;
             Place place = {scalars[t] + face.scalars, plan.tables, i};
             fill_rows(face, e, n, w, place, p, s.pitch, v0, v1, [&](int m) { return beside_face(face, m, t, i); });
-            if (e) j1 = n + w; else j0 = -w;
+            if (e) j1 = n + w;
+            else j0 = -w;
         }
         if (side[1][0].wraps && w) j0 = -w, j1 = n + w;
         w = ring.width[2], n = call.count[2];
@@ -224,36 +260,39 @@ struct Tile {
             long j0, j1, x0, x1;
             region(0, 1, j0, j1), region(0, 2, x0, x1);
             real* p = plane(r, i);
-            for (long j = j0; j < j1; j++) load_row(f, p + j * store[r].pitch, i, j, x0, x1);
+            for (long j = j0; j < j1; j++) load_row(f, p + j * layout[r].pitch, i, j, x0, x1);
         }
-        for (int f = 0; f < pipe.loaded; f++) finish(pipe.load[f], i);
+        for (int f = 0; f < pipe.loaded; f++) fill_ghosts(pipe.load[f], i);
     }
 
     void load_row(int f, real* to, long i, long j, long x0, long x1) const {
         long index[AXES] = {i, j, 0};
         if (job.part && call.width[2]) {
-            if (x0 < 0) index[2] = x0, copy(to + x0, cell(f, index), least(0, x1) - x0), x0 = 0;
-            if (x1 > call.count[2]) index[2] = call.count[2], copy(to + call.count[2], cell(f, index), x1 - call.count[2]), x1 = call.count[2];
+            if (x0 < 0) index[2] = x0, copy(to + x0, cell(f, index), min(0, x1) - x0), x0 = 0;
+            if (x1 > call.count[2])
+                index[2] = call.count[2], copy(to + call.count[2], cell(f, index), x1 - call.count[2]),
+                x1 = call.count[2];
         }
         for (long x = x0; x < x1;) {
             index[2] = call.wraps[2] ? modulo(x, call.count[2]) : x;
-            long piece = least(x1 - x, call.count[2] - index[2]);
+            long piece = min(x1 - x, call.count[2] - index[2]);
             copy(to + x, cell(f, index), piece);
             x += piece;
         }
     }
 
-    // Where a cell of the source is: in the block itself, or in the strip that came last for it.
+    // The place of a source cell: in the block itself, in a neighbour's shared edge, or in a received strip. Corners
+    // are in the strip of the last axis, since strips include those of the axes before.
     const real* cell(int f, const long* at) const {
         long index[AXES], size[AXES];
         for (int a = 0; a < AXES; a++) {
             index[a] = call.wraps[a] ? modulo(at[a], call.count[a]) : at[a];
             size[a] = source_size(a);
         }
-        if (call.area) {
+        if (call.shared_edges) {
             int d[AXES];
             for (int a = 0; a < AXES; a++) d[a] = !call.width[a] ? 0 : index[a] < 0 ? -1 : index[a] >= call.count[a];
-            if (d[0] || d[1] || d[2]) return call.area->cell(call.width, d, f, index);
+            if (d[0] || d[1] || d[2]) return call.shared_edges->cell(call.width, d, f, index);
             return job.source[f] + (index[0] * size[1] + index[1]) * size[2] + index[2];
         }
         for (int a = AXES - 1; a >= 0 && job.part; a--) {
@@ -271,13 +310,17 @@ struct Tile {
         return job.source[f] + (index[0] * size[1] + index[1]) * size[2] + index[2];
     }
 
-    void unload(long i) const {
+    void write_out(long i) const {
         for (int f = 0; f < pipe.stored; f++) {
             int r = pipe.store[f];
             const real* p = plane(r, i);
             for (long j = from[1]; j < to[1]; j++) {
-                if (job.turn >= 0) call.area->put(call.width, job.turn, f, i, j, p + j * store[r].pitch, from[2], to[2], plan.past);
-                (job.last ? store_result : copy_out)(job.target[f] + (i * target_size(1) + j) * target_size(2) + from[2], p + j * store[r].pitch + from[2], to[2] - from[2], plan.past);
+                if (job.edge_buffer >= 0)
+                    call.shared_edges->put(call.width, job.edge_buffer, f, i, j, p + j * layout[r].pitch, from[2],
+                                           to[2], plan.non_temporal);
+                (job.last ? store_result : copy_out)(
+                    job.target[f] + (i * target_size(1) + j) * target_size(2) + from[2],
+                    p + j * layout[r].pitch + from[2], to[2] - from[2], plan.non_temporal);
             }
         }
     }

@@ -1,17 +1,37 @@
-// What generated code computes with: a vector of cells (vec), or one cell (real), under the same names.
-template <class W> static inline W load(const real* p);
-template <> inline vec load<vec>(const real* p) { return *(const loose*)p; }
-template <> inline real load<real>(const real* p) { return *p; }
-static inline void store(real* p, vec v) { *(loose*)p = v; }
+// The operations of generated code, on a vector of cells (vec) or one cell (real), under the same names.
+template <class W>
+static inline W load(const real* p);
+template <>
+inline vec load<vec>(const real* p) {
+    return *(const unaligned_vec*)p;
+}
+template <>
+inline real load<real>(const real* p) {
+    return *p;
+}
+static inline void store(real* p, vec v) { *(unaligned_vec*)p = v; }
 static inline void store(real* p, real v) { *p = v; }
-template <class W> static inline W splat(real a);
-template <> inline vec splat<vec>(real a) { return a - vec{}; }
-template <> inline real splat<real>(real a) { return a; }
-template <class W> static inline W one() { return splat<W>(real(1)); }
-template <class W> static inline W nil() { return splat<W>(real(0)); }
+template <class W>
+static inline W splat(real a);
+template <>
+inline vec splat<vec>(real a) {
+    return a - vec{};
+}
+template <>
+inline real splat<real>(real a) {
+    return a;
+}
+template <class W>
+static inline W one() {
+    return splat<W>(real(1));
+}
+template <class W>
+static inline W zero() {
+    return splat<W>(real(0));
+}
 
-// The vectors of a row along which a loop goes. Those that begin beside its own are put together from two of these where the
-// processor has an instruction for it, instead of loading each across two lines of the cache.
+// Three successive vectors of the row that a loop goes along. A vector that begins between them is combined from two of
+// them where the processor has an instruction for it; loading it would cross two cache lines.
 struct Sliding {
     const real* row;
 #if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
@@ -20,15 +40,18 @@ struct Sliding {
     Sliding(const real* row, long x) : row(row), before(load<vec>(row + x - LANES)), here(load<vec>(row + x)) {}
     void enter(long x) { after = load<vec>(row + x + LANES); }
     void leave() { before = here, here = after; }
-    template <int D> vec at() const {
+    template <int D>
+    vec at() const {
         if constexpr (D > 0) return joined<D>(here, after);
         else if constexpr (D < 0) return joined<LANES + D>(before, here);
         else return here;
     }
-    template <int D> static vec joined(vec a, vec b) {
+    template <int D>
+    static vec joined(vec a, vec b) {
         typedef int ints __attribute__((vector_size(64)));
         typedef long long longs __attribute__((vector_size(64)));
-        if constexpr (sizeof(real) == 4) return (vec)__builtin_ia32_alignd512_mask((ints)b, (ints)a, D, ints{}, (unsigned short)-1);
+        if constexpr (sizeof(real) == 4)
+            return (vec)__builtin_ia32_alignd512_mask((ints)b, (ints)a, D, ints{}, (unsigned short)-1);
         else return (vec)__builtin_ia32_alignq512_mask((longs)b, (longs)a, D, longs{}, (unsigned char)-1);
     }
 #else
@@ -37,7 +60,10 @@ struct Sliding {
     Sliding(const real* row, long x) : row(row), x(x) {}
     void enter(long now) { x = now; }
     void leave() {}
-    template <int D> vec at() const { return load<vec>(row + x + D); }
+    template <int D>
+    vec at() const {
+        return load<vec>(row + x + D);
+    }
 #endif
 };
 
@@ -45,12 +71,22 @@ typedef decltype(vec{} < vec{}) lanes;
 static inline vec choose(lanes c, vec a, vec b) { return c ? a : b; }
 static inline real choose(bool c, real a, real b) { return c ? a : b; }
 
-template <class W> static inline W f_minimum(W a, W b) { return choose(a != a, a, choose(a < b, a, b)); }
-template <class W> static inline W f_maximum(W a, W b) { return choose(a != a, a, choose(a > b, a, b)); }
-template <class W> static inline W f_sign(W a) { return choose(a > nil<W>(), one<W>(), choose(a < nil<W>(), -one<W>(), a)); }
+template <class W>
+static inline W f_minimum(W a, W b) {
+    return choose(a != a, a, choose(a < b, a, b));
+}
+template <class W>
+static inline W f_maximum(W a, W b) {
+    return choose(a != a, a, choose(a > b, a, b));
+}
+template <class W>
+static inline W f_sign(W a) {
+    return choose(a > zero<W>(), one<W>(), choose(a < zero<W>(), -one<W>(), a));
+}
 
-// A function of the C library on one cell, and one that is applied to the cells of a vector in turn.
-#define OF_LIBRARY(function, ...) real(sizeof(real) == 4 ? __builtin_##function##f(__VA_ARGS__) : __builtin_##function(__VA_ARGS__))
+// A function of the C library on one cell; and a function of one cell applied to the cells of a vector in turn.
+#define OF_LIBRARY(function, ...) \
+    real(sizeof(real) == 4 ? __builtin_##function##f(__VA_ARGS__) : __builtin_##function(__VA_ARGS__))
 #define LANEWISE(name, scalar)                             \
     static inline real name(real a) { return scalar; }     \
     static inline vec name(vec v) {                        \
@@ -65,11 +101,11 @@ LANEWISE(f_tanh, OF_LIBRARY(tanh, a))
 
 static inline real f_power(real a, real b) { return OF_LIBRARY(pow, a, b); }
 
-// The C library's functions of whole vectors (glibc's libmvec), where it has those of 64 bytes.
+// Functions of whole vectors from the C library (glibc's libmvec), where it has them for 64 bytes.
 #if defined(__AVX512F__) && defined(__x86_64__) && defined(__GLIBC__)
-#define OF_VECTORS(name, function)                             \
-    extern "C" vec _ZGVeN16v_##function##f(vec);               \
-    extern "C" vec _ZGVeN8v_##function(vec);                   \
+#define OF_VECTORS(name, function)                                      \
+    extern "C" vec _ZGVeN16v_##function##f(vec);                        \
+    extern "C" vec _ZGVeN8v_##function(vec);                            \
     static inline real name(real a) { return OF_LIBRARY(function, a); } \
     static inline vec name(vec a) { return sizeof(real) == 4 ? _ZGVeN16v_##function##f(a) : _ZGVeN8v_##function(a); }
 extern "C" vec _ZGVeN16vv_powf(vec, vec);

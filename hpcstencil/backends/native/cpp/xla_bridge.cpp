@@ -1,6 +1,6 @@
-// The bridge from XLA's foreign function interface to generated programs: it finds the program by its number and fills a
-// `Call` (pipeline.hpp) from the buffers, in the order in which call.py gives them. It keeps to XLA's interface in C, which is a
-// single header without templates.
+// The bridge from XLA's foreign function interface to generated programs: it finds the program by its number and fills
+// a `Call` (pipeline.hpp) from the buffers, in the order in which ffi_call.py passes them. It uses XLA's interface in
+// C, a single header without templates.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -20,14 +20,14 @@ struct Call {  // as in pipeline.hpp
     const double* clock;
     int64_t capacity[3], count[3], margin[3], width[3];
     int32_t wraps[3], boundary[3][2];
-    int64_t threads, cache, far;
-    void* area;
+    int64_t threads, l2_bytes, l3_is_far;
+    void* shared_edges;
     int64_t every;
     const int64_t* section;
 };
 
 static std::unordered_map<int64_t, void (*)(const Call*)> programs;
-static std::unordered_map<int64_t, void*> areas;
+static std::unordered_map<int64_t, void*> shared_edges_by_number;
 static std::mutex lock;
 
 extern "C" void register_program(int64_t number, void (*advance)(const Call*)) {
@@ -35,26 +35,27 @@ extern "C" void register_program(int64_t number, void (*advance)(const Call*)) {
     programs[number] = advance;
 }
 
-extern "C" void register_area(int64_t number, void* area) {
+extern "C" void register_shared_edges(int64_t number, void* shared_edges) {
     std::lock_guard<std::mutex> guard(lock);
-    areas[number] = area;
+    shared_edges_by_number[number] = shared_edges;
 }
 
-// The integers of an attribute, which XLA hands over by name.
+// The integers of an attribute, found by its name.
 static const int64_t* integers(const XLA_FFI_Attrs& attributes, const char* name, size_t* size = nullptr) {
     for (int64_t n = 0; n < attributes.size; n++) {
         const XLA_FFI_ByteSpan& known = *attributes.names[n];
         if (known.len != strlen(name) || memcmp(known.ptr, name, known.len)) continue;
-        if (attributes.types[n] == XLA_FFI_AttrType_SCALAR) return static_cast<const int64_t*>(static_cast<XLA_FFI_Scalar*>(attributes.attrs[n])->value);
+        if (attributes.types[n] == XLA_FFI_AttrType_SCALAR)
+            return static_cast<const int64_t*>(static_cast<XLA_FFI_Scalar*>(attributes.attrs[n])->value);
         const XLA_FFI_Array& array = *static_cast<XLA_FFI_Array*>(attributes.attrs[n]);
         if (size) *size = array.size;
         return static_cast<const int64_t*>(array.data);
     }
-    abort();  // call.py gives all of them
+    abort();  // ffi_call.py passes all of them
 }
 
-// What XLA asks a handler for before the first call: the version of the interface that it keeps to.
-static void tell(XLA_FFI_Metadata& asked) {
+// XLA asks a handler before the first call for the version of the interface that it implements.
+static void describe_interface(XLA_FFI_Metadata& asked) {
     asked.api_version = {XLA_FFI_Api_Version_STRUCT_SIZE, nullptr, XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR};
     asked.traits = 0;
     asked.state_type_id = XLA_FFI_UNKNOWN_TYPE_ID;
@@ -62,29 +63,32 @@ static void tell(XLA_FFI_Metadata& asked) {
 
 extern "C" XLA_FFI_Error* run_program(XLA_FFI_CallFrame* frame) {
     if (frame->extension_start && frame->extension_start->type == XLA_FFI_Extension_Metadata) {
-        tell(*reinterpret_cast<XLA_FFI_Metadata_Extension*>(frame->extension_start)->metadata);
+        describe_interface(*reinterpret_cast<XLA_FFI_Metadata_Extension*>(frame->extension_start)->metadata);
         return nullptr;
     }
     const XLA_FFI_Attrs& given = frame->attrs;
-    int64_t number = *integers(given, "number"), area = *integers(given, "area");
+    int64_t number = *integers(given, "number"), edges_number = *integers(given, "shared_edges");
     void (*advance)(const Call*) = nullptr;
     Call call{};
     {
         std::lock_guard<std::mutex> guard(lock);
         auto found = programs.find(number);
         if (found != programs.end()) advance = found->second;
-        auto shared = areas.find(area);
-        if (shared != areas.end()) call.area = shared->second;
+        auto shared = shared_edges_by_number.find(edges_number);
+        if (shared != shared_edges_by_number.end()) call.shared_edges = shared->second;
     }
     if (!advance) {
-        XLA_FFI_Error_Create_Args error = {XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, "this native program is not loaded", XLA_FFI_Error_Code_INTERNAL};
+        XLA_FFI_Error_Create_Args error = {XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr,
+                                           "this native program is not loaded", XLA_FFI_Error_Code_INTERNAL};
         return frame->api->XLA_FFI_Error_Create(&error);
     }
     size_t next = 0, ndim = 0;
     auto buffer = [&]() { return static_cast<XLA_FFI_Buffer*>(frame->args.args[next++]); };
     auto take = [&]() { return buffer()->data; };
-    const int64_t *axes = integers(given, "axes", &ndim), *margin = integers(given, "margin"), *width = integers(given, "width");
-    const int64_t *wraps = integers(given, "wraps"), *touches_always = integers(given, "boundary"), *received = integers(given, "received");
+    const int64_t *axes = integers(given, "axes", &ndim), *margin = integers(given, "margin"),
+                  *width = integers(given, "width");
+    const int64_t *wraps = integers(given, "wraps"), *touches_always = integers(given, "boundary"),
+                  *received = integers(given, "received");
     std::vector<const void*> fields;
     std::vector<void*> results;
     double zero = 0;
@@ -99,7 +103,8 @@ extern "C" XLA_FFI_Error* run_program(XLA_FFI_CallFrame* frame) {
         fields.push_back(field.data);
         for (size_t a = 0; a < ndim; a++) call.capacity[axes[a]] = field.dims[a];
     }
-    for (int64_t f = 0; f < frame->rets.size; f++) results.push_back(static_cast<XLA_FFI_Buffer*>(frame->rets.rets[f])->data);
+    for (int64_t f = 0; f < frame->rets.size; f++)
+        results.push_back(static_cast<XLA_FFI_Buffer*>(frame->rets.rets[f])->data);
     for (size_t n = 0; n < 2 * ndim; n++)
         if (received[n]) ghosts[2 * axes[n / 2] + n % 2] = take();
     call.parameters = static_cast<const double*>(take());
@@ -114,13 +119,15 @@ extern "C" XLA_FFI_Error* run_program(XLA_FFI_CallFrame* frame) {
         call.margin[b] = margin[a];
         call.width[b] = width[a];
         call.wraps[b] = static_cast<int32_t>(wraps[a]);
-        for (int side = 0; side < 2; side++) call.boundary[b][side] = touches_always[2 * a + side] || touches[2 * a + side];
+        for (int side = 0; side < 2; side++)
+            call.boundary[b][side] = touches_always[2 * a + side] || touches[2 * a + side];
     }
     call.fields = fields.data();
     call.results = results.data();
     call.ghosts = ghosts;
     call.coordinates = coordinates;
-    call.threads = *integers(given, "threads"), call.cache = *integers(given, "cache"), call.far = *integers(given, "far"), call.every = *integers(given, "every");
+    call.threads = *integers(given, "threads"), call.l2_bytes = *integers(given, "l2_bytes"),
+    call.l3_is_far = *integers(given, "l3_is_far"), call.every = *integers(given, "every");
     advance(&call);
     return nullptr;
 }
