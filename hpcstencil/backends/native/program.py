@@ -37,6 +37,16 @@ class Program:
     ends: tuple[int, ...]
 
 
+DRIVERS = {"blocked": "driver.hpp", "reference": "reference_driver.hpp"}
+
+
+def with_driver(text: str, driver: str) -> str:
+    """The text of a program with another driver of `DRIVERS`: tests compare the blocked drivers with the reference."""
+    if driver not in DRIVERS:
+        raise ValueError(f"expected one of the drivers {', '.join(DRIVERS)}, but got {driver}")
+    return text.replace(f'#include "{DRIVERS["blocked"]}"', f'#include "{DRIVERS[driver]}"')
+
+
 def lack(problem: Problem) -> str:
     """Why native code cannot take the steps of this problem on a processor, as far as that is known without compiling; "" where
     it can."""
