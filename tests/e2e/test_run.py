@@ -319,7 +319,7 @@ prepare.bind_devices = lambda wanted: bound  # jax is imported once
 for path, end in zip(sys.argv[1::2], sys.argv[2::2]):
     output = Path(path).stem + ".h5"
     try:
-        cli(["run", path, "--set", f"time.end={end}", "--set", "numerics.kernel=shift", "--output", output],
+        cli(["run", path, "--set", f"time.end={end}", "--set", "numerics.kernel=native", "--output", output],
             standalone_mode=False)
     except Exception:
         Path(output).with_suffix(".error").write_text(traceback.format_exc())

@@ -142,7 +142,7 @@ def test_the_whole_table(communicator, row):
 ADAPTIVE = [
     pytest.param("mask-2d", "bs3", marks=on(2)),
     pytest.param("shallow-2d", "bs3", marks=on(2)),
-    pytest.param("gray-scott-2d", "dopri5", marks=on(3)),
+    pytest.param("heat-2d-walls", "dopri5", marks=on(3)),
 ]
 
 
