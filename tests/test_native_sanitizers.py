@@ -1,0 +1,113 @@
+"""Native programs under the compiler's sanitizers: no access beyond arrays, no undefined behaviour, no data race."""
+
+import os
+import subprocess
+
+import pytest
+from support import problem_of
+
+from hpcstencil.backends.native.compiler import LIBRARIES, SOURCES, compiler
+from hpcstencil.backends.native.passes import AXIS_OF
+from hpcstencil.backends.native.program import program
+
+SANITIZERS = {"address,undefined": "-fno-sanitize-recover=all", "thread": ""}
+# Takes some steps in one call after the other, from random fields to results of their own and back.
+MAIN = """
+#include <stdio.h>
+int main() {
+    const double parameters[] = {PARAMETER_VALUES 0}, constants[] = {CONSTANT_VALUES 0};
+    constexpr long MARGIN = 40;
+    Call call = {};
+    const int64_t count[AXES] = SHAPE, wraps[AXES] = WRAPS;
+    size_t cells = count[0] * count[1] * count[2];
+    const double* coordinates[AXES];
+    const void* ghosts[2 * AXES] = {};
+    for (int a = 0; a < AXES; a++) {
+        double* x = (double*)malloc((count[a] + 2 * MARGIN) * sizeof(double));
+        for (long n = 0; n < count[a] + 2 * MARGIN; n++) x[n] = 0.1 * (n - MARGIN);
+        coordinates[a] = x + MARGIN;
+        call.capacity[a] = call.count[a] = count[a], call.margin[a] = MARGIN, call.wraps[a] = (int32_t)wraps[a];
+        call.boundary[a][0] = call.boundary[a][1] = count[a] > 1 && !wraps[a];
+    }
+    void* fields[2][FIELDS];
+    for (int f = 0; f < 2 * FIELDS; f++) {
+        real* field = (real*)malloc(cells * sizeof(real));
+        for (size_t n = 0; n < cells; n++) field[n] = real((n * 7919 + f) % 1000 * 0.001);
+        fields[f / FIELDS][f % FIELDS] = field;
+    }
+    call.parameters = parameters, call.constants = constants, call.coordinates = coordinates, call.ghosts = ghosts;
+    call.threads = THREADS, call.l2_bytes = 1 << 20, call.every = 1;
+    const long steps[] = {0, 1, 5, 18, 18};
+    for (int n = 0; n < 5; n++) {
+        const double clock[] = {0, 0, 1e-3, (double)steps[n]};
+        call.clock = clock, call.fields = fields[n % 2], call.results = fields[n < 4 ? (n + 1) % 2 : n % 2];
+        advance(&call);
+    }
+    for (int a = 0; a < AXES; a++) free((void*)(coordinates[a] - MARGIN));
+    for (int f = 0; f < 2 * FIELDS; f++) free(fields[f / FIELDS][f % FIELDS]);
+    printf("in place: %d, finite: %d\\n", choose_blocking(call, 18, THREADS).rows > 0, !stored_not_finite());
+}
+"""
+CASES = {
+    "3-D in place": {
+        "grid": {"shape": [37, 41, 61]},
+        "equation": {"name": "heat"},
+        "boundary": {"x": {"dirichlet": "0.1*t"}, "y": "periodic", "z": {"neumann": 0.2}},
+        "numerics": {"integrator": "euler"},
+    },
+    "2-D in tiles": {
+        "grid": {"shape": [150, 130]},
+        "equation": {"name": "shallow_water"},
+        "boundary": {"x": "periodic"},
+        "numerics": {"order": 4},
+    },
+    "3-D in tiles": {
+        "grid": {"shape": [23, 31, 47]},
+        "equation": {"name": "custom", "rhs": {"u": "0.01*laplacian(u**3 - u) - 0.001*dxx(dxx(u)) + sin(x*y + 1)"}},
+        "boundary": {"x": {"dirichlet": "0.1*t"}, "z": {"robin": {"a": 1.0, "b": 2.0, "value": 0.1}}},
+        "numerics": {"integrator": "rk4", "precision": "float64"},
+    },
+}
+QUICK = ("3-D in place", "address,undefined")
+
+
+def built(text, sanitizer, place):
+    """The executable, and the environment for it. Skips where the compiler does not have the sanitizer."""
+    source, made = place / "program.cpp", place / "program"
+    source.write_text(text)
+    flags = ("-std=c++17", "-O1", "-march=native", "-ffp-contract=off", "-pthread", "-w", f"-fsanitize={sanitizer}")
+    options = [option for option in (SANITIZERS[sanitizer],) if option]
+    done = subprocess.run(
+        [*compiler(), *flags, *options, f"-I{SOURCES}", str(source), "-o", str(made), *LIBRARIES],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    if any(words in done.stderr for words in ("cannot find", "No such file", "unsupported option")):
+        pytest.skip(f"the compiler has no sanitizer {sanitizer}")
+    assert done.returncode == 0, done.stderr
+    return made, {**os.environ, "ASAN_OPTIONS": "detect_leaks=0", "TSAN_OPTIONS": "halt_on_error=1"}
+
+
+@pytest.mark.parametrize("name, sanitizer", [
+    pytest.param(name, sanitizer, marks=() if (name, sanitizer) == QUICK else pytest.mark.long)
+    for name in CASES for sanitizer in SANITIZERS
+])  # fmt: skip
+def test_a_program_is_sound_under_sanitizers(name, sanitizer, tmp_path):
+    problem = problem_of(**CASES[name])
+    made = program(problem)
+    shape, wraps = [1, 1, 1], [0, 0, 0]
+    for axis, b in enumerate(AXIS_OF[len(problem.config.grid.shape)]):
+        shape[b], wraps[b] = problem.config.grid.shape[axis], int(problem.config.boundary.periodic[axis])
+    values = {
+        "PARAMETER_VALUES": "".join(f"{float(value)!r}, " for value in problem.parameters.values()),
+        "CONSTANT_VALUES": "".join(f"{value!r}, " for value in made.constants),
+        "SHAPE": f"{{{shape[0]}, {shape[1]}, {shape[2]}}}",
+        "WRAPS": f"{{{wraps[0]}, {wraps[1]}, {wraps[2]}}}",
+        "THREADS": "2",
+    }
+    main = MAIN
+    for word, value in values.items():
+        main = main.replace(word, value)
+    executable, environment = built(made.text + main, sanitizer, tmp_path)
+    done = subprocess.run([executable], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[:4000]
+    assert done.stdout == f"in place: {int('in place' in name)}, finite: 1\n"
