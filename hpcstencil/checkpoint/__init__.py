@@ -1,1 +1,1 @@
-"""Checkpoints: writing, finding, reading, repairing."""
+"""Writing, finding, reading and repairing checkpoints."""

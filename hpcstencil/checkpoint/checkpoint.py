@@ -1,8 +1,8 @@
 """Checkpoints: the whole state of a run at one step, in a file of its own beside the output.
 
-``NAME.checkpoint.STEP.h5`` is written under a temporary name, sealed with checksums (see `checksums`), and renamed when it is
-on disk, so a file of that name was once whole, and shows whether it still is. It holds global arrays, hence any number
-of processes can read what any other number has written.
+``NAME.checkpoint.STEP.h5`` is written under a temporary name, sealed with checksums (see `checksums`), and renamed once
+it is on disk. A file of that name was therefore complete, and its seal shows whether it still is. It holds global
+arrays, so any number of processes can read what any other number has written.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from hpcstencil.runtime.progress import say
 from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError, InputError
 
 FORMAT_VERSION = 2
-SCALARS = "run-scalars"  # group whose attributes are the scalars; the hyphen keeps its name apart from every array's
+SCALARS = "run-scalars"  # group whose attributes are the scalars; no array name contains a hyphen
 
 Blocks = Mapping[str, np.ndarray]
 Scalars = Mapping[str, float | int | str]
-Places = dict[str, tuple[int, int]]  # byte offset and size in the file, by array
+Places = dict[str, tuple[int, int]]  # (byte offset, size) in the file, by array
 
 
 def write_checkpoint(
@@ -51,12 +51,14 @@ def write_checkpoint(
     keep: int,
     method: Method = "auto",
 ) -> Path:
-    """Write the state after ``step`` steps and keep the newest ``keep`` checkpoints of this run; returns the new path.
+    """Write the state after ``step`` steps and keep the newest ``keep`` checkpoints of this run; return the new path.
 
-    ``arrays`` maps names, in which "/" makes groups, to this process's blocks (interior, local, C-contiguous) of the
-    global index ``ranges``, perhaps with more axes before those of the grid; the same names in the same order on all
-    processes. ``scalars`` and ``attributes`` are equal on all.
-    Raises EnvironmentProblem where the file system fails; earlier checkpoints are then untouched.
+    ``arrays`` maps names, in which "/" makes groups, to this process's blocks: local, without ghost cells,
+    C-contiguous, of any dtype. ``ranges`` is the block's global index range per axis; a block may have further axes
+    before those of the grid. All processes pass the same names in the same order, and equal ``scalars`` and
+    ``attributes``.
+
+    Raises EnvironmentProblem if the file system fails; earlier checkpoints are then untouched.
     """
     final = checkpoint_path(output, step)
     temporary = final.with_name(final.name + ".tmp")
@@ -80,7 +82,7 @@ def write_checkpoint(
     checksums = _checksums(arrays, ranges, communicator)
 
     def flush() -> None:
-        if local_place()[0] == 0:  # each host for what its processes wrote
+        if local_place()[0] == 0:  # each host flushes what its processes wrote
             with file_errors(temporary, "write"):
                 sync(temporary)
 
@@ -99,14 +101,14 @@ def write_checkpoint(
 
 
 def _checksums(arrays: Blocks, ranges: Sequence[Range], communicator: Communicator) -> dict[str, int]:
-    """Checksum of every whole array from the blocks of all processes."""
+    """Checksum of each global array, computed from the blocks of all processes."""
     inner = [first for first, _ in ranges]
     shares = [checksum(block, [0] * (block.ndim - len(inner)) + inner) for block in arrays.values()]
     return dict(zip(arrays, communicator.total(np.array(shares, np.int64)).tolist(), strict=True))
 
 
 def _fill(shared: SharedFile, arrays: Blocks, ranges: Sequence[Range]) -> None:
-    """Write the blocks; ``complete`` becomes 1 when all of them are in the file."""
+    """Write the blocks, then set ``complete`` to 1."""
     inner = [first for first, _ in ranges]
     for name, block in arrays.items():
         shared.write(name, [0] * (block.ndim - len(inner)) + inner, block)
@@ -117,7 +119,7 @@ def _fill(shared: SharedFile, arrays: Blocks, ranges: Sequence[Range]) -> None:
 def _lay_out(
     file: h5py.File, grid: Grid, arrays: Blocks, step: int, time: float, scalars: Scalars, attributes: Attributes
 ) -> Places:
-    """Everything but the arrays' values: contiguous datasets over the whole grid, allocated, never filled."""
+    """Create everything except the arrays' values: contiguous datasets over the whole grid, allocated but not filled."""
     write_attributes(file, {**attributes, "kind": "checkpoint", "format_version": FORMAT_VERSION})
     write_attributes(file, {"step": step, "time": float(time), "complete": 0})
     write_attributes(file.create_group(SCALARS), scalars)
@@ -134,7 +136,7 @@ def _lay_out(
         leading = block.shape[: block.ndim - grid.ndim]
         space = h5py.h5s.create_simple((*leading, *grid.shape))
         dataset = h5py.h5d.create(parent.id, last.encode(), h5py.h5t.py_create(block.dtype), space, properties)
-        if leading and "member" not in file:  # the first axis, where there is one more, is that of an ensemble
+        if leading and "member" not in file:  # an extra first axis is that of an ensemble
             file["member"] = np.arange(leading[0])
             file["member"].make_scale("member")
         for axis, scale in enumerate(grid.axes, start=len(leading)):
@@ -144,9 +146,9 @@ def _lay_out(
 
 
 def newest_checkpoint(output: Path, communicator: Communicator) -> Path | None:
-    """The newest sound checkpoint of the run that writes ``output``; None where there is none.
+    """The newest valid checkpoint of the run that writes ``output``; None if there is none.
 
-    All processes verify together; each damaged one that is passed over is told.
+    All processes verify it together. Each damaged checkpoint that is skipped is reported.
     """
     for path in from_rank_0(communicator, lambda: list_checkpoints(output)):
         try:
@@ -159,8 +161,8 @@ def newest_checkpoint(output: Path, communicator: Communicator) -> Path | None:
 
 
 def verify(path: Path, communicator: Communicator) -> None:
-    """Read the whole checkpoint, each process a slab of it; raises InputError on all where it is not as it was written,
-    EnvironmentProblem where it cannot be read."""
+    """Verify a whole checkpoint, of which each process reads a slab. Raises InputError on all processes if it differs
+    from what was written, EnvironmentProblem if it cannot be read."""
 
     def slab(file: h5py.File) -> list[Range]:
         n, *rest = _shape(path, file)
@@ -168,7 +170,7 @@ def verify(path: Path, communicator: Communicator) -> None:
         return [(first, last), *((0, m) for m in rest)]
 
     sealed = _sealed(path, communicator)
-    for name in sealed:  # one at a time: the machine may have little memory to spare
+    for name in sealed:  # one array at a time, to save memory
         _read_verified(path, sealed, [name], slab, communicator)
 
 
@@ -177,9 +179,11 @@ def read_checkpoint(
 ) -> tuple[dict[str, np.ndarray], dict[str, Any], dict[str, Any]]:
     """(arrays, scalars, attributes) of the checkpoint at ``path``, verified. All processes call it together.
 
-    ``arrays`` are this process's blocks of the global index ``ranges``, whatever the decomposition that wrote them; the
-    ranges of all processes make up the grid. ``names`` selects some (default: all).
-    Raises InputError where the file is not a sound checkpoint with these arrays over this grid.
+    ``arrays`` are this process's blocks (local, without ghost cells, dtype as in the file) of the global index
+    ``ranges``. The decomposition may differ from that of the run that wrote them, but the ranges of all processes must
+    cover the grid. ``names`` selects arrays (default: all).
+
+    Raises InputError if the file is not a valid checkpoint with these arrays on this grid.
     """
     sealed = _sealed(path, communicator)
     missing = [name for name in names or () if name not in sealed]
@@ -196,7 +200,7 @@ def read_checkpoint(
 
 
 def _sealed(path: Path, communicator: Communicator) -> dict[str, Array]:
-    """The arrays of a checkpoint whose bytes, the arrays' own apart, are as they were written: rank 0 looks."""
+    """The arrays of a checkpoint, after rank 0 has verified all bytes except the arrays' own."""
 
     def look() -> dict[str, Array]:
         with file_errors(path, "read"):
@@ -214,8 +218,8 @@ def _sealed(path: Path, communicator: Communicator) -> dict[str, Array]:
 
 
 def _refuse_output(path: Path) -> None:
-    """Raise InputError where an output file is given for a checkpoint. HDF5 is not asked about what has a checkpoint's name,
-    see `checksums`."""
+    """Raise InputError if an output file is given as a checkpoint. A file named like a checkpoint is not opened with
+    HDF5 here, see `checksums`."""
     if ".checkpoint." in path.name:
         return
     try:
@@ -238,7 +242,7 @@ def _read_verified(
     ranges_of: Callable[[h5py.File], Sequence[Range]],
     communicator: Communicator,
 ) -> tuple[dict[str, np.ndarray], dict[str, Any], dict[str, Any]]:
-    """As `read_checkpoint`; the ranges are chosen from what the file holds."""
+    """Like `read_checkpoint`, but the ranges are chosen from the contents of the file."""
 
     def read() -> tuple[dict[str, np.ndarray], list[int], dict[str, Any], dict[str, Any]]:
         blocks, shares = {}, []

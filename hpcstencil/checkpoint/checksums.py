@@ -25,16 +25,16 @@ from hpcstencil.numerics.cell_noise import GOLDEN, mixed
 from hpcstencil.validation.errors import InputError
 
 END = b"hpcstencil seal"
-PIECE = 2**20  # values summed, or bytes read, at a time
+PIECE = 2**20  # number of values summed, or bytes read, at a time
 
 
 class Damaged(InputError):
-    """A checkpoint that is not what was written."""
+    """A checkpoint differs from what was written."""
 
 
 @dataclass(frozen=True)
 class Array:
-    """Where an array's bytes are in the file, and their checksum."""
+    """The place of an array's bytes in the file, and their checksum."""
 
     offset: int
     size: int
@@ -42,9 +42,10 @@ class Array:
 
 
 def checksum(block: np.ndarray, start: Sequence[int]) -> int:
-    """The share of ``block`` (C-contiguous, any shape) at global index ``start`` in its array's checksum, as an int64.
+    """The contribution of ``block`` to its array's checksum, as an int64. The block is C-contiguous, of any shape and
+    dtype, without ghost cells; ``start`` is its global index.
 
-    The shares of all blocks add up, modulo 2^64, to the checksum of the array.
+    The contributions of all blocks add up, modulo 2^64, to the checksum of the array.
     """
     if block.size == 0:
         return 0
@@ -63,7 +64,7 @@ def checksum(block: np.ndarray, start: Sequence[int]) -> int:
 
 
 def _weights(axis: int, start: int, count: int) -> np.ndarray:
-    """The odd weights of indices from ``start`` on along an axis."""
+    """The odd weights of ``count`` indices from ``start`` on along an axis, uint64."""
     index = np.arange(start, start + count, dtype=np.uint64)
     return mixed(index * GOLDEN + np.uint64(axis)) | np.uint64(1)
 
@@ -83,9 +84,10 @@ def seal(path: Path, arrays: Mapping[str, Array]) -> None:
 
 
 def read_seal(path: Path) -> dict[str, Array]:
-    """The arrays of the sealed file at ``path``, everything but their values being as it was written.
+    """The arrays of the sealed file at ``path``, after a check that everything except their values is as it was
+    written.
 
-    Raises Damaged where it is not.
+    Raises Damaged if it is not.
     """
     tail = 64 + 12 + len(END)
     size = path.stat().st_size
@@ -113,7 +115,7 @@ def read_seal(path: Path) -> dict[str, Array]:
 
 
 def _inside(array: Array, end: int) -> bool:
-    """Whether the array's place is in the first ``end`` bytes, and its checksum a number."""
+    """Whether the array lies within the first ``end`` bytes and its checksum is a number."""
     numbers = (array.offset, array.size, array.checksum)
     return all(type(n) is int for n in numbers) and 0 <= array.offset <= array.offset + array.size <= end
 

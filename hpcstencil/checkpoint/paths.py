@@ -1,4 +1,4 @@
-"""Where the checkpoints of a run are: their names beside its output, which there are, which have to go."""
+"""Checkpoint files beside the output: naming, listing and removing them."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ def checkpoint_path(output: Path, step: int) -> Path:
 
 
 def list_checkpoints(output: Path) -> list[Path]:
-    """Checkpoints of the run that writes ``output``, newest first, sound or not; temporary files are left out."""
+    """Checkpoints of the run that writes ``output``, newest first, valid or not, without temporary files."""
     return _siblings(output, r"\.h5")
 
 
 def step_of(path: Path) -> int:
-    """The step in the name of a checkpoint."""
+    """The step number in the name of a checkpoint."""
     return int(path.name.split(".checkpoint.")[-1].split(".")[0])
 
 
 def remove_stale(output: Path, communicator: Communicator, after: int | None = None) -> None:
-    """Remove what a killed run left half written beside ``output``; with ``after``, also checkpoints of later steps.
+    """Remove half-written files of a killed run beside ``output``; with ``after``, also checkpoints of later steps.
 
-    A run that begins anew under an old name says ``after=-1``, one that goes on from step n says ``after=n``: what an
-    abandoned course of the run left would otherwise pass for the newest.
+    A run that starts again under an old name passes ``after=-1``, and one that continues from step n passes
+    ``after=n``. Otherwise a later checkpoint of the abandoned run would count as the newest.
     """
 
     def remove() -> None:
@@ -42,7 +42,7 @@ def remove_stale(output: Path, communicator: Communicator, after: int | None = N
 
 
 def remove_locks(output: Path, communicator: Communicator) -> None:
-    """Remove the locks that MPI-IO keeps beside ``output`` and its checkpoints, and that a killed run left."""
+    """Remove the lock files of MPI-IO that a killed run left beside ``output`` and its checkpoints."""
     pattern = re.compile(rf"{re.escape(output.stem)}(\.checkpoint\.\d{{12,}})?\.h5(\.tmp)?-\d+-\d+\.lock")
 
     def remove() -> None:
@@ -55,7 +55,7 @@ def remove_locks(output: Path, communicator: Communicator) -> None:
 
 
 def keep_newest(output: Path, newest: Path, keep: int) -> None:
-    """Remove all checkpoints but ``newest`` and the ``keep`` - 1 next to it."""
+    """Remove all checkpoints except ``newest`` and the ``keep`` - 1 before it."""
     for old in [path for path in list_checkpoints(output) if path != newest][max(keep - 1, 0) :]:
         with file_errors(old, "remove"):
             old.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Putting right what a killed run left half done, where it is asked for: `hpcstencil info --repair`."""
+"""Repair of the files that a killed run left half-written, for `hpcstencil info --repair`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from hpcstencil.validation.errors import InputError
 
 
 def repaired(path: Path) -> list[str]:
-    """Undo the unfinished change to ``path`` and remove half-written checkpoints beside it; says what was done.
+    """Undo the unfinished change to ``path`` and remove half-written checkpoints beside it; return what was done, as
+    sentences.
 
-    Raises InputError where the process that writes the file is alive, or the file does not exist.
+    Raises InputError if the process that writes the file is alive, or if the file does not exist.
     """
     with file_errors(path, "read"):
         if not path.is_file():

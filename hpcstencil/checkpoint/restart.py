@@ -1,4 +1,4 @@
-"""Where a run begins: at its initial state, at its own newest checkpoint, or at a checkpoint of another run."""
+"""The starting point of a run: its initial state, its own newest checkpoint, or a checkpoint of another run."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ REPEATING = (
     "output.write_behind",
     "title",
     "verify.",
-)  # change no bit
+)  # these keys do not change the results
 
 
 @dataclass(frozen=True)
 class Options:
-    """How the command line asks for the run. ``overrides`` are the texts given with --set; ``started`` is when the
-    command was, on time.monotonic's clock."""
+    """Options of the command line. ``overrides`` are the texts given with --set. ``started`` is when the command
+    started, on time.monotonic's clock."""
 
     output: Path
     overwrite: bool = False
@@ -48,11 +48,11 @@ class Options:
 
 @dataclass(frozen=True)
 class Source:
-    """Where the state comes from: ``checkpoint``, or the last snapshot of the output, with this ``clock``, or where both are
-    None the initial state. ``append`` says that the run goes on in its own output, ``ended`` that it had reached its end
-    there; ``complete``, if anything, why nothing is left to do. ``history`` is that of the run so far: where it was
-    continued, with which kernel before that, and with which changes of the input. A run with the kernel ``repeated`` makes
-    again, bit for bit, what the output holds beyond the checkpoint."""
+    """Where the state comes from: a ``checkpoint``, or the last snapshot of the output with this ``clock``. If both are
+    None, it is the initial state. ``append`` says that the run continues in its own output, and ``ended`` that it had
+    reached its end there. ``complete`` says why there is nothing left to do, if so. ``history`` is that of the run so
+    far: where it was continued, with which kernel before, and with which changes of the input. With the kernel
+    ``repeated``, a run reproduces bit for bit what the output holds beyond the checkpoint."""
 
     checkpoint: Path | None = None
     clock: Mapping[str, Any] | None = None
@@ -64,25 +64,26 @@ class Source:
 
     @property
     def anew(self) -> bool:
-        """Whether the run goes on with other physics or other steps."""
+        """Whether the run continues with other physics or other steps."""
         return bool(self.history) and not all(map(allowed, self.history[-1]["changed"]))
 
     @property
     def other_times(self) -> bool:
-        """Whether the run goes on with other times of output or diagnostics."""
+        """Whether the run continues with other output or diagnostics times."""
         cadence = ("output.every", "output.every_steps", "diagnostics.every_steps")
         return self.anew or bool(self.history) and any(key in self.history[-1]["changed"] for key in cadence)
 
     @property
     def kernel(self) -> str:
-        """The kernel of the run that is continued; "" where there is none."""
+        """The kernel of the run that is continued; "" if there is none."""
         return self.history[-1]["kernel"] if self.history else ""
 
 
 def source_of(config: Config, options: Options, communicator: Communicator) -> Source:
-    """Decide it, all processes together; every file that the run will go on from is verified.
+    """Choose where the state comes from; all processes call it together. Every file that the run will continue from is
+    verified.
 
-    Raises InputError where the output is in the way, or what is there is of another run.
+    Raises InputError if the output already exists unexpectedly or belongs to another run.
     """
     if options.resume:
         return _resumed(config, options, communicator)
@@ -95,7 +96,7 @@ def source_of(config: Config, options: Options, communicator: Communicator) -> S
 
 
 def _resumed(config: Config, options: Options, communicator: Communicator) -> Source:
-    """For --resume: the newest sound checkpoint of this output, if the run is not complete already."""
+    """With --resume: the newest valid checkpoint of this output, unless the run is already complete."""
     output = options.output
     contents = from_rank_0(communicator, lambda: _output_to_resume(output))
     if contents is None:
@@ -139,19 +140,19 @@ def _resumed(config: Config, options: Options, communicator: Communicator) -> So
 
 
 def can_be_extended(output: Path, contents: Contents) -> bool:
-    """Whether a complete run can go on to a later end."""
+    """Whether a complete run can continue to a later end."""
     return contents.clock is not None or bool(list_checkpoints(output))
 
 
 def _nothing_to_do(config: Config, output: Path, contents: Contents) -> str:
-    """That a run is complete, up to when, and whether it could go on."""
+    """A sentence that the run is complete, until when, and whether it could continue."""
     beyond = "" if config.time.end == contents.time else f", beyond the time.end = {config.time.end:g} asked for"
     further = "set a later time.end to go on" if can_be_extended(output, contents) else "its checkpoint is gone"
     return f"{output} is complete up to t = {contents.time:g}{beyond}; nothing to do ({further})"
 
 
 def _output_to_resume(output: Path) -> Contents | None:
-    """What the output holds; None where neither it nor a checkpoint of it exists."""
+    """The contents of the output; None if neither it nor a checkpoint of it exists."""
     checkpoints = list_checkpoints(output)
     advice = "begin anew with --overwrite"
     if checkpoints:
@@ -167,7 +168,7 @@ def _output_to_resume(output: Path) -> Contents | None:
 
 
 def _check_file_fits(config: Config, output: Path, contents: Contents) -> None:
-    """Raise InputError where an output has other columns than this run would write, or of another type."""
+    """Raise InputError if the output has other columns than this run would write, or columns of another type."""
     origin = _origin(contents, output)
     for key, there, wanted in (
         ("numerics.precision", origin.numerics.precision, config.numerics.precision),
@@ -181,17 +182,17 @@ def _check_file_fits(config: Config, output: Path, contents: Contents) -> None:
 
 
 def _origin(contents: Contents, path: Path) -> Config:
-    """The input that the file at ``path`` was made from."""
+    """The input from which the file at ``path`` was made."""
     return from_mapping(parse(contents.input, f"{path}, its attribute 'input'"), path.parent)
 
 
 def _continued(
     config: Config, path: Path, overrides: tuple[str, ...], communicator: Communicator
 ) -> tuple[dict[str, Any], ...]:
-    """The history of the run that wrote ``path``, with an entry for going on from there under this input.
+    """The history of the run that wrote ``path``, plus an entry for continuing from there with this input.
 
-    Raises InputError for changes that a continued run may not have: it may differ from its origin in its end, cadences
-    and decomposition; all else must be asked for with --set, and another grid never.
+    Raises InputError for changes that a continued run may not have. Its end, cadences and decomposition may differ
+    freely. Other changes need --set, and the grid can never change.
     """
 
     def compared() -> tuple[dict[str, Any], ...]:

@@ -1,7 +1,7 @@
-"""The state of a run as a checkpoint stores it: any pytree, so that no part of it can be forgotten.
+"""The state of a run as stored in a checkpoint: any pytree, so that no part of it can be forgotten.
 
-Leaves over the grid are stored as global arrays, all others as scalars, each under the path of its place in the tree:
-"clock/step", or for a field the field's own name.
+Leaves over the grid are stored as global arrays and all others as scalars. Each is stored under its path in the tree,
+such as "clock/step"; a field is stored under its own name.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ jax.tree_util.register_dataclass(Clock, data_fields=[entry.name for entry in fie
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class State:
-    """Everything that the next step depends on, beside the input: what an integrator remembers belongs here too, and the
-    clocks of ``members`` of an ensemble that take steps of their own.
+    """Everything that the next step depends on besides the input. That includes what an integrator remembers, and the
+    clocks of ``members`` of an ensemble that take their own steps.
 
-    In a template the fields are ``None`` or any other stand-ins.
+    In a template the fields are ``None`` or any other placeholders.
     """
 
     clock: Clock
@@ -33,7 +33,8 @@ class State:
 
 
 def split(state: State, gather: Callable[[Any], Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(arrays, scalars) by path; ``gather`` makes this process's block of a leaf over the grid."""
+    """(arrays, scalars) by path. ``gather`` returns this process's block of a leaf over the grid, local and without
+    ghost cells."""
     arrays, scalars = {}, {}
     for name, leaf in _named(state):
         if isinstance(leaf, jax.Array):
@@ -44,9 +45,9 @@ def split(state: State, gather: Callable[[Any], Any]) -> tuple[dict[str, Any], d
 
 
 def join(template: State, arrays: Mapping[str, Any], scalars: Mapping[str, Any]) -> State:
-    """The state of the template's structure with the leaves of these paths.
+    """A state with the template's structure and the leaves given by path.
 
-    Raises InputError where one is missing: the checkpoint comes from a run that remembered less.
+    Raises InputError if one is missing because the checkpoint comes from a run with a smaller state.
     """
     found = {**arrays, **scalars}
     missing = [name for name, _ in _named(template) if name not in found]
@@ -57,7 +58,7 @@ def join(template: State, arrays: Mapping[str, Any], scalars: Mapping[str, Any])
 
 
 def _named(state: State) -> list[tuple[str, Any]]:
-    """Every leaf with its path; those of the fields begin at the field's name."""
+    """Every leaf with its path; the path of a field starts with the field's name."""
     named = []
     for path, leaf in jax.tree_util.tree_flatten_with_path(state)[0]:
         parts = [str(getattr(key, "name", getattr(key, "key", getattr(key, "idx", key)))) for key in path]

@@ -1,4 +1,4 @@
-"""Boundary conditions as the input file gives them: per axis and side, with overrides per field and inner result."""
+"""Boundary conditions in the input file: per axis and side, with overrides per field and inner result."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from hpcstencil.validation.messages import at, listing, nearest, shown, unknown,
 from hpcstencil.validation.schema import EXPRESSION, POSITIVE, Key, table, take
 
 SIDES = ("lower", "upper")
-PLAIN = ("periodic", "open")  # kinds that are a word alone
+PLAIN = ("periodic", "open")  # kinds written as a single word
 Values = tuple[float | str | None, ...]
 EXAMPLE = '"periodic" or { dirichlet = 0.0 }'
 
 
 @dataclass(frozen=True)
 class Form:
-    """What a kind of condition is given by: its values by name, and an example. One value alone is written without its
-    name. ``positive`` values are plain numbers above 0, the others may be expressions of coordinates and t; ``optional``
-    ones may be missing."""
+    """The input form of a kind of condition: its values by name, and an example. A single value is written without its
+    name. ``positive`` values are plain numbers above 0; the others may be expressions of coordinates and t.
+    ``optional`` values may be missing."""
 
     values: tuple[str, ...]
     example: str
@@ -29,7 +29,7 @@ class Form:
     optional: tuple[str, ...] = ()
 
     def read(self, key: str, given: Any) -> Values:
-        """The values, in order, None for those left out; raises InputError where some are missing, unknown or unfit."""
+        """The values in order, with None for those left out. Raises InputError if some are missing, unknown or invalid."""
         spec = Key(POSITIVE if self.positive else EXPRESSION, None, "1.0")
         if self.values == ("value",):
             return (take(key, spec, given),)
@@ -44,13 +44,13 @@ class Form:
         return tuple(take(f"{key}.{name}", spec, values[name]) if name in values else None for name in self.values)
 
     def written(self, values: Values) -> Any:
-        """The values as they stand in an input file."""
+        """The values as written in an input file."""
         if self.values == ("value",):
             return values[0]
         return {name: value for name, value in zip(self.values, values, strict=True) if value is not None}
 
 
-GHOST_KINDS = tuple(name for name, kind in boundary_kinds.KINDS.items() if kind.values)  # that say what ghost cells are
+GHOST_KINDS = tuple(name for name, kind in boundary_kinds.KINDS.items() if kind.values)  # kinds that define ghost cells
 KINDS = {
     **{name: Form(boundary_kinds.KINDS[name].values, boundary_kinds.KINDS[name].example) for name in GHOST_KINDS},
     "sponge": Form(("width", "strength"), "{ width = 0.5, strength = 10.0 }", positive=True),
@@ -60,7 +60,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Condition:
-    """What holds at one side of an axis: one of PLAIN, or one of KINDS with its values in the order of its form."""
+    """The condition at one side of an axis: one of PLAIN, or one of KINDS with its values in the order of its form."""
 
     kind: str
     values: Values = ()
@@ -72,8 +72,8 @@ Sides = tuple[Condition, Condition]
 
 @dataclass(frozen=True)
 class BoundaryConfig:
-    """``axes`` holds the conditions (lower, upper) per axis, ``fields`` those of fields that differ, per axis or None, and
-    ``operators`` those of inner results, by the text of their expression."""
+    """``axes`` holds the conditions (lower, upper) per axis. ``fields`` holds those of fields with conditions of their
+    own, per axis or None. ``operators`` holds those of inner results, by the text of their expression."""
 
     axes: tuple[Sides, ...]
     fields: Mapping[str, tuple[Sides | None, ...]] = field(default_factory=dict)
@@ -81,15 +81,16 @@ class BoundaryConfig:
 
     @property
     def periodic(self) -> tuple[bool, ...]:
+        """Whether each axis is periodic."""
         return tuple(lower == PERIODIC for lower, _ in self.axes)
 
     def condition(self, name: str, axis: int, side: int) -> Condition:
-        """What holds for a field at one side (0 lower, 1 upper) of an axis."""
+        """The condition of a field at one side (0 lower, 1 upper) of an axis."""
         own = self.fields.get(name, (None,) * len(self.axes))[axis]
         return (own or self.axes[axis])[side]
 
     def texts(self) -> Iterator[str]:
-        """All values that are expressions."""
+        """All values that are expressions, as texts."""
         special = [*self.fields.values(), *self.operators.values()]
         for sides in [*self.axes, *(s for own in special for s in own if s is not None)]:
             for condition in sides:
@@ -97,7 +98,7 @@ class BoundaryConfig:
 
 
 def read_boundary(raw: Mapping[str, Any], axes: tuple[str, ...]) -> BoundaryConfig:
-    """The table [boundary]; raises InputError for kinds that do not exist or do not go together."""
+    """Read the table [boundary]. Raises InputError for kinds that do not exist or cannot be combined."""
     conditions: list[Sides] = [(PERIODIC, PERIODIC)] * len(axes)
     fields = {}
     given = table(
@@ -127,7 +128,7 @@ def read_boundary(raw: Mapping[str, Any], axes: tuple[str, ...]) -> BoundaryConf
 
 
 def _field(key: str, value: Mapping[str, Any], axes: tuple[str, ...]) -> tuple[Sides | None, ...]:
-    """The conditions of one field, None on axes that it shares with the others."""
+    """The conditions of one field, with None for the axes on which it has no conditions of its own."""
     for axis in value:
         if axis not in axes:
             raise unknown(f"{key}.{at(axis)}", "axis", axis, axes)
@@ -135,7 +136,7 @@ def _field(key: str, value: Mapping[str, Any], axes: tuple[str, ...]) -> tuple[S
 
 
 def _operator(key: str, value: Any, axes: tuple[str, ...], periodic: tuple[bool, ...]) -> tuple[Sides | None, ...]:
-    """The conditions of an inner result: per axis, or one for all sides that there are; they say what ghost cells are."""
+    """The conditions of an inner result, which define its ghost cells: per axis, or one for all sides."""
     if isinstance(value, Mapping) and set(value) & set(axes):
         own = _field(key, value, axes)
     else:
@@ -193,7 +194,7 @@ def _condition(key: str, value: Any) -> Condition:
 
 
 def _example(value: Any) -> str:
-    """How the condition that a word most likely means is written."""
+    """An example of the condition that a word most likely means."""
     meant = nearest(value, (*PLAIN, *KINDS)) if isinstance(value, str) else None
     if meant is None:
         return EXAMPLE
@@ -201,7 +202,7 @@ def _example(value: Any) -> str:
 
 
 def boundary_tables(boundary: BoundaryConfig, axes: tuple[str, ...]) -> dict[str, Any]:
-    """The conditions as they are written in an input file."""
+    """The conditions as written in an input file."""
 
     def own_tables(special: Mapping[str, tuple[Sides | None, ...]]) -> dict[str, Any]:
         return {

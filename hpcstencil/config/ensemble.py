@@ -1,7 +1,7 @@
-"""[ensemble]: runs of one input side by side, which differ in some numbers or in how they begin.
+"""[ensemble]: runs of one input side by side, with different numbers or initial states.
 
-The members share everything that is compiled: numbers of an equation are handed over when the code runs, one per member,
-and the last axis of every array is that of the members.
+The members share all compiled code. The numbers of an equation are passed to it at run time, one per member, and the
+last axis of every array is the member axis.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NOT_LISTED = ("equation.name", "equation.rhs", "initial.file")
 
 
 def read_ensemble(section: Mapping[str, Any]) -> dict[str, tuple[float | str, ...]]:
-    """The values of each member by dotted key. Raises InputError for keys and values that members cannot differ in."""
+    """The values of each member by dotted key. Raises InputError for keys and values in which members cannot differ."""
     given: dict[str, tuple[float | str, ...]] = {}
     for key, listed in _flat(section):
         if key in given:
@@ -37,7 +37,7 @@ def read_ensemble(section: Mapping[str, Any]) -> dict[str, tuple[float | str, ..
 
 
 def _flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value), whether the keys are written with quotes or not."""
+    """(dotted key, value) pairs, for keys with and without quotes."""
     for key, value in section.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{key}.")
@@ -62,7 +62,7 @@ def _values(key: str, listed: Any) -> tuple[float | str, ...]:
 
 
 def check_steps(config: Config) -> None:
-    """Raise InputError where members would take steps of their own and something is asked for at counts of steps."""
+    """Raise InputError if members would take their own steps while some event is set by step count."""
     if config.time.tolerance is not None:
         raise not_yet("time.tolerance", "an ensemble with a tolerance", ("time.dt", "time.cfl"))
     if config.time.dt is not None:

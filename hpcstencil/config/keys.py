@@ -1,4 +1,4 @@
-"""What an input file may hold, as tables: the names that exist, and each fixed key with its kind, default and example."""
+"""The tables of the input file: the names that exist, and each fixed key with its kind, default and example."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COUNTS = list_of(COUNT, "a list of positive integers, one per axis", longest=3)
 CLOCK = clock_time()
 NUMBERS = list_of(NUMBER, "a list of numbers, one per axis", longest=3)
 
-# The tables with fixed keys; [equation], [initial], [boundary] and [diagnostics] have keys of the user's choice.
+# The tables with fixed keys; in [equation], [initial], [boundary] and [diagnostics] the user chooses the keys.
 TABLES: dict[str, dict[str, Key]] = {
     "grid": {
         "shape": Key(COUNTS, REQUIRED, "shape = [512, 512]"),
@@ -90,7 +90,7 @@ MOST_CELLS = 2**63
 MOST_OUTPUTS = 2**31
 LONGEST_NAME = 100  # characters of a field, parameter or diagnostic
 LONGEST_PATH = (
-    4000  # bytes of an output's path with its folders: systems allow 4095, and files beside it have longer names
+    4000  # bytes of the output's full path: systems allow 4095, and files beside it have longer names
 )
 LONGEST_FILE_NAME = 220  # bytes of the output's name, of the 255 that file systems allow
 WIDTHS = {"float32": (1e-18, 1e18), "float64": (1e-100, 1e100)}  # of a cell: squares and volumes stay in range

@@ -1,4 +1,4 @@
-"""The names that an input gives: which are allowed, and whether they fit the equation's fields."""
+"""Checks of the names in an input: whether they are allowed, and whether they match the equation's fields."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpcstencil.validation.messages import at, unknown, wrong
 
 
 def allowed_name(key: str, name: str) -> None:
-    """A name that expressions can use and that nothing else has."""
+    """Raise InputError unless expressions can use the name and nothing else has it."""
     if not name.isidentifier() or not name.isascii() or len(name) > LONGEST_NAME:
         expected = f"a name of letters, digits and '_', at most {LONGEST_NAME} of them"
         raise wrong(key, expected, name, "rename it")
@@ -20,7 +20,8 @@ def allowed_name(key: str, name: str) -> None:
 
 
 def check_fields(config: Config, fields: tuple[str, ...]) -> None:
-    """Raise InputError where the input names a field that the equation does not have, or uses one's name for more."""
+    """Raise InputError if the input names a field that the equation does not have, or uses a field's name for something
+    else."""
     named = [(at("initial", name), name) for name in config.initial.expressions]
     named += [(at("boundary", name), name) for name in config.boundary.fields]
     named += [(at("verify", "exact", name), name) for name in config.verify.exact]

@@ -1,4 +1,4 @@
-"""The files that an input names: data that a run reads, and the output, which must not replace any of them."""
+"""File paths in an input: the data that a run reads, and the output, which must not replace any of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def sources(config: Config) -> dict[str, Path]:
 
 
 def check_path(key: str, path: Path) -> None:
-    """Raise InputError where a path is too long for the system, or no text that can be written into a file."""
+    """Raise InputError if a path is too long for the system, or cannot be written as text into a file."""
     length = len(os.fsencode(path))
     if length > LONGEST_PATH:
         raise InputError(
@@ -34,8 +34,8 @@ def check_path(key: str, path: Path) -> None:
 
 
 def check_output_path(config: Config, path: Path, output: Path, key: str) -> None:
-    """Raise InputError where the output file would replace a file that the run reads, or has a name that the files
-    beside it cannot be made from."""
+    """Raise InputError if the output file would replace a file that the run reads, or if the names of the files beside
+    it cannot be made from its name."""
     length = len(os.fsencode(output.name))
     if length > LONGEST_FILE_NAME:
         raise InputError(

@@ -1,4 +1,4 @@
-"""An input back to text, for the record in every file; and which of two inputs' differences a continued run may have."""
+"""An input as text, for the record in every file; and the differences between inputs that a continued run may have."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpcstencil.config.boundary_conditions import boundary_tables
 from hpcstencil.config.settings import Config
 from hpcstencil.validation.toml_text import dumps, flatten
 
-# A continued run may differ from its origin in these without saying so.
+# A continued run may differ from its origin in these keys without an explicit --set.
 FREE = (
     "time.end",
     "output.",
@@ -25,7 +25,7 @@ FREE = (
 
 
 def to_tables(config: Config) -> dict[str, Any]:
-    """The input as tables, defaults filled in and paths absolute: enough to run it again."""
+    """The input as tables, with defaults filled in and absolute paths: enough to run it again."""
     grid, output = config.grid, config.output
     tables: dict[str, Any] = {
         "title": config.title,
@@ -59,7 +59,7 @@ def _mask(config: Config) -> dict[str, Any]:
 
 
 def _without_nothing(value: Any) -> Any:
-    """A table without the keys that hold nothing."""
+    """A table without the keys whose value is None or empty."""
     if not isinstance(value, Mapping):
         return value
     kept = {key: _without_nothing(entry) for key, entry in value.items() if entry is not None}
@@ -67,22 +67,22 @@ def _without_nothing(value: Any) -> Any:
 
 
 def to_toml(config: Config) -> str:
-    """The input as TOML text: defaults filled in, paths absolute, `auto` as written."""
+    """The input as TOML text, with defaults filled in and absolute paths; `auto` is kept."""
     return dumps(to_tables(config))
 
 
 def sha256(config: Config) -> str:
-    """Checksum of the input's text."""
+    """SHA-256 of the input's text."""
     return hashlib.sha256(to_toml(config).encode()).hexdigest()
 
 
 def differences(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
-    """(old, new) value of every dotted key that differs between two inputs; None where a key is absent."""
+    """(old, new) value of every dotted key that differs between two inputs, with None for an absent key."""
     before, after = dict(flatten(to_tables(old))), dict(flatten(to_tables(new)))
     keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
     return {key: (before.get(key), after.get(key)) for key in keys}
 
 
 def allowed(key: str) -> bool:
-    """Whether a continued run may differ from its origin in this key without being told so."""
+    """Whether a continued run may differ from its origin in this key without an explicit --set."""
     return any(key == free or (free.endswith(".") and key.startswith(free)) for free in FREE) and key != "output.fields"

@@ -1,4 +1,4 @@
-"""An input file as the dataclasses of `settings`: form and ranges are checked here, expressions stay texts."""
+"""Reading an input file into the dataclasses of `settings`. Form and ranges are checked here; expressions stay texts."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ from hpcstencil.validation.toml_text import read_file
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Config:
-    """The input file at ``path`` with every ``--set`` applied; raises InputError for anything that is wrong with it."""
+    """Read the input file at ``path`` and apply every ``--set``. Raises InputError for anything that is wrong with it."""
     tables = read_file(path)
-    check_path("INPUT.toml", path.absolute())  # goes into the output, with the paths of data that lie beside it
+    check_path("INPUT.toml", path.absolute())  # is written into the output, with the paths of data beside it
     config = from_mapping(tables, path.absolute().parent, overrides, path.stem)
     for key, file in sources(config).items():
         check_path(key, file)
@@ -73,8 +73,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def from_mapping(raw: Mapping[str, Any], base: Path, overrides: Sequence[str] = (), stem: str = "output") -> Config:
-    """The checked input that the tables ``raw`` describe. Input files are looked for in ``base``; ``stem`` names the
-    output file where no path is given."""
+    """The checked input from the tables ``raw``. Relative paths of input files start at ``base``; ``stem`` names the
+    output file if no path is given. Raises InputError for anything that is wrong."""
     raw = override(raw, overrides)
     for name in raw:
         if name not in TOP:
@@ -111,7 +111,7 @@ def from_mapping(raw: Mapping[str, Any], base: Path, overrides: Sequence[str] = 
 
 
 def _refuse_extremes(config: Config) -> None:
-    """Values that are fine on their own but too much together."""
+    """Raise InputError for values that are valid alone but too large together."""
     end, every, precision = config.time.end, config.output.every, config.numerics.precision
     if every is not None and end / every > MOST_OUTPUTS:
         raise wrong("output.every", "at most 2**31 outputs up to time.end", every, "write output less often")
@@ -136,7 +136,7 @@ def _table(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _refuse_unknown_keys(raw: Mapping[str, Any]) -> None:
-    """Keys that a table with fixed keys does not have."""
+    """Raise InputError for unknown keys in a table with fixed keys."""
     extra = {"output": ("units", "long_name")}
     for name, keys in TABLES.items():
         known = (*keys, *extra.get(name, ()))
@@ -230,7 +230,7 @@ def _time(values: dict[str, Any], equation: EquationConfig) -> TimeConfig:
 
 
 def _numerics(values: dict[str, Any], time: TimeConfig) -> Numerics:
-    """The integrator's default is one that can keep the tolerance, where there is one."""
+    """The table [numerics]. With a tolerance, the default integrator is one that has an error estimate."""
     estimating = [name for name, method in INTEGRATORS.items() if method.error]
     name = values["integrator"] or (estimating[-1] if time.tolerance else "rk4")
     if time.tolerance is not None and name not in estimating:

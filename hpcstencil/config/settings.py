@@ -1,4 +1,4 @@
-"""An input file as frozen dataclasses, one per table; `reader` makes them."""
+"""The input file as frozen dataclasses, one per table; `reader` makes them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from hpcstencil.numerics.grid import Grid
 
 @dataclass(frozen=True)
 class EquationConfig:
-    """The equation's name (of one in a Python file "FILE.py:CLASS", the file's path absolute), its parameters as given
-    (numbers, or expressions of the coordinates), a custom one's rhs; the ``seed`` that initial expressions may name."""
+    """The equation's name, its parameters as given (numbers, or expressions of the coordinates), the rhs of a custom
+    equation, and the ``seed`` that initial expressions may use. The name of an equation in a Python file is
+    "FILE.py:CLASS", with the file's absolute path."""
 
     name: str
     parameters: Mapping[str, float | str] = field(default_factory=dict)
@@ -31,7 +32,7 @@ class EquationConfig:
 
 @dataclass(frozen=True)
 class InitialConfig:
-    """Initial expressions per field, or the file to read the other fields from."""
+    """Initial expressions per field, and the file from which the other fields are read."""
 
     expressions: Mapping[str, str] = field(default_factory=dict)
     file: Path | None = None
@@ -39,7 +40,7 @@ class InitialConfig:
 
 @dataclass(frozen=True)
 class Numerics:
-    """``stages`` of a super time stepping method and ``epsilon`` of ab2, where they are given."""
+    """``stages`` of a super time stepping method and ``epsilon`` of ab2, if given."""
 
     order: int
     integrator: str
@@ -51,7 +52,7 @@ class Numerics:
 
 @dataclass(frozen=True)
 class TimeConfig:
-    """One of ``dt``, ``cfl`` and ``tolerance`` is given."""
+    """Exactly one of ``dt``, ``cfl`` and ``tolerance`` is given."""
 
     end: float
     dt: float | None
@@ -61,13 +62,13 @@ class TimeConfig:
 
     @property
     def given(self) -> str:
-        """Which of the three."""
+        """Which of the three is given."""
         return next(name for name in STEP_KEYS if getattr(self, name) is not None)
 
 
 @dataclass(frozen=True)
 class Decomposition:
-    """Wishes: "auto", or counts per axis; ``devices`` may be a plain number per process."""
+    """The requested decomposition: "auto", or counts per axis; ``devices`` may be one number per process."""
 
     processes: tuple[int, ...] | str
     devices: int | tuple[int, ...] | str
@@ -78,8 +79,8 @@ class Decomposition:
 
 @dataclass(frozen=True)
 class OutputConfig:
-    """Where and how often snapshots go; ``fields`` None means all. With ``write_behind`` they are written while the next steps
-    are taken."""
+    """Where and how often snapshots are written. ``fields`` None means all fields. With ``write_behind``, snapshots are
+    written while the next steps are computed."""
 
     path: Path
     every: float | None
@@ -92,8 +93,8 @@ class OutputConfig:
     long_name: Mapping[str, str] = field(default_factory=dict)
 
     def is_written_behind(self, processes: int) -> bool:
-        """Whether snapshots, but the last, are copied and written while the next steps are taken: where there are more than the
-        first and the last, and each process can write its part by itself."""
+        """Whether snapshots, except the last, are copied and written while the next steps are computed. That needs
+        snapshots between the first and the last, and a file to which each process can write independently."""
         regular = self.every is not None or self.every_steps is not None
         apart = processes == 1 or (self.method in ("auto", "direct") and self.compression == "none")
         return self.write_behind and regular and apart
@@ -101,7 +102,7 @@ class OutputConfig:
 
 @dataclass(frozen=True)
 class DiagnosticsConfig:
-    """Diagnostics by name; ``every_steps`` None means at outputs."""
+    """Diagnostics by name; ``every_steps`` None means whenever output is written."""
 
     every_steps: int | None
     expressions: Mapping[str, str] = field(default_factory=dict)
@@ -109,6 +110,7 @@ class DiagnosticsConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
+    """How often checkpoints are written, and how many are kept."""
     every_steps: int | None
     every_minutes: float | None
     keep: int
@@ -117,8 +119,8 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class MaskConfig:
-    """Solid cells: those whose centres have a ``solid`` other than 0, an expression or FILE:DATASET, of which ``dataset`` are
-    the parts. Their surface has no flux, or the ``value`` given."""
+    """Solid cells: those with a non-zero ``solid`` at their centre. ``solid`` is an expression or FILE:DATASET;
+    ``dataset`` holds the two parts of the latter. The surface has the given ``value``, or no flux."""
 
     solid: str
     value: float | str | None = None
@@ -127,7 +129,7 @@ class MaskConfig:
 
 @dataclass(frozen=True)
 class VerifyConfig:
-    """For `hpcstencil verify`: a solution to be made exact per field, and the diagnostics that are conserved."""
+    """Settings of `hpcstencil verify`: the exact solution per field, and the diagnostics that are conserved."""
 
     exact: Mapping[str, str] = field(default_factory=dict)
     conserved: tuple[str, ...] = ()
@@ -135,7 +137,7 @@ class VerifyConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """A checked input file, one attribute per table; ``ensemble`` has the values of every member by dotted key."""
+    """A checked input file, one attribute per table. ``ensemble`` holds the values of every member by dotted key."""
 
     title: str
     grid: Grid

@@ -1,1 +1,1 @@
-"""Methods and indices as data: no JAX, no MPI."""
+"""Numerical methods and index arithmetic as plain data, without JAX and MPI."""

@@ -1,7 +1,7 @@
-"""Uniform noise that depends on the seed, the stream and the cell's global index alone.
+"""Uniform noise that depends only on the seed, the stream and the global index of the cell.
 
-Each cell's number is a hash of its index, so any process can make any part of the field: the finalizer of splitmix64
-(Steele, Lea & Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014, fig. 17).
+Each cell's number is a hash of its index, so any process can compute any part of the field. The hash is the finalizer
+of splitmix64 (Steele, Lea & Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014, fig. 17).
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def mixed(x: np.ndarray) -> np.ndarray:
-    """A hash of each uint64 of an array."""
+    """Hash each element of ``x``, a uint64 array of any shape; the result has the same shape and dtype."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
 
 
 def uniform(seed: int, stream: int, index: np.ndarray) -> np.ndarray:
-    """Numbers on [-1, 1), float64, for global cell indices (C order, non-negative integers of any shape)."""
+    """Uniform numbers on [-1, 1), float64, in the shape of ``index``. ``index`` holds global cell indices: C order,
+    non-negative integers, any shape."""
     with np.errstate(over="ignore"):
         key = mixed(np.array([(seed << 32) | stream], np.uint64) * GOLDEN + GOLDEN)
         bits = mixed(mixed(index.astype(np.uint64) * GOLDEN + key) + key)

@@ -16,26 +16,27 @@ HALF = Fraction(1, 2)
 
 @dataclass(frozen=True)
 class Stencil:
-    """Offsets in cells (one entry per axis) and the weight of each; the weights carry the units of the derivative."""
+    """A stencil: offsets in cells, one entry per axis, and a weight for each offset. The weights carry the units of the
+    derivative."""
 
     offsets: tuple[tuple[int, ...], ...]
     weights: tuple[float, ...]
 
     @property
     def lower(self) -> tuple[int, ...]:
-        """Cells needed below the point, per axis (not negative)."""
+        """Cells needed below the point, per axis (non-negative)."""
         return tuple(max(0, -min(o)) for o in zip(*self.offsets, strict=True))
 
     @property
     def upper(self) -> tuple[int, ...]:
-        """Cells needed above the point, per axis (not negative)."""
+        """Cells needed above the point, per axis (non-negative)."""
         return tuple(max(0, *o) for o in zip(*self.offsets, strict=True))
 
 
 @cache
 def weights(derivative: int, points: tuple[Fraction, ...]) -> tuple[Fraction, ...]:
-    """Weights of the ``derivative``-th derivative at 0 from values at ``points`` (in units of the spacing), exact for
-    polynomials of degree ``len(points) - 1``."""
+    """Weights of the ``derivative``-th derivative at 0 from values at ``points``, which are in units of the spacing.
+    They are exact for polynomials of degree ``len(points) - 1``."""
     count = len(points)
     table = [[Fraction(0)] * count for _ in range(derivative + 1)]
     table[0][0] = Fraction(1)
@@ -56,7 +57,7 @@ def weights(derivative: int, points: tuple[Fraction, ...]) -> tuple[Fraction, ..
 
 
 def _line(derivative: int, offsets: Sequence[int], at: Fraction, axis: int, spacing: Sequence[float]) -> Stencil:
-    """One-dimensional stencil along ``axis`` for a derivative at ``at`` cells from the point."""
+    """One-dimensional stencil along ``axis`` for a derivative taken ``at`` this many cells from the point."""
     values = weights(derivative, tuple(Fraction(o) - at for o in offsets))
     kept = [(o, float(w) / spacing[axis] ** derivative) for o, w in zip(offsets, values, strict=True) if w]
     return Stencil(
@@ -71,19 +72,19 @@ def central(derivative: int, order: int, axis: int, spacing: Sequence[float]) ->
 
 
 def biased(order: int, side: int, axis: int, spacing: Sequence[float]) -> Stencil:
-    """First derivative along ``axis`` with one point more on ``side`` (-1 lower, +1 upper): error O(dx^(order - 1))."""
+    """First derivative along ``axis`` with one extra point on ``side`` (-1 lower, +1 upper): error O(dx^(order - 1))."""
     first = -(order // 2) if side < 0 else 1 - order // 2
     return _line(1, range(first, first + order), Fraction(0), axis, spacing)
 
 
 def staggered(derivative: int, order: int, side: int, axis: int, spacing: Sequence[float]) -> Stencil:
-    """Derivative (1) or interpolation (0) at the face half a cell towards ``side`` (-1, +1): error O(dx^order)."""
+    """Derivative (1) or interpolation (0) at the face half a cell away on ``side`` (-1, +1): error O(dx^order)."""
     first = 1 - order // 2 if side > 0 else -(order // 2)
     return _line(derivative, range(first, first + order), side * HALF, axis, spacing)
 
 
 def shifted(offset: int, axis: int, ndim: int) -> Stencil:
-    """The value ``offset`` cells away along an axis, as it is."""
+    """The stencil that returns the value ``offset`` cells away along an axis unchanged."""
     return Stencil((tuple(offset if a == axis else 0 for a in range(ndim)),), (1.0,))
 
 

@@ -20,6 +20,7 @@ class Grid:
 
     @property
     def ndim(self) -> int:
+        """Number of axes."""
         return len(self.shape)
 
     @property
@@ -34,23 +35,24 @@ class Grid:
 
     @property
     def cells(self) -> int:
-        """Cells of the whole grid."""
+        """Number of cells in the whole grid."""
         return math.prod(self.shape)
 
     @property
     def cell_volume(self) -> float:
-        """Volume (area, length) of one cell."""
+        """Volume of one cell (area in 2-D, length in 1-D)."""
         return math.prod(self.spacing)
 
     def faces(self, axis: int, count: int) -> np.ndarray:
-        """Coordinates of the first ``count`` faces across one axis, beginning with the lower boundary, float64."""
+        """Coordinates of the first ``count`` faces across one axis, starting at the lower boundary; float64, shape
+        (count,)."""
         return self.lower[axis] + np.arange(count) * self.spacing[axis]
 
     def centres(self, axis: int, start: int = 0, stop: int | None = None, periodic: bool = False) -> np.ndarray:
-        """Coordinates of the cell centres ``start .. stop - 1`` of one axis, float64.
+        """Coordinates of the cell centres ``start .. stop - 1`` along one axis; float64, shape (stop - start,).
 
-        Indices may lie outside the grid: they continue it, or, on a ``periodic`` axis, wrap around, so that a ghost
-        cell has exactly the coordinate of the cell it stands for.
+        Indices may lie outside the grid. On a ``periodic`` axis they wrap around, so that a ghost cell has exactly the
+        coordinate of the cell it copies; on other axes the coordinates simply continue.
         """
         index = np.arange(start, self.shape[axis] if stop is None else stop)
         if periodic:

@@ -1,11 +1,11 @@
-"""Methods as data, and the stability limits that follow from them.
+"""Time integrators as tables of coefficients, and their stability limits.
 
-A method is a list of stages. With y_0 = u(t), each makes
+A method is a list of stages. With y_0 = u(t), stage i computes
   y_i = Σ_j a_ij y_j + dt Σ_j b_ij f(t + c_j dt, y_j),   Σ_j a_ij = 1,  c_i = Σ_j (a_ij c_j + b_ij),
-and the last y is u(t + dt). This Shu-Osher form (S. Gottlieb, D. Ketcheson & C.-W. Shu, "Strong Stability Preserving
-Runge-Kutta and Multistep Time Discretizations" (2011), eq. (2.10)) holds Butcher tables, methods that need few arrays,
-and super time stepping alike; a multistep method adds to it the slopes that the step before began with. A new method is an
-entry of INTEGRATORS.
+and the last y is u(t + dt). This is the Shu-Osher form (S. Gottlieb, D. Ketcheson & C.-W. Shu, "Strong Stability Preserving
+Runge-Kutta and Multistep Time Discretizations" (2011), eq. (2.10)). It covers Butcher tables, low-storage methods and
+super time stepping. A multistep method also uses the slopes from the beginning of the previous step. To add a method, add an
+entry to INTEGRATORS.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from functools import cache, cached_property
 import numpy as np
 
 Terms = tuple[tuple[int, float], ...]  # (index j of a stage, its weight)
-LOOPED = 3  # uniform stages from which on they are taken in a loop, so that the compiler sees one of them only
+LOOPED = 3  # from this number of uniform stages on a loop takes them, so that the compiler sees only one
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One line of a method: the weights of former stages' ``values`` and of the ``slopes`` there. In a partitioned method
-    it moves only the fields of one ``group``; the others keep what they have. ``remembered`` is the weight of the slopes at the
-    beginning of the step before."""
+    """One stage of a method: the weights of earlier stages' ``values`` and of their ``slopes``. In a partitioned method
+    the stage changes only the fields of one ``group``; the others keep their values. ``remembered`` is the weight of
+    the slopes from the beginning of the previous step."""
 
     values: Terms
     slopes: Terms
@@ -34,8 +34,9 @@ class Stage:
 
 @dataclass(frozen=True)
 class Method:
-    """An explicit method of some ``order``. ``error`` weighs the slopes to an estimate of its local error, of order
-    ``order`` or ``order - 1`` as ``error_order`` says. ``limits`` is given where `stability_limits` cannot find it."""
+    """An explicit method of the given ``order``. ``error`` holds the weights of the slopes in the estimate of the local
+    error. That estimate is of order ``order`` or ``order - 1``, see ``error_order``. ``limits`` is set where
+    `stability_limits` cannot compute it."""
 
     stages: tuple[Stage, ...]
     order: int
@@ -45,22 +46,24 @@ class Method:
 
     @property
     def partitioned(self) -> bool:
-        """Whether stages move one group of the fields at a time."""
+        """Whether each stage changes only one group of the fields."""
         return any(stage.group is not None for stage in self.stages)
 
     @property
     def multistep(self) -> bool:
-        """Whether the slopes of the step before are used: the state has them beside the fields (`memory_of`)."""
+        """Whether the method uses the slopes of the previous step. The state then stores them beside the fields
+        (`memory_of`)."""
         return any(stage.remembered for stage in self.stages)
 
     @cached_property
     def evaluations(self) -> int:
-        """How often the right-hand side is evaluated in one step."""
+        """Number of right-hand side evaluations per step."""
         return len({j for stage in self.stages for j, _ in stage.slopes} | {j for j, _ in self.error})
 
     @cached_property
     def nodes(self) -> tuple[float, ...]:
-        """c_0 .. c_s: at which part of the step each stage's value stands, that of the group it moved."""
+        """c_0 .. c_s: the time of each stage's value as a fraction of the step. In a partitioned method it refers to
+        the group that the stage changed."""
         c, nodes = [(0.0, 0.0)], [0.0]
         for stage in self.stages:
             moved = [
@@ -75,8 +78,9 @@ class Method:
 
     @cached_property
     def uniform_from(self) -> int:
-        """How many stages there are before those that all combine what came before them in the same way: u, the last two
-        values, and the slopes at u and the last value. All of them where it is not worth a loop."""
+        """The number of stages before the uniform ones. Uniform stages all combine the same terms: u, the last two
+        values, and the slopes at u and at the last value. If too few are uniform for a loop to pay off, this is the
+        number of all stages."""
         start = len(self.stages)
         while start > 1 and self.stages[start - 1].group is None:
             keys = self.relative(start - 1)
@@ -88,19 +92,20 @@ class Method:
         return start if len(self.stages) - start >= LOOPED else len(self.stages)
 
     def relative(self, number: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """What a stage uses, values and slopes: 0 for u, -1 for the value before it, -2 for that before ..."""
+        """The values and slopes that a stage uses, by relative index: 0 for u, -1 for the previous value, -2 for the
+        one before it, and so on."""
         stage = self.stages[number]
         values, slopes = ([j and j - number - 1 for j, _ in terms] for terms in (stage.values, stage.slopes))
         return tuple(values), tuple(slopes)
 
     @cached_property
     def uniform_weights(self) -> np.ndarray:
-        """Weights of the uniform stages, a row per stage: those of the values, then those of the slopes."""
+        """Weights of the uniform stages, one row per stage: first those of the values, then those of the slopes."""
         return np.array([[w for _, w in (*s.values, *s.slopes)] for s in self.stages[self.uniform_from :]])
 
     @property
     def uniform_nodes(self) -> tuple[float, ...]:
-        """The nodes of the values before the uniform stages, where these take their slopes."""
+        """The nodes at which the uniform stages take their slopes."""
         return self.nodes[self.uniform_from : -1]
 
 
@@ -114,15 +119,16 @@ def _terms(weights: Sequence[float]) -> Terms:
 def tableau(
     a: Sequence[Sequence[float]], b: Sequence[float], order: int, error: Sequence[float] = (), error_order: int = 0
 ) -> Method:
-    """A Butcher table: the rows of ``a`` below the first (whose stage is u itself), the weights ``b``; ``error`` holds
-    those of the error estimate, one more than ``b`` where it uses the slope at the end of the step."""
+    """The method of a Butcher table. ``a`` has the rows below the first one, whose stage is u itself, and ``b`` the
+    weights. ``error`` has the weights of the error estimate: one more than ``b`` if it uses the slope at the end of the
+    step."""
     stages = tuple(Stage(((0, 1.0),), _terms(row)) for row in (*a, b))
     return Method(stages, order, _terms(error), error_order)
 
 
 def low_storage(a: Sequence[float], b: Sequence[float], order: int) -> Method:
-    """A method in 2N form, d_i = a_i d_(i-1) + dt f(y_(i-1)), y_i = y_(i-1) + b_i d_i, with d_(i-1) read off the last two
-    values: three arrays in all (J. Williamson, J. Comput. Phys. 35 (1980) 48-56, eq. (6))."""
+    """A method in 2N form: d_i = a_i d_(i-1) + dt f(y_(i-1)), y_i = y_(i-1) + b_i d_i. It recovers d_(i-1) from the
+    last two values, so it needs three arrays in all (J. Williamson, J. Comput. Phys. 35 (1980) 48-56, eq. (6))."""
     stages = [Stage(((0, 1.0),), ((0, b[0]),))]
     for i in range(1, len(b)):
         q = b[i] * a[i] / b[i - 1]
@@ -132,9 +138,9 @@ def low_storage(a: Sequence[float], b: Sequence[float], order: int) -> Method:
 
 @cache
 def rkl2(stages: int) -> Method:
-    """Runge-Kutta-Legendre super time stepping of second order: s stages reach as far along the negative real axis as
-    (s² + s - 2) / 4 steps of forward Euler. C. Meyer, D. Balsara & T. Aslam, J. Comput. Phys. 257 (2014) 594-626,
-    eq. (15)-(18)."""
+    """Runge-Kutta-Legendre super time stepping of second order. With s stages it is stable as far along the negative
+    real axis as (s² + s - 2) / 4 steps of forward Euler. C. Meyer, D. Balsara & T. Aslam, J. Comput. Phys. 257 (2014)
+    594-626, eq. (15)-(18)."""
     s = stages
     w = 4.0 / (s * s + s - 2)
     b = [1 / 3] * 3 + [(j * j + j - 2) / (2 * j * (j + 1)) for j in range(3, s + 1)]
@@ -150,10 +156,13 @@ def rkl2(stages: int) -> Method:
 
 @cache
 def ab2(epsilon: float, split: bool = False) -> Method:
-    """Adams-Bashforth: u + dt ((3/2 + ε) f(u) - (1/2 + ε) f(u before)). It is of second order with ε = 0, and then no wave is
-    stable; a small ε damps them (J. Marshall et al., J. Geophys. Res. 102 (1997) 5753-5766, eq. (33), ε = 0.1). Where the
-    equation is ``split``, a step of forward Euler with the damping part follows. The first step is forward Euler; after a
-    step that was shortened the error is that of one such step more."""
+    """Adams-Bashforth: u + dt ((3/2 + ε) f(u) - (1/2 + ε) f(u before)).
+
+    With ε = 0 it is of second order, but unstable for every wave. A small ε damps the waves (J. Marshall et al., J.
+    Geophys. Res. 102 (1997) 5753-5766, eq. (33), ε = 0.1). If the equation is ``split``, a forward Euler step with the
+    damping part follows. The first step is forward Euler. After a shortened step the error is that of one more Euler
+    step.
+    """
     stages = [Stage(((0, 1.0),), ((0, 1.5 + epsilon),), remembered=-(0.5 + epsilon))]
     if split:
         stages.append(Stage(((1, 1.0),), ((1, 1.0),)))
@@ -208,7 +217,7 @@ INTEGRATORS: dict[str, Method] = {
         order=4,
     ),
     # Störmer-Verlet, drift-kick-drift: Hairer, Lubich & Wanner, "Geometric Numerical Integration", 2nd ed. (2006),
-    # eq. (I.1.17); stable up to dt ω = 2 for oscillations, and for nothing that is damped.
+    # eq. (I.1.17); stable for oscillations up to dt ω = 2, unstable for anything damped.
     "leapfrog": Method(
         (
             Stage(((0, 1.0),), ((0, 0.5),), group=0),
@@ -225,18 +234,19 @@ SUPER_STEPPING = {"rkl2": rkl2}  # families with any number of stages
 FEWEST_STAGES, MOST_STAGES = 3, 99
 
 
-MEMORY = ".before"  # ends the name of an array that keeps slopes
-NEW, ERROR = "new ", "error "  # begin the names of a field after a step, and of its estimated error
+MEMORY = ".before"  # suffix of the arrays that store slopes
+NEW, ERROR = "new ", "error "  # prefixes of the names of a field after a step and of its estimated error
 
 
 def memory_of(method: Method, fields: Sequence[str]) -> tuple[str, ...]:
-    """Names of the arrays that a multistep method keeps beside the fields: their slopes at the beginning of the step before."""
+    """Names of the arrays that a multistep method stores beside the fields: their slopes at the beginning of the
+    previous step."""
     return tuple(name + MEMORY for name in fields) if method.multistep else ()
 
 
 def method(name: str, stages: int | None = None, epsilon: float | None = None, split: bool = False) -> Method:
-    """The method of this name, with so many ``stages`` or this ``epsilon`` where it is one of a family; ``split`` says that
-    the equation has a part that is taken apart by methods that do so."""
+    """The method called ``name``. ``stages`` and ``epsilon`` select a member if the name stands for a family. ``split``
+    says that the equation has a damping part, which some methods treat separately."""
     if name == "ab2":
         return ab2(epsilon or 0.0, split)
     return SUPER_STEPPING[name](stages) if stages is not None else INTEGRATORS[name]
@@ -246,7 +256,7 @@ def method(name: str, stages: int | None = None, epsilon: float | None = None, s
 
 
 def amplification(method: Method, z: np.ndarray) -> np.ndarray:
-    """R(z), by which one step multiplies a mode of rate z / dt, for an array of complex z."""
+    """The amplification factor R(z) of one step for a mode of rate z / dt; ``z`` is a complex array of any shape."""
     y = [np.ones_like(z)]
     for stage in method.stages:
         y.append(sum(a * y[j] for j, a in stage.values) + z * sum(b * y[j] for j, b in stage.slopes))
@@ -254,7 +264,7 @@ def amplification(method: Method, z: np.ndarray) -> np.ndarray:
 
 
 def _reach(method: Method, direction: Callable[[np.ndarray], np.ndarray]) -> float:
-    """Largest r such that |R| <= 1 all along direction(0 .. r); no explicit method reaches beyond 2 s²."""
+    """The largest r such that |R| <= 1 along direction(0 .. r). No explicit method is stable beyond 2 s²."""
     step = max(1e-3, 1e-5 * method.evaluations**2)
     steps = np.arange(1, int((2 * method.evaluations**2 + 1) / step) + 1) * step
     stable = np.abs(amplification(method, direction(steps))) <= 1 + 1e-9
@@ -263,7 +273,8 @@ def _reach(method: Method, direction: Callable[[np.ndarray], np.ndarray]) -> flo
 
 @cache
 def stability_limits(method: Method) -> tuple[float, float]:
-    """Extent of the stability region along the negative real and along the imaginary axis (dimensionless dt * rate)."""
+    """Extent of the stability region along the negative real axis and along the imaginary axis (dt * rate,
+    dimensionless)."""
     if method.limits is not None:
         return method.limits
     return _reach(method, lambda r: -r + 0j), _reach(method, lambda r: 1j * r)

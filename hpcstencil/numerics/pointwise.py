@@ -1,4 +1,4 @@
-"""What the pointwise functions of the expression language mean, for numpy and for jax.numpy arrays."""
+"""Definitions of the expression language's pointwise functions, for numpy and jax.numpy arrays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LARGEST_INTEGER_POWER = 16
 
 
 def functions(xp: ModuleType, dtype: Any) -> dict[str, Callable[..., Any]]:
-    """Node name -> function on arrays of ``dtype`` (comparisons give 1 and 0)."""
+    """Map each node name to a function on arrays of ``dtype`` and any shape (comparisons return 1 or 0)."""
 
     def number(compare: Callable[..., Any]) -> Callable[..., Any]:
         return lambda a, b: compare(a, b).astype(dtype)
@@ -27,6 +27,7 @@ def functions(xp: ModuleType, dtype: Any) -> dict[str, Callable[..., Any]]:
 
 
 def integer_power(exponent: float) -> int | None:
-    """The exponent as a small integer, to be raised by multiplication; None where it is not one."""
+    """The exponent as an int if it is a small integer, so that the power can be computed by multiplication; otherwise
+    None."""
     whole = int(exponent) if abs(exponent) <= LARGEST_INTEGER_POWER else None
     return whole if whole == exponent else None

@@ -1,6 +1,6 @@
-"""When things happen: the sequence of steps, and after which of them output, diagnostics and checkpoints are due.
+"""The sequence of time steps, and the steps after which output, diagnostics and checkpoints are due.
 
-Plain arithmetic in float64 on every process, so that all take the same steps whatever the decomposition.
+Every process does the same float64 arithmetic here, so all take the same steps whatever the decomposition.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-ROUND = 1e-9  # a remainder of a step below this fraction counts as none
+ROUND = 1e-9  # a smaller fraction of a step is treated as rounding
 
 
 @dataclass(frozen=True)
 class Clock:
-    """Where a run stands. Times between are counted from a base: t = base_time + (step - base_step) dt.
+    """The current step and time of a run. Times are counted from a base: t = base_time + (step - base_step) dt.
 
-    ``measured_dt`` is a step that depends on the solution, 0 before the first measurement at ``measured_step``; with a
-    tolerance the one to try next, ``last_error`` being that of the step before and ``rejected`` the steps that failed.
+    ``measured_dt`` is a step size that depends on the solution, measured at ``measured_step``; it is 0 before the first
+    measurement. With a tolerance it is the step size to try next, ``last_error`` is the error of the previous step, and
+    ``rejected`` counts rejected steps.
     """
 
     step: int = 0
@@ -31,8 +32,8 @@ class Clock:
 
 
 def together(clocks: Sequence[Clock]) -> Clock:
-    """Where runs side by side stand: at the time of the last of them, after the steps of all. Its base is there only where
-    all have landed on one time."""
+    """The common clock of runs that advance side by side: the time of the latest run, and the steps of all runs. The
+    base is set only if all runs are at the same time."""
     time, step = min(clock.time for clock in clocks), sum(clock.step for clock in clocks)
     landed = all(clock.time == clock.base_time == time for clock in clocks)
     return Clock(step, time, step if landed else -1, time)
@@ -40,7 +41,8 @@ def together(clocks: Sequence[Clock]) -> Clock:
 
 @dataclass(frozen=True)
 class Leap:
-    """``steps`` equal steps of ``dt``; step i of them starts at base_time + (first + i) dt. ``after`` is where it ends."""
+    """``steps`` equal steps of ``dt``. Step i of them starts at base_time + (first + i) dt. ``after`` is the clock at
+    the end."""
 
     steps: int
     dt: float
@@ -51,8 +53,9 @@ class Leap:
 
 @dataclass(frozen=True)
 class Schedule:
-    """``fixed_dt`` is the step where it is given; otherwise steps are handed to `leap` and shortened to land on outputs.
-    Fixed steps are counted from an origin: t = origin_time + (step - origin_step) dt."""
+    """The schedule of a run. With a ``fixed_dt`` the steps are counted from an origin: t = origin_time + (step -
+    origin_step) dt. Otherwise the caller passes each step size to `leap`, which shortens steps so that they end exactly
+    at output times."""
 
     end: float
     fixed_dt: float | None
@@ -64,8 +67,8 @@ class Schedule:
     origin_time: float = 0.0
 
     def going_on(self, clock: Clock, anew: bool) -> tuple[Schedule, Clock]:
-        """Schedule and clock of a run that goes on at ``clock``. Its steps are counted from here where those before had another
-        length: fixed ones where the times do not fit, the others where ``anew`` says so."""
+        """The schedule and clock of a run that continues at ``clock``. Steps are counted from here if the earlier ones
+        had another size: for fixed steps if the times do not match, otherwise if ``anew`` is true."""
         here = replace(clock, base_step=clock.step, base_time=clock.time)
         if self.fixed_dt is None:
             return self, (replace(here, measured_dt=0.0) if anew else clock)
@@ -76,21 +79,22 @@ class Schedule:
 
     @property
     def total_steps(self) -> int | None:
-        """Steps of the whole run; None where they depend on the step's control."""
+        """Number of steps of the whole run; None if the step size is controlled during the run."""
         if self.fixed_dt is None:
             return None
         return max(1, self.origin_step + math.ceil((self.end - self.origin_time) / self.fixed_dt - ROUND))
 
     def steps_of(self, dt: float) -> int:
-        """Steps of the whole run that are ``dt`` long, but for those that are shortened to land on outputs."""
+        """Number of steps of size ``dt`` in the whole run, without counting steps that are shortened to end at an
+        output time."""
         every = min(self.output_time or self.end, self.end)
         intervals = math.floor(self.end / every + ROUND)
         rest = max(0.0, self.end - intervals * every)
         return intervals * max(1, math.ceil(every / dt - ROUND)) + (math.ceil(rest / dt) if rest > ROUND * every else 0)
 
     def snapshots(self, steps: int | None) -> int | None:
-        """Snapshots of a run of so many steps, both ends included; None where their number follows from steps that nobody
-        knows."""
+        """Number of snapshots of a run of ``steps`` steps, initial and final ones included; None if it depends on a
+        number of steps that is not known."""
         if self.output_steps is None and self.output_time is None:
             return 2
         if self.output_time is not None:
@@ -100,26 +104,27 @@ class Schedule:
         return None if steps is None else 1 + math.ceil(steps / self.output_steps)
 
     def finished(self, clock: Clock) -> bool:
+        """Whether the run has reached its end."""
         return clock.step >= self.total_steps if self.total_steps is not None else clock.time >= self.end
 
     def is_on_course(self, end: Clock) -> bool:
-        """Whether a run with a later end comes by this end too: no step was shortened to land here and nowhere else."""
+        """Whether a run with a later end also passes through ``end``: no step was shortened only to land here."""
         if self.fixed_dt is not None:
             return not self._last_differs()
         return self.output_time is not None and end.time == round(end.time / self.output_time) * self.output_time
 
     def time_of(self, step: int) -> float:
-        """Time after a step of fixed size; exactly ``end`` at the last."""
+        """Time after ``step`` steps of fixed size; exactly ``end`` after the last one."""
         assert self.fixed_dt is not None and self.total_steps is not None
         return self.end if step >= self.total_steps else self._counted(step)
 
     def _counted(self, step: float) -> float:
-        """Time after a step of fixed size, wherever the end is."""
+        """Time after ``step`` steps of fixed size, ignoring the end of the run."""
         assert self.fixed_dt is not None
         return self.origin_time + (step - self.origin_step) * self.fixed_dt
 
     def next_output_time(self, time: float) -> float:
-        """First time after ``time`` at which output is due by time, or the end."""
+        """The first time after ``time`` at which output is due, or the end of the run."""
         if self.output_time is None:
             return self.end
         number = math.floor(time / self.output_time + ROUND) + 1
@@ -129,11 +134,12 @@ class Schedule:
         return due if due < self.end - ROUND * self.output_time else self.end
 
     def output_step(self, number: int) -> int:
-        """With a fixed step: the step nearest to the ``number``-th output time."""
+        """With a fixed step size: the step nearest to output time ``number``."""
         assert self.output_time is not None and self.fixed_dt is not None
         return self.origin_step + round((number * self.output_time - self.origin_time) / self.fixed_dt)
 
     def is_output(self, clock: Clock) -> bool:
+        """Whether a snapshot is due at ``clock``."""
         if clock.step == 0 or self.finished(clock):
             return True
         if self.output_steps is not None:
@@ -143,20 +149,22 @@ class Schedule:
         if self.fixed_dt is not None:
             number = round(self._counted(clock.step) / self.output_time)
             return any(self.output_step(m) == clock.step for m in (number - 1, number, number + 1))
-        # Steps were shortened to land: the base of the clock was set there.
+        # A step was shortened to end here, and the base of the clock was set here.
         landed = clock.base_step == clock.step and clock.base_time == clock.time
         return landed and clock.time == self.next_output_time(clock.time - 0.5 * self.output_time)
 
     def is_diagnostic(self, clock: Clock) -> bool:
+        """Whether a row of diagnostics is due at ``clock``."""
         if self.diagnostic_steps is None:
             return self.is_output(clock)
         return clock.step % self.diagnostic_steps == 0 or self.finished(clock)
 
     def is_checkpoint(self, clock: Clock) -> bool:
+        """Whether a checkpoint is due at ``clock``."""
         return self.checkpoint_steps is not None and clock.step > 0 and clock.step % self.checkpoint_steps == 0
 
     def steps_to_event(self, clock: Clock) -> int | None:
-        """Steps until something is due by step count; None where nothing is."""
+        """Number of steps until the next event that is due by step count; None if there is none."""
         counts = [n for n in (self.output_steps, self.diagnostic_steps, self.checkpoint_steps) if n is not None]
         waits = [n - clock.step % n for n in counts]
         if self.fixed_dt is not None and self.output_time is not None:
@@ -164,7 +172,7 @@ class Schedule:
         return min(waits, default=None)
 
     def _steps_to_output(self, step: int) -> int:
-        """With a fixed step: steps until the next output by time."""
+        """With a fixed step size: number of steps until the next output that is due by time."""
         assert self.output_time is not None and self.fixed_dt is not None
         if self.output_time <= self.fixed_dt:
             return 1
@@ -174,8 +182,8 @@ class Schedule:
         return self.output_step(number) - step
 
     def leap(self, clock: Clock, dt: float, most: int) -> Leap:
-        """The next equal steps: up to the next event, at most ``most``; ``dt`` is the step to take (not the fixed one:
-        it is shortened where a step would pass the next output, or the end)."""
+        """The next equal steps, up to the next event and at most ``most``. ``dt`` is the step size to take if it is not
+        fixed; a step that would pass the next output or the end is shortened."""
         wait = self.steps_to_event(clock)
         most = max(1, most if wait is None else min(most, wait))
         if self.fixed_dt is not None:
@@ -202,11 +210,11 @@ class Schedule:
         return Leap(1, self.end - start, start, 0, replace(clock, step=self.total_steps, time=self.end))
 
     def _last_differs(self) -> bool:
-        """Whether the last of the fixed steps is shorter than the others."""
+        """Whether the last fixed step is shorter than the others."""
         assert self.fixed_dt is not None and self.total_steps is not None
         start = self._counted(self.total_steps - 1)
         return abs(self.end - start - self.fixed_dt) > ROUND * self.fixed_dt
 
     def measured(self, clock: Clock, dt: float) -> Clock:
-        """The clock with its base here and a step that was measured here."""
+        """The clock with its base moved here and ``dt`` as the step size measured here."""
         return replace(clock, base_step=clock.step, base_time=clock.time, measured_step=clock.step, measured_dt=dt)

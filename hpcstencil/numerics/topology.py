@@ -1,7 +1,7 @@
-"""Who owns which cells: processes x devices x tiles, as pure arithmetic (no MPI, no jax).
+"""Domain decomposition over processes, devices and tiles, as plain arithmetic without MPI and JAX.
 
-A grid is cut into a Cartesian array of blocks, one per process; a process's block into a Cartesian array of device
-blocks; a device's block into tiles. All splits are balanced: sizes along an axis differ by at most one.
+The grid is cut into a Cartesian array of blocks, one per process. A process's block is cut into a Cartesian array of
+device blocks, and a device's block into tiles. All splits are balanced: sizes along an axis differ by at most one cell.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ Range = tuple[int, int]
 
 
 def split(cells: int, parts: int, index: int) -> Range:
-    """Half-open range of part ``index`` when ``cells`` cells are dealt to ``parts`` parts as evenly as possible."""
+    """Half-open index range of part ``index`` when ``cells`` cells are split into ``parts`` parts as evenly as
+    possible."""
     size, extra = divmod(cells, parts)
     start = index * size + min(index, extra)
     return start, start + size + (index < extra)
 
 
 def factorizations(number: int, axes: int) -> Iterator[tuple[int, ...]]:
-    """Every way to write ``number`` as an ordered product of ``axes`` positive integers."""
+    """All ways to write ``number`` as an ordered product of ``axes`` positive integers."""
     if axes == 1:
         yield (number,)
         return
@@ -33,8 +34,8 @@ def factorizations(number: int, axes: int) -> Iterator[tuple[int, ...]]:
 
 
 def halo_surface(shape: Sequence[int], parts: Sequence[int], periodic: Sequence[bool]) -> int:
-    """Cells that lie on the cuts of ``shape`` into ``parts``, summed over all cuts (a periodic axis is also cut once
-    where it wraps around)."""
+    """Total number of cells on the cuts of ``shape`` into ``parts``. A periodic axis has one more cut, where it wraps
+    around."""
     total = math.prod(shape)
     cuts = [p if p > 1 and wraps else p - 1 for p, wraps in zip(parts, periodic, strict=True)]
     return sum(cut * (total // n) for cut, n in zip(cuts, shape, strict=True))
@@ -43,8 +44,8 @@ def halo_surface(shape: Sequence[int], parts: Sequence[int], periodic: Sequence[
 def best_parts(
     number: int, shape: Sequence[int], periodic: Sequence[bool], narrowest: Sequence[int]
 ) -> tuple[int, ...] | None:
-    """The factorization of ``number`` with the least halo surface whose blocks are at least ``narrowest`` cells wide on
-    every axis that is cut; None where there is none. Among equals the first axes are cut (contiguous slabs)."""
+    """The factorization of ``number`` with the smallest halo surface whose blocks are at least ``narrowest`` cells wide
+    on every axis that is cut; None if there is none. Ties go to cutting the first axes (contiguous slabs)."""
     fitting = [
         parts
         for parts in factorizations(number, len(shape))
@@ -62,9 +63,9 @@ def counts_that_work(limit: int, shape: Sequence[int], periodic: Sequence[bool],
 
 @dataclass(frozen=True)
 class Topology:
-    """The decomposition of ``shape`` cells as process ``rank`` sees it; all tuples have one entry per axis.
+    """The decomposition of ``shape`` cells as seen by process ``rank``. All tuples have one entry per axis.
 
-    ``processes``, ``devices`` (of one process) and ``tiles`` (of one device) are counts of blocks. Ranks and devices are
+    ``processes``, ``devices`` (per process) and ``tiles`` (per device) are numbers of blocks. Ranks and devices are
     numbered in C order (the last axis varies fastest).
     """
 
@@ -77,6 +78,7 @@ class Topology:
 
     @property
     def ndim(self) -> int:
+        """Number of axes."""
         return len(self.shape)
 
     @property
@@ -86,7 +88,7 @@ class Topology:
 
     @property
     def device_count(self) -> int:
-        """Devices of one process."""
+        """Number of devices per process."""
         return math.prod(self.devices)
 
     def place(self, rank: int | None = None) -> tuple[int, ...]:
@@ -107,17 +109,18 @@ class Topology:
         return tuple(ranges)
 
     def capacity(self) -> tuple[int, ...]:
-        """Cells per axis of this process's largest device block: the shape that every device's array has."""
+        """Cells per axis of this process's largest device block, which is the shape of every device's array without
+        ghost cells."""
         return tuple(
             -(-(stop - start) // parts) for (start, stop), parts in zip(self.block(), self.devices, strict=True)
         )
 
     def narrowest(self) -> tuple[int, ...]:
-        """Cells per axis of the thinnest device block of the whole grid."""
+        """Cells per axis of the narrowest device block in the whole grid."""
         return tuple(n // p // d for n, p, d in zip(self.shape, self.processes, self.devices, strict=True))
 
     def is_split(self, axis: int) -> bool:
-        """Whether the axis is cut, between processes or between devices."""
+        """Whether the axis is cut between processes or between devices."""
         return self.processes[axis] * self.devices[axis] > 1
 
     def neighbour(self, axis: int, direction: int) -> int | None:

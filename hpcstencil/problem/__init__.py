@@ -1,1 +1,1 @@
-"""The initial value problem: trees, parameters, boundaries, stable step."""
+"""The initial value problem: trees, parameters, boundary conditions, stable step size."""

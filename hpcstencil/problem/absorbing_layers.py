@@ -31,14 +31,14 @@ from hpcstencil.symbolic.expressions import (
 from hpcstencil.symbolic.staggering import Position, Positions, flipped, home
 from hpcstencil.validation.errors import InputError
 
-REFLECTED = 1e-4  # of the amplitude, that the layer is laid out for at normal incidence
+REFLECTED = 1e-4  # of the amplitude: the reflection at normal incidence that the layer is designed for
 SHIFT = 0.3  # α width / speed: for waves that graze the layer
 
 
 @dataclass(frozen=True)
 class Layered:
-    """Right-hand sides with absorbing layers; ``memory`` names the fields that they added, ``rate`` is the fastest damping
-    (1/time); ``positions`` are those of fields and memories that do not live at cell centres."""
+    """Right-hand sides with absorbing layers. ``memory`` names the added memory fields, ``rate`` is the fastest damping
+    (1/time), and ``positions`` are those of fields and memories that do not live at cell centres."""
 
     trees: Mapping[str, Node]
     memory: tuple[str, ...]
@@ -49,10 +49,10 @@ class Layered:
 def layered(
     trees: Mapping[str, Node], config: Config, speed: float, positions: Positions, positive: Collection[str] = ()
 ) -> Layered:
-    """The right-hand sides with every layer that the boundary conditions ask for; ``speed`` is that of the fastest wave, the
-    ``positive`` fields must not become 0.
+    """The right-hand sides with all layers that the boundary conditions ask for. ``speed`` is that of the fastest wave;
+    the ``positive`` fields must not become 0.
 
-    Raises InputError for a layer that is wider than the domain, and where one meets an equation that it does not fit.
+    Raises InputError if a layer is wider than the domain or does not fit the equation.
     """
     fields, rate = tuple(trees), 0.0
     result, memory = dict(trees), dict[str, Node]()
@@ -99,7 +99,7 @@ def layered(
 class Stretching:
     """Replaces the derivatives along one axis by stretched ones, and collects the equations of their memories.
 
-    ``profiles`` are (σ as a node, α) of the fields that have a layer.
+    ``profiles`` maps each field that has a layer to (σ as a node, α).
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Stretching:
         self.known: dict[Node, Node] = {}
 
     def change(self, part: Node) -> Node | None:
-        """What stands for a derivative; None for all else."""
+        """The replacement of a derivative; None for all other nodes."""
         if not isinstance(part, Derivative | DivGrad | Halfway) or not self.concerned(part):
             return None
         if part not in self.known:
@@ -120,11 +120,13 @@ class Stretching:
         return self.known[part]
 
     def concerned(self, part: Derivative | DivGrad | Halfway) -> bool:
+        """Whether ``part`` is a derivative along the axis of something that holds a field with a layer."""
         along = part.orders[self.axis] > 0 if isinstance(part, Derivative) else part.axis == self.axis
         along = along and (not isinstance(part, Halfway) or part.kind == "difference")
         return along and any(isinstance(p, Field) and p.name in self.profiles for p in walk(part))
 
     def stretched(self, part: Derivative | DivGrad | Halfway) -> Node:
+        """The stretched form of a derivative."""
         operand = part.operand
         plain = not isinstance(part, Derivative) or (sum(part.orders) == part.orders[self.axis] <= 2 and part.bias == 0)
         coefficients = [child for child in part.children if child != operand]
@@ -154,7 +156,7 @@ class Stretching:
         return flux + self.remember(f"{name}.zeta_{self.letter}{count or ''}", name, flux)
 
     def remember(self, key: str, name: str, rate: Node) -> Node:
-        """The memory of a derivative ``rate`` of a field."""
+        """The memory of ``rate``, a derivative of a field."""
         sigma, alpha = self.profiles[name]
         self.memory.setdefault(
             key, total([Constant(-1.0) * (sigma + alpha) * Field(key), Constant(-1.0) * sigma * rate])
@@ -163,7 +165,7 @@ class Stretching:
 
 
 def _depth(config: Config, axis: int, side: int, width: float) -> Node:
-    """How deep in the layer, from 0 at its inner edge to 1 at the boundary; 0 inside the domain."""
+    """Relative depth in the layer: 0 at its inner edge, 1 at the boundary, 0 inside the domain."""
     lower, upper = config.grid.lower[axis], config.grid.upper[axis]
     if width > upper - lower:
         key = f"{_key(config, axis, side)}.{config.boundary.condition('', axis, side).kind}.width"
@@ -179,7 +181,7 @@ def _key(config: Config, axis: int, side: int) -> str:
 
 
 def _layers(config: Config, fields: tuple[str, ...], axis: int, kind: str) -> Iterator[tuple[str, int, Condition]]:
-    """(field, side, condition) of the layers of a kind at the ends of an axis."""
+    """(field, side, condition) for the layers of one kind at the ends of an axis."""
     for name in fields:
         for side in (0, 1):
             condition = config.boundary.condition(name, axis, side)

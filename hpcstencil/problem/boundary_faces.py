@@ -1,4 +1,4 @@
-"""What the boundary conditions of an input say of the faces of the domain."""
+"""From the boundary conditions of an input to the conditions at the faces of the domain."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from hpcstencil.validation.messages import at
 def faces_of(
     config: Config, model: Model, trees: Mapping[str, Node], positions: Positions
 ) -> dict[tuple[Node, int, int], Face]:
-    """The conditions at the faces of axes that are not periodic, per (field or inner result, axis, side).
+    """The conditions at the faces of non-periodic axes, per (field or inner result, axis, side).
 
-    Raises InputError for malformed expressions, for inner results that no derivative of ``trees`` is taken of, and for
-    waves that leave an equation which has none.
+    Raises InputError for malformed expressions, for inner results of which ``trees`` takes no derivative, and for an
+    open end if the equation has no waves that could leave.
     """
     fields, symbols = model.fields, model.symbols
     leaving = _leaving(config, model)
@@ -81,14 +81,15 @@ def faces_of(
 
 
 def _lies_beside(name: str, axis: int, model: Model) -> bool:
-    """Whether a value given for all fields is not meant for this one, which does not live on the boundary."""
+    """Whether a value given for all fields does not apply to this field, because the field does not live on the
+    boundary."""
     if not isinstance(model.equation, Walled) or not model.equation.values_live_on_walls:
         return False
     return name not in model.positions or not model.positions[name][axis]
 
 
 def _on_staggered(face: Face, position: Position, axis: int, config: Config, name: str) -> Face:
-    """The condition of a field at this position: it has its value on a boundary that its faces lie on."""
+    """The condition of a field at this position. A field whose faces lie on the boundary takes the value itself there."""
     if position[axis] and face.kind != "dirichlet":
         letter = config.grid.axes[axis]
         raise InputError(
@@ -101,7 +102,7 @@ def _on_staggered(face: Face, position: Position, axis: int, config: Config, nam
 
 
 def _leaving(config: Config, model: Model) -> dict[str, Face]:
-    """What an open end asks of each field that it asks something of."""
+    """The condition of an open end for each field that it constrains."""
     kinds = {config.boundary.condition(name, axis, side).kind
              for name in model.fields for axis in range(config.grid.ndim) for side in (0, 1)}  # fmt: skip
     if "open" not in kinds:
@@ -117,7 +118,7 @@ def _leaving(config: Config, model: Model) -> dict[str, Face]:
 
 
 def _faces(sides: Sides, key: str, scope: Scope) -> Iterator[tuple[int, Face]]:
-    """(side, face) of both sides; none of a periodic axis. An absorbing layer ends at a face that is held at 0."""
+    """(side, face) of both sides; empty for a periodic axis. An absorbing layer ends at a face with the value 0."""
     for side, condition in enumerate(sides):
         if condition.kind in KINDS:
             where = f"{key}.{SIDES[side]}.{condition.kind}"

@@ -1,6 +1,7 @@
-"""From an input to its `Problem`: every expression parsed, every name known, and where the members of an ensemble fit together.
+"""From an input to its `Problem`: parse every expression, resolve every name, and check that the members of an ensemble
+fit together.
 
-Neither jax nor MPI is needed here, so `hpcstencil check` sees all that a run would refuse.
+This needs neither jax nor MPI, so `hpcstencil check` finds everything that a run would refuse.
 """
 
 from __future__ import annotations
@@ -43,16 +44,17 @@ from hpcstencil.validation.messages import shown, wrong
 
 
 def build(config: Config) -> Problem:
-    """The problem of an input, of an ensemble with those of its members.
+    """The problem of an input; for an ensemble, that of all its members.
 
-    Raises InputError for unknown names, malformed expressions and unfit parameters, and where members of an ensemble
+    Raises InputError for unknown names, malformed expressions and unsuitable parameters, and if members of an ensemble
     differ in more than numbers and initial states.
     """
     return _side_by_side(config) if config.ensemble else _alone(config)
 
 
 def _side_by_side(config: Config) -> Problem:
-    """The problem of an ensemble: that of the first member, with an array for each parameter that the members differ in."""
+    """The problem of an ensemble: that of the first member, with an array for each parameter in which the members
+    differ."""
     listed = {key.partition(".")[2] for key in config.ensemble if key.startswith("equation.")}
     each = tuple(_alone(member, listed) for member in members(config))
     first, known = each[0], {f"equation.{name}" for name in each[0].parameters}
@@ -74,8 +76,8 @@ def _side_by_side(config: Config) -> Problem:
 
 
 def _alone(config: Config, listed: Collection[str] = ()) -> Problem:
-    """The problem of one run, or of a member of an ensemble in which the members differ in the ``listed`` parameters. Raises
-    InputError for unknown names, malformed expressions and unfit parameters."""
+    """The problem of a single run, or of one member of an ensemble whose members differ in the ``listed`` parameters.
+    Raises InputError for unknown names, malformed expressions and unsuitable parameters."""
     model = model_of(config)
     fixed = {name: value for name, value in model.numbers.items() if name not in listed}
 
@@ -134,7 +136,7 @@ def _alone(config: Config, listed: Collection[str] = ()) -> Problem:
 
 
 def _bounds(config: Config, model: Model) -> dict[str, float]:
-    """The largest magnitude of each parameter. Raises InputError where the run's precision cannot hold it."""
+    """The largest magnitude of each parameter. Raises InputError if the run's precision cannot represent it."""
     bounds = {name: numpy_evaluate.largest(tree, config.grid, model.numbers) for name, tree in model.symbols.items()}
     precision = config.numerics.precision
     for name, bound in bounds.items():
@@ -145,7 +147,7 @@ def _bounds(config: Config, model: Model) -> dict[str, float]:
 
 
 def _initial(config: Config, model: Model) -> dict[str, Node]:
-    """The initial expressions."""
+    """The initial expressions by field."""
     seed, texts = config.equation.seed, config.initial.expressions
     if seed is not None and "seed" not in parameters_used(texts.values()):
         raise InputError("equation.seed: no initial expression uses it; write noise(seed) in [initial], or remove it")
@@ -155,14 +157,14 @@ def _initial(config: Config, model: Model) -> dict[str, Node]:
 
 
 def _method(config: Config, model: Model) -> Method:
-    """The method in time; without the estimate of its error, which may cost an evaluation, where no tolerance asks for it."""
+    """The time integrator. Its error estimate, which may cost an evaluation, is dropped if the input sets no tolerance."""
     numerics = config.numerics
     chosen = method(numerics.integrator, numerics.stages, numerics.epsilon, split=bool(model.damping))
     return chosen if config.time.tolerance is not None else replace(chosen, error=())
 
 
 def _fastest_wave(config: Config, model: Model, bounds: Mapping[str, float]) -> float:
-    """Speed of the fastest wave, as the equation knows it; 0 where it does not."""
+    """Speed of the fastest wave according to the equation; 0 if the equation does not know it."""
     if not isinstance(model.equation, Limited):
         return 0.0
     ones = dict.fromkeys([*model.fields, *model.signals], 1.0)
@@ -171,7 +173,7 @@ def _fastest_wave(config: Config, model: Model, bounds: Mapping[str, float]) -> 
 
 
 def _diagnostics(config: Config, model: Model) -> dict[str, Node]:
-    """The diagnostics; each must be a number, made of reductions."""
+    """The diagnostics; each must be a single number made of reductions."""
     names = {**model.symbols, **model.unknowns}
     scope = Scope(config.grid.ndim, names, operators=True, reductions=True, space=model.space)
     trees = {}
@@ -182,7 +184,7 @@ def _diagnostics(config: Config, model: Model) -> dict[str, Node]:
 
 
 def _check_number(tree: Node, key: str, text: str, inside: bool) -> None:
-    """Fields and coordinates stand inside a reduction, and reductions do not nest."""
+    """Check that fields and coordinates occur only inside a reduction, and that reductions are not nested."""
     if isinstance(tree, Reduction):
         if inside:
             raise InputError(f"{key}: {shown(text)} nests one reduction in another; take them apart")
@@ -194,8 +196,8 @@ def _check_number(tree: Node, key: str, text: str, inside: bool) -> None:
 
 
 def _check_step(problem: Problem) -> None:
-    """Refuse a `cfl` now where it would be found out only when the first step is taken that none is stable, or that they
-    are too small."""
+    """Refuse an unusable `cfl` now, which the run would otherwise find only at its first step: no step is stable, or
+    steps are too small."""
     cfl = problem.config.time.cfl
     if cfl is None:
         return
@@ -207,13 +209,13 @@ def _check_step(problem: Problem) -> None:
     if problem.rates_follow_solution:
         ones = dict.fromkeys(problem.measured, 1.0)
         if problem.stable_dt(ones) == 0.0:
-            problem.dt(ones)  # says why
+            problem.dt(ones)  # explains the reason
     elif problem.config.time.end > MOST_STEPS * problem.dt({}):
         raise wrong("time.cfl", "at most 2**53 steps up to time.end", cfl, "take longer steps, or end earlier")
 
 
 def _with_stages(problem: Problem) -> Problem:
-    """The problem with as many stages of super time stepping as its step needs, where the input does not say."""
+    """The problem with the number of super time stepping stages that its step needs, if the input does not set it."""
     numerics, dt = problem.config.numerics, problem.config.time.dt
     if numerics.stages is not None or numerics.integrator not in SUPER_STEPPING or dt is None:
         return problem

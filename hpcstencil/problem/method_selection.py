@@ -1,4 +1,4 @@
-"""The method that fits a problem: how a partitioned one groups the fields, how many stages super time stepping takes."""
+"""Adapting the integrator to a problem: field groups of a partitioned method, number of stages of super time stepping."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from hpcstencil.symbolic.expressions import Field, Node, walk
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import shown
 
-MARGIN = 0.9  # of the stable step, when stages are counted for a given one
+MARGIN = 0.9  # fraction of the stable step that is used when the number of stages is chosen for a given step
 
 
 def groups_of(trees: Mapping[str, Node], method: Method, name: str) -> dict[str, int]:
-    """The fields in two groups each of which drives only the other, as a partitioned method needs them.
+    """Split the fields into two groups, each driven only by the other, as a partitioned method needs.
 
-    Raises InputError where there are no such groups.
+    Raises InputError if there are no such groups.
     """
     if not method.partitioned:
         return {}
@@ -36,9 +36,10 @@ def groups_of(trees: Mapping[str, Node], method: Method, name: str) -> dict[str,
 
 
 def with_enough_stages(name: str, dt: float, stable_step: Callable[[Method], float] | None) -> Method:
-    """The shortest method of the family ``name`` that is stable with ``dt``, where the stable step of each is known.
+    """The member of the family ``name`` with the fewest stages that is stable with ``dt``. ``stable_step`` gives the
+    stable step of each.
 
-    Raises InputError where it is not, or none is long enough.
+    Raises InputError if the stable step is unknown or no member is stable with ``dt``.
     """
     if stable_step is None:
         why = "whose stable step is not known beforehand"

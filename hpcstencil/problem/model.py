@@ -1,4 +1,4 @@
-"""The equation that an input names: where its class comes from, its fields, its parameters, and its right-hand sides."""
+"""The equation that an input names: its class, fields, parameters and right-hand sides."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ from hpcstencil.validation.messages import at, listing, nearest, shown, wrong
 class Model:
     """An equation with its parameters.
 
-    ``given`` are the parameters as numbers or texts, defaults filled in, ``symbols`` the same as nodes; ``trees`` the time
-    derivatives per field, ``damping`` those parts of them that a multistep method takes apart; ``signals`` what the stable
-    step depends on beside the fields; ``positions`` tells where fields live that do not live at cell centres, ``reflected``
-    which ones change sign in a mirror across each axis; ``space`` has the operators on the input's grid, ``source`` the text
-    of the equation's Python file, "" where it has none.
+    ``given`` holds the parameters as numbers or texts, with defaults filled in; ``symbols`` holds them as nodes.
+    ``trees`` are the time derivatives per field. ``damping`` are the parts of them that a multistep method treats
+    separately. ``signals`` are what the stable step depends on besides the fields. ``positions`` are those of fields
+    that do not live at cell centres. ``reflected`` has, per axis, the fields that change sign in a mirror across it.
+    ``space`` has the operators on the input's grid. ``source`` is the text of the equation's Python file, "" if it has
+    none.
     """
 
     equation: Equation
@@ -46,7 +47,7 @@ class Model:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """The parameters that are numbers: they are handed to the compiled code when it runs."""
+        """The parameters that are numbers. They are passed to the compiled code at run time."""
         return {name: value for name, value in self.given.items() if not isinstance(value, str)}
 
     @property
@@ -56,7 +57,8 @@ class Model:
 
 
 def model_of(config: Config) -> Model:
-    """The model of an input. Raises InputError for unknown names and unfit parameters, and where a user's class fails."""
+    """The model of an input. Raises InputError for unknown names and unsuitable parameters, and if a user's class
+    fails."""
     ndim = config.grid.ndim
     equation, source = _equation(config)
     custom = isinstance(equation, Custom)
@@ -96,7 +98,7 @@ def _equation(config: Config) -> tuple[Equation, str]:
 
 
 def _fields(equation: Equation, config: Config) -> tuple[str, ...]:
-    """Names of the unknowns; those of a user's class are checked as if they stood in the input file."""
+    """Names of the unknowns. Those of a user's class are checked like names in the input file."""
     ndim = config.grid.ndim
     if config.equation.in_file is None:
         return equation.fields(ndim)
@@ -121,7 +123,7 @@ def _fields(equation: Equation, config: Config) -> tuple[str, ...]:
 
 
 def _positions(equation: Equation, config: Config, fields: tuple[str, ...]) -> Positions:
-    """Where fields live that do not live at cell centres."""
+    """The positions of the fields that do not live at cell centres."""
     ndim = config.grid.ndim
     if not isinstance(equation, Staggered):
         return {}
@@ -140,7 +142,7 @@ def _positions(equation: Equation, config: Config, fields: tuple[str, ...]) -> P
 
 
 def _reflected(equation: Equation, config: Config, fields: tuple[str, ...]) -> tuple[Collection[str], ...]:
-    """The fields per axis that change sign in a mirror across it."""
+    """Per axis, the fields that change sign in a mirror across it."""
     axes = range(config.grid.ndim)
     if not isinstance(equation, Reflecting):
         return tuple(() for _ in axes)
@@ -182,7 +184,7 @@ def _right_hand_sides(
 
 
 def _parameters(equation: Equation, config: Config, custom: bool) -> dict[str, float | str]:
-    """The equation's parameters, defaults filled in."""
+    """The equation's parameters, with defaults filled in."""
     given = dict(config.equation.parameters)
     if custom:
         return given
@@ -197,8 +199,8 @@ def _parameters(equation: Equation, config: Config, custom: bool) -> dict[str, f
 def _numbers(
     config: Config, given: Mapping[str, float | str], symbols: Mapping[str, Node]
 ) -> dict[Node, tuple[str, float]]:
-    """Name and value of each parameter that is one number on the whole grid, by its node. The default place of a source
-    that is off may lie anywhere."""
+    """Name and value of each parameter that is one number on the whole grid, by its node. The default position of an
+    unused source may lie anywhere."""
     known = numpy_evaluate.by_node({name: value for name, value in given.items() if not isinstance(value, str)})
     found = {}
     for name, tree in symbols.items():
@@ -209,7 +211,7 @@ def _numbers(
 
 
 def _refuse_unused(config: Config, custom: bool, trees: Sequence[Node], symbols: Mapping[str, Node]) -> None:
-    """A parameter that was given but does nothing is a mistake."""
+    """Raise InputError for a given parameter that has no effect, which must be a mistake."""
     if custom:
         texts = [*config.equation.rhs.values(), *config.initial.expressions.values()]
         texts += [*config.diagnostics.expressions.values(), *config.boundary.texts()]

@@ -1,4 +1,4 @@
-"""What an input file asks for, made whole: an initial value problem, what it needs on a grid, and its stable step."""
+"""The complete initial value problem of an input file, with what it needs on a grid and its stable step."""
 
 from __future__ import annotations
 
@@ -29,16 +29,15 @@ from hpcstencil.validation.errors import InputError
 class Problem:
     """An initial value problem, ready to be discretized.
 
-    ``trees`` are the time derivatives per field, ``initial`` the initial expressions of those fields that have one,
-    ``faces`` the boundary conditions of non-periodic axes per (field or inner result, axis, side), ``diagnostics`` trees
-    over reductions.
-    ``parameters`` are the numbers handed to the compiled code, arrays where the ``members`` of an ensemble differ; those
-    given as expressions are part of the trees, and ``symbols`` has both kinds as nodes.
-    ``groups`` tells the fields of a partitioned ``method`` apart; ``memory`` names the fields that absorbing layers, a
-    multistep method or a mask added, ``damping`` is the fastest rate of the layers; ``apart`` are the parts of the time
-    derivatives that a multistep method takes apart; ``measured`` are the fields, and expressions of them that the stable
-    step depends on. ``positions`` tells where fields live that do not live at cell centres; ``mask`` has the solid cells,
-    ``source`` the text of the equation's Python file.
+    ``trees`` are the time derivatives per field, and ``initial`` the initial expressions of the fields that have one.
+    ``faces`` are the boundary conditions of non-periodic axes per (field or inner result, axis, side). ``diagnostics``
+    are trees over reductions. ``parameters`` are the numbers passed to the compiled code; a parameter in which the
+    ``members`` of an ensemble differ is an array. Parameters given as expressions are part of the trees. ``symbols``
+    has both kinds as nodes. ``groups`` assigns the fields to the groups of a partitioned ``method``. ``memory`` names
+    the fields added by absorbing layers, a multistep method or a mask. ``damping`` is the fastest damping rate of the
+    layers. ``apart`` are the parts of the time derivatives that a multistep method treats separately. ``measured`` are
+    the fields, and expressions of them, that the stable step depends on. ``positions`` are those of fields that do not
+    live at cell centres. ``mask`` has the solid cells. ``source`` is the text of the equation's Python file.
     """
 
     config: Config
@@ -65,38 +64,38 @@ class Problem:
 
     @property
     def layout(self) -> Layout:
-        """Where the fields live in files."""
+        """The positions of the fields in files."""
         config = self.config
         return Layout(config.grid, self.positions, config.boundary.periodic, config.ensemble)
 
     @property
     def copies(self) -> int:
-        """How many runs are side by side: the members of an ensemble, else 1."""
+        """Number of runs side by side: the members of an ensemble, else 1."""
         return max(1, len(self.members))
 
     @property
     def own_steps(self) -> bool:
-        """Whether the members of an ensemble take steps of their own, each as long as it may."""
+        """Whether each member of an ensemble takes its own steps, as long as its own solution allows."""
         return bool(self.members) and self.config.time.dt is None
 
     @property
     def cells(self) -> int:
-        """Cells of all runs that are side by side."""
+        """Number of cells of all runs side by side."""
         return self.copies * self.config.grid.cells
 
     @property
     def cells_per_step(self) -> int:
-        """Cells that a step changes: members with steps of their own are counted one by one."""
+        """Number of cells that one step advances. If members take their own steps, that is one member's cells."""
         return self.config.grid.cells if self.own_steps else self.cells
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The fields that the equation has: all but the memories of absorbing layers."""
+        """The fields of the equation, without the memories of absorbing layers."""
         return tuple(name for name in self.fields if name not in self.memory)
 
     @property
     def step_follows_solution(self) -> bool:
-        """Whether the size of the steps is found out as the run goes."""
+        """Whether the step size is determined during the run."""
         return self.config.time.dt is None and (self.config.time.tolerance is not None or self.rates_follow_solution)
 
     @property
@@ -106,12 +105,12 @@ class Problem:
 
     @property
     def radius(self) -> tuple[int, ...]:
-        """Ghost cells per axis that one evaluation of the right-hand side uses up."""
+        """Ghost cells per axis that one evaluation of the right-hand side consumes."""
         return self.discretization.radius(self.differentiated())
 
     def needs(self, trees: Iterable[Node]) -> Needs:
-        """Ghost cells that the operators in trees ask of what they are applied to. Rates and diagnostics have theirs apart, so
-        that what is measured does not change the code that computes."""
+        """Ghost cells that the operators in the trees need of their operands. Rates and diagnostics are treated
+        separately, so that a new diagnostic does not change the code that computes the steps."""
         return self.discretization.needs(trees)
 
     def differentiated(self) -> list[Node]:
@@ -123,7 +122,7 @@ class Problem:
         return [*self.trees.values(), *self.apart.values()]
 
     def constants(self) -> tuple[float, ...]:
-        """All numbers that the expressions evaluated on the grid hold, weights of stencils included."""
+        """All numbers in the expressions evaluated on the grid, including stencil weights."""
         values = (value for face in self.faces.values() for value in face.values)
         trees = [*self.differentiated(), *values]
         parts = [part for tree in trees for part in walk(tree)]
@@ -141,8 +140,8 @@ class Problem:
         )
 
     def errors(self) -> dict[str, Node]:
-        """Of each field that moves, (e / (tol + tol max(|u|, |new u|)))², of the fields u, "new u" after the step and "error u"
-        for the estimated error e; empty without a tolerance."""
+        """The squared relative error (e / (tol + tol max(|u|, |new u|)))² of each field that changes. It uses the
+        fields u, "new u" after the step and "error u" for the estimated error e. Empty without a tolerance."""
         tolerance = self.config.time.tolerance
         if tolerance is None:
             return {}
@@ -154,7 +153,7 @@ class Problem:
         return weighed
 
     def stable_dt(self, largest: Mapping[str, float]) -> float:
-        """Largest stable step, ``largest`` being the greatest magnitude of all that is ``measured``."""
+        """Largest stable step. ``largest`` maps each ``measured`` name to its greatest magnitude."""
         assert isinstance(self.equation, Limited)
         config, bounds = self.config, SimpleNamespace(**self.bounds)
         rates = rates_of(self.equation, config.equation.in_file, bounds, largest, config.grid.ndim)
@@ -164,7 +163,7 @@ class Problem:
     def dt(self, largest: Mapping[str, float]) -> float:
         """The step that `cfl` asks for.
 
-        Raises InputError where no step is stable, or none is limited.
+        Raises InputError if no step is stable, or if nothing limits the step.
         """
         time, integrator = self.config.time, self.config.numerics.integrator
         stable = self.stable_dt(largest)
@@ -182,7 +181,7 @@ class Problem:
         return min(time.cfl * stable, time.end)
 
     def schedule(self) -> Schedule:
-        """When steps, outputs, diagnostics and checkpoints are due."""
+        """The times of steps, outputs, diagnostics and checkpoints."""
         config = self.config
         return Schedule(
             end=config.time.end,
@@ -194,11 +193,11 @@ class Problem:
         )
 
     def warnings(self) -> list[str]:
-        """What a careful user would want to be told before the run."""
+        """Warnings that a careful user would want before the run."""
         return [*self._running_backwards(), *self._unstable()]
 
     def _running_backwards(self) -> list[str]:
-        """A warning of every negative number that diffusion is the faster the larger it is."""
+        """A warning for every negative number that makes a diffusion coefficient negative."""
         equation, config = self.equation, self.config
         if not isinstance(equation, Limited):
             return []
@@ -217,7 +216,7 @@ class Problem:
         ]
 
     def _unstable(self) -> list[str]:
-        """A warning of a step that is too long."""
+        """A warning if the step is too long."""
         dt, cfl = self.config.time.dt, self.config.time.cfl
         if cfl is not None and cfl > 1.0:
             return [f"time.cfl = {cfl:g} is more than the whole stable step: expect the solution to blow up"]
@@ -235,7 +234,8 @@ class Problem:
         ]
 
     def estimated_step(self, dt: float) -> float:
-        """The largest stable step up to ``dt`` as the trees say, near the initial state; dt where that is in a file."""
+        """The largest stable step up to ``dt``, estimated from the trees near the initial state; ``dt`` if the initial
+        state is in a file."""
         config = self.config
         if config.initial.file is not None or (self.mask is not None and self.mask.is_read):
             return dt

@@ -1,10 +1,10 @@
-"""Solid cells in the domain: what they do to right-hand sides, initial states and diagnostics.
+"""Solid cells in the domain, and their effect on right-hand sides, initial states and diagnostics.
 
-The surface of the solid runs along the faces of cells, and is to the fluid what the boundary of the domain is
-(`boundary_kinds`): an operator finds in a solid cell next to its own the mirror image of its own: u itself where there
-is no flux, 2 g - u where u = g on the face between the two. So a flux between two fluid cells is that of a domain
-without solid, nothing that stands inside of the solid is ever used, and the integral of a diffusing field is kept. All
-of it is said in trees: the kernels know no mask.
+The surface of the solid runs along cell faces and acts on the fluid like the boundary of the domain (`boundary_kinds`).
+Where an operator would read a solid neighbour cell, it reads the mirror image of its own cell: u itself for no flux, or
+2 g - u for the value u = g on the face between the two. A flux between two fluid cells is thus the same as without the
+solid, values inside the solid are never used, and the integral of a diffusing field is conserved. All of this is
+expressed in trees, so the kernels know nothing about masks.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from hpcstencil.symbolic.stencil_reach import Discretization, axes_of
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.schema import expression_text
 
-SOLID = "mask.solid"  # no field of the user's may have a dot in its name
+SOLID = "mask.solid"  # user-defined field names contain no dot
 HUGE = {"float32": 3.0e38, "float64": 1.0e308}
 
 
 @dataclass(frozen=True)
 class Mask:
-    """``solid`` is other than 0 in solid cells, of coordinates and parameters alone, or the field SOLID, which never changes
-    and is read from the ``dataset`` (file and name); ``value`` holds on their surface, None for no flux. ``reflected`` are the
-    fields per axis of which the mirror image across it has the opposite sign. Where the solid cells are ``kept`` as a field,
-    they have mirror images beyond the boundary of the domain."""
+    """``solid`` is non-zero in solid cells. It is an expression of coordinates and parameters, or the field SOLID,
+    which never changes and is read from the ``dataset`` (file and name). ``value`` is the value on the solid surface,
+    or None for no flux. ``reflected`` has the fields per axis whose mirror image across it has the opposite sign. If
+    the solid cells are ``kept`` as a field, they too are mirrored beyond the boundary of the domain."""
 
     solid: Node
     value: Node | None
@@ -64,22 +64,23 @@ class Mask:
 
     @property
     def is_read(self) -> bool:
-        """Whether the solid cells stand in a dataset, so that they are known only when the run begins."""
+        """Whether the solid cells are read from a dataset, and so are known only when the run begins."""
         return self.dataset is not None
 
     def differs(self, listed: Collection[str]) -> bool:
-        """Whether the solid cells depend on one of the ``listed`` parameters, in which members of an ensemble differ."""
+        """Whether the solid cells depend on one of the ``listed`` parameters, in which the members of an ensemble
+        differ."""
         return any(isinstance(part, Parameter) and part.name in listed for part in walk(self.solid))
 
     def cells(self, beyond: bool = False) -> Node:
-        """1 in solid cells, else 0, as it is found on the grid; ``beyond`` as in `Field`."""
+        """1 in solid cells, else 0, as a tree; ``beyond`` as in `Field`."""
         return Field(SOLID, beyond) if self.kept else self.solid
 
     def beside(self, tree: Node) -> Node:
-        """The tree with operators that find at the surface of the solid what holds there.
+        """The tree with its operators changed so that they apply the surface condition instead of reading solid cells.
 
-        Raises InputError for operators that reach further than the next cell, and for those on values that do not live at
-        the centres of cells, but for what leads back there.
+        Raises InputError for operators that reach beyond the neighbouring cell, and for operators on values that do not
+        live at cell centres, except those that lead back to the centres.
         """
         made: dict[int, Node] = {}
         place = positions_in(tree, {}, len(self.reflected))
@@ -103,7 +104,7 @@ class Mask:
         return made[id(tree)]
 
     def _derivative(self, tree: Derivative) -> Node:
-        """A mixed derivative is taken along one axis after the other."""
+        """A derivative near the surface; a mixed one is taken along one axis after the other."""
         if max(tree.orders) > 2:
             raise InputError(
                 "mask: fits equations of first and second derivatives only; nest operators for higher ones"
@@ -119,7 +120,7 @@ class Mask:
         return result
 
     def _neighbour(self, operand: Node, axis: int, side: int, beyond: bool) -> Node:
-        """An operand in the next cell on one side, or, for the side 0, in the cell itself."""
+        """The operand in the next cell on ``side``; side 0 is the cell itself."""
         if side == 0:
             return operand
         image = operand
@@ -134,13 +135,14 @@ class Mask:
         return Neighbour(self.cells(beyond), axis, side, beyond)
 
     def _on_face(self, value: Node, axis: int, side: int) -> Node:
-        """An expression of coordinates at the face of a cell."""
+        """An expression of coordinates, evaluated at the face on ``side``."""
         here = Coordinate(axis)
         half = side * self.discretization.spacing[axis] / 2
         return substitute(value, lambda part: here + half if part == here else None)
 
     def _div_grad(self, tree: DivGrad) -> Node:
-        """The fluxes k (a' - a) through the two faces of a cell; equal from both sides of a face."""
+        """The divergence of the fluxes k (a' - a) through the two faces of a cell. Both cells beside a face compute the
+        same flux."""
         fluxes: list[Node] = []
         for side in (-1, 1):
             step = Neighbour(tree.operand, tree.axis, side, tree.beyond) - tree.operand
@@ -157,8 +159,8 @@ class Mask:
         return 0.5 * (k + Neighbour(k, tree.axis, side, tree.beyond))
 
     def _flux_at_surface(self, tree: DivGrad, side: int, step: Node) -> Node:
-        """The flux through a face on the surface: none where no flux is asked for, or a does not change across it; ``step`` is
-        the one that an operand of coordinates alone takes."""
+        """The flux through a face on the surface. It is zero if the surface has no flux, or if a is the same on both
+        sides; ``step`` is the difference for an operand of coordinates alone."""
         operand, k = tree.operand, tree.coefficient
         if self.value is None or (varies(operand) and not isinstance(operand, Field)):
             return Constant(0.0)
@@ -170,7 +172,7 @@ class Mask:
         return k * (2.0 * (given - operand)) if varies(operand) else k * step
 
     def _halfway(self, tree: Halfway) -> Node:
-        """From the centres of cells to their faces."""
+        """A `Halfway` from cell centres to faces."""
         operand, axis = tree.operand, tree.axis
         image = self._mirrored(operand, axis)
 
@@ -189,7 +191,7 @@ class Mask:
         return (above - below) * node(1.0 / self.discretization.spacing[axis])
 
     def _mirrored(self, tree: Node, axis: int) -> Node:
-        """The mirror image of a tree across a face, at the place of the tree."""
+        """The mirror image of a tree across a face, at the tree's own position."""
         made: dict[int, Node] = {}
         for part in bottom_up(tree):
             new = rebuilt(part, lambda child: made[id(child)])
@@ -206,7 +208,7 @@ class Mask:
 
 
 def refuse_name(names: Collection[str]) -> None:
-    """Raise InputError where a field or parameter of an input with a mask has the name of the mask in the output."""
+    """Raise InputError if a field or parameter of an input with a mask has the name that the mask has in the output."""
     if MASK_DATASET in names:
         raise InputError(
             f"mask: the output has the solid cells under the name '{MASK_DATASET}'; rename the field or parameter"
@@ -216,8 +218,8 @@ def refuse_name(names: Collection[str]) -> None:
 def mask_of(
     config: Config, symbols: Mapping[str, Node], reflected: tuple[Collection[str], ...], trees: Collection[Node]
 ) -> Mask | None:
-    """The mask that the input asks for, for all these ``trees``. Raises InputError for malformed expressions, and where the
-    surface has a value that fits no equation with values on faces."""
+    """The mask that the input asks for, for all the given ``trees``. Raises InputError for malformed expressions, and
+    if the surface has a value but the equation does not support values on faces."""
     if config.mask is None:
         return None
     ndim = config.grid.ndim
@@ -235,16 +237,16 @@ def mask_of(
     solid = parse(config.mask.solid, Scope(ndim, symbols, time=False), "mask.solid")
     solid = Pointwise("not_equal", (solid, Constant(0.0)))
     for axis, periodic in enumerate(config.boundary.periodic):
-        if not periodic:  # beyond the boundary there is no solid: what holds there is the boundary's affair
+        if not periodic:  # there is no solid beyond the boundary: the boundary condition applies there
             x = Coordinate(axis)
             solid = solid * (x > config.grid.lower[axis]) * (x < config.grid.upper[axis])
     return Mask(solid, surface, None, discretization, reflected, kept=on_faces)
 
 
 def masked_rates(mask: Mask | None, trees: Mapping[str, Node]) -> dict[str, Node]:
-    """The right-hand sides with 0 in solid cells.
+    """The right-hand sides, with 0 in solid cells.
 
-    Raises InputError for derivatives that reach further than the next cell.
+    Raises InputError for derivatives that reach beyond the neighbouring cell.
     """
     if mask is None:
         return dict(trees)
@@ -254,19 +256,20 @@ def masked_rates(mask: Mask | None, trees: Mapping[str, Node]) -> dict[str, Node
 def masked_faces(
     mask: Mask | None, faces: Mapping[tuple[Node, int, int], Face]
 ) -> dict[tuple[Node, int, int], Face]:
-    """The conditions at faces, of inner results as they are found in `masked_rates`."""
+    """The face conditions, with inner results as they appear in `masked_rates`."""
     if mask is None:
         return dict(faces)
     return {(mask.beside(operand), axis, side): face for (operand, axis, side), face in faces.items()}
 
 
 def in_fluid(mask: Mask | None, tree: Node, otherwise: float = 0.0) -> Node:
-    """The tree with a number in solid cells."""
+    """The tree with ``otherwise`` in solid cells."""
     return tree if mask is None else Pointwise("where", (mask.cells(), Constant(otherwise), tree))
 
 
 def masked_initial(mask: Mask | None, initial: Mapping[str, Node]) -> dict[str, Node]:
-    """The initial expressions with 0 in solid cells; those of a dataset are not known yet."""
+    """The initial expressions, with 0 in solid cells. A mask from a dataset is not known yet, so the expressions then
+    stay unchanged."""
     if mask is None or mask.is_read:
         return dict(initial)
     masked = {name: Pointwise("where", (mask.solid, Constant(0.0), tree)) for name, tree in initial.items()}
@@ -274,7 +277,7 @@ def masked_initial(mask: Mask | None, initial: Mapping[str, Node]) -> dict[str, 
 
 
 def masked_diagnostics(mask: Mask | None, trees: Mapping[str, Node], precision: str) -> dict[str, Node]:
-    """The diagnostics over fluid cells alone. Raises InputError for those on faces of cells."""
+    """The diagnostics over fluid cells only. Raises InputError for diagnostics on cell faces."""
     if mask is None:
         return dict(trees)
 

@@ -1,9 +1,9 @@
 """The largest stable step of an explicit method.
 
 Every mode exp(i θ·x/dx) of the linearized, discretized equation grows with a rate
-  λ(θ) = -D Σ κ₂ - K (Σ κ₂)² - 2 Σ s/dx - r ± i(Σ |v| κ₁ + c sqrt(Σ κ₂) + B Σ κ₂ + ω),
-s being the fastest signal of an upwind scheme (of first order, whose reach it is), κ₁ and κ₂ the largest symbols of the
-first and second difference. The step keeps dt λ inside the triangle between the real and the imaginary reach of the
+  λ(θ) = -D Σ κ₂ - K (Σ κ₂)² - 2 Σ s/dx - r ± i(Σ |v| κ₁ + c sqrt(Σ κ₂) + B Σ κ₂ + ω).
+Here 2 s/dx is the reach of a first-order upwind scheme whose fastest signal is s, and κ₁ and κ₂ are the largest symbols
+of the first and second difference. The step keeps dt λ inside the triangle between the real and the imaginary extent of the
 method's stability region (von Neumann's analysis; Hundsdorfer & Verwer (2003), sect. I.3 and II.1).
 """
 
@@ -29,7 +29,7 @@ def largest_symbol(derivative: int, order: int, axis: int, spacing: tuple[float,
 
 
 def stable_step(rates: Rates, method: Method, order: int, spacing: tuple[float, ...]) -> float:
-    """Largest stable dt, in the unit of time; infinite where nothing limits it, 0 where no step is stable."""
+    """Largest stable dt, in the unit of time: infinite if nothing limits it, 0 if no step is stable."""
     real, imaginary = stability_limits(method)
     axes = range(len(spacing))
     second = sum(largest_symbol(2, order, axis, spacing) for axis in axes)
@@ -43,7 +43,7 @@ def stable_step(rates: Rates, method: Method, order: int, spacing: tuple[float, 
     if oscillation and not imaginary:
         if not rates.diffusion or waves:
             return 0.0
-        # Forward Euler: diffusion stabilizes transport where dt <= 2 D / |v|² as well.
+        # Forward Euler: diffusion also stabilizes transport if dt <= 2 D / |v|².
         speed = sum(v * v for v in rates.velocity)
         return min(real / damping, 2.0 * rates.diffusion / speed)
     inverse = (damping / real if damping else 0.0) + (oscillation / imaginary if oscillation else 0.0)

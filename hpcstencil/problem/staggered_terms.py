@@ -1,7 +1,8 @@
-"""The expressions of a problem where its fields live: what `staggering` makes of right-hand sides, initial states, diagnostics.
+"""The expressions of a problem at the positions of its fields: `staggering` applied to right-hand sides, initial
+states, diagnostics.
 
-A field that lives on the faces across a boundary has its value at the lower boundary in its array: it begins with the value
-that is given there, and changes as that does.
+The array of a field that lives on the faces across a boundary includes the value on the lower boundary. That value
+starts as the given boundary value and changes with it.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ Faces = Mapping[tuple[Node, int, int], Face]
 
 @dataclass(frozen=True)
 class Placed:
-    """The fields of an input and their ``positions``; trees with nothing half a cell away stay as they are.
+    """The fields of an input and their ``positions``. Trees without `Halfway` nodes stay unchanged.
 
-    Raises InputError where the input asks for what goes with cell centres only.
+    Raises InputError if the input asks for a feature that works only with cell centres.
     """
 
     config: Config
@@ -38,7 +39,8 @@ class Placed:
         return self.with_walls(self.at_home(trees, "equation"), faces, lambda value: derivative(value, Time()))
 
     def initial(self, trees: Mapping[str, Node], faces: Faces) -> dict[str, Node]:
-        """The initial expressions, each where its field lives; one for every field on a boundary, unless a file has it."""
+        """The initial expressions, each where its field lives. A field on a boundary needs one unless a file provides
+        it."""
         from_file = self.config.initial.file is not None
         walled = [part.name for (part, _, _), face in faces.items() if face.kind == WALL and isinstance(part, Field)]
         given = {**dict.fromkeys([] if from_file else walled, Constant(0.0)), **self.at_home(trees, "initial")}
@@ -55,7 +57,7 @@ class Placed:
         }
 
     def at_home(self, trees: Mapping[str, Node], key: str) -> dict[str, Node]:
-        """Trees by field, each where the field lives; ``key`` is the table that they come from."""
+        """Trees by field, each where the field lives; ``key`` is the input table that they come from."""
         grid = self.config.grid
         return {
             name: located(tree, home(name, self.positions, grid.ndim), self.positions, grid.spacing, f"{key}.{name}")
@@ -65,7 +67,7 @@ class Placed:
         }
 
     def with_walls(self, trees: Mapping[str, Node], faces: Faces, on_wall: Callable[[Node], Node]) -> dict[str, Node]:
-        """The trees with what ``on_wall`` makes of the given value on the lower boundary."""
+        """The trees, with ``on_wall(given value)`` on the lower boundary."""
         grid, result = self.config.grid, dict(trees)
         for (operand, axis, side), face in faces.items():
             if face.kind == WALL and side == 0 and isinstance(operand, Field) and operand.name in result:

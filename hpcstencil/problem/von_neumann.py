@@ -1,10 +1,10 @@
 """Von Neumann's stability analysis of any equation, from its trees, with coefficients frozen at the initial state.
 
-∂u/∂t = F(u) is linearized at the initial state, and its coefficients are taken to be those of one cell. In a mode
-exp(i θ·j) of the cells j every operator is then a number, its symbol Σ_o w_o exp(i θ·o) over the offsets o of its
-stencil, and the modes grow with the eigenvalues λ(θ) of the matrix of ∂F_m/∂u_n (Hundsdorfer & Verwer (2003), sect. I.3;
-frozen coefficients: sect. I.4.5). Cells and θ are sampled, and walls are left out, so this is an estimate and no bound: of
-a coefficient with a narrow peak it may miss the peak.
+∂u/∂t = F(u) is linearized at the initial state, with coefficients taken from one cell. For a mode exp(i θ·j) of the
+cells j every operator is then a number, its symbol Σ_o w_o exp(i θ·o) over the offsets o of its stencil. The modes grow
+with the eigenvalues λ(θ) of the matrix of ∂F_m/∂u_n (Hundsdorfer & Verwer (2003), sect. I.3; frozen coefficients: sect.
+I.4.5). The analysis samples cells and θ and ignores walls, so the result is an estimate and not a bound: it may miss
+the narrow peak of a coefficient.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from hpcstencil.symbolic.expressions import (
 )
 from hpcstencil.symbolic.stencil_reach import Discretization
 
-CELLS = (5, 3, 1)  # cells per axis that are looked at, the first that ROOM allows
-ANGLES = 9  # of θ per axis, from -π to π; along the first axis from 0
-ROOM = 400_000  # numbers in all matrices together
+CELLS = (5, 3, 1)  # candidates for the number of sampled cells per axis; the first that fits ROOM is used
+ANGLES = 9  # angles θ per axis, from -π to π; from 0 along the first axis
+ROOM = 400_000  # limit on the total size of all matrices, in numbers
 HIGHEST = 200  # levels of a tree; taller ones are not analysed
 GROWING = 1e-6  # real part of a rate, in units of the fastest one, from which on the mode grows in the equation itself
-GROWTH = 1e3  # factor of a mode over a whole run, from which on the run is called unstable
+GROWTH = 1e3  # a run in which a mode grows by more than this factor is called unstable
 
 Offset = tuple[int, ...]
 Symbol = dict[str, np.ndarray]  # of each field, of shape (cells or 1, angles)
@@ -69,7 +69,8 @@ class Frozen:
         self.symbols: dict[Node, Symbol] = {}
 
     def rates(self, trees: Mapping[str, Node]) -> np.ndarray:
-        """The eigenvalues λ of ∂F_m/∂u_n of all cells and modes, in 1/time; cells where one is not finite are left out."""
+        """The eigenvalues λ of ∂F_m/∂u_n for all sampled cells and modes, complex, in 1/time. Cells where one is not
+        finite are dropped."""
         symbols = [self.symbol(tree) for tree in trees.values()]
         entries = [symbol.get(name, np.zeros((1, 1))) for symbol in symbols for name in trees]
         matrices = np.stack(np.broadcast_arrays(*entries), -1).reshape(-1, len(trees), len(trees))
@@ -78,7 +79,7 @@ class Frozen:
     # ---- values in cells ----
 
     def value(self, tree: Node, at: Offset) -> Any:
-        """The value of a tree at the offset ``at``, in cells, from the cells of the sample; at the initial state and t = 0."""
+        """The value of a tree ``at`` an offset in cells from the sampled cells, at the initial state and t = 0."""
         if (tree, at) not in self.values:
             self.values[tree, at] = self._value(tree, at)
         return self.values[tree, at]
@@ -114,7 +115,8 @@ class Frozen:
         return sum(w * self.value(operand, _moved(at, o)) for o, w in pairs)
 
     def _place(self, at: Offset) -> tuple[list[np.ndarray], Mapping[Any, Any], np.ndarray]:
-        """Coordinates, parameters and indices for `numpy_evaluate.evaluate`; beyond a wall stands the last cell."""
+        """Coordinates, parameters and indices for `numpy_evaluate.evaluate`. Positions beyond a wall are moved to the
+        last cell."""
         there = [
             (cells + o) % n if ring else np.clip(cells + o, 0, n - 1)
             for cells, o, n, ring in zip(self.cells, at, self.grid.shape, self.periodic, strict=True)
@@ -126,7 +128,7 @@ class Frozen:
     # ---- symbols ----
 
     def symbol(self, tree: Node) -> Symbol:
-        """How a tree changes with each field, in every mode."""
+        """The change of a tree with each field, for every mode."""
         for part in bottom_up(tree):
             if part not in self.symbols:
                 self.symbols[part] = self._symbol(part)
@@ -164,7 +166,7 @@ class Frozen:
 
 
 def _column(value: Any) -> np.ndarray:
-    """A value in all cells, or in each, against all angles."""
+    """A value that is one number or one per cell, shaped to broadcast against all angles."""
     return np.asarray(value).reshape(-1, 1)
 
 
@@ -176,8 +178,8 @@ def rates(
     periodic: Sequence[bool],
     discretization: Discretization,
 ) -> np.ndarray:
-    """The rates λ, in 1/time, at which modes change by the time derivatives ``trees`` per field, near the ``initial``
-    expressions per field (0 where there is none); none of trees that are too tall."""
+    """The rates λ, in 1/time, of modes near the initial state. ``trees`` are the time derivatives per field and
+    ``initial`` the initial expressions (0 for fields without one). The result is empty if the trees are too tall."""
     if any(size_and_height(tree)[1] > HIGHEST for tree in trees.values()):
         return np.zeros(0, complex)
     modes = ANGLES**grid.ndim * len(trees) ** 2
@@ -187,8 +189,8 @@ def rates(
 
 
 def stable_step(rates: np.ndarray, method: Method, end: float, dt: float) -> float:
-    """The largest step up to ``dt`` with which no mode of these ``rates`` that decays or oscillates grows by more than
-    GROWTH up to the time ``end``."""
+    """The largest step up to ``dt`` for which no decaying or oscillating mode of these ``rates`` grows by more than
+    GROWTH until the time ``end``."""
     fastest = np.abs(rates).max(initial=0.0)
     bounded = rates[rates.real <= GROWING * fastest]
     bounded = np.minimum(bounded.real, 0.0) + 1j * bounded.imag
@@ -208,7 +210,8 @@ def stable_step(rates: np.ndarray, method: Method, end: float, dt: float) -> flo
 
 
 def _amplified(method: Method, z: np.ndarray) -> np.ndarray:
-    """By which factor a step multiplies modes; infinite beyond the ``limits`` of a method that has no amplification."""
+    """The factor by which one step multiplies each mode; infinite beyond the ``limits`` of a method without an
+    amplification factor."""
     if method.limits is None:
         with np.errstate(all="ignore"):
             return np.nan_to_num(np.abs(amplification(method, z)), nan=math.inf, posinf=math.inf)

@@ -1,1 +1,1 @@
-"""The expression tree, and what follows from it without arrays."""
+"""Expression trees and their analysis, without arrays."""

@@ -1,16 +1,17 @@
-"""Kinds of boundary conditions: what stands in the input, what the ghost cells are, what a known solution asks of them.
+"""Kinds of boundary conditions: their input values, their ghost cells, and the values that match a known solution.
 
 The grid is cell-centred. The face lies half-way between the first cell and its mirror image, so the ghost cell u_{-j} at
 distance (j - 1/2) dx beyond it and its mirror image u_{j-1} are h = (2 j - 1) dx apart:
   dirichlet  u = g:                u_{-j} = 2 g - u_{j-1}
   neumann    ∂u/∂n = q:            u_{-j} = u_{j-1} + h q
   robin      a u + b ∂u/∂n = r:    u_{-j} = (h r - (h a/2 - b) u_{j-1}) / (h a/2 + b)
-(LeVeque, "Finite Difference Methods" (2007), sect. 2.12, for cell centres). The closure is of second order in dx; it
-keeps the order of a wider stencil where the solution continues with that symmetry.
-A field that lives on the faces across the boundary (`staggering`) has its value on the boundary, and images in that beyond it:
-kind `wall`, which takes the place of dirichlet there.
+(LeVeque, "Finite Difference Methods" (2007), sect. 2.12, for cell centres). The closure is of second order in dx. It
+keeps the order of a wider stencil if the solution continues beyond the face with that symmetry.
+A field that lives on the faces across the boundary (`staggering`) has a value on the boundary itself, and is mirrored
+about that value: kind `wall`, which replaces dirichlet there.
 
-A new kind is an entry of KINDS. Every backend and `verify` read it there; a kind that is not there is a KeyError everywhere.
+To add a kind, add an entry to KINDS. Every backend and `verify` read that table; an unknown kind is a KeyError
+everywhere.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from hpcstencil.symbolic.expressions import Constant, Node
 
 @dataclass(frozen=True)
 class Face:
-    """What holds at one face: the kind (a key of KINDS) and its values as expressions of coordinates and time."""
+    """The boundary condition at one face: its kind (a key of KINDS) and its values as expressions of coordinates and
+    time."""
 
     kind: str
     values: tuple[Node, ...]
@@ -32,16 +34,16 @@ class Face:
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of condition.
+    """One kind of boundary condition.
 
-    ``values`` are the names of its values in the input; a single one is written without its name. ``example`` is such a
-    value or table. An empty tuple: the input cannot ask for it.
-    ``ghost(number, mirror, height, *values)`` gives the ghost cell from its mirror image, the distance between the two
-    and the values. Array code, Pallas kernels and generated C++ call it, each with numbers of its own: it uses + - * and 1 / x
-    alone, and makes constants by ``number``. Every backend thus rounds alike.
-    ``matching(values, u, slope)`` gives the values under which u, with the slope ∂u/∂n, fulfils the condition.
-    ``on_face`` says that the mirror stands on the face instead of half a cell before it: cells of the field lie on it.
-    ``refuse(*values)`` says why plain numbers cannot be values; "" where they can.
+    ``values`` are the names of its values in the input; a single value is written without its name. ``example`` is such
+    a value or table. If ``values`` is empty, the input cannot ask for this kind. ``ghost(number, mirror, height,
+    *values)`` computes the ghost cell from its mirror image, the distance between the two and the values. Array code,
+    Pallas kernels and generated C++ all call it, each with its own kind of number. It therefore uses only + - * and 1 /
+    x, and makes constants with ``number``, so that every backend rounds alike. ``matching(values, u, slope)`` gives the
+    values for which u, with the slope ∂u/∂n, satisfies the condition. ``on_face`` says that the mirror is on the face
+    instead of half a cell before it, because the field has values on the face. ``refuse(*values)`` says why plain
+    numbers are not valid values; "" if they are.
     """
 
     ghost: Callable[..., Any]
@@ -62,7 +64,7 @@ def _neumann(number: Callable[[float], Any], mirror: Any, height: Any, value: An
 
 def _robin(number: Callable[[float], Any], mirror: Any, height: Any, a: Any, b: Any, value: Any) -> Any:
     half = height * number(0.5) * a
-    # XLA makes a multiplication of a division by what it knows when it compiles, and knows more in some decompositions.
+    # XLA turns division by a constant into multiplication; what is constant depends on the decomposition.
     inverse = number(1.0) / (half + b)
     return (height * value - (half - b) * mirror) * inverse
 

@@ -1,7 +1,7 @@
-"""Derivatives of expressions in closed form: of trees made of coordinates, time and parameters, by the chain rule.
+"""Symbolic derivatives, by the chain rule, of trees made of coordinates, time and parameters.
 
-What a manufactured solution needs: put into an equation in place of the fields, it leaves a source that makes it the
-exact solution (P. Roache, "Code verification by the method of manufactured solutions", J. Fluids Eng. 124 (2002) 4-10).
+They serve manufactured solutions: a solution put into an equation in place of the fields leaves a source that makes it
+exact (P. Roache, "Code verification by the method of manufactured solutions", J. Fluids Eng. 124 (2002) 4-10).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from hpcstencil.symbolic.expressions import (
 from hpcstencil.validation.errors import InputError
 
 ZERO, ONE = Constant(0.0), Constant(1.0)
-STEPS = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal", "sign")  # constant but for jumps
+STEPS = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal", "sign")  # piecewise constant
 
 
 def _chosen(condition: Node, a: Node, b: Node) -> Node:
     return a if a == b else Pointwise("where", (condition, a, b))
 
 
-# d f(a, b, ...) in terms of f itself, its arguments and their derivatives
+# d f(a, b, ...) from f itself, its arguments and their derivatives
 RULES: dict[str, Callable[[Node, tuple[Node, ...], tuple[Node, ...]], Node]] = {
     "add": lambda f, x, d: plus(d[0], d[1]),
     "subtract": lambda f, x, d: plus(d[0], times(Constant(-1.0), d[1])),
@@ -59,19 +59,19 @@ RULES: dict[str, Callable[[Node, tuple[Node, ...], tuple[Node, ...]], Node]] = {
 
 
 def plus(a: Node, b: Node) -> Node:
-    """a + b, simplified where one is 0."""
+    """a + b, simplified if one is 0."""
     return b if a == ZERO else a if b == ZERO else a + b
 
 
 def times(a: Node, b: Node) -> Node:
-    """a b, simplified where one is 0 or 1."""
+    """a b, simplified if one is 0 or 1."""
     if ZERO in (a, b):
         return ZERO
     return b if a == ONE else a if b == ONE else a * b
 
 
 def over(a: Node, b: Node) -> Node:
-    """a / b, simplified where a is 0 or b is 1."""
+    """a / b, simplified if a is 0 or b is 1."""
     return ZERO if a == ZERO else a if b == ONE else a / b
 
 
@@ -84,7 +84,8 @@ def _power(f: Node, x: tuple[Node, ...], d: tuple[Node, ...]) -> Node:
 
 
 def derivative(tree: Node, variable: Node) -> Node:
-    """∂tree/∂variable, a Coordinate or the Time; parameters are constants. The tree holds neither fields nor operators."""
+    """∂tree/∂variable, where ``variable`` is a Coordinate or the Time; parameters are constants. The tree must hold no
+    fields or operators."""
     known: dict[Node, Node] = {}
     for part in bottom_up(tree):
         if isinstance(part, Pointwise):
@@ -97,11 +98,12 @@ def derivative(tree: Node, variable: Node) -> Node:
 
 
 def exact(tree: Node, fields: Mapping[str, Node], spacing: Sequence[float] = ()) -> Node:
-    """The tree with expressions of the coordinates and time in place of the fields, and every operator carried out on them.
+    """The tree with its fields replaced by expressions of the coordinates and time, and every operator applied to them
+    exactly.
 
-    On a staggered grid, of this ``spacing``, everything is a function of the centre of the cell with the same index.
+    On a staggered grid of this ``spacing`` every value is expressed at the centre of the cell with the same index.
 
-    Raises InputError for a reduction or noise, of which there is no closed form.
+    Raises InputError for reductions and noise, which have no closed form.
     """
     known: dict[Node, Node] = {}
     for part in bottom_up(tree):
@@ -147,5 +149,5 @@ def mode(amplitude: float, phases: list[Node]) -> Node:
 
 
 def residual(tree: Node, solution: Node, fields: Mapping[str, Node], spacing: Sequence[float] = ()) -> Node:
-    """∂(solution)/∂t - tree(fields): the source that makes the fields solve the equation."""
+    """∂(solution)/∂t - tree(fields): the source for which the fields solve the equation."""
     return total([derivative(solution, Time()), times(Constant(-1.0), exact(tree, fields, spacing))])

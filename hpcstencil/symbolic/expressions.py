@@ -1,7 +1,8 @@
-"""The tree of a right-hand side: a few kinds of nodes, built by an equation from symbols or parsed from text.
+"""The expression tree of a right-hand side: a few kinds of nodes, built by an equation from symbols or parsed from
+text.
 
-An equation is written once, as this tree; kernels make array code of it, `tree.radius` says how many ghost cells it
-needs. Nothing here knows jax or numpy arrays.
+An equation is written once, as this tree. Kernels turn it into array code, and `stencil_reach` finds how many ghost
+cells it needs. This module uses neither jax nor numpy arrays.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ REDUCTIONS = ("integral", "mean", "min", "max")
 
 
 class Node:
-    """Base of all nodes: arithmetic on nodes makes nodes."""
+    """Base class of all nodes; arithmetic on nodes makes nodes."""
 
-    __dataclass_fields__: ClassVar[dict[str, Any]]  # of every concrete node, which `frozen` makes a dataclass
-    __array_ufunc__: ClassVar[None] = None  # numpy's functions refuse nodes, and its numbers leave arithmetic to them
+    __dataclass_fields__: ClassVar[dict[str, Any]]  # set on every concrete node by `frozen`, which makes it a dataclass
+    __array_ufunc__: ClassVar[None] = None  # numpy's functions reject nodes, and its scalars leave arithmetic to the node
 
     @cached_property
     def children(self) -> tuple[Node, ...]:
-        """Direct sub-trees, found once: they are asked for more often than anything else."""
+        """Direct sub-trees. They are cached because they are read more often than anything else."""
         found: list[Node] = []
         for field in fields(self):
             value = getattr(self, field.name)
@@ -97,8 +98,8 @@ N = TypeVar("N", bound=Node)
 
 @dataclass_transform(frozen_default=True)
 def frozen(cls: type[N]) -> type[N]:
-    """A frozen dataclass that works its hash out once: parts of a tree are shared, and would be visited as often as they
-    are used."""
+    """A frozen dataclass that caches its hash. Parts of a tree are shared; without the cache each would be hashed once
+    per use."""
     made = dataclass(frozen=True)(cls)
     first = made.__hash__
 
@@ -121,8 +122,8 @@ class Constant(Node):
 
 @frozen
 class Field(Node):
-    """An unknown of the equation, by name. ``beyond``: it is used beyond walls too, in its ghost cells. `staggering.located`
-    says that of fields and operators inside the operand of a `Halfway`."""
+    """An unknown of the equation, by name. ``beyond`` says that it is also used beyond walls, in its ghost cells.
+    `staggering.located` sets it for fields and operators inside the operand of a `Halfway`."""
 
     name: str
     beyond: bool = False
@@ -130,7 +131,7 @@ class Field(Node):
 
 @frozen
 class Parameter(Node):
-    """A number that is handed to the compiled code at run time, so that a sweep does not compile again."""
+    """A number that is passed to the compiled code at run time, so that a sweep does not recompile."""
 
     name: str
 
@@ -149,7 +150,7 @@ class Time(Node):
 
 @frozen
 class Noise(Node):
-    """Uniform noise on [-1, 1) that depends on the seed, the stream and the global cell index alone."""
+    """Uniform noise on [-1, 1) that depends only on the seed, the stream and the global cell index."""
 
     seed: int
     stream: int = 0
@@ -165,8 +166,8 @@ class Pointwise(Node):
 
 @frozen
 class Derivative(Node):
-    """A partial derivative of ``operand``: ``orders`` per axis; ``bias`` -1 or +1 leans a first derivative to one side;
-    ``beyond`` as in `Field`."""
+    """A partial derivative of ``operand``. ``orders`` has one entry per axis; ``bias`` (-1 or +1) shifts a first
+    derivative to one side; ``beyond`` as in `Field`."""
 
     operand: Node
     orders: tuple[int, ...]
@@ -186,9 +187,9 @@ class DivGrad(Node):
 
 @frozen
 class Halfway(Node):
-    """What lies half a cell from ``operand`` along an axis: its ``kind`` is a difference (the first derivative), a mean
-    (interpolation), or the value "below" or "above" as it is. It leads ``onto`` the lower "faces" of cells or back onto
-    their "centres"; `staggering.located` finds out which. ``beyond`` as in `Field`."""
+    """The value of ``operand`` half a cell away along an axis. ``kind`` is a difference (the first derivative), a mean
+    (interpolation), or "below" or "above" for that neighbour's unchanged value. ``onto`` is the target: the lower
+    "faces" of cells, or their "centres" again; `staggering.located` determines it. ``beyond`` as in `Field`."""
 
     operand: Node
     axis: int
@@ -211,12 +212,12 @@ class Neighbour(Node):
 
 
 Operator = Derivative | DivGrad | Halfway | Neighbour
-OPERATORS = (Derivative, DivGrad, Halfway, Neighbour)  # nodes that look at other cells than their own
+OPERATORS = (Derivative, DivGrad, Halfway, Neighbour)  # nodes that read other cells than their own
 
 
 @frozen
 class Reduction(Node):
-    """A number made of the whole grid: integral, mean, min or max of ``operand``; in diagnostics only."""
+    """A number computed from the whole grid: integral, mean, min or max of ``operand``. Only diagnostics use it."""
 
     kind: str
     operand: Node
@@ -228,7 +229,7 @@ def node(value: Operand) -> Node:
 
 
 def total(terms: list[Node]) -> Node:
-    """Sum of at least one term, from left to right."""
+    """Sum of one or more terms, from left to right."""
     result = terms[0]
     for term in terms[1:]:
         result = result + term
@@ -236,7 +237,7 @@ def total(terms: list[Node]) -> Node:
 
 
 def product(factors: list[Node]) -> Node:
-    """Product of at least one factor, from left to right."""
+    """Product of one or more factors, from left to right."""
     result = factors[0]
     for factor in factors[1:]:
         result = result * factor
@@ -244,8 +245,8 @@ def product(factors: list[Node]) -> Node:
 
 
 def walk(tree: Node) -> Iterator[Node]:
-    """The node and all nodes below it, parts that are shared by several once: a Laplacian holds its operand up to three
-    times, so that written out a nest of them has thousands of times the nodes that there are."""
+    """The node and all nodes below it, shared parts once. A Laplacian holds its operand up to three times, so a nest of
+    them written out would have thousands of times as many nodes."""
     seen, pending = set(), [tree]
     while pending:
         part = pending.pop()
@@ -256,7 +257,7 @@ def walk(tree: Node) -> Iterator[Node]:
 
 
 def bottom_up(tree: Node, leaves: tuple[type[Node], ...] = ()) -> Iterator[Node]:
-    """As `walk`, but each node after those below it; nothing below nodes that count as ``leaves``."""
+    """Like `walk`, but each node comes after the nodes below it. Nodes of the types ``leaves`` are not entered."""
     seen, pending = set(), [(tree, False)]
     while pending:
         part, ready = pending.pop()
@@ -269,7 +270,7 @@ def bottom_up(tree: Node, leaves: tuple[type[Node], ...] = ()) -> Iterator[Node]
 
 
 def size_and_height(tree: Node) -> tuple[int, int]:
-    """Nodes of the tree with shared parts written out each time, and its levels."""
+    """(number of nodes, number of levels) of the tree, with shared parts counted at every use."""
     known: dict[int, tuple[int, int]] = {}
     for part in bottom_up(tree):
         below = [known[id(child)] for child in part.children]
@@ -278,7 +279,7 @@ def size_and_height(tree: Node) -> tuple[int, int]:
 
 
 def rebuilt(tree: Node, change: Callable[[Node], Node]) -> Node:
-    """The node with what ``change`` makes of each of its direct sub-trees."""
+    """The node with each direct sub-tree replaced by ``change(sub-tree)``."""
     values = {}
     for field in fields(tree):
         value = getattr(tree, field.name)
@@ -291,23 +292,23 @@ def rebuilt(tree: Node, change: Callable[[Node], Node]) -> Node:
 
 
 def substitute(tree: Node, change: Callable[[Node], Node | None]) -> Node:
-    """The tree with each node for which ``change`` returns another replaced by that."""
+    """The tree with each node replaced by ``change(node)``, unless that is None."""
     changed = change(tree)
     return rebuilt(tree, lambda part: substitute(part, change)) if changed is None else changed
 
 
 def at_time(tree: Node, time: float) -> Node:
-    """The tree at one time."""
+    """The tree with its time set to ``time``."""
     return substitute(tree, lambda part: Constant(time) if isinstance(part, Time) else None)
 
 
 def on_plane(tree: Node, axis: int, place: float) -> Node:
-    """The tree where the coordinate along an axis is ``place``."""
+    """The tree with the coordinate along ``axis`` set to ``place``."""
     return substitute(tree, lambda part: Constant(place) if part == Coordinate(axis) else None)
 
 
 def shared(trees: Mapping[str, Node]) -> dict[str, Node]:
-    """The same trees, in which equal parts are one object: then telling that two are equal takes no time."""
+    """The same trees with equal parts merged into one object, so that comparing them is fast."""
     one: dict[tuple[Any, ...], Node] = {}
     made: dict[int, Node] = {}
 
@@ -323,11 +324,12 @@ def shared(trees: Mapping[str, Node]) -> dict[str, Node]:
 
 
 def varies(tree: Node) -> bool:
-    """Whether the tree depends on a field (and so has to be exchanged between blocks), not on coordinates alone."""
+    """Whether the tree depends on a field. If so it must be exchanged between blocks; otherwise it depends only on
+    coordinates and time."""
     return any(isinstance(part, Field) for part in walk(tree))
 
 
 def has_own_ghosts(operand: Node) -> bool:
-    """Whether the ghost cells of an operand follow from a condition of its own; else it is computed in them, of coordinates
-    and of fields that have theirs."""
+    """Whether the operand's ghost cells follow from a boundary condition of its own. If not, it is evaluated in the
+    ghost cells from coordinates and from fields that have such conditions."""
     return varies(operand) and any(isinstance(part, Field | Operator) and not part.beyond for part in walk(operand))

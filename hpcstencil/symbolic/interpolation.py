@@ -19,29 +19,30 @@ from hpcstencil.symbolic.expressions import Constant, Coordinate, Node, Pointwis
 
 
 def weight(grid: Grid, axis: int, place: Node, order: int, periodic: bool) -> Node:
-    """The weight that a value has, along an axis, in interpolation of formal ``order`` at a ``place`` in the grid: an
-    expression of the coordinate, which may stand at cell centres or on the lower faces of cells."""
+    """The weight of a value in interpolation of formal ``order`` at ``place`` along an axis: an expression of the
+    coordinate, valid at cell centres and on the lower faces of cells."""
     lower, upper, dx = grid.lower[axis], grid.upper[axis], grid.spacing[axis]
     points = min(order, grid.shape[axis])
     if periodic:
-        points -= points % 2  # a window that lies evenly about the place, whichever side it is seen from
+        points -= points % 2  # a window that is symmetric about the place
         distance = _to_nearest_image(place - Coordinate(axis), upper - lower) / dx
         return _lagrange(distance, distance, points)
-    # A quarter of a cell from where one window ends and the next begins, for values at centres and on faces alike.
+    # A quarter of a cell away from where the window changes, for values at centres and on faces alike.
     first, last = lower + (points / 2 - 0.25) * dx, upper - (points / 2 + 0.25) * dx
     centre = Pointwise("minimum", (Pointwise("maximum", (place, node(first))), node(last)))
     return _lagrange((place - Coordinate(axis)) / dx, (centre - Coordinate(axis)) / dx, points)
 
 
 def inside(grid: Grid, axis: int, place: Node) -> Node:
-    """The place, or the next cell centre where it is nearer to a boundary than all of them."""
+    """The place, or the outermost cell centre if the place lies between that centre and the boundary."""
     half = grid.spacing[axis] / 2
     above = Pointwise("maximum", (place, node(grid.lower[axis] + half)))
     return Pointwise("minimum", (above, node(grid.upper[axis] - half)))
 
 
 def _lagrange(s: Node, centre: Node, points: int) -> Node:
-    """The weight of a cell; ``s`` and ``centre`` are the ways from it to the place and to the window's centre, in cells."""
+    """The weight of a cell. ``s`` and ``centre`` are its distances, in cells, to the place and to the centre of the
+    window."""
     if points < 2:
         return Constant(1.0)
     factors = []
@@ -52,6 +53,7 @@ def _lagrange(s: Node, centre: Node, points: int) -> Node:
 
 
 def _to_nearest_image(way: Node, period: float) -> Node:
-    """The length of the way to the nearest image on a periodic axis; also from ghost cells, up to a period beyond the grid."""
+    """The distance to the nearest image on a periodic axis; also valid for ghost cells up to one period outside the
+    grid."""
     from_image = Pointwise("abs", (Pointwise("abs", (way,)) - period,))
     return Pointwise("minimum", (from_image, period - from_image))

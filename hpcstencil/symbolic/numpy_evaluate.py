@@ -1,4 +1,5 @@
-"""Trees without derivatives on numpy arrays, in float64: initial states, bounds of parameters, arithmetic on diagnostics."""
+"""Evaluation of trees without derivatives on float64 numpy arrays: initial states, bounds of parameters, arithmetic on
+diagnostics."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ from hpcstencil.symbolic.expressions import (
 
 FUNCTIONS = functions(np, np.float64)
 CELLS_AT_ONCE = 2**18
-SAMPLES = 65  # points per axis at which the bound of a parameter is looked for
+SAMPLES = 65  # sample points per axis for the bound of a parameter
 
 
 def evaluate(
@@ -38,8 +39,8 @@ def evaluate(
     values: Mapping[Any, Any] | None = None,
     index: np.ndarray | None = None,
 ) -> Any:
-    """The value of a tree. ``coordinates`` broadcast against each other; ``values`` holds that of each Parameter, Field,
-    Reduction or Time node in it; ``index`` the global cell indices for noise."""
+    """The value of a tree, float64, in the broadcast shape of ``coordinates``. ``values`` maps each Parameter, Field,
+    Reduction or Time node in it to its value. ``index`` holds the global cell indices for noise."""
 
     def value(part: Node) -> Any:
         match part:
@@ -63,7 +64,8 @@ def evaluate(
 
 
 def block_coordinates(grid: Grid, ranges: Sequence[Range]) -> list[np.ndarray]:
-    """Cell centres of an index range per axis, each shaped to broadcast over the block."""
+    """Cell centres of a block, given a global index range per axis: one float64 array per axis, shaped to broadcast
+    over the block."""
     return [
         grid.centres(axis, *r).reshape([-1 if a == axis else 1 for a in range(grid.ndim)])
         for axis, r in enumerate(ranges)
@@ -71,18 +73,19 @@ def block_coordinates(grid: Grid, ranges: Sequence[Range]) -> list[np.ndarray]:
 
 
 def block_index(grid: Grid, ranges: Sequence[Range]) -> np.ndarray:
-    """Global cell index (C order) of every cell of a block."""
+    """Global cell index (C order) of every cell of a block, in the block's shape."""
     return np.ravel_multi_index(np.ix_(*(np.arange(*r) for r in ranges)), grid.shape)
 
 
 def by_node(parameters: Mapping[str, Any]) -> dict[Node, Any]:
-    """The parameters' values as `evaluate` wants them: numpy's, which become infinite where Python's raise."""
+    """The parameters' values as `evaluate` needs them: numpy scalars, which overflow to infinity where Python floats
+    raise."""
     return {Parameter(name): np.float64(value) if np.ndim(value) == 0 else value for name, value in parameters.items()}
 
 
 def taken(tree: Node, parameters: Mapping[str, Any]) -> Node:
-    """The tree with those branches alone of each where() that are taken, where the parameters decide it for all cells and
-    times: what the others would cost is saved."""
+    """The tree with each where() reduced to the branch that is taken, if the parameters alone decide it. The other
+    branch then costs nothing."""
     known = by_node(parameters)
 
     def decided(condition: Node) -> bool:
@@ -102,9 +105,10 @@ def taken(tree: Node, parameters: Mapping[str, Any]) -> Node:
 def block_values(
     tree: Node, grid: Grid, ranges: Sequence[Range], parameters: Mapping[str, Any], dtype: np.dtype
 ) -> np.ndarray:
-    """The values of an initial expression on a block, computed in float64 and kept as ``dtype``, C-contiguous.
+    """The values of an initial expression on a block (a global index range per axis, no ghost cells). They are computed
+    in float64 and returned as ``dtype``, C-contiguous.
 
-    A few planes at a time, so that the temporaries of a long expression stay small.
+    The block is evaluated a few planes at a time, so that the temporaries of a long expression stay small.
     """
     (first, last), *rest = ranges
     known = by_node(parameters)
@@ -120,8 +124,9 @@ def block_values(
 
 
 def largest(tree: Node, grid: Grid, parameters: Mapping[str, Any]) -> float:
-    """Largest magnitude of an expression of the coordinates, on a coarse sample that includes the corners; not finite
-    only where it is not at cell centres either (1/x may be infinite at the face x = 0, where no cell needs it)."""
+    """The largest magnitude of an expression of the coordinates, on a coarse sample that includes the corners. It is
+    infinite or NaN only if the expression is so at cell centres too (1/x may be infinite at the face x = 0, where no
+    cell needs it)."""
 
     known = by_node(parameters)
 

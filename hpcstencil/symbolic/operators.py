@@ -1,6 +1,6 @@
-"""The operators that an equation sees, as functions from nodes to nodes: laplacian, dx, div_grad, upwind, ...
+"""The operators of equations, as functions from nodes to nodes: laplacian, dx, div_grad, upwind, ...
 
-Each works in any number of dimensions; the number is that of the `Space` that made it.
+Each works in any number of dimensions, which the `Space` sets.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from hpcstencil.validation.errors import InputError
 
 @dataclass(frozen=True)
 class Space:
-    """The operators on a grid with ``ndim`` axes; those that have to know where places are need the ``grid`` itself, and
-    which of its axes are ``periodic``. ``numbers`` has name and value of the parameters that a place may be given by, ``order``
-    is that of interpolation, and ``masked`` says that some cells are solid."""
+    """The operators on a grid with ``ndim`` axes. Operators that need positions use ``grid`` and ``periodic``, one
+    entry per axis. ``numbers`` maps the parameters that may give a position to their values. ``order`` is the order of
+    interpolation. ``masked`` says that some cells are solid."""
 
     ndim: int
     grid: Grid | None = None
@@ -42,7 +42,7 @@ class Space:
     masked: bool = False
 
     def derivative(self, a: Operand, *axes: int) -> Node:
-        """d/dx_i d/dx_j ... a, one factor per axis named."""
+        """d/dx_i d/dx_j ... a, one factor per given axis."""
         return Derivative(node(a), tuple(axes.count(axis) for axis in range(self.ndim)))
 
     def laplacian(self, a: Operand) -> Node:
@@ -62,15 +62,16 @@ class Space:
         return total([self.derivative(a, axis) for axis, a in enumerate(components)])
 
     def div_grad(self, coefficient: Operand, a: Operand) -> Node:
-        """∇·(k ∇a) with k and ∇a at the faces between cells, so that it conserves a."""
+        """∇·(k ∇a) with k and ∇a evaluated at the faces between cells, so that the integral of a is conserved."""
         return total([DivGrad(node(coefficient), node(a), axis) for axis in range(self.ndim)])
 
     def diffusion(self, coefficient: Node, a: Operand) -> Node:
-        """∇·(D ∇a): D ∇²a where D is a number, `div_grad` where it varies in space."""
+        """∇·(D ∇a): D ∇²a if D is a number, `div_grad` if it varies in space."""
         return coefficient * self.laplacian(a) if isinstance(coefficient, Parameter) else self.div_grad(coefficient, a)
 
     def difference(self, a: Operand, axis: int) -> Node:
-        """∂a/∂x_axis half a cell from where a lives: at faces of what lives at centres, and the other way round."""
+        """∂a/∂x_axis half a cell from where a lives: at faces if a lives at centres, and at centres if it lives on
+        faces."""
         return Halfway(node(a), axis, "difference")
 
     def mean(self, a: Operand, axis: int) -> Node:
@@ -86,9 +87,9 @@ class Space:
         return Halfway(node(a), axis, "above")
 
     def point(self, *position: Operand) -> Node:
-        """δ(x - position), spread over cells with the weights of `interpolation`: its integral over the grid is 1.
+        """δ(x - position), spread over cells with the weights of `interpolation`; its integral over the grid is 1.
 
-        Raises ValueError for a place outside of the grid, InputError where it is a parameter.
+        Raises ValueError for a position outside the grid, or InputError if the position is a parameter.
         """
         assert self.grid is not None
         weight = node(1.0 / self.grid.cell_volume)
@@ -112,13 +113,14 @@ class Space:
             raise ValueError(f"{place.value:g} is outside of the grid, {lower:g} to {upper:g} along {AXES[axis]}")
 
     def at(self, a: Operand, *position: Operand) -> Node:
-        """The value at a place: the integral of a δ there, beside solid cells over what of δ is in the fluid."""
+        """The value of a at a position: the integral of a times δ. Near solid cells it is normalized by the part of δ
+        in the fluid."""
         point = self.point(*position)
         value = Reduction("integral", node(a) * point)
         return value / Reduction("integral", point) if self.masked else value
 
     def upwind(self, a: Operand, *velocity: Operand) -> Node:
-        """v·∇a with each derivative leaning against the sign of v."""
+        """v·∇a, with each derivative biased to the upwind side."""
         terms: list[Node] = []
         for axis, component in enumerate(velocity):
             v = node(component)
@@ -128,7 +130,7 @@ class Space:
         return total(terms)
 
     def operators(self) -> dict[str, tuple[Callable[..., Node], int, int]]:
-        """Name in the expression language -> (function, least and most number of arguments)."""
+        """Map each name in the expression language to (function, minimum and maximum number of arguments)."""
         table: dict[str, tuple[Callable[..., Node], int, int]] = {
             "laplacian": (self.laplacian, 1, 1),
             "gradient_squared": (self.gradient_squared, 1, 1),

@@ -30,12 +30,12 @@ from hpcstencil.validation.messages import listing, nearest
 
 PI = 3.141592653589793
 LONGEST = 10_000  # characters
-DEEPEST = 100  # expressions in one another; a sum or product counts once, however many terms it has
-LARGEST = 20_000  # nodes of the tree when every shared part is written out: what a walk over it may have to visit
+DEEPEST = 100  # nesting depth; a sum or product counts once, however many terms it has
+LARGEST = 20_000  # nodes of the tree with every shared part written out: a walk over it may visit them all
 TALLEST = 200  # levels of that tree; hashing and comparing trees takes a Python frame per level
-CHAIN = 64  # terms of a sum or product up to which they are taken one by one, from left to right
-SIMILAR = 0.7  # of a suggestion: 'poisson' is not meant to be 'point'
-SHOWN = 60  # characters of an expression in an error's sentence
+CHAIN = 64  # a sum or product with at most this many terms is joined term by term, from left to right
+SIMILAR = 0.7  # similarity that a suggestion needs: 'point' is no suggestion for 'poisson'
+SHOWN = 60  # characters of an expression that an error message quotes
 
 _SOLVE = (
     "laplacian",
@@ -45,7 +45,7 @@ _CURL = ("dx", "write its components with dx, dy and dz, such as dx(v) - dy(u)")
 _GRADIENT = ("dx", "write its components dx(a), dy(a), dz(a), or gradient_squared(a) for the square of its length")
 _LAPLACIAN = ("laplacian", "write laplacian(a)")
 _STEP = ("where", "write a comparison, such as (x > 1), which is 1 or 0")
-# Functions that are often looked for: (the function that there is instead, what to write).
+# Functions known from other languages: (our function, what to write).
 WISHES = {
     **dict.fromkeys(("poisson", "solve", "inverse", "invert", "inverse_laplacian", "laplacian_inverse"), _SOLVE),
     **dict.fromkeys(("inverse_laplace", "laplace_inverse", "inv_laplacian", "invlaplacian", "invlap"), _SOLVE),
@@ -77,10 +77,10 @@ CHAINS = ({ast.Add, ast.Sub}, {ast.Mult})
 
 @dataclass(frozen=True)
 class Scope:
-    """What an expression may use.
+    """The names and functions that an expression may use.
 
-    ``names`` maps each field and parameter to its node. ``time``, ``operators``, ``noise`` and ``reductions`` allow `t`,
-    the operators of ``space``, noise() and integral() and its kin.
+    ``names`` maps each field and parameter to its node. ``time``, ``operators``, ``noise`` and ``reductions`` allow
+    `t`, the operators of ``space``, noise(), and reductions such as integral().
     """
 
     ndim: int
@@ -100,7 +100,7 @@ class Scope:
         return {**known, **self.names}
 
     def calls(self) -> dict[str, tuple[Callable[..., Node], int, int]]:
-        """Every function that may be called: (how its node is made, least and most number of arguments)."""
+        """Every function that may be called, with (how to make its node, minimum and maximum number of arguments)."""
         known: dict[str, tuple[Callable[..., Node], int, int]] = {
             name: ((lambda *a, name=name: Pointwise(name, a)), count, count) for name, count in FUNCTIONS.items()
         }
@@ -124,21 +124,22 @@ def _noise(*arguments: Node) -> Node:
 def parse(text: str, scope: Scope, key: str) -> Node:
     """The tree of an expression.
 
-    ``key`` is where the text stands in the input file, for the error. Raises InputError, naming the place in the text,
-    for syntax errors, unknown names and functions, wrong argument counts, anything that is not an expression of the
-    contract's language, and what is too long, too deep or too large once its operators are written out.
+    ``key`` is the key of the text in the input file, for error messages. Raises InputError, with the position in the
+    text, for syntax errors, unknown names and functions, wrong numbers of arguments, Python that is not part of the
+    language, and expressions that are too long, too deep, or too large once their operators are written out.
     """
     return _Parser(text, scope, key).tree()
 
 
 class _Parser:
-    """One text being parsed; carries the text and the key for error messages."""
+    """The parser of one text; it keeps the text and the key for error messages."""
 
     def __init__(self, text: str, scope: Scope, key: str) -> None:
         self.text, self.key = text.strip(" \t\n\r"), key
         self.symbols, self.calls = scope.symbols(), scope.calls()
 
     def tree(self) -> Node:
+        """The tree of the whole text."""
         if len(self.text) > LONGEST:
             raise InputError(
                 f"{self.key}: expected an expression of at most {LONGEST} characters, but got {len(self.text)}; shorten it"
@@ -157,7 +158,7 @@ class _Parser:
         return tree
 
     def python(self) -> ast.expr:
-        """The text as Python's syntax tree, each line break a space."""
+        """The text as Python's syntax tree, with each line break read as a space."""
         try:
             with warnings.catch_warnings():  # of Python, about texts that are refused here in our own words
                 warnings.simplefilter("ignore")
@@ -168,6 +169,7 @@ class _Parser:
             self.fail(0, "the expression cannot be read: it is nested too deeply, or one sum has thousands of terms")
 
     def fail(self, column: int, what: str, advice: str = "") -> NoReturn:
+        """Raise InputError about the text at ``column``."""
         text = BREAKS.sub(" ", self.text)
         column = min(column, len(text))
         start = 0 if len(text) <= SHOWN else max(0, column - SHOWN // 2)
@@ -176,6 +178,7 @@ class _Parser:
         raise InputError(f"{self.key}: {what}, at character {column + 1} of {part!r}" + (advice and f"; {advice}"))
 
     def convert(self, part: ast.expr, depth: int) -> Node:
+        """The node of a piece of Python's syntax tree."""
         if depth > DEEPEST:
             self.fail(part.col_offset, f"the expression is nested more than {DEEPEST} deep")
         down = depth + 1
@@ -199,7 +202,8 @@ class _Parser:
         self.fail(self.column(part), self.foreign(part))
 
     def column(self, part: ast.expr) -> int:
-        """Where a piece that is foreign begins; of two operands with a foreign operator, where that stands."""
+        """The column where an unsupported piece begins; if it is an operator between two operands, the column of the
+        operator."""
         if not isinstance(part, ast.BinOp):
             return part.col_offset
         assert part.left.end_col_offset is not None
@@ -207,7 +211,8 @@ class _Parser:
         return part.left.end_col_offset + len(between) - len(between.lstrip(" \t\n\r)"))
 
     def chain(self, part: ast.BinOp, depth: int) -> Node:
-        """Operations of one rank, a + b - c ..., from left to right; a long sum or product in halves, to keep it flat."""
+        """Operations of equal precedence, a + b - c ..., from left to right. A long sum or product is joined in halves
+        to keep the tree flat."""
         kinds = next((kinds for kinds in CHAINS if type(part.op) in kinds), {type(part.op)})
         first: ast.expr = part
         pending: list[tuple[str, ast.expr]] = []
@@ -219,6 +224,7 @@ class _Parser:
         return _joined(start, links)
 
     def number(self, part: ast.Constant) -> float:
+        """The node of a number."""
         assert isinstance(part.value, int | float)  # `convert` hands in no other constants
         try:
             value = float(part.value)
@@ -242,6 +248,7 @@ class _Parser:
         return "this is not part of the expression language (numbers, names, + - * / **, comparisons and functions)"
 
     def symbol(self, part: ast.Name, name: str) -> Node:
+        """The node of a bare name."""
         if name in self.symbols:
             return self.symbols[name]
         if name in self.calls:
@@ -249,6 +256,7 @@ class _Parser:
         self.fail(part.col_offset, f"unknown name {_short(name)}", _suggestion(name, self.symbols))
 
     def call(self, part: ast.Call, name: str, arguments: list[ast.expr], depth: int) -> Node:
+        """The node of a function call."""
         if name not in self.calls:
             if name in self.symbols:
                 advice = f"write {name}*(...) to multiply"
@@ -265,7 +273,7 @@ class _Parser:
             self.fail(part.col_offset, str(error))
 
     def wished(self, name: str) -> str:
-        """What there is in place of a function that other languages have; "" for other names."""
+        """What to use instead of a function that other languages have; "" for other names."""
         instead, advice = WISHES.get(name.lower(), ("", ""))
         return advice if instead in self.calls else ""
 
@@ -286,7 +294,7 @@ class _Parser:
 
 
 def _joined(start: Node, links: Sequence[tuple[str, Node]]) -> Node:
-    """``start`` with the operations ``links`` applied to it; more than CHAIN of them are joined in two halves."""
+    """``start`` with the operations ``links`` applied to it; more than CHAIN operations are joined in two halves."""
     if len(links) <= CHAIN:
         for function, operand in links:
             start = Pointwise(function, (start, operand))
@@ -304,7 +312,7 @@ def _short(text: str, quote: str = "'") -> str:
 
 
 def _strange(character: str) -> str:
-    """Why a character cannot stand in an expression."""
+    """Why a character is not allowed in an expression."""
     if character == "#":
         return "a comment cannot stand inside an expression"
     name = unicodedata.name(character, "")

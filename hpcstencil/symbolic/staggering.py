@@ -27,15 +27,16 @@ from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import listing
 
 Position = tuple[int, ...]
-Positions = Mapping[str, Position]  # of the fields that do not live at cell centres
-FACE = "_face"  # ends the name of a dimension of faces
+Positions = Mapping[str, Position]  # positions of the fields that do not live at cell centres
+FACE = "_face"  # suffix of the names of face dimensions
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the fields of a file live on the grid: at cell centres, or as ``positions`` say. Faces are the lower ones of all
-    cells on a ``periodic`` axis, elsewhere one more for the upper boundary. The members of an ``ensemble``, whose values are
-    listed by dotted key, are the first axis of fields and diagnostics."""
+    """Where the fields of a file live on the grid: at cell centres unless ``positions`` says otherwise. On a
+    ``periodic`` axis the faces are the lower faces of all cells; on other axes there is one more, the upper boundary.
+    With an ``ensemble``, which maps dotted keys to the values of all members, fields and diagnostics have the members
+    as their first axis."""
 
     grid: Grid
     positions: Positions = field(default_factory=dict)
@@ -44,15 +45,16 @@ class Layout:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """(how many members there are,), () where there is no ensemble."""
+        """(number of members,), or () without an ensemble."""
         return tuple(len(values) for values in self.ensemble.values())[:1]
 
     def extra(self, name: str) -> tuple[int, ...]:
-        """Values that a field has more than there are cells, per axis."""
+        """Number of values per axis that a field has beyond the number of cells."""
         position = home(name, self.positions, self.grid.ndim)
         return tuple(int(half and not self.periodic[axis]) for axis, half in enumerate(position))
 
     def shape(self, name: str) -> tuple[int, ...]:
+        """Global shape of a field in the file."""
         return tuple(n + more for n, more in zip(self.grid.shape, self.extra(name), strict=True))
 
     def dimensions(self, name: str) -> tuple[str, ...]:
@@ -62,7 +64,7 @@ class Layout:
 
 
 def home(name: str, positions: Positions, ndim: int) -> Position:
-    """Where a field lives: at cell centres where ``positions`` do not say."""
+    """The position of a field: cell centres unless ``positions`` says otherwise."""
     return positions.get(name, (0,) * ndim)
 
 
@@ -78,12 +80,12 @@ def flipped(position: Position, axis: int) -> Position:
 
 
 def position_of(tree: Node, positions: Positions, ndim: int) -> Position | None:
-    """Where the values of a tree live, as its fields say; None where it has none and may live anywhere."""
+    """The position of a tree's values, as given by its fields; None if it has no field and so may live anywhere."""
     return positions_in(tree, positions, ndim)[id(tree)]
 
 
 def positions_in(tree: Node, positions: Positions, ndim: int) -> dict[int, Position | None]:
-    """`position_of` every part of a tree, by its id."""
+    """The result of `position_of` for every part of a tree, by its id."""
     found: dict[int, Position | None] = {}
     for part in bottom_up(tree):
         below = [found[id(child)] for child in part.children]
@@ -97,13 +99,13 @@ def positions_in(tree: Node, positions: Positions, ndim: int) -> dict[int, Posit
 
 
 def located(tree: Node, position: Position, positions: Positions, spacing: Sequence[float], key: str) -> Node:
-    """The tree as it is to be evaluated at a position: coordinates are those of the place where they are used, and what
-    leads half a cell away knows from where.
+    """The tree as it is evaluated at a position. Coordinates become those of the place where they are used, and each
+    `Halfway` gets its target.
 
-    The operand of what leads half a cell away is to be computed ``beyond`` walls too, of the fields' ghost cells, and so are
-    inner results on faces: a face on the boundary belongs to a cell, and what holds there follows from the fields alone.
+    The operand of a `Halfway` is also evaluated ``beyond`` walls, from the fields' ghost cells. So are inner results on
+    faces: a face on the boundary belongs to a cell, and its value follows from the fields alone.
 
-    Raises InputError, beginning with ``key``, where a field is used at a place where it does not live.
+    Raises InputError, starting with ``key``, if a field is used at a place where it does not live.
     """
     known: dict[tuple[int, Position, bool], Node] = {}
 
@@ -140,7 +142,8 @@ def located(tree: Node, position: Position, positions: Positions, spacing: Seque
 
 
 def located_on_boundary(tree: Node, position: Position, axis: int, spacing: Sequence[float], key: str) -> Node:
-    """What is given on a boundary across an axis for a field at this position: across it the place is the boundary's."""
+    """A value given on a boundary across ``axis``, for a field at this position; its coordinate along ``axis`` is that
+    of the boundary."""
     along = tuple(0 if a == axis else half for a, half in enumerate(position))
     return located(tree, along, {}, spacing, key)
 
@@ -155,7 +158,7 @@ def _advice(lives: Position, wanted: Position) -> str:
 
 
 def located_reductions(tree: Node, positions: Positions, spacing: Sequence[float], key: str) -> Node:
-    """A diagnostic, each of its reductions taken where its operand lives."""
+    """A diagnostic with each reduction evaluated where its operand lives."""
     ndim = len(spacing)
 
     def visit(part: Node) -> Node:
@@ -168,5 +171,5 @@ def located_reductions(tree: Node, positions: Positions, spacing: Sequence[float
 
 
 def is_staggered(trees: Sequence[Node], positions: Positions) -> bool:
-    """Whether anything lives elsewhere than at cell centres."""
+    """Whether any value lives elsewhere than at cell centres."""
     return bool(positions) or any(isinstance(part, Halfway) for tree in trees for part in bottom_up(tree))

@@ -1,4 +1,4 @@
-"""How many ghost cells a tree needs: the stencils of its derivatives, their reach, and the reach of nested ones."""
+"""Ghost cells that a tree needs, from the reach of its derivatives' stencils, nested ones included."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from hpcstencil.symbolic.expressions import (
     walk,
 )
 
-# Operand that has ghost cells of its own -> (how many (lower, upper) per axis, whether corners are needed)
+# Operand with ghost cells of its own -> (number of them (lower, upper) per axis, whether corners are needed)
 Needs = dict[Node, tuple[tuple[tuple[int, int], ...], bool]]
 
 
 @dataclass(frozen=True)
 class Discretization:
-    """Which stencils stand for the derivatives: formal ``order`` and cell size per axis."""
+    """The choice of stencils for the derivatives: formal ``order`` and cell size per axis."""
 
     order: int
     spacing: tuple[float, ...]
@@ -44,12 +44,12 @@ class Discretization:
         return product(*factors)
 
     def div_grad(self, tree: DivGrad) -> tuple[Stencil, Stencil, Stencil]:
-        """Gradient and mean at the upper face of a cell, and the divergence of what stands at the faces."""
+        """Stencils of the gradient and of the mean at the upper face of a cell, and of the divergence from the faces."""
         upper = [staggered(m, self.order, +1, tree.axis, self.spacing) for m in (1, 0)]
         return upper[0], upper[1], staggered(1, self.order, -1, tree.axis, self.spacing)
 
     def halfway(self, tree: Halfway) -> Stencil:
-        """The stencil of what lies half a cell away: a cell and its lower face have the same index."""
+        """The stencil of a value half a cell away; a cell and its lower face have the same index."""
         assert tree.onto, "positions.located has to say where the operand lives"
         side = -1 if tree.onto == "faces" else 1
         if tree.kind in ("below", "above"):
@@ -57,7 +57,7 @@ class Discretization:
         return staggered(int(tree.kind == "difference"), self.order, side, tree.axis, self.spacing)
 
     def stencils(self, tree: Node) -> tuple[Stencil, ...]:
-        """All stencils that an operator applies; none for other nodes."""
+        """All stencils that an operator applies; empty for other nodes."""
         match tree:
             case Derivative():
                 return (self.derivative(tree),)
@@ -70,7 +70,7 @@ class Discretization:
         return ()
 
     def reach(self, tree: Node) -> tuple[tuple[int, int], ...]:
-        """Ghost cells (lower, upper) per axis that an operator asks of its operands."""
+        """Ghost cells (lower, upper) per axis that an operator needs of its operands."""
         if not isinstance(tree, DivGrad):
             (stencil,) = self.stencils(tree)
             return tuple(zip(stencil.lower, stencil.upper, strict=True))
@@ -79,8 +79,8 @@ class Discretization:
         return tuple((width, width) if axis == tree.axis else (0, 0) for axis in range(len(self.spacing)))
 
     def needs(self, trees: Iterable[Node]) -> Needs:
-        """The most ghost cells that any operator asks of each operand that has its own. A field that is used ``beyond``
-        walls gets what the outermost operator around it needs."""
+        """The largest number of ghost cells that any operator needs of each operand with ghost cells of its own. A
+        field used ``beyond`` walls gets the number that the outermost operator around it needs."""
         result: Needs = {}
 
         def ask(operand: Node, widths: tuple[tuple[int, int], ...], corners: bool) -> None:
@@ -99,8 +99,8 @@ class Discretization:
         return result
 
     def radius(self, trees: Iterable[Node], coordinates: bool = False) -> tuple[int, ...]:
-        """Cells per axis by which a block must be surrounded to evaluate the trees in it, nested derivatives added; those
-        of ``coordinates`` alone, which need no cells but places beyond them, only where asked for."""
+        """Ghost cells per axis that a block needs to evaluate the trees in it; nested derivatives add up. Operators on
+        ``coordinates`` alone count only if asked for: they need positions outside the block, but no cells there."""
         ndim = len(self.spacing)
 
         @cache
@@ -121,6 +121,6 @@ def axes_of(tree: Node) -> set[int]:
 
 
 def constant_along(tree: Operator) -> bool:
-    """Whether what an operator is applied to is the same all along one of its axes."""
+    """Whether the operand of an operator is constant along one of the operator's axes."""
     axes = {a for a, m in enumerate(tree.orders) if m} if isinstance(tree, Derivative) else {tree.axis}
     return not varies(tree.operand) and not axes <= axes_of(tree.operand)
