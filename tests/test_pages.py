@@ -85,3 +85,14 @@ def test_inputs_of_the_guides_work(page):
 def test_links_lead_to_files(page):
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / page).read_text()):
         assert (ROOT / page).parent.joinpath(target).exists(), target
+
+
+def test_the_page_of_the_native_headers_names_what_they_have():
+    """Its table of invariants says which function relies on which."""
+    folder = ROOT / "hpcstencil/backends/native/cpp"
+    headers = [path.read_text() for path in folder.glob("*.hpp")]
+    named = re.findall(r"`(\w+)::(\w+)`", (folder / "README.md").read_text())
+    assert len(named) > 30
+    for owner, member in named:
+        own = [text for text in headers if re.search(rf"^struct {owner} (: \w+ )?{{", text, re.MULTILINE)]
+        assert len(own) == 1 and re.search(rf"\b{member}\b", own[0]), f"{owner}::{member}"
