@@ -1,4 +1,5 @@
-"""Right-hand sides, one file per family. A new built-in is a class of the form of `base.Equation`, listed here."""
+"""The built-in equations, one file per family. To add one, write a class in the form of `base.Equation` and list it
+here."""
 
 from hpcstencil.equations.base import (
     Equation,

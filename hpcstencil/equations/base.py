@@ -1,4 +1,4 @@
-"""The form of an equation: its fields, its parameters, its right-hand side as a tree, and how fast it can change."""
+"""The interface of an equation: its fields, its parameters, its right-hand side as a tree, and bounds on its rates."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from hpcstencil.symbolic.operators import Space
 class Rates:
     """Bounds on the coefficients of the linearized equation, from which the stable step follows (`stability`).
 
-    ``diffusion`` D of D ∇² in length²/time, ``biharmonic`` K of -K ∇⁴ in length⁴/time, ``velocity`` per axis and ``wave``
-    speed in length/time, ``upwind`` the fastest signal per axis of a scheme that leans against it, ``dispersion`` B of
-    i B ∇² in length²/time, ``reaction`` and ``rotation`` (decay and oscillation in one cell) in 1/time.
+    ``diffusion`` D of D ∇² in length²/time, ``biharmonic`` K of -K ∇⁴ in length⁴/time, ``velocity`` per axis and
+    ``wave`` speed in length/time, ``upwind`` the fastest signal per axis of an upwind scheme in length/time,
+    ``dispersion`` B of i B ∇² in length²/time, ``reaction`` and ``rotation`` (decay and oscillation in one cell) in
+    1/time.
     """
 
     diffusion: float = 0.0
@@ -31,7 +32,7 @@ class Rates:
 
 
 class Equation(Protocol):
-    """What an equation offers; each built-in and each user's class has this form.
+    """The interface of built-in equations and users' classes.
 
     ``parameters`` maps each parameter to its default.
     """
@@ -49,22 +50,23 @@ class Equation(Protocol):
 
 @runtime_checkable
 class Limited(Equation, Protocol):
-    """An equation that knows how fast it can change, so that `cfl` works. ``solution_dependent`` says that `rates` uses
-    ``largest``."""
+    """An equation that knows its rates, so that `cfl` works. ``solution_dependent`` says that `rates` uses ``largest``."""
 
     solution_dependent: ClassVar[bool]
 
     def rates(self, p: SimpleNamespace, largest: Mapping[str, float], ndim: int) -> Rates:
-        """Bounds for the stable step; ``p`` holds the largest magnitude of each parameter, ``largest`` of each field."""
+        """Bounds for the stable step. ``p`` holds the largest magnitude of each parameter, ``largest`` that of each
+        field."""
         ...
 
 
 @runtime_checkable
 class Signalling(Limited, Protocol):
-    """An equation whose `rates` need more than the fields' largest magnitudes."""
+    """An equation whose `rates` need more than the largest magnitudes of the fields."""
 
     def signals(self, f: SimpleNamespace, p: SimpleNamespace, ndim: int) -> dict[str, Node]:
-        """Expressions of the fields without derivatives, whose largest magnitudes `rates` finds under their names."""
+        """Expressions of the fields, without derivatives, by name. `rates` receives their largest magnitudes under
+        these names."""
         ...
 
 
@@ -73,28 +75,28 @@ class Staggered(Equation, Protocol):
     """An equation with fields that do not live at cell centres."""
 
     def positions(self, ndim: int) -> Mapping[str, tuple[int, ...]]:
-        """The position of each of these fields: per axis 1 where it lives on the lower faces of cells, else 0."""
+        """The position of each of these fields: for each axis, 1 if it lives on the lower faces of cells, else 0."""
         ...
 
 
 @runtime_checkable
 class Walled(Equation, Protocol):
-    """An equation of which only fields that live on a boundary have values there: a value given for all fields holds for
-    those, and means no flux for the others. ``values_live_on_walls`` is true."""
+    """An equation in which only fields that live on a boundary take values there. A value given for all fields applies
+    to those fields, and means no flux for the others. ``values_live_on_walls`` is true."""
 
     values_live_on_walls: ClassVar[bool]
 
 
 @runtime_checkable
 class Positive(Equation, Protocol):
-    """An equation that has no meaning where one of the ``positive`` fields is 0."""
+    """An equation that is meaningless if one of the ``positive`` fields is 0."""
 
     positive: ClassVar[tuple[str, ...]]
 
 
 @runtime_checkable
 class Reflecting(Equation, Protocol):
-    """An equation with fields whose mirror image in a wall has the opposite sign, as that of the momentum across it."""
+    """An equation with fields that change sign in a mirror at a wall, such as the momentum across the wall."""
 
     def reflected(self, axis: int) -> Collection[str]:
         """The names of these fields, for a wall across an axis."""
@@ -103,11 +105,11 @@ class Reflecting(Equation, Protocol):
 
 @runtime_checkable
 class Split(Equation, Protocol):
-    """An equation with a part that a multistep method (ab2) leaves to a step of forward Euler of its own, after its own
-    step: damping, for which multistep methods are poor. Every other method takes both parts together."""
+    """An equation with a damping part that a multistep method (ab2) leaves to a separate step of forward Euler after
+    its own step, because multistep methods handle damping poorly. Every other method takes both parts together."""
 
     def damping(self, f: SimpleNamespace, p: SimpleNamespace, space: Space) -> dict[str, Node]:
-        """The damping part of the time derivative, of the fields that have one; `rhs` is without it."""
+        """The damping part of the time derivative, for the fields that have one; `rhs` does not include it."""
         ...
 
 
@@ -116,6 +118,6 @@ class Radiating(Equation, Protocol):
     """An equation that knows how its waves leave the domain through an open end."""
 
     def radiation(self, f: SimpleNamespace, p: SimpleNamespace) -> dict[str, Node]:
-        """The outward normal derivative of each field whose derivatives the equation takes, for waves that only leave, in
-        terms of the fields next to the face."""
+        """The outward normal derivative of each field of which the equation takes derivatives, for purely outgoing
+        waves. It is an expression of the fields next to the face."""
         ...

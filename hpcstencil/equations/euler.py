@@ -34,7 +34,7 @@ class Gas:
         return (self.rho, *(self.rho * u for u in self.velocity), self.energy(gamma))
 
     def flux(self, axis: int, gamma: Node) -> tuple[Node, ...]:
-        """What of each crosses a face."""
+        """The flux of each conserved quantity through a face across ``axis``."""
         normal = self.velocity[axis]
         mass = self.rho * normal
         momentum = [mass * u + self.p if a == axis else mass * u for a, u in enumerate(self.velocity)]
@@ -71,6 +71,7 @@ class Euler:
         return (f"m{AXES[axis]}",)
 
     def gas(self, f: SimpleNamespace, p: SimpleNamespace, ndim: int) -> Gas:
+        """The state of the gas from the conserved fields."""
         momentum = [vars(f)[f"m{axis}"] for axis in AXES[:ndim]]
         velocity = tuple(m / f.rho for m in momentum)
         kinetic = 0.5 * total([m * u for m, u in zip(momentum, velocity, strict=True)])
@@ -99,7 +100,7 @@ def reconstructed(gas: Gas, axis: int, space: Space) -> tuple[Gas, Gas]:
 
 
 def van_leer(a: Node, b: Node) -> Node:
-    """The harmonic mean of two slopes of one sign, 0 where signs differ."""
+    """The harmonic mean of two slopes of the same sign, 0 if the signs differ."""
     return Pointwise("where", (a * b > 0.0, 2.0 * a * b / (a + b), Constant(0.0)))
 
 

@@ -1,4 +1,4 @@
-"""An equation from a Python file of the user's: a class of the form of `base.Equation`."""
+"""An equation from a user's Python file: a class with the interface of `base.Equation`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hpcstencil.validation.messages import listing, nearest, shown
 T = TypeVar("T")
 KEY = "equation.name"
 FORM = "fields(self, ndim) and rhs(self, f, p, space)"
-NOT_OF_NODES = ("ufunc", "an expression is no number")  # what numpy and math say of expressions
+NOT_OF_NODES = ("ufunc", "an expression is no number")  # messages of numpy and math when they are given expressions
 FUNCTIONS = (
     "take functions of expressions from hpcstencil.functions, as in: from hpcstencil.functions import sin, where"
 )
@@ -30,7 +30,8 @@ FUNCTIONS = (
 def load(path: Path, name: str) -> tuple[Equation, str]:
     """An instance of class ``name`` in the file at ``path``, and the file's text.
 
-    Raises InputError where there is no such file or class, it is not of the form of an equation, or its code fails.
+    Raises InputError if there is no such file or class, if it does not have the interface of an equation, or if its
+    code fails.
     """
     try:
         source = path.read_text()
@@ -64,13 +65,13 @@ def _module(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up there
+    sys.modules[name] = module  # dataclasses look up their module there
     spec.loader.exec_module(module)
     return module
 
 
 def guarded(path: Path, action: Callable[[], T]) -> T:
-    """What the user's code returns; whatever it raises becomes an InputError with its line."""
+    """Call the user's code and return its result; an exception becomes an InputError with the line of the code."""
     try:
         return action()
     except InputError:
@@ -86,10 +87,10 @@ def guarded(path: Path, action: Callable[[], T]) -> T:
 def expressions_of(
     equation: Equation, in_file: tuple[Path, str] | None, method: str, fields: Collection[str] | None, *arguments: Any
 ) -> dict[str, Node]:
-    """The expressions by name that a ``method`` of the equation returns; those of a user's class are checked: names are some
-    of the ``fields``, where they are given.
+    """The expressions by name that ``method`` of the equation returns. Those of a user's class are checked; their names
+    must be among ``fields``, if given.
 
-    Raises InputError where its code fails, or returns other than that.
+    Raises InputError if the code fails or returns anything else.
     """
     action: Callable[[], Any] = partial(getattr(equation, method), *arguments)
     if in_file is None:
@@ -110,7 +111,7 @@ def rates_of(
 ) -> Rates:
     """The equation's rates; those of a user's class (``in_file``: file and class) are checked.
 
-    Raises InputError where its code fails, or returns other than Rates of finite numbers that are not negative.
+    Raises InputError if the code fails, or returns anything but Rates of finite, non-negative numbers.
     """
     if in_file is None:
         return equation.rates(p, largest, ndim)
@@ -131,7 +132,7 @@ def rates_of(
 
 
 def _entries(values: Any, ndim: int, signed: bool) -> bool:
-    """Whether it is a rate for each axis; the sign of a velocity does not matter."""
+    """Whether ``values`` is one rate per axis; a velocity may have any sign."""
     try:
         each = list(values)
     except TypeError:

@@ -63,6 +63,7 @@ class Acoustic:
 
     @staticmethod
     def source(p: SimpleNamespace, delta: Node) -> Node:
+        """The source S = source δ ricker(t)."""
         phase = math.pi * p.f0 * (Time() - p.t0)
         a = phase * phase
         return p.source * (1.0 - 2.0 * a) * Pointwise("exp", (-a,)) * delta

@@ -1,9 +1,9 @@
-"""Attempts at a task in a folder that many hosts share: one at a time, and each one's end on record.
+"""Attempts at a task in a folder shared by many hosts: one at a time, each with a record of how it ended.
 
-The files ``attempt-001.json``, ``attempt-002.json`` ... are claim and record in one. Whoever makes the next number owns
-the task; making a file that must not exist yet is the one thing that every file system does atomically. Nothing is ever
-deleted, so two processes that find the same dead attempt cannot both take its place. While it runs, the owner touches
-its file; at its end it replaces the file with one that says how it ended.
+The files ``attempt-001.json``, ``attempt-002.json`` ... are claim and record in one. The process that creates the next
+number owns the task; creating a file that must not yet exist is the one operation that is atomic on every file system.
+Nothing is ever deleted, so two processes that find the same dead attempt cannot both replace it. While it runs, the
+owner touches its file. At its end the owner replaces the file with a record of how it ended.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ from hpcstencil.runtime.hosts import host
 from hpcstencil.runtime.publish import hidden, write_atomically
 from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError
 
-BEAT = 10.0  # seconds between two touches of a living attempt's file
-SILENT = 600.0  # untouched for so long: dead. A long collective write may hold the thread that touches up
-SILENT_AND_OVER = 40.0  # the same where Slurm, too, says that the job is over
+BEAT = 10.0  # seconds between touches of a running attempt's file
+SILENT = 600.0  # seconds without a touch after which it is dead. A long collective write may hold up the touching thread
+SILENT_AND_OVER = 40.0  # the same if Slurm also reports that the job has ended
 HELD = {"RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
 ENDS = {0: "done", 75: "stopped"}  # other exit statuses: "failed"
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt. ``status`` is running, done, failed or stopped; times are ISO 8601; ``owner`` tells the process."""
+    """One attempt. ``status`` is running, done, failed or stopped; times are ISO 8601; ``owner`` identifies the
+    process."""
 
     number: int
     path: Path
@@ -53,7 +54,8 @@ class Attempt:
 
     @property
     def seconds(self) -> float:
-        """How long it took; of one that was killed, as long as it gave a sign of life. NaN where that is unknown."""
+        """Duration of the attempt. For one that was killed, the time until its last sign of life; NaN if that is
+        unknown."""
         try:
             start = datetime.fromisoformat(self.started).timestamp()
             return (datetime.fromisoformat(self.ended).timestamp() if self.ended else self.path.stat().st_mtime) - start
@@ -65,15 +67,15 @@ class Attempt:
 
 
 def attempts(folder: Path) -> list[Attempt]:
-    """All attempts on record, in order."""
+    """All recorded attempts, in order."""
     with file_errors(folder, "read"):
         names = sorted(name for name in os.listdir(folder) if re.fullmatch(r"attempt-\d{3,}\.json", name))
     return sorted((_read(folder / name) for name in names), key=lambda attempt: attempt.number)
 
 
 def _read(path: Path) -> Attempt:
-    """What the file says. One that cannot be read has been made a moment ago, or was lost in a crash: it counts as
-    running, and is judged by its age."""
+    """The attempt in the file. An unreadable file was either just created or lost in a crash. It counts as running, and
+    is judged by its age."""
     number = int(path.stem.removeprefix("attempt-"))
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -84,7 +86,7 @@ def _read(path: Path) -> Attempt:
 
 
 def running(attempt: Attempt) -> bool:
-    """Whether the attempt's process is, as far as can be found out, at work right now."""
+    """Whether the attempt's process is still running, as far as can be determined."""
     if attempt.status != "running":
         return False
     allowed = silence(attempt)
@@ -92,8 +94,8 @@ def running(attempt: Attempt) -> bool:
 
 
 def silence(attempt: Attempt) -> float:
-    """Seconds after which an attempt that gives no sign of life counts as dead: 0 where it is known to be, infinite
-    where its process is seen."""
+    """Seconds without a sign of life after which an attempt counts as dead: 0 if it is known to be dead, infinite if
+    its process is visible."""
     owner, here = attempt.owner, process()
     if owner.get("boot") and (owner["boot"], owner["space"]) == (here["boot"], here["space"]):
         return float("inf") if born(owner["pid"]) == owner["born"] else 0.0
@@ -106,9 +108,9 @@ def silence(attempt: Attempt) -> float:
 
 
 def _over(job: str) -> bool:
-    """Whether Slurm says that the job has ended; False where it does not tell.
+    """Whether Slurm reports that the job has ended; False if Slurm does not answer.
 
-    Not enough for a verdict: another cluster on the same file system has jobs that this one does not know.
+    This alone is not enough: another cluster on the same file system has jobs that this one does not know.
     """
     if shutil.which("squeue") is None:
         return False
@@ -125,7 +127,7 @@ def _over(job: str) -> bool:
 
 
 def _age(path: Path) -> float:
-    """Seconds since the file was touched, by the clock of the file's own server where it can be asked."""
+    """Seconds since the file was touched, by the file server's clock if it can be asked."""
     probe = hidden(path)
     try:
         touched = path.stat().st_mtime
@@ -144,7 +146,7 @@ def _age(path: Path) -> float:
 
 
 def process() -> dict[str, Any]:
-    """What tells this process from all others, on whatever host, and its Slurm job."""
+    """An identity of this process that is unique across hosts, and its Slurm job."""
     environment = os.environ.get
     job, array = environment("SLURM_JOB_ID", ""), environment("SLURM_ARRAY_JOB_ID")
     if array:  # the last task of an array has the array's own number
@@ -161,8 +163,8 @@ def process() -> dict[str, Any]:
 
 
 def born(pid: int) -> int | None:
-    """When process ``pid`` of this machine began (in clock ticks since the boot); None where there is none, or a dead
-    one whose parent has not noticed."""
+    """Start time of process ``pid`` on this machine, in clock ticks since boot; None if there is no such process, or it
+    is a zombie."""
     try:
         values = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -174,7 +176,7 @@ def born(pid: int) -> int | None:
 
 
 def claim(folder: Path, after: int, **what: Any) -> Attempt | None:
-    """Make the attempt that follows number ``after``; None where another process has made it first."""
+    """Create the attempt that follows number ``after``; None if another process created it first."""
     path = folder / f"attempt-{after + 1:03d}.json"
     attempt = Attempt(after + 1, path, owner=process(), started=_now(), **what)
     temporary = hidden(path)
@@ -187,7 +189,7 @@ def claim(folder: Path, after: int, **what: Any) -> Attempt | None:
 
 
 def _place(temporary: Path, path: Path) -> bool:
-    """Give a file its final name if no file has it; a link, unlike a rename, replaces nothing."""
+    """Give a file its final name unless another file has it. Unlike a rename, a link replaces nothing."""
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -205,14 +207,14 @@ def _place(temporary: Path, path: Path) -> bool:
 
 @contextmanager
 def kept(attempt: Attempt) -> Iterator[None]:
-    """Show that the attempt lives while entered, and record how it ended."""
+    """A context in which the attempt is marked as alive; on exit it records how the attempt ended."""
     over = threading.Event()
     beats = threading.Thread(target=_beat, args=(attempt.path, over), daemon=True)
     beats.start()
     try:
         yield
     except HpcstencilError as error:
-        with suppress(EnvironmentProblem):  # what went wrong first is what the user must hear
+        with suppress(EnvironmentProblem):  # the first error is the one that the user needs
             _finish(attempt, error.status, str(error))
         raise
     finally:
@@ -224,7 +226,7 @@ def kept(attempt: Attempt) -> Iterator[None]:
 def _beat(path: Path, over: threading.Event) -> None:
     while not over.wait(BEAT):
         with suppress(OSError):
-            os.utime(path)  # without a time of ours: the file server sets its own
+            os.utime(path)  # no time is passed, so the file server sets its own
 
 
 def _finish(attempt: Attempt, exit_status: int, reason: str) -> None:

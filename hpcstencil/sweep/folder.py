@@ -1,7 +1,7 @@
-"""The folder of a sweep: its record, and a folder with a complete input for each member.
+"""The folder of a sweep: its record, and for each member a folder with a complete input.
 
-``DIR/plan.json`` is the record, frozen when the sweep is planned: later edits of the sweep file or its base change no
-member. ``DIR/0000/input.toml`` ... are the members' inputs.
+``DIR/plan.json`` is the record, frozen when the sweep is planned, so later edits of the sweep file or its base input
+change no member. ``DIR/0000/input.toml`` ... are the members' inputs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ INPUT = "input.toml"
 
 @dataclass(frozen=True)
 class Member:
-    """One planned run. ``checksum`` is that of its input file's text, ``identity`` that of what the input means."""
+    """One planned run. ``checksum`` is that of its input file's text; ``identity`` is that of the input's meaning."""
 
     index: int
     folder: Path
@@ -34,12 +34,13 @@ class Member:
 
     @property
     def input(self) -> Path:
+        """The path of the member's input file."""
         return self.folder / INPUT
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A sweep as its folder has it."""
+    """A sweep as recorded in its folder."""
 
     folder: Path
     mode: str
@@ -47,7 +48,7 @@ class Planned:
     members: tuple[Member, ...]
 
     def member(self, index: int) -> Member:
-        """The member of that number; raises InputError where there is none."""
+        """The member with this number; raises InputError if there is none."""
         if not 0 <= index < len(self.members):
             raise InputError(
                 f"--index: expected a member of {self.folder}, 0 to {len(self.members) - 1}, but got {index}"
@@ -57,13 +58,13 @@ class Planned:
 
 
 def refuse_link(home: Path) -> None:
-    """Raise InputError where a member's folder is a link: what is written there would lie outside of the sweep's folder."""
+    """Raise InputError if a member's folder is a link, because its files would then lie outside the sweep's folder."""
     if home.is_symlink():
         raise InputError(f"{home}: expected a folder for this member, but it is a link; put a folder in its place")
 
 
 def read_plan(folder: Path) -> Planned:
-    """The sweep in ``folder``; raises InputError where there is none."""
+    """Read the sweep in ``folder``; raises InputError if there is none."""
     path = folder / PLAN
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -99,7 +100,7 @@ def read_plan(folder: Path) -> Planned:
 
 
 def input_text(member: Member) -> str:
-    """The member's input as it was planned; raises InputError where the file is gone or was changed by hand."""
+    """The member's input as planned; raises InputError if the file is gone or was edited."""
     try:
         text = member.input.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -115,4 +116,5 @@ def input_text(member: Member) -> str:
 
 
 def checksum(text: str) -> str:
+    """SHA-256 of a text."""
     return hashlib.sha256(text.encode()).hexdigest()

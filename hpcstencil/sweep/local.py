@@ -1,4 +1,4 @@
-"""All members of a sweep on this machine, some at a time, each in a process of its own as an array job has them."""
+"""All members of a sweep on this machine, several at a time, each in its own process as in an array job."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from hpcstencil.sweep.report import array_list
 from hpcstencil.sweep.state import standing
 from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError, InputError, NumericsError, StoppedEarly
 
-LOG = "run.log"  # in the member's folder: what its runs have printed, one after the other
-LOOK = 0.05  # seconds between two looks at the processes
+LOG = "run.log"  # in the member's folder: the output of its runs, one after the other
+LOOK = 0.05  # seconds between polls of the processes
 WORST = (
     EnvironmentProblem,
     NumericsError,
     InputError,
     StoppedEarly,
-)  # whose status counts where members end differently
+)  # order of precedence if members end with different statuses
 
 
 @dataclass
 class Child:
-    """A member under way, on a share of the cores."""
+    """A running member, on its share of the cores."""
 
     member: Member
     slot: int
@@ -41,10 +41,10 @@ class Child:
 def run_all(
     planned: Planned, options: Sequence[str], overwrite: bool, jobs: int, request: Request, say: Callable[[str], None]
 ) -> str:
-    """Run the members that are not done (with ``overwrite`` all), ``jobs`` at a time; returns what became of them.
+    """Run all members that are not done (with ``overwrite`` all members), ``jobs`` at a time; return a summary.
 
-    ``options`` go to `sweep run` of each. A signal noted in ``request`` is handed to those under way, and no more are begun.
-    Raises the worst of the members' failures where not all are done.
+    ``options`` are passed to `sweep run` of each member. A signal noted in ``request`` is forwarded to the running
+    members, and no more are started. Raises the worst of the members' failures if not all are done.
     """
     waiting = [member for member in planned.members if overwrite or standing(planned, member).state != "done"]
     done, total = len(planned.members) - len(waiting), len(planned.members)
@@ -72,7 +72,8 @@ def run_all(
 
 
 def _begun(planned: Planned, member: Member, options: Sequence[str], slot: int, jobs: int) -> Child:
-    """The member's process: its output goes to its log, and it has one of ``jobs`` shares of this process's cores."""
+    """Start the member's process. Its output goes to its log, and it gets one of ``jobs`` shares of this process's
+    cores."""
     line = [sys.executable, "-m", "hpcstencil", "sweep", "run", str(planned.folder), "--index", str(member.index)]
     cores = sorted(os.sched_getaffinity(0))
     share = cores[slot::jobs] or [cores[slot % len(cores)]]
@@ -80,7 +81,7 @@ def _begun(planned: Planned, member: Member, options: Sequence[str], slot: int, 
     with file_errors(log, "write"), log.open("ab") as file:
         os.sched_setaffinity(0, share)  # of this thread, and of what it starts
         try:
-            # In a session of its own: a terminal's Ctrl-C would reach it twice, once from us.
+            # In a session of its own: otherwise Ctrl-C in a terminal would reach it twice, once through us.
             process = subprocess.Popen(
                 [*line, *options], stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
             )
@@ -90,14 +91,14 @@ def _begun(planned: Planned, member: Member, options: Sequence[str], slot: int, 
 
 
 def _end_at_once(children: Sequence[Child]) -> None:
-    """At a second interrupt, from another thread."""
+    """Kill the members at a second interrupt; runs in another thread."""
     for child in children:
         child.process.kill()
     os._exit(128 + signal.SIGINT)
 
 
 def _told(child: Child) -> str:
-    """How the member's process ended."""
+    """A sentence on how the member's process ended."""
     status, log = child.process.returncode, child.member.folder / LOG
     if status == 0:
         return f"done in {time.monotonic() - child.began:.1f} s"
@@ -109,7 +110,7 @@ def _told(child: Child) -> str:
 
 
 def _verdict(planned: Planned, ended: dict[int, int], waiting: Sequence[int]) -> str:
-    """That all members are done; raises the worst of the failures where they are not."""
+    """A sentence that all members are done; raises the worst of the failures if they are not."""
     statuses = set(ended.values()) | ({StoppedEarly.status} if waiting else set())
     if not statuses - {0}:
         return f"all {len(planned.members)} members of {planned.folder} are done"

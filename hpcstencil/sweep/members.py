@@ -1,6 +1,6 @@
-"""A parameter sweep as text and numbers: what sweep.toml asks for, and the settings of each of its members.
+"""A parameter sweep as text and numbers: the contents of sweep.toml, and the settings of each member.
 
-Nothing is written here. The settings of a member are dotted keys with values, as ``--set`` takes them.
+This module writes nothing. A member's settings are dotted keys with values, as for ``--set``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hpcstencil.validation.overrides import alternatives, parse_override
 from hpcstencil.validation.schema import COUNT, NUMBER, TEXT, Key, choice, integer, take
 from hpcstencil.validation.toml_text import bounded, dotted, dump_value, flatten, parse
 
-MOST_MEMBERS = 10_000  # folders are numbered with four digits
+MOST_MEMBERS = 10_000  # folder numbers have four digits
 DIGITS = 12  # of a random number: short to read, and the same where two machines' exp() differ in the last bit
 KEYS = {
     "base": Key(TEXT, None, 'base = "input.toml"'),
@@ -47,7 +47,7 @@ Settings = dict[str, Any]
 
 @dataclass(frozen=True)
 class Sweep:
-    """What a sweep file asks for. ``members`` are the settings of each, every one with the same ``parameters``."""
+    """The contents of a sweep file. ``members`` holds the settings of each member; all have the same ``parameters``."""
 
     path: Path
     base: Path
@@ -58,7 +58,7 @@ class Sweep:
 
 
 def read_sweep(path: Path) -> Sweep:
-    """The sweep file at ``path``, expanded; raises InputError for anything that is wrong with it."""
+    """Read and expand the sweep file at ``path``; raises InputError for anything that is wrong with it."""
     text = _text(path, "a sweep file")
     raw = parse(text, str(path))
     for name in raw:
@@ -105,7 +105,7 @@ def _text(path: Path, what: str) -> str:
 
 
 def key_path(name: str) -> tuple[str, ...]:
-    """The parts of a dotted key; a text that is none stands for itself."""
+    """The parts of a dotted key; a text that is not a dotted key is its own single part."""
     try:
         path, value = parse_override(f"{name}=0")
     except InputError:
@@ -114,7 +114,7 @@ def key_path(name: str) -> tuple[str, ...]:
 
 
 def _leaves(table: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """(dotted key, values) of [parameters], whether keys are written "equation.F", equation.F or in tables."""
+    """(dotted key, values) of [parameters], for keys written "equation.F", equation.F or in tables."""
     for name, value in table.items():
         path = (*above, *key_path(name))
         if isinstance(value, Mapping) and value and not set(value) & set(RANGE):
@@ -124,7 +124,8 @@ def _leaves(table: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[
 
 
 def _refuse_conflicts(keys: Sequence[str]) -> None:
-    """Keys that name, hold or displace each other: which one counts would depend on their order."""
+    """Raise InputError for keys that equal, contain or displace each other, because the result would depend on their
+    order."""
     for key in keys:
         if key_path(key) == ("output", "path"):
             raise InputError("parameters.output.path: each member's output lies in the member's own folder; remove it")
@@ -162,8 +163,8 @@ def _refuse_too_many(count: int) -> None:
 
 
 def _random(parameters: Mapping[str, Any], samples: int | None, seed: int) -> list[Settings]:
-    """Random members. A value depends on the seed, its key and the member's number alone, so that more samples, or
-    another parameter, leave the others as they are."""
+    """Random members. A value depends only on the seed, its key and the member's number, so more samples or another
+    parameter leave the other values unchanged."""
     if samples is None:
         raise InputError('samples: expected the number of members (mode = "random"), but the key is missing; write '
                          f"for example {KEYS['samples'].example}")  # fmt: skip
@@ -173,14 +174,15 @@ def _random(parameters: Mapping[str, Any], samples: int | None, seed: int) -> li
 
 
 def _uniform(seed: int, key: str, samples: int) -> list[float]:
-    """Numbers on [0, 1) from the generator's raw bits: numpy promises those for all versions, its distributions not."""
+    """Numbers on [0, 1) made from the generator's raw bits, which numpy keeps stable across versions, unlike its
+    distributions."""
     sequence = np.random.SeedSequence(seed, spawn_key=(zlib.crc32(key.encode()),))
     bits = np.random.PCG64(sequence).random_raw(samples)
     return ((bits >> np.uint64(11)).astype(np.float64) * 2.0**-53).tolist()
 
 
 def _drawn(key: str, values: Any, uniform: Sequence[float]) -> list[Any]:
-    """One value per number on [0, 1), out of a list or a range."""
+    """One value from a list or a range for each number on [0, 1)."""
     where = f"parameters.{key}"
     if isinstance(values, list) and values:
         return [values[int(u * len(values))] for u in uniform]
@@ -205,7 +207,7 @@ def _drawn(key: str, values: Any, uniform: Sequence[float]) -> list[Any]:
 
 
 def _integers(where: str, low: float, high: float, log: bool, uniform: Sequence[float]) -> list[int]:
-    """Whole numbers from ``low`` to ``high``, both included."""
+    """Integers from ``low`` to ``high``, both included."""
     if log:
         raise too_many((f"{where}.log", f"{where}.integer"), "remove one")
     if low != int(low) or high != int(high):
@@ -217,19 +219,19 @@ def _integers(where: str, low: float, high: float, log: bool, uniform: Sequence[
 
 
 def overrides(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Settings as ``--set`` takes them."""
+    """Settings in the form that ``--set`` takes."""
     return tuple(f"{key}={dump_value(value)}" for key, value in settings.items())
 
 
 def described(settings: Mapping[str, Any]) -> str:
-    """Settings for a sentence; without keys that another has displaced."""
+    """Settings as part of a sentence, without keys that another key has displaced."""
     return ", ".join(f"{key} = {shown(value)}" for key, value in settings.items() if value is not None)
 
 
 def member_inputs(sweep: Sweep) -> tuple[list[Config], dict[str, list[int]]]:
-    """The checked input of every member, as `hpcstencil check` would check it, and its warnings: text -> members.
+    """The checked input of every member, as `hpcstencil check` would check it, and the warnings: text -> members.
 
-    Raises InputError that names the first member that is wrong, and its settings.
+    Raises InputError that names the first invalid member and its settings.
     """
     _refuse_bare_names(sweep)
     configs: list[Config] = []
@@ -249,7 +251,7 @@ def member_inputs(sweep: Sweep) -> tuple[list[Config], dict[str, list[int]]]:
 
 
 def _refuse_bare_names(sweep: Sweep) -> None:
-    """A parameter without its table (F for equation.F): say which key may be meant."""
+    """Raise InputError for a parameter without its table (F for equation.F), with a suggestion of the key."""
     bare = [key for key in sweep.parameters if len(key_path(key)) == 1 and key not in TOP]
     if not bare:
         return

@@ -1,6 +1,6 @@
-"""Laying a sweep out in its folder, and planning it again.
+"""Writing the plan of a sweep into its folder, and changing it later.
 
-Everything is written under a temporary name and renamed, so whoever reads, at whatever moment, finds a whole plan or none.
+Every file is written under a temporary name and then renamed, so a reader always finds a complete plan or none.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from hpcstencil.validation.toml_text import dump_value, dumps
 
 @dataclass(frozen=True)
 class Change:
-    """How a new plan differs from the one in the folder: members that change, that come new, that go."""
+    """The difference between a new plan and the one in the folder: members that change, are added or are removed."""
 
     changed: tuple[int, ...] = ()
     added: tuple[int, ...] = ()
@@ -52,13 +52,13 @@ class Change:
 def write_plan(
     sweep: Sweep, configs: Sequence[Config], folder: Path, overwrite: bool, busy: Callable[[Member], bool]
 ) -> tuple[Planned, Change | None]:
-    """Lay the sweep out in ``folder``; what changed in it, None where it is new.
+    """Write the plan of the sweep into ``folder``; return what changed, or None for a new plan.
 
-    A new folder is made beside it and renamed, so that of two who plan at once one is first and the other finds its
-    plan. In a folder that has a plan, members may be added; to change or drop some takes ``overwrite``, and is refused
-    while one of them is ``busy``.
+    A new folder is made under a temporary name and renamed. If two processes plan at once, one is first and the other
+    finds its plan. Members may be added to an existing plan. To change or remove members takes ``overwrite``, and is
+    refused while one of them is ``busy``.
     """
-    folder = Path(os.path.realpath(folder))  # renaming would replace a link, not the folder that it names
+    folder = Path(os.path.realpath(folder))  # renaming would replace a link, not the folder that it points to
     configs = [_at_home(config, folder, index) for index, config in enumerate(configs)]
     if not os.path.exists(folder / PLAN):  # a path too long for the system does not exist either
         _refuse_foreign(folder)
@@ -76,7 +76,7 @@ def write_plan(
 
 
 def _at_home(config: Config, folder: Path, index: int) -> Config:
-    """The member's input with its output in its own folder."""
+    """The member's input, with its output in the member's own folder."""
     name = config.output.path.name
     if name in (INPUT, PLAN):
         raise InputError(
@@ -86,7 +86,7 @@ def _at_home(config: Config, folder: Path, index: int) -> Config:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    """Raise InputError where ``folder`` is something else than a place for a new sweep."""
+    """Raise InputError if ``folder`` is not suitable for a new sweep."""
     if os.path.exists(folder) and not folder.is_dir():
         raise InputError(f"{folder}: expected a folder for the sweep, but it is a file; choose another --dir")
     with file_errors(folder, "read"):
@@ -98,7 +98,7 @@ def _refuse_foreign(folder: Path) -> None:
 
 
 def _make_new(sweep: Sweep, configs: Sequence[Config], folder: Path) -> bool:
-    """Lay out the whole folder under another name and rename it; False where another process came first."""
+    """Write the whole folder under another name and rename it; False if another process came first."""
     temporary = hidden(folder)
     with file_errors(folder, "create"):
         try:
@@ -117,7 +117,7 @@ def _make_new(sweep: Sweep, configs: Sequence[Config], folder: Path) -> bool:
 
 
 def _write_members(sweep: Sweep, configs: Sequence[Config], folder: Path) -> None:
-    """The folder and the input of each member, where it is not there already as it shall be."""
+    """Write the folder and the input of each member, unless they are already there and up to date."""
     for index in range(len(configs)):
         home, text = folder / f"{index:04d}", _input(sweep, configs, index)
         refuse_link(home)
@@ -163,7 +163,7 @@ def _record(sweep: Sweep, configs: Sequence[Config]) -> str:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time changes a plan. Where the file system has no locks, the last one wins."""
+    """A lock, so that one process at a time changes a plan. On file systems without locks the last one wins."""
     with file_errors(folder, "change"):
         descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -189,13 +189,14 @@ def _difference(there: Planned, sweep: Sweep, configs: Sequence[Config]) -> Chan
 
 
 def identity(config: Config) -> str:
-    """Checksum of what an input means, wherever its output lies: the folder of a sweep may be moved."""
+    """Checksum of an input's meaning, independent of the path of its output, because the folder of a sweep may be
+    moved."""
     tables = to_tables(config)
     return checksum(dumps({**tables, "output": {**tables["output"], "path": ""}}))
 
 
 def _damaged(there: Planned) -> bool:
-    """Whether an input file is not as planned."""
+    """Whether an input file differs from the plan."""
     try:
         for member in there.members:
             input_text(member)
@@ -207,7 +208,7 @@ def _damaged(there: Planned) -> bool:
 def _refuse_change(
     there: Planned, sweep: Sweep, change: Change, overwrite: bool, busy: Callable[[Member], bool]
 ) -> None:
-    """Raise InputError where a plan would change members unasked, or members that are running."""
+    """Raise InputError if a plan would change members without ``overwrite``, or members that are running."""
     touched = [*change.changed, *change.dropped]
     if touched and not overwrite:
         first = touched[0]

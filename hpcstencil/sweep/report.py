@@ -1,4 +1,4 @@
-"""What `sweep plan` and `sweep status` tell, as text and as JSON."""
+"""The output of `sweep plan` and `sweep status`, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_WARNINGS = 3
 
 
 def array_list(indices: Sequence[int]) -> str:
-    """Numbers in order as `sbatch --array` takes them: 2,5-7."""
+    """Sorted numbers in the form that `sbatch --array` takes: 2,5-7."""
     parts = []
     for _, run in itertools.groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0]):
         first, *rest = [index for _, index in run]
@@ -30,7 +30,7 @@ def array_list(indices: Sequence[int]) -> str:
 
 
 def warned(warnings: Mapping[str, Sequence[int]]) -> list[str]:
-    """What the members' inputs are warned of, a sentence each; of many, the first few."""
+    """The warnings about the members' inputs, one sentence each; only the first few of many."""
     told = [
         f"warning: member{'s' if len(who) > 1 else ''} {array_list(who)}: {text}"
         for text, who in list(warnings.items())[:MOST_WARNINGS]
@@ -40,7 +40,7 @@ def warned(warnings: Mapping[str, Sequence[int]]) -> list[str]:
 
 
 def planned_report(planned: Planned, folder: Path, change: Change | None) -> str:
-    """What a plan has made, and how to go on."""
+    """A summary of the plan, and the commands to continue with."""
     count = len(planned.members)
     if change is None:
         made = "planned"
@@ -60,7 +60,7 @@ def planned_report(planned: Planned, folder: Path, change: Change | None) -> str
 
 
 def status_report(planned: Planned, found: Sequence[Standing], folder: Path) -> str:
-    """How many members stand how, and a line for each that is not done."""
+    """The number of members in each state, and a line for each member that is not done."""
     counts = Counter(here.state for here in found)
     told = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
     lines = [
@@ -99,7 +99,7 @@ def status_report(planned: Planned, found: Sequence[Standing], folder: Path) -> 
 
 
 def status_json(planned: Planned, found: Sequence[Standing]) -> str:
-    """The same for programs. Settings are numbers or texts as the input has them, other values in TOML."""
+    """The same for programs. Settings are numbers or texts as in the input; other values are TOML."""
     counts = Counter(here.state for here in found)
     return json.dumps({
         "mode": planned.mode,
@@ -128,7 +128,7 @@ def status_json(planned: Planned, found: Sequence[Standing]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A number or a text as it is, anything else as TOML; a number that JSON cannot hold as text."""
+    """Numbers and texts unchanged, anything else as TOML. A number that JSON cannot represent becomes text."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float) and math.isfinite(value):

@@ -1,7 +1,7 @@
-"""Where each member of a sweep stands, and what its next run is to do.
+"""The state of each member of a sweep, and the next run of a member.
 
-The member's output file is the truth about what is done: it says `complete` and holds the input it was made from. The
-record of attempts only adds what the output cannot tell: why a run failed, and whether one is at work right now.
+The member's output file decides what is done: it has `complete` and the input from which it was made. The record of
+attempts only adds what the output cannot say: why a run failed, and whether one is running now.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ UNFINISHED = ("planned", "stopped", "interrupted")
 
 @dataclass(frozen=True)
 class Standing:
-    """One member: its state, why, the attempts at it, and the settings given with --set since it was planned."""
+    """One member: its state, the reason, its attempts, and the settings given with --set since it was planned."""
 
     member: Member
     state: str
@@ -43,11 +43,11 @@ class Standing:
 
     @property
     def settings(self) -> Settings:
-        """The values this member is run with: as planned, or as set since."""
+        """The settings that this member is run with: as planned, or as changed since."""
         return repaired(self.member.settings, self.overrides)
 
     def value(self, key: str) -> Any:
-        """The value of any key of the member's input; None where it has none."""
+        """The value of any key of the member's input; None if the key is absent."""
         if key in self.settings:
             return self.settings[key]
         node: Any = to_tables(self.config)
@@ -66,7 +66,7 @@ class Standing:
 
 
 def repaired(settings: Settings, overrides: Sequence[str]) -> Settings:
-    """Settings with every ``--set`` applied; what one displaces becomes None."""
+    """Settings with every ``--set`` applied; a setting displaced by one becomes None."""
     result = dict(settings)
     for text in overrides:
         path, value = parse_override(text)
@@ -81,14 +81,14 @@ def repaired(settings: Settings, overrides: Sequence[str]) -> Settings:
 
 
 def standing(planned: Planned, member: Member) -> Standing:
-    """Where a member stands now. Raises InputError where its input is not as planned."""
+    """The current state of a member. Raises InputError if its input is not as planned."""
     found = tuple(attempts(member.folder))
     newest = found[-1] if found else None
     readable = [attempt for attempt in found if attempt.identity]
     overrides = readable[-1].overrides if readable and readable[-1].identity == member.identity else ()
     config = effective(member, overrides)
     state, reason = _state(planned, member, config, newest)
-    if state == "interrupted" and newest != _newest(member):  # it ended between two looks at it
+    if state == "interrupted" and newest != _newest(member):  # it ended between two checks
         return standing(planned, member)
     return Standing(member, state, reason, found, overrides, config)
 
@@ -98,12 +98,12 @@ def _newest(member: Member) -> Attempt | None:
 
 
 def _same_start(attempt: Attempt, member: Member) -> bool:
-    """Whether an attempt was made at the member as it is planned now."""
+    """Whether an attempt was made with the member's current plan."""
     return attempt.identity in ("", member.identity)
 
 
 def effective(member: Member, overrides: Sequence[str]) -> Config:
-    """The member's input with the settings given since it was planned."""
+    """The member's input, with the settings changed since it was planned."""
     tables = parse(input_text(member), str(member.input))
     config = from_mapping(tables, member.folder.absolute(), overrides, member.output.stem)
     return replace(config, output=replace(config.output, path=member.output))
@@ -133,7 +133,8 @@ def _whereabouts(attempt: Attempt) -> str:
 
 
 def result(planned: Planned, config: Config) -> tuple[bool, str]:
-    """Whether the output is complete and made from this very input; else, what is the matter with it ("": nothing)."""
+    """Whether the output is complete and made from exactly this input; if not, a text that says what is wrong ("":
+    nothing)."""
     path = config.output.path
     if not path.exists():
         return False, ""
@@ -149,9 +150,9 @@ def result(planned: Planned, config: Config) -> tuple[bool, str]:
 
 
 def other_input(contents: Contents, config: Config, parameters: Sequence[str]) -> list[str]:
-    """Keys in which an output's input differs from ``config`` so that the result is another one.
+    """Keys in which an output's input differs from ``config`` such that the results differ.
 
-    What a continued run may change (cadences, decomposition ...) does not count, unless the sweep varies it.
+    Keys that a continued run may change (cadences, decomposition ...) do not count, unless the sweep varies them.
     """
     try:
         origin = from_mapping(parse(contents.input, "the attribute 'input'"), Path("."))
@@ -165,7 +166,7 @@ def other_input(contents: Contents, config: Config, parameters: Sequence[str]) -
 
 @dataclass(frozen=True)
 class Start:
-    """What a run of a member is to do: nothing (``attempt`` None), go on, or begin afresh."""
+    """The next run of a member: nothing to do (``attempt`` None), continue, or start from the beginning."""
 
     attempt: Attempt | None
     overrides: tuple[str, ...] = ()
@@ -176,10 +177,10 @@ class Start:
 def start(
     planned: Planned, member: Member, sets: Sequence[str], overwrite: bool, processes: int, say: Callable[[str], None]
 ) -> Start:
-    """Claim a member for this process, if there is something to do for it.
+    """Claim a member for this process if it needs a run.
 
-    Raises InputError where the settings are wrong or would replace a finished result unasked, EnvironmentProblem where
-    another living process has the member.
+    Raises InputError if the settings are wrong or would replace a finished result without being asked,
+    EnvironmentProblem if another living process has the member.
     """
     if any(parse_override(text)[0] == ("output", "path") for text in sets):
         raise InputError(
@@ -208,12 +209,13 @@ def start(
 
 
 def _result_differs(planned: Planned, old: Config, new: Config) -> bool:
-    """Whether two inputs of a member give other results."""
+    """Whether two inputs of a member give different results."""
     return any(key == "time.end" or key in planned.parameters or not allowed(key) for key in differences(old, new))
 
 
 def merged(before: Sequence[str], now: Sequence[str]) -> tuple[str, ...]:
-    """Settings of earlier runs, and those given now: the last one for a key (or what displaces it) counts."""
+    """Settings of earlier runs combined with the new ones; the last one for a key (or for a key that displaces it)
+    counts."""
     texts: dict[tuple[str, ...], str] = {}
     for text in (*before, *now):
         path, _ = parse_override(text)
@@ -224,7 +226,7 @@ def merged(before: Sequence[str], now: Sequence[str]) -> tuple[str, ...]:
 
 
 def _wait_for_verdict(member: Member, say: Callable[[str], None]) -> None:
-    """Where Slurm says that the job of a running attempt is over, wait until its silence confirms it."""
+    """If Slurm reports that the job of a running attempt has ended, wait until its silence confirms it."""
     newest = _newest(member)
     if newest is None or not running(newest) or silence(newest) != SILENT_AND_OVER:
         return
@@ -236,7 +238,7 @@ def _wait_for_verdict(member: Member, say: Callable[[str], None]) -> None:
 
 
 def _afresh(planned: Planned, config: Config, overwrite: bool) -> tuple[bool, str]:
-    """Whether the run begins anew rather than at the newest checkpoint, and what to tell of it."""
+    """Whether the run starts from the beginning instead of the newest checkpoint, and a message about it."""
     path = config.output.path
     if overwrite or not path.exists():
         return overwrite, ""
@@ -244,11 +246,11 @@ def _afresh(planned: Planned, config: Config, overwrite: bool) -> tuple[bool, st
         contents = inspect(path)
     except HpcstencilError as error:
         if list_checkpoints(path):
-            return False, ""  # `run --resume` knows what can be saved
+            return False, ""  # `run --resume` decides what can be saved
         return True, f"its output cannot be read and it has no checkpoint ({error}): it begins afresh"
     other = [key for key in other_input(contents, config, planned.parameters) if key != "time.end"]
     if contents.time is not None and contents.time > config.time.end:
-        other.append("time.end")  # a later end is reached by going on
+        other.append("time.end")  # a later end is reached by continuing
     if other:
         return True, f"its settings have changed since its last run ({', '.join(other)}): it begins afresh"
     return contents.complete and not can_be_extended(path, contents), ""

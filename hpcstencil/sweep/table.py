@@ -1,6 +1,6 @@
-"""The table of a sweep: a row per member, its parameters against the final values of its diagnostics.
+"""The table of a sweep: one row per member, with its parameters and the final values of its diagnostics.
 
-The values of a row are those of a finished run alone: a member that is not done has NaN, whatever its file holds.
+Only finished runs have values. The row of a member that is not done has NaN, whatever its file holds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ENDINGS = (".csv", ".h5", ".png")
 
 @dataclass(frozen=True)
 class Table:
-    """Columns by name, each with a value (or None) per member. ``parameters`` and ``diagnostics`` name some of them."""
+    """Columns by name, each with one value (or None) per member. ``parameters`` and ``diagnostics`` name some of them."""
 
     columns: Mapping[str, Sequence[Any]]
     parameters: tuple[str, ...]
@@ -43,8 +43,8 @@ class Table:
 
 
 def collect(planned: Planned, found: Sequence[Standing], output: Path) -> list[Path]:
-    """Write the table beside ``output`` as .csv and .h5, and a plot of it as .png where there is something to plot;
-    returns the paths. Each file is replaced as a whole."""
+    """Write the table beside ``output`` as .csv and .h5, and a plot as .png if there is something to plot; return the
+    paths. Each file is replaced as a whole."""
     output = output.with_suffix("") if output.suffix in ENDINGS else output
     with file_errors(output, "create"):
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ def collect(planned: Planned, found: Sequence[Standing], output: Path) -> list[P
     publish(paths[1], lambda temporary: write_hdf5(table, planned, temporary))
     if not table.diagnostics or all(here.state != "done" for here in found):
         return paths[:2]
-    # matplotlib is slow to load, and only needed here
+    # matplotlib is slow to import and needed only here
     from postprocess.sweep import save_sweep_figure
 
     publish(paths[2], lambda temporary: save_sweep_figure(paths[1], temporary))
@@ -62,7 +62,7 @@ def collect(planned: Planned, found: Sequence[Standing], output: Path) -> list[P
 
 
 def tabulate(planned: Planned, found: Sequence[Standing]) -> Table:
-    """The table. Besides the sweep's parameters it has a column for every key that a member was repaired in."""
+    """The table. Besides the sweep's parameters it has a column for every key that was changed with --set in a member."""
     repaired = {dotted(parse_override(text)[0]): None for here in found for text in here.overrides}
     parameters = tuple(dict.fromkeys((*planned.parameters, *repaired)))
     finals = [final_values(here.member.output) if here.state == "done" else {} for here in found]
@@ -82,7 +82,7 @@ def tabulate(planned: Planned, found: Sequence[Standing]) -> Table:
         "attempts": [len(here.attempts) for here in found],
         "reason": [here.reason for here in found],
     }
-    # A diagnostic may have the name of a column of ours.
+    # A diagnostic may have the name of one of our own columns.
     called = {name: f"diagnostics.{name}" if name in (*own, *last) else name for name in names}
     values = {called[name]: [final.get(name) for final in finals] for name in names}
     return Table({**own, **values, **last}, parameters, tuple(called.values()), found[0].config.title)
@@ -101,7 +101,7 @@ def final_values(path: Path) -> dict[str, float]:
 
 
 def as_csv(table: Table) -> str:
-    """The table as text: numbers so that they read back as themselves, nan for a number that is not there."""
+    """The table as text. Numbers are written so that reading them back gives the same value; missing numbers are nan."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(table.columns)
@@ -113,12 +113,12 @@ def as_csv(table: Table) -> str:
 
 
 def is_numeric(values: Sequence[Any]) -> bool:
-    """Whether a column holds numbers, or nothing at all."""
+    """Whether a column holds only numbers and missing values."""
     return all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values)
 
 
 def write_hdf5(table: Table, planned: Planned, path: Path) -> None:
-    """The table as a file that xarray opens: dimension `member`, parameters as coordinates along it."""
+    """Write the table as a file that xarray opens: dimension `member`, with the parameters as coordinates along it."""
     with h5py.File(path, "w") as file:
         attributes = {
             "kind": "sweep",
@@ -147,7 +147,7 @@ def write_hdf5(table: Table, planned: Planned, path: Path) -> None:
 
 
 def _array(values: Sequence[Any]) -> np.ndarray:
-    """A column: float64 with NaN for what is not there, int64 where all are whole numbers, else texts."""
+    """A column as an array: int64 if all values are integers, float64 with NaN for missing values, else texts."""
     if is_numeric(values):
         whole = all(isinstance(value, int) and abs(value) < 2**63 for value in values)
         return np.array([math.nan if v is None else v for v in values], np.int64 if whole else np.float64)

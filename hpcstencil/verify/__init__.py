@@ -1,1 +1,1 @@
-"""What a careful user would want measured of an input: orders of convergence, conservation, and equal decompositions."""
+"""Measurements that check an input: orders of convergence, conservation, and equality of decompositions."""

@@ -1,7 +1,7 @@
-"""An input turned into one whose solution is known: a source and boundary values are added that make it exact.
+"""Manufactured solutions: an input with a source and boundary values added, so that a chosen solution becomes exact.
 
-For any u_m, ∂u/∂t = N(u) + S with S = ∂u_m/∂t - N(u_m) has the solution u_m, where the boundary conditions keep their kinds
-and get the values that u_m has there (P. Roache, J. Fluids Eng. 124 (2002) 4-10).
+For any u_m, ∂u/∂t = N(u) + S with S = ∂u_m/∂t - N(u_m) has the solution u_m, if the boundary conditions keep their
+kinds and take the values that u_m has there (P. Roache, J. Fluids Eng. 124 (2002) 4-10).
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from hpcstencil.symbolic.expressions import Coordinate, Field, Node, Time, at_ti
 from hpcstencil.symbolic.parser import Scope, parse
 from hpcstencil.symbolic.staggering import home, located, located_on_boundary
 
-SAMPLES = 5  # times at which the source is looked at
-ROUNDING = 1e-9  # of the solution's rates of change: so much of a source is rounding
-MEAN, AMPLITUDE = 1.0, 0.2  # of the default solution: away from 0, where powers and logarithms have kinks
+SAMPLES = 5  # times at which the source is sampled
+ROUNDING = 1e-9  # a source below this fraction of the solution's rates of change is rounding
+MEAN, AMPLITUDE = 1.0, 0.2  # mean of the default solution: away from 0, where powers and logarithms have kinks
 
 
 @dataclass(frozen=True)
 class Manufactured:
-    """A problem with a known solution, an expression of coordinates, time and parameters per field, and the source that was
-    added for it."""
+    """A problem with a known solution (per field, an expression of coordinates, time and parameters) and the source
+    that was added for it."""
 
     problem: Problem
     solution: Mapping[str, Node]
     source: Mapping[str, Node]
 
     def at(self, time: float) -> dict[str, np.ndarray]:
-        """The solution on the whole grid."""
+        """The solution on the whole grid, by field: float64, global, without ghost cells."""
         return self._values(self.solution, time)
 
     def largest_source(self, duration: float) -> tuple[float, str]:
-        """The largest magnitude of the source up to a time, and its field; 0 where it is no more than rounding."""
+        """The largest magnitude of the source up to a time, and its field; 0 if it is only rounding."""
         rates = {name: derivative(tree, Time()) for name, tree in self.solution.items()}
         found, scale = dict.fromkeys(self.source, 0.0), 0.0
         for time in np.linspace(0.0, duration, SAMPLES):
@@ -61,20 +61,20 @@ class Manufactured:
 
 
 def given_solution(problem: Problem) -> dict[str, Node]:
-    """The solution that the input gives in [verify] exact; empty where it gives none."""
+    """The solution given as [verify] exact in the input; empty if there is none."""
     config = problem.config
     scope = Scope(config.grid.ndim, problem.symbols)
     return {name: parse(text, scope, f"verify.exact.{name}") for name, text in config.verify.exact.items()}
 
 
 def default_solution(problem: Problem, duration: float) -> dict[str, Node]:
-    """One wave per axis, each field's shifted against the others, that goes once around in ``duration``."""
+    """One wave per axis that goes around once in ``duration``, with a different phase shift for each field."""
     grid, periodic = problem.config.grid, problem.config.boundary.periodic
     solution = {}
     for i, name in enumerate(problem.trees):
         phases: list[Node] = []
         for axis in range(grid.ndim):
-            waves = 1.0 if periodic[axis] else 0.8  # beside a wall no symmetry may help
+            waves = 1.0 if periodic[axis] else 0.8  # near a wall, symmetry must not help
             k = 2 * math.pi * waves / (grid.upper[axis] - grid.lower[axis])
             phases.append(k * (Coordinate(axis) - grid.lower[axis]) + (0.4 + 0.7 * i + 0.3 * axis))
         phases.append(2 * math.pi / duration * Time() + 0.9 * i)
@@ -83,7 +83,7 @@ def default_solution(problem: Problem, duration: float) -> dict[str, Node]:
 
 
 def manufactured(problem: Problem, solution: Mapping[str, Node]) -> Manufactured:
-    """The problem with source, boundary values and initial state such that the ``solution`` solves it."""
+    """The problem with the source, boundary values and initial state for which ``solution`` is exact."""
     grid = problem.config.grid
     spacing = grid.spacing
     places = {name: home(name, problem.positions, grid.ndim) for name in solution}

@@ -1,4 +1,4 @@
-"""What `hpcstencil verify` tells."""
+"""The output of `hpcstencil verify`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SIZES = {"space": "cells per axis", "time": "steps"}
 
 
 def opening(config: Config, source: tuple[float, str] | None = None) -> str:
-    """What was measured, in words; ``source`` is the largest that a given solution needs, and its field."""
+    """A sentence on what was measured; ``source`` is the largest source that a given solution needs, and its field."""
     needed = ""
     if source is not None:
         largest, field = source
@@ -31,7 +31,7 @@ def opening(config: Config, source: tuple[float, str] | None = None) -> str:
 
 
 def tell(studies: Sequence[Study], findings: Sequence[Finding]) -> list[str]:
-    """A table, a line per refinement and finding."""
+    """A table with a line per refinement and finding."""
     lines = []
     for study in studies:
         lines.append("")
@@ -46,11 +46,12 @@ def tell(studies: Sequence[Study], findings: Sequence[Finding]) -> list[str]:
 
 
 def verdict(met: bool) -> str:
+    """The word for a measurement that is met or not."""
     return "ok" if met else "NOT MET"
 
 
 def figure_data(studies: Sequence[Study]) -> list[dict[str, Any]]:
-    """What the plot needs."""
+    """The data for the plot."""
     return [
         {"title": f"order in {study.name}", "label": SIZES[study.name], "sizes": study.sizes, "errors": study.errors,
          "observed": study.observed, "promised": study.promised}

@@ -1,4 +1,4 @@
-"""The measurements of `hpcstencil verify`, each with what was promised and whether it is met."""
+"""The measurements of `hpcstencil verify`, each with the promised result and whether it is met."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from hpcstencil.verify.manufactured import Manufactured, default_solution, given
 
 COARSEST = {1: 24, 2: 16, 3: 12}  # cells per axis
 REFINED = (1.0, 1.5, 2.0)
-FIRST_STEPS = 60  # of the adaptive method on the coarsest grid: as long as these the studies run
+FIRST_STEPS = 60  # steps of the adaptive method on the coarsest grid, which set the duration of the studies
 STEPS = (100, 200, 400)  # of the study in time, or more where a method needs shorter steps:
 STABLE = 1.5  # times those with which it is just stable
-TINY = 1e-10  # an error, of fields of size 1, that rounding and the tolerance of the reference may have made
-MISSED = 0.4  # an observed order so far below the promised one
+TINY = 1e-10  # an error this small, for fields of size 1, may come from rounding and the reference's tolerance
+MISSED = 0.4  # an observed order may be this far below the promised one
 WALL_ORDER = 2  # of the closure at boundaries, see `boundary`
-LARGEST = {1: 4096, 2: 192, 3: 48}  # cells per axis of the runs with the input's own initial state
+LARGEST = {1: 4096, 2: 192, 3: 48}  # cells per axis in runs with the input's own initial state
 OWN_STEPS = 100
 COMPARED_STEPS = 10
 AUTO = Decomposition("auto", "auto", "auto", "auto", "auto")
@@ -41,7 +41,7 @@ AUTO = Decomposition("auto", "auto", "auto", "auto", "auto")
 
 @dataclass(frozen=True)
 class Study:
-    """Errors on refinement: ``sizes`` are cells per axis or steps; ``promised`` is the order to be reached."""
+    """Errors under refinement. ``sizes`` are cells per axis or numbers of steps; ``promised`` is the expected order."""
 
     name: str
     sizes: tuple[int, ...]
@@ -50,7 +50,7 @@ class Study:
 
     @property
     def observed(self) -> float:
-        """The order between the two finest."""
+        """The observed order between the two finest sizes."""
         (a, b), (n, m) = self.errors[-2:], self.sizes[-2:]
         if not (math.isfinite(a) and math.isfinite(b)):
             return -math.inf
@@ -58,17 +58,18 @@ class Study:
 
     @property
     def too_small(self) -> bool:
-        """Whether there is no error to observe an order of."""
+        """Whether the errors are too small to observe an order."""
         return max(self.errors) < TINY
 
     @property
     def met(self) -> bool:
+        """Whether the promised order is reached."""
         return self.too_small or self.observed >= self.promised - MISSED
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A measurement that is met or not, in words."""
+    """A measurement in words, and whether it is met."""
 
     name: str
     words: str
@@ -88,12 +89,13 @@ def adapted(config: Config, cells: Sequence[int], **changes: Any) -> Config:
 
 
 def alone(problem: Problem, devices: int = 1) -> Simulation:
-    """The problem on devices of this process."""
+    """The problem on ``devices`` devices of this process, without other processes."""
     return simulate(problem, plan(problem, 1, devices), OneProcess(), jax.local_devices()[:devices], "shift")
 
 
 def differences(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
-    """Root of the mean square over all cells, of the worst field."""
+    """Root mean square difference over all cells, for the field where it is largest. Arrays are global and without
+    ghost cells."""
     return max(float(np.sqrt(np.mean((found[name] - expected[name]) ** 2))) for name in expected)
 
 
@@ -101,7 +103,7 @@ def differences(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarr
 
 
 class Orders:
-    """The studies in space and in time of one input."""
+    """The convergence studies in space and in time of one input."""
 
     def __init__(self, problem: Problem) -> None:
         self.config, self.method = problem.config, problem.method
@@ -115,14 +117,14 @@ class Orders:
         return TimeConfig(self.config.time.end, None, None, tolerance, 1)
 
     def problem(self, cells: int, time: TimeConfig, integrator: str = "dopri5") -> Manufactured:
-        """The manufactured problem on so many cells per axis."""
+        """The manufactured problem with ``cells`` cells per axis."""
         config = adapted(self.config, [cells] * self.config.grid.ndim, time=time)
         stages = self.method.evaluations if integrator in SUPER_STEPPING else None
         problem = build(replace(config, numerics=replace(config.numerics, integrator=integrator, stages=stages)))
         return manufactured(problem, self.exact or default_solution(problem, self.duration))
 
     def _duration(self) -> float:
-        """A time in which stable steps on the coarsest grid get on by a fair number."""
+        """A time that takes a reasonable number of stable steps on the coarsest grid."""
         self.duration = self.config.time.end
         run = self.problem(self.coarsest, self.adaptive(1e-6))
         simulation = alone(run.problem)
@@ -133,13 +135,13 @@ class Orders:
         return clock.time
 
     def source(self) -> tuple[float, str] | None:
-        """The largest source that the given solution needs, and its field; None where none is given."""
+        """The largest source that the given solution needs, and its field; None if no solution is given."""
         if not self.exact:
             return None
         return self.problem(self.coarsest, self.adaptive(1e-6)).largest_source(self.duration)
 
     def in_space(self) -> Study:
-        """Refinement of the grid, the steps so short that the error is that of space."""
+        """Refinement of the grid, with steps so short that the error in space dominates."""
         order = self.config.numerics.order
         sizes, errors = tuple(round(self.coarsest * factor) for factor in REFINED), []
         for cells in sizes:
@@ -152,7 +154,7 @@ class Orders:
         return Study("space", sizes, tuple(errors), min(promised, WALL_ORDER) if walls else promised)
 
     def in_time(self) -> Study:
-        """Refinement of the step of the input's own method, against a far finer solution on the same grid."""
+        """Refinement of the input's own time step, against a much finer solution on the same grid."""
         name = self.config.numerics.integrator
         reach = max(
             1.0, 2.0 / max(stability_limits(self.method))
@@ -172,7 +174,7 @@ class Orders:
 
 
 def _adaptively(problem: Problem) -> dict[str, np.ndarray]:
-    """The fields at the end of a problem with a tolerance."""
+    """The final fields of a problem with a tolerance."""
     simulation, schedule = alone(problem), problem.schedule()
     fields, clock = simulation.initial_fields(), Clock()
     assert simulation.control is not None
@@ -185,7 +187,7 @@ def _adaptively(problem: Problem) -> dict[str, np.ndarray]:
 
 
 def reduced(config: Config) -> Problem:
-    """The input with its own initial state, precision and method, on a grid small enough for a short look."""
+    """The input with its own initial state, precision and method, on a grid small enough for a quick check."""
     most = LARGEST[config.grid.ndim]
     from_file = config.initial.file is not None
     cells = config.grid.shape if from_file else [min(n, most) for n in config.grid.shape]
@@ -207,7 +209,7 @@ def step_of(problem: Problem, simulation: Simulation) -> float:
 
 
 def conservation(problem: Problem) -> list[Finding]:
-    """Drift of the diagnostics that the input declares to be conserved, of its `reduced` problem."""
+    """Drift of the diagnostics that the input declares as conserved, for its `reduced` problem."""
     names = problem.config.verify.conserved
     if not names:
         return []
@@ -233,8 +235,8 @@ def _magnitude(part: Node) -> Node | None:
 
 
 def decompositions(problem: Problem, communicator: Communicator, devices: Sequence[Any]) -> list[Finding]:
-    """The bits of other decompositions that fit here, against one process with one device, of an input's `reduced` problem.
-    All processes take part."""
+    """Bitwise comparison of the decompositions that fit here with one process and one device, for an input's `reduced`
+    problem. All processes take part."""
     simulation = alone(problem)
     dt = communicator.broadcast(step_of(problem, simulation))
 

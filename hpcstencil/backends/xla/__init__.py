@@ -1,1 +1,1 @@
-"""Array code."""
+"""Kernels compiled by XLA."""

@@ -1,4 +1,4 @@
-"""Tree to array code: one right-hand side on one device's block, as `windows` describes it."""
+"""From trees to array code: one right-hand side on one device's block, on the index ranges given by `windows`."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from hpcstencil.symbolic.stencil_reach import Discretization, Needs
 
 @dataclass(frozen=True)
 class Rules:
-    """What a tree means on this run's grid: discretization, kernel, and the boundary conditions per (field or inner result,
-    axis, side); inner results without one have no flux."""
+    """Everything that gives a tree its meaning on this run's grid: discretization, kernel, and boundary conditions per
+    (field or inner result, axis, side). Inner results without a condition have no flux."""
 
     discretization: Discretization
     kernel: Kernel
@@ -49,7 +49,7 @@ class Rules:
 
 @dataclass
 class Evaluation:
-    """The values of trees at one time: every sub-tree is computed once."""
+    """The values of trees at one time; each sub-tree is computed once."""
 
     rules: Rules
     frame: Frame
@@ -65,7 +65,8 @@ class Evaluation:
         self.everywhere: Windows = (None,) * self.frame.ndim
 
     def __call__(self, tree: Node) -> Value:
-        """The value of a tree, worked out from the bottom so that a tall one does not exhaust Python's stack."""
+        """The value of a tree. Sub-trees are evaluated from the bottom up, so that a tall tree does not exhaust
+        Python's stack."""
         if tree not in self.known:
             for part in bottom_up(tree):
                 if part not in self.known:
@@ -73,6 +74,7 @@ class Evaluation:
         return self.known[tree]
 
     def compute(self, tree: Node) -> Value:
+        """The value of one node, whose sub-trees are already evaluated."""
         match tree:
             case Field(name, beyond):
                 return self.extend(Field(name)) if beyond else self.fields[name]
@@ -97,9 +99,11 @@ class Evaluation:
         raise TypeError(f"no array code for {type(tree).__name__}")
 
     def scalar(self, value: Any) -> Value:
+        """A single number as a value of the run's precision."""
         return Value(jnp.asarray(value).astype(self.rules.dtype).reshape((1,) * self.frame.ndim), self.everywhere)
 
     def coordinate(self, axis: int) -> Value:
+        """Coordinates of the cell centres along an axis."""
         shape = [1] * self.frame.ndim
         shape[axis] = -1
         windows = list(self.everywhere)
@@ -108,6 +112,7 @@ class Evaluation:
         return Value(self.frame.coordinates[axis].astype(self.rules.dtype).reshape(shape), tuple(windows))
 
     def pointwise(self, tree: Pointwise) -> Value:
+        """The value of a pointwise function."""
         match tree:
             case Pointwise("power", (base, Constant(exponent))) if (n := integer_power(exponent)) is not None:
                 value = self(base)
@@ -115,12 +120,13 @@ class Evaluation:
         values = [self(argument) for argument in tree.arguments]
         windows = common(values)
         if tree.function == "divide" and values[1].windows == self.everywhere:
-            # XLA makes a multiplication of a division by one number, but not in every decomposition.
+            # XLA turns division by a single number into multiplication, but not in every decomposition.
             inverse = values[1].array.dtype.type(1) / values[1].array
             return Value(values[0].array * inverse, windows)
         return Value(self.functions[tree.function](*(v.crop(windows).array for v in values)), windows)
 
     def derivative(self, tree: Derivative) -> Value:
+        """The value of a partial derivative."""
         stencil = self.rules.discretization.derivative(tree)
         value = self.extend(tree.operand)
         if any(window is None and order for window, order in zip(value.windows, tree.orders, strict=True)):
@@ -128,18 +134,21 @@ class Evaluation:
         return self.apply(stencil, value, self.shrunk(value, tree.operand, stencil.lower, stencil.upper))
 
     def halfway(self, tree: Halfway) -> Value:
+        """The value half a cell away."""
         stencil = self.rules.discretization.halfway(tree)
         value = self.extend(tree.operand)
-        if value.windows[tree.axis] is None:  # the same all along the axis
+        if value.windows[tree.axis] is None:  # constant along the axis
             return self.scalar(0.0) if tree.kind == "difference" else value
         return self.apply(stencil, value, self.shrunk(value, tree.operand, stencil.lower, stencil.upper))
 
     def neighbour(self, tree: Neighbour) -> Value:
+        """The value in the next cell."""
         (stencil,) = self.rules.discretization.stencils(tree)
         value = self.extend(tree.operand)
         return self.apply(stencil, value, self.shrunk(value, tree.operand, stencil.lower, stencil.upper))
 
     def div_grad(self, tree: DivGrad) -> Value:
+        """The value of one axis of ∇·(k ∇a)."""
         gradient, mean, divergence = self.rules.discretization.div_grad(tree)
         value, coefficient = self.extend(tree.operand), self.extend(tree.coefficient)
         if value.windows[tree.axis] is None:  # one value along the axis: no gradient
@@ -159,8 +168,8 @@ class Evaluation:
         return self.apply(divergence, flux, windows)
 
     def apply(self, stencil: Any, value: Value, windows: Windows) -> Value:
-        """A stencil applied to a value, giving it on ``windows``; axes without a window keep their single value. Another
-        cell's value as it is takes no arithmetic: cells beside that one may be solid, and not finite."""
+        """The result of a stencil on ``windows``; axes without a window keep their single value. A stencil that only
+        copies another cell's value uses no arithmetic, because neighbouring cells may be solid and not finite."""
         kept = tuple(None if have is None else want for have, want in zip(value.windows, windows, strict=True))
         if stencil.weights == (1.0,):
             return Value(moved(value, kept, stencil.offsets[0]), kept)
@@ -171,11 +180,12 @@ class Evaluation:
         return Value(self.rules.kernel(value.array, stencil, tuple(start), tuple(shape), self.number), kept)
 
     def number(self, value: float) -> Any:
-        """A number of an expression or a stencil, known when the code runs only."""
+        """A number of an expression or a stencil that is passed in at run time."""
         return jnp.asarray(self.frame.constants.get(value, value)).astype(self.rules.dtype)
 
     def shrunk(self, value: Value, operand: Node, lower: Sequence[int], upper: Sequence[int]) -> Windows:
-        """Windows of the result of a stencil: a halo is used up, a wrapped or boundary side was extended for it."""
+        """Windows of the result of a stencil. They shrink where a halo is used up, but not at sides that were extended
+        by wrapping or by a boundary condition."""
         result: list[Window | None] = []
         extended = has_own_ghosts(operand)
         for axis, window in enumerate(value.windows):
@@ -190,7 +200,7 @@ class Evaluation:
         return tuple(result)
 
     def extend(self, operand: Node) -> Value:
-        """The operand of an operator with its ghost cells, unless it is known there as it is."""
+        """The operand of an operator with its ghost cells, unless its value there is already known."""
         if not has_own_ghosts(operand):
             return self(operand)
         if operand not in self.extended:
@@ -198,14 +208,15 @@ class Evaluation:
         return self.extended[operand]
 
     def surrounded(self, operand: Node, widths: Sequence[tuple[int, int]], corners: bool) -> Value:
-        """The operand with so many ghost cells (lower, upper) per axis, those beyond ``corners`` only where asked for."""
+        """The operand with ghost cells of these ``widths`` (lower, upper) per axis; ``corners`` says whether those in
+        corners are needed."""
         spacing = self.rules.discretization.spacing
         condition = partial(self.condition, operand, widths if corners else ())
         return Ghosts(self.frame, spacing, widths, condition).around(self.inside(self(operand)), corners)
 
     def inside(self, value: Value) -> Value:
-        """The value without what is known of it beyond wrapped and boundary sides, in every cell: one that is the same along an
-        axis, as a derivative of it that is 0, need not be so in ghost cells."""
+        """The value without its cells beyond wrapped and boundary sides, in every remaining cell. A value that is
+        constant along an axis, such as a derivative that is 0 there, may differ in ghost cells."""
         windows: list[Window] = []
         fields = common(list(self.fields.values()))
         for window, reached, cells, sides in zip(value.windows, fields, self.frame.cells, self.frame.sides, strict=True):
@@ -218,11 +229,11 @@ class Evaluation:
     def condition(
         self, operand: Node, corners: Sequence[tuple[int, int]], axis: int, side: int, windows: Windows
     ) -> tuple[str, list[Any]]:
-        """What holds for the operand on the boundary at one side of an axis: its kind, and its values on ``windows``, of
-        which that along the axis is None. Where there are ``corners`` of such widths, the fields that the values depend on have
-        their ghost cells along the axes before it too."""
+        """The condition of the operand at one side of an axis: its kind, and its values on ``windows``, whose entry for
+        that axis is None. With ``corners`` of non-zero width, the fields in those values also have their ghost cells
+        along the earlier axes."""
         face = self.rules.faces.get((operand, axis, side), NO_FLUX)
-        there = replace(self)  # a fresh evaluation: its coordinate and fields are those next to the face
+        there = replace(self)  # a separate evaluation: its coordinate and fields are those next to the face
         there.known[Coordinate(axis)] = there.scalar(self.rules.domain[axis][side])
         before = tuple(pair if a < axis else (0, 0) for a, pair in enumerate(corners))
         for name in beside([face]):
@@ -232,19 +243,19 @@ class Evaluation:
 
 
 def beside(faces: Iterable[Face]) -> set[str]:
-    """The fields that the values at some faces depend on."""
+    """The fields that the values at the given faces depend on."""
     return {part.name for face in faces for value in face.values for part in walk(value) if isinstance(part, Field)}
 
 
 def moved(value: Value, windows: Windows, offset: Sequence[int]) -> Any:
-    """The value at cells ``offset`` away from those of the windows."""
+    """The value at cells ``offset`` away from the windows."""
     shifted = [None if w is None else (w[0] + o, w[1] + o) for w, o in zip(windows, offset, strict=True)]
     return value.crop(shifted).array
 
 
 def of_members(action: Callable[..., Any], listed: Collection[str]) -> Callable[..., Any]:
-    """``action(fields, parameters, time, frame)`` on fields whose last axis is that of an ensemble's members, which differ in
-    the ``listed`` parameters, and in time where that is an array."""
+    """``action(fields, parameters, time, frame)`` mapped over the members of an ensemble. The last axis of each field
+    is the member axis. The members differ in the ``listed`` parameters, and in time if it is an array."""
 
     def on_all(fields: Mapping[str, Value], parameters: Mapping[str, Any], time: Any, frame: Frame) -> Any:
         axes = -1, {name: 0 if name in listed else None for name in parameters}, 0 if jnp.ndim(time) else None
@@ -257,14 +268,14 @@ RightHandSide = Callable[[Mapping[str, Value], Mapping[str, Any], Any, Frame], d
 
 
 def right_hand_side(trees: Mapping[str, Node], rules: Rules, needs: Needs) -> RightHandSide:
-    """The function f(fields, parameters, t, frame) of du/dt = f, in the run's precision; each value on the largest
-    windows that the given ones allow."""
+    """The function f(fields, parameters, t, frame) of du/dt = f, in the run's precision. Fields are local padded
+    blocks; each result is on the largest windows that the windows of the fields allow."""
     looked_at = beside(rules.faces.values())
 
     def rhs(fields: Mapping[str, Value], parameters: Mapping[str, Any], time: Any, frame: Frame) -> dict[str, Value]:
         used = {part.name for tree in trees.values() for part in walk(tree) if isinstance(part, Field)}
         given = {name: fields[name] for name in used | looked_at}
-        if looked_at:  # after a stage some fields reach further than others, too far for what faces look at
+        if looked_at:  # after a stage some fields reach further than others, further than the face values need
             windows = common(list(given.values()))
             given = {name: value.crop(windows) for name, value in given.items()}
         evaluate = Evaluation(rules, frame, needs, given, parameters, time)

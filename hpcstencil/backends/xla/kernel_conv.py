@@ -1,4 +1,4 @@
-"""The stencil as a dense convolution, `lax.conv_general_dilated`."""
+"""Stencils as a dense convolution, `lax.conv_general_dilated`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference kernel: a weighted sum of shifted slices, which XLA fuses into one loop."""
+"""The reference kernel: stencils as a weighted sum of shifted slices, which XLA fuses into one loop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def apply(
 
 
 def weighted(stencil: Stencil, shifted: Callable[[tuple[int, ...]], Any], number: Callable[[float], Any]) -> Any:
-    """Σ_j w_j shifted(o_j); opposite offsets of equal or opposite weight share one multiplication."""
+    """Σ_j w_j shifted(o_j). Opposite offsets of equal or opposite weight share one multiplication."""
     left = dict(zip(stencil.offsets, stencil.weights, strict=True))
     result = None
     while left:

@@ -16,9 +16,9 @@ Apply = Callable[[jax.Array, Stencil, tuple[int, ...], tuple[int, ...], Number],
 
 
 def tiled(kernel: Apply, tiles: tuple[int, ...]) -> Apply:
-    """The kernel applied tile by tile, ``tiles`` per axis (the kernel itself where that is one).
+    """The kernel applied tile by tile, with ``tiles`` tiles per axis; the kernel itself if there is one tile.
 
-    All tiles have one shape, so the last along an axis overlaps its neighbour where the cells do not divide evenly.
+    All tiles have the same shape, so the last along an axis overlaps its neighbour if the cells do not divide evenly.
     """
     if max(tiles) == 1:
         return kernel
@@ -44,7 +44,8 @@ def tiled(kernel: Apply, tiles: tuple[int, ...]) -> Apply:
 
 
 def _assemble(results: jax.Array, counts: tuple[int, ...], size: tuple[int, ...], shape: tuple[int, ...]) -> jax.Array:
-    """Tiles in C order, of one ``size``, put together to ``shape``; of overlapping cells the earlier tile's are kept."""
+    """Join tiles of one ``size``, given in C order, into an array of ``shape``. Overlapping cells keep the earlier
+    tile's values."""
     pieces = list(results)
     for axis in reversed(range(len(shape))):
         n, parts = shape[axis], counts[axis]

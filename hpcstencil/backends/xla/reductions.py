@@ -1,10 +1,10 @@
-"""Sums and extrema of the whole grid, the same bits for every decomposition.
+"""Sums and extrema over the whole grid, bitwise equal for every decomposition.
 
-Floating-point addition depends on its order, integer addition does not. Each value v is split into whole numbers,
-v = 2^e (q_1 2^-b + q_2 2^-2b + q_3 2^-3b) with 2^e above every |v|, and the q are summed: over a block's cells, over
-devices with `psum`, over processes with an allreduce. b leaves room for the cells of the whole grid, so no sum overflows,
-and the three parts together carry more bits than float64 has (after Demmel & Nguyen, "Parallel reproducible summation",
-IEEE Trans. Comput. 64 (2015) 2060-2070).
+Floating-point addition depends on its order, integer addition does not. Each value v is split into whole numbers, v =
+2^e (q_1 2^-b + q_2 2^-2b + q_3 2^-3b) with 2^e above every |v|, and the q are summed: over a block's cells, over
+devices with `psum`, over processes with an allreduce. b is small enough that no sum over the whole grid overflows, and
+the three parts together have more bits than float64 (after Demmel & Nguyen, "Parallel reproducible summation", IEEE
+Trans. Comput. 64 (2015) 2060-2070).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CELLS_IN_NUMPY = 2**17  # the same where numpy does, whose threads wait for each
 
 
 def bits_per_part(cells: int) -> int:
-    """Bits b of one part such that ``cells`` of them cannot overflow 64-bit integers."""
+    """The number of bits b per part for which a sum over ``cells`` cells cannot overflow a 64-bit integer."""
     return 62 - math.ceil(math.log2(max(cells, 2)))
 
 
@@ -44,8 +44,8 @@ def exact_sum(parts: np.ndarray, exponent: int, bits: int) -> float:
 
 
 class Reductions:
-    """Reductions of a fixed list of trees over the whole grid; compiled once. In an ensemble, whose members differ in the
-    ``listed`` parameters, every result has a last axis of members."""
+    """Reductions of a fixed list of trees over the whole grid, compiled once. For an ensemble, whose members differ in
+    the ``listed`` parameters, every result has the members as its last axis."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Reductions:
         self.bits = bits_per_part(self.cells)
         on_processor = machine.devices.devices[0].platform == "cpu"
         by_numpy = on_processor and listed is None
-        # Fields the host sees itself; the trees left are compiled.
+        # The host reads fields directly; all other trees are compiled.
         self.fields = {n: tree.name for n, tree in enumerate(trees) if by_numpy and isinstance(tree, Field)}
         self.compiled = [n for n in range(len(trees)) if n not in self.fields]
         left = [trees[n] for n in self.compiled]
@@ -98,7 +98,7 @@ class Reductions:
             def of_rows(values: list[Any], owned: Any) -> Any:
                 high = jnp.stack([jnp.where(owned, v, -jnp.inf).max(grid_axes) for v in values]).astype(jnp.float64)
                 low = -jnp.stack([jnp.where(owned, v, jnp.inf).min(grid_axes) for v in values]).astype(jnp.float64)
-                # max() may pass over a NaN, so cells that are not finite are counted on their own.
+                # max() may skip a NaN, so non-finite cells are counted separately.
                 broken = jnp.stack([jnp.where(owned, ~jnp.isfinite(v), False).sum(grid_axes) for v in values])
                 return high, low, broken
 
@@ -125,7 +125,7 @@ class Reductions:
         self.run_sums = machine.exchanged(sums, widths)
 
     def extremes(self, fields: Fields, parameters: Any, time: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(minimum, maximum, cells that are not finite) of each tree over the whole grid."""
+        """(minimum, maximum, number of non-finite cells) of each tree over the whole grid, equal on all processes."""
         if not self.trees:
             return np.empty(0), np.empty(0), np.empty(0, np.int64)
         each = self._of_each(
@@ -136,14 +136,15 @@ class Reductions:
         return -found[1], found[0], self.communicator.total(np.asarray(broken, np.int64))
 
     def _of_each(self, of_field: Callable[[int, str], Any], compiled: Callable[[], Any]) -> np.ndarray:
-        """What is found of each tree: of fields by ``of_field(number of the tree, name)``, of others by compiled code."""
+        """One result per tree: ``of_field(number of the tree, name)`` for fields, compiled code for other trees."""
         each = {n: of_field(n, name) for n, name in self.fields.items()}
         if self.compiled:
             each |= zip(self.compiled, self.machine.first(compiled()), strict=True)
         return np.stack([each[n] for n in range(len(self.trees))])
 
     def _of_field(self, array: Any) -> tuple[float, float, int]:
-        """(maximum, -minimum, cells that are not finite) of a field on this process; numpy is many times as fast as XLA."""
+        """(maximum, -minimum, number of non-finite cells) of a field on this process. numpy is several times as fast as
+        XLA here."""
         blocks = [block for block in self.machine.devices.owned(array) if block.size]
         found = [by_threads(lambda part: (part.max(), -part.min()), block) for block in blocks]
         high, low = np.concatenate(found).astype(np.float64).max(0)
@@ -152,7 +153,7 @@ class Reductions:
         return high, low, sum(int(np.count_nonzero(~np.isfinite(block))) for block in blocks)
 
     def _sum_of_field(self, array: Any, scale: float) -> np.ndarray:
-        """The parts of the sum of a field on this process, as compiled code has them."""
+        """The parts of the sum of a field on this process, in the same form as from compiled code."""
         few = 1 << max(0, 53 - self.bits)  # numbers whose sum is exact in float64, in any order
 
         def of_part(part: np.ndarray) -> np.ndarray:
@@ -173,7 +174,8 @@ class Reductions:
         return np.sum([total for block in blocks for total in by_threads(of_part, block)], 0)
 
     def sums(self, fields: Fields, parameters: Any, time: float, largest: np.ndarray) -> np.ndarray:
-        """Sum of each tree over all cells; ``largest`` are the greatest magnitudes (NaN or infinite: so is the sum)."""
+        """The sum of each tree over all cells of the grid, equal on all processes. ``largest`` has the greatest
+        magnitude of each tree; if it is NaN or infinite, so is the sum."""
         if not self.trees:
             return np.empty(0)
         exponents = np.where(np.isfinite(largest), np.frexp(largest)[1], 0)
@@ -192,13 +194,13 @@ class Reductions:
 
 
 def _on_block(value: Value, frame: Frame) -> Any:
-    """A value on the block's own cells."""
+    """A value on the block's own cells, without ghost cells."""
     interior = tuple((0, n) for n in frame.cells)
     return jnp.broadcast_to(value.crop(interior).array, frame.cells)
 
 
 def _owned(frame: Frame, first: Any) -> Any:
-    """Which cells of an array are really owned, in the rows from ``first`` on."""
+    """Which cells of an array belong to the block, in the rows from ``first`` on."""
     owned: Any = (jnp.arange(frame.cells[0]) >= first).reshape([-1] + [1] * (frame.ndim - 1))
     for axis, (n, count) in enumerate(zip(frame.cells, frame.counts, strict=True)):
         if count is not n:

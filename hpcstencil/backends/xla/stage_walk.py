@@ -1,8 +1,8 @@
-"""The stages of one step: which right-hand sides are evaluated, and how values and slopes are combined.
+"""The stages of one step: the order of right-hand side evaluations, and the combination of values and slopes.
 
-The walk over the stages stands here once; the step inside a compiled loop, the one that leaves it for every exchange, and that
-of kernels for GPUs hand in how they evaluate a right-hand side and form a combination, and how they loop over stages that are
-all alike.
+The walk over the stages is written once, here. Three callers use it: the step inside a compiled loop, the step that
+leaves it for every exchange, and the kernels for GPUs. Each passes in functions that evaluate a right-hand side, form a
+combination, and loop over uniform stages.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Values = Mapping[str, Value]
 def combined(
     stage: Stage, dt: Any, values: Mapping[int, Value], slopes: Mapping[int, Value], before: Value | None = None
 ) -> Value:
-    """Σ_j a_j y_j + dt Σ_j b_j k_j of one field, from left to right, on the windows that all have; ``before`` is the slope
-    that the stage remembers."""
+    """Σ_j a_ij y_j + dt Σ_j b_ij k_j of one field, summed from left to right, on the windows that all terms have.
+    ``before`` is the slope from the previous step."""
     used = [*((a, values[j], None) for j, a in stage.values), *((b, slopes[j], dt) for j, b in stage.slopes)]
     if before is not None:
         used.append((stage.remembered, before, dt))
@@ -45,9 +45,9 @@ def take(
     combine: Callable[[int, Stage, Mapping[int, Any], Mapping[int, Any]], Any],
     loop: Callable[[Any, Any, Any, Any], Any],
 ) -> tuple[Any, Any]:
-    """(u after one step, estimate of its error or None). ``slope(j, y)`` evaluates the right-hand side at the j-th value;
-    ``combine(i, stage, values, slopes)`` makes the i-th from those before; ``loop(u, before, last, slope at u)`` takes the
-    uniform stages."""
+    """(u after one step, estimate of its error or None). ``slope(j, y)`` evaluates the right-hand side at the j-th
+    value; ``combine(i, stage, values, slopes)`` makes the i-th value from the earlier ones; ``loop(u, before, last,
+    slope at u)`` takes the uniform stages."""
     values, slopes, end = {0: u}, {}, len(method.stages)
 
     def evaluate(terms: Any) -> None:
@@ -68,7 +68,7 @@ def take(
 
 
 def uniform(method: Method, weights: Any) -> Stage:
-    """The stage of which ``weights`` are a row of `Method.uniform_weights`, by relative indices."""
+    """The stage made from ``weights``, a row of `Method.uniform_weights`, with relative indices."""
     values, slopes = method.relative(len(method.stages) - 1)
     return Stage(
         tuple((j, weights[n]) for n, j in enumerate(values)),
@@ -79,7 +79,7 @@ def uniform(method: Method, weights: Any) -> Stage:
 def moving(
     stage: Stage, names: Iterable[str], slopes: Mapping[int, Collection[str]], groups: Mapping[str, int]
 ) -> list[str]:
-    """The fields that a stage moves: those of its group that have all the slopes that it uses."""
+    """The fields that a stage changes: those of its group that have all the slopes it uses."""
     return [
         name
         for name in names
@@ -95,8 +95,8 @@ def fields_of(
     groups: Mapping[str, int],
     dt: Any,
 ) -> dict[str, Value]:
-    """What `combined` makes of every field that the stage moves; the others as they are in the ``last`` value. A stage that
-    remembers puts its slopes where those of the step before are."""
+    """The fields after a stage: `combined` for each field that the stage changes, the ``last`` value for the others. A
+    stage with a remembered slope stores its own slopes in place of those of the previous step."""
     moved = dict(values.get(last, {}))
     for name in moving(stage, values[0], slopes, groups):
         own = {j: y[name] for j, y in values.items()}, {j: k[name] for j, k in slopes.items() if name in k}

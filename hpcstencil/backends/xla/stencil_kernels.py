@@ -1,8 +1,8 @@
-"""Ways to apply a stencil, one file each, with one signature: `apply(array, stencil, start, shape, number)`.
+"""Ways to apply a stencil, one file each, with the same signature: `apply(array, stencil, start, shape, number)`.
 
-``array`` is padded; the result has ``shape`` cells, cell i of it being Σ_j w_j array[start + i + o_j]. ``number`` turns a
-weight into a value that the compiler does not know, so that it is not multiplied into what stands around the stencil (see
-`device_grid.Machine.constants`). A new kernel is a module with such a function, listed here.
+``array`` is padded. Cell i of the result, which has ``shape`` cells, is Σ_j w_j array[start + i + o_j]. ``number``
+turns a weight into a value unknown to the compiler, which therefore cannot fold it into the surrounding expression (see
+`device_grid.Machine.constants`). To add a kernel, write a module with such a function and list it here.
 """
 
 from collections.abc import Callable

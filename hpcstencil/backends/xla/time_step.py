@@ -1,6 +1,5 @@
-"""One step of a method on a block: each evaluation with an exchange of its own, or several of them on ghost cells that were
-received before; as compiled code, in compiled pieces, or with an estimate of its error.
-"""
+"""One step of a method on a block. Either each evaluation has its own exchange, or several evaluations use ghost cells
+received earlier. The step is one compiled function or several compiled pieces, with or without an error estimate."""
 
 from __future__ import annotations
 
@@ -21,18 +20,18 @@ from hpcstencil.distributed.halo import Fields
 from hpcstencil.distributed.windows import Frame, Value
 from hpcstencil.numerics.integrators import ERROR, NEW, Method, Stage
 
-# Fields after a step, of (fields, t, dt, windows that are wanted at the least, or None for those of the fields)
+# (fields, t, dt, smallest windows needed, or None for those of the fields) -> fields after a step
 Step = Callable[[Mapping[str, Value], Any, Any, Any], dict[str, Value]]
-# (fields after a step, what is made of the estimate of their error), of (fields, parameters, t, dt)
+# (fields, parameters, t, dt) -> (fields after a step, result of weighing their error estimate)
 Attempt = Callable[[Fields, Mapping[str, float], Any, Any], tuple[Fields, Any]]
 
 
 @dataclass(frozen=True)
 class Stepper:
-    """A right-hand side and a method on a machine. ``groups`` tells the fields of a partitioned method apart; ``every``
-    steps are taken between two halo exchanges, 0 meaning an exchange for each evaluation. ``apart`` is the right-hand side of
-    the second stage, where the method takes parts of it apart. A ``kernel`` (of parameters and frame) may take the steps in
-    its place."""
+    """A right-hand side and a method on a machine. ``groups`` assigns the fields to the groups of a partitioned method.
+    ``every`` steps are taken between two halo exchanges; 0 means an exchange for each evaluation. ``apart`` is the
+    right-hand side of the second stage if the method treats parts of the equation separately. A ``kernel`` (of
+    parameters and frame) may take the steps instead."""
 
     machine: Machine
     rhs: RightHandSide
@@ -43,7 +42,7 @@ class Stepper:
     kernel: Callable[[Any, Frame], Step] | None = None
 
     def rhs_of(self, j: int) -> RightHandSide:
-        """The right-hand side whose slopes at the j-th value the method uses."""
+        """The right-hand side for the slopes at the j-th value."""
         return self.rhs if j == 0 or self.apart is None else self.apart
 
     @property
@@ -52,7 +51,8 @@ class Stepper:
         return self.machine.widths(self.every * self.method.evaluations or 1)
 
     def framed(self, fields: Fields, frame: Frame) -> dict[str, Value]:
-        """The block as a step takes it, inside compiled code: with ghost cells, unless each evaluation gets its own."""
+        """The block in the form that a step takes inside compiled code: with ghost cells, unless each evaluation has
+        its own exchange."""
         if self.every == 0:
             return values(fields, self.machine.interior)
         return self.machine.surrounded(fields, self.widths, frame, {})
@@ -60,7 +60,7 @@ class Stepper:
     # ---- inside compiled code ----
 
     def step(self, parameters: Any, frame: Frame) -> Step:
-        """What takes one step."""
+        """The function that takes one step."""
         if self.kernel is not None:
             return self.kernel(parameters, frame)
 
@@ -71,7 +71,7 @@ class Stepper:
         return step
 
     def one_step(self, u: dict[str, Value], parameters: Any, t: Any, dt: Any, frame: Frame) -> tuple[Any, Any]:
-        """(fields after a step, estimate of their error) on the windows that are left of those of ``u``."""
+        """(fields after a step, estimate of their error), on the windows that remain of those of ``u``."""
 
         def evaluate(rhs: RightHandSide, y: Mapping[str, Value], time: Any) -> dict[str, Value]:
             if self.every:
@@ -110,8 +110,8 @@ class Stepper:
     # ---- functions of fields ----
 
     def attempt(self, weigh: RightHandSide) -> Attempt:
-        """The function attempt(fields, parameters, t, dt) -> (fields after one step, what ``weigh`` makes of the estimate of
-        their error), of a method that has one; the fields given are kept."""
+        """The function attempt(fields, parameters, t, dt) -> (fields after one step, ``weigh`` applied to the estimate
+        of their error). It needs a method with an error estimate. The given fields are not overwritten."""
 
         def weighed(state: dict[str, Value], frame: Frame, parameters: Any, t: Any) -> Fields:
             return self.machine.cropped(weigh(state, parameters, t, frame))
@@ -131,7 +131,7 @@ class Stepper:
         return attempt
 
     def slopes(self, j: int) -> Body:
-        """The function slopes(fields, parameters, t) of the j-th value, after an exchange of its own."""
+        """The function slopes(fields, parameters, t) at the j-th value, with an exchange of its own."""
 
         def body(y: dict[str, Value], frame: Frame, parameters: Any, t: Any) -> Fields:
             return self.machine.cropped(self.rhs_of(j)(y, parameters, t, frame))
@@ -139,7 +139,7 @@ class Stepper:
         return self.machine.exchanged(body, self.machine.widths(1))
 
     def in_pieces(self) -> Attempt:
-        """As `attempt`, with each evaluation and each combination a compiled call of its own."""
+        """Like `attempt`, with a separate compiled call for each evaluation and each combination."""
         evaluate = self.slopes(0)
         evaluate_later = evaluate if self.apart is None else self.slopes(1)
 
@@ -181,12 +181,12 @@ class Stepper:
 
 
 def with_error(u: Mapping[str, Any], new: Mapping[str, Any], error: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields before and after a step and their estimated errors, by the names that `Problem.errors` gives them."""
+    """Fields before and after a step and their estimated errors, under the names that `Problem.errors` uses."""
     return {**u, **{NEW + name: y for name, y in new.items()}, **{ERROR + name: e for name, e in error.items()}}
 
 
 def shrunk(windows: Any, before: Any, after: Any, times: int) -> Any:
-    """Windows from which so many times is taken what one time takes from ``before``, leaving ``after``."""
+    """Windows after ``times`` shrinkages, each by as much as from ``before`` to ``after``."""
     return tuple(
         (w[0] + times * (b[0] - a[0]), w[1] + times * (b[1] - a[1]))
         for w, a, b in zip(windows, before, after, strict=True)
@@ -194,7 +194,7 @@ def shrunk(windows: Any, before: Any, after: Any, times: int) -> Any:
 
 
 def padded(value: Value, windows: Any) -> Value:
-    """The value on larger windows, zeros (never read as valid) in the rim."""
+    """The value on larger windows, with zeros in the rim, which is never read as valid."""
     padding = []
     for have, want in zip(value.windows, windows, strict=True):
         assert have is not None  # fields have a window on every axis
