@@ -1,3 +1,5 @@
 """Stencil operators, under the name that files of equations import."""
 
-from hpcstencil.symbolic.operators import *  # noqa: F403
+from hpcstencil.symbolic.operators import Space
+
+__all__ = ["Space"]

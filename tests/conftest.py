@@ -15,7 +15,7 @@ from hpcstencil.runtime.devices import bind_devices
 
 bind_devices(2)  # before any test imports jax: two host devices, XLA as `hpcstencil run` sets it up
 
-hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.register_profile("any machine", deadline=None)  # no test depends on the clock
 hypothesis.settings.load_profile("any machine")
 
 PATIENCE = 120.0  # seconds that a rank waits for the others after its test; XLA may compile on one rank only

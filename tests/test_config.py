@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcstencil.config.boundary_conditions import PERIODIC, Condition
@@ -271,7 +271,6 @@ def inputs(draw):
     }
 
 
-@settings(deadline=None)
 @given(inputs())
 def test_any_input_survives_being_written_out(raw):
     survives(from_mapping(raw, Path("/somewhere")))

@@ -143,13 +143,13 @@ def folder(tmp_path_factory):
 
 def cases(number: int):
     """So many cases, always the same."""
-    return settings(max_examples=number, derandomize=True, deadline=None, database=None, suppress_health_check=SLOW)
+    return settings(max_examples=number, derandomize=True, database=None, suppress_health_check=SLOW)
 
 
 def new_cases(number: int, shrink: bool = True):
     """So many cases, others each time; hypothesis prints the one that fails, made small where that is quick."""
     phases = (Phase.generate, Phase.shrink) if shrink else (Phase.generate,)
-    return settings(max_examples=number, deadline=None, database=None, suppress_health_check=SLOW, phases=phases)
+    return settings(max_examples=number, database=None, suppress_health_check=SLOW, phases=phases)
 
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much, HealthCheck.large_base_example]

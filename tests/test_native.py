@@ -69,7 +69,6 @@ def problems(draw):
 @given(tables=problems(), steps=st.integers(1, 17))
 @settings(
     max_examples=EXAMPLES,
-    deadline=None,
     derandomize=True,
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),

@@ -1,4 +1,4 @@
-"""The blocked drivers of native code give the bits of plain loops over steps, passes and cells."""
+"""The blocked drivers of native code agree bit for bit with plain loops over steps, passes and cells."""
 
 from dataclasses import replace
 

@@ -16,8 +16,8 @@ from hpcstencil.validation.errors import InputError
 
 pytestmark = [pytest.mark.mpi, pytest.mark.optimized]
 STEPS = 5
-# In CI what takes long to compile is left to the rows that cover it: `pallas` (interpreted) with walls and with a mask, on so
-# many devices; `conv` on tiles of two devices in one to three dimensions and with every operator; slices on such tiles in one
+# In CI what takes long to compile is left to the rows that cover it: `pallas` (interpreted) with walls on one device and with a
+# mask on two; `conv` on tiles of two devices in one to three dimensions and with every operator; slices on such tiles in one
 # and two dimensions, with walls, a mask, staggered fields and members. Every row has slices on one device, and native code on
 # one and two.
 WITH_PALLAS = {"heat-2d-walls": 1, "mask-2d": 2}
@@ -78,7 +78,7 @@ def reference(communicator, row, kernel, dt):
 
 
 def compare(communicator, row, everything=False):
-    """Every way gives the bits of one process; just the ways that have no room for their halo are refused."""
+    """Every decomposition agrees with one process bit for bit, and only those without room for their halo are refused."""
     dt, references = step_for(row[0]), {}
     for devices, tiles, wish, kernel, exchange in ways(row[0], everything):
         if kernel not in references:
@@ -116,7 +116,7 @@ def compare(communicator, row, everything=False):
 
 
 def on(processes):
-    """The marks of what CI runs on so many processes alone."""
+    """Marks of a row that CI runs on this number of processes only."""
     return () if processes == environment_size() else pytest.mark.long
 
 
