@@ -168,6 +168,7 @@ install_base() {
   [[ $jax_kind == cpu ]] || jax="jax[$jax_kind]"
   say "Installing JAX ($jax_kind) and the tools to build with"
   venv_pip install -qq -c constraints.txt 'setuptools>=77' wheel cython pkgconfig nanobind numpy "$jax" \
+    click platformdirs tqdm \
     || fail "pip could not install JAX; its message is above."
 }
 
@@ -181,35 +182,17 @@ works() {
   esac >/dev/null 2>&1
 }
 
-# Whether nobody but this user and root can change folder $1 or one above it: what is kept there is installed. A folder
-# like /tmp, where names belong to who made them, may be above it. As cache.py, which is not there yet.
-private() {
-  local part mode top
-  top=$(readlink -f "$1") || return 1
-  [[ -O $top ]] || return 1
-  for part in "$1" "$top"; do
-    while :; do
-      [[ $(stat -c %u "$part") =~ ^(0|$EUID)$ ]] || return 1
-      mode=0$(stat -L -c %a "$part")
-      if ((mode & 022)) && { ! ((mode & 01000)) || [[ $part == "$1" || $part == "$top" ]]; }; then return 1; fi
-      [[ $part != / ]] || break
-      part=$(dirname "$part")
-    done
-  done
-}
-
-# Where wheels built against this MPI are kept for the next clone: the user's cache, or .venv if that is not safe.
+# Where wheels built against this MPI are kept for the next clone: the user's cache, or .venv if others can change that.
 wheel_folder() {
-  local key folder base=${XDG_CACHE_HOME:-}
+  local key folder
   key=$( (echo "$machine"; version_of mpi4py; version_of jaxlib) | sha)
-  [[ $base == /* ]] || base=${HOME:-}/.cache
-  folder=$base/hpcstencil/wheels/$key
-  if (umask 077; mkdir -p "$folder") 2>/dev/null && [[ -w $folder ]]; then
-    if private "$folder"; then echo "$folder"; return; fi
-    say "Wheels are not kept in $folder: others can change it or a folder above it." >&2
+  folder=$(PYTHONPATH=$PWD venv_python -c "from hpcstencil.runtime import cache_folder
+print(cache_folder.folder('wheels', '$key') or '')")
+  if [[ ! -w $folder ]]; then
+    folder=.venv/wheels
+    mkdir -p "$folder"
   fi
-  mkdir -p .venv/wheels
-  echo .venv/wheels
+  echo "$folder"
 }
 
 # Prints the CUDA that mpi4jax is to build its bridge to. It takes any nvcc in PATH for a whole CUDA and fails where the

@@ -1,4 +1,4 @@
-"""The command `hpcstencil`, and `python -m hpcstencil`: what must be in place before anything is imported that takes long."""
+"""The command `hpcstencil`, and `python -m hpcstencil`: the steps that must come before any slow import."""
 
 import sys
 
@@ -6,7 +6,7 @@ from hpcstencil.runtime import signals, standard_streams
 
 
 def start() -> None:
-    """Run the command line as a process of its own."""
+    """Run the command line as a process."""
     standard_streams.secure()
     is_run = sys.argv[1:2] == ["run"] or sys.argv[1:3] == ["sweep", "run"]
     if is_run:

@@ -1,1 +1,1 @@
-"""What computes the steps: array code (xla), generated C++ (native), GPU kernels (pallas)."""
+"""The code that takes the steps: array code (xla), generated C++ (native), GPU kernels (pallas)."""

@@ -1,4 +1,4 @@
-"""The measurements as one object and as a table."""
+"""The measurements as one JSON object and as a table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpcstencil.runtime.versions import versions
 
 
 def result(bandwidth: float, rows: Sequence[Row]) -> dict[str, Any]:
-    """The object that `bench --json` prints."""
+    """The object that `bench --json` prints. ``bandwidth`` is the copy bandwidth in bytes per second."""
     return {"machine": _machine(), "versions": _versions(), "copy_bandwidth": bandwidth, "rows": list(rows)}
 
 
@@ -34,16 +34,17 @@ def _machine() -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    """Versions of what the speed depends on."""
+    """Versions of the libraries on which the speed depends."""
     return {"hpcstencil": __version__, **versions()}
 
 
 def _product(counts: Sequence[int]) -> str:
+    """The counts of all axes as "2x1"."""
     return "x".join(map(str, counts))
 
 
 def _longest(waiting: Sequence[float]) -> str:
-    """Which process waits most, and how long."""
+    """The process that waits longest, and its share of the time."""
     if len(waiting) == 1:
         return ""
     most = max(waiting)
@@ -68,7 +69,7 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
 
 
 def table(told: Mapping[str, Any]) -> str:
-    """The measurements as text; columns without an entry are left out."""
+    """The measurements as text; columns without entries are left out."""
     machine, rows = told["machine"], told["rows"]
     first = rows[0]
     lines = [

@@ -1,4 +1,4 @@
-"""The rows of the table: which problems are measured on how many processes, and what is told of each."""
+"""The rows of the table: the problems that are measured, on how many processes, and the figures of each row."""
 
 from __future__ import annotations
 
@@ -17,28 +17,34 @@ from hpcstencil.problem.build import build
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator, on_first
 from hpcstencil.runtime.progress import say
-from hpcstencil.simulation.compose import simulate
-from hpcstencil.simulation.decomposition import Plan, for_kernel, plan
-from hpcstencil.simulation.kernel_choice import kernel_for
+from hpcstencil.simulation.backend_choice import prepare
+from hpcstencil.simulation.compose import compose
 from hpcstencil.simulation.measurement_cache import key, remember
+from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.validation.errors import InputError
 
 T = TypeVar("T")
 Row = dict[str, Any]
-TINY_STEP = 1e-9  # of the end time, where a tolerance governs the steps: short enough to be stable
+TINY_STEP = 1e-9  # fraction of the end time that is used as the step with a tolerance: short enough to be stable
 
 
 @dataclass(frozen=True)
 class Case:
-    """What a row measures: a problem on its plan's processes. ``scaling`` is "strong" or "weak", None for a row by itself."""
+    """One row of the table: a problem, decomposed for some number of processes. ``scaling`` is "strong" or "weak", None
+    if the row is not part of a scaling series."""
 
-    problem: Problem
-    plan: Plan
+    decomposed: Decomposed
     scaling: str | None = None
 
     @property
+    def problem(self) -> Problem:
+        """The problem."""
+        return self.decomposed.problem
+
+    @property
     def processes(self) -> int:
-        return self.plan.topology.size
+        """The number of processes."""
+        return self.decomposed.topology.size
 
 
 # ---- which rows ------------------------------------------------------------------------------------------------------
@@ -50,9 +56,9 @@ def counts(processes: int) -> list[int]:
 
 
 def grown(config: Config, times: int) -> Config:
-    """The input on a grid of so many times as many cells of the same size, longer along the first axis.
+    """The input on a grid with ``times`` as many cells of the same size, longer along the first axis.
 
-    Raises InputError where the input reads a file, which is made for its own grid.
+    Raises InputError if the input reads a file, since a file fits only its own grid.
     """
     for name in sources(config):
         raise InputError(f"{name} is a file made for the input's own grid")
@@ -63,19 +69,19 @@ def grown(config: Config, times: int) -> Config:
 
 
 def scaling_cases(problem: Problem, processes: int, devices: int) -> list[Case]:
-    """Strong scaling, the same grid on 1, 2, 4 ... processes, and weak scaling, a grid that grows with them; where it cannot
-    grow, that is said.
+    """The cases of strong scaling, one grid on 1, 2, 4 ... processes, and of weak scaling, a grid that grows with the
+    processes. If the grid cannot grow, a message says so and weak scaling is left out.
 
-    Raises InputError where the input's grid cannot be cut so.
+    Raises InputError if the input's grid cannot be decomposed for one of these numbers.
     """
 
     def case(scaling: str, count: int) -> Case:
         config = problem.config
-        if count < processes:  # the blocks that the input may ask for are too many
+        if count < processes:  # the input may ask for more blocks than processes
             config = replace(config, decomposition=replace(config.decomposition, processes="auto"))
         alike = scaling == "strong" or count == 1
         given = replace(problem, config=config) if alike else build(grown(config, count))
-        return Case(given, plan(given, count, devices), scaling)
+        return Case(Decomposed.of(given, count, devices), scaling)
 
     cases = [case("strong", count) for count in counts(processes)]
     try:
@@ -89,11 +95,11 @@ def scaling_cases(problem: Problem, processes: int, devices: int) -> list[Case]:
 
 
 def measure(cases: Sequence[Case], communicator: Communicator, devices: Sequence[Any]) -> tuple[float, list[Row]]:
-    """(bytes per second that all processes together copy, a row per case), the same on all processes.
+    """The copy bandwidth of all processes together in bytes per second, and a row per case; the same on all processes.
 
-    A case of fewer processes is measured by the first ones, on a communicator of their own, while the others sleep. The
-    efficiency is the speed over that of one process, of the same kind of scaling, and over the number of processes; ``roof``
-    is what the row's processes copy per second where they are alone.
+    The first processes measure a case of fewer processes, on their own communicator, while the others sleep. The
+    efficiency is the speed divided by that of one process, for the same kind of scaling, and by the number of
+    processes. ``roof`` is the copy bandwidth of the row's processes without the others, in bytes per second.
     """
 
     def by_first(count: int, action: Callable[[Communicator], T]) -> T:
@@ -126,13 +132,13 @@ def measure(cases: Sequence[Case], communicator: Communicator, devices: Sequence
 
 
 def _measured(case: Case, devices: Sequence[Any], communicator: Communicator) -> Row:
-    """What a case is, and its step loop in numbers."""
+    """The settings of a case, and the measured figures of its step loop."""
     problem, config = case.problem, case.problem.config
     start = time.perf_counter()
-    kernel = kernel_for(problem, devices, communicator, case.plan.lowered).kernel
-    chosen = for_kernel(case.plan, problem, kernel, communicator)
-    # Whatever governs the steps, the loop is measured that takes them.
-    simulation = replace(simulate(problem, chosen, communicator, devices, kernel), control=None)
+    prepared = prepare(case.decomposed, devices, communicator)
+    plan = prepared.plan
+    # The loop that takes the steps is measured, without the control of adaptive steps.
+    simulation = replace(compose(prepared, communicator, devices), control=None)
     made = time.perf_counter()
     fields = simulation.initial_fields()
     begun = time.perf_counter()
@@ -145,12 +151,12 @@ def _measured(case: Case, devices: Sequence[Any], communicator: Communicator) ->
         "order": config.numerics.order,
         "precision": config.numerics.precision,
         "grid": list(config.grid.shape),
-        "processes": list(chosen.topology.processes),
-        "devices": list(chosen.topology.devices),
-        "kernel": kernel,
+        "processes": list(plan.topology.processes),
+        "devices": list(plan.topology.devices),
+        "kernel": prepared.kernel,
         "exchange": simulation.exchange,
-        "steps_per_exchange": chosen.every or "stage",
-        "stages": chosen.stages,
+        "steps_per_exchange": plan.every or "stage",
+        "stages": plan.stages,
         "cells_per_second": speed,
         "t_eff": speed * 2 * len(problem.fields) * simulation.dtype.itemsize,
         "exchange_fraction": found.exchange,
@@ -160,7 +166,7 @@ def _measured(case: Case, devices: Sequence[Any], communicator: Communicator) ->
 
 
 def _step(problem: Problem) -> float:
-    """The input's time step, or one of its kind."""
+    """The input's time step, or a stable one if the input gives none."""
     time_ = problem.config.time
     if time_.dt is not None:
         return time_.dt

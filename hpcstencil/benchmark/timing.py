@@ -1,4 +1,4 @@
-"""Clocks: a loop timed on all processes at once, and the copy bandwidth as the yardstick."""
+"""Timing of loops on all processes at once, and the copy bandwidth as the reference."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from jax import lax
 
 from hpcstencil.runtime.communicator import Communicator
 
-Action = Callable[[int], Any]  # does something for so many rounds
-COPY_CELLS = 2**25  # of each device: 128 MB, beyond the caches
-COPY_CELLS_ON_GPU = 2**28  # 1 GB, beside which it does not count that the host starts each copy
-REPEATS, FEW = 10, 3  # of a timing; the latter where all of them together take longer than
+Action = Callable[[int], Any]  # does something for the given number of rounds
+COPY_CELLS = 2**25  # on each device: 128 MB, more than the caches hold
+COPY_CELLS_ON_GPU = 2**28  # 1 GB, so that the time in which the host starts each copy does not count
+REPEATS, FEW = 10, 3  # repeats of a timing; FEW if all repeats together take longer than
 LONG = 30.0  # seconds
 SECONDS_PER_TIMING, MOST_ROUNDS = 0.1, 2**21
 
 
 def timings(actions: Sequence[Action], communicator: Communicator) -> list[np.ndarray]:
-    """Seconds per round of each ``action(rounds)``, arrays of shape (repeats, processes), compilation apart.
+    """Seconds per round of each ``action(rounds)``: arrays of shape (repeats, processes), without compilation.
 
-    All processes begin together, and the actions take turns, so that what else the machine does meets all of them.
+    All processes begin together, and the actions take turns, so that other load on the machine affects all of them.
     """
     rounds = [_enough_rounds(action, communicator) for action in actions]
     repeats: list[list[np.ndarray]] = []
@@ -37,7 +37,8 @@ def timings(actions: Sequence[Action], communicator: Communicator) -> list[np.nd
 
 
 def _enough_rounds(action: Action, communicator: Communicator) -> int:
-    for _ in range(2):  # compiles; pmap again for what it returned itself
+    """A number of rounds that takes at least SECONDS_PER_TIMING; the first calls compile."""
+    for _ in range(2):  # compiles; pmap compiles again for its own results
         jax.block_until_ready(action(1))
     rounds = 1
     while _once(action, rounds, communicator).max() < SECONDS_PER_TIMING and rounds < MOST_ROUNDS:
@@ -46,7 +47,7 @@ def _enough_rounds(action: Action, communicator: Communicator) -> int:
 
 
 def _once(action: Action, rounds: int, communicator: Communicator) -> np.ndarray:
-    """Seconds that each process takes."""
+    """Seconds that ``rounds`` rounds take, for each process."""
     communicator.barrier()
     start = time.perf_counter()
     jax.block_until_ready(action(rounds))
@@ -54,13 +55,13 @@ def _once(action: Action, rounds: int, communicator: Communicator) -> np.ndarray
 
 
 def slowest(times: np.ndarray) -> float:
-    """The best repeat of one of `timings`, each repeat being that of its slowest process."""
+    """Seconds of the best repeat in a result of `timings`; the slowest process determines the time of a repeat."""
     return float(times.max(axis=1).min())
 
 
 def in_place(run: Callable[..., Any], held: list[Any]) -> Action:
-    """``run(arrays, rounds)`` on what is ``held``, in one item, as an action to be timed. It may use up the memory of what it
-    is given, so that a call sets up nothing."""
+    """The action that calls ``run(arrays, rounds)`` on the only item of the list ``held`` and stores the result there.
+    ``run`` may use up the memory of its argument, so that a call allocates nothing."""
 
     def action(rounds: int) -> Any:
         held[0] = run(held[0], rounds)
@@ -70,7 +71,8 @@ def in_place(run: Callable[..., Any], held: list[Any]) -> Action:
 
 
 def copy_bandwidth(communicator: Communicator, devices: Sequence[Any]) -> float:
-    """Bytes per second, read plus written, that all processes together reach when each copies an array on its devices."""
+    """Bytes per second, read plus written, that all processes reach together when each copies an array on its
+    devices."""
 
     def body(x: Any, n: Any) -> Any:
         return lax.fori_loop(0, n, lambda i, a: a + jnp.float32(1), x)

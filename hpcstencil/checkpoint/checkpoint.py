@@ -19,8 +19,10 @@ from hpcstencil.checkpoint.checksums import Array, Damaged, checksum, read_seal,
 from hpcstencil.checkpoint.paths import checkpoint_path, keep_newest, list_checkpoints
 from hpcstencil.io.file_layout import Attributes, write_attributes, write_coordinates
 from hpcstencil.io.file_read import SCALES, inspect, open_for_reading
+from hpcstencil.io.hdf5_access import open_alone
 from hpcstencil.io.hdf5_validation import attributes, numbers
-from hpcstencil.io.shared_file import Method, SharedFile, chosen_method, open_alone, open_shared
+from hpcstencil.io.transports.choice import chosen_transport, open_transport
+from hpcstencil.io.transports.protocol import Transport
 from hpcstencil.numerics.grid import AXES, Grid
 from hpcstencil.numerics.topology import Range
 from hpcstencil.runtime.communicator import Communicator, agree, from_rank_0
@@ -49,7 +51,7 @@ def write_checkpoint(
     scalars: Scalars | None = None,
     attributes: Attributes,
     keep: int,
-    method: Method = "auto",
+    method: str = "auto",
 ) -> Path:
     """Write the state after ``step`` steps and keep the newest ``keep`` checkpoints of this run; return the new path.
 
@@ -62,7 +64,7 @@ def write_checkpoint(
     """
     final = checkpoint_path(output, step)
     temporary = final.with_name(final.name + ".tmp")
-    way = chosen_method(method, communicator, output)
+    transport = chosen_transport(method, communicator, output)
     prepare_folder(final, communicator)
 
     def lay_out() -> Places:
@@ -78,7 +80,7 @@ def write_checkpoint(
         if communicator.rank == 0:
             temporary.unlink(missing_ok=True)
         raise
-    _fill(open_shared(temporary, communicator, way), arrays, ranges)
+    _fill(open_transport(temporary, communicator, transport), arrays, ranges)
     checksums = _checksums(arrays, ranges, communicator)
 
     def flush() -> None:
@@ -107,13 +109,13 @@ def _checksums(arrays: Blocks, ranges: Sequence[Range], communicator: Communicat
     return dict(zip(arrays, communicator.total(np.array(shares, np.int64)).tolist(), strict=True))
 
 
-def _fill(shared: SharedFile, arrays: Blocks, ranges: Sequence[Range]) -> None:
+def _fill(file: Transport, arrays: Blocks, ranges: Sequence[Range]) -> None:
     """Write the blocks, then set ``complete`` to 1."""
     inner = [first for first, _ in ranges]
     for name, block in arrays.items():
-        shared.write(name, [0] * (block.ndim - len(inner)) + inner, block)
-    shared.apply(lambda file: file.attrs.modify("complete", 1))
-    shared.close()
+        file.write(name, [0] * (block.ndim - len(inner)) + inner, block)
+    file.apply(lambda h5: h5.attrs.modify("complete", 1))
+    file.close()
 
 
 def _lay_out(

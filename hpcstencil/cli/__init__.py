@@ -1,4 +1,5 @@
-"""The command line. Each command is a module of its own, loaded when it is called, so that `--help` is quick."""
+"""The command line. Each command is a separate module, imported only when it is called, so that `--help` answers at
+once."""
 
 from __future__ import annotations
 
@@ -30,16 +31,18 @@ COMMANDS = {
     "verify": "Measure orders of convergence, conservation and equality of decompositions of INPUT.toml.",
 }
 NO_MEMORY = ("RESOURCE_EXHAUSTED", "failed to map segment", "Cannot allocate memory")
-COUNTS = ("-n", "--np", "--nprocs", "--processes", "--ranks")  # that launchers know, and users try here
+COUNTS = ("-n", "--np", "--nprocs", "--processes", "--ranks")  # options of launchers that users also try here
 
 
 class Commands(click.Group):
-    """The commands by name, imported on use."""
+    """The commands by name, imported when they are used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all commands."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """The command of this name; None if there is none."""
         if name not in COMMANDS:
             return None
         command: click.Command = getattr(importlib.import_module(f"hpcstencil.cli.{name}"), name)
@@ -48,6 +51,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that the arguments name. An unknown name raises UsageError with a suggestion."""
         from hpcstencil.validation.messages import nearest
 
         if args and args[0] not in COMMANDS and (near := nearest(args[0], COMMANDS)):
@@ -55,6 +59,7 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands for `--help` without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
@@ -66,7 +71,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line and exit with the contract's status, the same on all processes."""
+    """Run the command line, then exit with one status on all processes; each kind of failure has its own status."""
     try:
         status = cli(prog_name="hpcstencil", standalone_mode=False) or 0
     except click.exceptions.NoArgsIsHelpError as error:
@@ -78,7 +83,7 @@ def main() -> None:
     except HpcstencilError as error:
         status = tell(f"hpcstencil: {error}", error.status)
         if status == EnvironmentProblem.status:
-            # Handles of a file that HDF5 could not write go with the error, and h5py would print that it fails again.
+            # Handles of a file that HDF5 could not write are released with the error; h5py would print a second failure.
             sys.excepthook, sys.unraisablehook = lambda *_: None, lambda _: None
     except Exception as error:
         if not out_of_memory(error):
@@ -88,8 +93,8 @@ def main() -> None:
 
 
 def start() -> None:
-    """As `main`, as a process of its own: after a failure of the environment it leaves without closing what is open,
-    since HDF5 may crash when it closes a file that it could not write."""
+    """As `main`, for the command as a process. After a failure of the environment it exits without closing open files,
+    because HDF5 may crash when it closes a file that it could not write."""
     try:
         main()
     except SystemExit as leaving:
@@ -99,7 +104,8 @@ def start() -> None:
 
 
 def launched(error: click.ClickException) -> str:
-    """What to add where the number of processes was given, which the launcher takes."""
+    """An advice for an option that gives the number of processes, since the launcher takes that number; "" for other
+    errors."""
     asked = isinstance(error, click.NoSuchOption) and error.option_name in COUNTS
     return " The launcher takes it: mpirun -n 4 hpcstencil run INPUT.toml" if asked else ""
 
@@ -112,19 +118,19 @@ def tell(text: str, status: int) -> int:
 
 
 def leave_at_once(status: int) -> NoReturn:
-    """Exit without the tidying up of the interpreter and of MPI, which would have HDF5 close files collectively."""
+    """Exit without the finalization of the interpreter and of MPI, in which HDF5 would close files collectively."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether numpy, Python, the loader of libraries or XLA (on any device) found no memory."""
+    """Whether numpy, Python, the dynamic loader or XLA (on any device) ran out of memory."""
     return isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY)
 
 
 def sentence(error: BaseException) -> str:
-    """What a user is told of an exception; of one that is not ours, with where it came from."""
+    """The sentence that reports an exception to the user. For an unexpected exception it includes the traceback."""
     if isinstance(error, HpcstencilError):
         return str(error)
     if out_of_memory(error):
@@ -135,7 +141,8 @@ def sentence(error: BaseException) -> str:
 
 
 def abort_all(communicator: Communicator, error: BaseException) -> None:
-    """End all processes at once after a failure that the others do not know of, saying where it happened and why."""
+    """End all processes at once after a failure that the others do not know of; the message says where it happened and
+    why."""
     place = f"rank {communicator.rank} of {communicator.size} on {host()}, {communicator.watch.place}"
     match error:
         case HpcstencilError():

@@ -49,7 +49,7 @@ def bench(
     plot: Path | None,
 ) -> None:
     """Measure the speed of INPUT.toml's step loop (default: 3-D heat, 256^3) against the machine's copy bandwidth."""
-    from hpcstencil.cli.prepare import devices_of, planned, problem_of, processes, same_everywhere
+    from hpcstencil.cli.prepare import decomposed_of, devices_of, problem_of, processes, same_everywhere
     from hpcstencil.config.reader import from_mapping
     from hpcstencil.problem.build import build
     from hpcstencil.runtime.progress import say
@@ -64,7 +64,7 @@ def bench(
             config, problem = problem_of(input_file, overrides, communicator)
         count, _ = devices_of(config, devices)
         same_everywhere(communicator, count, problem)
-        plan = planned(problem, communicator.size, count)
+        decomposed = decomposed_of(problem, communicator.size, count)
 
         from hpcstencil.runtime.communicator import agree, from_rank_0
         from hpcstencil.runtime.devices import start_jax
@@ -73,7 +73,7 @@ def bench(
         from hpcstencil.benchmark.report import result, table
         from hpcstencil.benchmark.rows import Case, measure, scaling_cases
 
-        cases = [Case(problem, plan)]
+        cases = [Case(decomposed)]
         if scaling and communicator.size > 1:
             cases = scaling_cases(problem, communicator.size, count)
         elif scaling:

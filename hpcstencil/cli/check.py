@@ -18,14 +18,15 @@ from hpcstencil.validation.printable import echo
     "--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Override a key of the input (repeatable)."
 )
 @click.option(
-    "--processes", type=int, help="Check for so many processes (default: those of this launch, or the input's)."
+    "--processes", type=int, help="Number of processes to check for (default: those of this launch, or the input's)."
 )
-@click.option("--devices", type=int, help="Check for so many devices per process.")
+@click.option("--devices", type=int, help="Devices per process to check for.")
 def check(input_file: Path, overrides: tuple[str, ...], processes: int | None, devices: int | None) -> None:
     """Validate INPUT.toml without running: the resolved input, decomposition, memory, halo traffic, predicted time."""
     import math
 
-    from hpcstencil.cli.prepare import planned, problem_of, wanted_devices
+    from hpcstencil.cli.prepare import decomposed_of, problem_of, wanted_devices
+    from hpcstencil.simulation.backend_choice import foreseen
     from hpcstencil.simulation.dry_run import report
 
     for option, count in (("--processes", processes), ("--devices", devices)):
@@ -34,6 +35,6 @@ def check(input_file: Path, overrides: tuple[str, ...], processes: int | None, d
     config, problem = problem_of(input_file, overrides, OneProcess())
     given = config.decomposition.processes
     default = math.prod(given) if isinstance(given, tuple) and environment_size() == 1 else environment_size()
-    plan = planned(problem, processes or default, wanted_devices(config, devices) or 1)
+    decomposed = decomposed_of(problem, processes or default, wanted_devices(config, devices) or 1)
     if environment_rank() == 0:
-        echo(report(config, problem, plan))
+        echo(report(foreseen(decomposed)))

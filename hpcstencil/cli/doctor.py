@@ -22,9 +22,9 @@ import click
     help="Seconds that each probe may take.",
 )
 def doctor(folder: Path, timeout: float) -> int:
-    """Check the environment, alone or under mpirun or srun: one line per check, with the remedy for what is wrong.
+    """Check the environment, alone or under mpirun or srun: one line per check, with a remedy for each problem.
 
-    Exit status 0 where nothing failed, else 4.
+    Exit status 0 if no check failed, else 4.
     """
     from hpcstencil.doctor.examine import examine
 

@@ -18,7 +18,7 @@ KNOWN: dict[str, type[Equation]] = {**EQUATIONS, "custom": Custom}
 @click.command()
 @click.argument("name", required=False)
 def equations(name: str | None) -> None:
-    """List the equations that an input may name; with NAME, say what that equation is, its fields and its parameters."""
+    """List the equations that an input may name. With NAME, describe that equation, its fields and its parameters."""
     if name is not None and name not in KNOWN:
         raise unknown("equations", "equation", name, tuple(KNOWN))
     if environment_rank() == 0:
@@ -26,13 +26,13 @@ def equations(name: str | None) -> None:
 
 
 def overview() -> list[str]:
-    """A line for each equation."""
+    """The lines of the list, one for each equation."""
     width = max(map(len, KNOWN))
     return [f"{name:{width}}  {_documentation(name).splitlines()[0]}" for name in KNOWN]
 
 
 def description(name: str) -> list[str]:
-    """Documentation, fields and parameters of an equation."""
+    """The lines that describe one equation: documentation, fields and parameters."""
     lines = [_documentation(name), ""]
     if name == "custom":
         return [*lines, "fields      the keys of [equation.rhs]", "parameters  the other keys of [equation]"]
@@ -47,11 +47,12 @@ def description(name: str) -> list[str]:
 
 
 def _documentation(name: str) -> str:
+    """The docstring of an equation."""
     return (inspect.getdoc(KNOWN[name]) or "").replace("``", "")
 
 
 def _fields(equation: Equation) -> dict[int, tuple[str, ...]]:
-    """Names of the unknowns by the number of axes, for those numbers that the equation knows."""
+    """The names of the fields for each number of axes that the equation supports."""
     found = {}
     for ndim in (1, 2, 3):
         try:

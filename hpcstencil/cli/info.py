@@ -1,4 +1,4 @@
-"""`hpcstencil info`: what an output or checkpoint file holds, and whether it is complete and sound."""
+"""`hpcstencil info`: the contents of an output or checkpoint file, and whether it is complete and sound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands share: reading the input, settling devices, joining the processes."""
+"""The common part of the commands: reading the input, choosing devices, joining the processes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from hpcstencil.runtime.devices import bind_devices, identities
 from hpcstencil.runtime.hosts import host
 from hpcstencil.runtime.progress import say
 from hpcstencil.runtime.versions import sources_digest, versions
-from hpcstencil.simulation.decomposition import Plan, plan
+from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError, InputError
 
 
 def problem_of(path: Path, overrides: Sequence[str], communicator: Communicator) -> tuple[Config, Problem]:
-    """The checked input, read by every process; its warnings go to standard error. Raises InputError on all together."""
+    """Read and check the input on every process; warnings go to standard error. Raises InputError on all processes
+    together."""
 
     def read() -> tuple[Config, Problem]:
         config = load(path, overrides)
@@ -38,7 +39,8 @@ def problem_of(path: Path, overrides: Sequence[str], communicator: Communicator)
 
 
 def wanted_devices(config: Config, option: int | None) -> int | None:
-    """Devices per process that the command line or the input asks for; None for all there are."""
+    """The number of devices per process that the command line or the input requests; None for all available devices.
+    Raises InputError if the option is not positive."""
     if option is not None:
         if option < 1:
             raise InputError(f"--devices: expected a positive number, got {option}")
@@ -49,17 +51,18 @@ def wanted_devices(config: Config, option: int | None) -> int | None:
     return given if isinstance(given, int) else math.prod(given)
 
 
-def planned(problem: Problem, processes: int, devices: int) -> Plan:
-    """The decomposition; says so where the input's steps_per_exchange = "auto" had to go down to single stages."""
-    chosen = plan(problem, processes, devices)
-    if chosen.lowered:
+def decomposed_of(problem: Problem, processes: int, devices: int) -> Decomposed:
+    """Split the problem into blocks. Print a message if a block is too thin for a whole step between two exchanges."""
+    decomposed = Decomposed.of(problem, processes, devices)
+    if decomposed.thin:
         say("blocks are thin: halos are exchanged for every stage of the integrator")
-    return chosen
+    return decomposed
 
 
 @contextmanager
 def processes() -> Iterator[Communicator]:
-    """The communicator of this run, watched over. A failure that only this process knows of ends all of them."""
+    """A context with the communicator of this run, under the watchdog. A failure on only one process ends all of
+    them."""
     communicator = connect()
     try:
         unreachable = watchdog.start(communicator)
@@ -79,7 +82,7 @@ def processes() -> Iterator[Communicator]:
 
 
 def warn_of_shared_gpus(communicator: Communicator, ids: Sequence[str]) -> None:
-    """Tell when two processes of a host use one GPU."""
+    """Warn if two processes of a host use the same GPU. ``ids`` are this process's GPUs."""
     users: dict[tuple[str, str], list[int]] = {}
     for rank, (name, owned) in enumerate(communicator.allgather((host(), identities(ids)))):
         for gpu in owned:
@@ -92,14 +95,15 @@ def warn_of_shared_gpus(communicator: Communicator, ids: Sequence[str]) -> None:
 
 
 def devices_of(config: Config, option: int | None) -> tuple[int, list[str]]:
-    """Number of devices of this process and its GPU ids; settled before jax is imported."""
+    """The number of this process's devices, and its GPU ids. Call it before jax is imported."""
     return bind_devices(wanted_devices(config, option))
 
 
 def same_everywhere(communicator: Communicator, count: int, problem: Problem) -> None:
-    """All processes must have the same input, program and number of devices: hosts may see different versions of a file.
+    """Check that all processes have the same input, program and number of devices, since hosts may see different
+    versions of a file.
 
-    Raises EnvironmentProblem on all.
+    Raises EnvironmentProblem on all processes if they differ.
     """
     counts = communicator.allgather(count)
     if len(set(counts)) > 1:

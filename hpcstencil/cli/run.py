@@ -15,7 +15,6 @@ from hpcstencil.validation.printable import echo
 
 if TYPE_CHECKING:
     from hpcstencil.checkpoint.restart import Options
-    from hpcstencil.config.settings import Config
     from hpcstencil.problem.problem import Problem
     from hpcstencil.runtime.communicator import Communicator
 
@@ -57,35 +56,34 @@ def run(
         check_output_path(config, input_file, output or config.output.path, "--output")
         path = (output or config.output.path).absolute()
         options = Options(path, overwrite, resume, restart, quiet, overrides, STARTED)
-        execute(communicator, config, problem, options, devices, request)
+        execute(communicator, problem, options, devices, request)
 
 
 def execute(
     communicator: Communicator,
-    config: Config,
     problem: Problem,
     options: Options,
     devices: int | None,
     request: signals.Request,
 ) -> None:
-    """Run a checked problem on the processes that are there, and print the summary. Before it jax is not imported."""
-    from hpcstencil.backends.native.program import begin
-    from hpcstencil.cli.prepare import devices_of, planned, same_everywhere, warn_of_shared_gpus
+    """Run a checked problem on the processes of this launch, and print the summary. jax must not have been imported
+    before."""
+    from hpcstencil.cli.prepare import decomposed_of, devices_of, same_everywhere, warn_of_shared_gpus
     from hpcstencil.runtime.communicator import agree
     from hpcstencil.runtime.devices import start_jax
 
-    count, ids = devices_of(config, devices)
+    count, ids = devices_of(problem.config, devices)
     same_everywhere(communicator, count, problem)
-    plan = planned(problem, communicator.size, count)
+    decomposed = decomposed_of(problem, communicator.size, count)
     warn_of_shared_gpus(communicator, ids)
     signals.check_not_stopped(request, communicator)
     if communicator.rank == 0 and not ids:
-        begin(problem)  # while jax is imported
+        decomposed.begin()  # compiles while jax is imported
     local = agree(communicator, lambda: start_jax(count))
 
     from hpcstencil.simulation.run import run as run_problem
     from hpcstencil.simulation.summary import tell
 
-    summary = run_problem(config, problem, plan, options, communicator, local, request)
+    summary = run_problem(decomposed, options, communicator, local, request)
     if environment_rank() == 0 and not options.quiet:
         echo(tell(summary))

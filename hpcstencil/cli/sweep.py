@@ -1,4 +1,4 @@
-"""`hpcstencil sweep`: plan the members of a parameter sweep, run one, say how they stand, collect their results."""
+"""`hpcstencil sweep`: plan the members of a parameter sweep, run them, report their states, collect their results."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def sweep() -> None:
 @click.option("--dir", "folder", type=click.Path(path_type=Path), help="The sweep's folder; default: the file's stem.")
 @click.option("--overwrite", is_flag=True, help="Change or drop members of an existing plan.")
 def plan(sweep_file: Path, folder: Path | None, overwrite: bool) -> None:
-    """Check the members that SWEEP.toml describes and lay them out in a folder, an input file each.
+    """Check the members that SWEEP.toml describes and create a folder with one input file for each.
 
-    Safe to repeat: the same plan changes nothing, a plan with more members adds them. The base input is recorded, so
-    that later edits of it change no member.
+    The command can be repeated: the same plan changes nothing, and a plan with more members adds them. The base input
+    is recorded, so later edits of it change no member.
     """
 
     def act() -> str:
@@ -84,12 +84,13 @@ def run_member(
     devices: int | None,
     quiet: bool,
 ) -> None:
-    """Run one member: from its newest checkpoint where it was stopped, or afresh; at once done where it is complete.
+    """Run one member. A stopped member continues from its newest checkpoint; a complete one is not run again.
 
     The exit status is that of `hpcstencil run`. A member that another process is running is refused with status 4.
 
-    With --all, run all members that are not done, each in a process of its own whose output goes to DIR/0000/run.log and
-    the like. The exit status is 0 if all are done, else that of the worst failure. A signal is handed to the members under way.
+    With --all, run all members that are not done, each in its own process, whose output goes to DIR/0000/run.log and so
+    on. The exit status is 0 if all are done, else that of the worst failure. A signal is passed on to the running
+    members.
     """
     if everything:
         options = [*(part for text in sets for part in ("--set", text)), *(["--overwrite"] if overwrite else [])]
@@ -162,7 +163,7 @@ def _run_one(
                     overrides=begin.overrides,
                     started=STARTED,
                 )
-                execute(communicator, config, problem, options, devices, request)
+                execute(communicator, problem, options, devices, request)
 
 
 @sweep.command()
@@ -175,7 +176,7 @@ def _run_one(
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def status(folder: Path, failed: bool, unfinished: bool, as_json: bool) -> None:
-    """Say how many members are done, and for each other one how it stands and why.
+    """Print how many members are done, and the state of each other member with its reason.
 
     Together, --failed and --unfinished print both kinds. To run the failed members again:
 
@@ -211,9 +212,9 @@ def status(folder: Path, failed: bool, unfinished: bool, as_json: bool) -> None:
     "-o", "--output", type=click.Path(path_type=Path), help="The table's path without ending; default: DIR/table."
 )
 def collect(folder: Path, output: Path | None) -> None:
-    """Write one table of all members, as CSV and HDF5, and a plot: parameters against final diagnostics.
+    """Write one table of all members, as CSV and HDF5, and a plot of the final diagnostics against the parameters.
 
-    Members that are not done have rows without values, and are named in a warning.
+    Members that are not done have rows without values, and a warning names them.
     """
 
     def act() -> str:
@@ -240,7 +241,7 @@ def collect(folder: Path, output: Path | None) -> None:
 
 
 def busy(member: Member) -> bool:
-    """Whether a member is being run right now."""
+    """Whether a process is running the member now."""
     from hpcstencil.sweep.attempts import attempts, running
 
     found = attempts(member.folder)
@@ -248,7 +249,7 @@ def busy(member: Member) -> bool:
 
 
 def _once(action: Callable[[], str | None]) -> None:
-    """Do something on rank 0 alone and print what it returns; a failure is everybody's."""
+    """Run ``action`` on rank 0 alone and print its result. A failure is raised on all processes."""
     from hpcstencil.cli.prepare import processes
     from hpcstencil.runtime.communicator import from_rank_0
 
@@ -259,7 +260,7 @@ def _once(action: Callable[[], str | None]) -> None:
 
 
 def _index(option: int | None) -> int:
-    """The member's number: as given, or that of the Slurm array task."""
+    """The member's number: the option, or the number of the Slurm array task."""
     if option is not None:
         return option
     task = os.environ.get("SLURM_ARRAY_TASK_ID", "")
@@ -271,7 +272,7 @@ def _index(option: int | None) -> int:
 
 @contextmanager
 def _named(number: int) -> Iterator[None]:
-    """Put the member's number before the sentence of a failure."""
+    """A context that adds the member's number to the sentence of a failure."""
     try:
         yield
     except HpcstencilError as error:
@@ -280,6 +281,7 @@ def _named(number: int) -> Iterator[None]:
 
 
 def _say(text: str) -> None:
+    """Print a line on standard error, from rank 0 alone."""
     from hpcstencil.runtime.progress import say
 
     say(text)

@@ -24,9 +24,9 @@ from hpcstencil.validation.printable import echo
     help="The plot (default: INPUT.verify.png in the working folder).",
 )
 def verify(input_file: Path, overrides: tuple[str, ...], devices: int | None, output: Path | None) -> None:
-    """Measure of INPUT.toml itself: orders of convergence in space and time, conservation, equal decompositions.
+    """Measure orders of convergence in space and time, conservation, and equality of decompositions for INPUT.toml.
 
-    Ends with status 3 where something that was promised is not met.
+    Ends with status 3 if a promised property is missing.
     """
     from hpcstencil.cli.prepare import devices_of, problem_of, processes, same_everywhere
     from hpcstencil.config.ensemble import members

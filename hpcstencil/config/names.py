@@ -1,13 +1,26 @@
-"""Checks of the names in an input: whether they are allowed, and whether they match the equation's fields."""
+"""Names in an input: those that are taken, whether one is allowed, and whether they match the equation's fields."""
 
 from __future__ import annotations
 
 import keyword
 
-from hpcstencil.config.keys import LONGEST_NAME, RESERVED
-from hpcstencil.config.settings import Config
+from hpcstencil.config.limits import LONGEST_NAME
+from hpcstencil.config.settings import Config, DiagnosticsConfig, EquationConfig, InitialConfig
+from hpcstencil.numerics.grid import AXES
+from hpcstencil.symbolic.expressions import FUNCTIONS, HALFWAY, REDUCTIONS
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import at, unknown, wrong
+from hpcstencil.validation.schema import names_of
+
+OPERATORS = (
+    "laplacian", "dx", "dy", "dz", "dxx", "dxy", "dxz", "dyy", "dyz", "dzz", "divergence", "gradient_squared",
+    "div_grad", "upwind", "point", "at", "noise", *(f"{kind}_{axis}" for kind in HALFWAY for axis in AXES),
+)  # fmt: skip
+BESIDE = {name for table in (EquationConfig, InitialConfig, DiagnosticsConfig) for name in names_of(table)}
+RESERVED = frozenset((
+    *FUNCTIONS, *REDUCTIONS, *OPERATORS, *AXES, *BESIDE, "pi", "t", "time", "step", "member", "every", "diagnostics", "mesh",
+    "operators",
+))  # fmt: skip
 
 
 def allowed_name(key: str, name: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hpcstencil.config.keys import LONGEST_FILE_NAME, LONGEST_PATH
+from hpcstencil.config.limits import LONGEST_FILE_NAME, LONGEST_PATH
 from hpcstencil.config.settings import Config
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.printable import printable

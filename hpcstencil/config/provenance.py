@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from hpcstencil.config.boundary_conditions import boundary_tables
-from hpcstencil.config.settings import Config
+from hpcstencil.config.settings import Config, MaskConfig
+from hpcstencil.validation.schema import entries_of
 from hpcstencil.validation.toml_text import dumps, flatten
 
 # A continued run may differ from its origin in these keys without an explicit --set.
@@ -26,43 +28,46 @@ FREE = (
 
 def to_tables(config: Config) -> dict[str, Any]:
     """The input as tables, with defaults filled in and absolute paths: enough to run it again."""
-    grid, output = config.grid, config.output
     tables: dict[str, Any] = {
         "title": config.title,
-        "grid": {"shape": grid.shape, "lower": grid.lower, "upper": grid.upper},
-        "equation": {
-            "name": config.equation.name,
-            **config.equation.parameters,
-            "seed": config.equation.seed,
-            "rhs": config.equation.rhs,
-        },
-        "initial": {"file": config.initial.file and str(config.initial.file), **config.initial.expressions},
-        "boundary": boundary_tables(config.boundary, grid.axes),
-        "numerics": vars(config.numerics),
-        "time": vars(config.time),
-        "decomposition": vars(config.decomposition),
-        "output": {**vars(output), "path": os.path.abspath(output.path)},
-        "diagnostics": {"every_steps": config.diagnostics.every_steps, **config.diagnostics.expressions},
-        "checkpoint": vars(config.checkpoint),
-        "mask": _mask(config),
+        "grid": vars(config.grid),
+        "equation": _table(config.equation),
+        "initial": _table(config.initial),
+        "boundary": boundary_tables(config.boundary, config.grid.axes),
+        "numerics": _table(config.numerics),
+        "time": _table(config.time),
+        "decomposition": _table(config.decomposition),
+        "output": {**_table(config.output), "path": os.path.abspath(config.output.path)},
+        "diagnostics": _table(config.diagnostics),
+        "checkpoint": _table(config.checkpoint),
+        "mask": _mask(config.mask) if config.mask else {},
         "ensemble": {key: list(values) for key, values in config.ensemble.items()},
-        "verify": {"exact": config.verify.exact, "conserved": config.verify.conserved or None},
+        "verify": _table(config.verify),
     }
     return {name: _without_nothing(value) for name, value in tables.items() if value != {}}
 
 
-def _mask(config: Config) -> dict[str, Any]:
-    if config.mask is None:
-        return {}
-    value = config.mask.value
-    return {"solid": config.mask.solid, "surface": "no_flux" if value is None else {"value": value}}
+def _table(settings: Any) -> dict[str, Any]:
+    """A table as its dataclass declares it."""
+    declared = entries_of(type(settings))
+    table: dict[str, Any] = {}
+    for name, value in vars(settings).items():
+        if name in declared and not declared[name].table:
+            table |= value
+        else:
+            table[name] = str(value) if isinstance(value, Path) else value
+    return table
+
+
+def _mask(mask: MaskConfig) -> dict[str, Any]:
+    return {**_table(mask), "surface": "no_flux" if mask.surface is None else {"value": mask.surface}}
 
 
 def _without_nothing(value: Any) -> Any:
     """A table without the keys whose value is None or empty."""
     if not isinstance(value, Mapping):
         return value
-    kept = {key: _without_nothing(entry) for key, entry in value.items() if entry is not None}
+    kept = {key: _without_nothing(entry) for key, entry in value.items() if entry is not None and entry != ()}
     return {key: entry for key, entry in kept.items() if entry != {}}
 
 

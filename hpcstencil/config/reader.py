@@ -5,27 +5,19 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hpcstencil.config.boundary_conditions import read_boundary
 from hpcstencil.config.ensemble import check_steps, read_ensemble
-from hpcstencil.config.keys import (
-    BUILT_IN,
-    HDF5_SUFFIXES,
-    LEAST_TOLERANCE,
-    MOST_CELLS,
-    MOST_EPSILON,
-    MOST_OUTPUTS,
-    MOST_STEPS,
-    STEP_KEYS,
-    TABLES,
-    TOP,
-    WIDTHS,
-)
+from hpcstencil.config.limits import LEAST_TOLERANCE, MOST_CELLS, MOST_EPSILON, MOST_OUTPUTS, MOST_STEPS, WIDTHS
 from hpcstencil.config.names import allowed_name
 from hpcstencil.config.paths import check_output_path, check_path, sources
 from hpcstencil.config.settings import (
+    STEP_KEYS,
+    TABLES,
+    TOP,
     CheckpointConfig,
     Config,
     Decomposition,
@@ -38,25 +30,17 @@ from hpcstencil.config.settings import (
     TimeConfig,
     VerifyConfig,
 )
+from hpcstencil.equations import EQUATIONS
 from hpcstencil.numerics.grid import AXES, Grid
 from hpcstencil.numerics.integrators import FEWEST_STAGES, INTEGRATORS, MOST_STAGES, SUPER_STEPPING
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import at, listing, nearest, shown, too_many, unknown, wrong
 from hpcstencil.validation.overrides import override
-from hpcstencil.validation.schema import (
-    COUNT,
-    EXPRESSION,
-    REQUIRED,
-    TEXT,
-    Key,
-    any_text,
-    expression_text,
-    list_of,
-    read,
-    table,
-    take,
-)
+from hpcstencil.validation.schema import EXPRESSION, Key, entries_of, keys_of, names_of, read, table, take
 from hpcstencil.validation.toml_text import read_file
+
+# Tables whose keys are also looked for if one stands in the wrong table.
+SEARCHED = ("grid", "numerics", "time", "decomposition", "output", "checkpoint")
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Config:
@@ -78,14 +62,14 @@ def from_mapping(raw: Mapping[str, Any], base: Path, overrides: Sequence[str] = 
     raw = override(raw, overrides)
     for name in raw:
         if name not in TOP:
-            home = next((f"{t}.{name}" for t, keys in TABLES.items() if name in keys), None)
-            raise unknown(at(name), "table or key", name, TOP, home)
-    _refuse_unknown_keys(raw)
+            raise unknown(at(name), "table or key", name, TOP, _home(name))
+    for name in SEARCHED:
+        _refuse_unknown_keys(raw, name)
     grid = _grid(_table(raw, "grid"))
     equation = _equation(_section(raw, "equation"), base)
     time = _time(_table(raw, "time"), equation)
     config = Config(
-        title=take("title", Key(any_text(), "", 'title = "a title"'), raw.get("title", "")),
+        title=take("title", keys_of(Config)["title"], raw.get("title", "")),
         grid=grid,
         equation=equation,
         initial=_initial(_section(raw, "initial"), base),
@@ -93,11 +77,11 @@ def from_mapping(raw: Mapping[str, Any], base: Path, overrides: Sequence[str] = 
         numerics=_numerics(_table(raw, "numerics"), time),
         time=time,
         decomposition=_decomposition(_table(raw, "decomposition"), grid),
-        output=_output(_table(raw, "output"), _section(raw, "output"), stem),
+        output=_output(_table(raw, "output"), stem),
         diagnostics=_diagnostics(_section(raw, "diagnostics")),
         checkpoint=_checkpoint(_table(raw, "checkpoint")),
-        verify=_verify(_section(raw, "verify")),
-        mask=_mask(_section(raw, "mask"), base) if "mask" in raw else None,
+        mask=_mask(raw, base) if "mask" in raw else None,
+        verify=_verify(raw),
         ensemble=read_ensemble(_section(raw, "ensemble")),
     )
     if config.ensemble:
@@ -132,18 +116,42 @@ def _section(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _table(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return read(name, _section(raw, name), TABLES[name])
+    """The values of a table: its keys, defaults filled in, and its tables of entries."""
+    section, declared = _section(raw, name), TABLES[name]
+    values = read(name, section, keys_of(declared))
+    return values | {
+        field: _entries(section, name, field) for field, spec in entries_of(declared).items() if spec.table
+    }
 
 
-def _refuse_unknown_keys(raw: Mapping[str, Any]) -> None:
-    """Raise InputError for unknown keys in a table with fixed keys."""
-    extra = {"output": ("units", "long_name")}
-    for name, keys in TABLES.items():
-        known = (*keys, *extra.get(name, ()))
-        for key in _section(raw, name):
-            if key not in known:
-                home = next((f"{t}.{key}" for t, others in TABLES.items() if key in others), None)
-                raise unknown(at(name, key), "key", key, known, home)
+def _entries(section: Mapping[str, Any], name: str, field: str, new: bool = False) -> dict[str, Any]:
+    """The entries whose names the user chooses, for a field of table ``name``. Those of ``new`` things must have names
+    that expressions can use."""
+    spec = entries_of(TABLES[name])[field]
+    if spec.table:
+        given = table(f"{name}.{field}", section.get(field, {}), spec.table)
+    else:
+        given = {key: value for key, value in section.items() if key not in names_of(TABLES[name])}
+    path = (name, field) if spec.table else (name,)
+    entries = {}
+    for entry, value in given.items():
+        if new:
+            allowed_name(at(*path, entry), entry)
+        entries[entry] = take(at(*path, entry), spec.key(entry), value)
+    return entries
+
+
+def _home(key: str) -> str | None:
+    """The dotted key that somebody means who writes ``key`` into the wrong table."""
+    return next((f"{name}.{key}" for name in SEARCHED if key in keys_of(TABLES[name])), None)
+
+
+def _refuse_unknown_keys(raw: Mapping[str, Any], name: str) -> None:
+    """Raise InputError for unknown keys in a table in which the user chooses no names."""
+    known = names_of(TABLES[name])
+    for key in _section(raw, name):
+        if key not in known:
+            raise unknown(at(name, key), "key", key, known, _home(key) if name in SEARCHED else None)
 
 
 def _grid(values: dict[str, Any]) -> Grid:
@@ -169,49 +177,34 @@ def _grid(values: dict[str, Any]) -> Grid:
 
 
 def _equation(raw: Mapping[str, Any], base: Path) -> EquationConfig:
-    name = read("equation", raw, {"name": Key(TEXT, REQUIRED, 'name = "heat"')})["name"]
-    known = (*BUILT_IN, "custom")
+    values = read("equation", raw, keys_of(EquationConfig))
+    name = values["name"]
+    known = (*EQUATIONS, "custom")
     file, colon, class_name = name.rpartition(":")
     if colon and file.endswith(".py"):
         if not class_name.isidentifier():
             raise wrong(
                 "equation.name", "a file and the name of a class in it", name, 'write "my_equation.py:MyEquation"'
             )
-        name = f"{os.path.abspath(base / file)}:{class_name}"
+        values["name"] = f"{os.path.abspath(base / file)}:{class_name}"
     elif name not in known:
         raise unknown("equation.name", "equation", name, known)
-    seed = take("equation.seed", Key(COUNT, None, "seed = 1"), raw["seed"]) if "seed" in raw else None
-    rhs = {}
-    if name == "custom":
-        given = table("equation.rhs", raw.get("rhs", {}), 'rhs = { u = "laplacian(u)" }')
-        if not given:
-            raise InputError('equation.rhs: expected one entry per field, but there is none; write u = "laplacian(u)"')
-        for key, value in given.items():
-            allowed_name(at("equation", "rhs", key), key)
-            rhs[key] = expression_text(take(at("equation", "rhs", key), Key(EXPRESSION, None, '"laplacian(u)"'), value))
-    elif "rhs" in raw:
+    custom = name == "custom"
+    rhs = _entries(raw, "equation", "rhs", new=True) if custom else {}
+    if custom and not rhs:
+        raise InputError('equation.rhs: expected one entry per field, but there is none; write u = "laplacian(u)"')
+    if not custom and "rhs" in raw:
         raise InputError('equation.rhs: only a custom equation has one; set name = "custom" or remove it')
-    parameters = {}
-    for key, value in raw.items():
-        if key in ("name", "rhs", "seed"):
-            continue
-        if name == "custom":
-            allowed_name(at("equation", key), key)
-            if key in rhs:
-                raise InputError(f"{at('equation', key)}: '{key}' is a field already; give the parameter another name")
-        parameters[key] = take(at("equation", key), Key(EXPRESSION, None, f"{at(key)} = 1.0"), value)
-    return EquationConfig(name, parameters, rhs, seed)
+    for key in rhs:
+        if key in raw:
+            raise InputError(f"{at('equation', key)}: '{key}' is a field already; give the parameter another name")
+    parameters = _entries(raw, "equation", "parameters", new=custom)
+    return EquationConfig(**values, parameters=parameters, rhs=rhs)
 
 
 def _initial(raw: Mapping[str, Any], base: Path) -> InitialConfig:
-    expressions, file = {}, None
-    for key, value in raw.items():
-        if key == "file":
-            file = Path(os.path.abspath(base / take("initial.file", Key(TEXT, None, 'file = "start.h5"'), value)))
-        else:
-            given = take(at("initial", key), Key(EXPRESSION, None, f'{at(key)} = "sin(x)"'), value)
-            expressions[key] = expression_text(given)
-    return InitialConfig(expressions, file)
+    file = read("initial", raw, keys_of(InitialConfig))["file"]
+    return InitialConfig(file and Path(os.path.abspath(base / file)), _entries(raw, "initial", "expressions"))
 
 
 def _time(values: dict[str, Any], equation: EquationConfig) -> TimeConfig:
@@ -265,66 +258,40 @@ def _decomposition(values: dict[str, Any], grid: Grid) -> Decomposition:
     return Decomposition(**values)
 
 
-def _output(values: dict[str, Any], raw: Mapping[str, Any], stem: str) -> OutputConfig:
+def _output(values: dict[str, Any], stem: str) -> OutputConfig:
     if values["every"] is not None and values["every_steps"] is not None:
         raise too_many(("output.every", "output.every_steps"), "remove one")
     fields = values["fields"] or ()
     if len(set(fields)) < len(fields):
         raise wrong("output.fields", "each field once", list(fields), "remove the repetition")
-    texts: dict[str, Any] = {}
-    for key in ("units", "long_name"):
-        given = table(f"output.{key}", raw.get(key, {}), f'{key} = {{ u = "K" }}')
-        texts[key] = {f: take(at("output", key, f), Key(any_text(), "", f'{at(f)} = "K"'), v) for f, v in given.items()}
     values["path"] = Path(values["path"] or f"{stem}.h5")
-    return OutputConfig(**values, **texts)
+    return OutputConfig(**values)
 
 
 def _diagnostics(raw: Mapping[str, Any]) -> DiagnosticsConfig:
-    every, expressions = None, {}
+    values = read("diagnostics", raw, keys_of(DiagnosticsConfig))
     for key, value in raw.items():
-        if key == "every_steps":
-            every = take("diagnostics.every_steps", Key(COUNT, None, "every_steps = 10"), value)
-        else:
-            if key == "every" or not isinstance(value, str) and nearest(key, ("every_steps",)):
-                raise unknown(at("diagnostics", key), "key", key, (), "every_steps")
-            allowed_name(at("diagnostics", key), key)
-            # A number alone is no diagnostic, but may well be a key misspelled (every_step = 10).
-            expressions[key] = take(at("diagnostics", key), Key(TEXT, None, f'{at(key)} = "integral(u)"'), value)
-    return DiagnosticsConfig(every, expressions)
+        meant = "every_steps" if key == "every" else nearest(key, values)
+        # A number alone is no diagnostic, but may well be a key misspelled (every_step = 10).
+        if key not in values and meant and (key == "every" or not isinstance(value, str)):
+            raise unknown(at("diagnostics", key), "key", key, (), meant)
+    return DiagnosticsConfig(**values, expressions=_entries(raw, "diagnostics", "expressions", new=True))
 
 
 def _mask(raw: Mapping[str, Any], base: Path) -> MaskConfig:
-    for key in raw:
-        if key not in ("solid", "surface"):
-            raise unknown(at("mask", key), "key", key, ("solid", "surface"))
-    solid = Key(TEXT, REQUIRED, 'solid = "(x - 1)**2 + (y - 1)**2 < 0.04"')
-    text = read("mask", {k: v for k, v in raw.items() if k == "solid"}, {"solid": solid})["solid"]
-    dataset = None
-    file, _, name = text.rpartition(":")
-    if Path(file).suffix in HDF5_SUFFIXES and name:
-        dataset = Path(os.path.abspath(base / file)), name
-        text = f"{dataset[0]}:{name}"
-    surface = raw.get("surface", "no_flux")
-    if surface == "no_flux":
-        return MaskConfig(text, dataset=dataset)
-    if not isinstance(surface, Mapping) or list(surface) != ["value"]:
-        raise wrong("mask.surface", '"no_flux" or a table with a value', surface, "write for example { value = 0.0 }")
-    value = take("mask.surface.value", Key(EXPRESSION, None, "value = 0.0"), surface["value"])
-    return MaskConfig(text, value, dataset)
+    _refuse_unknown_keys(raw, "mask")
+    mask = MaskConfig(**_table(raw, "mask"))
+    if mask.dataset is not None:
+        file, name = mask.dataset
+        mask = replace(mask, solid=f"{os.path.abspath(base / file)}:{name}")
+    if mask.surface is not None:
+        mask = replace(mask, surface=take("mask.surface.value", Key(EXPRESSION, None, "value = 0.0"), mask.surface))
+    return mask
 
 
 def _verify(raw: Mapping[str, Any]) -> VerifyConfig:
-    for key in raw:
-        if key not in ("exact", "conserved"):
-            raise unknown(at("verify", key), "key", key, ("exact", "conserved"))
-    exact = table("verify.exact", raw.get("exact", {}), 'exact = { u = "exp(-t)*sin(x)" }')
-    texts = {
-        name: expression_text(take(at("verify", "exact", name), Key(EXPRESSION, None, '"exp(-t)*sin(x)"'), value))
-        for name, value in exact.items()
-    }
-    names = Key(list_of(TEXT, "a list of names of diagnostics"), (), 'conserved = ["mass"]')
-    conserved = take("verify.conserved", names, raw["conserved"]) if "conserved" in raw else ()
-    return VerifyConfig(texts, conserved)
+    _refuse_unknown_keys(raw, "verify")
+    return VerifyConfig(**_table(raw, "verify"))
 
 
 def _checkpoint(values: dict[str, Any]) -> CheckpointConfig:

@@ -1,27 +1,65 @@
-"""The input file as frozen dataclasses, one per table; `reader` makes them."""
+"""The input file as frozen dataclasses, one per table; `reader` makes them.
+
+A field declares its key: kind of value, default, example and meaning. A key is declared nowhere else.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from hpcstencil.config.boundary_conditions import BoundaryConfig
-from hpcstencil.config.keys import STEP_KEYS
+from hpcstencil.io.transports.registry import TRANSPORTS, may_write_behind
 from hpcstencil.numerics.grid import Grid
+from hpcstencil.numerics.integrators import INTEGRATORS
+from hpcstencil.validation.schema import (
+    COUNT,
+    EXPRESSION,
+    EXPRESSION_TEXT,
+    NUMBER,
+    POSITIVE,
+    REQUIRED,
+    TEXT,
+    Kind,
+    Unfit,
+    any_text,
+    choice,
+    clock_time,
+    either,
+    entries,
+    key,
+    list_of,
+)
+
+AUTO = choice("auto")
+COUNTS = list_of(COUNT, "a list of positive integers, one per axis", longest=3)
+NUMBERS = list_of(NUMBER, "a list of numbers, one per axis", longest=3)
+STEP_KEYS = ("dt", "cfl", "tolerance")  # of [time], of which one is given
+HDF5_SUFFIXES = (".h5", ".hdf5", ".nc")
+
+
+@dataclass(frozen=True)
+class GridConfig:
+    """The corners may be left out. The reader makes a `Grid` of it."""
+
+    shape: tuple[int, ...] = key(COUNTS, REQUIRED, "shape = [512, 512]", "cells per axis")
+    lower: tuple[float, ...] | None = key(NUMBERS, None, "lower = [0.0, 0.0]", "where the domain begins")
+    upper: tuple[float, ...] | None = key(NUMBERS, None, "upper = [1.0, 1.0]", "where it ends")
 
 
 @dataclass(frozen=True)
 class EquationConfig:
-    """The equation's name, its parameters as given (numbers, or expressions of the coordinates), the rhs of a custom
-    equation, and the ``seed`` that initial expressions may use. The name of an equation in a Python file is
-    "FILE.py:CLASS", with the file's absolute path."""
+    """The name of an equation in a Python file is "FILE.py:CLASS", with the file's absolute path. Only a custom equation
+    has a ``rhs``."""
 
-    name: str
-    parameters: Mapping[str, float | str] = field(default_factory=dict)
-    rhs: Mapping[str, str] = field(default_factory=dict)
-    seed: int | None = None
+    name: str = key(TEXT, REQUIRED, 'name = "heat"', "the equation")
+    parameters: Mapping[str, float | str] = entries(EXPRESSION, "{} = 1.0", "its parameters")
+    seed: int | None = key(COUNT, None, "seed = 1", "the value of `seed` in `[initial]`")
+    rhs: Mapping[str, str] = entries(
+        EXPRESSION_TEXT, '"laplacian(u)"', "the time derivative of each field", 'rhs = { u = "laplacian(u)" }'
+    )
 
     @property
     def in_file(self) -> tuple[Path, str] | None:
@@ -32,33 +70,40 @@ class EquationConfig:
 
 @dataclass(frozen=True)
 class InitialConfig:
-    """Initial expressions per field, and the file from which the other fields are read."""
+    """Fields without an expression are read from the ``file``, an absolute path."""
 
-    expressions: Mapping[str, str] = field(default_factory=dict)
-    file: Path | None = None
+    file: Path | None = key(TEXT, None, 'file = "start.h5"', "an HDF5 file, relative to the input")
+    expressions: Mapping[str, str] = entries(EXPRESSION_TEXT, '{} = "sin(x)"', "its values at t = 0")
 
 
 @dataclass(frozen=True)
 class Numerics:
-    """``stages`` of a super time stepping method and ``epsilon`` of ab2, if given."""
+    """The reader chooses an ``integrator`` where none is given."""
 
-    order: int
-    integrator: str
-    stages: int | None
-    epsilon: float | None
-    precision: str
-    kernel: str
+    order: int = key(choice(2, 4, 6, 8), 2, "order = 2", "order of the derivatives in space")
+    integrator: str = key(choice(*INTEGRATORS), None, 'integrator = "rk4"', "the method in time")
+    stages: int | None = key(COUNT, None, "stages = 9", "number of stages")
+    epsilon: float | None = key(NUMBER, None, "epsilon = 0.1", "damping of the fastest oscillation")
+    precision: str = key(choice("float32", "float64"), "float32", 'precision = "float32"', "precision of the fields")
+    kernel: str = key(
+        choice("auto", "native", "pallas", "shift", "conv"),
+        "auto",
+        'kernel = "auto"',
+        "which backend computes the steps",
+    )
 
 
 @dataclass(frozen=True)
 class TimeConfig:
     """Exactly one of ``dt``, ``cfl`` and ``tolerance`` is given."""
 
-    end: float
-    dt: float | None
-    cfl: float | None
-    tolerance: float | None
-    dt_every: int
+    end: float = key(POSITIVE, REQUIRED, "end = 10.0", "time runs from 0 to `end`")
+    dt: float | None = key(POSITIVE, None, "dt = 0.1", "a fixed step")
+    cfl: float | None = key(POSITIVE, None, "cfl = 0.5", "the step as a fraction of the stable step")
+    tolerance: float | None = key(
+        POSITIVE, None, "tolerance = 1e-6", "adaptive steps, whose estimated error stays below this number"
+    )
+    dt_every: int = key(COUNT, 1, "dt_every = 1", "number of steps after which the stable step is computed again")
 
     @property
     def given(self) -> str:
@@ -70,33 +115,44 @@ class TimeConfig:
 class Decomposition:
     """The requested decomposition: "auto", or counts per axis; ``devices`` may be one number per process."""
 
-    processes: tuple[int, ...] | str
-    devices: int | tuple[int, ...] | str
-    tiles: tuple[int, ...] | str
-    steps_per_exchange: int | str
-    exchange: str
+    processes: tuple[int, ...] | str = key(either(AUTO, COUNTS), "auto", "processes = [2, 1]", "blocks over processes")
+    devices: int | tuple[int, ...] | str = key(
+        either(AUTO, either(COUNT, COUNTS)), "auto", "devices = 2", "devices of each process"
+    )
+    tiles: tuple[int, ...] | str = key(either(AUTO, COUNTS), "auto", "tiles = [4, 4]", "tiles of a device's block")
+    steps_per_exchange: int | str = key(
+        either(AUTO, COUNT), "auto", "steps_per_exchange = 2", "time steps between two halo exchanges"
+    )
+    exchange: str = key(
+        choice("auto", "mpi4jax"), "auto", 'exchange = "mpi4jax"', "how processes exchange the edges of their blocks"
+    )
 
 
 @dataclass(frozen=True)
 class OutputConfig:
-    """Where and how often snapshots are written. ``fields`` None means all fields. With ``write_behind``, snapshots are
-    written while the next steps are computed."""
+    """``fields`` None means all fields. The reader fills in a ``path`` where none is given."""
 
-    path: Path
-    every: float | None
-    every_steps: int | None
-    fields: tuple[str, ...] | None
-    compression: Any
-    method: Any
-    write_behind: bool = True
-    units: Mapping[str, str] = field(default_factory=dict)
-    long_name: Mapping[str, str] = field(default_factory=dict)
+    path: Path = key(TEXT, None, 'path = "run.h5"', "the output file, relative to the working directory")
+    every: float | None = key(POSITIVE, None, "every = 1.0", "time between snapshots")
+    every_steps: int | None = key(COUNT, None, "every_steps = 100", "instead of `every`: steps between snapshots")
+    fields: tuple[str, ...] | None = key(
+        list_of(TEXT, "a list of field names"), None, 'fields = ["u"]', "fields to write"
+    )
+    compression: Any = key(choice("none", "gzip"), "none", 'compression = "none"', "of the fields in the file")
+    method: Any = key(
+        choice("auto", *TRANSPORTS), "auto", 'method = "auto"', "how several processes write the one file"
+    )
+    write_behind: bool = key(choice(True, False), True, "write_behind = false", "asynchronous output")
+    units: Mapping[str, str] = entries(any_text(), '{} = "K"', "attribute `units` of each field", 'units = { u = "K" }')
+    long_name: Mapping[str, str] = entries(
+        any_text(), '{} = "K"', "attribute `long_name` of each field", 'long_name = { u = "K" }'
+    )
 
     def is_written_behind(self, processes: int) -> bool:
         """Whether snapshots, except the last, are copied and written while the next steps are computed. That needs
         snapshots between the first and the last, and a file to which each process can write independently."""
         regular = self.every is not None or self.every_steps is not None
-        apart = processes == 1 or (self.method in ("auto", "direct") and self.compression == "none")
+        apart = processes == 1 or (may_write_behind(self.method) and self.compression == "none")
         return self.write_behind and regular and apart
 
 
@@ -104,42 +160,72 @@ class OutputConfig:
 class DiagnosticsConfig:
     """Diagnostics by name; ``every_steps`` None means whenever output is written."""
 
-    every_steps: int | None
-    expressions: Mapping[str, str] = field(default_factory=dict)
+    every_steps: int | None = key(COUNT, None, "every_steps = 10", "steps between two rows")
+    expressions: Mapping[str, str] = entries(TEXT, '{} = "integral(u)"', "an expression with reductions over the grid")
 
 
 @dataclass(frozen=True)
 class CheckpointConfig:
     """How often checkpoints are written, and how many are kept."""
-    every_steps: int | None
-    every_minutes: float | None
-    keep: int
-    walltime: str
+
+    every_steps: int | None = key(COUNT, None, "every_steps = 1000", "steps between two checkpoints")
+    every_minutes: float | None = key(
+        POSITIVE, None, "every_minutes = 30", "instead of `every_steps`: minutes between two"
+    )
+    keep: int = key(COUNT, 2, "keep = 2", "number of checkpoints that are kept")
+    walltime: str = key(
+        either(AUTO, clock_time()), "auto", 'walltime = "12:00:00"', "the time after which the run stops by itself"
+    )
+
+
+def _surface(value: Any) -> Any:
+    """None for no flux, else the value as given."""
+    if value == "no_flux":
+        return None
+    if isinstance(value, Mapping) and list(value) == ["value"]:
+        return value["value"]
+    raise Unfit
 
 
 @dataclass(frozen=True)
 class MaskConfig:
-    """Solid cells: those with a non-zero ``solid`` at their centre. ``solid`` is an expression or FILE:DATASET;
-    ``dataset`` holds the two parts of the latter. The surface has the given ``value``, or no flux."""
+    """Solid cells: those with a non-zero ``solid`` at their centre. ``surface`` is the value that holds at their surface,
+    None for no flux."""
 
-    solid: str
-    value: float | str | None = None
-    dataset: tuple[Path, str] | None = None
+    solid: str = key(
+        TEXT,
+        REQUIRED,
+        'solid = "(x - 1)**2 + (y - 1)**2 < 0.04"',
+        "an expression, where cells with a value other than 0 are solid",
+    )
+    surface: float | str | None = key(
+        Kind('"no_flux" or a table with a value', _surface), None, "{ value = 0.0 }", "condition at the surface"
+    )
+
+    @property
+    def dataset(self) -> tuple[Path, str] | None:
+        """(file, dataset) if ``solid`` is not an expression but "FILE.h5:DATASET"."""
+        file, _, name = self.solid.rpartition(":")
+        return (Path(file), name) if Path(file).suffix in HDF5_SUFFIXES and name else None
 
 
 @dataclass(frozen=True)
 class VerifyConfig:
-    """Settings of `hpcstencil verify`: the exact solution per field, and the diagnostics that are conserved."""
+    """Settings of `hpcstencil verify`."""
 
-    exact: Mapping[str, str] = field(default_factory=dict)
-    conserved: tuple[str, ...] = ()
+    exact: Mapping[str, str] = entries(
+        EXPRESSION_TEXT, '"exp(-t)*sin(x)"', "the manufactured solution", 'exact = { u = "exp(-t)*sin(x)" }'
+    )
+    conserved: tuple[str, ...] = key(
+        list_of(TEXT, "a list of names of diagnostics"), (), 'conserved = ["mass"]', "diagnostics that must not drift"
+    )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """A checked input file, one attribute per table. ``ensemble`` holds the values of every member by dotted key."""
 
-    title: str
+    title: str = key(any_text(), "", 'title = "a title"', "the heading of plots, and stored in the output")
     grid: Grid
     equation: EquationConfig
     initial: InitialConfig
@@ -150,6 +236,15 @@ class Config:
     output: OutputConfig
     diagnostics: DiagnosticsConfig
     checkpoint: CheckpointConfig
-    verify: VerifyConfig = VerifyConfig()
     mask: MaskConfig | None = None
+    verify: VerifyConfig = VerifyConfig()
     ensemble: Mapping[str, tuple[float | str, ...]] = field(default_factory=dict)
+
+
+TOP = tuple(field.name for field in fields(Config))
+# The tables whose keys are declared here. Those of [boundary] and [ensemble] follow from the grid and the fields.
+TABLES: Mapping[str, type] = {
+    "grid": GridConfig, "equation": EquationConfig, "initial": InitialConfig, "numerics": Numerics, "time": TimeConfig,
+    "decomposition": Decomposition, "output": OutputConfig, "diagnostics": DiagnosticsConfig,
+    "checkpoint": CheckpointConfig, "mask": MaskConfig, "verify": VerifyConfig,
+}  # fmt: skip

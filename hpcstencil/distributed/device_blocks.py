@@ -14,10 +14,11 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from hpcstencil.distributed.halo import DEVICE_AXIS
 from hpcstencil.distributed.windows import Frame, Side, Value
 from hpcstencil.numerics.grid import Grid
 from hpcstencil.numerics.topology import Topology, unravel
+
+DEVICE_AXIS = "device"  # of arrays over the devices of a process, in mapped code
 
 
 def sides(topology: Topology, wrapped_as_halo: Sequence[bool]) -> tuple[tuple[Side, Side], ...]:
@@ -105,6 +106,11 @@ class Devices:
     def several(self) -> bool:
         """Whether there is more than one device."""
         return len(self.devices) > 1
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the devices are GPUs."""
+        return bool(self.devices[0].platform == "gpu")
 
     @property
     def sharding(self) -> Any:

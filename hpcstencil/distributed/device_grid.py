@@ -11,34 +11,24 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from hpcstencil.distributed.device_blocks import Devices, Places, frame_of, sides, values
-from hpcstencil.distributed.halo import (
-    DEVICE_AXIS,
-    Fields,
-    Ghosts,
-    exchange_devices,
-    exchange_edges,
-    exchange_processes,
-    received,
-    strips_for,
-    surround,
-)
+from hpcstencil.distributed.device_blocks import DEVICE_AXIS, Devices, Places, frame_of, sides, values
+from hpcstencil.distributed.exchange import Exchange, Ghosts, Outer, StripsOf
+from hpcstencil.distributed.halo import Fields, received, strips_after, surround
 from hpcstencil.distributed.windows import Frame, Value
 from hpcstencil.numerics.grid import Grid
-from hpcstencil.numerics.topology import Topology, unravel
+from hpcstencil.numerics.topology import Topology
 
-Outer = dict[int, tuple[Any, Any]]  # process axis -> ghost cells (lower, upper) from other processes, per device
+NOTHING: Outer = {}  # ghost cells of an exchange that happens inside compiled code
 Body = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class Machine:
+class DeviceGrid:
     """A decomposed grid on this process's devices. It surrounds fields with ghost cells and runs code on every block.
 
-    ``communicator`` is the mpi4py communicator of the halo exchange alone. Without one nothing is sent, and a block
-    gets its own strips in place of those of other processes (`benchmark` times that). ``radius`` is the reach of one
-    evaluation in cells per axis; ``margin`` is the number of coordinates beyond a block. ``halo_wraps`` says that the
-    exchange fills the ghost cells of whole periodic axes, instead of each derivative.
+    ``exchange`` brings the ghost cells that other blocks own. ``radius`` is the reach of one evaluation in cells per axis;
+    ``margin`` is the number of coordinates beyond a block. ``halo_wraps`` says that the exchange fills the ghost cells of
+    whole periodic axes, instead of each derivative.
 
     ``constants`` are the numbers of the expressions. They are passed to compiled code at run time: otherwise the
     compiler would fold them into others in some decompositions and not in others.
@@ -47,7 +37,7 @@ class Machine:
     topology: Topology
     grid: Grid
     devices: Devices
-    communicator: Any
+    exchange: Exchange
     radius: tuple[int, ...]
     margin: tuple[int, ...]
     halo_wraps: bool
@@ -63,11 +53,6 @@ class Machine:
     def places(self) -> dict[str, Any]:
         """The places of the device blocks, on the devices."""
         return self.devices.put_places(Places.of(self.topology, self.grid, self.margin), self.constants)
-
-    @property
-    def leaves_compiled_code(self) -> bool:
-        """Whether the exchange between processes must happen outside the compiled loop."""
-        return self.devices.several and self.topology.size > 1
 
     def frame(self, places: Mapping[str, Any]) -> Frame:
         """The frame of the device with these ``places``."""
@@ -94,11 +79,11 @@ class Machine:
         return jax.pmap(body, DEVICE_AXIS, in_axes=axes, devices=self.devices.devices, donate_argnums=donated)
 
     def surrounded(
-        self, fields: Mapping[str, Any], widths: tuple[int, ...], frame: Frame, outer: Outer
+        self, fields: Mapping[str, Any], widths: tuple[int, ...], frame: Frame, outer: Outer = NOTHING
     ) -> dict[str, Value]:
         """The fields with their halos of these ``widths``, inside compiled code. ``fields`` are a device's own cells;
-        ``outer`` holds the ghost cells from other processes if the exchange happens outside."""
-        framed = surround(fields, widths, frame.counts, lambda *strips: self.swap(outer, *strips))
+        ``outer`` holds the ghost cells that were exchanged outside of it."""
+        framed = surround(fields, widths, frame.counts, self.exchange, outer)
         windows = tuple(
             (-w * (low.kind == "halo"), n + w * (high.kind == "halo"))
             for w, n, (low, high) in zip(widths, frame.cells, frame.sides, strict=True)
@@ -115,34 +100,11 @@ class Machine:
         return {name: value.crop(self.interior).array for name, value in fields.items()}
 
     def received(
-        self, fields: Mapping[str, Any], widths: tuple[int, ...], frame: Frame, outer: Outer
+        self, fields: Mapping[Any, Any], widths: tuple[int, ...], frame: Frame, outer: Outer = NOTHING
     ) -> dict[int, Ghosts]:
         """The ghost cells of the fields per axis, inside compiled code; the fields themselves are not assembled."""
-        return received(fields, widths, frame.counts, lambda *strips: self.swap(outer, *strips))
-
-    def swap(self, outer: Outer, axis: int, first: Any, last: Any) -> Ghosts:
-        """Exchange the strips of one axis for ghost cells, inside compiled code. ``outer`` holds the ghost cells from
-        other processes if the exchange happens outside."""
-        topology = self.topology
-        between_processes = topology.processes[axis] > 1
-        if not self.devices.several:
-            if between_processes and self.communicator is not None:
-                return exchange_processes(first, last, topology, axis, self.communicator)
-            return self._of_neighbours(axis, last, first)
-        if topology.devices[axis] == 1:
-            return self._of_neighbours(axis, *(outer[axis] if between_processes else (last, first)))
-        lower, upper = exchange_devices(first, last, topology, axis)
-        if between_processes:
-            places = jnp.array([unravel(d, topology.devices)[axis] for d in range(topology.device_count)])
-            place = places[lax.axis_index(DEVICE_AXIS)]
-            lower = jnp.where(place == 0, outer[axis][0], lower)
-            upper = jnp.where(place == topology.devices[axis] - 1, outer[axis][1], upper)
-        return lower, upper
-
-    def _of_neighbours(self, axis: int, lower: Any, upper: Any) -> Ghosts:
-        """The ghost cells of an axis, None on sides without a neighbouring process."""
-        below, above = (self.topology.neighbour(axis, direction) is not None for direction in (-1, 1))
-        return lower if below else None, upper if above else None
+        ghosts = received(fields, widths, frame.counts, self.exchange, outer)
+        return {part.axis: (part.lower, part.upper) for part in ghosts}
 
     def exchanged(self, body: Body, widths: tuple[int, ...], has_loop: bool = False, donate: bool = False) -> Body:
         """``body(values, frame, *shared)`` on every block surrounded by ``widths`` ghost cells, as a function of the
@@ -177,41 +139,23 @@ class Machine:
     def _with_outer(
         self, whole: Body, widths: tuple[int, ...], donate: bool, names: Collection[Any] | None = None
     ) -> Body:
-        """``whole(fields, places, ghost cells from other processes, shared arguments)`` as a function of the fields and
-        the shared arguments."""
+        """``whole(fields, places, ghost cells from outside, shared arguments)`` as a function of the fields and the
+        shared arguments."""
         run = self.compiled(whole, 1, donate)
-        outer_ghosts = self.outer_exchange(widths)
-        return lambda fields, *arguments: run(fields, self.places, outer_ghosts(among(fields, names)), arguments)
+        outside = self.outside(widths)
+        return lambda fields, *arguments: run(fields, self.places, outside(among(fields, names)), arguments)
 
-    def outer_exchange(self, widths: tuple[int, ...]) -> Callable[[Fields], Outer]:
-        """The exchange between processes outside compiled code: a function of the fields that returns the ghost cells
-        per axis. It does nothing if the compiled code exchanges."""
-        if not self.leaves_compiled_code:
-            return lambda fields: {}
-        axes = [a for a in range(self.grid.ndim) if self.topology.processes[a] > 1 and widths[a]]
+    def outside(self, widths: tuple[int, ...]) -> Callable[[Fields], Outer]:
+        """The part of an exchange that precedes compiled code, as a function of the fields, see `Exchange.outside`."""
 
-        def strips_along(axis: int) -> Body:
+        def strips_along(axis: int) -> StripsOf:
             def body(fields: Fields, places: Any, outer: Outer) -> Any:
-                frame = self.frame(places)
-                return strips_for(fields, widths, frame.counts, lambda *strips: self.swap(outer, *strips), axis)
+                return strips_after(fields, widths, self.frame(places).counts, self.exchange, outer, axis)
 
-            return self.compiled(body, 0)
+            run = self.compiled(body, 0)
+            return lambda fields, outer: run(fields, self.places, outer)
 
-        def edges_along(axis: int) -> Body:
-            if self.communicator is None:
-                return lambda first, last: (last, first)
-            return jax.jit(lambda first, last: exchange_edges(first, last, self.topology, axis, self.communicator))
-
-        programs = [(axis, strips_along(axis), edges_along(axis)) for axis in axes]
-
-        def exchange(fields: Fields) -> Outer:
-            outer: Outer = {}
-            for axis, strips, edges in programs:
-                first, last = jax.device_put(strips(fields, self.places, dict(outer)), self.devices.devices[0])
-                outer[axis] = jax.device_put(edges(first, last), self.devices.sharding)
-            return outer
-
-        return exchange
+        return self.exchange.outside(widths, strips_along)
 
     def device_sum(self, x: Any) -> Any:
         """Sum over the devices of this process, inside compiled code."""

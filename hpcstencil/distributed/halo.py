@@ -1,28 +1,21 @@
-"""Halo exchange: a block is surrounded by cells of its neighbours, axis after axis, each at full width.
+"""Halos: a block is surrounded by cells of its neighbours, axis after axis, each at full width.
 
 The strips of a later axis include the ghost cells of earlier axes, so the corners arrive without messages of their own
-(as in ImplicitGlobalGrid's `update_halo!`).
+(as in ImplicitGlobalGrid's `update_halo!`). How strips become ghost cells is the business of an `Exchange`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
-from hpcstencil.numerics.topology import Topology, positions, ravel, unravel
-
-DEVICE_AXIS = "device"
+from hpcstencil.distributed.exchange import Exchange, Outer, Strips
 
 Fields = dict[str, Any]
-Strips = tuple[Any, Any]
-Ghosts = tuple[Any | None, Any | None]
-# (axis, cells next to the lower side, cells next to the upper side), each (fields, ...) -> ghost cells (lower, upper)
-Swap = Callable[[int, Any, Any], Ghosts]
 
 
 @dataclass(frozen=True)
@@ -37,28 +30,52 @@ class Received:
     count: Any
 
 
-def surrounding(
-    fields: Mapping[str, Any], widths: Sequence[int], counts: Sequence[Any]
-) -> Generator[tuple[int, Any, Any], Ghosts, Fields]:
-    """The fields surrounded by ``widths`` ghost cells per axis (0: none), as a generator. ``fields`` are local arrays
-    without ghost cells.
+def received(
+    fields: Mapping[Any, Any], widths: Sequence[int], counts: Sequence[Any], exchange: Exchange, outer: Outer
+) -> list[Received]:
+    """The ghost cells of the fields, ``widths`` per axis (0: none), inside compiled code.
 
-    For each axis it yields the axis and the strips of all fields for the lower and the upper neighbour. It is sent
-    their ghost cells, None where there is no neighbour. ``counts`` are the owned cells per axis (a number, or traced if
-    devices own different numbers).
+    ``fields`` are local arrays without ghost cells. ``counts`` are the owned cells per axis (a number, or traced if devices
+    own different numbers). ``outer`` is what the exchange brought outside compiled code.
     """
-    names = list(fields)
-    received: list[Received] = []
+    earlier: list[Received] = []
     for axis, width in enumerate(widths):
-        if not width:
-            continue
-        first = [lax.slice_in_dim(fields[name], 0, width, axis=axis) for name in names]
-        last = [lax.dynamic_slice_in_dim(fields[name], counts[axis] - width, width, axis) for name in names]
-        first = [_extended(strip, 0, i, axis, received) for i, strip in enumerate(first)]
-        last = [_extended(strip, counts[axis] - width, i, axis, received) for i, strip in enumerate(last)]
-        lower, upper = yield axis, jnp.stack(first), jnp.stack(last)
-        received.append(Received(axis, width, lower, upper, counts[axis]))
-    return {name: _assembled(fields[name], i, received) for i, name in enumerate(names)}
+        if width:
+            first, last = strips(fields, axis, width, counts[axis], earlier)
+            lower, upper = exchange.along(axis, first, last, outer)
+            earlier.append(Received(axis, width, lower, upper, counts[axis]))
+    return earlier
+
+
+def surround(
+    fields: Mapping[str, Any], widths: Sequence[int], counts: Sequence[Any], exchange: Exchange, outer: Outer
+) -> Fields:
+    """The fields surrounded by their ghost cells; arguments as in `received`."""
+    ghosts = received(fields, widths, counts, exchange, outer)
+    return {name: _assembled(field, i, ghosts) for i, (name, field) in enumerate(fields.items())}
+
+
+def strips(fields: Mapping[Any, Any], axis: int, width: int, count: Any, earlier: Sequence[Received]) -> Strips:
+    """The strips of ``width`` cells of all fields next to both sides of an axis, (fields, ...), extended by the ghost cells
+    of ``earlier`` axes; ``count`` is the number of owned cells."""
+    first = [lax.slice_in_dim(field, 0, width, axis=axis) for field in fields.values()]
+    last = [lax.dynamic_slice_in_dim(field, count - width, width, axis) for field in fields.values()]
+    first = [_extended(strip, 0, i, axis, earlier) for i, strip in enumerate(first)]
+    last = [_extended(strip, count - width, i, axis, earlier) for i, strip in enumerate(last)]
+    return jnp.stack(first), jnp.stack(last)
+
+
+def strips_after(
+    fields: Mapping[Any, Any],
+    widths: Sequence[int],
+    counts: Sequence[Any],
+    exchange: Exchange,
+    outer: Outer,
+    axis: int,
+) -> Strips:
+    """The strips of one axis, after the axes before it have been exchanged; arguments as in `received`."""
+    earlier = received(fields, widths[:axis], counts, exchange, outer)
+    return strips(fields, axis, widths[axis], counts[axis], earlier)
 
 
 def _extended(strip: Any, start: Any, index: int, axis: int, received: Sequence[Received]) -> Any:
@@ -91,94 +108,3 @@ def _assembled(array: Any, index: int | None, received: Sequence[Received]) -> A
                 start[part.axis] = place
                 padded = lax.dynamic_update_slice(padded, strip if index is None else strip[index], start)
     return padded
-
-
-def surround(fields: Mapping[str, Any], widths: Sequence[int], counts: Sequence[Any], swap: Swap) -> Fields:
-    """The fields surrounded by ghost cells, each axis exchanged by ``swap``."""
-    steps = surrounding(fields, widths, counts)
-    try:
-        request = next(steps)
-        while True:
-            request = steps.send(swap(*request))
-    except StopIteration as done:
-        return done.value
-
-
-def received(fields: Mapping[str, Any], widths: Sequence[int], counts: Sequence[Any], swap: Swap) -> dict[int, Ghosts]:
-    """The ghost cells of each axis, as they arrive."""
-    brought: dict[int, Ghosts] = {}
-
-    def kept(axis: int, first: Any, last: Any) -> Ghosts:
-        brought[axis] = swap(axis, first, last)
-        return brought[axis]
-
-    surround(fields, widths, counts, kept)
-    return brought
-
-
-def strips_for(
-    fields: Mapping[str, Any], widths: Sequence[int], counts: Sequence[Any], swap: Swap, wanted: int
-) -> Strips:
-    """The strips that axis ``wanted`` would exchange, after ``swap`` has exchanged the axes before it."""
-    steps = surrounding(fields, widths, counts)
-    axis, first, last = next(steps)
-    while axis != wanted:
-        axis, first, last = steps.send(swap(axis, first, last))
-    return first, last
-
-
-def exchange_devices(first: Any, last: Any, topology: Topology, axis: int) -> Strips:
-    """The ghost cells from the neighbouring devices of this process, by `lax.ppermute`; zeros without a neighbour.
-
-    A periodic axis that is not cut between processes wraps around within the process.
-    """
-    wraps = topology.periodic[axis] and topology.processes[axis] == 1
-    upwards = []
-    for place in positions(topology.devices):
-        above = list(place)
-        above[axis] += 1
-        if above[axis] < topology.devices[axis] or wraps:
-            above[axis] %= topology.devices[axis]
-            upwards.append((ravel(place, topology.devices), ravel(above, topology.devices)))
-    downwards = [(above, below) for below, above in upwards]
-    return lax.ppermute(last, DEVICE_AXIS, upwards), lax.ppermute(first, DEVICE_AXIS, downwards)
-
-
-def exchange_processes(first: Any, last: Any, topology: Topology, axis: int, communicator: Any) -> Ghosts:
-    """The ghost cells from the neighbouring processes, by one `mpi4jax.sendrecv` per direction for all fields; None
-    without a neighbour.
-
-    ``communicator`` is the mpi4py communicator of the exchange alone.
-    """
-    import mpi4jax
-
-    below, above = topology.neighbour(axis, -1), topology.neighbour(axis, +1)
-
-    def shift(strip: Any, source: int | None, target: int | None, tag: int) -> Any | None:
-        if source is not None and target is not None:
-            return mpi4jax.sendrecv(
-                strip, strip, source=source, dest=target, sendtag=tag, recvtag=tag, comm=communicator
-            )
-        if target is not None:
-            mpi4jax.send(strip, dest=target, tag=tag, comm=communicator)
-        return mpi4jax.recv(strip, source=source, tag=tag, comm=communicator) if source is not None else None
-
-    lower = shift(last, below, above, 2 * axis)
-    upper = shift(first, above, below, 2 * axis + 1)
-    return lower, upper
-
-
-def exchange_edges(first: Any, last: Any, topology: Topology, axis: int, communicator: Any) -> Strips:
-    """`exchange_processes` for the strips (devices, fields, ...) of all devices of a process, on one device.
-
-    Only the devices at the process's edge take part. The others, and edges without a neighbour, get zeros.
-    """
-    places = [unravel(device, topology.devices)[axis] for device in range(topology.device_count)]
-    bottom = np.flatnonzero(np.array(places) == 0)
-    top = np.flatnonzero(np.array(places) == topology.devices[axis] - 1)
-    lower, upper = exchange_processes(first[bottom], last[top], topology, axis, communicator)
-    zeros = jnp.zeros_like(first)
-    return (
-        zeros if lower is None else zeros.at[bottom].set(lower),
-        zeros if upper is None else zeros.at[top].set(upper),
-    )

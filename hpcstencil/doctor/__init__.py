@@ -1,5 +1,5 @@
-"""`hpcstencil doctor`: whether this environment can run hpcstencil, and what to do where it cannot.
+"""`hpcstencil doctor`: whether this environment can run hpcstencil, and remedies where it cannot.
 
-``examine`` leads: it starts the children (``guard``), collects what a process finds alone (``local``) and what the ranks
-find together (``mpi``, run in the rank's place), and prints the verdicts (``checks``, ``places``).
+``examine`` is the driver. It starts the children (``guard``), collects the findings of each process (``local``) and of
+all ranks together (``mpi``, which runs in the rank's place), and prints the verdicts (``checks``, ``places``).
 """

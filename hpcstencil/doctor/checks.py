@@ -1,6 +1,6 @@
-"""From facts to verdicts: each function takes what was found on the ranks and gives lines of the doctor's report.
+"""From facts to verdicts: each function takes the facts of all ranks and returns lines of the doctor's report.
 
-Facts are dicts, one per rank in order of rank, so that a verdict can be tried without the machine that it speaks of.
+Facts are dicts, one per rank in order of rank. So a verdict can be tested without the machine that it describes.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 Facts = dict[str, Any]
+T = TypeVar("T")
 
 README = "README.md, 'Requirements'"
 INSTALL = f"build it against this MPI ({README}; ./quickstart.sh does)"
@@ -19,7 +20,7 @@ LAUNCH = "start with the launcher of this MPI library: 'srun --mpi=pmix' under S
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the report; ``remedy`` says what to do where the status is not ok."""
+    """One line of the report. ``remedy`` says what to do if the status is not ok."""
 
     status: Literal["ok", "warning", "failed"]
     name: str
@@ -31,20 +32,20 @@ class Check:
 
 
 def ranks_text(ranks: Sequence[int], every: Sequence[Facts]) -> str:
-    """Ranks by number and host: ``on rank 3 (n2) and 4 others``; nothing where there is one process only."""
+    """Ranks by number and host: ``on rank 3 (n2) and 4 others``; empty if there is only one process."""
     if len(every) == 1:
         return ""
     others = f" and {len(ranks) - 1} other{'s' * (len(ranks) > 2)}" if len(ranks) > 1 else ""
     return f" on rank {ranks[0]} ({every[ranks[0]]['host']}){others}"
 
 
-def failing(every: Sequence[Facts], look: Callable[[Facts], Any]) -> list[tuple[int, Any]]:
-    """The ranks about which ``look`` has something to say, and what."""
+def failing(every: Sequence[Facts], look: Callable[[Facts], T]) -> list[tuple[int, T]]:
+    """(rank, result) for each rank whose facts give a ``look`` result that is not empty."""
     return [(rank, said) for rank, facts in enumerate(every) if (said := look(facts))]
 
 
 def sizes(count: float) -> str:
-    """Bytes, to the precision of a glance."""
+    """A number of bytes with three significant digits and a unit."""
     for unit in ("B", "KB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
@@ -53,7 +54,7 @@ def sizes(count: float) -> str:
 
 
 def of_hosts(every: Sequence[Facts]) -> dict[str, list[int]]:
-    """The ranks on each host."""
+    """The ranks of each host, by host name."""
     hosts: dict[str, list[int]] = {}
     for rank, facts in enumerate(every):
         hosts.setdefault(facts["host"], []).append(rank)
@@ -64,7 +65,8 @@ def of_hosts(every: Sequence[Facts]) -> dict[str, list[int]]:
 
 
 def installation(every: Sequence[Facts]) -> Check:
-    """Versions: the same on all ranks, and new enough (``required`` says so as in ``h5py>=3.12``)."""
+    """The verdict on versions: equal on all ranks, and recent enough for ``required``, with entries like
+    ``h5py>=3.12``."""
     first = every[0]
     for rank, facts in enumerate(every):
         for name in {**first["versions"], **facts["versions"]}:
@@ -86,14 +88,14 @@ def installation(every: Sequence[Facts]) -> Check:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version."""
+    """The leading numbers of a version: "3.12rc1" gives (3, 12)."""
     leading = re.match(r"[\d.]*", version)
-    assert leading is not None  # it matches no digits too
+    assert leading is not None  # it also matches an empty text
     return tuple(int(part) for part in leading[0].split(".") if part)
 
 
 def launch(every: Sequence[Facts], mpi: Facts) -> Check:
-    """As many processes as the launcher started, seeing each other."""
+    """The verdict on the launch: MPI sees as many processes as the launcher started."""
     expected, by = every[0]["expected"], every[0]["launcher"]
     if "error" in mpi:
         if expected == 1:
@@ -122,7 +124,7 @@ def launch(every: Sequence[Facts], mpi: Facts) -> Check:
 
 
 def mpi_library(every: Sequence[Facts], mpi: Facts) -> Check:
-    """mpi4py and the library that it loaded."""
+    """The verdict on mpi4py and the MPI library that it loaded."""
     if "error" in mpi:
         several = every[0]["expected"] > 1
         found = f"mpi4py cannot be used: {mpi['error']}" + ("" if several else "; one process works without it")
@@ -135,7 +137,7 @@ def mpi_library(every: Sequence[Facts], mpi: Facts) -> Check:
 
 
 def cores(every: Sequence[Facts]) -> Check:
-    """Cores enough for the ranks of each host, and none left idle by binding."""
+    """The verdict on cores: enough for the ranks of each host, and none left idle by binding."""
     for host, ranks in of_hosts(every).items():
         for rank in ranks:
             bound = set(every[rank]["cores"])
@@ -160,7 +162,7 @@ def cores(every: Sequence[Facts]) -> Check:
 
 
 def compiler(every: Sequence[Facts]) -> Check:
-    """A C++ compiler for each process whose devices are processors."""
+    """The verdict on the C++ compiler, which every process that computes on CPUs needs."""
     wanting = [rank for rank, facts in enumerate(every) if facts.get("devices", {}).get("platform", "cpu") == "cpu"]
     without = [rank for rank in wanting if not every[rank]["compiler"]]
     if without:
@@ -170,13 +172,13 @@ def compiler(every: Sequence[Facts]) -> Check:
 
 
 def limits(every: Sequence[Facts]) -> Iterable[Check]:
-    """The limits of the shell that a run meets sooner or later."""
+    """The verdicts on those limits of the shell that a run may reach."""
 
     def below(name: str, least: float) -> list[tuple[int, int]]:
         values = [(rank, facts["limits"][name]) for rank, facts in enumerate(every)]
         return [(rank, value) for rank, value in values if 0 <= value < least]
 
-    least_files = 256 + len(every)  # a socket to each other process, perhaps
+    least_files = 256 + len(every)  # there may be a socket to each other process
     unlimited = float("inf")
     rules = (
         ("open files", least_files, f"raise it: ulimit -n {max(4096, least_files)}"),
@@ -202,7 +204,8 @@ def limits(every: Sequence[Facts]) -> Iterable[Check]:
 
 
 def devices(every: Sequence[Facts]) -> Iterable[Check]:
-    """Devices that start and compute, of the kind that the host has, no GPU used twice."""
+    """The verdicts on devices: they start and compute, jax finds the GPUs that the host has, and no two ranks share a
+    GPU."""
     hung = failing(every, lambda facts: facts["gpus"].get("error"))
     if hung:
         rank, said = hung[0]

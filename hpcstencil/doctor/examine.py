@@ -1,6 +1,6 @@
-"""The course of an examination on one process: children started, facts gathered, verdicts printed by rank 0.
+"""The examination on one process: it starts children, gathers facts, and on rank 0 prints verdicts.
 
-This process starts neither MPI nor jax, so that it can tell of both when they hang, crash or end the whole launch.
+This process starts neither MPI nor jax, so it can report on both when they hang, crash or end the whole launch.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from hpcstencil.runtime.hosts import host
 from hpcstencil.runtime.launcher import environment_rank, environment_size
 from hpcstencil.validation.errors import EnvironmentProblem
 
-MARGIN = 3.0  # seconds that other ranks wait longer than rank 0, which has to speak before a launcher ends all
-TAIL = 20  # lines of a failed child's prints that are shown
+MARGIN = 3.0  # seconds that other ranks wait longer than rank 0, which must report before a launcher ends all
+TAIL = 20  # last lines of a failed child's output that are shown
 FAILED = EnvironmentProblem.status
 
 
 class Stopped(Exception):
-    """A signal came: the launcher ends all processes, or the user does."""
+    """A signal has arrived: the launcher ends all processes, or the user does."""
 
 
 @contextmanager
 def stopping() -> Iterator[None]:
-    """SIGTERM and SIGINT raise Stopped inside the block; after it SIGTERM is ignored, so that the end can be told."""
+    """A context in which SIGTERM and SIGINT raise Stopped. Afterwards SIGTERM is ignored, so that the end can be
+    reported."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise Stopped(signal.Signals(number).name)
@@ -46,7 +47,7 @@ def stopping() -> Iterator[None]:
 
 
 class Report:
-    """The verdicts so far, printed as they come where this is rank 0."""
+    """The verdicts so far, which rank 0 prints as they come."""
 
     def __init__(self) -> None:
         self.prints = environment_rank() == 0
@@ -54,7 +55,7 @@ class Report:
         self.all = self.failed = 0
 
     def add(self, verdicts: Iterable[Check | None]) -> None:
-        """Count and print; None is no verdict."""
+        """Count the verdicts and print them; None entries are skipped."""
         for check in verdicts:
             if check is not None:
                 self.all += 1
@@ -64,7 +65,7 @@ class Report:
 
 
 class Examination:
-    """What is known at a moment: of all ranks where they have met, else of this one."""
+    """The facts known so far: of all ranks once they have met, before that of this rank only."""
 
     def __init__(self, folder: Path, patience: float) -> None:
         self.folder = folder
@@ -72,14 +73,14 @@ class Examination:
         self.report = Report()
         self.probe = "MPI"
         self.mpi: Facts = {}
-        self.every: list[Facts] = []  # of all ranks, once MPI has gathered them
+        self.every: list[Facts] = []  # of all ranks, after MPI has gathered them
         self.own: Facts = {}
         self.own_error = ""
-        self.late = ""  # ranks that rank 0 waits for, having done its part
+        self.late = ""  # ranks that rank 0 waits for after its own part
         self.complete = False
 
     def follow(self, child: Child) -> None:
-        """Hear the MPI child out, and give a verdict on each of its probes."""
+        """Read the reports of the MPI child to the end, with a verdict on each of its probes."""
         if not self.own:
             self.own = {**local.facts(), "folder": str(self.folder), **local.guarded_facts(self.folder, self.patience)}
         child.tell({"facts": self.own, "folder": str(self.folder)})
@@ -98,12 +99,12 @@ class Examination:
                 self.judge(line["probe"], line["all"])
 
     def judge(self, probe: str, found: list[Facts]) -> None:
-        """The verdicts that a probe allows."""
+        """Add the verdicts that follow from a probe; ``found`` holds the facts of each rank."""
         report = self.report
         if probe == "MPI":
             self.mpi = found[0]
             if not report.several and "error" not in self.mpi:
-                # a launcher that is not known tells no rank
+                # an unknown launcher does not set the rank
                 report.prints, report.several = self.mpi["rank"] == 0, self.mpi["size"] > 1
         elif probe == "messages":
             self.every = found
@@ -118,7 +119,7 @@ class Examination:
             report.add([places.jax_messages(self.every, found, report.several)])
 
     def alone(self) -> Iterator[Check | None]:
-        """The verdicts on what each process found alone."""
+        """The verdicts on the facts that each process finds alone."""
         every = self.every or [self.own]
         yield checks.installation(every)
         if self.mpi:
@@ -134,7 +135,8 @@ class Examination:
         yield from places.slurm(every[0], self.mpi.get("library", ""))
 
     def tell_failure(self, what: str, ended: Ended | None) -> None:
-        """The MPI child did not come to its end: rank 0 says what it knows, another rank what only it can know."""
+        """Report that the MPI child did not finish. Rank 0 reports all it knows, another rank only what rank 0 cannot
+        know."""
         report, output = self.report, ended.output if ended else ""
         said = self.own_error or last_words(output)
         if report.prints:
@@ -153,13 +155,14 @@ class Examination:
 
 
 def examine(folder: Path, patience: float) -> int:
-    """Examine this environment; the exit status, the same on all processes. ``patience``: seconds for each probe."""
+    """Examine this environment and print the report. Returns the exit status, the same on all processes. Each probe may
+    take ``patience`` seconds."""
     examination = Examination(folder.absolute(), patience)
     child = Child(probe_command("mpi"), os.environ)
     try:
         ended = attended(examination, child)
         if ended.failure and examination.probe == "MPI" and not examination.report.several:
-            # one process works without MPI: see what else there is
+            # one process works without MPI: continue with the other probes
             examination.mpi = {"error": f"MPI {how(ended)}"}
             child = Child(probe_command("mpi", "--alone"), own_environment())
             ended = attended(examination, child)
@@ -169,7 +172,7 @@ def examine(folder: Path, patience: float) -> int:
         )
         child.kill()
         finish(examination.report)
-        os._exit(FAILED)  # threads may wait for probes that hang
+        os._exit(FAILED)  # threads may still wait for hanging probes
     finally:
         child.kill()
     if ended.failure:
@@ -180,14 +183,14 @@ def examine(folder: Path, patience: float) -> int:
 
 
 def attended(examination: Examination, child: Child) -> Ended:
-    """Follow a child and see it off."""
+    """Follow a child to its end, and make sure that it is gone."""
     with stopping():
         examination.follow(child)
     return child.end(examination.patience)
 
 
 def finish(report: Report) -> int:
-    """The closing word on standard error where something failed; the exit status."""
+    """Print a closing sentence on standard error if a check failed; returns the exit status."""
     if report.failed and report.prints:
         sys.stdout.flush()
         text = f"hpcstencil: {report.failed} of {report.all} checks failed; see the remedies above"

@@ -1,7 +1,7 @@
-"""Child processes that may hang or crash: each reports what it finds, and is killed when its time is up.
+"""Child processes that may hang or crash: each reports its findings, and is killed when its time is up.
 
-A probe talks to its parent over a pipe of its own, one JSON object per line, because the libraries that it tries print on
-standard output and standard error as they like. It runs in a session of its own, so that whatever it starts dies with it.
+A probe reports to its parent over its own pipe, one JSON object per line, because the libraries under test print freely
+on standard output and standard error. It runs in its own session, so all processes that it starts die with it.
 """
 
 from __future__ import annotations
@@ -23,22 +23,24 @@ from hpcstencil.runtime.launcher import LAUNCHERS
 
 Line = dict[str, Any]
 
-KEPT = 2**16  # bytes of a child's last words that are kept
-PAUSE = 0.05  # seconds between two looks at a child that has closed its pipes or lost its own children
-REAPED = 2.0  # seconds that a killed child may take to go; in a hanging file system it cannot
+KEPT = 2**16  # last bytes of a child's output that are kept
+PAUSE = 0.05  # seconds between polls of a child that has closed its pipes or lost its own children
+REAPED = 2.0  # seconds that a killed child may take to end; it cannot end while a file system hangs
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a child went. ``failure`` is None where it did what it should; ``output`` is the end of what it printed."""
+    """The end of a child. ``failure`` describes what went wrong, None if nothing did; ``output`` is the end of its
+    output."""
 
     failure: str | None
     output: str
 
 
 def own_environment() -> dict[str, str]:
-    """The environment for a child that is not to join the launch: an MPI library that finds the launcher's variables
-    would take the rank's place. What merely says which process this is stays, since devices are divided by it."""
+    """The environment for a child that must not join the launch: an MPI library that finds the launcher's variables
+    would take the rank's place. Variables that only identify this process stay, because the choice of devices uses
+    them."""
     telling = {name for names in LAUNCHERS for name in names}
     return {
         name: value
@@ -48,17 +50,18 @@ def own_environment() -> dict[str, str]:
 
 
 def probe_command(module: str, *arguments: str) -> list[str]:
-    """The command line of a probe, a module of this package that ends in ``reporting``."""
+    """The command line of a probe: a module of this package and its arguments."""
     return [sys.executable, "-P", "-m", f"hpcstencil.doctor.{module}", *arguments]
 
 
 class Child:
-    """A started child. ``lines`` yields what it reports; then ``end`` says how it went and makes sure that it is gone."""
+    """A started child. ``lines`` yields its reports; then ``end`` returns how it ended and makes sure that it is
+    gone."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start ``command``; OSError where it cannot be."""
+        """Start ``command``. Raises OSError if that fails."""
         reports, for_child = os.pipe()
-        # a probe imports what this process would, whatever folder it was started in
+        # a probe imports the same modules as this process, whatever the current folder is
         paths = os.pathsep.join(path for path in sys.path if path)
         known = {**environment, "PYTHONPATH": paths, "HPCSTENCIL_DOCTOR_PIPE": str(for_child)}
         try:
@@ -82,22 +85,22 @@ class Child:
         self._late = False
 
     def tell(self, request: Line) -> None:
-        """Send the child one line; a child that has gone does not hear it."""
+        """Send one line to the child; it is lost if the child has gone."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
             self.process.stdin.write(json.dumps(request).encode() + b"\n")
             self.process.stdin.flush()
 
     def lines(self, patience: float) -> Iterator[Line]:
-        """What the child reports, until it ends or a probe, announced by a line with ``begin``, takes longer than
-        ``patience`` seconds."""
+        """Yield the child's reports until it ends, or until a probe takes longer than ``patience`` seconds. A line with
+        ``begin`` marks the start of a probe."""
         until = time.monotonic() + patience
         with selectors.DefaultSelector() as selector:
             for pipe in (self._reports, self._output):
                 os.set_blocking(pipe, False)
                 selector.register(pipe, selectors.EVENT_READ)
             while True:
-                gone = self.process.poll() is not None  # asked before reading: then nothing can be missed
+                gone = self.process.poll() is not None  # polled before reading, so that nothing is missed
                 ready = selector.select(0 if gone else min(PAUSE, max(0.0, until - time.monotonic())))
                 for key, _ in ready:
                     for line in self._read(key.fd, selector):
@@ -112,7 +115,8 @@ class Child:
                     time.sleep(PAUSE)
 
     def _read(self, pipe: int, selector: selectors.BaseSelector) -> list[Line]:
-        """The whole lines that a pipe now gives; of the child's prints none, they are kept."""
+        """The complete lines that a pipe has now. For the child's printed output, which is only kept, there are
+        none."""
         data = os.read(pipe, KEPT)
         if not data:
             selector.unregister(pipe)
@@ -123,7 +127,8 @@ class Child:
         return [json.loads(line) for line in whole]
 
     def end(self, patience: float) -> Ended:
-        """How the child went, at most ``patience`` seconds from now or at once if it was late; kills what is left."""
+        """Wait for the child's end, at most ``patience`` seconds and not at all if it was late, then kill what is left.
+        Returns how it ended."""
         for _ in () if self._late else self.lines(patience):
             pass
         status = self.process.poll()
@@ -137,7 +142,7 @@ class Child:
         return Ended(f"ended with status {status}" if status else None, output)
 
     def kill(self) -> None:
-        """End the child and what it started."""
+        """Kill the child and all processes that it started."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
@@ -145,7 +150,7 @@ class Child:
 
 
 def guarded(command: Sequence[str], environment: Mapping[str, str], patience: float) -> tuple[list[Line], Ended]:
-    """Run a child to its end: what it reported, and how it went."""
+    """Run a child to its end; returns its reports and how it ended."""
     try:
         child = Child(command, environment)
     except OSError as error:
@@ -158,8 +163,8 @@ def guarded(command: Sequence[str], environment: Mapping[str, str], patience: fl
 
 
 def last_words(output: str) -> str:
-    """The line of a child's prints that most likely says what went wrong: the first sentence inside the rules that
-    Open MPI draws, else the last line that is not one of its traces."""
+    """The line of a child's output that most likely names the error: the first sentence between the rules that Open MPI
+    prints, else the last line that is not part of its traces."""
     banner = re.search(r"^-{40,}\n(.+?)\n(?:\s*\n|-{40,})", output, re.MULTILINE | re.DOTALL)
     if banner:
         return " ".join(banner[1].split()).split(". ")[0].rstrip(".:")
@@ -169,6 +174,6 @@ def last_words(output: str) -> str:
 
 
 def how(ended: Ended) -> str:
-    """How a failed child went, with its last words."""
+    """A description of how a failed child ended, with the most telling line of its output."""
     words = last_words(ended.output)
     return f"{ended.failure}: {words}" if words else f"{ended.failure}"

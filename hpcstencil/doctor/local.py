@@ -1,6 +1,6 @@
-"""What one process finds out alone: about its installation, cores, limits, devices, folders, and Slurm.
+"""The facts that one process finds alone: its installation, cores, limits, devices, folders, and Slurm.
 
-What can hang or crash is asked by children: foreign commands, or this module run as a probe (``devices``, ``folders``).
+Children ask whatever can hang or crash: foreign commands, or this module run as a probe (``devices``, ``folders``).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import hpcstencil
+from hpcstencil.backends.backend import Unsupported
 from hpcstencil.backends.native.compiler import compiler
-from hpcstencil.backends.native.expression_writer import Unsupported
 from hpcstencil.doctor import report
 from hpcstencil.doctor.guard import guarded, how, own_environment, probe_command
 from hpcstencil.runtime.filesystem import file_system
@@ -41,7 +41,7 @@ TRIAL = 2**20  # bytes written to a folder
 
 
 def facts() -> Facts:
-    """What this process knows without asking anything that could hang."""
+    """The facts that this process can find without asking anything that could hang."""
     return {
         "rank": environment_rank(),
         "expected": environment_size(),
@@ -61,7 +61,7 @@ def facts() -> Facts:
 
 
 def found_compiler() -> str:
-    """The C++ compiler that makes native code; "" where there is none."""
+    """The C++ compiler for native code; "" if there is none."""
     try:
         return " ".join(compiler())
     except Unsupported:
@@ -69,13 +69,13 @@ def found_compiler() -> str:
 
 
 def launcher() -> str:
-    """The program that started this process, as its variables tell."""
+    """The program that started this process, according to its environment variables."""
     names = {"OMPI_COMM_WORLD_SIZE": "mpirun", "SLURM_STEP_NUM_TASKS": "srun", "PMI_SIZE": "mpirun"}
     return next((program for name, program in names.items() if name in os.environ), "")
 
 
 def versions() -> dict[str, str]:
-    """Versions of the installed packages, without importing them."""
+    """Versions of the installed packages by name, found without importing them."""
     found = {}
     for name in PACKAGES:
         try:
@@ -86,7 +86,8 @@ def versions() -> dict[str, str]:
 
 
 def required() -> list[str]:
-    """What the installed hpcstencil asks for, as ``h5py>=3.12``; nothing where it runs from its sources alone."""
+    """The requirements of the installed hpcstencil, as ``h5py>=3.12``; empty if it runs from its sources without
+    installation."""
     try:
         return [text for text in metadata.requires("hpcstencil") or [] if ";" not in text]
     except metadata.PackageNotFoundError:
@@ -94,7 +95,7 @@ def required() -> list[str]:
 
 
 def launcher_cores() -> int | None:
-    """Cores that Open MPI's launcher, the parent of this process, may use on this host; None where unknown."""
+    """Number of cores that Open MPI's launcher, the parent of this process, may use on this host; None if unknown."""
     if "OMPI_COMM_WORLD_SIZE" not in os.environ:
         return None
     try:
@@ -104,7 +105,8 @@ def launcher_cores() -> int | None:
 
 
 def guarded_facts(folder: Path, patience: float) -> Facts:
-    """What the children find out, all at the same time: ``gpus``, ``devices``, ``folders``, on rank 0 ``slurm``."""
+    """The findings of all children, which run at the same time: ``gpus``, ``devices``, ``folders``, and on rank 0
+    ``slurm``."""
     pool = ThreadPoolExecutor()
     try:
         devices = pool.submit(device_facts, patience)
@@ -112,11 +114,11 @@ def guarded_facts(folder: Path, patience: float) -> Facts:
         slurm = pool.submit(slurm_facts, patience)
         return {**devices.result(), "folders": folders.result(), "slurm": slurm.result()}
     finally:
-        pool.shutdown(wait=False)  # a signal must not wait for a probe that hangs
+        pool.shutdown(wait=False)  # a signal must not wait for a hanging probe
 
 
 def device_facts(patience: float) -> Facts:
-    """GPUs that `nvidia-smi` lists, if it is there, then the devices that jax starts."""
+    """The GPUs that `nvidia-smi` lists, if that command exists, and the devices that jax starts."""
     listed = 0
     if shutil.which("nvidia-smi") is not None and os.environ.get("JAX_PLATFORMS", "").lower() != "cpu":
         _, ended = guarded(["nvidia-smi", "-L"], own_environment(), patience)
@@ -127,7 +129,7 @@ def device_facts(patience: float) -> Facts:
 
 
 def probe_facts(name: str, patience: float, *arguments: str) -> Facts:
-    """What a probe of this module, run as a child, reports: facts of several things, and how it failed if it did."""
+    """The facts that a probe of this module reports, run as a child, and how the child failed if it did."""
     lines, ended = guarded(probe_command("local", name, *arguments), own_environment(), patience)
     found: Facts = {}
     trying = name
@@ -140,7 +142,8 @@ def probe_facts(name: str, patience: float, *arguments: str) -> Facts:
 
 
 def slurm_facts(patience: float) -> Facts:
-    """Inside a Slurm job, on rank 0: the kinds of MPI that srun knows, and the time that the job has left."""
+    """The MPI types that srun supports and the time that the job has left, as Slurm says. Each command may take
+    ``patience`` seconds. Empty outside a Slurm job and on ranks other than 0."""
     job = os.environ.get("SLURM_JOB_ID")
     if job is None or environment_rank() != 0:
         return {}
@@ -175,12 +178,12 @@ def devices() -> Facts:
 
 
 def folders(folder: str) -> None:
-    """Tell of each folder that a run needs; the user's own, most likely to hang, comes last."""
-    from hpcstencil.runtime.cache_folder import base
+    """Report the facts of each folder that a run needs. The user's own folder, the most likely to hang, comes last."""
+    from hpcstencil.runtime.cache_folder import place
 
     tries: dict[str, Callable[[], Facts]] = {
         "temporary": lambda: writable(Path(os.environ.get("TMPDIR", "/tmp"))),
-        "cache": lambda: writable(existing((base() or Path("/")) / "hpcstencil")),
+        "cache": lambda: writable(existing(place() or Path("/"))),
         "shared memory": lambda: space(Path("/dev/shm")),
         "output": lambda: {**space(Path(folder)), **writable(Path(folder))},
     }
@@ -190,12 +193,12 @@ def folders(folder: str) -> None:
 
 
 def existing(path: Path) -> Path:
-    """The path, or the nearest folder above it that exists already."""
+    """The path, or the nearest existing folder above it."""
     return next(folder for folder in (path, *path.parents) if folder.exists())
 
 
 def writable(path: Path) -> Facts:
-    """Write a file to a folder, through to the disk, and read it back; nothing is left behind."""
+    """Whether a file can be written to a folder, synced to disk, and read back; nothing is left behind."""
     with tempfile.TemporaryFile(dir=path, prefix=".hpcstencil-doctor-") as file:
         data = os.urandom(TRIAL)
         file.write(data)
@@ -208,14 +211,14 @@ def writable(path: Path) -> Facts:
 
 
 def space(path: Path) -> Facts:
-    """The kind of file system that a folder is on, and its free space in bytes (None where it does not say)."""
+    """The type of a folder's file system, and its free space in bytes; None if the file system does not report it."""
     system = os.statvfs(path)
     free = system.f_bavail * system.f_frsize if system.f_blocks else None
     return {"path": str(path.resolve()), "kind": file_system(path.resolve()), "free": free}
 
 
 def main() -> None:
-    """The probe that the command line names."""
+    """Run the probe that the command line names."""
     report.start()
     name, *arguments = sys.argv[1:]
     if name == "folders":

@@ -1,8 +1,9 @@
-"""The MPI child of a rank: it takes the rank's place in the launch and tries everything that needs the other processes.
+"""The MPI child of a rank: it takes the rank's place in the launch and runs all probes that need the other processes.
 
-Its parent has the launcher's environment but never starts MPI itself, so one child per rank may. The probes run in one
-order on all ranks. Each tells the parent what it found here, then, when the ranks have met, what all of them found: of a
-rank that fails alone its own parent knows, and no rank waits longer than its parent allows.
+Its parent has the launcher's environment but never starts MPI, so one child per rank may do so. The probes run in the
+same order on all ranks. After each probe a rank reports its own finding to its parent, and after the ranks have met,
+the findings of all. So the parent of a rank that fails alone knows of the failure, and no rank waits longer than its
+parent allows.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hpcstencil.doctor import report
 from hpcstencil.doctor.report import Facts
 
 LIBRARY = re.compile(r"/libmpi(ch)?([_-](cray|intel|gnu|[0-9a-f]{8})[^/]*)?\.so[.\d]*$")
+T = TypeVar("T")
 VALUES = 1000  # float64 values that each rank writes
-HURRIED = 1.0  # seconds after which a rank that has not come is late
-NAMED = 8  # late ranks that are told by number
+HURRIED = 1.0  # seconds after which a missing rank is late
+NAMED = 8  # late ranks that are listed by number
 SEEN_LATE = 5.0  # seconds after which a file must be visible on the other hosts
 
 
@@ -34,8 +36,9 @@ class Ranks:
         self.rank: int = mpi.Get_rank() if mpi else 0
         self.size: int = mpi.Get_size() if mpi else 1
 
-    def everywhere(self, value: Any) -> list[Any]:
-        """The values of all ranks. Rank 0 tells its parent while it waits whom it waits for."""
+    def everywhere(self, value: T) -> list[T]:
+        """The values of all ranks, in order of rank. While rank 0 waits, it tells its parent which ranks are
+        missing."""
         if self.rank != 0:
             self.mpi.send((self.rank, value), 0)
             return self.mpi.bcast(None)
@@ -56,19 +59,19 @@ class Ranks:
         return self.mpi.bcast(every) if self.mpi else every
 
     def wait(self) -> None:
-        """Until all ranks are here."""
+        """Wait until all ranks are here."""
         if self.mpi:
             self.mpi.Barrier()
 
 
 def mpi_libraries() -> set[str]:
-    """Files of the MPI libraries that this process has loaded."""
+    """The files of the MPI libraries that this process has loaded."""
     mapped = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()}
     return {os.path.realpath(path) for path in mapped if LIBRARY.search(path)}
 
 
 def start_mpi() -> tuple[Ranks, Facts]:
-    """MPI as mpi4py starts it."""
+    """Start MPI through mpi4py; returns the ranks, and the facts about the library."""
     from mpi4py import MPI
 
     ranks = Ranks(MPI.COMM_WORLD.Clone())
@@ -77,7 +80,7 @@ def start_mpi() -> tuple[Ranks, Facts]:
 
 
 def same_folder(ranks: Ranks, folder: Path) -> Facts:
-    """Whether a file that rank 0 makes in the folder is there for this rank too."""
+    """Whether this rank sees a file that rank 0 makes in the folder."""
     path = folder / ranks.everywhere(f".hpcstencil-doctor-{os.uname().nodename}-{os.getpid()}")[0]
     if ranks.rank == 0:
         path.touch()
@@ -86,7 +89,7 @@ def same_folder(ranks: Ranks, folder: Path) -> Facts:
     seen = path.exists()
     while not seen and time.monotonic() < until:
         time.sleep(0.1)
-        os.listdir(folder)  # makes a network file system look again
+        os.listdir(folder)  # makes a network file system refresh its names
         seen = path.exists()
     ranks.wait()
     if ranks.rank == 0:
@@ -95,7 +98,7 @@ def same_folder(ranks: Ranks, folder: Path) -> Facts:
 
 
 def h5py_build() -> Facts:
-    """How h5py was built, and the MPI libraries that come with it beside the one that is loaded."""
+    """How h5py was built, and the MPI libraries that it loads beside mpi4py's."""
     before = mpi_libraries()
     import h5py
 
@@ -123,7 +126,8 @@ def write(ranks: Ranks, folder: Path, parallel: bool) -> Facts:
 
 
 def written_and_read(path: Path, ranks: Ranks, together: bool) -> bool:
-    """Whether a file holds what was written to it: by all ranks ``together`` through MPI-IO, or by rank 0 alone."""
+    """Whether a file contains the values written to it: by all ranks ``together`` through MPI-IO, or by rank 0
+    alone."""
     import h5py
     import numpy as np
 
@@ -149,7 +153,7 @@ def written_and_read(path: Path, ranks: Ranks, together: bool) -> bool:
 
 
 def jax_messages(ranks: Ranks) -> Facts:
-    """mpi4jax between the ranks, compiled: each sends its number to the next, and all add theirs up."""
+    """A compiled test of mpi4jax: each rank sends its number to the next one, and all add up the numbers."""
     from hpcstencil.runtime.devices import bind_devices, start_jax
 
     count, _ = bind_devices(None)
@@ -165,7 +169,7 @@ def jax_messages(ranks: Ranks) -> Facts:
     import numpy as np
     from mpi4py import MPI
 
-    own = ranks.mpi.Clone()  # mpi4py and mpi4jax must not share one
+    own = ranks.mpi.Clone()  # mpi4py and mpi4jax must not share a communicator
     before_me, after_me = (ranks.rank - 1) % ranks.size, (ranks.rank + 1) % ranks.size
 
     def exchange(u: Any) -> Any:
@@ -181,7 +185,7 @@ def jax_messages(ranks: Ranks) -> Facts:
 
 
 def main() -> None:
-    """All probes in order; ``--alone`` leaves MPI out."""
+    """Run all probes in order; ``--alone`` leaves out MPI."""
     report.start()
     ranks = Ranks(None)
     report.tell(begin="MPI")
@@ -208,7 +212,7 @@ def main() -> None:
     asked = report.listen()
     every = probe("messages", lambda: asked["facts"])
     if any("error" in one.get("devices", {"error": ""}) for one in every):
-        os.environ["JAX_PLATFORMS"] = "cpu"  # a broken device must not hide what else there is to find
+        os.environ["JAX_PLATFORMS"] = "cpu"  # a broken device must not hide other findings
     folder = Path(asked["folder"])
     good = all("error" not in one["folders"].get("output", {"error": ""}) for one in every)
     if good and ranks.size > 1:
@@ -221,7 +225,7 @@ def main() -> None:
         probe("mpi4jax", lambda: jax_messages(ranks))
     report.tell(begin="the end of MPI")
     report.tell(probe="end", all=[])
-    report.listen()  # rank 0's parent answers when it has printed: a launcher may end all when one process leaves
+    report.listen()  # rank 0's parent answers after it has printed: a launcher may end all processes when one leaves
     ranks.wait()
 
 

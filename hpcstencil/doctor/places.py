@@ -1,4 +1,4 @@
-"""Verdicts on folders, on Slurm, and on what the ranks did together. See ``checks``."""
+"""Verdicts on folders, on Slurm, and on the joint probes of the ranks. See ``checks``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ MINUTES_LEFT = 5
 
 
 def output_folder(every: Sequence[Facts]) -> Check:
-    """The folder of the output on its own: writable, spacious, of a kind that many processes can write."""
+    """The verdict on the folder of the output: writable, with enough space, and on a file system for parallel
+    writes."""
     every_folder = [facts["folders"].get("output") for facts in every]
     for rank, folder in enumerate(every_folder):
         if folder is None or "error" in folder:
@@ -39,7 +40,7 @@ def output_folder(every: Sequence[Facts]) -> Check:
 
 
 def same_folder(every: Sequence[Facts], seen: Sequence[Facts]) -> Check | None:
-    """All hosts see the file that rank 0 made."""
+    """The verdict on whether all hosts see the file that rank 0 made."""
     blind = [rank for rank, facts in enumerate(seen) if not facts.get("seen")]
     if blind:
         found = f"a file of rank 0 ({every[0]['host']}) is not seen{ranks_text(blind, every)}"
@@ -48,7 +49,7 @@ def same_folder(every: Sequence[Facts], seen: Sequence[Facts]) -> Check | None:
 
 
 def small_folders(every: Sequence[Facts]) -> Iterable[Check]:
-    """Folders that a run uses on the side."""
+    """The verdicts on the other folders that a run uses."""
     remedies = {
         "cache": ("speed is measured anew in every run; set XDG_CACHE_HOME to a folder that is writable"),
         "temporary": "set TMPDIR to a folder that is writable",
@@ -65,7 +66,7 @@ def small_folders(every: Sequence[Facts]) -> Iterable[Check]:
 
 
 def shared_memory(every: Sequence[Facts]) -> Check | None:
-    """Room in /dev/shm, through which processes of one host talk."""
+    """A warning if /dev/shm, through which processes of one host communicate, has little free space; else None."""
     for host, ranks in of_hosts(every).items():
         free = every[ranks[0]]["folders"].get("shared memory", {}).get("free")
         if free is not None and free < SHARED_MEMORY * len(ranks):
@@ -75,7 +76,7 @@ def shared_memory(every: Sequence[Facts]) -> Check | None:
 
 
 def slurm(facts: Facts, library: str) -> Iterable[Check]:
-    """Inside a Slurm job: whether srun can start this MPI, and the time that is left."""
+    """The verdicts in a Slurm job: whether srun can start this MPI, and the time that is left."""
     kinds, left = facts["slurm"].get("kinds"), facts["slurm"].get("left")
     if kinds is not None:
         if "error" in kinds:
@@ -99,7 +100,8 @@ def slurm(facts: Facts, library: str) -> Iterable[Check]:
 
 
 def time_left(text: str) -> float | None:
-    """Minutes of Slurm's ``D-HH:MM:SS`` (or ``MM:SS``); None where it is no time, as for a job without limit."""
+    """Minutes in Slurm's ``D-HH:MM:SS`` (or ``MM:SS``); None if the text is not a time, as for a job without a
+    limit."""
     match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text.strip())
     if match is None:
         return None
@@ -111,7 +113,7 @@ def time_left(text: str) -> float | None:
 
 
 def h5py_build(every: Sequence[Facts], builds: Sequence[Facts], several: bool) -> Check:
-    """h5py, its HDF5, and their MPI, which must be that of mpi4py."""
+    """The verdict on h5py and HDF5: their MPI library must be mpi4py's."""
     broken = failing(builds, lambda build: build.get("error"))
     if broken:
         rank, said = broken[0]
@@ -132,7 +134,7 @@ def h5py_build(every: Sequence[Facts], builds: Sequence[Facts], several: bool) -
 
 
 def write(every: Sequence[Facts], writes: Sequence[Facts]) -> Check:
-    """The trial file."""
+    """The verdict on the file that all ranks wrote and read."""
     broken = failing(writes, lambda one: one.get("error"))
     if broken:
         rank, said = broken[0]
@@ -146,7 +148,7 @@ def write(every: Sequence[Facts], writes: Sequence[Facts]) -> Check:
 
 
 def jax_messages(every: Sequence[Facts], results: Sequence[Facts], several: bool) -> Check:
-    """mpi4jax: loads, knows this jax, and messages arrive."""
+    """The verdict on mpi4jax: it loads, supports this version of jax, and its messages arrive."""
     broken = failing(results, lambda one: one.get("error"))
     if broken:
         rank, said = broken[0]
@@ -163,7 +165,7 @@ def jax_messages(every: Sequence[Facts], results: Sequence[Facts], several: bool
 
 
 def interrupted(probe: str, how: str, words: str, several: bool) -> Check:
-    """The MPI child hung or crashed in a probe."""
+    """The verdict on a probe in which the MPI child hung or crashed."""
     remedy = {
         "MPI": LAUNCH,
         "messages": "where hosts do not reach each other, choose their network: OMPI_MCA_btl_tcp_if_include=ib0, say",

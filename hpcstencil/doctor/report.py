@@ -1,4 +1,4 @@
-"""The child's side of a guarded probe: lines to the parent, requests from it."""
+"""The child's side of a guarded probe: reports to the parent, and requests from it."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from typing import Any
 from hpcstencil.runtime.filesystem import reason
 
 KILL_WITH_PARENT = 1  # PR_SET_PDEATHSIG
-LENGTH = 300  # characters of an error that are told
+LENGTH = 300  # characters of an error that are reported
 
 Facts = dict[str, Any]
 
 
 def start() -> None:
-    """Tie this process's life to its parent's: a launcher may kill the parent at any time, and nothing must stay."""
+    """Make this process die with its parent: a launcher may kill the parent at any time, and no child must stay."""
     ctypes.CDLL(None).prctl(KILL_WITH_PARENT, signal.SIGKILL)
 
 
 def tell(**line: Any) -> None:
-    """One line to the parent."""
+    """Send one report to the parent."""
     os.write(int(os.environ["HPCSTENCIL_DOCTOR_PIPE"]), json.dumps(line).encode() + b"\n")
 
 
 def listen() -> Facts:
-    """The parent's next line; an empty one where it has gone."""
+    """The parent's next request; empty if the parent has gone."""
     line = sys.stdin.readline()
     return json.loads(line) if line else {}
 
 
 def outcome(probe: Callable[[], Facts]) -> Facts:
-    """What a probe finds, or ``{"error": sentence}``: to find out what raises is what a probe is for."""
+    """The facts that a probe finds, or ``{"error": sentence}`` if it raises: a probe tests whether something raises."""
     try:
         return probe()
-    except Exception as error:  # whatever a broken library raises
+    except Exception as error:  # a broken library may raise anything
         text = reason(error) or type(error).__name__
         return {"error": text if len(text) <= LENGTH else text[: LENGTH - 3] + "..."}

@@ -96,7 +96,7 @@ class Positive(Equation, Protocol):
 
 @runtime_checkable
 class Reflecting(Equation, Protocol):
-    """An equation with fields that change sign in a mirror at a wall, such as the momentum across the wall."""
+    """An equation in which some fields change sign when mirrored at a wall, such as the momentum normal to the wall."""
 
     def reflected(self, axis: int) -> Collection[str]:
         """The names of these fields, for a wall across an axis."""

@@ -1,60 +1,30 @@
-"""Asynchronous output: snapshots are copied, and a thread writes the copies while the next steps are computed."""
+"""Asynchronous writing: a thread of each process writes while the process goes on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
-from hpcstencil.io.direct_write import Pieces
-from hpcstencil.io.output_file import OutputFile, Rows
-from hpcstencil.io.shared_file import Blocks
-from hpcstencil.io.snapshot_buffers import Copies
-from hpcstencil.numerics.topology import Range
 from hpcstencil.runtime.communicator import Communicator, agree
 
 
-class Writer:
-    """The writer of a run's output file, which does one thing after the other. All processes call each method together.
+class AsyncWriter:
+    """One write at a time, in a thread of each process. All processes call each method together. If a write fails on any
+    process, the next call raises the error on all."""
 
-    With ``behind``, and if the file allows it, a thread of each process writes the snapshots while the run goes on. If
-    that fails on any process, the next call raises the error on all. ``copies`` are the snapshot buffers.
-    """
-
-    def __init__(self, file: OutputFile, behind: bool, communicator: Communicator, copies: Copies) -> None:
-        self.file, self.behind, self.communicator = file, behind and file.can_write_behind, communicator
+    def __init__(self, communicator: Communicator) -> None:
+        self.communicator = communicator
         self.thread = ThreadPoolExecutor(max_workers=1)
-        self.under_way: tuple[Future[None], Callable[[], None]] | None = None  # writing; then `together`
-        self.copies = copies
+        self.under_way: tuple[Future[None], Callable[[], None]] | None = None
 
-    def write_rows(self, rows: Rows) -> None:
-        """Write rows of diagnostics, as `OutputFile.write_diagnostics` takes them."""
-        self.wait()
-        self.file.write_diagnostics(*rows)
-
-    def write_snapshot(
-        self, step: int, time: float, blocks: Mapping[str, np.ndarray], ranges: Sequence[Range], rows: Rows, last: bool
-    ) -> None:
-        """Write a snapshot, as `OutputFile.write_snapshot` takes it, and rows of diagnostics. The ``last`` snapshot is
-        written at once, because nothing is left to compute meanwhile."""
-        self.wait()
-        given: Blocks = {name: self._own(name, block) for name, block in blocks.items()}
-        own, together = self.file.begin_snapshot(step, time, given, ranges, rows)
-        if self.behind and not last:
-            written = self.thread.submit(own)
-            self.copies.lend(written)
-            self.under_way = written, together
-        else:
-            agree(self.communicator, own)
-            together()
-
-    def _own(self, name: str, block: np.ndarray) -> np.ndarray | Pieces:
-        """The block in a form that stays unchanged while the fields change. A view of the fields, which is not
-        writeable, is copied if a thread is to write it; other blocks are returned as they are."""
-        if block.flags.writeable or not self.behind:
-            return block
-        return self.copies.copied(name, block)
+    def begin(self, own: Callable[[], None], together: Callable[[], None]) -> Future[None]:
+        """Call ``own`` in the thread. When it has returned on all processes, a later `wait` or `poll` calls
+        ``together`` on all."""
+        written = self.thread.submit(own)
+        self.under_way = written, together
+        return written
 
     def wait(self) -> None:
         """Wait until everything is written."""
@@ -63,15 +33,15 @@ class Writer:
             agree(self.communicator, own.result)
             together()
 
-    def look(self) -> None:
-        """Finish a snapshot that all processes have written by now, and raise its failure. Does not wait."""
+    def poll(self) -> None:
+        """Finish a write whose threads have all returned by now, and raise its failure. Does not wait."""
         if self.under_way is None:
             return
         busy = int(not self.under_way[0].done())
         if not self.communicator.total(np.array([busy]))[0]:
             self.wait()
 
-    def close(self, complete: bool, **attributes: str) -> None:
-        """Close the file, as `OutputFile.close`."""
+    def close(self) -> None:
+        """Wait until everything is written, and end the thread."""
         self.wait()
-        self.file.close(complete, **attributes)
+        self.thread.shutdown()

@@ -11,7 +11,7 @@ import itertools
 import math
 import mmap
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from typing import Any
 import h5py
 import numpy as np
 
+from hpcstencil.io.hdf5_access import check_type
+from hpcstencil.runtime.filesystem import file_errors
 from hpcstencil.runtime.threads import by_threads
 
 SHORTEST_RUN = 512  # bytes on average; below it MPI-IO is faster, since it aggregates runs
@@ -92,9 +94,9 @@ def places(dataset: h5py.Dataset, start: Sequence[int], shape: Sequence[int]) ->
 
 
 def placing(chunk: int) -> dict[str, int]:
-    """Arguments of h5py.File for chunks of ``chunk`` bytes. Chunks of whole pages are aligned to pages, so that they
-    can be written from where they lie, past the page cache. Aligning others would leave gaps, which every journal would
-    copy."""
+    """Arguments of h5py.File for chunks of ``chunk`` bytes. If that is a whole number of pages, large chunks are aligned
+    to pages, so that they can be written straight from memory, bypassing the page cache. Other chunks are not aligned,
+    because every journal would copy the gaps."""
     return {"alignment_threshold": LEAST_PAST, "alignment_interval": PAGE} if chunk % PAGE == 0 else {}
 
 
@@ -228,6 +230,25 @@ class DirectWriter:
             chunk = chunk[cut.inside]
         chunk[...] = part
         return np.frombuffer(self.buffer, np.uint8, size, first)
+
+
+def own_write(
+    file: h5py.File, writer: DirectWriter, start: Sequence[int], blocks: Mapping[str, np.ndarray | Pieces]
+) -> Callable[[], None] | None:
+    """A function that writes this process's own blocks straight to their places in the file; None if the places are not
+    available."""
+    asked = []
+    for name, block in blocks.items():
+        dataset = file[name]
+        check_type(dataset, block.dtype)
+        asked.append((block, places(dataset, start, block.shape)))
+    found = [(as_cut(block, where), where) for block, where in asked if where is not None]
+
+    def write() -> None:
+        with file_errors(writer.path, "write"):
+            writer.write(found)
+
+    return write if len(found) == len(asked) else None
 
 
 def _in_pages(part: np.ndarray, cut: Cut, byte: int) -> bool:

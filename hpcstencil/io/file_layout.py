@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import h5py
 import numpy as np
 
 from hpcstencil.io.dataset_names import MASK_DATASET
-from hpcstencil.io.shared_file import chunk_shape
 from hpcstencil.numerics.grid import Grid
 from hpcstencil.symbolic.staggering import FACE, Layout
 
@@ -17,6 +18,52 @@ ROWS = 1024  # chunk of a time series
 
 Attributes = Mapping[str, str | int | float]
 Compression = Literal["none", "gzip"]
+
+
+@dataclass(frozen=True)
+class Description:
+    """The description of an output file: all that is in it beside values.
+
+    ``fields`` are the names of float arrays of ``dtype``, of the shapes of ``layout``; ``units`` and ``long_names``
+    describe some of them (default "1" and the name). ``diagnostics`` are the names of time series. ``attributes`` go to
+    the root, beside ``kind``, ``format_version``, ``complete``. ``solid_axes`` is the number of axes of the mask, which
+    `OutputFile.write_solid` writes; 0 without a mask.
+    """
+
+    layout: Layout
+    fields: Sequence[str]
+    dtype: Any
+    diagnostics: Sequence[str] = ()
+    attributes: Attributes = field(default_factory=dict)
+    units: Mapping[str, str] = field(default_factory=dict)
+    long_names: Mapping[str, str] = field(default_factory=dict)
+    compression: Compression = "none"
+    solid_axes: int = 0
+
+
+def lay_out(file: h5py.File, description: Description) -> None:
+    """The coordinates and all datasets that the description names, empty."""
+    layout = description.layout
+    lay_out_axes(file, layout)
+    lay_out_fields(file, description)
+    if description.solid_axes:
+        lay_out_solid(file, layout, of_members=description.solid_axes > layout.grid.ndim)
+    lay_out_diagnostics(file, description.diagnostics, layout.members)
+
+
+def chunk_shape(shape: Sequence[int], itemsize: int, target: int = 4 * 2**20) -> tuple[int, ...]:
+    """The chunk of one snapshot of ``shape`` cells, at most ``target`` bytes. It depends on the grid alone.
+
+    The longest axis is halved until the chunk fits. The last axis counts an eighth of its length, because contiguous
+    runs make writing fast. Chunk edges then lie on the cuts into 2, 4, 8 ... blocks, and no chunk reaches far beyond
+    the grid.
+    """
+    chunk = list(shape)
+    while itemsize * math.prod(chunk) > target:
+        weights = [n / 8 if axis == len(chunk) - 1 else n for axis, n in enumerate(chunk)]
+        axis = weights.index(max(weights))
+        chunk[axis] = -(-chunk[axis] // 2)
+    return tuple(chunk)
 
 
 def write_attributes(file: h5py.File, attributes: Attributes) -> None:
@@ -72,15 +119,7 @@ def write_coordinates(file: h5py.File, grid: Grid) -> None:
         file[name].attrs["long_name"] = name
 
 
-def lay_out_fields(
-    file: h5py.File,
-    layout: Layout,
-    fields: Sequence[str],
-    dtype: np.dtype,
-    units: Mapping[str, str],
-    long_names: Mapping[str, str],
-    compression: Compression,
-) -> None:
+def lay_out_fields(file: h5py.File, description: Description) -> None:
     """One dataset (time, x, y, z) per field, of an ensemble (member, time, x, y, z), without snapshots, its dimension scales
     attached; ``x_face`` instead of ``x`` where it lives on these faces.
 
@@ -90,17 +129,18 @@ def lay_out_fields(
     is whole, and must then hold something.
     """
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    layout, dtype = description.layout, np.dtype(description.dtype)
     members = layout.members
     properties.set_chunk((*(1 for _ in members), 1, *chunk_shape(layout.grid.shape, dtype.itemsize)))
     properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    if compression == "gzip":
+    if description.compression == "gzip":
         properties.set_fill_time(h5py.h5d.FILL_TIME_ALLOC)
         properties.set_shuffle()
         properties.set_deflate(1)
     else:
         properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     scales = ("member",) if members else ()
-    for name in fields:
+    for name in description.fields:
         shape = layout.shape(name)
         space = h5py.h5s.create_simple((*members, 0, *shape), (*members, h5py.h5s.UNLIMITED, *shape))
         h5py.h5d.create(file.id, name.encode(), h5py.h5t.py_create(dtype), space, properties)
@@ -108,8 +148,8 @@ def lay_out_fields(
             dimension.attach_scale(file[scale])
         if members:  # as the CF conventions have it, for what is no dimension
             file[name].attrs["coordinates"] = " ".join(coordinate_name(key) for key in layout.ensemble)
-        file[name].attrs["units"] = units.get(name, "1")
-        file[name].attrs["long_name"] = long_names.get(name, name)
+        file[name].attrs["units"] = description.units.get(name, "1")
+        file[name].attrs["long_name"] = description.long_names.get(name, name)
 
 
 def lay_out_solid(file: h5py.File, layout: Layout, of_members: bool) -> None:

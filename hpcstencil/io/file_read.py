@@ -11,6 +11,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from hpcstencil.io.hdf5_access import open_alone
 from hpcstencil.io.hdf5_validation import (
     WHOLE,
     attributes,
@@ -21,7 +22,6 @@ from hpcstencil.io.hdf5_validation import (
     series,
 )
 from hpcstencil.io.rollback_journal import Before, pending
-from hpcstencil.io.shared_file import open_alone
 from hpcstencil.numerics.grid import AXES
 from hpcstencil.numerics.topology import Range
 from hpcstencil.runtime.filesystem import file_errors

@@ -75,7 +75,7 @@ def chunks_of(dataset: h5py.Dataset, first: int, last: int) -> Iterator[Span]:
 
 
 def all_values(file: h5py.File, names: list[str]) -> list[Span]:
-    """The byte spans of all chunks of some datasets, committed or not."""
+    """The byte spans, merged, of all chunks of the datasets ``names``, rows that are not yet committed included."""
     return merged(
         span for name in names for span in chunks_of(file[name], 0, file[name].shape[growing_axis(file[name])])
     )

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hpcstencil.io.direct_write import Pieces, cuts, scattered
-from hpcstencil.io.shared_file import chunk_shape
+from hpcstencil.io.file_layout import chunk_shape
 from hpcstencil.numerics.topology import Range
 from hpcstencil.symbolic.staggering import Layout
 

@@ -1,40 +1,56 @@
-"""Changes of the output file, made by all processes together. Each is made as a whole or not at all."""
+"""Transactions of the output file, made by all processes together: each change is made as a whole or not at all."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
+import h5py
+
 from hpcstencil.io import rollback_journal
-from hpcstencil.io.rollback_journal import Span, journal_path
+from hpcstencil.io.file_spans import SettledSpans
+from hpcstencil.io.rollback_journal import journal_path
+from hpcstencil.io.transports.protocol import Transport
 from hpcstencil.runtime.communicator import Communicator, agree
-from hpcstencil.runtime.filesystem import file_errors
+from hpcstencil.runtime.filesystem import file_errors, reserve
 from hpcstencil.validation.errors import EnvironmentProblem
 
+MARGIN = 2**20  # bytes kept free for HDF5's own bookkeeping
 
-class Change:
-    """The changes of the file at ``path``, one after the other. All processes call every method together.
 
-    Raises EnvironmentProblem if the file system fails, or somebody else has changed the file.
+class Transaction:
+    """The changes of the file at ``path``, open as ``file``, one after the other. All processes call every method
+    together.
+
+    Space is reserved before a change; of a compressed file, whose size is unknown, it is only checked that there is
+    enough, since reserved space would stay with the file (``allocate`` false). Raises EnvironmentProblem if the file
+    system fails, or somebody else has changed the file.
     """
 
-    def __init__(self, path: Path, communicator: Communicator) -> None:
-        self.path, self.communicator = path, communicator
+    def __init__(self, path: Path, communicator: Communicator, file: Transport, allocate: bool) -> None:
+        self.path, self.communicator, self.file, self.allocate = path, communicator, file, allocate
+        self.settled = SettledSpans()
         self.under_way = False
         self.left: os.stat_result | None = None  # the file as it was when a change last began or ended
 
-    def begin(self, untouched: Iterable[Span]) -> None:
-        """Begin a change: until `end`, the journal can undo it if the run is killed. The journal leaves out the
-        ``untouched`` bytes."""
+    def begin(self, size: int | None) -> None:
+        """Begin a change of at most ``size`` bytes of values (None: no space is reserved). Until `end`, the journal can
+        undo it if the run is killed."""
+        if size is not None:
+            reserve(self.path, size + size // 100 + MARGIN, self.communicator, allocate=self.allocate)
+
+        def find(file: h5py.File) -> None:
+            if self.communicator.rank == 0:  # which writes the journal
+                self.settled.find(file)
 
         def begin() -> None:
             if self.communicator.rank == 0:
                 self.left = self._looked_at()
                 with file_errors(journal_path(self.path), "write"):
-                    rollback_journal.begin(self.path, untouched)
+                    rollback_journal.begin(self.path, self.settled.spans)
                 self._looked_at()  # again: the journal must not keep what somebody has changed meanwhile
 
+        self.file.apply(find)
         agree(self.communicator, begin)
         self.under_way = True
 

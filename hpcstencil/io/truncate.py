@@ -13,8 +13,8 @@ from hpcstencil.io import rollback_journal
 from hpcstencil.io.dataset_names import MASK_DATASET
 from hpcstencil.io.file_layout import Attributes, write_attributes
 from hpcstencil.io.file_spans import all_values, growing_axis, remember_unused
+from hpcstencil.io.hdf5_access import open_alone
 from hpcstencil.io.rollback_journal import Span, complement
-from hpcstencil.io.shared_file import open_alone
 
 ENDED = ("failure", "clock")  # attributes about the end of a run, see `OutputFile.close`
 

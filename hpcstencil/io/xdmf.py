@@ -22,9 +22,11 @@ import h5py
 import numpy as np
 
 from hpcstencil.io.dataset_names import MASK_DATASET
-from hpcstencil.io.shared_file import chunk_shape
+from hpcstencil.io.file_layout import chunk_shape
 from hpcstencil.numerics.grid import Grid
 from hpcstencil.numerics.topology import positions
+from hpcstencil.runtime.communicator import Communicator, agree
+from hpcstencil.runtime.filesystem import file_errors
 from hpcstencil.symbolic.staggering import Layout
 
 MESH = "xdmf-mesh"  # the hyphen keeps the group's name apart from every possible field's
@@ -74,6 +76,38 @@ def _fill_with_coordinate(dataset: h5py.Dataset, centres: np.ndarray, axis: int)
     for position in positions(counts):
         offset = tuple(p * c for p, c in zip(position, chunk, strict=True))
         dataset.id.write_direct_chunk(offset, packed[position[axis]])
+
+
+class Sidecar:
+    """The XDMF file beside the output at ``path``, which follows its committed snapshots. All processes call `update`
+    together, and rank 0 writes."""
+
+    def __init__(
+        self,
+        path: Path,
+        communicator: Communicator,
+        layout: Layout,
+        fields: Sequence[str],
+        itemsize: int,
+        solid: bool,
+    ) -> None:
+        self.path, self.communicator, self.layout, self.fields = path, communicator, layout, fields
+        self.itemsize, self.solid = itemsize, solid
+        self.described = 0  # snapshots in the file
+
+    def update(self, times: Sequence[float], at_once: bool = False) -> None:
+        """Describe the snapshots at ``times``. Rewriting costs more the more snapshots there are: from 100 on, the file
+        is rewritten only with every further hundredth, unless ``at_once``."""
+        if not at_once and len(times) - self.described < max(1, len(times) // 100):
+            return
+
+        def describe() -> None:
+            if self.communicator.rank == 0:
+                with file_errors(self.path.with_suffix(".xdmf"), "write"):
+                    write(self.path, self.layout, self.fields, self.itemsize, times, self.solid)
+
+        agree(self.communicator, describe)
+        self.described = len(times)
 
 
 def write(

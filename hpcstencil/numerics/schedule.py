@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 ROUND = 1e-9  # a smaller fraction of a step is treated as rounding
 
@@ -39,15 +40,30 @@ def together(clocks: Sequence[Clock]) -> Clock:
     return Clock(step, time, step if landed else -1, time)
 
 
+class StepRange(NamedTuple):
+    """``count`` equal steps: step i = 0 .. count - 1 goes from t = base_time + (first + i) dt to t + dt. Numbers, or an
+    array of each if members of an ensemble take their own steps."""
+
+    base_time: Any
+    first: Any
+    dt: Any
+    count: Any
+
+    def part(self, done: Any, count: Any) -> StepRange:
+        """``count`` steps, after the first ``done`` of these."""
+        return self._replace(first=self.first + done, count=count)
+
+    @property
+    def start(self) -> Any:
+        """The time at which the first step starts."""
+        return self.base_time + self.first * self.dt
+
+
 @dataclass(frozen=True)
 class Leap:
-    """``steps`` equal steps of ``dt``. Step i of them starts at base_time + (first + i) dt. ``after`` is the clock at
-    the end."""
+    """Equal ``steps`` between two events. ``after`` is the clock at the end."""
 
-    steps: int
-    dt: float
-    base_time: float
-    first: int
+    steps: StepRange
     after: Clock
 
 
@@ -194,10 +210,10 @@ class Schedule:
         if done < needed - 1:
             n = min(most, needed - 1 - done)
             time = clock.base_time + (done + n) * dt
-            return Leap(n, dt, clock.base_time, done, replace(clock, step=clock.step + n, time=time))
+            return Leap(StepRange(clock.base_time, done, dt, n), replace(clock, step=clock.step + n, time=time))
         last = target - clock.time
         after = replace(clock, step=clock.step + 1, time=target, base_step=clock.step + 1, base_time=target)
-        return Leap(1, last, clock.time, 0, after)
+        return Leap(StepRange(clock.time, 0, last, 1), after)
 
     def _fixed(self, clock: Clock, most: int) -> Leap:
         assert self.fixed_dt is not None and self.total_steps is not None
@@ -206,8 +222,8 @@ class Schedule:
         if clock.step < equal:
             n = min(most, equal - clock.step)
             after = replace(clock, step=clock.step + n, time=self.time_of(clock.step + n))
-            return Leap(n, self.fixed_dt, self.origin_time, clock.step - self.origin_step, after)
-        return Leap(1, self.end - start, start, 0, replace(clock, step=self.total_steps, time=self.end))
+            return Leap(StepRange(self.origin_time, clock.step - self.origin_step, self.fixed_dt, n), after)
+        return Leap(StepRange(start, 0, self.end - start, 1), replace(clock, step=self.total_steps, time=self.end))
 
     def _last_differs(self) -> bool:
         """Whether the last fixed step is shorter than the others."""

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from hpcstencil.config.ensemble import members
-from hpcstencil.config.keys import MOST_STEPS
+from hpcstencil.config.limits import MOST_STEPS
 from hpcstencil.config.settings import Config
 from hpcstencil.equations import Limited, Positive
 from hpcstencil.equations.custom import parameters_used

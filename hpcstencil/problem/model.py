@@ -215,7 +215,7 @@ def _refuse_unused(config: Config, custom: bool, trees: Sequence[Node], symbols:
     if custom:
         texts = [*config.equation.rhs.values(), *config.initial.expressions.values()]
         texts += [*config.diagnostics.expressions.values(), *config.boundary.texts()]
-        texts += [] if config.mask is None else [config.mask.solid, str(config.mask.value)]
+        texts += [] if config.mask is None else [config.mask.solid, str(config.mask.surface)]
         texts += [v for v in config.equation.parameters.values() if isinstance(v, str)]
         used = parameters_used(texts)
     else:

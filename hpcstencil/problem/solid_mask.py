@@ -223,7 +223,7 @@ def mask_of(
     if config.mask is None:
         return None
     ndim = config.grid.ndim
-    value = config.mask.value
+    value = config.mask.surface
     surface = None if value is None else parse(expression_text(value), Scope(ndim, symbols), "mask.surface.value")
     discretization = Discretization(config.numerics.order, config.grid.spacing)
     on_faces = any(isinstance(part, Halfway) for tree in trees for part in walk(tree))
@@ -253,9 +253,7 @@ def masked_rates(mask: Mask | None, trees: Mapping[str, Node]) -> dict[str, Node
     return shared({name: in_fluid(mask, mask.beside(tree)) for name, tree in trees.items()})
 
 
-def masked_faces(
-    mask: Mask | None, faces: Mapping[tuple[Node, int, int], Face]
-) -> dict[tuple[Node, int, int], Face]:
+def masked_faces(mask: Mask | None, faces: Mapping[tuple[Node, int, int], Face]) -> dict[tuple[Node, int, int], Face]:
     """The face conditions, with inner results as they appear in `masked_rates`."""
     if mask is None:
         return dict(faces)

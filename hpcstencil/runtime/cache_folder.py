@@ -1,4 +1,5 @@
-"""The user's cache folder: compiled programs, which later runs execute, and measurements.
+"""The user's cache folder: compiled programs, which later runs execute, wheels, which quickstart.sh installs, and
+measurements.
 
 Anybody who can write there can make a run execute a program, and checksums are no defence against that. So the folder
 is used only if nobody except the user and root can change it or a folder above it. Otherwise runs do without a cache
@@ -12,28 +13,31 @@ import stat
 from functools import cache
 from pathlib import Path
 
+from platformdirs import user_cache_path
+
 from hpcstencil.runtime.progress import say
 
 OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
-def base() -> Path | None:
-    """The folder of all caches of the user, by the XDG specification; None if the user has no home either."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(given):
-        return Path(given)
-    home = os.path.expanduser("~")  # unchanged if the home is unknown
-    return Path(home) / ".cache" if os.path.isabs(home) else None
+def place() -> Path | None:
+    """Where this program's cache belongs by the XDG specification; None if the user has no home."""
+    try:
+        path = user_cache_path("hpcstencil")
+    except RuntimeError:  # of an unknown home; older platformdirs return a path that begins with ~
+        return None
+    return path if path.is_absolute() else None
 
 
-def folder() -> Path | None:
-    """This program's cache folder, created if missing. None, with one warning, if it cannot be trusted."""
-    above = base()
-    return None if above is None else _made(above / "hpcstencil")
+def folder(*names: str) -> Path | None:
+    """This program's cache folder, or one within it, created if missing. None, with one warning, if it cannot be trusted."""
+    path = place()
+    return None if path is None else _made(path.joinpath(*names))
 
 
 @cache
 def _made(place: Path) -> Path | None:
+    """The folder, created if missing; None if it is unsafe, with a warning, or cannot be created."""
     try:
         reason = unsafe(place)
         if not reason:

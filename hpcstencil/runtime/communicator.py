@@ -250,5 +250,3 @@ def on_first(communicator: Communicator, count: int, action: Callable[[Communica
         return result
 
     return agree(communicator, turn)
-
-

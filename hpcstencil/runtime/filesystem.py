@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import TracebackType
 
 from hpcstencil.runtime.communicator import Communicator, agree
 from hpcstencil.validation.errors import EnvironmentProblem
@@ -56,13 +56,13 @@ def _nothing_ignored() -> Iterator[None]:
     ignored: list[BaseException] = []
     before = sys.excepthook, sys.unraisablehook  # h5py's handles call both
 
-    def note(kind: type[BaseException], value: BaseException, trace: Any) -> None:
+    def note(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
         if isinstance(value, OSError | RuntimeError):
             ignored.append(value)
         else:
             before[0](kind, value, trace)
 
-    def note_unraisable(told: Any) -> None:
+    def note_unraisable(told: sys.UnraisableHookArgs) -> None:
         if isinstance(told.exc_value, OSError | RuntimeError):
             ignored.append(told.exc_value)
         else:

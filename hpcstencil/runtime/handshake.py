@@ -92,6 +92,7 @@ class Door:
             self._drop(stranger)
 
     def _accept(self, listening: socket.socket) -> None:
+        """Accept a connection. If there are too many without a proof, the oldest is closed."""
         if listening not in self.listening:  # closed since the selector saw somebody
             return
         self.accepted += 1
@@ -108,6 +109,7 @@ class Door:
             self.waiting.append(listening)
 
     def _challenge(self, stranger: Stranger) -> None:
+        """Send random bytes to a stranger and wait for its answer."""
         connection = stranger.connection
         connection.setblocking(False)
         self.strangers.append(stranger)
@@ -146,6 +148,7 @@ class Door:
             self.welcome(stranger.connection)
 
     def _drop(self, stranger: Stranger) -> None:
+        """Close a stranger's connection."""
         self.selector.unregister(stranger.connection)
         self.strangers.remove(stranger)
         stranger.connection.close()

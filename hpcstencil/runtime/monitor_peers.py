@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 LAUNCHERS = ("mpirun", "mpiexec", "orterun", "orted", "prterun", "prted")  # Open MPI's
@@ -94,7 +94,7 @@ class Peer:
             self.stopped = (self.stopped or time.monotonic()) if message["stopped"] else None
 
 
-def tell(sentence: str, peers: Any) -> None:
+def tell(sentence: str, peers: Iterable[Peer]) -> None:
     """Print the sentence and, for each different stack, its ranks; in one write."""
     stacks: dict[str, list[int]] = {}
     for peer in peers:

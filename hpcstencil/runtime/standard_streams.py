@@ -39,6 +39,7 @@ def secure() -> None:
 
 
 def _lossy(number: int, before: TextIO | None) -> TextIO:
+    """A text stream on a descriptor whose writes never fail, with the encoding of the stream ``before``."""
     return io.TextIOWrapper(
         io.BufferedWriter(Lossy(number, "wb", closefd=False)),
         encoding=getattr(before, "encoding", "utf-8"),

@@ -22,6 +22,7 @@ def threads_for(devices: int) -> int:
 
 @cache
 def _helpers() -> ThreadPoolExecutor:
+    """The threads beside this one, made once."""
     return ThreadPoolExecutor(max(1, threads_for(1) - 1))
 
 

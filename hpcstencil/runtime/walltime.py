@@ -29,6 +29,12 @@ class Walltime:
         return self.deadline is not None and time.monotonic() + within(stopping) > self.deadline
 
 
+def passed(communicator: Communicator, seconds: float, since: float) -> bool:
+    """Whether ``seconds`` have passed since the time ``since`` (of time.monotonic) by rank 0's clock; the same answer on
+    all processes."""
+    return communicator.broadcast(time.monotonic() - since >= seconds)
+
+
 def within(stopping: float) -> float:
     """Seconds within which a run stops after a request: the compiled call under way, twice the checkpoint's expected
     ``stopping`` seconds, and some for the output."""

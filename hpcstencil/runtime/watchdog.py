@@ -118,6 +118,7 @@ class Watchdog:
         faulthandler.unregister(DUMP_SIGNAL)
 
     def _tell(self, **message: Any) -> None:
+        """Send a message to the monitor. Nothing happens if the monitor has gone."""
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):  # the monitor is gone; the run goes on unwatched
             os.write(self.process.stdin.fileno(), json.dumps(message).encode() + b"\n")

@@ -14,22 +14,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hpcstencil.backends.xla.evaluate import Rules, right_hand_side
-from hpcstencil.backends.xla.reductions import Reductions
-from hpcstencil.backends.xla.time_step import Attempt, Stepper
+from hpcstencil.backends.backend import Attempt, Reductions, Steps
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.numerics.integrators import Method
 from hpcstencil.numerics.schedule import Clock, Leap, Schedule
 from hpcstencil.problem.problem import Problem
-from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.symbolic.expressions import Field
 from hpcstencil.validation.errors import NumericsError
 
 SAFETY, LEAST_FACTOR, MOST_FACTOR = 0.9, 0.2, 5.0
 LEAST_ERROR = 1e-4  # lower bound of the previous error in the controller: one lucky step is not trusted
-HOPELESS = (
-    1e100  # bound of the squared error in units of the tolerance: beyond it the step is far too long anyway
-)
+HOPELESS = 1e100  # bound of the squared error in units of the tolerance: beyond it the step is far too long anyway
 FIRST_FRACTION = 0.01  # first step, as a fraction of the time in which the solution changes by its own size
 COLLAPSED = 1e-15  # of the end time: a shorter step makes no progress
 
@@ -56,20 +51,16 @@ class Control:
     schedule: Schedule
 
     @staticmethod
-    def of(
-        problem: Problem, stepper: Stepper, communicator: Communicator, rules: Rules, native: Attempt | None
-    ) -> Control | None:
-        """The control for the problem, which attempts steps by ``native`` code if that is given; None for a problem
-        without a tolerance."""
-        if problem.config.time.tolerance is None:
-            return None
-        fields, machine = tuple(map(Field, problem.trees)), stepper.machine
-        errors = Reductions(machine, communicator, rules, {}, fields)
-        changes = Reductions(
-            machine, communicator, rules, problem.needs(problem.rates()), (*problem.trees.values(), *fields)
+    def of(problem: Problem, steps: Steps) -> Control:
+        """The control for a problem with a tolerance, which attempts the ``steps`` of its backend."""
+        fields = tuple(map(Field, problem.trees))
+        return Control(
+            problem=problem,
+            attempt=steps.attempt(),
+            errors=steps.reductions({}, fields),
+            changes=steps.reductions(problem.needs(problem.rates()), (*problem.trees.values(), *fields)),
+            schedule=problem.schedule(),
         )
-        weigh = right_hand_side(problem.errors(), rules, {})
-        return Control(problem, native or stepper.attempt(weigh), errors, changes, problem.schedule())
 
     def step(self, fields: Fields, clock: Clock) -> tuple[Fields, Clock]:
         """Take the next step that meets the tolerance; returns the fields and the clock after it. The given fields are
@@ -88,16 +79,16 @@ class Control:
                     "jumps; allow a larger tolerance, or look at the equation there"
                 )
             leap = self.tried(clock, dt)
-            after, errors = self.attempt(fields, problem.parameters, clock.time, leap.dt)
+            after, errors = self.attempt(fields, problem.parameters, clock.time, leap.steps.dt)
             err = self.error(errors)
             wished = factor(problem.method, err, max(clock.last_error, LEAST_ERROR))
             if err <= 1.0:
                 growth = min(wished, 1.0) if rejected > clock.rejected else wished
                 # A step cut short to land on an output says little about the next.
-                proposed = max(dt, growth * leap.dt) if leap.dt < dt else growth * dt
+                proposed = max(dt, growth * leap.steps.dt) if leap.steps.dt < dt else growth * dt
                 return after, replace(leap.after, measured_dt=proposed, last_error=err, rejected=rejected)
             rejected += 1
-            dt = leap.dt * min(wished, SAFETY)
+            dt = leap.steps.dt * min(wished, SAFETY)
 
     def tried(self, clock: Clock, dt: float) -> Leap:
         """The step to attempt, given the wish for ``dt``: shorter if that would pass the next output or the end."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcstencil.backends.xla.reductions import Reductions
+from hpcstencil.backends.backend import Reductions
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.expressions import Node, Reduction, Time, walk
@@ -41,7 +41,7 @@ class Diagnostics:
         low, high, broken = reductions.extremes(fields, self.parameters, time)
         largest = np.where(broken > 0, np.nan, np.maximum(np.abs(low), np.abs(high)))
         sums = reductions.sums(fields, self.parameters, time, largest)
-        volume = reductions.machine.grid.cell_volume
+        volume = reductions.device_grid.grid.cell_volume
         known = {**numpy_evaluate.by_node(self.parameters), Time(): time}
         by_operand = {tree: i for i, tree in enumerate(reductions.trees)}
         for tree in self.trees.values():
@@ -52,7 +52,10 @@ class Diagnostics:
                         "integral": sums[i] * volume, "mean": sums[i] / cells,
                         "min": np.where(broken[i], np.nan, low[i]), "max": np.where(broken[i], np.nan, high[i]),
                     }[part.kind]  # fmt: skip
-        found = {name: np.asarray(numpy_evaluate.evaluate(tree, values=known), np.float64) for name, tree in self.trees.items()}
+        found = {
+            name: np.asarray(numpy_evaluate.evaluate(tree, values=known), np.float64)
+            for name, tree in self.trees.items()
+        }
         return {name: float(value) if value.ndim == 0 else value for name, value in found.items()}
 
     def drain(self) -> tuple[list[int], list[float], dict[str, list[Any]]]:

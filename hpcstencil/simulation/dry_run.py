@@ -9,25 +9,23 @@ from pathlib import Path
 import numpy as np
 
 from hpcstencil.config.provenance import to_toml
-from hpcstencil.config.settings import Config
 from hpcstencil.problem.problem import Problem
-from hpcstencil.runtime.communicator import OneProcess
 from hpcstencil.runtime.walltime import within
-from hpcstencil.simulation.decomposition import Plan, for_kernel
-from hpcstencil.simulation.kernel_choice import seconds_to_checkpoint, unfit
+from hpcstencil.simulation.checkpoint_time import seconds_to_checkpoint
 from hpcstencil.simulation.measurement_cache import key, recall
 from hpcstencil.simulation.memory_estimate import memory
+from hpcstencil.simulation.prepared import Prepared
 
 PROGRAM = "0.3 GB"  # Python, JAX, MPI, HDF5 and the remains of the compilers, on a CPU
 
 
-def report(config: Config, problem: Problem, plan: Plan) -> str:
+def report(prepared: Prepared) -> str:
     """The text of `hpcstencil check`, for CPUs (on GPUs there is no native code)."""
-    plan, kernel, words = _with_kernel(problem, plan)
+    problem, plan, config = prepared.problem, prepared.plan, prepared.problem.config
     itemsize = np.dtype(config.numerics.precision).itemsize
     fields, topology = len(problem.fields) * problem.copies, plan.topology
     block = " x ".join(str(stop - start) for start, stop in topology.block(0))
-    needed = memory(plan, problem, kernel)
+    needed = memory(prepared)
     lines = [
         to_toml(config).rstrip(),
         "",
@@ -39,7 +37,7 @@ def report(config: Config, problem: Problem, plan: Plan) -> str:
         f"steps per exchange    {plan.every or 'one stage'}, halo {' x '.join(map(str, plan.halo))} cells",
         f"memory per process    {human(needed)} of field arrays, beside the program's own {PROGRAM}{_too_much(needed)}",
         f"halo per step         {human(plan.halo_bytes_per_step(fields, itemsize))} sent and received by a process",
-        f"kernel                {words}",
+        f"kernel                {prepared.choice.why}",
         f"time step             {_time_step(problem)}",
         f"steps                 {_steps(problem)}",
         f"predicted time        {_predicted(problem, topology.size)}",
@@ -52,27 +50,6 @@ def report(config: Config, problem: Problem, plan: Plan) -> str:
 
 def _memory(problem: Problem) -> str:
     return f", and {len(problem.memory)} arrays that layers, the integrator or a mask keep" if problem.memory else ""
-
-
-def _with_kernel(problem: Problem, plan: Plan) -> tuple[Plan, str, str]:
-    """The plan for the kernel that a run would take, that kernel, and a remark on it. Raises InputError as a run does."""
-    from hpcstencil.backends.native.expression_writer import Unsupported
-    from hpcstencil.backends.native.program import lack
-    from hpcstencil.backends.pallas.passes import lack as lack_for_gpus
-
-    wanted = problem.config.numerics.kernel
-    if wanted not in ("auto", "native", "pallas"):
-        return plan, wanted, wanted
-    reason = lack_for_gpus(problem, plan.lowered) if wanted == "pallas" else lack(problem)
-    if not reason:
-        kernel = "native" if wanted == "auto" else wanted
-        try:
-            return for_kernel(plan, problem, kernel, OneProcess()), kernel, kernel
-        except Unsupported as problem_of_compiler:
-            reason = str(problem_of_compiler)
-    if wanted != "auto":
-        raise unfit(wanted, reason)
-    return plan, "shift", f"shift or conv, whichever is faster when a run begins (no native code: {reason})"
 
 
 def human(count: float) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import signal
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,9 @@ from hpcstencil.checkpoint.checkpoint import read_checkpoint
 from hpcstencil.checkpoint.paths import remove_locks, remove_stale
 from hpcstencil.checkpoint.restart import Options, Source, source_of
 from hpcstencil.checkpoint.state import State, join
-from hpcstencil.config.settings import Config
 from hpcstencil.io.output_lock import Claim, claimed
 from hpcstencil.io.snapshot_buffers import Copies, pieces_of
-from hpcstencil.numerics.schedule import Clock
-from hpcstencil.problem.problem import Problem
+from hpcstencil.numerics.schedule import Clock, Schedule
 from hpcstencil.runtime import signals
 from hpcstencil.runtime.communicator import Communicator, agree
 from hpcstencil.runtime.filesystem import prepare_folder
@@ -24,22 +24,35 @@ from hpcstencil.runtime.progress import Progress, say
 from hpcstencil.runtime.stopwatch import Stopwatch
 from hpcstencil.runtime.walltime import Walltime
 from hpcstencil.runtime.watchdog import end_all
-from hpcstencil.simulation.compose import simulate
-from hpcstencil.simulation.decomposition import Plan, for_kernel
-from hpcstencil.simulation.event_loop import Run
-from hpcstencil.simulation.kernel_choice import kernel_for, seconds_to_checkpoint
+from hpcstencil.simulation.backend_choice import prepare
+from hpcstencil.simulation.compose import compose
+from hpcstencil.simulation.event_loop import Run, StopRequests
+from hpcstencil.simulation.file_blocks import from_checkpoint
+from hpcstencil.simulation.finite_check import FiniteCheck
+from hpcstencil.simulation.initial_state import last_snapshot
+from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.solid_cells import check_fluid_left
+from hpcstencil.simulation.stepping import Stepping
+from hpcstencil.simulation.streams.checkpoints import Checkpoints, CheckpointWriter
+from hpcstencil.simulation.streams.output import Output, provenance
+from hpcstencil.simulation.streams.snapshots import DiagnosticRows, LateRows, Snapshots
+from hpcstencil.simulation.streams.stream import Stream
 from hpcstencil.simulation.summary import Summary
 from hpcstencil.validation.errors import InputError, NumericsError, StoppedEarly
 
+# What is written at given steps, in this order; all of it flushes before a checkpoint. A further stream is a line here.
+WRITTEN: tuple[Callable[[Output, Schedule], Stream], ...] = (
+    DiagnosticRows,
+    Snapshots,
+)
+
 
 def run(
-    config: Config,
-    problem: Problem,
-    plan: Plan,
+    decomposed: Decomposed,
     options: Options,
     communicator: Communicator,
-    devices: Any,
+    devices: Sequence[Any],
     request: signals.Request,
 ) -> Summary:
     """Run a checked problem to its end, or until a signal is noted in ``request``. All processes call this together.
@@ -55,7 +68,7 @@ def run(
     stopwatch = Stopwatch(options.started)
     stopwatch.lap("starting up")
     with claimed(options.output, communicator) as claim, stopwatch.during("setting up"):
-        source = source_of(config, options, communicator)
+        source = source_of(decomposed.problem.config, options, communicator)
         if source.complete:
             return Summary(options.output, complete_before=source.complete)
         if source.history and not options.quiet:
@@ -64,59 +77,74 @@ def run(
         elif options.resume and options.output.exists() and not options.quiet:
             say(f"{options.output} has no checkpoint to go on from: beginning at the start")
         communicator.watch.output(options.output)
-        this = _ready(problem, plan, options, communicator, devices, source, stopwatch)
+        ready = _ready(decomposed, options, communicator, devices, source, stopwatch)
         signals.check_not_stopped(request, communicator)
         with stopwatch.during("other"):
-            return _run(this, claim, request)
+            return _run(ready, options, claim, request, stopwatch)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A compiled run that has written nothing yet. ``source`` is where its state comes from; ``buffers`` are the snapshot
+    buffers."""
+
+    stepping: Stepping
+    source: Source
+    walltime: Walltime
+    buffers: Copies
 
 
 def _ready(
-    problem: Problem,
-    plan: Plan,
+    decomposed: Decomposed,
     options: Options,
     communicator: Communicator,
-    devices: Any,
+    devices: Sequence[Any],
     source: Source,
     stopwatch: Stopwatch,
-) -> Run:
+) -> Ready:
     """The compiled run at its ``source``. Nothing is written yet."""
+    problem = decomposed.problem
     walltime = Walltime(problem.config.checkpoint.walltime, communicator, options.started)
     with stopwatch.during("compiling"):
-        choice = kernel_for(problem, devices, communicator, plan.lowered, source.kernel)
+        prepared = prepare(decomposed, devices, communicator, source.kernel)
+        choice = prepared.choice
         if choice.cannot_be:
             say(f"warning: {choice.why}; kernel {choice.kernel} is taken, which is slower and rounds differently")
         elif source.kernel not in ("", choice.kernel):
             say(
                 f"warning: kernel {choice.kernel}, {choice.why}, rounds differently than {source.kernel}, the one so far"
             )
-        plan = for_kernel(plan, problem, choice.kernel, communicator)
-        simulation = simulate(problem, plan, communicator, devices, choice.kernel)
+        simulation = compose(prepared, communicator, devices)
     state = _state(simulation, source, options.output)
-    simulation.check_mask(dict(state.fields))
-    this = Run(simulation, options, source, walltime, seconds_to_checkpoint(problem), state, choice, stopwatch)
+    check_fluid_left(simulation, dict(state.fields))
+    finite = FiniteCheck(simulation, options.output, state.clock.step)
+    stepping = Stepping(simulation, source, state, finite, stopwatch)
     with stopwatch.during("checks"):
-        this.check_finite()
+        finite.extremes(stepping.state)
     if simulation.control is None:
-        this.step_sizes()  # refuses bad steps before anything is written
+        stepping.step_sizes()  # refuses bad steps before anything is written
     with ThreadPoolExecutor(1) as beside, stopwatch.during("compiling"):
-        made = beside.submit(_copies, simulation)
-        this.fields = simulation.compile(this.fields)
-    this.copies = made.result()
+        buffers = beside.submit(_buffers, simulation)
+        stepping.state = replace(stepping.state, fields=simulation.compile(dict(stepping.state.fields)))
     if simulation.control is not None:
-        this.clock = simulation.control.begun(this.fields, this.clock)
+        clock = simulation.control.begun(dict(stepping.state.fields), stepping.clock)
+        stepping.state = replace(stepping.state, clock=clock)
     communicator.barrier()
-    return this
+    return Ready(stepping, source, walltime, buffers.result())
 
 
-def _copies(simulation: Simulation) -> Copies:
+def _buffers(simulation: Simulation) -> Copies:
     """The snapshot buffers for asynchronous output. None are needed for blocks that are assembled from several arrays:
     the assembled copy is written."""
     problem, output = simulation.problem, simulation.problem.config.output
-    together = simulation.machine.devices.several or problem.members
+    together = simulation.device_grid.devices.several or problem.members
     if together or not output.is_written_behind(simulation.communicator.size):
         return Copies({})
     compressed, fields = output.compression != "none", output.fields or problem.shown
-    return simulation.copies(pieces_of(problem.layout, fields, simulation.ranges, simulation.dtype, compressed))
+    pieces = pieces_of(problem.layout, fields, simulation.ranges, simulation.dtype, compressed)
+    if simulation.control is not None:
+        return Copies(pieces)  # a step that is tried may be rejected: nothing is copied while it is computed
+    return simulation.steps.snapshot_buffers(pieces)
 
 
 def release() -> None:
@@ -126,43 +154,57 @@ def release() -> None:
         trim(0)
 
 
-def _run(this: Run, claim: Claim, request: signals.Request) -> Summary:
+def streams_of(output: Output, checkpoints: CheckpointWriter, schedule: Schedule) -> list[Stream]:
+    """All that a run does with its states, in the order in which it is done at a step."""
+    written = [make(output, schedule) for make in WRITTEN]
+    return [*written, Checkpoints(checkpoints, output, schedule, written), LateRows(output)]
+
+
+def _run(ready: Ready, options: Options, claim: Claim, request: signals.Request, stopwatch: Stopwatch) -> Summary:
     """The run to its end."""
-    problem, options, communicator = this.simulation.problem, this.options, this.communicator
+    stepping, source, simulation = ready.stepping, ready.source, ready.stepping.simulation
+    problem, communicator = simulation.problem, simulation.communicator
     prepare_folder(options.output, communicator)
     claim.take()
     remove_locks(options.output, communicator)
-    if this.source.clock is not None:
-        this.write_checkpoint()  # the output, which holds the state, is about to change
-    with this.stopwatch.during("output"):
-        this.open_output()
-    first = this.clock.step
-    remove_stale(options.output, communicator, after=first if this.source.append else -1)
+    attributes = provenance(simulation, source)
+    checkpoints = CheckpointWriter(options.output, simulation, attributes, stopwatch)
+    if source.clock is not None:
+        checkpoints.write(stepping.state)  # the output, which holds the state, is about to change
+    with stopwatch.during("output"):
+        output = Output(options.output, simulation, source, attributes, ready.buffers, stopwatch, stepping.state)
+    first = stepping.clock.step
+    remove_stale(options.output, communicator, after=first if source.append else -1)
     shown = communicator.rank == 0 and not options.quiet
-    progress = Progress(this.clock.time, this.config.time.end, problem.cells_per_step, shown)
+    progress = Progress(stepping.clock.time, problem.config.time.end, problem.cells_per_step, shown)
+    stops = StopRequests(request, ready.walltime, lambda: checkpoints.seconds, communicator)
+    streams = streams_of(output, checkpoints, stepping.schedule)
+    this = Run(stepping, streams, stops, progress, stopwatch)
     try:
-        this.write_first()
+        this.begin()
         release()
-        this.loop(progress, request)
+        this.to_the_end()
     except (InputError, NumericsError, StoppedEarly) as error:
-        this.write_rows()
-        this.writer.close(complete=False, **({} if isinstance(error, StoppedEarly) else {"failure": str(error)}))
+        this.flush()
+        output.close(complete=False, **({} if isinstance(error, StoppedEarly) else {"failure": str(error)}))
         raise
     finally:
         progress.close()
-    this.complete()
-    this.stopwatch.lap()
-    steps = this.clock.step - first
-    itemsize = 2 * len(problem.fields) * this.simulation.dtype.itemsize
+    this.finish()
+    output.close(complete=True, **output.ended(stepping.state, stepping.schedule))
+    stopwatch.lap()
+    steps = stepping.clock.step - first
+    itemsize = 2 * len(problem.fields) * simulation.dtype.itemsize
+    choice = simulation.prepared.choice
     return Summary(
         options.output,
         steps,
-        this.clock,
-        this.stopwatch.seconds,
+        stepping.clock,
+        stopwatch.seconds,
         problem.cells_per_step,
         itemsize,
-        kernel=f"{this.choice.kernel} ({this.choice.why})",
-        exchange=this.simulation.exchange,
+        kernel=f"{choice.kernel} ({choice.why})",
+        exchange=simulation.exchange,
     )
 
 
@@ -175,7 +217,8 @@ def _state(simulation: Simulation, source: Source, output: Path) -> State:
     communicator = simulation.communicator
     if source.checkpoint is None:
         assert source.clock is not None
-        return join(template, simulation.put(agree(communicator, lambda: simulation.snapshot(output))), source.clock)
+        blocks = agree(communicator, lambda: last_snapshot(simulation.problem, simulation.ranges, output))
+        return join(template, simulation.put(blocks), source.clock)
     arrays, scalars, _ = read_checkpoint(source.checkpoint, simulation.ranges, communicator, simulation.problem.fields)
-    blocks = {name: simulation.restored(block) for name, block in arrays.items()}
+    blocks = {name: from_checkpoint(simulation, block) for name, block in arrays.items()}
     return join(template, simulation.put(blocks), scalars)

@@ -29,7 +29,9 @@ from hpcstencil.runtime.publish import hidden, write_atomically
 from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError
 
 BEAT = 10.0  # seconds between touches of a running attempt's file
-SILENT = 600.0  # seconds without a touch after which it is dead. A long collective write may hold up the touching thread
+SILENT = (
+    600.0  # seconds without a touch after which it is dead. A long collective write may hold up the touching thread
+)
 SILENT_AND_OVER = 40.0  # the same if Slurm also reports that the job has ended
 HELD = {"RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
 ENDS = {0: "done", 75: "stopped"}  # other exit statuses: "failed"
@@ -224,22 +226,26 @@ def kept(attempt: Attempt) -> Iterator[None]:
 
 
 def _beat(path: Path, over: threading.Event) -> None:
+    """Touch the attempt's file every BEAT seconds until ``over`` is set."""
     while not over.wait(BEAT):
         with suppress(OSError):
             os.utime(path)  # no time is passed, so the file server sets its own
 
 
 def _finish(attempt: Attempt, exit_status: int, reason: str) -> None:
+    """Replace the attempt's file with the record of how it ended."""
     status = ENDS.get(exit_status, "failed")
     ended = replace(attempt, status=status, exit_status=exit_status, reason=reason, ended=_now())
     write_atomically(attempt.path, _text(ended))
 
 
 def _text(attempt: Attempt) -> str:
+    """The attempt as JSON."""
     record = asdict(attempt)
     del record["path"]
     return json.dumps(record, indent=1) + "\n"
 
 
 def _now() -> str:
+    """The time in UTC, in ISO 8601 with milliseconds."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")

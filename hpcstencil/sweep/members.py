@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from hpcstencil.config.keys import TOP
 from hpcstencil.config.provenance import to_tables
 from hpcstencil.config.reader import load
-from hpcstencil.config.settings import Config
+from hpcstencil.config.settings import TOP, Config
 from hpcstencil.problem.build import build
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import listing, nearest, shown, too_many, unknown, wrong
@@ -89,6 +88,7 @@ def read_sweep(path: Path) -> Sweep:
 
 
 def _text(path: Path, what: str) -> str:
+    """The text of a file. Raises InputError, whose sentence calls it ``what``, if it cannot be read."""
     try:
         content = bounded(path)
         if content is None:
@@ -158,6 +158,7 @@ def _listed(parameters: Mapping[str, Any], mode: str) -> list[Settings]:
 
 
 def _refuse_too_many(count: int) -> None:
+    """Raise InputError for more than MOST_MEMBERS members."""
     if count > MOST_MEMBERS:
         raise InputError(f"parameters: expected at most {MOST_MEMBERS} members, but got {count}; take fewer values")
 

@@ -134,6 +134,7 @@ def _input(sweep: Sweep, configs: Sequence[Config], index: int) -> str:
 
 
 def _record(sweep: Sweep, configs: Sequence[Config]) -> str:
+    """The text of plan.json."""
     record = {
         "format_version": FORMAT_VERSION,
         "hpcstencil_version": __version__,
@@ -178,6 +179,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _difference(there: Planned, sweep: Sweep, configs: Sequence[Config]) -> Change:
+    """The members that a new plan changes, drops or adds."""
     old, new = len(there.members), len(configs)
     changed = [
         index

@@ -127,7 +127,7 @@ def status_json(planned: Planned, found: Sequence[Standing]) -> str:
     })  # fmt: skip
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Numbers and texts unchanged, anything else as TOML. A number that JSON cannot represent becomes text."""
     if value is None or isinstance(value, str | bool | int):
         return value

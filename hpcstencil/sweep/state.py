@@ -94,6 +94,7 @@ def standing(planned: Planned, member: Member) -> Standing:
 
 
 def _newest(member: Member) -> Attempt | None:
+    """The member's newest attempt; None if there is none."""
     return next(iter(attempts(member.folder)[::-1]), None)
 
 
@@ -110,6 +111,7 @@ def effective(member: Member, overrides: Sequence[str]) -> Config:
 
 
 def _state(planned: Planned, member: Member, config: Config, newest: Attempt | None) -> tuple[str, str]:
+    """The state of a member, and the reason for it."""
     if newest is not None and running(newest):
         return "running", _whereabouts(newest)
     finished, problem = result(planned, config)
@@ -125,6 +127,7 @@ def _state(planned: Planned, member: Member, config: Config, newest: Attempt | N
 
 
 def _whereabouts(attempt: Attempt) -> str:
+    """The process, host and job of an attempt, in words."""
     owner = attempt.owner
     job = f", job {owner['job']}" if owner.get("job") else ""
     return (

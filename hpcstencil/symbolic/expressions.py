@@ -27,7 +27,9 @@ class Node:
     """Base class of all nodes; arithmetic on nodes makes nodes."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]  # set on every concrete node by `frozen`, which makes it a dataclass
-    __array_ufunc__: ClassVar[None] = None  # numpy's functions reject nodes, and its scalars leave arithmetic to the node
+    __array_ufunc__: ClassVar[None] = (
+        None  # numpy's functions reject nodes, and its scalars leave arithmetic to the node
+    )
 
     @cached_property
     def children(self) -> tuple[Node, ...]:

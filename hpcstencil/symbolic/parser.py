@@ -273,7 +273,7 @@ class _Parser:
             self.fail(part.col_offset, str(error))
 
     def wished(self, name: str) -> str:
-        """What to use instead of a function that other languages have; "" for other names."""
+        """The advice for a function that other languages have; "" for other names."""
         instead, advice = WISHES.get(name.lower(), ("", ""))
         return advice if instead in self.calls else ""
 

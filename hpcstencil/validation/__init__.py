@@ -1,1 +1,1 @@
-"""Errors, and the sentences for bad input. Imports nothing of the project."""
+"""Errors, and messages for bad input. Imports nothing of the project."""

@@ -1,13 +1,13 @@
-"""The failures a user can meet, each with the exit status that the command line returns for it."""
+"""The failures that a user can meet, each with the exit status of the command line."""
 
 from __future__ import annotations
 
 
 class HpcstencilError(Exception):
-    """A failure told to the user in one sentence: what was expected, what came, what to do."""
+    """A failure, reported to the user in one sentence: what was expected, what came, what to do."""
 
     status = 1
-    shared = True  # whether all processes raise it together; where not, the one that does ends all
+    shared = True  # whether all processes raise it together; if not, the process that raises it ends all
 
     def __reduce__(self) -> tuple[type, tuple[str]]:
         return type(self), (str(self),)

@@ -1,4 +1,4 @@
-"""`--set KEY=VALUE`: values of single keys in place of those in the input."""
+"""`--set KEY=VALUE`: values that replace those of single keys in the input."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.toml_text import DEEPEST, LONG_KEY, Path, dotted, dump_value, refuse_deep, shortened
 
-# Keys of one table that stand for the same choice: setting one displaces the others.
+# Keys of one table that are alternatives: setting one removes the others.
 EXCLUSIVE = (
     ("time", ("dt", "cfl", "tolerance")),
     ("output", ("every", "every_steps")),
@@ -20,7 +20,10 @@ LONGEST_KEY = 1000  # characters of the key of a --set
 
 
 def parse_override(text: str) -> tuple[Path, Any]:
-    """The key (as a path of names) and the value of one ``--set KEY=VALUE``; a value that is not TOML is a string."""
+    """The key (as a path of names) and the value of one ``--set KEY=VALUE``; a value that is not TOML is a string.
+
+    Raises InputError if ``text`` does not have this form.
+    """
     given = shortened(repr(text), 80)
     try:
         text.encode()
@@ -38,7 +41,7 @@ def parse_override(text: str) -> tuple[Path, Any]:
 
 
 def _key_path(text: str) -> Path | None:
-    """The names of a dotted TOML key, or None where ``text`` is not one."""
+    """The names of a dotted TOML key; None if ``text`` is not one."""
     try:
         node: Any = tomllib.loads(f"{text} = 0") if "\n" not in text else {}
     except (ValueError, RecursionError):
@@ -51,6 +54,7 @@ def _key_path(text: str) -> Path | None:
 
 
 def _override_value(text: str) -> Any:
+    """The value of a ``--set``: TOML if it can be read as TOML, else the text itself."""
     if LONG_KEY.search(text):
         return text
     try:
@@ -63,7 +67,8 @@ def _override_value(text: str) -> Any:
 def override(raw: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """A copy of the tables ``raw`` with every ``--set`` applied in turn.
 
-    A table replaces a table; a key of EXCLUSIVE displaces its alternatives.
+    A table replaces a whole table. A key of EXCLUSIVE removes its alternatives. Raises InputError if a ``--set`` is
+    malformed or does not fit the tables.
     """
     result = _copy(raw)
     for text in overrides:
@@ -84,7 +89,7 @@ def override(raw: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]
 
 
 def alternatives(path: Path) -> list[Path]:
-    """The other keys that ``path`` displaces when it is set."""
+    """The alternatives that are removed when ``path`` is set."""
     return [
         (table, other)
         for table, keys in EXCLUSIVE
@@ -95,7 +100,7 @@ def alternatives(path: Path) -> list[Path]:
 
 
 def is_set(key: str, overrides: Sequence[str]) -> bool:
-    """Whether a ``--set`` names ``key``, a table that holds it, a part of it, or an alternative that displaces it."""
+    """Whether a ``--set`` names ``key``, a table that holds it, a part of it, or an alternative that removes it."""
     wanted = _key_path(key) or (key,)
     for text in overrides:
         path, _ = parse_override(text)
@@ -107,4 +112,5 @@ def is_set(key: str, overrides: Sequence[str]) -> bool:
 
 
 def _copy(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of nested tables, without sharing any table."""
     return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in raw.items()}

@@ -1,7 +1,8 @@
-"""Text from outside made fit for a terminal: a title, a unit or a file's name may hold what a terminal would obey.
+"""Foreign text made safe for a terminal: a title, a unit or a file's name may contain control sequences.
 
-Escape sequences move the cursor, clear the screen or change the window's title; marks of direction make text read as it does
-not stand; half a surrogate pair (a file name that is not UTF-8) cannot be printed at all. All of these become visible escapes.
+Escape sequences move the cursor, clear the screen or change the window's title. Direction marks change the order in
+which text is displayed. Half a surrogate pair (a file name that is not UTF-8) cannot be printed at all. All of these
+become visible escapes.
 """
 
 from __future__ import annotations
@@ -10,20 +11,21 @@ import click
 
 
 def printable(text: object) -> str:
-    """``text`` on one line, each character that is not visible (but blanks) as an escape such as \\x1b or \\u202e."""
+    """``text`` on one line; each invisible character except blanks becomes an escape such as \\x1b or \\u202e."""
     said = str(text)
     return said if said.isprintable() else "".join(c if c.isprintable() else _escape(c) for c in said)
 
 
 def printable_lines(text: object) -> str:
-    """As `printable`, of a text of ours in several lines, in which text from outside stands."""
+    """As `printable`, for our own text of several lines that contains foreign text."""
     return "\n".join(map(printable, str(text).split("\n")))
 
 
 def echo(text: object) -> None:
-    """Results, on standard output."""
+    """Print a result on standard output."""
     click.echo(printable_lines(text))
 
 
 def _escape(character: str) -> str:
+    """The visible escape of a character."""
     return character.encode("unicode_escape").decode("ascii")

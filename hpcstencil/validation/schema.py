@@ -1,4 +1,4 @@
-"""What an input table may hold, as data: keys, kinds of value, defaults; and the sentences for what does not fit."""
+"""The form of input tables as data: keys, kinds of value, defaults; and the errors for values that do not fit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import datetime
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from hpcstencil.validation.errors import InputError
@@ -16,37 +16,85 @@ REQUIRED: Any = object()
 
 
 class Unfit(Exception):
-    """A value that is not of the expected kind; never leaves this module."""
+    """A value that is not of the expected kind. It never leaves this module."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of value: in ``words``, and ``convert``, which returns the value in the form we keep or raises Unfit.
+    """A kind of value. ``words`` describes it. ``convert`` returns a value in the form in which the program keeps it,
+    or raises Unfit.
 
-    ``names`` are the texts it accepts, for suggestions.
+    ``names`` are the texts that it accepts, for suggestions.
     """
 
     words: str
-    convert: Callable[[Any], Any]
+    convert: Callable[[object], Any]
     names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Key:
-    """One key of a table: its kind, its default (REQUIRED for none), and an example that may be typed as it stands."""
+    """One key of a table: its kind, its default (REQUIRED for none), an example that may be typed, and its
+    meaning, with which its row in docs/input.md begins."""
 
     kind: Kind
     default: Any
     example: str
+    meaning: str = ""
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Keys whose names the user chooses: the kind of a value, an example of one, in which {} stands for its name, and
+    their meaning. If they have a table of their own, ``table`` is an example of it; else they stand beside the keys."""
+
+    kind: Kind
+    example: str
+    meaning: str
+    table: str = ""
+
+    def key(self, name: str) -> Key:
+        """The key of one entry."""
+        return Key(self.kind, None, self.example.format(at(name)))
+
+
+# ---- declaring -------------------------------------------------------------------------------------------------------
+
+
+def key(kind: Kind, default: Any, example: str, meaning: str) -> Any:
+    """A dataclass field that is a key of its table. Its default is that of the key."""
+    metadata = {"key": Key(kind, default, example, meaning)}
+    return field(metadata=metadata) if default is REQUIRED else field(default=default, metadata=metadata)
+
+
+def entries(kind: Kind, example: str, meaning: str, table: str = "") -> Any:
+    """A dataclass field that is a dict of values by names which the user chooses."""
+    return field(default_factory=dict, metadata={"entries": Entries(kind, example, meaning, table)})
+
+
+def keys_of(settings: type) -> dict[str, Key]:
+    """The keys that a dataclass declares."""
+    return {f.name: f.metadata["key"] for f in fields(settings) if "key" in f.metadata}
+
+
+def names_of(settings: type) -> tuple[str, ...]:
+    """The names that a table may hold beside those that the user chooses: its keys, and tables of entries."""
+    beside = {name for name, spec in entries_of(settings).items() if not spec.table}
+    return tuple(f.name for f in fields(settings) if f.name not in beside)
+
+
+def entries_of(settings: type) -> dict[str, Entries]:
+    """The fields of a dataclass that hold entries."""
+    return {f.name: f.metadata["entries"] for f in fields(settings) if "entries" in f.metadata}
 
 
 # ---- kinds of value --------------------------------------------------------------------------------------------------
 
 
 def integer(minimum: int = 1) -> Kind:
-    """Whole numbers from ``minimum`` to 2**63 - 1; a truth value is none."""
+    """Whole numbers from ``minimum`` to 2**63 - 1; booleans do not count as numbers."""
 
-    def convert(value: Any) -> int:
+    def convert(value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value < 2**63:
             raise Unfit
         return value
@@ -57,7 +105,7 @@ def integer(minimum: int = 1) -> Kind:
 def number(positive: bool = False) -> Kind:
     """Finite numbers, kept as floats."""
 
-    def convert(value: Any) -> float:
+    def convert(value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1.7976931348623157e308:
             raise Unfit
         result = float(value)
@@ -68,10 +116,10 @@ def number(positive: bool = False) -> Kind:
     return Kind("a positive, finite number" if positive else "a finite number", convert)
 
 
-def choice(*options: Any) -> Kind:
+def choice(*options: object) -> Kind:
     """One of ``options``."""
 
-    def convert(value: Any) -> Any:
+    def convert(value: object) -> Any:
         for option in options:
             if type(value) is type(option) and value == option:
                 return value
@@ -81,13 +129,15 @@ def choice(*options: Any) -> Kind:
     return Kind(listing(map(shown, options), "or"), convert, names)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
+    """The text unchanged. Raises Unfit for anything else, a blank text, or one with NUL characters."""
     if not isinstance(value, str) or not value.strip() or "\0" in value:
         raise Unfit
     return value
 
 
-def _expression(value: Any) -> float | str:
+def _expression(value: object) -> float | str:
+    """A text unchanged, or a number as a float. Raises Unfit for anything else."""
     return _text(value) if isinstance(value, str) else NUMBER.convert(value)
 
 
@@ -95,14 +145,17 @@ NUMBER = number()
 POSITIVE = number(positive=True)
 COUNT = integer()
 TEXT = Kind("a text that is not empty", _text)
-# As in TEXT, but a single number may stand for the text; numbers stay floats.
+# As TEXT, but a single number may replace the text; numbers become floats.
 EXPRESSION = Kind("a number or an expression (a text in quotes)", _expression)
 
 
-def clock_time() -> Kind:
-    """Spans of time as "HH:MM:SS", any number of hours, kept as texts; TOML's own times of day are taken for such."""
+EXPRESSION_TEXT = Kind(EXPRESSION.words, lambda value: expression_text(EXPRESSION.convert(value)))  # kept as a text
 
-    def convert(value: Any) -> str:
+
+def clock_time() -> Kind:
+    """Durations as "HH:MM:SS" with any number of hours, kept as texts. TOML's own times of day are converted."""
+
+    def convert(value: object) -> str:
         text = value.isoformat("seconds") if isinstance(value, datetime.time) else value
         if not isinstance(text, str) or not re.fullmatch(r"\d{1,5}:[0-5]\d:[0-5]\d", text):
             raise Unfit
@@ -114,7 +167,7 @@ def clock_time() -> Kind:
 def any_text() -> Kind:
     """A text, which may be empty."""
 
-    def convert(value: Any) -> str:
+    def convert(value: object) -> str:
         if not isinstance(value, str) or "\0" in value:
             raise Unfit
         return value
@@ -125,7 +178,7 @@ def any_text() -> Kind:
 def list_of(kind: Kind, words: str, longest: int | None = None) -> Kind:
     """Lists of one to ``longest`` entries of one kind, kept as tuples."""
 
-    def convert(value: Any) -> tuple[Any, ...]:
+    def convert(value: object) -> tuple[Any, ...]:
         if not isinstance(value, list | tuple) or not value or (longest and len(value) > longest):
             raise Unfit
         return tuple(kind.convert(entry) for entry in value)
@@ -136,7 +189,7 @@ def list_of(kind: Kind, words: str, longest: int | None = None) -> Kind:
 def either(first: Kind, second: Kind) -> Kind:
     """Values of one of two kinds."""
 
-    def convert(value: Any) -> Any:
+    def convert(value: object) -> Any:
         try:
             return first.convert(value)
         except Unfit:
@@ -145,16 +198,11 @@ def either(first: Kind, second: Kind) -> Kind:
     return Kind(f"{first.words} or {second.words}", convert, first.names + second.names)
 
 
-def optional(kind: Kind) -> Key:
-    """For entries of tables whose keys the user chooses: no default, no example."""
-    return Key(kind, None, "")
-
-
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 
-def take(key: str, spec: Key, value: Any) -> Any:
-    """``value`` in the form we keep; raises InputError where it is not what ``key`` expects."""
+def take(key: str, spec: Key, value: object) -> Any:
+    """``value`` in the form in which the program keeps it. Raises InputError if it does not fit ``key``."""
     try:
         return spec.kind.convert(value)
     except Unfit:
@@ -163,15 +211,15 @@ def take(key: str, spec: Key, value: Any) -> Any:
         raise wrong(key, spec.kind.words, value, advice) from None
 
 
-def table(key: str, value: Any, example: str) -> Mapping[str, Any]:
-    """``value`` where it is a table."""
+def table(key: str, value: object, example: str) -> Mapping[str, Any]:
+    """``value`` if it is a table, else InputError, whose sentence names ``key`` and gives the ``example``."""
     if not isinstance(value, Mapping):
         raise wrong(key, "a table", value, f"write for example {example}")
     return value
 
 
 def read(name: str, raw: Mapping[str, Any], keys: Mapping[str, Key]) -> dict[str, Any]:
-    """The values of table ``name``, defaults filled in; unknown keys must have been refused before.
+    """The values of table ``name`` with all defaults. The caller must have refused unknown keys.
 
     Raises InputError for a missing required key or a value that does not fit.
     """
@@ -189,5 +237,5 @@ def read(name: str, raw: Mapping[str, Any], keys: Mapping[str, Key]) -> dict[str
 
 
 def expression_text(value: float | str) -> str:
-    """An expression as text; a number is written so that it reads back as itself."""
+    """An expression as text. A number is written with all its digits, so that it reads back unchanged."""
     return value if isinstance(value, str) else repr(value)

@@ -1,4 +1,4 @@
-"""TOML as text: reading with sentences for errors, ``--set`` overrides, and writing what tomllib reads back."""
+"""TOML as text: reading with messages for errors, and writing what tomllib reads back."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import Any
 from hpcstencil.validation.errors import InputError
 
 LONGEST = 2**20  # bytes of an input file
-DEEPEST = 16  # tables and lists in one another
-# tomllib takes time with the square of a dotted key's parts. A word is tried from its beginning alone and never given back in
-# part: the search itself would take time with the square of a word's length.
+DEEPEST = 16  # levels of nested tables and lists
+# tomllib's time grows with the square of the number of parts of a dotted key. The possessive quantifiers keep the
+# search linear: without them its own time would grow with the square of a word's length.
 LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){100}""")
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
@@ -29,14 +29,15 @@ Path = tuple[str, ...]
 
 
 def read_file(path: pathlib.Path) -> dict[str, Any]:
-    """The tables of the input file at ``path``; raises InputError where there is none that may be one."""
+    """The tables of the input file at ``path``. Raises InputError if it does not exist, cannot be read, or is not
+    TOML."""
     name = str(path) if str(path).isprintable() else repr(str(path))
     return parse(_text(path, name), name)
 
 
 def bounded(path: pathlib.Path) -> bytes | None:
-    """What a file holds, None where that is more than LONGEST: it may be a device without end. Raises OSError, also for a
-    pipe that nobody writes, for which one would wait for ever."""
+    """The content of a file; None if it is longer than LONGEST, as of an endless device. Raises OSError if the file
+    cannot be read, and for a pipe without a writer, on which reading would wait for ever."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
         os.set_blocking(descriptor, True)
@@ -47,7 +48,7 @@ def bounded(path: pathlib.Path) -> bytes | None:
 
 
 def _text(path: pathlib.Path, name: str) -> str:
-    """The text of an input file; raises InputError where there is none that may be one."""
+    """The text of an input file. Raises InputError if it cannot be read, is too long, or is not UTF-8."""
     try:
         content = bounded(path)
         if content is None:
@@ -63,7 +64,7 @@ def _text(path: pathlib.Path, name: str) -> str:
 
 
 def parse(text: str, origin: str) -> dict[str, Any]:
-    """The tables of TOML ``text``; ``origin`` (a file's name) opens the sentence of an InputError."""
+    """The tables of TOML ``text``. ``origin``, a file's name, begins the sentence of an InputError."""
     if LONG_KEY.search(text):
         raise InputError(f"{origin}: expected keys of a few names, but got one of 100 or more; check its dots")
     try:
@@ -80,8 +81,9 @@ def parse(text: str, origin: str) -> dict[str, Any]:
     return tables
 
 
-def refuse_deep(value: Any, origin: str) -> None:
-    """Raise InputError for tables and lists nested deeper than any input needs and than functions here may recurse."""
+def refuse_deep(value: object, origin: str) -> None:
+    """Raise InputError if tables and lists are nested more than DEEPEST deep, deeper than any input needs: other
+    functions recurse over them."""
     level, depth = [value], 0
     while level:
         if depth > DEEPEST:
@@ -92,10 +94,12 @@ def refuse_deep(value: Any, origin: str) -> None:
 
 
 def shortened(text: str, longest: int) -> str:
+    """``text``, cut to ``longest`` characters with "..." at the end if it is longer."""
     return text if len(text) <= longest else text[: longest - 3] + "..."
 
 
 def _lower(sentence: str) -> str:
+    """The sentence with a lower-case first letter."""
     return sentence[:1].lower() + sentence[1:]
 
 
@@ -103,7 +107,7 @@ def _lower(sentence: str) -> str:
 
 
 def dump_key(name: str) -> str:
-    """One part of a key, quoted where it must be."""
+    """One part of a key, quoted where TOML requires it."""
     return name if BARE_KEY.fullmatch(name) else _string(name)
 
 
@@ -113,17 +117,20 @@ def dotted(path: Sequence[str]) -> str:
 
 
 def _string(text: str) -> str:
-    """The text in quotes on one line; what a terminal would not show (line separators, marks of direction) is escaped."""
+    """The text in quotes on one line. Characters that a terminal would not show (line separators, direction marks) are
+    escaped."""
     return '"' + "".join(c if c.isprintable() and c not in '"\\' else _escaped(c) for c in text) + '"'
 
 
 def _escaped(character: str) -> str:
+    """The TOML escape of a character."""
     number = ord(character)
     return ESCAPES.get(character) or (f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}")
 
 
-def dump_value(value: Any) -> str:
-    """A value as TOML: truth value, number, text, date, list or inline table."""
+def dump_value(value: object) -> str:
+    """A boolean, number, text, date, list or table as TOML; tables become inline tables. Raises TypeError for other
+    types."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -142,7 +149,8 @@ def dump_value(value: Any) -> str:
 
 
 def dumps(tables: Mapping[str, Any]) -> str:
-    """TOML text of ``tables``: plain keys first, then a ``[table]`` each, whose own tables become ``[table.name]``."""
+    """The TOML text of ``tables``: plain keys first, then a ``[table]`` for each table. Tables inside it become
+    ``[table.name]``."""
     blocks = ["".join(f"{dump_key(key)} = {dump_value(value)}\n" for key, value in _plain(tables))]
     for name, content in _tables(tables):
         blocks.append(_block((name,), content))
@@ -151,20 +159,23 @@ def dumps(tables: Mapping[str, Any]) -> str:
 
 
 def _block(path: Path, content: Mapping[str, Any], inline: bool = False) -> str:
+    """The text of one ``[table]``; with ``inline`` its own tables are written inline."""
     entries = content.items() if inline else _plain(content)
     return f"[{dotted(path)}]\n" + "".join(f"{dump_key(key)} = {dump_value(value)}\n" for key, value in entries)
 
 
 def _plain(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The entries that are not tables."""
     return ((key, value) for key, value in content.items() if not isinstance(value, Mapping))
 
 
 def _tables(content: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The entries that are tables."""
     return ((key, value) for key, value in content.items() if isinstance(value, Mapping))
 
 
 def flatten(tables: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of every value in nested tables."""
+    """Yield (dotted key, value) for every value in nested tables."""
     for key, value in tables.items():
         if isinstance(value, Mapping):
             yield from flatten(value, (*path, key))

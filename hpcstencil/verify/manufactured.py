@@ -51,11 +51,14 @@ class Manufactured:
         return (found[name] if found[name] > ROUNDING * scale else 0.0), name
 
     def _values(self, trees: Mapping[str, Node], time: float) -> dict[str, np.ndarray]:
+        """The values of trees on the whole grid: float64, global, without ghost cells."""
         problem = self.problem
         grid = problem.config.grid
         ranges = [(0, n) for n in grid.shape]
         return {
-            name: numpy_evaluate.block_values(at_time(tree, time), grid, ranges, problem.parameters, np.dtype("float64"))
+            name: numpy_evaluate.block_values(
+                at_time(tree, time), grid, ranges, problem.parameters, np.dtype("float64")
+            )
             for name, tree in trees.items()
         }
 

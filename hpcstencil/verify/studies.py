@@ -13,13 +13,13 @@ import numpy as np
 from hpcstencil.config.settings import Config, Decomposition, DiagnosticsConfig, InitialConfig, OutputConfig, TimeConfig
 from hpcstencil.numerics.grid import Grid
 from hpcstencil.numerics.integrators import SUPER_STEPPING, stability_limits
-from hpcstencil.numerics.schedule import Clock
+from hpcstencil.numerics.schedule import Clock, StepRange
 from hpcstencil.problem.build import build
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator, OneProcess
-from hpcstencil.simulation.compose import simulate
-from hpcstencil.simulation.decomposition import plan
+from hpcstencil.simulation.compose import compose
 from hpcstencil.simulation.diagnostics import Diagnostics
+from hpcstencil.simulation.prepared import Choice, Decomposed, prepared_with
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.symbolic.expressions import Derivative, Node, Pointwise, Reduction, substitute, walk
 from hpcstencil.validation.errors import InputError
@@ -36,7 +36,7 @@ WALL_ORDER = 2  # of the closure at boundaries, see `boundary`
 LARGEST = {1: 4096, 2: 192, 3: 48}  # cells per axis in runs with the input's own initial state
 OWN_STEPS = 100
 COMPARED_STEPS = 10
-AUTO = Decomposition("auto", "auto", "auto", "auto", "auto")
+AUTO = Decomposition()
 
 
 @dataclass(frozen=True)
@@ -83,14 +83,20 @@ def adapted(config: Config, cells: Sequence[int], **changes: Any) -> Config:
     output = replace(config.output, every=None, every_steps=None, fields=None)
     return replace(
         config, grid=grid, numerics=numerics, output=output, decomposition=AUTO,
-        initial=InitialConfig(), diagnostics=DiagnosticsConfig(None), verify=replace(config.verify, conserved=()),
+        initial=InitialConfig(), diagnostics=DiagnosticsConfig(), verify=replace(config.verify, conserved=()),
         mask=None, equation=replace(config.equation, seed=None), **changes,
     )  # fmt: skip
 
 
 def alone(problem: Problem, devices: int = 1) -> Simulation:
     """The problem on ``devices`` devices of this process, without other processes."""
-    return simulate(problem, plan(problem, 1, devices), OneProcess(), jax.local_devices()[:devices], "shift")
+    return by_shift(Decomposed.of(problem, 1, devices), OneProcess(), jax.local_devices()[:devices])
+
+
+def by_shift(decomposed: Decomposed, communicator: Communicator, devices: Sequence[Any]) -> Simulation:
+    """The simulation with the kernel that takes every problem."""
+    prepared = prepared_with(decomposed, Choice("shift"), communicator)
+    return compose(prepared, communicator, devices)
 
 
 def differences(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
@@ -114,7 +120,8 @@ class Orders:
         self.duration = self._duration()
 
     def adaptive(self, tolerance: float) -> TimeConfig:
-        return TimeConfig(self.config.time.end, None, None, tolerance, 1)
+        """The input's time table with a tolerance."""
+        return TimeConfig(self.config.time.end, tolerance=tolerance)
 
     def problem(self, cells: int, time: TimeConfig, integrator: str = "dopri5") -> Manufactured:
         """The manufactured problem with ``cells`` cells per axis."""
@@ -163,12 +170,11 @@ class Orders:
         exact = self.problem(self.coarsest, replace(self.adaptive(1e-13), end=self.duration))
         expected, errors = _adaptively(exact.problem), []
         for count in counts:
-            time = TimeConfig(self.duration, self.duration / count, None, None, 1)
+            time = TimeConfig(self.duration, dt=self.duration / count)
             problem = self.problem(self.coarsest, time, name).problem
             simulation = alone(problem)
-            fields = simulation.advance(
-                simulation.initial_fields(), problem.parameters, 0.0, 0, self.duration / count, count
-            )
+            steps = StepRange(0.0, 0, self.duration / count, count)
+            fields = simulation.advance(simulation.initial_fields(), steps)
             errors.append(differences(simulation.get(fields, problem.fields), expected))
         return Study("time", counts, tuple(errors), self.method.order)
 
@@ -191,7 +197,7 @@ def reduced(config: Config) -> Problem:
     most = LARGEST[config.grid.ndim]
     from_file = config.initial.file is not None
     cells = config.grid.shape if from_file else [min(n, most) for n in config.grid.shape]
-    output = OutputConfig(config.output.path, None, None, None, "none", "auto")
+    output = OutputConfig(config.output.path)
     grid = Grid(tuple(cells), config.grid.lower, config.grid.upper)
     return build(replace(config, grid=grid, output=output))
 
@@ -219,7 +225,7 @@ def conservation(problem: Problem) -> list[Finding]:
     dt, fields = step_of(problem, simulation), simulation.initial_fields()
     diagnostics = Diagnostics(problem.diagnostics, simulation.diagnosed, problem.parameters)
     before = diagnostics.evaluate(fields, 0.0)
-    after = diagnostics.evaluate(simulation.advance(fields, problem.parameters, 0.0, 0, dt, OWN_STEPS), OWN_STEPS * dt)
+    after = diagnostics.evaluate(simulation.advance(fields, StepRange(0.0, 0, dt, OWN_STEPS)), OWN_STEPS * dt)
     precision = problem.config.numerics.precision
     bound = float(np.finfo(precision).eps) * (10 + OWN_STEPS)
     findings = []
@@ -231,6 +237,7 @@ def conservation(problem: Problem) -> list[Finding]:
 
 
 def _magnitude(part: Node) -> Node | None:
+    """A reduction of the magnitude of the same operand; None for other nodes."""
     return Reduction(part.kind, Pointwise("abs", (part.operand,))) if isinstance(part, Reduction) else None
 
 
@@ -242,7 +249,7 @@ def decompositions(problem: Problem, communicator: Communicator, devices: Sequen
 
     def blocks(simulation: Simulation) -> dict[str, np.ndarray]:
         problem = simulation.problem
-        fields = simulation.advance(simulation.initial_fields(), problem.parameters, 0.0, 0, dt, COMPARED_STEPS)
+        fields = simulation.advance(simulation.initial_fields(), StepRange(0.0, 0, dt, COMPARED_STEPS))
         return simulation.get(fields, problem.fields)
 
     expected, findings = blocks(simulation), []
@@ -253,11 +260,11 @@ def decompositions(problem: Problem, communicator: Communicator, devices: Sequen
         given = replace(problem.config, decomposition=replace(AUTO, **wishes))
         try:
             way = replace(problem, config=given)
-            chosen = plan(way, communicator.size, count)
+            chosen = Decomposed.of(way, communicator.size, count)
         except InputError as refusal:
             findings.append(Finding(name, f"does not fit: {refusal}", True))
             continue
-        found = simulate(way, chosen, communicator, devices[:count], "shift")
+        found = by_shift(chosen, communicator, devices[:count])
         index = tuple(slice(*r) for r in found.ranges)
         own = blocks(found)
         worst = max(float(np.abs(own[field] - expected[field][index]).max()) for field in own)

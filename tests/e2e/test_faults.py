@@ -32,14 +32,12 @@ from commands import (
     wait_until,
 )
 from faults import failing, family, fill, library, mount, remount, small_disk
+from output_files import field, grid_of
 
 from hpcstencil.checkpoint.checkpoint import verify
 from hpcstencil.checkpoint.paths import list_checkpoints, step_of
 from hpcstencil.io.file_read import inspect, open_for_reading
 from hpcstencil.runtime.communicator import OneProcess
-
-sys.path.append(str(Path(__file__).parent.parent))  # of the tests of single modules
-from test_hdf5 import field, grid_of
 
 pytestmark = pytest.mark.e2e
 # A snapshot every 10 steps and a checkpoint every 30: much of the time goes into writing.
@@ -226,7 +224,7 @@ WRITING = """
 import os, sys, traceback
 sys.path.insert(0, {tests!r})
 from pathlib import Path
-from test_hdf5 import create, grid_of, write_snapshots
+from output_files import create, grid_of, write_snapshots
 from hpcstencil.validation.errors import EnvironmentProblem
 
 def write(spare):

@@ -10,8 +10,9 @@ from commands import ENVIRONMENT, line
 
 from hpcstencil.config.reader import load
 from hpcstencil.problem.build import build
-from hpcstencil.simulation.decomposition import plan
+from hpcstencil.simulation.backend_choice import foreseen
 from hpcstencil.simulation.memory_estimate import memory
+from hpcstencil.simulation.prepared import Decomposed
 
 pytestmark = pytest.mark.e2e
 INPUT = """
@@ -57,7 +58,7 @@ def peak(folder, *settings):
 
 def planned(path, *settings):
     problem = build(load(path, settings))
-    return memory(plan(problem, 1, 1), problem, "native")
+    return memory(foreseen(Decomposed.of(problem, 1, 1)))
 
 
 def test_a_run_takes_the_memory_that_check_says(tmp_path):

@@ -28,7 +28,7 @@ def test_the_first_processes_exchange_on_a_communicator_of_their_own(communicato
 
     def on_part(part):
         simulation = simulation_of(problem, part)
-        used = simulation.machine.communicator
+        used = None if part.size == 1 else simulation.device_grid.exchange.communicator
         assert part.size == 1 or used.Get_size() == part.size and used.Get_rank() == communicator.rank
         block = stepped(problem, simulation, 5, 0.1)["u"]
         assert np.array_equal(block, expected[tuple(slice(*r) for r in simulation.ranges)])

@@ -11,7 +11,8 @@ import pytest
 from support import dealt, problem_of
 
 from hpcstencil.distributed.device_blocks import Devices
-from hpcstencil.distributed.device_grid import Machine
+from hpcstencil.distributed.device_grid import DeviceGrid
+from hpcstencil.distributed.exchange import exchange_for
 from hpcstencil.distributed.halo import surround
 from hpcstencil.numerics.topology import Topology, best_parts
 from hpcstencil.runtime.communicator import connect
@@ -60,25 +61,25 @@ def test_ghost_cells_hold_the_cells_they_stand_for(communicator, case):
         devices, parts = 1, (1,) * ndim
     topology = Topology(shape, tuple(periodic), processes, parts, (1,) * ndim, communicator.rank)
     grid = problem_of(grid={"shape": list(shape)}, equation={"name": "heat"}).config.grid
-    machine = Machine(
-        topology, grid, Devices(topology, tuple(jax.local_devices()[:devices])),
-        None if communicator.mpi is None else communicator.mpi.Clone(), narrowest, narrowest, halo_wraps=True,
-    )  # fmt: skip
-    fields = {name: machine.devices.put(sign * global_index(shape, topology.block(), periodic))
+    on_devices = Devices(topology, tuple(jax.local_devices()[:devices]))
+    own = None if communicator.mpi is None else communicator.mpi.Clone()
+    exchange = exchange_for("auto", topology, on_devices, own)
+    device_grid = DeviceGrid(topology, grid, on_devices, exchange, narrowest, narrowest, halo_wraps=True)
+    fields = {name: device_grid.devices.put(sign * global_index(shape, topology.block(), periodic))
               for name, sign in (("u", 1.0), ("v", -1.0))}  # fmt: skip
-    widths = machine.widths(1)
-    outer = machine.outer_exchange(widths)(fields)
+    widths = device_grid.widths(1)
+    outer = device_grid.outside(widths)(fields)
 
     def body(u, places, outer):
-        frame = machine.frame(places)
+        frame = device_grid.frame(places)
         spoilt = {name: jax.numpy.where(owned(frame), a, SPOILT) for name, a in u.items()}
-        return surround(spoilt, widths, frame.counts, lambda *strips: machine.swap(outer, *strips))
+        return surround(spoilt, widths, frame.counts, exchange, outer)
 
-    framed = jax.device_get(machine.compiled(body, 0)(fields, machine.places, outer))
+    framed = jax.device_get(device_grid.compiled(body, 0)(fields, device_grid.places, outer))
     for device in range(devices):
         block = topology.device_block(device)
-        low = [w if s[0].kind == "halo" else 0 for w, s in zip(widths, machine.sides, strict=True)]
-        high = [w if s[1].kind == "halo" else 0 for w, s in zip(widths, machine.sides, strict=True)]
+        low = [w if s[0].kind == "halo" else 0 for w, s in zip(widths, device_grid.sides, strict=True)]
+        high = [w if s[1].kind == "halo" else 0 for w, s in zip(widths, device_grid.sides, strict=True)]
         reach = [(a - i, b + j) for (a, b), i, j in zip(block, low, high, strict=True)]
         expected = global_index(shape, reach, periodic)
         inside = expected != SPOILT

@@ -1,6 +1,7 @@
 """Files written by several processes, in every way, equal those of one process."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -11,12 +12,13 @@ from support import dealt
 from hpcstencil.checkpoint.checkpoint import newest_checkpoint, read_checkpoint, write_checkpoint
 from hpcstencil.checkpoint.paths import list_checkpoints
 from hpcstencil.io.direct_write import DirectWriter
+from hpcstencil.io.file_layout import Description
 from hpcstencil.io.file_read import read_block
 from hpcstencil.io.output_file import OutputFile
-from hpcstencil.io.snapshot_buffers import pieces_of
+from hpcstencil.io.snapshot_buffers import Copies, pieces_of
 from hpcstencil.numerics.grid import Grid
 from hpcstencil.numerics.topology import best_parts, split, unravel
-from hpcstencil.runtime.communicator import MpiProcesses, OneProcess, agree
+from hpcstencil.runtime.communicator import MpiProcesses, OneProcess
 from hpcstencil.symbolic.staggering import Layout
 from hpcstencil.validation.errors import EnvironmentProblem, InputError
 
@@ -69,34 +71,30 @@ def write_run(
     behind=False,
 ):
     inner = tuple(slice(*pair) for pair in ranges)
+    described = Description(
+        Layout(grid),
+        ["u", "v"],
+        dtype,
+        diagnostics=["mass", "peak"],
+        attributes={"title": "t", "input": "x" * 100_000, "decomposition": "{}"},
+        compression=compression,
+        solid_axes=grid.ndim,
+    )
+    buffers = Copies(pieces_of(Layout(grid), ["u", "v"], ranges, dtype, compression != "none")) if behind else None
+    how = {"method": method, "buffers": buffers}
     if step is None:
-        output = OutputFile.create(
-            path,
-            processes,
-            Layout(grid),
-            fields=["u", "v"],
-            dtype=dtype,
-            diagnostics=["mass", "peak"],
-            attributes={"title": "t", "input": "x" * 100_000, "decomposition": "{}"},
-            compression=compression,
-            method=method,
-            solid_axes=grid.ndim,
-        )
+        output = OutputFile.create(path, processes, described, **how)
     else:
-        output = OutputFile.append(path, processes, Layout(grid), fields=["u", "v"], step=step, method=method)
+        output = OutputFile.append(path, processes, replace(described, attributes={}), step=step, **how)
     output.write_solid(np.ascontiguousarray(values(grid, 9)[inner] < 0.3, np.int8), ranges)
     for index in snapshots:
         u = values(grid, index, dtype)
         blocks = {"u": np.ascontiguousarray(u[inner]), "v": np.ascontiguousarray(-u[inner])}
         rows = ([index, index + 1], [0.1, 0.2], {"mass": [index, 1.5], "peak": [3, index]})
         if behind:
-            copied = pieces_of(Layout(grid), ["u", "v"], ranges, dtype, compression != "none")
-            for name, block in blocks.items():
-                copied[name].take(block)
-            own, together = output.begin_snapshot(10 * index, index / 3, copied, ranges, rows)
-            own()
-            agree(processes, lambda: None)
-            together()
+            copied = {name: buffers.copied(name, block) for name, block in blocks.items()}
+            output.write_snapshot(10 * index, index / 3, copied, ranges, rows, behind=True)
+            output.wait()
         else:
             output.write_snapshot(10 * index, index / 3, blocks, ranges)
             output.write_diagnostics(*rows)
@@ -267,11 +265,12 @@ def test_all_processes_fail_together(processes, folder, method):
     with pytest.raises(EnvironmentProblem, match="Not a directory|File exists") as failure:
         write_run(folder / "file" / "run.h5", processes, grid, ranges, method)
     assert failure.value.status == 4
+    described = Description(Layout(grid), ["u"], np.float32)
     with pytest.raises(EnvironmentProblem):
-        OutputFile.append(folder / "file", processes, Layout(grid), fields=["u"], step=0, method=method)
+        OutputFile.append(folder / "file", processes, described, step=0, method=method)
     write_run(folder / "run.h5", processes, grid, ranges, method, snapshots=[0])
     with pytest.raises(InputError, match="this run has"):
-        OutputFile.append(folder / "run.h5", processes, Layout(grid), fields=["other"], step=0, method=method)
+        OutputFile.append(folder / "run.h5", processes, replace(described, fields=["other"]), step=0, method=method)
     assert processes.allgather(processes.rank) == list(range(processes.size))
 
 
@@ -279,9 +278,7 @@ def test_long_series_cross_the_edges_of_their_chunks(processes, folder):
     """Rows beyond the first chunk of a time series, written in pieces that do not fit the chunks."""
     path = folder / "series.h5"
     grid = Grid((16, 12), (0.0, 0.0), (1.0, 1.0))
-    output = OutputFile.create(
-        path, processes, Layout(grid), fields=["u"], dtype=np.float32, diagnostics=["m"], attributes={}
-    )
+    output = OutputFile.create(path, processes, Description(Layout(grid), ["u"], np.float32, diagnostics=["m"]))
     rows = np.arange(40 * 60)
     for part in rows.reshape(60, 40):
         output.write_diagnostics(part.tolist(), (0.5 * part).tolist(), {"m": (2.0 * part).tolist()})

@@ -8,10 +8,10 @@ import pytest
 from decompositions import EVERYTHING, PROBLEMS, SELECTED, step_for, tables
 from support import dealt, problem_of, random_block, simulation_of, stepped
 
-from hpcstencil.numerics.schedule import Clock
+from hpcstencil.numerics.schedule import Clock, StepRange
+from hpcstencil.problem.decomposition import decompose
 from hpcstencil.runtime.communicator import connect, from_rank_0
 from hpcstencil.runtime.launcher import environment_size
-from hpcstencil.simulation.decomposition import plan
 from hpcstencil.validation.errors import InputError
 
 pytestmark = [pytest.mark.mpi, pytest.mark.optimized]
@@ -60,12 +60,11 @@ def ways(name, everything):
 
 def most_steps(problem, processes, devices):
     """How many steps fit between two exchanges: each needs a halo of stages x radius cells of the thinnest block."""
-    chosen = plan(problem, processes, devices)
-    topology, stages = chosen.topology, problem.method.evaluations
+    topology, stages = decompose(problem, processes, devices), problem.method.evaluations
     widths = (n // (p * d) for n, p, d in zip(topology.shape, topology.processes, topology.devices, strict=True))
     fit = [
         width // (stages * radius)
-        for axis, (width, radius) in enumerate(zip(widths, chosen.radius, strict=True))
+        for axis, (width, radius) in enumerate(zip(widths, problem.radius, strict=True))
         if topology.is_split(axis) and radius
     ]
     return min(fit, default=math.inf)
@@ -242,7 +241,7 @@ def test_members_that_take_steps_of_their_own_on_thin_blocks(communicator):
     def advanced(simulation):
         fields, one = simulation.put(random_block(problem, simulation)), simulation.per_member
         dt, steps = np.array([0.1, 0.05, 0.2]), np.array([3, 5, 0])
-        after = simulation.advance(fields, problem.parameters, one(0.0), one(0), dt, steps)
+        after = simulation.advance(fields, StepRange(one(0.0), one(0), dt, steps))
         return simulation.get(after, problem.fields)
 
     expected = from_rank_0(communicator, lambda: advanced(simulation_of(problem, kernel="native")))

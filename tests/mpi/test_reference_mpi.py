@@ -32,4 +32,6 @@ def test_more_random_problems(seed, communicator):
     try:
         on_processes(seed, WAYS[seed % len(WAYS)], communicator)
     except InputError as refusal:
+        if not str(refusal).startswith("decomposition."):
+            raise  # anything but a lack of room for halos
         pytest.skip(str(refusal))

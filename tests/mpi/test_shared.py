@@ -12,6 +12,7 @@ import pytest
 from support import dealt, problem_of, random_block, simulation_of, stepped, steps_in_place
 
 from hpcstencil.backends.native import shared_memory
+from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.runtime.communicator import connect, from_rank_0
 
 pytestmark = pytest.mark.mpi
@@ -36,7 +37,7 @@ def calls(simulation, count):
     """Random fields after calls of different lengths, one after the other on the same memory."""
     fields, first = simulation.put(random_block(simulation.problem, simulation)), 0
     for steps in (1, 2, 7, 0, 5)[:count]:
-        fields = simulation.advance(fields, simulation.problem.parameters, 0.0, first, 1e-3, steps)
+        fields = simulation.advance(fields, StepRange(0.0, first, 1e-3, steps))
         first += steps
     return simulation.get(fields, ("u", "v"))
 
@@ -89,7 +90,7 @@ def test_blocks_stepped_in_place_have_the_bits_of_the_whole_grid(
     for simulation in (alone, together):
         fields, first = simulation.put(random_block(problem, simulation)), 0
         for steps in (1, 2, 17, 3, 5):
-            fields = simulation.advance(fields, problem.parameters, 0.0, first, 1e-3, steps)
+            fields = simulation.advance(fields, StepRange(0.0, first, 1e-3, steps))
             first += steps
         results.append(simulation.get(fields, problem.fields))
     index = tuple(slice(*r) for r in together.ranges)
@@ -130,7 +131,7 @@ def test_any_blocks_have_the_bits_of_the_whole_grid(communicator, seed, cache_of
     for simulation in (simulation_of(problem_of(**given), kernel="native"), together):
         fields, first = simulation.put(random_block(problem, simulation)), 0
         for steps in calls:
-            fields = simulation.advance(fields, problem.parameters, 0.0, first, 1e-3, steps)
+            fields = simulation.advance(fields, StepRange(0.0, first, 1e-3, steps))
             first += steps
         results.append(simulation.get(fields, problem.fields))
     index = tuple(slice(*r) for r in together.ranges)
@@ -146,7 +147,9 @@ def elsewhere(descriptor):
     return -1, time.monotonic_ns()  # nobody finds the same memory twice
 
 
-@pytest.mark.parametrize("where, name, instead", [(os, "posix_fallocate", refused), (shared_memory, "_identity", elsewhere)])
+@pytest.mark.parametrize(
+    "where, name, instead", [(os, "posix_fallocate", refused), (shared_memory, "_identity", elsewhere)]
+)
 def test_without_memory_that_all_see_there_are_messages(communicator, monkeypatch, where, name, instead):
     monkeypatch.setattr(where, name, instead)
     simulation = simulation_of(problem(), communicator, kernel="native")

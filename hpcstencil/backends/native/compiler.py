@@ -1,4 +1,4 @@
-"""The system's C++ compiler: programs are compiled once, kept by their content, and loaded into this process."""
+"""The system's C++ compiler. A program is compiled once, cached by its content, and loaded into this process."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from contextlib import contextmanager, suppress
 from functools import cache as once
 from pathlib import Path
 
-from hpcstencil.backends.native.expression_writer import Unsupported
+from hpcstencil.backends.backend import Unsupported
 from hpcstencil.runtime import cache_folder
 
 SOURCES = Path(__file__).parent / "cpp"
 LIBRARY, CHECKSUM = "program.so", "program.sha256"
-# Without contraction, since which products a compiler contracts hangs on what stands beside them.
+# Without contraction, because the compiler's choice of products to contract depends on the surrounding code.
 FLAGS = (
     "-std=c++17", "-O2", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-shared", "-pthread", "-w",
 )  # fmt: skip
-# Functions of whole vectors are in a library of glibc's, see vector.hpp.
+# A library of glibc has the functions of whole vectors, see vector.hpp.
 VECTORS = platform.machine() == "x86_64" and platform.libc_ver()[0] == "glibc"
 LIBRARIES = ("-lmvec", "-lm") if VECTORS else ("-lm",)
 
 
 def folder() -> Path | None:
-    """Where compiled programs are kept; None where nowhere is safe."""
+    """The folder of compiled programs; None if no safe folder exists."""
     place = cache_folder.folder()
     return None if place is None else place / "native"
 
 
 @once
 def compiler() -> tuple[str, ...]:
-    """The compiler's command: that of CXX, or the system's. Raises Unsupported where there is none."""
+    """The compiler's command, from CXX or the system's. Raises Unsupported if there is none."""
     wanted = shlex.split(os.environ.get("CXX", ""))
     if wanted:
         if shutil.which(wanted[0]) is None:
@@ -55,16 +55,16 @@ def compiler() -> tuple[str, ...]:
 
 @once
 def identity() -> str:
-    """What compiled code depends on beside its text: the compiler and the processor."""
+    """The compiler and the processor, on which compiled code depends beside its text."""
     return "\n".join([*compiler(), _told([*compiler(), "--version"])[1], *FLAGS, *LIBRARIES, _processor()])
 
 
 def _told(command: Sequence[str], tries: int = 3) -> tuple[int, str, str]:
-    """Exit status, output and errors of a command. Raises Unsupported where it cannot be run."""
+    """Exit status, output and errors of a command. Raises Unsupported if it cannot be run."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
-        # Once in some thousand starts, under load, beside an import of jax in another thread; see docs/robustness.md.
+        # Seen once in some thousand starts, under load, while another thread imports jax; see docs/robustness.md.
         # Without the compiler the run would take another kernel, which rounds differently.
         if error.errno == errno.EFAULT and tries > 1:
             return _told(command, tries - 1)
@@ -73,17 +73,17 @@ def _told(command: Sequence[str], tries: int = 3) -> tuple[int, str, str]:
 
 
 def _processor() -> str:
-    """The instructions that this processor has."""
+    """The instruction sets of this processor."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
 
 
 def library(text: str, includes: Sequence[str] = (), quickly: bool = False) -> ctypes.CDLL:
-    """C++ text as a library of this process, compiled unless a run before did so and what it kept is sound; ``quickly`` made
-    where it will not have much to do.
+    """A library made from C++ text and loaded into this process. It is compiled unless an earlier run has cached a
+    sound copy. ``quickly`` compiles without optimization, for code that has little to do.
 
-    Raises Unsupported, with what the compiler says, where it does not compile.
+    Raises Unsupported, with the compiler's message, if the text does not compile.
     """
     headers = [path.read_text() for path in sorted(SOURCES.glob("*.hpp"))]
     options = [*(f"-I{path}" for path in includes), *(["-O0"] if quickly else [])]
@@ -100,7 +100,7 @@ def library(text: str, includes: Sequence[str] = (), quickly: bool = False) -> c
 
 
 def _made(text: str, options: Sequence[str], kept: Path | None, private: Path) -> Path:
-    """The library compiled, in the folder where it is kept if it can be, else in the ``private`` one."""
+    """Compile the library into the cache folder if possible, else into the ``private`` folder; returns its path."""
     if kept is None:
         return _compile(text, private, options)
     with _alone(kept):
@@ -114,7 +114,7 @@ def _made(text: str, options: Sequence[str], kept: Path | None, private: Path) -
 
 @once
 def begun(text: str) -> Future[ctypes.CDLL]:
-    """As `library`, once in a process and beside whatever else it does."""
+    """As `library`, in a separate thread and once per process."""
     thread = ThreadPoolExecutor(1)
     made = thread.submit(library, text)
     thread.shutdown(wait=False)
@@ -123,8 +123,8 @@ def begun(text: str) -> Future[ctypes.CDLL]:
 
 @contextmanager
 def _alone(kept: Path) -> Iterator[None]:
-    """Of the processes of a host that want a library at the same time, one makes it and the others wait. Where files cannot be
-    locked each makes its own."""
+    """A lock, so that one of several processes of a host compiles a library while the others wait. Without file locks
+    each process compiles its own."""
     lock, name = None, kept.parent / f".{kept.name}.lock"
     with suppress(OSError):
         kept.parent.mkdir(0o700, exist_ok=True)
@@ -136,13 +136,13 @@ def _alone(kept: Path) -> Iterator[None]:
         if lock is not None:
             with suppress(OSError):
                 name.unlink()
-                kept.parent.rmdir()  # where nothing is kept
+                kept.parent.rmdir()  # if nothing was stored
             os.close(lock)
 
 
 def _sound(kept: Path) -> bool:
-    """Whether a folder holds a library as it was written: loading a damaged one would end the process. All of it must be this
-    user's, in case others could write there once."""
+    """Whether a folder holds a library as it was written, since loading a damaged one would end the process. All of it
+    must belong to this user, in case others could write there earlier."""
     if not all(map(cache_folder.is_own, (kept.parent, kept, kept / LIBRARY, kept / CHECKSUM))):
         return False
     try:
@@ -152,7 +152,7 @@ def _sound(kept: Path) -> bool:
 
 
 def _keep(made: Path, kept: Path) -> None:
-    """Put a library beside its checksum where later runs find it; the folder appears whole or not at all."""
+    """Store a library and its checksum for later runs; the folder appears complete or not at all."""
     with tempfile.TemporaryDirectory(dir=kept.parent, prefix=".making-") as place:
         whole = Path(place) / kept.name
         whole.mkdir(0o700)
@@ -163,11 +163,11 @@ def _keep(made: Path, kept: Path) -> None:
             (whole / name).chmod(0o600)
         if kept.exists() and not _sound(kept):
             kept.rename(Path(place) / "damaged")
-        whole.rename(kept)  # fails where another process was faster, whose library is as good
+        whole.rename(kept)  # fails if another process was faster; its library is equal
 
 
 def _compile(text: str, place: Path, options: Sequence[str]) -> Path:
-    """The library, made in a folder."""
+    """Compile the library in the folder ``place``; returns its path."""
     source, made = place / "program.cpp", place / LIBRARY
     source.write_text(text)
     command = [*compiler(), *FLAGS, f"-I{SOURCES}", *options, str(source), "-o", str(made), *LIBRARIES]
@@ -180,11 +180,11 @@ def _compile(text: str, place: Path, options: Sequence[str]) -> Path:
     return made
 
 
-MESH = 64 << 20  # bytes of a third-level cache from which on it is that of many cores, a long way off
+MESH = 64 << 20  # bytes; a third-level cache of this size or more belongs to many cores and is slow to reach
 
 
 def cache_bytes() -> int:
-    """Bytes of the second-level cache of a core; 512 KiB where it is not told."""
+    """Bytes of a core's second-level cache; 512 KiB if unknown."""
     return _told_cache(2) or 512 << 10
 
 
@@ -194,7 +194,7 @@ def cache_is_far() -> bool:
 
 
 def _told_cache(level: int) -> int:
-    """Bytes of a core's cache of this level; 0 where it is not told."""
+    """Bytes of a core's cache of this level; 0 if unknown."""
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:
             if (index / "level").read_text().strip() == str(level):

@@ -1,7 +1,7 @@
-"""Trees to C++ statements: what all that evaluate a tree have in common; subclasses say where leaves come from.
+"""From trees to C++ statements: the part that all writers share. Subclasses provide the leaves.
 
-Weights of finite differences are rational: whole numbers times a factor. Equal ones share one multiplication, and opposite
-offsets are added first, so that what is symmetric stays so.
+Weights of finite differences are rational: integers times a factor. Equal integers share one multiplication, and
+opposite offsets are added first, so that symmetric fields stay symmetric.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from hpcstencil.backends.backend import Unsupported
 from hpcstencil.numerics.finite_differences import Stencil
 from hpcstencil.numerics.pointwise import integer_power
 from hpcstencil.symbolic.expressions import (
@@ -34,15 +35,11 @@ OPERATORS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}
 COMPARISONS = {
     "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">=", "equal": "==", "not_equal": "!=",
 }  # fmt: skip
-MOST_COMMON = 6000  # largest common denominator that is looked for in the weights of a stencil
-
-
-class Unsupported(Exception):
-    """A sentence that says why there is no native code for a problem."""
+MOST_COMMON = 6000  # largest common denominator that is tried for the weights of a stencil
 
 
 def whole_numbers(weights: Sequence[float]) -> tuple[float, tuple[int, ...]] | None:
-    """(factor, whole numbers) whose products are the weights; None where they have no small common denominator."""
+    """(factor, integers) whose products are the weights; None if the weights have no small common denominator."""
     least = min(abs(w) for w in weights)
     for q in range(1, MOST_COMMON):
         ratios = [w / least * q for w in weights]
@@ -57,19 +54,21 @@ def whole_numbers(weights: Sequence[float]) -> tuple[float, tuple[int, ...]] | N
 
 @dataclass
 class Numbers:
-    """What a program is given when it runs: numbers that expressions hold, parameters in order, and coordinates."""
+    """The run-time numbers of a program: constants of expressions, parameters in order, and coordinates."""
 
     parameters: Sequence[str]
     constants: list[float] = field(default_factory=list)
-    furthest: int = 0  # how far beyond its own place a function of coordinates looks
+    furthest: int = 0  # largest offset, in cells, at which a coordinate is read
 
     def constant(self, value: float) -> str:
+        """The C++ name of a constant, which becomes a run-time number of the program."""
         if value not in self.constants:
             self.constants.append(value)
         return f"c[{self.constants.index(value)}]"
 
 
 def stencil_of(tree: Derivative | Halfway, discretization: Discretization) -> Stencil:
+    """The single stencil of a derivative or of an operator that leads half a cell."""
     return discretization.derivative(tree) if isinstance(tree, Derivative) else discretization.halfway(tree)
 
 
@@ -80,7 +79,8 @@ def changes(tree: Node) -> bool:
 
 @dataclass
 class Writer(ABC):
-    """Statements that compute trees; each is written once per place. Subclasses say where leaves come from."""
+    """The writer of statements that compute trees; each value is written once per offset. Subclasses provide the
+    leaves."""
 
     numbers: Numbers
     discretization: Discretization
@@ -94,39 +94,41 @@ class Writer(ABC):
 
     @abstractmethod
     def leaf(self, tree: Node, at: Offset) -> str | None:
-        """What holds the value of a tree as it is; None where it is to be computed."""
+        """The C++ expression for a tree that is available as it is; None if it must be computed."""
 
     @abstractmethod
     def literal(self, value: float) -> str:
-        """A number of an expression or a stencil."""
+        """The C++ expression for a number of an expression or a stencil."""
 
     def let(self, text: str) -> str:
-        """A name for the value of a text."""
+        """Write a statement that names the value of a C++ expression; returns the name."""
         name = f"v{self.count}"
         self.count += 1
         self.lines.append(f"const {self.kind} {name} = {text};")
         return name
 
     def once(self, key: Any, at: Offset, make: Callable[[], str]) -> str:
-        """What is known under a key, made the first time."""
+        """The C++ name stored under ``key`` and ``at``; ``make`` creates it at the first call."""
         if (key, at) not in self.known:
             self.known[key, at] = make()
         return self.known[key, at]
 
     def value(self, tree: Node, at: Offset = HERE) -> str:
-        """The value of a tree so many cells away."""
+        """The C++ expression for the value of a tree at the offset ``at``, in cells."""
         if isinstance(tree, Neighbour):
             (stencil,) = self.discretization.stencils(tree)
             return self.value(tree.operand, self.shifted(at, stencil.offsets[0]))
         return self.once(tree, at, lambda: self.leaf(tree, at) or self.computed(tree, at))
 
     def shifted(self, at: Offset, offset: Sequence[int]) -> Offset:
+        """The offset ``at`` moved by ``offset``, whose axes are those of the problem."""
         places = list(at)
         for axis, o in enumerate(offset):
             places[self.axis_of[axis]] += o
         return (places[0], places[1], places[2])
 
     def computed(self, tree: Node, at: Offset) -> str:
+        """The C++ expression for a tree that is not a leaf. Raises Unsupported for a node without native code."""
         match tree:
             case Constant(value):
                 return self.literal(value)
@@ -144,12 +146,14 @@ class Writer(ABC):
         raise Unsupported(f"{type(tree).__name__} has no native code")
 
     def sum(self, tree: Pointwise, at: Offset) -> str:
+        """A sum, a difference or a negative value."""
         values = [self.value(argument, at) for argument in tree.arguments]
         if tree.function == "negative":
             return self.let(f"-{values[0]}")
         return self.let(f"{values[0]} {OPERATORS[tree.function]} {values[1]}")
 
     def pointwise(self, tree: Pointwise, at: Offset) -> str:
+        """A function, an arithmetic operation or a comparison."""
         match tree:
             case Pointwise("power", (base, Constant(exponent))) if (n := integer_power(exponent)) is not None:
                 return self.power(self.value(base, at), n)
@@ -164,7 +168,7 @@ class Writer(ABC):
         return f"f_{tree.function}({', '.join(values)})"
 
     def power(self, base: str, n: int) -> str:
-        """Repeated squaring, as `lax.integer_pow` does it."""
+        """A power with an integer exponent by repeated squaring, as in `lax.integer_pow`."""
         if n == 0:
             return f"one<{self.kind}>()"
         result, left = "", abs(n)
@@ -177,6 +181,7 @@ class Writer(ABC):
         return result if n > 0 else f"one<{self.kind}>() / {result}"
 
     def stencil(self, tree: Derivative | Halfway, at: Offset) -> str:
+        """A derivative, or an operator that leads half a cell."""
         return self.weighted(stencil_of(tree, self.discretization), tree.operand, at)
 
     def weighted(self, stencil: Stencil, operand: Node, at: Offset) -> str:
@@ -189,7 +194,8 @@ class Writer(ABC):
         return result if factor == 1.0 else self.let(f"{self.literal(factor)} * {result}")
 
     def gathered(self, ratios: Mapping[tuple[int, ...], float], operand: Node, at: Offset) -> str:
-        """Σ_j r_j operand(at + o_j): opposite offsets first, so that what is symmetric stays so, and equal ratios together."""
+        """Σ_j r_j operand(at + o_j). Opposite offsets are added first, so that symmetric fields stay symmetric; equal
+        ratios share one multiplication."""
         left = dict(sorted(ratios.items()))
         terms: dict[float, list[str]] = {}
         while left:
@@ -220,6 +226,7 @@ class Writer(ABC):
         return result
 
     def div_grad(self, tree: DivGrad, at: Offset) -> str:
+        """The divergence of the flux k ∂a/∂x along the node's axis, with the flux at the faces between cells."""
         gradient, mean, divergence = self.discretization.div_grad(tree)
         varying = varies(tree.coefficient) or tree.axis in axes_of(tree.coefficient)
 

@@ -15,16 +15,15 @@ import numpy as np
 
 from hpcstencil.backends.native.compiler import SOURCES, begun, cache_bytes, cache_is_far, library
 from hpcstencil.backends.native.passes import AXIS_OF
-from hpcstencil.backends.native.program import Program, program
+from hpcstencil.backends.native.program import Program
 from hpcstencil.backends.native.shared_memory import SharedEdges
 from hpcstencil.backends.native.snapshot_copies import NativeCopies
 from hpcstencil.backends.native.thin_blocks import Section
 from hpcstencil.distributed.windows import Frame
 from hpcstencil.io.direct_write import Pieces
 from hpcstencil.io.snapshot_buffers import Copies
-from hpcstencil.problem.problem import Problem
+from hpcstencil.numerics.schedule import StepRange
 
-NATIVE = "native"
 TARGET = "hpcstencil_native"
 Strips = Mapping[int, tuple[Any | None, Any | None]]  # axis -> ghost cells (lower, upper) of all fields
 
@@ -54,11 +53,12 @@ class Native:
     shared_edges_number: int = 0
 
     def all_finite(self) -> bool:
-        """Whether calls, of any problem with this program, have stored finite values alone since this was asked before."""
+        """Whether all values stored by this program since the last call of this method are finite, for any problem that
+        shares the program."""
         return not self.library.stored_not_finite()
 
     def copies(self, pieces: Mapping[str, Pieces]) -> Copies:
-        """Copies of some fields, made as steps are taken, where these are taken in one call."""
+        """Snapshot buffers that are filled while the last step is computed, if steps are taken in place."""
         return NativeCopies(pieces, self.library, self.program.fields)
 
     def steps(
@@ -68,20 +68,20 @@ class Native:
         widths: Sequence[int],
         frame: Frame,
         parameters: Mapping[str, Any],
-        clock: tuple[Any, Any, Any, Any],
+        these: StepRange,
         in_place: bool,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The fields of a block after n steps, ``clock`` being (base_time, first, dt, n), and what `Problem.errors` says of the
-        last one, by field.
+        """The fields of a block after ``these`` steps, and `Problem.errors` of the last step, both by field.
 
-        ``strips`` are the ghost cells of ``widths`` that were received per axis; without any, or with shared edges, any
-        number of steps may be taken, else what the widths allow. ``in_place`` uses the memory of the fields given.
+        ``fields`` are local arrays without ghost cells. ``strips`` are the ghost cells that were received, ``widths`` cells
+        per axis. Any number of steps may be taken without strips or with shared edges, otherwise as many as the widths
+        allow. With ``in_place`` the results take the memory of the given fields.
         """
         names, errors = self.program.fields, self.program.errors
         unread = [fields[names[0]]] * len(errors)  # whose places the bridge wants filled
         given = [*(fields[name] for name in names), *unread]
         aliases = {n: n for n in range(len(names))} if in_place else None
-        results = self._called(given, len(given), strips, widths, frame, parameters, clock, aliases)
+        results = self._called(given, len(given), strips, widths, frame, parameters, these, aliases)
         first = len(names)
         return dict(zip(names, results[:first], strict=True)), dict(zip(errors, results[first:], strict=True))
 
@@ -97,7 +97,7 @@ class Native:
         widths: Sequence[int],
         frame: Frame,
         parameters: Mapping[str, Any],
-        clock: tuple[Any, Any, Any, Any],
+        these: StepRange,
     ) -> dict[int, Any]:
         """The arrays that a section of a step makes; ``strips`` are the ghost cells of those that are exchanged."""
         unsent = (
@@ -109,11 +109,11 @@ class Native:
 
         whole = {axis: (filled(lower), filled(upper)) for axis, (lower, upper) in strips.items()}
         given = [arrays[n] for n in section.given]
-        results = self._called(given, len(section.made), whole, widths, frame, parameters, clock, None, section.numbers)
+        results = self._called(given, len(section.made), whole, widths, frame, parameters, these, None, section.numbers)
         return dict(zip(section.made, results, strict=True))
 
     def ended(self, arrays: Mapping[int, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """As `steps` returns them: the fields and the estimated errors after all sections."""
+        """The fields and the estimated errors after all sections, in the form that `steps` returns."""
         names, errors = self.program.fields, self.program.errors
         ends = [arrays[n] for n in self.program.ends]
         first = len(names)
@@ -127,11 +127,11 @@ class Native:
         widths: Sequence[int],
         frame: Frame,
         parameters: Mapping[str, Any],
-        clock: tuple[Any, Any, Any, Any],
+        these: StepRange,
         aliases: dict[int, int] | None,
         section: Sequence[int] = (0,),
     ) -> Sequence[Any]:
-        """So many arrays that the program has made of those given."""
+        """The ``made`` arrays that the program computes from the ``given`` ones."""
         ndim = len(frame.cells)
         received = [strips.get(a, (None, None))[side] for a in range(ndim) for side in (0, 1)]
         kinds = [[side.kind for side in sides] for sides in frame.sides]
@@ -144,7 +144,7 @@ class Native:
             np.array([*self.program.constants, 0.0]),
             jnp.stack([jnp.asarray(n, jnp.int64) for n in frame.counts]),
             touching * on_boundary,
-            jnp.stack([jnp.asarray(x, jnp.float64) for x in clock]),
+            jnp.stack([jnp.asarray(x, jnp.float64) for x in these]),
             *frame.coordinates,
         ]
         call = jax.ffi.ffi_call(
@@ -170,19 +170,19 @@ class Native:
         )
 
 
-def native(problem: Problem, threads: int, every: int = 1, shared_edges: SharedEdges | None = None) -> Native:
-    """The native code of a problem. Raises Unsupported, with a sentence, where there is none."""
-    made = program(problem)
-    loaded, bridge = begun(made.text), xla_bridge()  # where they are not kept, the compiler has time for both
+def native(program: Program, threads: int, every: int = 1, shared_edges: SharedEdges | None = None) -> Native:
+    """A program ready to be called, compiled and registered. Raises Unsupported, with a sentence, if it does not
+    compile."""
+    loaded, bridge = begun(program.text), xla_bridge()  # where they are not kept, the compiler has time for both
     compiled = loaded.result()
     address = ctypes.cast(compiled.advance, ctypes.c_void_p).value
-    number = hash_of(made.text)
+    number = hash_of(program.text)
     bridge.register_program(ctypes.c_int64(number), ctypes.c_void_p(address))
     if shared_edges is None:
-        return Native(made, compiled, number, threads)
+        return Native(program, compiled, number, threads)
     all_shared_edges.append(shared_edges)
     bridge.register_shared_edges(ctypes.c_int64(len(all_shared_edges)), ctypes.byref(shared_edges))
-    return Native(made, compiled, number, threads, every, shared_edges, len(all_shared_edges))
+    return Native(program, compiled, number, threads, every, shared_edges, len(all_shared_edges))
 
 
 def hash_of(text: str) -> int:

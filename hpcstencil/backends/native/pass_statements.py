@@ -1,13 +1,13 @@
-"""Statements for the cells of a pass: what arrays they look at and how far, and sums gathered to few stencils.
+"""Statements for the cells of a pass: the cells that they read, and sums gathered to few stencils.
 
-Stencils of one array with one coefficient become one, in whole numbers times a common factor, so that ∇²1 stays exactly 0;
-coefficients are multiplied out once per step.
+Stencils of one array with one coefficient become one stencil, in integers times a common factor, so that ∇²1 stays
+exactly 0. Coefficients are multiplied once per step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hpcstencil.backends.native.expression_writer import HERE, Offset, Writer, changes, stencil_of, whole_numbers
 from hpcstencil.backends.native.scalars import Functions, Scalars
@@ -32,16 +32,52 @@ Row = tuple[int, int, int]  # an array, and the offsets of a plane and a row
 Term = tuple[tuple[Node, ...], float, str]  # factors that are the same in all cells, a number, and the value in a cell
 
 
+@dataclass(frozen=True, eq=False)
+class Scope:
+    """The context of a cell's statements: a part of the step, and one ``plane`` of those that are computed together.
+
+    ``held`` maps the numbers of arrays to the trees that they hold. ``node`` is the time within the step, as a fraction
+    of dt. ``shared`` are trees whose values are also wanted by themselves. In a part of the next step, ``renamed``
+    arrays replace its own.
+    """
+
+    held: Mapping[Node, int]
+    node: float
+    shared: Collection[Node] = ()
+    renamed: Mapping[int, int] = field(default_factory=dict)
+    plane: int = 0
+
+
+@dataclass
+class Reads:
+    """The cells that statements read. ``planes`` numbers the planes, each an array and an offset along the first axis;
+    ``reach`` is the distance along each axis; arrays with ``corners`` are read along several axes at once; ``along``
+    are the offsets in rows that are read along the last axis."""
+
+    planes: dict[tuple[int, int], int] = field(default_factory=dict)
+    reach: dict[int, list[int]] = field(default_factory=dict)
+    corners: set[int] = field(default_factory=set)
+    along: dict[Row, set[int]] = field(default_factory=dict)
+
+    def plane(self, array: int, offset: int) -> int:
+        """The number of a plane of an array."""
+        return self.planes.setdefault((array, offset), len(self.planes))
+
+    def note(self, array: int, away: list[int]) -> None:
+        """Note that a cell of an array is read, ``away`` cells from the current one along each axis."""
+        self.reach[array] = list(map(max, away, self.reach.get(array, away)))
+        if sum(map(bool, away)) > 1:
+            self.corners.add(array)
+
+
 @dataclass
 class Cells(Writer):
-    """Statements for the cells of a pass. ``held`` are the trees that arrays hold, by number of the array; ``node`` tells where
-    in the step the time is."""
+    """Statements for the cells of a pass, one ``scope`` after the other."""
 
     scalars: Scalars
     tables: Functions
     fixed: Functions | None  # None where fixed arrays are not at hand
-    held: Mapping[Node, int]
-    node: float
+    scope: Scope
     by_pitch: bool = False  # rows are found by their distance from one of their plane
     slides: Collection[Row] = ()  # rows whose vectors slide, see vector.hpp
 
@@ -50,21 +86,13 @@ class Cells(Writer):
         self.head: list[str] = []
         self.row: list[str] = []
         self.own: list[str] = []  # of `Scalars`
-        self.planes: dict[tuple[int, int], int] = {}  # (array, offset along the first axis) -> number
-        self.reach: dict[int, list[int]] = {}
-        self.corners: set[int] = set()  # arrays that are looked at along several axes at a time
-        self.along: dict[Row, set[int]] = {}  # of rows that are looked at along the last axis: the offsets there
         self.sliding: list[str] = []
-        self.shared: set[Node] = set()  # trees whose values are wanted for themselves too
+        self.reads = Reads()
         self.made: dict[tuple[int, Offset], str] = {}  # values of arrays that this pass computes
-        self.renamed: Mapping[int, int] = {}  # in a part of the next step: arrays that stand for its own
-        self.plane = 0  # which of those that are computed together is being written
 
-    def turn_to(
-        self, held: Mapping[Node, int], node: float, renamed: Mapping[int, int], shared: Collection[Node]
-    ) -> None:
-        """What is written from here on belongs to another part of the step."""
-        self.held, self.node, self.renamed, self.shared = held, node, renamed, set(shared)
+    def turn_to(self, scope: Scope) -> None:
+        """Begin another part of the step, to which the following statements belong."""
+        self.scope = scope
         self.known = {
             (key, at): name for (key, at), name in self.known.items() if isinstance(key, tuple) and key[0] in FOR_ALL
         }
@@ -73,30 +101,32 @@ class Cells(Writer):
         return self.scalar((), value)
 
     def scalar(self, factors: tuple[Node, ...], number: float, scale: str = "") -> str:
-        """The product of numbers that are the same in all cells; ``scale`` is a text."""
+        """The C++ expression for a product of numbers that are the same in all cells; ``scale`` is another factor as
+        text."""
 
         def make() -> str:
             if not factors and not scale:
                 text = f"real({self.numbers.constant(number)})"
             else:
-                values = [f"double({self.scalars.text(factor, self.node)})" for factor in factors]
+                values = [f"double({self.scalars.text(factor, self.scope.node)})" for factor in factors]
                 values += [] if number == 1.0 else [self.numbers.constant(number)]
                 text = f"real({' * '.join([*values, *([scale] if scale else [])])})"
             self.own.append(text)
-            later = " + SCALARS + 1" if self.renamed else ""
+            later = " + SCALARS + 1" if self.scope.renamed else ""
             return self.hoisted(self.head, f"splat<W>(q.s[{len(self.own) - 1}{later}])")
 
-        return self.once(("scalar", factors, number, scale, self.node, bool(self.renamed)), HERE, make)
+        return self.once(("scalar", factors, number, scale, self.scope.node, bool(self.scope.renamed)), HERE, make)
 
     def hoisted(self, lines: list[str], text: str) -> str:
+        """A name for a value that ``lines``, which run before the loop over cells, compute."""
         name = f"h{self.count}"
         self.count += 1
         lines.append(f"const W {name} = {text};")
         return name
 
     def leaf(self, tree: Node, at: Offset) -> str | None:
-        if tree in self.held:
-            return self.loaded(self.held[tree], at)
+        if tree in self.scope.held:
+            return self.loaded(self.scope.held[tree], at)
         if isinstance(tree, Field):
             raise AssertionError(f"{tree.name} is in no array")
         if varies(tree):
@@ -120,19 +150,16 @@ class Cells(Writer):
         return None
 
     def loaded(self, array: int, at: Offset) -> str:
-        """The value that an array holds."""
-        array = self.renamed.get(array, array)
+        """The C++ expression for the value in an array."""
+        array = self.scope.renamed.get(array, array)
         if (array, at) in self.made:
             return self.made[array, at]
-        away = [abs(at[0] - self.plane), abs(at[1]), abs(at[2])]
-        self.reach[array] = list(map(max, away, self.reach.get(array, away)))
-        if sum(map(bool, away)) > 1:
-            self.corners.add(array)
+        self.reads.note(array, [abs(at[0] - self.scope.plane), abs(at[1]), abs(at[2])])
         return self.once(("array", array), at, lambda: self.looked_up(array, at))
 
     def looked_up(self, array: int, at: Offset) -> str:
-        """The value in an array, or, where its number is negative, in a fixed one."""
-        plane = self.planes.setdefault((array, at[0]), len(self.planes))
+        """The C++ expression for the value in an array; a negative number means a fixed array."""
+        plane = self.reads.plane(array, at[0])
         j, near = (0, at[1]) if self.by_pitch else (at[1], 0)
         row = self.once(
             ("row", plane),
@@ -144,7 +171,7 @@ class Cells(Writer):
             row += f" {'+' if near > 0 else '-'} {pitch if abs(near) == 1 else f'{pitch} * {abs(near)}'}"
         this = (array, at[0], at[1])
         if array >= 0 and 0 < abs(at[2]) <= FURTHEST:
-            self.along.setdefault(this, set()).add(at[2])
+            self.reads.along.setdefault(this, set()).add(at[2])
         if this in self.slides and abs(at[2]) <= FURTHEST:
             slide = self.once(("slide", plane), (0, at[1], 0), lambda: self.slide(row))
             return self.let(f"{slide}.at<{at[2]}>()")
@@ -158,7 +185,7 @@ class Cells(Writer):
         return name
 
     def of_row(self, kind: str, text: str) -> str:
-        """A name for what is the same in all cells of a row."""
+        """A name for a value that is the same in all cells of a row."""
         name = f"r{self.count}"
         self.count += 1
         self.row.append(f"const {kind} {name} = {text};")
@@ -170,7 +197,7 @@ class Cells(Writer):
         return self.added("", self.terms(tree, at))
 
     def added(self, first: str, terms: Sequence[Term], scale: str = "") -> str:
-        """first + Σ scale factors number value."""
+        """The C++ expression for first + Σ scale factors number value."""
         result = first
         for factors, number, value in terms:
             if not factors and number in (1.0, -1.0) and not scale:
@@ -181,12 +208,12 @@ class Cells(Writer):
         return result
 
     def terms(self, tree: Node, at: Offset) -> list[Term]:
-        """A tree as a sum; derivatives of one array with one coefficient are gathered to one stencil."""
+        """The terms of a tree as a sum; derivatives of one array with one coefficient are gathered to one stencil."""
         stencils: dict[tuple[tuple[Node, ...], float, Node], dict[tuple[int, ...], float]] = {}
         result: list[Term] = []
         for factors, number, part in flattened(tree):
             whole = None
-            if part not in self.held and isinstance(part, Derivative | Halfway) and varies(part.operand):
+            if part not in self.scope.held and isinstance(part, Derivative | Halfway) and varies(part.operand):
                 stencil = stencil_of(part, self.discretization)
                 whole = whole_numbers(stencil.weights)
             if whole is None or not isinstance(part, Derivative | Halfway):
@@ -205,8 +232,8 @@ class Cells(Writer):
 
 
 def is_fixed(tree: Node) -> bool:
-    """Whether a tree of coordinates is better looked up than worked out for each cell and step; of what holds for other
-    cells too that part alone is."""
+    """Whether a tree of coordinates is stored because it is too expensive to compute for each cell and step. A tree
+    that reads neighbours is not stored as a whole; its parts may be."""
     if any(isinstance(part, Neighbour) for part in walk(tree)):
         return False
     parts = [part for part in walk(tree) if isinstance(part, Pointwise)]
@@ -214,7 +241,7 @@ def is_fixed(tree: Node) -> bool:
 
 
 def is_scalar(tree: Node) -> bool:
-    """Whether the tree has one value for all cells."""
+    """Whether the tree has the same value in all cells."""
     return not any(isinstance(part, Field | Coordinate) for part in walk(tree))
 
 

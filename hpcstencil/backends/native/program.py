@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpcstencil.backends.native.compiler import begun, compiler
-from hpcstencil.backends.native.expression_writer import Offset, Unsupported
-from hpcstencil.backends.native.pass_statements import Cells
-from hpcstencil.backends.native.step import Step
+from hpcstencil.backends.backend import Unsupported
+from hpcstencil.backends.native.expression_writer import Offset
+from hpcstencil.backends.native.pass_statements import Cells, Scope
+from hpcstencil.backends.native.step import Step, step_of
 from hpcstencil.backends.native.thin_blocks import Section, sections
 from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic.boundary_kinds import KINDS, NO_FLUX, Face
@@ -20,11 +19,14 @@ from hpcstencil.symbolic.stencil_reach import axes_of
 
 @dataclass(frozen=True)
 class Program:
-    """C++ text, and what it is to be given: the numbers of its expressions, what stands for p[] and c[] in it. ``fixed`` is how
-    many arrays of functions of several coordinates it keeps, ``errors`` are the fields of which it tells the error of a step.
-    ``sections`` are those of a step, and ``ends`` the arrays that hold the fields and errors after it.
-    ``outline`` is the text of what tells the cost of steps and computes none; equations that look at the same cells share
-    it."""
+    """The C++ ``text`` of a problem's step, and how to call it.
+
+    ``fields`` are the names of the arrays that it steps, ``errors`` the fields whose estimated errors it returns as well.
+    ``parameters`` and ``constants`` are the values of p[] and c[] in the text, in this order. ``fixed`` is the number of
+    arrays, functions of several coordinates, that it keeps between calls. ``sections`` are those of a step, and ``ends`` the
+    arrays that hold fields and errors after it. ``outline`` is a text that knows the cost of a step but computes none;
+    equations with the same stencils share it.
+    """
 
     text: str
     outline: str
@@ -47,51 +49,22 @@ def with_driver(text: str, driver: str) -> str:
     return text.replace(f'#include "{DRIVERS["blocked"]}"', f'#include "{DRIVERS[driver]}"')
 
 
-def lack(problem: Problem) -> str:
-    """Why native code cannot take the steps of this problem on a processor, as far as that is known without compiling; "" where
-    it can."""
-    try:
-        compiler()
-        program(problem)
-    except Unsupported as reason:
-        return str(reason)
-    return ""
-
-
-def begin(problem: Problem) -> None:
-    """Have the program compiled beside what comes next, where the input lets it be wanted."""
-    if problem.config.numerics.kernel in ("auto", "native") and not lack(problem):
-        begun(program(problem).text)
-
-
 def program(problem: Problem) -> Program:
     """The native program of a problem. Raises Unsupported, with a sentence, where there is none."""
-    for known, made in lately:
-        if known is problem:
-            return made
-    made = _program(problem)
-    lately.append((problem, made))
-    return made
-
-
-lately: deque[tuple[Problem, Program]] = deque(maxlen=4)  # a run asks several times, and long texts take a while
-
-
-def _program(problem: Problem) -> Program:
     try:
-        step = Step(problem)
-        sides = sides_of(step)
+        step = step_of(problem)
+        plan, sides = step.plan, sides_of(step)
         written, outlined = text(step, sides), outline(step, sides)
         return Program(
             text=written,
             outline=outlined,
-            fields=step.fields,
-            errors=step.errors,
+            fields=plan.fields,
+            errors=tuple(problem.errors()),
             parameters=tuple(problem.parameters),
-            constants=tuple(step.numbers.constants),
-            fixed=len(step.fixed.texts),
-            sections=sections(step.passes[: len(step.parts)], step.arrays, beside(sides), step.ends, step.axis_of),
-            ends=tuple(step.ends),
+            constants=tuple(step.text.numbers.constants),
+            fixed=len(step.text.fixed.texts),
+            sections=sections(step.passes[: len(step.parts)], plan.arrays, beside(sides), plan.ends, step.text.axis_of),
+            ends=plan.ends,
         )
     except RecursionError:
         raise Unsupported("an expression is too deeply nested") from None
@@ -119,27 +92,27 @@ OTHERS = ("PARAMETERS", "CONSTANTS", "MAX_OFFSET", "TABLES", "FIXED", "SCALARS")
 
 
 def counts(step: Step, **others: int) -> list[str]:
-    """What driver.hpp must know before it is included."""
-    real = {"float32": "float", "float64": "double"}[step.problem.config.numerics.precision]
+    """The definitions that `driver.hpp` needs before it is included."""
+    real = {"float32": "float", "float64": "double"}[step.plan.problem.config.numerics.precision]
     return [
         f"typedef {real} real;",
-        f"constexpr int GIVEN = {len(step.fields)}, FIELDS = {len(step.ends)}, ARRAYS = {len(step.arrays)}, "
+        f"constexpr int GIVEN = {len(step.plan.fields)}, FIELDS = {len(step.plan.ends)}, ARRAYS = {len(step.plan.arrays)}, "
         f"PASSES = {len(step.parts)}, AT_ONCE = {max(p.at_once for p in step.passes)}, "
         f"PLANES = {max(max(len(p.planes), len(p.outputs) * p.at_once) for p in step.passes)};",
         f"constexpr int {', '.join(f'{name} = {others.get(name, 0)}' for name in OTHERS)};",
         f"constexpr bool JOINS_STEPS = {str(step.joins_steps).lower()};",
-        f"constexpr double STATEMENTS = {sum(len(step.tried(p).lines) for p in step.parts) / len(step.parts):.1f};",
+        f"constexpr double STATEMENTS = {step.statements:.1f};",
     ]
 
 
 def geometry(step: Step, sides: Sides, bare: bool) -> list[str]:
     """The tables of passes and arrays; ``bare`` without the functions that compute them."""
     arrays, rows, listed = [], [], []
-    for number, array in enumerate(step.arrays):
+    for number, array in enumerate(step.plan.arrays):
         entries = ["{{}, {}}"] * 3
-        for axis in range(step.ndim):
+        for axis in range(step.plan.ndim):
             pair = (sides.get((number, axis, side)) for side in (0, 1))
-            entries[step.axis_of[axis]] = f"{{{', '.join(side.entry(bare) if side else '{}' for side in pair)}}}"
+            entries[step.text.axis_of[axis]] = f"{{{', '.join(side.entry(bare) if side else '{}' for side in pair)}}}"
         arrays.append(f"{{{str(array.deep).lower()}, {{{', '.join(entries)}}}}}")
     for n, p in enumerate(step.passes):
         inputs = ", ".join(
@@ -160,15 +133,15 @@ def geometry(step: Step, sides: Sides, bare: bool) -> list[str]:
         *listed,
         f"const Pass passes[PASSES + JOINS_STEPS] = {{{', '.join(rows)}}};",
         f"const Array arrays[ARRAYS] = {{{', '.join(arrays)}}};",
-        f"const int ends[FIELDS] = {{{', '.join(map(str, step.ends))}}};",
-        f"const int field_of[ARRAYS] = {{{', '.join(map(str, step.field_of()))}}};",
+        f"const int ends[FIELDS] = {{{', '.join(map(str, step.plan.ends))}}};",
+        f"const int field_of[ARRAYS] = {{{', '.join(map(str, step.plan.field_of))}}};",
     ]
 
 
 def sides_of(step: Step) -> Sides:
-    """What makes the ghost cells of all arrays of a step; adds its functions to those of the step."""
+    """The sides of all arrays of a step. Their functions are added to those of the step."""
     sides: Sides = {}
-    for number, axis, end in itertools.product(range(len(step.arrays)), range(step.ndim), (0, 1)):
+    for number, axis, end in itertools.product(range(len(step.plan.arrays)), range(step.plan.ndim), (0, 1)):
         made = side(step, number, axis, end)
         if made:
             sides[number, axis, end] = made
@@ -176,7 +149,7 @@ def sides_of(step: Step) -> Sides:
 
 
 def beside(sides: Sides) -> dict[int, set[int]]:
-    """Of each array the arrays that its ghost cells look at."""
+    """The arrays that the ghost cells of each array look at."""
     found: dict[int, set[int]] = {}
     for (number, _, _), side in sides.items():
         found.setdefault(number, set()).update(side.nexts)
@@ -184,7 +157,7 @@ def beside(sides: Sides) -> dict[int, set[int]]:
 
 
 def outline(step: Step, sides: Sides) -> str:
-    """What blocking_choice.hpp asks of a program."""
+    """The text from which `blocking_choice.hpp` tells the cost of a step: its shape, without the code that computes it."""
     return "\n".join([
         *counts(step),
         '#include "blocking_choice.hpp"',
@@ -197,16 +170,16 @@ def outline(step: Step, sides: Sides) -> str:
 
 def text(step: Step, sides: Sides) -> str:
     """The program of a step."""
-    functions = [f"static void {name}{body}" for body, name in step.functions.items()]
+    functions = [f"static void {name}{body}" for body, name in step.text.functions.items()]
     tables, fixed = (
         [f"case {n}: {{ {text} }}" for n, text in enumerate(functions.texts.values())]
-        for functions in (step.tables, step.fixed)
+        for functions in (step.text.tables, step.text.fixed)
     )
-    table_axes = [step.axis_of[axis] for tree in step.tables.texts for axis in axes_of(tree)]
+    table_axes = [step.text.axis_of[axis] for tree in step.text.tables.texts for axis in axes_of(tree)]
     return "\n".join([
         *counts(
-            step, PARAMETERS=len(step.problem.parameters), CONSTANTS=len(step.numbers.constants),
-            MAX_OFFSET=step.numbers.furthest, TABLES=len(tables), FIXED=len(fixed), SCALARS=len(step.scalars.entries),
+            step, PARAMETERS=len(step.plan.problem.parameters), CONSTANTS=len(step.text.numbers.constants),
+            MAX_OFFSET=step.text.numbers.furthest, TABLES=len(tables), FIXED=len(fixed), SCALARS=len(step.text.scalars.entries),
         ),
         '#include "driver.hpp"',
         '#include "vector.hpp"',
@@ -214,7 +187,7 @@ def text(step: Step, sides: Sides) -> str:
         *geometry(step, sides, bare=False),
         f"const int table_axis[TABLES + 1] = {{{', '.join(map(str, [*table_axes, 0]))}}};",
         "static void prepare(const double* p, const double* c, double time, double dt, real* s) {",
-        *step.scalars.lines(),
+        *step.text.scalars.lines(),
         "}",
         "static real tabulate(int table, const double* p, const double* c, const double* const* coordinates,",
         "                     const long* index) {",
@@ -228,25 +201,24 @@ def text(step: Step, sides: Sides) -> str:
 
 
 def side(step: Step, number: int, axis: int, end: int) -> Side | None:
-    """What makes the ghost cells of an array at the lower or upper end of an axis; None where nothing does."""
-    array = step.arrays[number]
-    if array.operand is None or array.deep or step.problem.config.boundary.periodic[axis]:
+    """The side of an array at the lower or upper ``end`` of an axis; None if it needs no ghost cells there."""
+    array = step.plan.arrays[number]
+    if array.operand is None or array.deep or step.plan.problem.config.boundary.periodic[axis]:
         return None
-    face = step.problem.faces.get((array.operand, axis, end), NO_FLUX)
-    grid = step.problem.config.grid
+    face = step.plan.problem.faces.get((array.operand, axis, end), NO_FLUX)
+    grid = step.plan.problem.config.grid
     place = (grid.lower, grid.upper)[end][axis]
     values = [on_plane(value, axis, place) for value in face.values]
     nexts = list(dict.fromkeys(part.name for v in values for part in walk(v) if isinstance(part, Field)))
-    across = step.axis_of[axis] == 2
+    across = step.text.axis_of[axis] == 2
     code = FaceCells(
-        step.numbers,
-        step.discretization,
-        step.axis_of,
-        step.scalars,
-        step.tables,
+        step.text.numbers,
+        step.text.discretization,
+        step.text.axis_of,
+        step.text.scalars,
+        step.text.tables,
         None,
-        {},
-        array.node,
+        Scope({}, array.node),
         nexts=tuple(nexts),
         across=across,
     )
@@ -263,16 +235,17 @@ def side(step: Step, number: int, axis: int, end: int) -> Side | None:
         *code.lines, f"store(ghost + j * pitch{offset}, {result});",
         "}", "}", "}",
     ])  # fmt: skip
-    name = step.functions.setdefault(body, f"face{len(step.functions)}")
-    base = len(step.scalars.entries)
-    step.scalars.entries += code.own
-    beside = tuple(array.beside.get(n, step.fields.index(n)) for n in nexts)
+    name = step.text.functions.setdefault(body, f"face{len(step.text.functions)}")
+    base = len(step.text.scalars.entries)
+    step.text.scalars.entries += code.own
+    beside = tuple(array.beside.get(n, step.plan.fields.index(n)) for n in nexts)
     return Side(name, base, KINDS[face.kind].on_face, beside)
 
 
 @dataclass
 class FaceCells(Cells):
-    """Statements for ghost cells: fields are those next to the boundary; ``across`` the last axis they are made one by one."""
+    """Statements for ghost cells. Fields stand for those next to the boundary. ``across`` the last axis, ghost cells are
+    computed one by one."""
 
     nexts: tuple[str, ...] = ()
     across: bool = False

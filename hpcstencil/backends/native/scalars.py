@@ -1,4 +1,5 @@
-"""What is worked out apart from the cells: numbers once per step, functions of coordinates once per call."""
+"""Values that are computed outside the loop over cells: numbers once per step, functions of coordinates once per
+call."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from hpcstencil.symbolic.stencil_reach import Discretization
 
 @dataclass
 class Scalar(Writer):
-    """Values that are the same in all cells, or depend on coordinates alone; ``node`` tells where in the step the time is."""
+    """The writer of values that are the same in all cells or depend only on coordinates. ``node`` is the time within
+    the step, as a fraction of dt."""
 
     node: float = 0.0
     kind = "real"
@@ -40,7 +42,8 @@ class Scalar(Writer):
 
 @dataclass
 class Functions:
-    """Functions of coordinates that are worked out once per call: those of one of them in tables, of several in arrays."""
+    """The functions of coordinates that are computed once per call: of one coordinate in tables, of several in
+    arrays."""
 
     numbers: Numbers
     discretization: Discretization
@@ -58,7 +61,7 @@ class Functions:
 
 @dataclass
 class Scalars:
-    """Numbers worked out once per step, dealt to the passes that use them."""
+    """The numbers that are computed once per step for all passes."""
 
     numbers: Numbers
     discretization: Discretization
@@ -67,12 +70,13 @@ class Scalars:
     entries: list[str] = field(default_factory=list)
 
     def text(self, tree: Node, node: float) -> str:
-        """The value of a tree at so much of the step."""
+        """The C++ expression for a tree's value at ``node``, the time within the step as a fraction of dt."""
         if node not in self.writers:
             writer = self.writers[node] = Scalar(self.numbers, self.discretization, self.axis_of, node)
             writer.count = 10000 * len(self.writers)  # all stand in one function
         return self.writers[node].value(tree)
 
     def lines(self) -> list[str]:
+        """The statements that compute the numbers."""
         made = [line for writer in self.writers.values() for line in writer.lines]
         return [*made, *(f"s[{n}] = {text};" for n, text in enumerate(self.entries))]

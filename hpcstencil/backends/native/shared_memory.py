@@ -1,4 +1,5 @@
-"""Memory that the processes of a host share: native code hands over the edges of blocks in it (see shared_edges.hpp)."""
+"""Shared memory of the processes of a host, through which native code exchanges the edges of blocks (see
+shared_edges.hpp)."""
 
 from __future__ import annotations
 
@@ -6,9 +7,12 @@ import ctypes
 import math
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from hpcstencil.backends.native.passes import AXIS_OF
+from hpcstencil.distributed.exchange import Exchange, Ghosts, Outer, StripsOf
 from hpcstencil.numerics.topology import Topology, split
 from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.runtime.hosts import boot, host
@@ -18,7 +22,8 @@ Three = ctypes.c_int64 * 3
 
 
 class SharedEdges(ctypes.Structure):
-    """As in shared_edges.hpp, and the ``memory`` itself; ``waited``: seconds that this process has waited for neighbours."""
+    """The struct of shared_edges.hpp, and the ``memory`` itself. ``waited`` counts the seconds in which this process
+    has waited for its neighbours."""
 
     memory: mmap.mmap
     _fields_ = (
@@ -32,12 +37,48 @@ class SharedEdges(ctypes.Structure):
     )
 
 
+@dataclass(frozen=True)
+class SharedMemory:
+    """An `Exchange` through shared memory: native code writes its own edges there and reads its neighbours' edges,
+    inside its passes. Other code exchanges through ``messages``."""
+
+    edges: SharedEdges
+    messages: Exchange
+    name = "shared memory"
+    fused = True
+
+    def along(self, axis: int, first: Any, last: Any, outer: Outer) -> Ghosts:
+        return self.messages.along(axis, first, last, outer)
+
+    def outside(self, widths: Sequence[int], strips_along: Callable[[int], StripsOf]) -> Callable[[Any], Outer]:
+        return self.messages.outside(widths, strips_along)
+
+    def waited(self) -> float | None:
+        return self.edges.waited
+
+
+def edges_of(exchange: Exchange) -> SharedEdges | None:
+    """The shared edges of an exchange; None for other kinds of exchange."""
+    return exchange.edges if isinstance(exchange, SharedMemory) else None
+
+
+def with_shared_memory(
+    messages: Exchange, topology: Topology, widths: Sequence[int], cell_bytes: int, communicator: Communicator
+) -> Exchange:
+    """An exchange through shared memory if `shared_edges_for` provides it, else ``messages``. Every process calls
+    this."""
+    edges = shared_edges_for(topology, widths, cell_bytes, communicator)
+    return messages if edges is None else SharedMemory(edges, messages)
+
+
 def shared_edges_for(
     topology: Topology, widths: Sequence[int], cell_bytes: int, communicator: Communicator
 ) -> SharedEdges | None:
-    """The shared memory of a block whose edges of ``widths`` cells per axis, all fields of a cell taking ``cell_bytes``, go to
-    neighbours; None where the processes do not share a host, have several devices, or there is no room. Every process calls
-    this."""
+    """The shared memory for the edges of a block; None if the processes are not on one host, have several devices, or
+    lack memory. Every process calls this.
+
+    ``widths`` are the cells per axis that are exchanged, and ``cell_bytes`` is the size of all fields in one cell.
+    """
     alone = topology.size == 1 or communicator.size == 1
     if alone or topology.device_count > 1 or not any(widths):
         return None
@@ -64,8 +105,8 @@ def shared_edges_for(
 
 
 def _shared(size: int, communicator: Communicator) -> mmap.mmap | None:
-    """So many bytes, zero at first, that all processes see; None where one of them cannot. They have no name, so nothing of
-    them is left when the last process ends, however it ends."""
+    """``size`` bytes, initially zero, that all processes see; None if one of them cannot map them. The memory has no
+    name, so nothing of it remains when the last process ends, however it ends."""
     descriptor, place, memory = None, None, None
     if communicator.rank == 0:
         try:
@@ -90,5 +131,6 @@ def _shared(size: int, communicator: Communicator) -> mmap.mmap | None:
 
 
 def _identity(descriptor: int) -> tuple[int, int]:
+    """The device and inode of an open file, which are equal for the same memory."""
     status = os.fstat(descriptor)
     return status.st_dev, status.st_ino

@@ -1,5 +1,5 @@
-"""Copies that native code makes as it computes: rows that it has just stored are in a cache, where copying them later reads
-them from memory again."""
+"""Snapshot copies that native code makes while it steps: the rows that it has just stored are still in a cache. Copying
+them later would read them from memory again."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from hpcstencil.io.snapshot_buffers import Copies
 
 
 class Piece(ctypes.Structure):
-    """As snapshot_copies.hpp has it."""
+    """The struct of the same name in snapshot_copies.hpp."""
 
     _fields_ = (("cell", ctypes.c_void_p), ("plane", ctypes.c_int64), ("row", ctypes.c_int64))
 
 
 class SnapshotCopies(ctypes.Structure):
-    """As snapshot_copies.hpp has it."""
+    """The struct of the same name in snapshot_copies.hpp."""
 
     _fields_ = (
         ("lent", ctypes.c_int64),
@@ -36,8 +36,8 @@ class SnapshotCopies(ctypes.Structure):
 
 
 class NativeCopies(Copies):
-    """Copies of some of the ``fields`` of a program in its ``library``. It leaves them to be copied later where it computes in
-    tiles, or where the thread that writes is still reading those before."""
+    """Copies of the ``fields`` of a program in its ``library``. The copy is made later instead if the program computes
+    in tiles, or if the writing thread still reads the previous snapshot."""
 
     def __init__(self, pieces: Mapping[str, Pieces], library: ctypes.CDLL, fields: Sequence[str]) -> None:
         super().__init__(pieces)
@@ -59,13 +59,17 @@ class NativeCopies(Copies):
         weakref.finalize(self, library.set_snapshot_copies, None)
 
     def expect(self, wanted: bool) -> None:
+        """Ask the program to copy at the end of its next call, or not."""
         self.results.stored = 0
         self.library.set_snapshot_copies(ctypes.byref(self.results) if wanted else None)
 
     def copied(self, name: str, block: np.ndarray) -> Pieces:
+        """The pieces of a field, which are copied now if the program has not copied them."""
         return self.pieces[name] if self.results.stored else super().copied(name, block)
 
     def lend(self, until: Future[None]) -> None:
+        """Do not overwrite the buffers before ``until`` completes."""
+
         def give_back(_: Future[None]) -> None:
             self.results.lent = 0
 
@@ -74,7 +78,7 @@ class NativeCopies(Copies):
 
 
 def table_of(pieces: Pieces, axes: Sequence[int]) -> ctypes.Array[Piece]:
-    """Where the pieces are, one after the other."""
+    """The addresses of the pieces, one after the other, in the order of the file."""
     table = (Piece * len(pieces.cuts))()
     for n, cut in enumerate(pieces.cuts):
         own = pieces.own(n)[0]  # of one time

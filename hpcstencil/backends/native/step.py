@@ -1,21 +1,42 @@
-"""A step of a method as parts, each of which computes some arrays in all cells.
+"""A step of a method as passes over the grid, made in this order by functions of these names (`step_of`):
 
-What a derivative is taken of, other than a field, is an array of its own, which a part before computes. The last part of a
-stage evaluates the right-hand sides and forms the stage's values at once.
+    planned       stages and their inner results as parts, each of which computes some arrays in all cells
+    joined        parts that share a pass
+    check_...     what native code cannot do
+    joined_ends   the last pass joined to the first one of the next step
+    written       the C++ text of all passes
+
+An operand of a derivative that is not a field is an array, which an earlier part computes. The last part of a stage
+evaluates the right-hand sides and forms the stage's values at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from hpcstencil.backends.native.expression_writer import Unsupported, changes
-from hpcstencil.backends.native.pass_statements import Cells
-from hpcstencil.backends.native.passes import Array, Part, Passes, Write
+from hpcstencil.backends.backend import Unsupported
+from hpcstencil.backends.native.expression_writer import changes
+from hpcstencil.backends.native.pass_statements import Cells, Scope
+from hpcstencil.backends.native.passes import (
+    Array,
+    Part,
+    Parts,
+    Pass,
+    Plan,
+    Text,
+    Trials,
+    Write,
+    fields_of,
+    joined,
+    joined_ends,
+    written,
+)
 from hpcstencil.numerics.integrators import ERROR, MEMORY, NEW, Stage
 from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic.expressions import OPERATORS, Field, Node, bottom_up, has_own_ghosts, varies, walk
 
-SHORT = 400  # statements for a cell up to which inner results are not kept
+SHORT = 400  # up to this many statements per cell, inner results are not stored
 
 
 def levels(trees: Mapping[str, Node], held: Collection[Node], chosen: Callable[[Node], bool]) -> dict[Node, int]:
@@ -36,22 +57,56 @@ def levels(trees: Mapping[str, Node], held: Collection[Node], chosen: Callable[[
 
 
 def value_of(tree: Node) -> Write:
-    """What writes the value of a tree."""
+    """The function that writes the value of a tree."""
     return lambda code, at: code.value(tree, at)
 
 
-class Step(Passes):
-    """One step of a problem: its method's stages as parts."""
+@dataclass(frozen=True)
+class Step:
+    """One step of a problem: its ``plan``, the ``parts`` of each pass, and the ``passes`` with their ``text``. If it
+    ``joins_steps``, the last entry of ``passes`` joins the last pass of a step to the first one of the next.
+    ``statements`` is the average number of statements per cell in a pass."""
 
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem)
-        self.ends = self.take()
-        self.check_times()
-        self.check_corners()
-        self.write()
+    plan: Plan
+    parts: tuple[Parts, ...]
+    passes: tuple[Pass, ...]
+    joins_steps: bool
+    statements: float
+    text: Text
+
+
+def step_of(problem: Problem) -> Step:
+    """The step of a problem. Raises Unsupported, with a sentence, if native code cannot take it."""
+    trials = Trials(problem)
+    plan = planned(problem, trials)
+    parts = joined(plan, trials)
+    check_times(plan, trials)
+    check_corners(plan, parts, trials)
+    ends = joined_ends(plan, trials, parts)
+    text = Text(problem)
+    passes = written(plan, trials, parts, ends, text)
+    statements = sum(len(trials.of(p).lines) for p in parts) / len(parts)
+    return Step(plan, tuple(parts), tuple(passes), bool(ends), statements, text)
+
+
+def planned(problem: Problem, trials: Trials) -> Plan:
+    """The parts of a step, stage by stage."""
+    planner = Planner(problem, trials)
+    ends = planner.take()
+    return Plan(problem, tuple(planner.arrays), tuple(planner.parts), tuple(ends))
+
+
+class Planner:
+    """The arrays and parts of a step so far."""
+
+    def __init__(self, problem: Problem, trials: Trials) -> None:
+        self.problem, self.trials = problem, trials
+        self.fields, self.errors = fields_of(problem), tuple(problem.errors())
+        self.arrays = [*(Array(Field(name)) for name in self.fields), *(Array(None) for _ in self.errors)]
+        self.parts: list[Part] = []
 
     def take(self) -> list[int]:
-        """Makes the passes; the arrays that hold the fields at the end."""
+        """Plan all stages; returns the arrays that hold the fields at the end."""
         method = self.problem.method
         start = {name: n for n, name in enumerate(self.fields)}
         values: dict[int, dict[str, int]] = {0: start}  # of each stage: field -> array
@@ -73,7 +128,7 @@ class Step(Passes):
     def error(
         self, values: Mapping[int, Mapping[str, int]], slopes: dict[int, dict[str, int]], end: Mapping[str, int]
     ) -> list[int]:
-        """Makes the passes that tell the error of the step; the arrays that hold it."""
+        """Plan the passes that compute the error of the step; returns the arrays that hold it."""
         method, names = self.problem.method, self.errors
         if not names:
             return []
@@ -97,7 +152,7 @@ class Step(Passes):
         return self.problem.apart if j and self.problem.apart else self.problem.trees
 
     def slopes(self, j: int, values: Mapping[str, int], trees: Mapping[str, Node]) -> dict[str, int]:
-        """A pass for slopes alone."""
+        """Plan a pass for slopes alone; returns their arrays by field."""
         node = self.problem.method.nodes[j]
         held = self.inner(values, trees, node)
         made = {name: self.array(None, node) for name in trees}
@@ -137,7 +192,8 @@ class Step(Passes):
                 kept[name] = self.array(None, node)
                 moved[name + MEMORY] = kept[name]
         for name in moving:
-            self.arrays[moved[name]].beside = {field: moved[field] for field in self.fields}
+            beside = {field: moved[field] for field in self.fields}
+            self.arrays[moved[name]] = replace(self.arrays[moved[name]], beside=beside)
         if keep:
             for name in wanted:
                 kept.setdefault(name, self.array(None, node))
@@ -156,7 +212,7 @@ class Step(Passes):
         new: int | None,
         trees: Mapping[str, Node],
     ) -> Write:
-        """What writes Σ_j a_j y_j + dt Σ_j b_j k_j of a field."""
+        """The function that writes Σ_j a_j y_j + dt Σ_j b_j k_j of a field."""
 
         def write(code: Cells, at: tuple[int, int, int]) -> str:
             result = ""
@@ -167,7 +223,7 @@ class Step(Passes):
             for j, b in stage.slopes:
                 scale = f"dt * {b!r}"
                 if j == new:
-                    if trees[name] in code.shared:
+                    if trees[name] in code.scope.shared:
                         result = code.let(f"{result} + {code.scalar((), 1.0, scale)} * {code.value(trees[name], at)}")
                     else:
                         result = code.added(result, code.terms(trees[name], at), scale)
@@ -180,15 +236,24 @@ class Step(Passes):
 
         return write
 
-    # ---- arrays and passes ----
+    # ---- arrays and parts ----
+
+    def add(
+        self, outputs: Mapping[int, Write], held: Mapping[Node, int], node: float, shared: Collection[Node] = ()
+    ) -> None:
+        """Add a part to the step."""
+        if outputs:
+            self.parts.append(Part(outputs, Scope(dict(held), node, shared)))
 
     def array(self, operand: Node | None, node: float, deep: bool = False) -> int:
+        """Add an array to the step; returns its number."""
         self.arrays.append(Array(operand, node, deep))
         return len(self.arrays) - 1
 
     def inner(self, values: Mapping[str, int], trees: Mapping[str, Node], node: float) -> dict[Node, int]:
-        """Passes for what operators are applied to; the arrays that hold a tree. Operands without ghost cells of their own, to
-        which stencils of few cells are applied, are computed where they are looked at, unless that takes many statements."""
+        """Plan the passes for operands that are not fields; returns the arrays by the tree that they hold. Operands
+        without their own ghost cells, under stencils of few cells, are computed where they are read, unless that takes
+        many statements."""
         held: dict[Node, int] = {Field(name, b): number for name, number in values.items() for b in (False, True)}
         wanted, every = (levels(trees, held, chosen) for chosen in (has_own_ghosts, varies))
         if len(every) > len(wanted) and self.is_long(trees, held, wanted, node):
@@ -210,30 +275,37 @@ class Step(Passes):
         parts = [(list(trees.values()), {**held, **arrays})]
         for operand in inner:
             parts.append(([operand], {**held, **{other: n for other, n in arrays.items() if other != operand}}))
-        return any(
-            len(self.tried([Part({n: value_of(tree) for n, tree in enumerate(made)}, known, node)]).lines) > SHORT
-            for made, known in parts
-        )
+        return any(len(self.trials.of([part_of(made, known, node)]).lines) > SHORT for made, known in parts)
 
-    def check_corners(self) -> None:
-        """Fields beside a boundary are known in the block alone: not in ghost cells, where corners would need them."""
-        across = {
-            self.arrays[n].operand for parts in self.parts for n in self.tried(parts).corners if n < len(self.arrays)
-        }
-        for (operand, _, _), face in self.problem.faces.items():
-            if operand in across and any(isinstance(part, Field) for value in face.values for part in walk(value)):
-                raise Unsupported("the equation looks at corners of the domain, at whose ends waves leave")
 
-    def check_times(self) -> None:
-        """Ghost cells are made once per array: at one time."""
-        for array in self.arrays:
-            if array.operand is None or array.deep:
-                continue
-            given = [
-                v
-                for (operand, _, _), face in self.problem.faces.items()
-                if operand == array.operand
-                for v in face.values
-            ]
-            if any(changes(value) for value in given) and array.used_at - {array.node}:
-                raise Unsupported("boundary values change in time within a step of this integrator")
+def part_of(trees: Sequence[Node], held: Mapping[Node, int], node: float) -> Part:
+    """The part that computes ``trees``, numbered in order, from the arrays in ``held``. `is_long` counts the statements that
+    its pass would take."""
+    return Part({n: value_of(tree) for n, tree in enumerate(trees)}, Scope(held, node))
+
+
+def check_times(plan: Plan, trials: Trials) -> None:
+    """Raise Unsupported if the ghost cells of an array would be needed at two times: they are computed once per
+    array."""
+    used_at: dict[int, set[float]] = {}
+    for part in plan.parts:
+        for number, reach in trials.of([part]).reads.reach.items():
+            if any(reach):
+                used_at.setdefault(number, set()).add(part.scope.node)
+    for number, array in enumerate(plan.arrays):
+        if array.operand is None or array.deep:
+            continue
+        faces = plan.problem.faces.items()
+        given = [v for (operand, _, _), face in faces if operand == array.operand for v in face.values]
+        if any(changes(value) for value in given) and used_at.get(number, set()) - {array.node}:
+            raise Unsupported("boundary values change in time within a step of this integrator")
+
+
+def check_corners(plan: Plan, passes: Sequence[Parts], trials: Trials) -> None:
+    """Raise Unsupported if corners need fields in ghost cells beside a boundary: fields are known there only inside the
+    block."""
+    arrays = plan.arrays
+    across = {arrays[n].operand for parts in passes for n in trials.of(parts).reads.corners if n < len(arrays)}
+    for (operand, _, _), face in plan.problem.faces.items():
+        if operand in across and any(isinstance(part, Field) for value in face.values for part in walk(value)):
+            raise Unsupported("the equation looks at corners of the domain, at whose ends waves leave")

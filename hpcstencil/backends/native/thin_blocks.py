@@ -1,8 +1,8 @@
-"""Sections of a step, between which blocks exchange edges where they are too thin for a whole step between two exchanges.
+"""Sections of a step, between which blocks exchange edges if they are too thin for a whole step between two exchanges.
 
-A section is a pass, or several where an array between them is worked out beyond the boundary, which no exchange could bring.
-It looks no further beyond a block than one evaluation of the right-hand sides does. Its passes are those of whole steps, so
-the bits are the same.
+A section is one pass, or several if an array between them is computed beyond the boundary, which an exchange could not
+provide. It reads no further beyond a block than one evaluation of the right-hand sides. Its passes are those of whole
+steps, so the bits are the same.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from hpcstencil.backends.native.passes import Array, Pass
 
 @dataclass(frozen=True)
 class Section:
-    """Passes ``first`` to ``last - 1``: the arrays that they are ``given``, the first ``exchanged`` of them with ghost cells,
-    those ``made`` for later, and how many cells beyond the block they look at, ``reach`` per axis."""
+    """The passes ``first`` to ``last - 1``. They read the arrays ``given``, of which the first ``exchanged`` need ghost
+    cells, and fill the arrays ``made`` for later sections. ``reach`` is the number of cells per axis that they read
+    beyond the block."""
 
     first: int
     last: int
@@ -32,7 +33,7 @@ class Section:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """As `Call::section` in pipeline.hpp."""
+        """The section as `Call::section` of pipeline.hpp expects it."""
         return (self.first, self.last, len(self.given), len(self.made), *self.given, *self.made)
 
 
@@ -43,8 +44,8 @@ def sections(
     ends: Sequence[int],
     axis_of: Sequence[int],
 ) -> tuple[Section, ...]:
-    """The sections of a step of ``passes``, after which ``ends`` hold the fields. ``beside`` are the arrays that conditions at
-    the boundary of an array look at."""
+    """The sections of a step of ``passes``, after which the arrays ``ends`` hold the fields. ``beside`` maps an array
+    to those that the conditions at its boundary read."""
     cuts = [0, *(n for n in range(1, len(passes)) if not _deep_across(passes, arrays, n)), len(passes)]
     return tuple(
         _section(passes, beside, ends, axis_of, first, last) for first, last in zip(cuts, cuts[1:], strict=False)
@@ -52,15 +53,17 @@ def sections(
 
 
 def _read(passes: Sequence[Pass]) -> set[int]:
+    """The arrays that passes read."""
     return {array for one in passes for array, _, _ in one.inputs}
 
 
 def _made(passes: Sequence[Pass]) -> set[int]:
+    """The arrays that passes fill."""
     return {array for one in passes for array in one.outputs}
 
 
 def _deep_across(passes: Sequence[Pass], arrays: Sequence[Array], cut: int) -> bool:
-    """Whether an array that is worked out beyond the boundary is made before a cut and looked at after it."""
+    """Whether an array that is computed beyond the boundary is filled before a cut and read after it."""
     return any(arrays[array].deep for array in _made(passes[:cut]) & _read(passes[cut:]))
 
 
@@ -72,6 +75,7 @@ def _section(
     first: int,
     last: int,
 ) -> Section:
+    """The section of the passes ``first`` to ``last - 1``."""
     inside, made = passes[first:last], _made(passes[first:last])
     needed = {array: [0, 0, 0] for array in made}  # cells beyond the block, per axis of the driver
     for one in reversed(inside):

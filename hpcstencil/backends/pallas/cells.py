@@ -1,8 +1,8 @@
-"""Trees to the arithmetic of a kernel: the values in the cells of a tile, and so many cells away from them.
+"""From trees to the arithmetic of a kernel: values in the cells of a tile, and in cells at an offset from them.
 
-Neighbours are read from memory, where the cache has them: a kernel cannot cut values apart that it holds. Most tiles look
-at nothing but their array. Only at the ``edge`` of a block do cells lie beyond it: on a periodic axis they are those of the
-other end, beyond the physical boundary what `boundary_kinds` makes of their mirror images.
+Neighbours are loaded from memory, mostly from the cache, because a kernel cannot slice its values. Most tiles read only
+inside their array. Only at the ``edge`` of a block do they need cells beyond it. On a periodic axis these are the cells
+of the other end; beyond a physical boundary `boundary_kinds` computes them from their mirror images.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -47,8 +48,8 @@ Offset = tuple[int, ...]
 
 @dataclass
 class Tile:
-    """The cells ``start`` .. ``start + shape`` of a block, of which those before ``stop`` are computed; ``ragged`` are the axes
-    on which that may leave some out."""
+    """The cells ``start`` to ``start + shape`` of a block, of which those before ``stop`` are computed. On ``ragged``
+    axes some cells of the tile may lie beyond ``stop``."""
 
     start: Sequence[Any]
     shape: tuple[int, ...]
@@ -59,23 +60,23 @@ class Tile:
         mask = self.mask(range(len(self.shape)))
         self.everywhere = None if mask is None else jnp.broadcast_to(mask, self.shape)
 
-    def along(self, axis: int, values: Any) -> Any:
-        """Values along an axis, shaped to broadcast."""
+    def along(self, axis: int, values: jax.Array) -> jax.Array:
+        """``values`` of shape (n,) along an axis, reshaped to broadcast over the tile."""
         shape = [1] * len(self.shape)
         shape[axis] = self.shape[axis]
         return lax.broadcast_in_dim(values, shape, (axis,))
 
-    def index(self, axis: int) -> Any:
-        """Indices of the cells along an axis."""
+    def index(self, axis: int) -> jax.Array:
+        """Indices of the tile's cells along an axis: int32, shape (n,)."""
         return self.start[axis] + jnp.arange(self.shape[axis], dtype=jnp.int32)
 
-    def wanted(self, axis: int) -> Any:
-        """Which cells along an axis are computed; None where all are."""
+    def wanted(self, axis: int) -> jax.Array | None:
+        """A mask of shape (n,) of the cells along an axis that are computed; None if all are."""
         return self.index(axis) < self.stop[axis] if self.ragged[axis] else None
 
-    def mask(self, axes: Sequence[int]) -> Any:
-        """Which cells are computed, as far as these axes tell; None where all are."""
-        result = None
+    def mask(self, axes: Sequence[int]) -> jax.Array | None:
+        """A mask, broadcast over these axes, of the cells that are computed; None if all are."""
+        result: jax.Array | None = None
         for axis in axes:
             wanted = self.wanted(axis)
             if wanted is not None:
@@ -83,48 +84,53 @@ class Tile:
                 result = wanted if result is None else result & wanted
         return result
 
-    def load(self, value: Value, at: Offset) -> Any:
-        """What an array in memory holds so many cells away."""
+    def load(self, value: Value, at: Offset) -> jax.Array:
+        """The values of an array in memory at the offset ``at`` from the tile's cells, in the tile's shape."""
         return triton.load(self.part(value, at), mask=self.everywhere)
 
-    def store(self, value: Value, results: Any) -> None:
-        """Puts results into an array in memory."""
+    def store(self, value: Value, results: jax.Array) -> None:
+        """Write results to the tile's cells of an array in memory."""
         triton.store(self.part(value, (0,) * len(self.shape)), results, mask=self.everywhere)
 
     def part(self, value: Value, at: Offset) -> Any:
+        """A reference to the part of an array at the offset ``at`` from the tile's cells."""
         places = zip(self.start, at, origin(value), self.shape, strict=True)
         return value.array.at[tuple(pl.ds(start + (o - first), n) for start, o, first, n in places)]
 
 
 def origin(value: Value) -> tuple[int, ...]:
-    """The cell that an array begins at."""
+    """The index of the cell at which an array begins."""
     return tuple(window[0] for window in value.windows if window is not None)
 
 
 @dataclass
 class Cells:
-    """The values of trees in the cells of a tile at one ``time``, inside a kernel. ``arrays`` are values in memory, by name of
-    the field or of one of the ``operands``; ``frame`` has what the kernel is given of it. With ``at_face`` (axis, side) they
-    are those at a face, where fields have the values of the cells next to it, at the indices ``later`` along axes after it."""
+    """The evaluator of trees in the cells of a tile at one ``time``, inside a kernel.
+
+    ``arrays`` are values in memory, by the name of a field or of one of the ``operands``. ``frame`` describes the
+    block, as passed to the kernel. With ``at_face`` (axis, side) trees are evaluated at a face of the block: fields
+    have the values of the cells next to it, and ``later`` are the indices along the axes after it.
+    """
 
     rules: Rules
     frame: Frame
     tile: Tile
     arrays: Mapping[str, Value]
     operands: Mapping[str, Node]
-    parameters: Mapping[str, Any]
-    time: Any
+    parameters: Mapping[str, jax.Array]
+    time: jax.Array
     edge: bool
     at_face: tuple[int, int] | None = None
-    later: tuple[Any, ...] = ()
+    later: tuple[jax.Array, ...] = ()
 
     def __post_init__(self) -> None:
-        self.known: dict[tuple[Node, Offset], Any] = {}
+        self.known: dict[tuple[Node, Offset], jax.Array] = {}
         self.faces: dict[tuple[str, int, int, Offset], Cells] = {}
         self.functions = {**functions(jnp, self.rules.dtype), "minimum": minimum, "maximum": maximum}
 
-    def __call__(self, tree: Node, at: Offset | None = None) -> Any:
-        """The value of a tree so many cells away: of shape (), or one that broadcasts to the tile's."""
+    def __call__(self, tree: Node, at: Offset | None = None) -> jax.Array:
+        """The value of a tree at the offset ``at``, of a shape that broadcasts to the tile's; () for a single
+        number."""
         at = at or (0,) * self.frame.ndim
         if (tree, at) not in self.known:
             for part in bottom_up(tree, OPERATORS):
@@ -132,7 +138,8 @@ class Cells:
                     self.known[part, at] = self.compute(part, at)
         return self.known[tree, at]
 
-    def compute(self, tree: Node, at: Offset) -> Any:
+    def compute(self, tree: Node, at: Offset) -> jax.Array:
+        """The value of a tree whose parts are known. Raises TypeError for a node that has no kernel."""
         match tree:
             case Constant(value):
                 return self.number(value)
@@ -162,9 +169,11 @@ class Cells:
         raise TypeError(f"no kernel for {type(tree).__name__}")
 
     def number(self, value: float) -> Any:
+        """A number in the precision of the fields."""
         return self.rules.dtype.type(value)
 
-    def coordinate(self, axis: int, at: Offset) -> Any:
+    def coordinate(self, axis: int, at: Offset) -> jax.Array:
+        """The coordinate of the cells along ``axis`` at the offset ``at``, or of the face."""
         if self.at_face is not None and self.at_face[0] == axis:
             return self.number(self.rules.domain[axis][self.at_face[1]])
         if self.at_face is not None and self.at_face[0] < axis:
@@ -175,7 +184,8 @@ class Cells:
         part = self.frame.coordinates[axis].at[pl.ds(first, self.tile.shape[axis])]
         return self.tile.along(axis, triton.load(part, mask=self.tile.wanted(axis)))
 
-    def pointwise(self, tree: Pointwise, at: Offset) -> Any:
+    def pointwise(self, tree: Pointwise, at: Offset) -> jax.Array:
+        """The value of a function, an arithmetic operation or a comparison."""
         match tree:
             case Pointwise("power", (base, Constant(exponent))) if (n := integer_power(exponent)) is not None:
                 return lax.integer_pow(self(base, at), n)
@@ -184,14 +194,16 @@ class Cells:
             return values[0] * (self.number(1.0) / values[1])
         return self.functions[tree.function](*values)
 
-    def stencil(self, stencil: Stencil, operand: Node, at: Offset) -> Any:
+    def stencil(self, stencil: Stencil, operand: Node, at: Offset) -> jax.Array:
+        """Σ_j w_j operand(at + o_j)."""
         return weighted(stencil, lambda offset: self(operand, moved(at, offset)), self.number)
 
-    def div_grad(self, tree: DivGrad, at: Offset) -> Any:
+    def div_grad(self, tree: DivGrad, at: Offset) -> jax.Array:
+        """The divergence of the flux k ∂a/∂x along the node's axis, with the flux at the faces between cells."""
         gradient, mean, divergence = self.rules.discretization.div_grad(tree)
         varying = varies(tree.coefficient) or tree.axis in axes_of(tree.coefficient)
 
-        def flux(offset: Offset) -> Any:
+        def flux(offset: Offset) -> jax.Array:
             face = moved(at, offset)
             k = self.stencil(mean, tree.coefficient, face) if varying else self(tree.coefficient, face)
             return k * self.stencil(gradient, tree.operand, face)
@@ -200,9 +212,10 @@ class Cells:
 
     # ---- beyond the edge of a block ----
 
-    def beyond(self, name: str, at: Offset, index: tuple[Any, ...]) -> Any:
-        """The value of an array so many cells away, wherever that is; ``index`` are the places in it along the last axes. The
-        last axis comes first, so that corners are what `ghost_cells` makes of them: axis after axis, full width."""
+    def beyond(self, name: str, at: Offset, index: tuple[jax.Array, ...]) -> jax.Array:
+        """The value of an array at the offset ``at``, inside the block or beyond it; ``index`` holds the indices along
+        the last axes. The last axis is resolved first, so that corners equal those of `ghost_cells`, which works axis
+        after axis, full width."""
         axis, frame = self.frame.ndim - 1 - len(index), self.frame
         if axis < 0:
             return self.gathered(self.arrays[name], index)
@@ -234,13 +247,13 @@ class Cells:
         return jnp.where(outside, ghost, value)
 
     def index(self, axis: int) -> Any:
-        """Indices of the cells along an axis, shaped to broadcast; one of them at a face."""
+        """Indices of the cells along an axis, reshaped to broadcast; a single index if the axis is that of the face."""
         if self.at_face is not None and self.at_face[0] == axis:
             return self.frame.counts[axis] - 1 if self.at_face[1] else np.int32(0)
         return self.tile.along(axis, self.tile.index(axis))
 
-    def gathered(self, value: Value, index: Sequence[Any]) -> Any:
-        """What an array in memory holds in cells that are given by their indices per axis."""
+    def gathered(self, value: Value, index: Sequence[jax.Array]) -> jax.Array:
+        """The values of an array in memory in the cells given by their indices per axis."""
         axes = [axis for axis, i in enumerate(index) if jnp.ndim(i)]
         places = jnp.broadcast_arrays(*(i - first for i, first in zip(index, origin(value), strict=True)))
         mask = self.tile.mask(axes)
@@ -248,22 +261,23 @@ class Cells:
             mask = jnp.broadcast_to(mask, places[0].shape)
         return triton.load(value.array.at[tuple(places)], mask=mask)
 
-    def next_to(self, name: str, axis: int, side: int, at: Offset, index: tuple[Any, ...]) -> Cells:
-        """What evaluates the values given at a face for a ghost cell of an array. Its ``index`` along the axes after the face's
-        is that of the cell in the block which it mirrors there."""
+    def next_to(self, name: str, axis: int, side: int, at: Offset, index: tuple[jax.Array, ...]) -> Cells:
+        """The evaluator of the values given at a face, for a ghost cell of an array. ``index`` along the axes after the
+        face's is that of the cell in the block which the ghost cell mirrors."""
         made = partial(replace, self, at_face=(axis, side), later=index)
         return self.faces.setdefault((name, axis, side, at), made())
 
 
 def moved(at: Offset, offset: Offset) -> Offset:
+    """The sum of two offsets."""
     return tuple(a + o for a, o in zip(at, offset, strict=True))
 
 
-def minimum(a: Any, b: Any) -> Any:
-    """The smaller one, or NaN where either is: Triton's own would leave it out."""
+def minimum(a: jax.Array, b: jax.Array) -> jax.Array:
+    """The smaller of two values, or NaN if either is NaN; Triton's own function would drop a NaN."""
     return jnp.where((a < b) | (a != a), a, b)
 
 
-def maximum(a: Any, b: Any) -> Any:
-    """The larger one, or NaN where either is."""
+def maximum(a: jax.Array, b: jax.Array) -> jax.Array:
+    """The larger of two values, or NaN if either is NaN."""
     return jnp.where((a > b) | (a != a), a, b)

@@ -1,4 +1,4 @@
-"""A kernel over the cells of a block, tile by tile, as Pallas has it."""
+"""The call of a Pallas kernel for the cells of a block, tile by tile."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
+from jax.typing import ArrayLike
 
 from hpcstencil.backends.pallas.cells import Cells, Tile
 from hpcstencil.backends.xla.evaluate import Rules
 from hpcstencil.distributed.windows import Frame, Value, Window
 from hpcstencil.symbolic.expressions import Node, walk
 
-# What evaluates trees, of arrays in memory, what those of them hold that are no fields, and time
+# Makes the evaluator of trees from arrays in memory, the operands that the arrays without a field hold, and the time
 See = Callable[[Mapping[str, Value], Mapping[str, Node], Any], Cells]
 Body = Callable[[Any, See], Any]
 Windows = tuple[Window, ...]  # of cells per axis
-TILES = {1: (2048,), 2: (16, 128), 3: (4, 8, 64)}  # cells per axis: powers of 2, as Triton wants them
-WARPS = 8  # of 32 threads, that compute a tile together
-LARGE = 64  # nodes of trees from which on a tile is half as large: more values do not fit the registers
+TILES = {1: (2048,), 2: (16, 128), 3: (4, 8, 64)}  # cells per axis: powers of 2, as Triton requires
+WARPS = 8  # groups of 32 threads that compute a tile together
+LARGE = 64  # trees with this many nodes get tiles of half the size: more values do not fit the registers
 
 
 @dataclass(frozen=True)
 class Launch:
-    """Kernels on the block of a device, as ``frame`` describes it; ``about`` is what all of them are told. ``interpret`` runs
-    them on processors, slowly."""
+    """The caller of kernels on the block of a device, which ``frame`` describes. All kernels get ``about``: the frame's
+    run-time values and the parameters. ``interpret`` runs the kernels on CPUs, slowly."""
 
     rules: Rules
     frame: Frame
@@ -39,8 +40,8 @@ class Launch:
     interpret: bool
 
     @staticmethod
-    def on(rules: Rules, frame: Frame, parameters: Mapping[str, Any], interpret: bool) -> Launch:
-        """Kernels with such parameters."""
+    def on(rules: Rules, frame: Frame, parameters: Mapping[str, ArrayLike], interpret: bool) -> Launch:
+        """The caller for a block and the values of the parameters."""
         about = {
             "counts": jnp.stack([jnp.asarray(n, jnp.int32) for n in frame.counts]),
             "touches": jnp.stack([jnp.asarray(touch, jnp.int32) for pair in frame.touches for touch in pair]),
@@ -50,11 +51,11 @@ class Launch:
         return Launch(rules, frame, tuple(parameters), about, interpret)
 
     def blank(self, windows: Windows) -> Value:
-        """What is to be made: an array on these windows."""
+        """A description of an array to be filled by a kernel, with these windows."""
         return Value(jax.ShapeDtypeStruct([stop - start for start, stop in windows], self.rules.dtype), windows)
 
     def inside(self, windows: Windows, trees: Sequence[Node]) -> Windows:
-        """The cells of arrays on these windows in which trees can be worked out."""
+        """The cells in which trees can be evaluated from arrays with these windows."""
         reach = self.rules.discretization.radius(trees)
         return tuple(
             (start + r * (low.kind == "halo"), stop - r * (high.kind == "halo"))
@@ -62,9 +63,12 @@ class Launch:
         )
 
     def __call__(self, body: Body, given: Any, made: Any, trees: Sequence[Node], region: Windows) -> Any:
-        """Arrays like ``made``, with what ``body(given, see)`` returns for the cells of a ``region``; the others are not
-        defined. In the kernel ``given`` has references to memory in the place of arrays, and ``see`` makes what evaluates
-        ``trees``."""
+        """Fill arrays like ``made`` with the results of ``body(given, see)`` for the cells of a ``region``; other cells
+        stay undefined.
+
+        Inside the kernel, ``given`` holds references to memory instead of arrays, and ``see`` makes evaluators of
+        ``trees``.
+        """
         reach, sizes = self.rules.discretization.radius(trees), [stop - start for start, stop in region]
         shape = tile_shape(sizes, sum(1 for tree in trees for _ in walk(tree)))
         counts = [pl.cdiv(size, n) for size, n in zip(sizes, shape, strict=True)]
@@ -76,7 +80,7 @@ class Launch:
                 touches=[[about["touches"][2 * axis + side] != 0 for side in (0, 1)] for axis in range(len(shape))],
                 coordinates=about["coordinates"],
             )
-            first = [pl.program_id(axis) for axis in reversed(range(len(shape)))]  # the last axis goes fastest
+            first = [pl.program_id(axis) for axis in reversed(range(len(shape)))]  # the last axis varies fastest
             tile = Tile(
                 tuple(start + i * n for (start, _), i, n in zip(region, first, shape, strict=True)),
                 shape,
@@ -104,8 +108,8 @@ class Launch:
         )
         return call(self.about, given)
 
-    def near_edge(self, tile: Tile, frame: Frame, reach: Sequence[int]) -> Any:
-        """Whether cells beyond the block are looked at; None where they never are."""
+    def near_edge(self, tile: Tile, frame: Frame, reach: Sequence[int]) -> jax.Array | None:
+        """Whether a tile reads cells beyond the block; None if no tile does."""
         found = []
         for axis, (low, high) in enumerate(frame.sides):
             if reach[axis] and (low.kind != "halo" or low.boundary):
@@ -116,7 +120,7 @@ class Launch:
 
 
 def tile_shape(sizes: Sequence[int], nodes: int) -> tuple[int, ...]:
-    """Cells per axis of a tile, for a region of such ``sizes`` and trees of so many ``nodes``."""
+    """Cells per axis of a tile, for a region of ``sizes`` cells and trees with ``nodes`` nodes in all."""
     first, *others = TILES[len(sizes)]
     most = (first // 2 if nodes >= LARGE else first, *others)
     return tuple(min(n, pl.next_power_of_2(size)) for n, size in zip(most, sizes, strict=True))

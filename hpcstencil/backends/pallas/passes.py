@@ -1,20 +1,18 @@
-"""A problem's right-hand sides as passes over the grid, for kernels that look at neighbours in arrays only."""
+"""A problem's right-hand sides as passes over the grid, for kernels that read neighbours only from arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic.expressions import OPERATORS, Field, Node, bottom_up, has_own_ghosts, rebuilt
-
-PALLAS = "pallas"
 
 
 @dataclass(frozen=True)
 class Passes:
-    """What each kernel in turn evaluates, by the name of the array that it fills: ``inner`` results, which derivatives are
-    taken of, then the ``trees`` wanted. ``operands`` tells what the arrays of inner results hold."""
+    """The work of the kernels, in order, by the name of the array that each fills: ``inner`` results, which are
+    operands of derivatives, then the ``trees`` themselves. ``operands`` maps the arrays of inner results to their
+    trees."""
 
     inner: tuple[Mapping[str, Node], ...]
     trees: Mapping[str, Node]
@@ -22,8 +20,8 @@ class Passes:
 
 
 def passes(trees: Mapping[str, Node]) -> Passes:
-    """The trees without nested derivatives: what an operator is applied to, other than a field, is an array if it has ghost
-    cells of its own."""
+    """The trees without nested derivatives: an operand that is not a field becomes an array if it has its own ghost
+    cells."""
     made: dict[Node, Node] = {}
     arrays: dict[Node, Field] = {}
     depth: dict[Node, int] = {}  # of a tree: passes before the one that evaluates it
@@ -50,15 +48,3 @@ def passes(trees: Mapping[str, Node]) -> Passes:
         {name: made[tree] for name, tree in trees.items()},
         {field.name: operand for operand, field in arrays.items()},
     )
-
-
-def lack(problem: Problem, thin: bool) -> str:
-    """Why kernels for GPUs cannot take the steps of this problem; "" where they can. ``thin`` blocks have no room for a whole
-    step between two exchanges."""
-    if problem.members:
-        return "ensembles are computed by the other kernels"
-    if problem.config.time.tolerance is not None:
-        return "steps that follow a tolerance are taken by the other kernels"
-    if thin:
-        return "blocks are too thin for a whole step between two exchanges"
-    return ""

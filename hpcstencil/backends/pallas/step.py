@@ -1,7 +1,7 @@
 """One step of a method by kernels for GPUs, written with Pallas and compiled by Triton.
 
-Each stage is one kernel: it evaluates the right-hand sides and forms the stage's values at once, so that every array goes
-through memory once. What a derivative is taken of, other than a field, is an array that a kernel before fills.
+Each stage is one kernel. It evaluates the right-hand sides and forms the stage's values at once, so every array passes
+through memory once. An operand of a derivative that is not a field is an array that an earlier kernel fills.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from hpcstencil.backends.pallas.cells import Cells
 from hpcstencil.backends.pallas.launch import Launch, See, Windows
@@ -30,19 +31,20 @@ Values = Mapping[str, Value]
 
 @dataclass
 class Slopes:
-    """The time derivatives (``trees``) of the fields ``y`` at a ``time``, worked out by the first stage that uses them;
-    ``kept`` holds them where later ones do too."""
+    """The time derivatives (``trees``) of the fields ``y`` at a ``time``. The first stage that uses them computes them;
+    ``kept`` holds them if later stages use them too."""
 
     trees: Mapping[str, Node]
     y: Values
-    time: Any
+    time: ArrayLike
     kept: Values = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Fused:
-    """What the kernel of a stage works out in a cell: slopes as ``plans`` say, which are kept for ``later`` stages, and the
-    values of the fields ``names`` at the end of the ``stage``, which may be told by what the kernel is given."""
+    """The work of a stage's kernel in each cell. It computes slopes according to ``plans``, keeps those that ``later``
+    stages use, and forms the values of the fields ``names`` at the end of the ``stage``, which may depend on the
+    kernel's arguments."""
 
     names: Sequence[str]
     plans: Mapping[int, Passes]
@@ -50,6 +52,8 @@ class Fused:
     stage: Callable[[Any], Stage]
 
     def __call__(self, given: Any, see: See) -> Any:
+        """The new values of the fields (``moved``) and the slopes to keep (``kept``) in the cells of a tile."""
+
         def loaded(values: Values) -> Values:
             return evaluated(see(values, {}, None), {name: Field(name) for name in values})
 
@@ -69,15 +73,15 @@ class Fused:
 
 
 def evaluated(cells: Cells, trees: Mapping[str, Node]) -> dict[str, Value]:
-    """The values of trees in the cells of a tile, as those of arrays without windows."""
+    """The values of trees in the cells of a tile, by name, without windows."""
     return {name: Value(cells(tree), ()) for name, tree in trees.items()}
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """What takes the steps of a problem: right-hand sides (``trees``; ``apart`` those after the first stage, where a method
-    takes them apart) on the terms of ``rules``, by a ``method`` with its ``groups`` of fields. ``timed`` says that something
-    depends on time; ``interpret`` runs the kernels on processors, slowly."""
+    """A problem's step by kernels: right-hand sides ``trees``, evaluated by ``rules``, and a ``method`` with its
+    ``groups`` of fields. ``apart`` are the right-hand sides after the first stage, if the method treats them
+    separately. ``timed`` says that something depends on time. ``interpret`` runs the kernels on CPUs, slowly."""
 
     rules: Rules
     trees: Mapping[str, Node]
@@ -87,17 +91,17 @@ class Kernels:
     timed: bool
     interpret: bool
 
-    def on(self, parameters: Mapping[str, Any], frame: Frame) -> Step:
-        """What takes a step on a block."""
+    def on(self, parameters: Mapping[str, ArrayLike], frame: Frame) -> Step:
+        """The function that takes a step on a block."""
         return partial(self.step, Launch.on(self.rules, frame, parameters, self.interpret))
 
-    def step(self, launch: Launch, u: Values, t: Any, dt: Any, ends: Windows | None) -> dict[str, Value]:
-        """The fields after a step, on their windows with a rim of what is not valid; those that the last stage moves are on the
-        windows ``ends``, if any are given."""
+    def step(self, launch: Launch, u: Values, t: jax.Array, dt: jax.Array, ends: Windows | None) -> dict[str, Value]:
+        """The fields after a step, with their windows; cells in the rim of these windows are not valid. Fields of the
+        last stage have the windows ``ends`` if these are given."""
         stages, nodes = self.method.stages, self.method.nodes
 
-        def time_at(node: float) -> Any:
-            """The time in the step; a number that changes costs a start of a small kernel, so it is left out if it may be."""
+        def time_at(node: float) -> ArrayLike:
+            """The time in the step; 0 if nothing depends on it, since a changing number costs the start of a small kernel."""
             return t + node * dt if self.timed else 0.0
 
         def slope(j: int, y: Values) -> Slopes:
@@ -109,10 +113,10 @@ class Kernels:
             return {**y[i - 1], **moved}
 
         def loop(u: Values, before: Values, last: Values, k0: Slopes) -> Values:
-            """Stages that are all alike: one kernel, which is given the weights."""
+            """The equal stages, by one kernel with the weights as arguments."""
 
             @jax.jit
-            def next_stage(before: Values, last: Values, kept: Values, weights: Any, time: Any) -> Values:
+            def next_stage(before: Values, last: Values, kept: Values, weights: jax.Array, time: ArrayLike) -> Values:
                 y, k = {0: u, -1: last, -2: before}, {0: Slopes({}, u, t, kept), -1: Slopes(self.trees, last, time)}
                 return self.stage(launch, uniform(self.method, weights), y, k, dt, (), None, weights)
 
@@ -128,13 +132,13 @@ class Kernels:
         stage: Stage,
         y: Mapping[int, Values],
         k: Mapping[int, Slopes],
-        dt: Any,
+        dt: jax.Array,
         later: Collection[int],
         ends: Windows | None,
-        weights: Any = None,
+        weights: jax.Array | None = None,
     ) -> dict[str, Value]:
-        """The fields that a stage moves. The slopes that ``later`` stages use are kept; ``weights`` are those of a uniform
-        stage, if it is one."""
+        """The fields that a stage advances. The slopes that ``later`` stages use are kept; ``weights`` are those of a
+        uniform stage."""
         used = [j for j, _ in stage.slopes]
         names = moving(stage, y[0], {j: k[j].trees or k[j].kept for j in used}, self.groups)
         fresh = {j: k[j] for j in used if not k[j].kept}
@@ -143,7 +147,7 @@ class Kernels:
             for j, slopes in fresh.items()
         }
         at_hand = {j: {name: y[j][name] for name in names} for j, _ in stage.values if j not in fresh}
-        given = {
+        given: dict[str, Any] = {
             "dt": one(dt),
             "times": {j: one(slopes.time) for j, slopes in fresh.items()},
             "arrays": at_hand | {j: self.with_inner(launch, plans[j], slopes) for j, slopes in fresh.items()},
@@ -165,7 +169,7 @@ class Kernels:
         return dict(results["moved"])
 
     def with_inner(self, launch: Launch, plan: Passes, slopes: Slopes) -> dict[str, Value]:
-        """The fields and the inner results that slopes look at."""
+        """The fields, and the inner results that the slopes need, which one kernel per level of nesting computes."""
         arrays, windows = dict(slopes.y), windows_of(slopes.y)
         for level in plan.inner:
             trees = list(level.values())
@@ -181,7 +185,7 @@ class Kernels:
 
 
 def kernels(problem: Problem, rules: Rules, interpret: bool) -> Kernels:
-    """The kernels of a problem."""
+    """The step of a problem by kernels."""
     given = [value for face in problem.faces.values() for value in face.values]
     trees = [*problem.trees.values(), *problem.apart.values(), *given]
     timed = any(isinstance(part, Time) for tree in trees for part in walk(tree))
@@ -189,10 +193,10 @@ def kernels(problem: Problem, rules: Rules, interpret: bool) -> Kernels:
 
 
 def windows_of(values: Values) -> Windows:
-    """The windows that the fields of a step have in common: one on every axis."""
+    """The windows that the fields of a step share, one per axis."""
     return tuple(window for window in next(iter(values.values())).windows if window is not None)
 
 
-def one(number: Any) -> Any:
-    """A number as kernels are given it."""
+def one(number: ArrayLike) -> jax.Array:
+    """A number as a kernel's argument: an array of shape (1,), float64."""
     return jnp.asarray(number, jnp.float64).reshape(1)

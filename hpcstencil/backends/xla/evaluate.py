@@ -219,7 +219,9 @@ class Evaluation:
         constant along an axis, such as a derivative that is 0 there, may differ in ghost cells."""
         windows: list[Window] = []
         fields = common(list(self.fields.values()))
-        for window, reached, cells, sides in zip(value.windows, fields, self.frame.cells, self.frame.sides, strict=True):
+        for window, reached, cells, sides in zip(
+            value.windows, fields, self.frame.cells, self.frame.sides, strict=True
+        ):
             known = window or reached
             assert known is not None  # fields have a window on every axis
             low, high = (side.kind == "halo" for side in sides)

@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 
 from hpcstencil.backends.xla.evaluate import Evaluation, Rules, of_members
-from hpcstencil.distributed.device_grid import Machine
+from hpcstencil.distributed.device_grid import DeviceGrid
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.distributed.windows import Frame, Value
 from hpcstencil.runtime.communicator import Communicator
@@ -49,26 +49,26 @@ class Reductions:
 
     def __init__(
         self,
-        machine: Machine,
+        device_grid: DeviceGrid,
         communicator: Communicator,
         rules: Rules,
         needs: Needs,
         trees: tuple[Node, ...],
         listed: Collection[str] | None = None,
     ) -> None:
-        self.machine, self.communicator, self.trees = machine, communicator, trees
-        self.cells = machine.grid.cells
+        self.device_grid, self.communicator, self.trees = device_grid, communicator, trees
+        self.cells = device_grid.grid.cells
         self.bits = bits_per_part(self.cells)
-        on_processor = machine.devices.devices[0].platform == "cpu"
+        on_processor = device_grid.devices.devices[0].platform == "cpu"
         by_numpy = on_processor and listed is None
         # The host reads fields directly; all other trees are compiled.
         self.fields = {n: tree.name for n, tree in enumerate(trees) if by_numpy and isinstance(tree, Field)}
         self.compiled = [n for n in range(len(trees)) if n not in self.fields]
         left = [trees[n] for n in self.compiled]
         differ = any(isinstance(part, OPERATORS) for tree in left for part in walk(tree))
-        widths = machine.widths(1) if differ else (0,) * machine.grid.ndim
+        widths = device_grid.widths(1) if differ else (0,) * device_grid.grid.ndim
 
-        grid_axes = tuple(range(machine.grid.ndim))
+        grid_axes = tuple(range(device_grid.grid.ndim))
 
         def of_one(fields: Mapping[str, Value], parameters: Any, time: Any, frame: Frame) -> list[Any]:
             evaluate = Evaluation(rules, frame, needs, fields, parameters, time)
@@ -77,7 +77,7 @@ class Reductions:
         cellwise = of_one if listed is None else of_members(of_one, listed)
 
         def by_rows(fields: Mapping[str, Value], parameters: Any, time: Any, frame: Frame, action: Any) -> Any:
-            """What ``action(values, which cells count)`` returns for some rows after the others, stacked."""
+            """The results of ``action(values, which cells count)`` for one group of rows after the other, stacked."""
             values = cellwise(fields, parameters, time, frame) if differ else []
             in_row = len(left) * math.prod(next(iter(fields.values())).array.shape[1:])
             rows = min(frame.cells[0], max(1, CELLS_AT_ONCE // in_row)) if on_processor else frame.cells[0]
@@ -103,7 +103,11 @@ class Reductions:
                 return high, low, broken
 
             high, low, broken = by_rows(fields, parameters, time, frame, of_rows)
-            found = machine.device_max(high.max(0)), machine.device_max(low.max(0)), machine.device_sum(broken.sum(0))
+            found = (
+                device_grid.device_max(high.max(0)),
+                device_grid.device_max(low.max(0)),
+                device_grid.device_sum(broken.sum(0)),
+            )
             return jnp.stack([part.astype(jnp.float64) for part in found], 1)
 
         def sums(fields: Mapping[str, Value], frame: Frame, parameters: Any, time: Any, exponents: Any) -> Any:
@@ -119,10 +123,10 @@ class Reductions:
                     totals.append(jnp.stack(parts))
                 return jnp.stack(totals)
 
-            return machine.device_sum(by_rows(fields, parameters, time, frame, of_rows).sum(0))
+            return device_grid.device_sum(by_rows(fields, parameters, time, frame, of_rows).sum(0))
 
-        self.run_extremes = machine.exchanged(extremes, widths)
-        self.run_sums = machine.exchanged(sums, widths)
+        self.run_extremes = device_grid.exchanged(extremes, widths)
+        self.run_sums = device_grid.exchanged(sums, widths)
 
     def extremes(self, fields: Fields, parameters: Any, time: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(minimum, maximum, number of non-finite cells) of each tree over the whole grid, equal on all processes."""
@@ -139,13 +143,13 @@ class Reductions:
         """One result per tree: ``of_field(number of the tree, name)`` for fields, compiled code for other trees."""
         each = {n: of_field(n, name) for n, name in self.fields.items()}
         if self.compiled:
-            each |= zip(self.compiled, self.machine.first(compiled()), strict=True)
+            each |= zip(self.compiled, self.device_grid.first(compiled()), strict=True)
         return np.stack([each[n] for n in range(len(self.trees))])
 
     def _of_field(self, array: Any) -> tuple[float, float, int]:
         """(maximum, -minimum, number of non-finite cells) of a field on this process. numpy is several times as fast as
         XLA here."""
-        blocks = [block for block in self.machine.devices.owned(array) if block.size]
+        blocks = [block for block in self.device_grid.devices.owned(array) if block.size]
         found = [by_threads(lambda part: (part.max(), -part.min()), block) for block in blocks]
         high, low = np.concatenate(found).astype(np.float64).max(0)
         if np.isfinite(high) and np.isfinite(low):
@@ -170,7 +174,7 @@ class Reductions:
                     totals[j] += np.add.reduceat(whole, np.arange(0, len(whole), few)).astype(np.int64).sum()
             return totals
 
-        blocks = [block for block in self.machine.devices.owned(array) if block.size]
+        blocks = [block for block in self.device_grid.devices.owned(array) if block.size]
         return np.sum([total for block in blocks for total in by_threads(of_part, block)], 0)
 
     def sums(self, fields: Fields, parameters: Any, time: float, largest: np.ndarray) -> np.ndarray:

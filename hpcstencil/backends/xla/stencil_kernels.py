@@ -2,7 +2,7 @@
 
 ``array`` is padded. Cell i of the result, which has ``shape`` cells, is Σ_j w_j array[start + i + o_j]. ``number``
 turns a weight into a value unknown to the compiler, which therefore cannot fold it into the surrounding expression (see
-`device_grid.Machine.constants`). To add a kernel, write a module with such a function and list it here.
+`device_grid.DeviceGrid.constants`). To add a kernel, write a module with such a function and list it here.
 """
 
 from collections.abc import Callable

@@ -15,7 +15,7 @@ from jax import lax
 from hpcstencil.backends.xla.evaluate import RightHandSide
 from hpcstencil.backends.xla.stage_walk import fields_of, take, uniform
 from hpcstencil.distributed.device_blocks import values
-from hpcstencil.distributed.device_grid import Body, Machine
+from hpcstencil.distributed.device_grid import Body, DeviceGrid
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.distributed.windows import Frame, Value
 from hpcstencil.numerics.integrators import ERROR, NEW, Method, Stage
@@ -28,12 +28,12 @@ Attempt = Callable[[Fields, Mapping[str, float], Any, Any], tuple[Fields, Any]]
 
 @dataclass(frozen=True)
 class Stepper:
-    """A right-hand side and a method on a machine. ``groups`` assigns the fields to the groups of a partitioned method.
+    """A right-hand side and a method on a grid of blocks. ``groups`` assigns the fields to the groups of a partitioned method.
     ``every`` steps are taken between two halo exchanges; 0 means an exchange for each evaluation. ``apart`` is the
     right-hand side of the second stage if the method treats parts of the equation separately. A ``kernel`` (of
     parameters and frame) may take the steps instead."""
 
-    machine: Machine
+    device_grid: DeviceGrid
     rhs: RightHandSide
     method: Method
     groups: Mapping[str, int]
@@ -48,14 +48,14 @@ class Stepper:
     @property
     def widths(self) -> tuple[int, ...]:
         """Ghost cells per axis of one exchange."""
-        return self.machine.widths(self.every * self.method.evaluations or 1)
+        return self.device_grid.widths(self.every * self.method.evaluations or 1)
 
     def framed(self, fields: Fields, frame: Frame) -> dict[str, Value]:
         """The block in the form that a step takes inside compiled code: with ghost cells, unless each evaluation has
         its own exchange."""
         if self.every == 0:
-            return values(fields, self.machine.interior)
-        return self.machine.surrounded(fields, self.widths, frame, {})
+            return values(fields, self.device_grid.interior)
+        return self.device_grid.surrounded(fields, self.widths, frame)
 
     # ---- inside compiled code ----
 
@@ -77,8 +77,8 @@ class Stepper:
             if self.every:
                 return rhs(y, parameters, time, frame)
             own = {name: value.array for name, value in y.items()}
-            slopes = rhs(self.machine.surrounded(own, self.widths, frame, {}), parameters, time, frame)
-            return {name: value.crop(self.machine.interior) for name, value in slopes.items()}
+            slopes = rhs(self.device_grid.surrounded(own, self.widths, frame), parameters, time, frame)
+            return {name: value.crop(self.device_grid.interior) for name, value in slopes.items()}
 
         def slope(j: int, y: Any) -> Any:
             return evaluate(self.rhs_of(j), y, t + self.method.nodes[j] * dt)
@@ -114,15 +114,15 @@ class Stepper:
         of their error). It needs a method with an error estimate. The given fields are not overwritten."""
 
         def weighed(state: dict[str, Value], frame: Frame, parameters: Any, t: Any) -> Fields:
-            return self.machine.cropped(weigh(state, parameters, t, frame))
+            return self.device_grid.cropped(weigh(state, parameters, t, frame))
 
         def body(u: dict[str, Value], frame: Frame, parameters: Any, t: Any, dt: Any) -> tuple[Fields, Fields]:
             new, error = self.one_step(u, parameters, t, dt, frame)
-            return self.machine.cropped(new), weighed(with_error(u, new, error), frame, parameters, t)
+            return self.device_grid.cropped(new), weighed(with_error(u, new, error), frame, parameters, t)
 
         if self.every:
-            return self.machine.exchanged(body, self.widths)
-        step, measure = self.in_pieces(), self.machine.exchanged(weighed, (0,) * self.machine.grid.ndim)
+            return self.device_grid.exchanged(body, self.widths)
+        step, measure = self.in_pieces(), self.device_grid.exchanged(weighed, (0,) * self.device_grid.grid.ndim)
 
         def attempt(fields: Fields, parameters: Any, t: Any, dt: Any) -> tuple[Fields, Any]:
             new, error = step(fields, parameters, t, dt)
@@ -134,9 +134,9 @@ class Stepper:
         """The function slopes(fields, parameters, t) at the j-th value, with an exchange of its own."""
 
         def body(y: dict[str, Value], frame: Frame, parameters: Any, t: Any) -> Fields:
-            return self.machine.cropped(self.rhs_of(j)(y, parameters, t, frame))
+            return self.device_grid.cropped(self.rhs_of(j)(y, parameters, t, frame))
 
-        return self.machine.exchanged(body, self.machine.widths(1))
+        return self.device_grid.exchanged(body, self.device_grid.widths(1))
 
     def in_pieces(self) -> Attempt:
         """Like `attempt`, with a separate compiled call for each evaluation and each combination."""
@@ -144,20 +144,20 @@ class Stepper:
         evaluate_later = evaluate if self.apart is None else self.slopes(1)
 
         def combined(i: int, stage: Stage, y: Mapping[int, Fields], k: Mapping[int, Fields], dt: Any) -> Fields:
-            at, rates = ({j: values(fields, self.machine.interior) for j, fields in x.items()} for x in (y, k))
-            return self.machine.cropped(fields_of(stage, i - 1, at, rates, self.groups, dt))
+            at, rates = ({j: values(fields, self.device_grid.interior) for j, fields in x.items()} for x in (y, k))
+            return self.device_grid.cropped(fields_of(stage, i - 1, at, rates, self.groups, dt))
 
         @cache
         def combination(i: int, stage: Stage) -> Body:
             def body(y: Any, k: Any, dt: Any) -> Fields:
                 return combined(i, stage, y, k, dt)
 
-            return self.machine.compiled(body, 1)
+            return self.device_grid.compiled(body, 1)
 
         def uniform_body(y: Any, k: Any, weights: Any, dt: Any) -> Fields:
             return combined(0, uniform(self.method, weights), y, k, dt)
 
-        combine_uniform = self.machine.compiled(uniform_body, 2)
+        combine_uniform = self.device_grid.compiled(uniform_body, 2)
 
         def step(fields: Fields, parameters: Any, t: Any, dt: Any) -> tuple[Fields, Any]:
             def slope(j: int, y: Fields, node: float) -> Fields:

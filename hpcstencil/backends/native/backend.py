@@ -1,0 +1,142 @@
+"""The backend of generated C++, `native`: made for one problem, compiled on this machine, for processors."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpcstencil.backends.backend import Steps, Unsupported, never_known
+from hpcstencil.backends.native.compiler import begun, compiler
+from hpcstencil.backends.native.cost_model import account, cells_beside, steps_between_exchanges
+from hpcstencil.backends.native.program import Program, program
+from hpcstencil.numerics.grid import AXES
+from hpcstencil.numerics.topology import Topology
+from hpcstencil.problem.decomposition import Plan, most_steps
+from hpcstencil.problem.problem import Problem
+from hpcstencil.runtime.communicator import Communicator
+from hpcstencil.runtime.threads import threads_for
+from hpcstencil.symbolic.expressions import Field
+
+if TYPE_CHECKING:
+    from hpcstencil.distributed.device_grid import DeviceGrid
+    from hpcstencil.distributed.exchange import Exchange
+
+FIRST_CELLS = 2**29  # cells of a device times steps in the first call, which takes a few seconds at most
+
+
+@dataclass(frozen=True)
+class NativeBackend:
+    """C++ made for each problem."""
+
+    name: str = "native"
+    preferred: bool = True
+
+    def lower(self, problem: Problem, topology: Topology) -> LoweredToNative:
+        compiler()  # raises Unsupported if there is none
+        made = program(problem)
+        check_room(made, problem, topology)
+        return LoweredToNative(problem, made)
+
+    def unsuited(self, device: Any) -> str:
+        return "" if device.platform == "cpu" else f"native code is for processors, and this is a {device.platform}"
+
+    def remark(self, device: Any) -> str:
+        return ""
+
+
+def check_room(program: Program, problem: Problem, topology: Topology) -> None:
+    """Raise Unsupported if a section of a step reads further beyond a block than its neighbour is thick. Sections are
+    exchanged one by one where blocks have no room for a whole step."""
+    if most_steps(problem, topology):
+        return
+    for axis, cells in enumerate(topology.narrowest()):
+        reach = max(section.reach[axis] for section in program.sections)
+        if topology.is_split(axis) and cells < reach:
+            raise Unsupported(
+                f"blocks have {cells} cells along {AXES[axis]}, but native code reads {reach} cells of a neighbour"
+            )
+
+
+@dataclass(frozen=True)
+class LoweredToNative:
+    """A problem and its program."""
+
+    problem: Problem
+    program: Program
+    halo_wraps: bool = False
+    ghosts_apart: bool = True
+
+    def begin(self) -> None:
+        begun(self.program.text)
+
+    def lack(self, device: Any, topology: Topology) -> str:
+        """The compiler's complaint, or "" if there is none. One process per host compiles, and the others wait for it.
+        Rank 0 also compiles the cost model, with which it chooses the steps between two exchanges."""
+        from hpcstencil.backends.native.ffi_call import native
+
+        try:
+            native(self.program, 1)
+            if topology.rank == 0 and topology.size * topology.device_count > 1:
+                account(self.program)
+        except Unsupported as reason:
+            return str(reason)
+        return ""
+
+    def steps_per_exchange(self, topology: Topology) -> int:
+        return steps_between_exchanges(self.program, self.problem, topology)
+
+    def cells_held(self, plan: Plan) -> tuple[int, int]:
+        """The state, the arrays that it steps in, with ghost cells, and functions of several coordinates. An ensemble
+        holds the state four times, because members are reordered for native code and back."""
+        topology, fields = plan.topology, len(self.problem.fields)
+        whole = math.prod(n + 2 * h for n, h in zip(topology.capacity(), plan.halo, strict=True))
+        if self.problem.members:
+            beside = 3 * fields * whole
+        else:
+            beside = cells_beside(self.program, topology, plan.every, threads_for(topology.device_count))
+        held = fields * whole + beside + self.program.fixed * math.prod(topology.capacity())
+        return held, held
+
+    def exchange(self, plan: Plan, device_grid: DeviceGrid, communicator: Communicator) -> Exchange:
+        """Shared memory between the processes of a host, if the input allows it and there is room."""
+        from hpcstencil.backends.native.shared_memory import with_shared_memory
+
+        config, messages = self.problem.config, device_grid.exchange
+        if config.decomposition.exchange != "auto" or config.time.tolerance is not None or not plan.every:
+            return messages
+        cell_bytes = len(self.problem.fields) * np.dtype(config.numerics.precision).itemsize
+        return with_shared_memory(
+            messages, device_grid.topology, device_grid.widths(plan.rounds), cell_bytes, communicator
+        )
+
+    def steps(self, plan: Plan, device_grid: DeviceGrid, communicator: Communicator) -> Steps:
+        from hpcstencil.backends.native.ffi_call import native
+        from hpcstencil.backends.native.shared_memory import edges_of
+        from hpcstencil.backends.native.time_loop import attempt_by_sections, attempt_in_a_call, by_sections, in_calls
+        from hpcstencil.backends.xla.array_code import array_code
+        from hpcstencil.io.snapshot_buffers import Copies
+
+        problem, members = self.problem, len(self.problem.members)
+        array = array_code(problem, plan, device_grid, communicator)
+        edges = edges_of(device_grid.exchange)
+        code = native(self.program, threads_for(device_grid.topology.device_count), plan.every, edges)
+        widths, alone = array.stepper.widths, edges is not None or not any(array.stepper.widths)
+        measures_fields_only = all(isinstance(tree, Field) for tree in problem.measured.values())
+        if plan.every:
+            advance = in_calls(code, device_grid, plan.every, widths, alone, members)
+        else:
+            advance = by_sections(code, device_grid, members)
+        return Steps(
+            advance=advance,
+            attempt=lambda: (
+                attempt_in_a_call(code, device_grid, widths) if plan.every else attempt_by_sections(code, device_grid)
+            ),
+            slopes=array.slopes,
+            reductions=array.reductions,
+            snapshot_buffers=code.copies if alone else Copies,
+            stayed_finite=code.all_finite if measures_fields_only else never_known,
+            first_cells=FIRST_CELLS,
+        )

@@ -1,0 +1,165 @@
+"""The compiled loop over many steps of native code, in the two forms of `xla.time_loop`.
+
+Native code takes as many steps as one exchange allows, or takes a step section by section, with an exchange for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from hpcstencil.backends.backend import Advance, Attempt
+from hpcstencil.backends.native.ffi_call import Native
+from hpcstencil.backends.native.thin_blocks import Section
+from hpcstencil.backends.xla.time_loop import chosen_by, fused, going_on, in_blocks, most
+from hpcstencil.distributed.device_grid import Body, DeviceGrid, among
+from hpcstencil.distributed.halo import Fields
+from hpcstencil.distributed.windows import Frame
+from hpcstencil.numerics.schedule import StepRange
+
+
+def in_calls(
+    native: Native, device_grid: DeviceGrid, every: int, widths: tuple[int, ...], alone: bool, members: int
+) -> Advance:
+    """Steps taken by native code. One call takes all steps if no exchange is needed, or if native code exchanges
+    ``alone`` through shared memory; otherwise ``every`` steps, with ghost cells of these ``widths``. The ``members`` of
+    an ensemble follow each other."""
+
+    def block(u: Fields, ghosts: Any, frame: Frame, parameters: Any, these: StepRange) -> Fields:
+        def of_one(u: Fields, ghosts: Any, parameters: Any, these: StepRange) -> Fields:
+            return native.steps(u, ghosts, widths, frame, parameters, these, alone)[0]
+
+        if members:
+            return one_by_one(of_one, members, u, ghosts, parameters, these)
+        return of_one(u, ghosts, parameters, these)
+
+    def loop(fields: Fields, places: Any, parameters: Any, these: StepRange) -> Fields:
+        frame, n = device_grid.frame(places), these.count
+
+        def one(u: Fields, done: Any) -> Fields:
+            ghosts = device_grid.received(u, widths, frame)
+            return block(u, ghosts, frame, parameters, these.part(done, jnp.clip(n - done, 0, every)))
+
+        def two(b: Any, u: Fields) -> Fields:  # XLA copies the loop's carry, unless it alternates between two arrays
+            return one(one(u, 2 * b * every), (2 * b + 1) * every)
+
+        if alone:
+            return block(fields, {}, frame, parameters, these)
+        return lax.fori_loop(0, (most(n) + 2 * every - 1) // (2 * every), two, fields)
+
+    if not device_grid.exchange.fused:
+        return in_blocks(device_grid.beside_received(block, widths, donate=True), every)
+    return fused(device_grid, loop)
+
+
+def by_sections(native: Native, device_grid: DeviceGrid, members: int) -> Advance:
+    """Steps taken by native code section by section, with an exchange before each section. The ``members`` of an
+    ensemble follow each other."""
+    if not device_grid.exchange.fused:
+        return in_blocks(one_by_sections(native, device_grid, members), 1)
+
+    def loop(fields: Fields, places: Any, parameters: Any, these: StepRange) -> Fields:
+        frame, n = device_grid.frame(places), these.count
+
+        def one(i: Any, u: Fields) -> Fields:
+            arrays = native.arrays(u)
+            for section in native.program.sections:
+                widths = device_grid.widths_of(section.reach)
+                ghosts = device_grid.received(among(arrays, section.sent), widths, frame)
+                this = these.part(i, jnp.ones_like(n))
+                arrays |= section_made(native, section, device_grid, members, arrays, ghosts, frame, parameters, this)
+            return going_on(i < n, native.ended(arrays)[0], u)
+
+        return lax.fori_loop(0, most(n), one, fields)
+
+    return fused(device_grid, loop)
+
+
+def one_by_sections(native: Native, device_grid: DeviceGrid, members: int) -> Advance:
+    """At most one step per call, with a compiled call for each section."""
+    step, chosen = in_sections(native, device_grid, members), chosen_by(device_grid)
+
+    def block(fields: Fields, parameters: Any, these: StepRange) -> Fields:
+        after = step(fields, parameters, these._replace(count=np.ones_like(these.count)))[0]
+        return chosen(after, fields, these.count)
+
+    return block
+
+
+def in_sections(
+    native: Native, device_grid: DeviceGrid, members: int
+) -> Callable[[Fields, Any, StepRange], tuple[Fields, Fields]]:
+    """The function step(fields, parameters, one step) -> (fields, their `Problem.errors`), with a compiled call for each
+    section."""
+
+    def compiled(section: Section) -> Body:
+        def body(arrays: Any, ghosts: Any, frame: Frame, parameters: Any, this: StepRange) -> Any:
+            return section_made(native, section, device_grid, members, arrays, ghosts, frame, parameters, this)
+
+        return device_grid.beside_received(body, device_grid.widths_of(section.reach), donate=False, names=section.sent)
+
+    programs = [(section, compiled(section)) for section in native.program.sections]
+
+    def step(fields: Fields, parameters: Any, this: StepRange) -> tuple[Fields, Fields]:
+        arrays = native.arrays(fields)
+        for section, program in programs:
+            arrays |= jax.block_until_ready(program(among(arrays, section.given), parameters, this))
+        return native.ended(arrays)
+
+    return step
+
+
+def section_made(
+    native: Native,
+    section: Section,
+    device_grid: DeviceGrid,
+    members: int,
+    arrays: Mapping[int, Any],
+    ghosts: Any,
+    frame: Frame,
+    parameters: Any,
+    this: StepRange,
+) -> dict[int, Any]:
+    """The arrays that a section of ``this`` step computes, from its given arrays and the ghost cells of those that are
+    exchanged."""
+    widths = device_grid.widths_of(section.reach)
+
+    def of_one(arrays: Any, ghosts: Any, parameters: Any, this: StepRange) -> Any:
+        return native.section(section, arrays, ghosts, widths, frame, parameters, this)
+
+    given = among(arrays, section.given)
+    if members:
+        return one_by_one(of_one, members, given, ghosts, parameters, this)
+    return of_one(given, ghosts, parameters, this)
+
+
+def attempt_in_a_call(native: Native, device_grid: DeviceGrid, widths: tuple[int, ...]) -> Attempt:
+    """The attempt of a step by one call of native code with ghost cells of these ``widths``."""
+
+    def body(fields: Fields, ghosts: Any, frame: Frame, parameters: Any, t: Any, dt: Any) -> tuple[Fields, Fields]:
+        return native.steps(fields, ghosts, widths, frame, parameters, StepRange(t, 0, dt, 1), False)
+
+    return device_grid.beside_received(body, widths, donate=False)
+
+
+def attempt_by_sections(native: Native, device_grid: DeviceGrid) -> Attempt:
+    """Like `attempt_in_a_call`, section by section."""
+    step = in_sections(native, device_grid, 0)
+    return lambda fields, parameters, t, dt: step(fields, parameters, StepRange(t, 0, dt, 1))
+
+
+def one_by_one(
+    body: Body, members: int, u: Any, ghosts: Any, parameters: Mapping[str, Any], these: StepRange
+) -> dict[Any, Any]:
+    """Run ``body(u, ghosts, parameters, these)`` for each member of an ensemble in turn. The last axis of every array,
+    given or returned, is the member. A parameter or step range has one value per member, or one for all."""
+    front, back = (
+        lambda tree, ends=ends: jax.tree.map(lambda a: jnp.moveaxis(a, *ends), tree) for ends in ((-1, 0), (0, -1))
+    )
+    own = jax.tree.map(lambda x: jnp.broadcast_to(x, (members,)), (dict(parameters), these))
+    return back(lax.map(lambda member: body(*member), (front(u), front(ghosts), *own)))

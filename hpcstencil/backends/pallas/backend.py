@@ -1,0 +1,94 @@
+"""The backend of GPU kernels: one kernel per stage of the integrator, written with Pallas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from hpcstencil.backends.backend import Steps, Unsupported
+from hpcstencil.backends.xla.backend import cells_held
+from hpcstencil.numerics.topology import Topology
+from hpcstencil.problem.decomposition import Plan, most_steps, steps_between_exchanges
+from hpcstencil.problem.problem import Problem
+from hpcstencil.runtime.communicator import Communicator
+from hpcstencil.validation.errors import InputError
+
+if TYPE_CHECKING:
+    from hpcstencil.distributed.device_grid import DeviceGrid
+    from hpcstencil.distributed.exchange import Exchange
+
+STEPS_PER_ROUND = 8  # of the loop on a GPU, see `time_loop.repeated`
+
+
+@dataclass(frozen=True)
+class PallasBackend:
+    """Kernels for GPUs."""
+
+    name: str = "pallas"
+    preferred: bool = False
+
+    def lower(self, problem: Problem, topology: Topology) -> LoweredToPallas:
+        if problem.members:
+            raise Unsupported("ensembles are computed by the other kernels")
+        if problem.config.time.tolerance is not None:
+            raise Unsupported("steps that follow a tolerance are taken by the other kernels")
+        if not most_steps(problem, topology):
+            raise Unsupported("blocks are too thin for a whole step between two exchanges")
+        return LoweredToPallas(problem)
+
+    def unsuited(self, device: Any) -> str:
+        return "" if device.platform == "gpu" else "there is no GPU"
+
+    def remark(self, device: Any) -> str:
+        return "" if device.platform == "gpu" else "interpreted, for tests: this is no GPU"
+
+
+@dataclass(frozen=True)
+class LoweredToPallas:
+    """A problem for GPU kernels. On a processor they are interpreted, slowly."""
+
+    problem: Problem
+    halo_wraps: bool = False
+    ghosts_apart: bool = False
+
+    def begin(self) -> None:
+        return None
+
+    def lack(self, device: Any, topology: Topology) -> str:
+        import jax
+
+        try:
+            import jax.experimental.pallas.triton
+        except ImportError:
+            return f"this jax ({jax.__version__}) has no Triton for Pallas"
+        return ""
+
+    def steps_per_exchange(self, topology: Topology) -> int:
+        return steps_between_exchanges(self.problem, topology, least=1)
+
+    def cells_held(self, plan: Plan) -> tuple[int, int]:
+        return cells_held(self.problem, plan)
+
+    def exchange(self, plan: Plan, device_grid: DeviceGrid, communicator: Communicator) -> Exchange:
+        return device_grid.exchange
+
+    def steps(self, plan: Plan, device_grid: DeviceGrid, communicator: Communicator) -> Steps:
+        from hpcstencil.backends.pallas.step import kernels
+        from hpcstencil.backends.xla.array_code import array_code
+        from hpcstencil.backends.xla.time_loop import by_stepper
+        from hpcstencil.io.snapshot_buffers import Copies
+
+        if plan.every == 0:
+            raise InputError(
+                'decomposition: blocks are too thin for numerics.kernel = "pallas", which takes a whole step between two '
+                'exchanges; use fewer processes or devices, or numerics.kernel = "shift"'
+            )
+        code, on_gpu = array_code(self.problem, plan, device_grid, communicator), device_grid.devices.on_gpu
+        stepper = replace(code.stepper, kernel=kernels(self.problem, code.rules, interpret=not on_gpu).on)
+        return Steps(
+            advance=by_stepper(stepper, together=STEPS_PER_ROUND if on_gpu else 1),
+            attempt=code.attempt,
+            slopes=code.slopes,
+            reductions=code.reductions,
+            snapshot_buffers=Copies,
+        )

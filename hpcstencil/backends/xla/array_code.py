@@ -1,0 +1,72 @@
+"""A problem as array code on this process's devices: the parts that steps and measurements of every backend are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcstencil.backends.backend import Attempt
+from hpcstencil.backends.xla.evaluate import Rules, of_members, right_hand_side
+from hpcstencil.backends.xla.reductions import Reductions
+from hpcstencil.backends.xla.stencil_kernels import KERNELS, Kernel, tiled
+from hpcstencil.backends.xla.time_step import Stepper
+from hpcstencil.distributed.device_grid import Body, DeviceGrid
+from hpcstencil.problem.decomposition import Plan
+from hpcstencil.problem.problem import Problem
+from hpcstencil.runtime.communicator import Communicator
+from hpcstencil.symbolic.expressions import Node
+from hpcstencil.symbolic.stencil_reach import Needs
+
+
+@dataclass(frozen=True)
+class ArrayCode:
+    """The array code of a problem. ``listed`` are the parameters in which the members of an ensemble differ; None
+    without an ensemble."""
+
+    problem: Problem
+    rules: Rules
+    stepper: Stepper
+    communicator: Communicator
+    listed: Collection[str] | None
+
+    def attempt(self) -> Attempt:
+        """The function that takes one step and estimates its error."""
+        return self.stepper.attempt(right_hand_side(self.problem.errors(), self.rules, {}))
+
+    def slopes(self) -> Body:
+        """The function of (fields, parameters, t) that computes the time derivatives of the fields."""
+        return self.stepper.slopes(0)
+
+    def reductions(self, needs: Needs, trees: Sequence[Node]) -> Reductions:
+        """The reductions of ``trees``, which ``needs`` go beyond the block for."""
+        return Reductions(self.stepper.device_grid, self.communicator, self.rules, needs, tuple(trees), self.listed)
+
+
+def array_code(
+    problem: Problem, plan: Plan, device_grid: DeviceGrid, communicator: Communicator, stencils: str = "shift"
+) -> ArrayCode:
+    """The array code of a problem, with one of `stencil_kernels.KERNELS` for its ``stencils``."""
+    rules = rules_of(problem, tiled(KERNELS[stencils], plan.topology.tiles))
+    needs = problem.needs(problem.rates())
+    listed = {name for name, value in problem.parameters.items() if np.ndim(value)} if problem.members else None
+    rhs = right_hand_side(problem.trees, rules, needs)
+    apart = right_hand_side(problem.apart, rules, needs) if problem.apart else None
+    if listed is not None:
+        rhs = of_members(rhs, listed)
+        apart = None if apart is None else of_members(apart, listed)
+    stepper = Stepper(device_grid, rhs, problem.method, problem.groups, plan.every, apart)
+    return ArrayCode(problem, rules, stepper, communicator, listed)
+
+
+def rules_of(problem: Problem, kernel: Kernel) -> Rules:
+    """The rules by which the problem's trees are evaluated, with ``kernel`` for the stencils."""
+    config = problem.config
+    return Rules(
+        discretization=problem.discretization,
+        kernel=kernel,
+        faces=problem.faces,
+        domain=tuple(zip(config.grid.lower, config.grid.upper, strict=True)),
+        dtype=np.dtype(config.numerics.precision),
+    )

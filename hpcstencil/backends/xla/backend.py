@@ -1,0 +1,97 @@
+"""The backends of array code, `shift` and `conv`: XLA compiles the step, and stencils are one of `stencil_kernels`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hpcstencil.backends.backend import Steps
+from hpcstencil.numerics.integrators import Method
+from hpcstencil.numerics.topology import Topology
+from hpcstencil.problem.decomposition import Plan, steps_between_exchanges
+from hpcstencil.problem.problem import Problem
+from hpcstencil.runtime.communicator import Communicator
+
+if TYPE_CHECKING:
+    from hpcstencil.distributed.device_grid import DeviceGrid
+    from hpcstencil.distributed.exchange import Exchange
+
+
+@dataclass(frozen=True)
+class XlaBackend:
+    """Array code with the stencil kernel ``name``."""
+
+    name: str
+    preferred: bool = False
+
+    def lower(self, problem: Problem, topology: Topology) -> LoweredToArrays:
+        return LoweredToArrays(problem, self.name)
+
+    def unsuited(self, device: Any) -> str:
+        return ""
+
+    def remark(self, device: Any) -> str:
+        return ""
+
+
+@dataclass(frozen=True)
+class LoweredToArrays:
+    """A problem for array code, which takes any."""
+
+    problem: Problem
+    kernel: str
+    halo_wraps: bool = True
+    ghosts_apart: bool = False
+
+    def begin(self) -> None:
+        return None
+
+    def lack(self, device: Any, topology: Topology) -> str:
+        return ""
+
+    def steps_per_exchange(self, topology: Topology) -> int:
+        return steps_between_exchanges(self.problem, topology)
+
+    def cells_held(self, plan: Plan) -> tuple[int, int]:
+        return cells_held(self.problem, plan, axes_of_arrays=len(plan.radius) if self.kernel == "conv" else 1)
+
+    def exchange(self, plan: Plan, device_grid: DeviceGrid, communicator: Communicator) -> Exchange:
+        return device_grid.exchange
+
+    def steps(self, plan: Plan, device_grid: DeviceGrid, communicator: Communicator) -> Steps:
+        from hpcstencil.backends.xla.array_code import array_code
+        from hpcstencil.backends.xla.time_loop import by_stepper
+        from hpcstencil.io.snapshot_buffers import Copies
+
+        code = array_code(self.problem, plan, device_grid, communicator, self.kernel)
+        return Steps(
+            advance=by_stepper(code.stepper, together=2 if device_grid.devices.on_gpu else 1),
+            attempt=code.attempt,
+            slopes=code.slopes,
+            reductions=code.reductions,
+            snapshot_buffers=Copies,
+        )
+
+
+def cells_held(problem: Problem, plan: Plan, axes_of_arrays: int = 1) -> tuple[int, int]:
+    """The values per device of a step of arrays, between steps and while stepping.
+
+    XLA decides what it holds; this counts what it holds for a right-hand side without inner results.
+    ``axes_of_arrays`` is the number of arrays that a stencil makes of one.
+    """
+    fields, capacity = len(problem.fields), plan.topology.capacity()
+    whole = math.prod(n + 2 * h for n, h in zip(capacity, plan.halo, strict=True))
+    return fields * math.prod(capacity), fields * whole * _arrays(problem.method, fields) * axes_of_arrays
+
+
+def _arrays(method: Method, fields: int) -> int:
+    """Arrays per field that XLA holds during a step (``benchmarks/memory.py``). Two if a field is moved in one go.
+    Values and slopes at u and the last values if the stages are a loop. Else u, a slope per stage, the value at which
+    it is taken if several fields need it, and with an error estimate the state before a rejected step."""
+    if method.partitioned:
+        return 2
+    if method.uniform_from < len(method.stages):
+        return 5
+    stages = method.evaluations
+    return 1 + stages + (fields > 1 and stages > 1) + 2 * bool(method.error)

@@ -1,0 +1,43 @@
+"""The output transports by name, and what the rest of the program must know about each before it is loaded.
+
+The key ``output.method`` takes these names. Drivers are named, not imported: `check` reads the names and loads no h5py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpcstencil.validation.messages import unknown
+
+AUTO = "auto"  # chosen from the processes, h5py and the file system, see `choice`
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A transport. ``driver`` is "module:class" of its `protocol.Transport`. ``uses_mpi_io`` says that it needs an h5py
+    built with MPI. ``independent`` says that each of several processes can write its part of an uncompressed snapshot
+    without the others, so that a thread can do it (`protocol.Transport.independent_write`)."""
+
+    driver: str
+    uses_mpi_io: bool = False
+    independent: bool = False
+
+
+TRANSPORTS: dict[str, Entry] = {
+    "direct": Entry("hpcstencil.io.transports.direct:Direct", uses_mpi_io=True, independent=True),
+    "mpio": Entry("hpcstencil.io.transports.mpio:Mpio", uses_mpi_io=True),
+    "serial": Entry("hpcstencil.io.transports.serial:Serial"),
+    "per_process": Entry("hpcstencil.io.transports.per_process:PerProcess"),
+}
+
+
+def entry(name: str) -> Entry:
+    """The entry of a transport. Raises InputError for an unknown name."""
+    if name not in TRANSPORTS:
+        raise unknown("output.method", "transport", name, (AUTO, *TRANSPORTS))
+    return TRANSPORTS[name]
+
+
+def may_write_behind(method: str) -> bool:
+    """Whether several processes may write snapshots in threads with this ``output.method``."""
+    return method == AUTO or entry(method).independent

@@ -1,0 +1,187 @@
+"""The decomposition of a problem: blocks per process and device, and the number of steps between two exchanges."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hpcstencil.numerics.grid import AXES
+from hpcstencil.numerics.topology import Topology, best_parts, counts_that_work
+from hpcstencil.problem.problem import Problem
+from hpcstencil.validation.errors import InputError
+
+# The cost model behind steps_per_exchange = "auto": seconds per exchange, and per cell and stage. They only weigh the
+# price of a message against that of computing halo cells twice, so their order of magnitude is what matters.
+EXCHANGE_IN_LOOP = 5e-5
+EXCHANGE_BETWEEN_CALLS = 1e-3
+SECONDS_PER_CELL = 1e-9
+MOST_STEPS = 16
+MOST_TRIED, MOST_NAMED = (
+    4096,
+    16,
+)  # process counts that are tried, and named in the error, if the given one does not work
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A decomposition: the topology as rank 0 sees it, and ``every`` steps between two exchanges (0: an exchange per
+    stage)."""
+
+    topology: Topology
+    every: int
+    radius: tuple[int, ...]
+    stages: int
+
+    @classmethod
+    def of(cls, problem: Problem, topology: Topology, every: int) -> Plan:
+        """The plan of a problem on the blocks of ``topology``."""
+        return cls(topology, every, problem.radius, problem.method.evaluations)
+
+    @property
+    def rounds(self) -> int:
+        """Evaluations of the right-hand side between two exchanges."""
+        return self.every * self.stages or 1
+
+    @property
+    def exchanges_per_step(self) -> float:
+        """Exchanges per step; less than 1 if several steps are taken between two."""
+        return 1 / self.every if self.every else self.stages
+
+    @property
+    def halo(self) -> tuple[int, ...]:
+        """Ghost cells per axis of one exchange, 0 on axes that are not cut."""
+        return tuple(self.rounds * r if self.topology.is_split(a) else 0 for a, r in enumerate(self.radius))
+
+    def halo_bytes_per_step(self, fields: int, itemsize: int) -> float:
+        """Bytes that the busiest process sends and receives per step, averaged over the steps of one exchange."""
+        block = [stop - start for start, stop in self.topology.block(0)]
+        cells, width = 0, list(block)
+        for axis, h in enumerate(self.halo):
+            if self.topology.processes[axis] > 1:
+                cells += 2 * h * math.prod(width) // width[axis]
+                width[axis] += 2 * h
+        return 2 * cells * fields * itemsize * self.exchanges_per_step
+
+    def topology_of(self, rank: int) -> Topology:
+        """The topology as process ``rank`` sees it."""
+        return replace(self.topology, rank=rank)
+
+    def describe(self) -> dict[str, Any]:
+        """The decomposition for the output file and the terminal."""
+        return {
+            "processes": list(self.topology.processes),
+            "devices": list(self.topology.devices),
+            "tiles": list(self.topology.tiles),
+            "steps_per_exchange": self.every or "stage",
+            "halo": list(self.halo),
+        }
+
+
+def decompose(problem: Problem, processes: int, devices: int) -> Topology:
+    """The blocks for ``processes`` processes of ``devices`` devices each, as the input requests or else the best ones.
+
+    Raises InputError if the input's own counts do not fit, or blocks would be thinner than the stencil's radius.
+    """
+    grid, wishes, radius = problem.config.grid, problem.config.decomposition, problem.radius
+    periodic = problem.config.boundary.periodic
+    for axis, r in enumerate(radius):
+        needed = r + bool(problem.positions)  # mirror images in a wall begin one cell further inside
+        if not periodic[axis] and grid.shape[axis] < needed:
+            raise InputError(
+                f"grid.shape: {grid.shape[axis]} cells along {AXES[axis]} are fewer than the {needed} that the stencil needs "
+                f"beside a boundary; use a finer grid or a lower numerics.order"
+            )
+    process_parts = _parts(wishes.processes, processes, grid.shape, periodic, radius, "processes")
+    thinnest = tuple(n // p for n, p in zip(grid.shape, process_parts, strict=True))
+    device_parts = _parts(wishes.devices, devices, thinnest, periodic, radius, "devices")
+    tiles = (1,) * grid.ndim if isinstance(wishes.tiles, str) else tuple(wishes.tiles)
+    topology = Topology(grid.shape, periodic, process_parts, device_parts, tiles)
+    _check_given_interval(problem, topology)
+    return topology
+
+
+def _parts(
+    wish: Any, count: int, shape: tuple[int, ...], periodic: tuple[bool, ...], radius: tuple[int, ...], key: str
+) -> tuple[int, ...]:
+    """Blocks per axis: as given, or those with the least halo surface."""
+    if isinstance(wish, tuple):
+        if math.prod(wish) != count:
+            raise InputError(
+                f"decomposition.{key}: {list(wish)} makes {math.prod(wish)} blocks, but there are {count} {key}; give "
+                f'factors of {count}, or "auto"'
+            )
+        for axis, (p, n, r) in enumerate(zip(wish, shape, radius, strict=True)):
+            if p > 1 and n // p < max(r, 1):
+                raise InputError(
+                    f"decomposition.{key}: {p} blocks along {AXES[axis]} would have {n // p} cells, fewer than the "
+                    f'stencil\'s radius {r}; give at most {max(1, n // max(r, 1))} there, or "auto"'
+                )
+        return wish
+    parts = best_parts(count, shape, periodic, radius)
+    if parts is None:
+        working = counts_that_work(min(max(count, 2), MOST_TRIED), shape, periodic, radius)[-MOST_NAMED:]
+        raise InputError(
+            f"decomposition.{key}: {count} {key} would leave blocks thinner than the stencil's radius "
+            f"{max(radius)} on {' x '.join(map(str, shape))} cells; counts that work: {', '.join(map(str, working))}"
+        )
+    return parts
+
+
+def exchanges(problem: Problem, topology: Topology) -> bool:
+    """Whether blocks need ghost cells of their neighbours."""
+    return any(r and topology.is_split(axis) for axis, r in enumerate(problem.radius))
+
+
+def most_steps(problem: Problem, topology: Topology) -> int:
+    """The most steps between two exchanges for which the thinnest block has room; 0 if it has none for a whole step."""
+    stages, narrowest = problem.method.evaluations, topology.narrowest()
+    room = [narrowest[axis] // (r * stages) for axis, r in enumerate(problem.radius) if r and topology.is_split(axis)]
+    return min(room, default=MOST_STEPS)
+
+
+def _check_given_interval(problem: Problem, topology: Topology) -> None:
+    """Raise InputError if the input's own number of steps between two exchanges does not fit."""
+    given, control = problem.config.decomposition.steps_per_exchange, problem.config.time
+    if isinstance(given, str):
+        return
+    most, longest = most_steps(problem, topology), 1 if control.tolerance is not None else control.dt_every
+    if given > most:
+        raise InputError(
+            f"decomposition.steps_per_exchange: {given} steps need blocks "
+            f"{given * problem.method.evaluations * max(problem.radius)} cells wide, but "
+            f'the thinnest has {min(topology.narrowest())}; give at most {most}, or "auto"'
+            if most
+            else "decomposition.steps_per_exchange: blocks are too thin to take even one whole step between "
+            'exchanges; give "auto" (an exchange per stage) or fewer processes and devices'
+        )
+    if problem.step_follows_solution and given > longest:
+        what = "with time.tolerance" if control.tolerance is not None else f"after time.dt_every = {longest}"
+        raise InputError(
+            f"decomposition.steps_per_exchange: {given} is too much, since {what} the step is determined anew; give at "
+            f'most {longest}, or "auto"'
+        )
+
+
+def steps_between_exchanges(problem: Problem, topology: Topology, least: int = 0) -> int:
+    """The number of steps between two exchanges with the least estimated cost for array code, 0 for an exchange per
+    stage. At least ``least``, if there is room."""
+    if not exchanges(problem, topology):
+        return 1
+    control, most = problem.config.time, most_steps(problem, topology)
+    if problem.step_follows_solution:
+        most = min(most, 1 if control.tolerance is not None else control.dt_every)
+    counts = range(min(least, most), min(most, MOST_STEPS) + 1)
+    return min(counts, key=lambda every: (_cost(Plan.of(problem, topology, every)), -every))
+
+
+def latency(topology: Topology) -> float:
+    """Estimated seconds of an exchange of any size."""
+    return EXCHANGE_BETWEEN_CALLS if topology.device_count > 1 and topology.size > 1 else EXCHANGE_IN_LOOP
+
+
+def _cost(plan: Plan) -> float:
+    """Estimated seconds per step."""
+    again = plan.rounds > 1  # cells of the halo are computed
+    cells = math.prod(n + 2 * h * again for n, h in zip(plan.topology.narrowest(), plan.halo, strict=True))
+    return plan.exchanges_per_step * latency(plan.topology) + plan.stages * cells * SECONDS_PER_CELL

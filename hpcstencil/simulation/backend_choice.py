@@ -1,0 +1,192 @@
+"""The choice of the backend that takes the steps of a run.
+
+"auto" takes the preferred backend, native code. If a process cannot have it, rank 0 measures the others. Measurements
+are in the user's cache folder, so that a machine measures once; without the folder it measures again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from hpcstencil.backends.backend import Unsupported
+from hpcstencil.backends.registry import BACKENDS
+from hpcstencil.numerics.schedule import StepRange
+from hpcstencil.problem.problem import Problem
+from hpcstencil.runtime.communicator import Communicator, OneProcess, from_rank_0
+from hpcstencil.simulation.measurement_cache import key, recall, remember
+from hpcstencil.simulation.prepared import Choice, Decomposed, Prepared, prepared_with
+from hpcstencil.validation.errors import EnvironmentProblem, InputError
+
+PROBE_CELLS, PROBE_CELLS_ON_GPU = 2**16, 2**24  # on a GPU, fewer would measure the launch of a kernel
+PROBE_SECONDS = 0.05
+CLEARLY = 1.5  # how many times faster than the first kernel another one must be to replace it
+
+
+def prepare(decomposed: Decomposed, devices: Sequence[Any], communicator: Communicator, before: str = "") -> Prepared:
+    """The problem ready to be composed on ``devices``, the same on all processes. ``before`` is the kernel of the run
+    that is continued. Raises as `chosen`."""
+    return prepared_with(decomposed, chosen(decomposed, devices, communicator, before), communicator)
+
+
+def foreseen(decomposed: Decomposed) -> Prepared:
+    """The problem as a run on processors would prepare it, as far as that is known without compiling and measuring.
+
+    Raises InputError if the requested kernel is not available.
+    """
+    wanted = decomposed.problem.config.numerics.kernel
+    names = [name for name, one in BACKENDS.items() if one.preferred] if wanted == "auto" else [wanted]
+    reason, alone = "", OneProcess()
+    for name in names:
+        try:
+            return prepared_with(decomposed, Choice(name, name), alone)
+        except Unsupported as unsupported:
+            reason = str(unsupported)
+    if wanted != "auto":
+        raise unfit(wanted, reason)
+    why = f"shift or conv, whichever is faster when a run begins (no native code: {reason})"
+    return prepared_with(decomposed, Choice("shift", why, cannot_be=True), alone)
+
+
+def chosen(decomposed: Decomposed, devices: Sequence[Any], communicator: Communicator, before: str = "") -> Choice:
+    """The kernel that the input requests, the same on all processes. For "auto" it is that of the continued run
+    (``before``), so that its bits stay the same; else the preferred one; else, if a process cannot have that, the faster
+    of the others as rank 0 measures them.
+
+    Raises InputError, on all processes, if the requested kernel is not available or a run cannot continue with its
+    kernel; EnvironmentProblem if only some processes lack the requested kernel.
+    """
+    wanted, device = decomposed.problem.config.numerics.kernel, devices[0]
+    if wanted != "auto":
+        lacks = lacks_of(decomposed, wanted, device, communicator)
+        if all(lacks):
+            raise unfit(wanted, lacks[0])
+        if any(lacks):
+            raise EnvironmentProblem(
+                f'numerics.kernel: expected "{wanted}" on all ranks, but {missing(lacks)}; mend that, or give "auto"'
+            )
+        remark = BACKENDS[wanted].remark(device)
+        return Choice(wanted, ", ".join(["as the input says", *([remark] if remark else [])]))
+    if before in BACKENDS:
+        lack = from_rank_0(communicator, lambda: BACKENDS[before].unsuited(device))
+        lack = lack or missing(lacks_of(decomposed, before, device, communicator))
+        if lack:
+            raise other_kernel(before, lack)
+        return Choice(before, "as before")
+    lack = ""
+    for name in (name for name, one in BACKENDS.items() if one.preferred):
+        lack = missing(lacks_of(decomposed, name, device, communicator))
+        if not lack:
+            return Choice(name, "made for this equation")
+    kernel = from_rank_0(communicator, lambda: fastest_kernel(decomposed, device))
+    return Choice(kernel, f"no native code: {lack}", cannot_be=device.platform == "cpu")
+
+
+def lacks_of(decomposed: Decomposed, kernel: str, device: Any, communicator: Communicator) -> list[str]:
+    """Why each process cannot take the steps with a kernel; "" if it can."""
+
+    def lack() -> str:
+        unsuited = BACKENDS[kernel].unsuited(device)
+        if BACKENDS[kernel].preferred and unsuited:
+            return unsuited  # without the time of lowering
+        try:
+            lowered = decomposed.lowered(kernel)
+        except Unsupported as reason:
+            return str(reason)
+        return lowered.lack(device, replace(decomposed.topology, rank=communicator.rank))
+
+    return communicator.allgather(lack())
+
+
+def missing(lacks: Sequence[str]) -> str:
+    """The answers of `lacks_of` in words, with the first rank concerned if the processes differ; "" if none lacks the
+    kernel."""
+    if len(set(lacks)) == 1:
+        return lacks[0]
+    rank, lack = next((rank, lack) for rank, lack in enumerate(lacks) if lack)
+    return f"rank {rank} lacks it: {lack}"
+
+
+def unfit(kernel: str, reason: str) -> InputError:
+    """The refusal of an input that requests a kernel that is not available."""
+    return InputError(f'numerics.kernel: expected a run that "{kernel}" fits, but {reason}; give "auto"')
+
+
+def other_kernel(before: str, lack: str) -> InputError:
+    """The refusal to continue a run with another kernel than ``before``."""
+    return InputError(
+        f'numerics.kernel: expected "{before}", with which the run was computed so far, but it cannot be had here ({lack}); go '
+        "on where it can, or take another one, which rounds differently, with --set numerics.kernel=shift"
+    )
+
+
+def measured(decomposed: Decomposed, device: Any) -> tuple[str, ...]:
+    """The kernels that are measured against each other if the preferred one is not available."""
+
+    def fits(name: str) -> bool:
+        if BACKENDS[name].preferred or BACKENDS[name].unsuited(device):
+            return False
+        try:
+            return not decomposed.lowered(name).lack(device, decomposed.topology)
+        except Unsupported:
+            return False
+
+    return tuple(filter(fits, BACKENDS))
+
+
+def fastest_kernel(decomposed: Decomposed, device: Any) -> str:
+    """The kernel for this problem if the preferred one is not available: the first one, unless another is clearly
+    faster. Measured on one device with a small periodic block.
+
+    The block does not depend on the decomposition, so every decomposition of a problem gets the same kernel. The margin
+    keeps noise, and small differences between machines of a kind, from deciding.
+    """
+    problem, candidates = decomposed.problem, measured(decomposed, device)
+    name = key(problem, f"kernel:{CLEARLY}:{','.join(candidates)}:{device.platform}:{device.device_kind}")
+    known = recall(name)
+    if known not in candidates:
+        with ThreadPoolExecutor() as side_by_side:
+            probes = list(side_by_side.map(partial(probe, problem, device), candidates))
+        seconds = {kernel: seconds_per_step() for kernel, seconds_per_step in zip(candidates, probes, strict=True)}
+        first, fastest = candidates[0], min(seconds, key=seconds.__getitem__)
+        known = fastest if CLEARLY * seconds[fastest] < seconds[first] else first
+        remember(name, known)
+    return str(known)
+
+
+def probe(problem: Problem, device: Any, kernel: str) -> Callable[[], float]:
+    """A function that returns, once, the seconds of one step of the probe block with a kernel, which is compiled
+    beforehand."""
+    import jax
+    import numpy as np
+
+    from hpcstencil.numerics.topology import Topology
+    from hpcstencil.simulation.compose import compose
+
+    problem = replace(problem.members[0] if problem.members else problem, diagnostics={})
+    grid = problem.config.grid
+    cells = PROBE_CELLS_ON_GPU if device.platform == "gpu" else PROBE_CELLS
+    side = round(cells ** (1 / grid.ndim))
+    shape = tuple(min(n, side) for n in grid.shape)
+    ones = (1,) * grid.ndim
+    block = Decomposed(problem, Topology(shape, (True,) * grid.ndim, ones, ones, ones))
+    alone = OneProcess()
+    prepared = prepared_with(block, Choice(kernel, "measured"), alone, every=1)
+    simulation = replace(compose(prepared, alone, [device]), control=None)  # measures the loop without adaptive steps
+    compiled = simulation.compile(simulation.put({f: np.zeros(shape, simulation.dtype) for f in problem.fields}))
+
+    def seconds_per_step() -> float:
+        fields, steps, elapsed, best = compiled, 1, 0.0, float("inf")
+        while elapsed < PROBE_SECONDS:
+            steps *= 2
+            start = time.perf_counter()
+            fields = jax.block_until_ready(simulation.advance(fields, StepRange(0.0, 0, 0.0, steps)))
+            elapsed = time.perf_counter() - start
+            best = min(best, elapsed / steps)
+        return best
+
+    return seconds_per_step

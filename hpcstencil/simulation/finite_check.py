@@ -1,0 +1,63 @@
+"""The check that all values are finite, by all processes together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from hpcstencil.checkpoint.state import State
+from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.validation.errors import InputError, NumericsError
+
+
+class FiniteCheck:
+    """The check of the measured quantities of a run that begins at step ``first_step``, with the output ``path``."""
+
+    def __init__(self, simulation: Simulation, path: Path, first_step: int) -> None:
+        self.simulation, self.path, self.first_step = simulation, path, first_step
+
+    def after_steps(self, state: State) -> None:
+        """Check the ``state`` after steps, unless the backend knows on all processes that all values are finite."""
+        unknown = int(not self.simulation.steps.stayed_finite())
+        if self.simulation.communicator.total(np.array([unknown]))[0]:
+            self.extremes(state)
+
+    def extremes(self, state: State) -> tuple[np.ndarray, np.ndarray]:
+        """Least and greatest value of every measured quantity. Raises NumericsError, on all processes, if one is not
+        finite; InputError if no step has been taken yet."""
+        simulation, problem = self.simulation, self.simulation.problem
+        low, high, broken = simulation.extremes.extremes(dict(state.fields), problem.parameters, state.clock.time)
+        for name, counts in zip(problem.measured, broken, strict=True):
+            if count := int(counts.sum()):
+                where = f"not finite in {count} of {problem.cells} cells"
+                if name in state.fields:
+                    where += f", the first at {first_not_finite(simulation, state.fields[name])}"
+                if state.clock.step == self.first_step:
+                    precision = problem.config.numerics.precision
+                    raise InputError(
+                        f"initial.{name}: the initial state is {where} (or beyond {precision}); correct the expression"
+                    )
+                what = f"field '{name}'" if name in state.fields else f"'{name}'"
+                raise NumericsError(
+                    f"{what} is {where} at step {state.clock.step}, t = {state.clock.time:g}: the run is unstable; try a "
+                    f"smaller time.{problem.config.time.given}. {self.path} keeps the snapshots before"
+                )
+        return low, high
+
+
+def first_not_finite(simulation: Simulation, array: jax.Array) -> str:
+    """The first cell (in index order) with a value that is not finite, in words. All processes call this together."""
+    problem, grid = simulation.problem, simulation.problem.config.grid
+    starts = [start for start, _ in simulation.ranges]
+    here = np.argwhere(~np.isfinite(simulation.block(array)))
+    mine = None
+    if len(here):
+        mine = tuple(int(i) + start for i, start in zip(here[0], [*starts, 0], strict=False))
+    cell = min(cell for cell in simulation.communicator.allgather(mine) if cell is not None)
+    place = ", ".join(
+        f"{name} = {grid.centres(a, i, i + 1)[0]:.6g}" for a, (name, i) in enumerate(zip(grid.axes, cell, strict=False))
+    )
+    *inner, member = cell if problem.members else (*cell, None)
+    return f"cell {inner} ({place})" + ("" if member is None else f" of member {member}")

@@ -1,0 +1,82 @@
+"""The state with which a run begins: this process's blocks, from expressions and files.
+
+Blocks are numpy arrays of the cells in ``ranges``, the global index range (half-open) per axis: local, without ghost
+cells, in the run's dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hpcstencil.io.file_read import read_block
+from hpcstencil.numerics.topology import Range
+from hpcstencil.problem.problem import Problem
+from hpcstencil.problem.solid_mask import SOLID
+from hpcstencil.symbolic import numpy_evaluate
+from hpcstencil.validation.errors import InputError
+
+
+def initial_blocks(problem: Problem, ranges: Sequence[Range]) -> dict[str, np.ndarray]:
+    """The initial blocks of all fields, with a last axis of members in an ensemble.
+
+    Raises InputError, on this process alone, if a file of the input cannot be read.
+    """
+    if not problem.members:
+        return _of_one(problem, ranges)
+    each = [_of_one(member, ranges) for member in problem.members]
+    return {name: np.stack([blocks[name] for blocks in each], -1) for name in each[0]}
+
+
+def last_snapshot(problem: Problem, ranges: Sequence[Range], output: Path) -> dict[str, np.ndarray]:
+    """The blocks of the last snapshot of an output that holds all fields.
+
+    Raises InputError, on this process alone, if the file cannot be read.
+    """
+    dtype = np.dtype(problem.config.numerics.precision)
+    return {
+        name: read_block(output, name, ranges, shape=problem.layout.shape(name), dtype=dtype) for name in problem.fields
+    }
+
+
+def _of_one(problem: Problem, ranges: Sequence[Range]) -> dict[str, np.ndarray]:
+    config, dtype = problem.config, np.dtype(problem.config.numerics.precision)
+    blocks: dict[str, np.ndarray] = {}
+    dataset = None if problem.mask is None else problem.mask.dataset
+    solid = None if dataset is None else _solid_cells(problem, ranges, dataset)
+    for name in problem.fields:
+        if name == SOLID and solid is not None:
+            block = solid.astype(dtype)
+        elif name in problem.initial:
+            block = numpy_evaluate.block_values(problem.initial[name], config.grid, ranges, problem.parameters, dtype)
+        elif config.initial.file is not None and name in problem.shown:
+            try:
+                block = read_block(config.initial.file, name, ranges, shape=problem.layout.shape(name), dtype=dtype)
+            except InputError as error:
+                raise InputError(f"initial.file: {error}; every field without an expression is read from it") from None
+        else:
+            block = np.zeros([stop - start for start, stop in ranges], dtype)
+        if solid is not None and name != SOLID:
+            block[solid] = 0
+        blocks[name] = block
+    return blocks
+
+
+def _solid_cells(problem: Problem, ranges: Sequence[Range], dataset: tuple[Path, str]) -> np.ndarray:
+    """Which cells of this process's block are solid in a dataset, bool."""
+    try:
+        block = read_block(*dataset, ranges, shape=problem.config.grid.shape)
+    except InputError as error:
+        raise InputError(f"mask.solid: {error}") from None
+    path, name = dataset
+    lost = ~np.isfinite(block)
+    if lost.any():
+        index, first = np.argwhere(lost)[0], [start for start, _ in ranges]
+        cell = ", ".join(str(i + start) for i, start in zip(index.tolist(), first, strict=True))
+        raise InputError(
+            f"mask.solid: expected finite numbers in '{name}' of {path}, 0 in fluid cells, but got "
+            f"{block[tuple(index)]} in cell [{cell}]; correct it"
+        )
+    return block != 0

@@ -1,0 +1,98 @@
+"""Everything that is chosen before a run is composed, chosen once and handed down.
+
+Decomposed   a problem on its blocks: known before jax is imported
+Prepared     with the backend that takes its steps, and the number of steps between two exchanges
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from hpcstencil.backends.backend import Lowered, Unsupported
+from hpcstencil.backends.registry import BACKENDS, backend
+from hpcstencil.numerics.topology import Topology
+from hpcstencil.problem.decomposition import Plan, decompose, exchanges, most_steps
+from hpcstencil.problem.problem import Problem
+from hpcstencil.runtime.communicator import Communicator, from_rank_0
+
+
+@dataclass(frozen=True)
+class Decomposed:
+    """A problem on the blocks of ``topology`` (as rank 0 sees it). It is lowered to a backend once, when a backend is
+    first asked for."""
+
+    problem: Problem
+    topology: Topology
+    known: dict[str, Lowered | Unsupported] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, problem: Problem, processes: int, devices: int) -> Decomposed:
+        """The problem on ``processes`` processes of ``devices`` devices each. Raises InputError if blocks do not fit."""
+        return cls(problem, decompose(problem, processes, devices))
+
+    @property
+    def thin(self) -> bool:
+        """Whether blocks have no room for a whole step between two exchanges."""
+        return not most_steps(self.problem, self.topology)
+
+    def begin(self) -> None:
+        """Start to compile in the background for the backends that the input may take first."""
+        wanted = self.problem.config.numerics.kernel
+        for name, one in BACKENDS.items():
+            if one.preferred and wanted in ("auto", name):
+                with suppress(Unsupported):
+                    self.lowered(name).begin()
+
+    def lowered(self, kernel: str) -> Lowered:
+        """The problem in the form of a backend. Raises Unsupported if it does not fit."""
+        if kernel not in self.known:
+            try:
+                self.known[kernel] = backend(kernel).lower(self.problem, self.topology)
+            except Unsupported as reason:
+                self.known[kernel] = reason
+        found = self.known[kernel]
+        if isinstance(found, Unsupported):
+            raise found
+        return found
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The kernel and the reason for it in a few words. ``cannot_be``: a preferred backend was wanted, but is not
+    possible."""
+
+    kernel: str
+    why: str = "as asked"
+    cannot_be: bool = False
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A problem with its decomposition and backend."""
+
+    problem: Problem
+    plan: Plan
+    choice: Choice
+    lowered: Lowered
+
+    @property
+    def kernel(self) -> str:
+        """The name of the backend."""
+        return self.choice.kernel
+
+
+def prepared_with(
+    decomposed: Decomposed, choice: Choice, communicator: Communicator, every: int | None = None
+) -> Prepared:
+    """The problem prepared for the chosen backend, the same on all processes. ``every`` is the number of steps between
+    two exchanges; the input or the backend's cost model says it if that is None. Raises Unsupported."""
+    problem, topology, lowered = decomposed.problem, decomposed.topology, decomposed.lowered(choice.kernel)
+    given = problem.config.decomposition.steps_per_exchange
+    if every is None and not isinstance(given, str):
+        every = given
+    elif every is None and not exchanges(problem, topology):
+        every = 1
+    elif every is None:
+        every = from_rank_0(communicator, lambda: lowered.steps_per_exchange(topology))
+    return Prepared(problem, Plan.of(problem, topology, every), choice, lowered)

@@ -1,0 +1,149 @@
+"""The state of a run, and the compiled calls that take it from event to event."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import jax
+import numpy as np
+
+from hpcstencil.checkpoint.restart import Source
+from hpcstencil.checkpoint.state import State
+from hpcstencil.numerics.schedule import Clock, Leap, StepRange, together
+from hpcstencil.runtime.communicator import Communicator
+from hpcstencil.runtime.stopwatch import Stopwatch
+from hpcstencil.runtime.walltime import CALL
+from hpcstencil.simulation.adaptive_step import Control
+from hpcstencil.simulation.finite_check import FiniteCheck
+from hpcstencil.simulation.simulation import Simulation
+
+STEPS_PER_CALL = 1000  # at most, so that a value that is not finite is found within this many steps
+
+Announce = Callable[[State, Clock], None]  # the next steps, from this state, lead to this clock
+
+
+class Pace:
+    """The number of ``steps`` of the next compiled call, which should take about CALL seconds."""
+
+    def __init__(self, first: int, communicator: Communicator, stopwatch: Stopwatch) -> None:
+        self.steps, self.communicator, self.stopwatch = min(max(1, first), STEPS_PER_CALL), communicator, stopwatch
+
+    def took(self, steps: int, elapsed: float) -> None:
+        """Choose the next length from rank 0's time for ``steps``, the same on all processes."""
+        fitting = int(steps * CALL / max(elapsed, 1e-6))
+        most = min(fitting, 16 * self.steps, STEPS_PER_CALL)
+        with self.stopwatch.during("waiting for processes"):
+            self.steps = self.communicator.broadcast(max(1, most))
+
+
+class Stepping:
+    """The ``state`` of a run and the steps that change it. The members of an ensemble that take their own steps have
+    clocks of their own in the state; its ``clock`` is then their common progress."""
+
+    def __init__(
+        self, simulation: Simulation, source: Source, state: State, finite: FiniteCheck, stopwatch: Stopwatch
+    ) -> None:
+        self.simulation, self.finite, self.stopwatch = simulation, finite, stopwatch
+        self.schedule, clock = simulation.problem.schedule().going_on(state.clock, source.anew)
+        members = tuple(self.schedule.going_on(each, source.anew)[1] for each in state.members)
+        self.state = replace(state, clock=clock, members=members)
+        cells = simulation.problem.copies * math.prod(simulation.plan.topology.capacity())
+        self.pace = Pace(simulation.steps.first_cells // cells, simulation.communicator, stopwatch)
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of the state."""
+        return self.state.clock
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has reached its end."""
+        return self.schedule.finished(self.clock)
+
+    def step_sizes(self) -> list[float]:
+        """The step to take now, one per member that takes its own steps, if no tolerance governs it. A step that
+        depends on the solution is measured again."""
+        problem, state = self.simulation.problem, self.state
+        if self.schedule.fixed_dt is not None:
+            return [self.schedule.fixed_dt]
+        if not problem.rates_follow_solution:
+            return [each.dt({}) for each in problem.members or (problem,)]
+        clocks = state.members or (state.clock,)
+        # Measured at fixed distances in steps, whatever else ends a compiled call: outputs, signals, its length in time.
+        due = [not clock.measured_dt or self._steps_to_measurement(clock) == 0 for clock in clocks]
+        if any(due):
+            with self.stopwatch.during("step size"):
+                low, high = self.finite.extremes(state)
+            largest = np.maximum(np.abs(low), np.abs(high)).reshape(len(problem.measured), len(clocks))
+            steps = [
+                own.dt(dict(zip(problem.measured, each, strict=True)))
+                for own, each in zip(problem.members or (problem,), largest.T.tolist(), strict=True)
+            ]
+            clocks = tuple(
+                self.schedule.measured(clock, dt) if now else clock
+                for clock, dt, now in zip(clocks, steps, due, strict=True)
+            )
+            self.state = replace(state, members=clocks) if state.members else replace(state, clock=clocks[0])
+        return [clock.measured_dt for clock in clocks]
+
+    def _steps_to_measurement(self, clock: Clock) -> int:
+        """Steps until a solution-dependent step is measured again."""
+        return clock.measured_step + self.simulation.problem.config.time.dt_every - clock.step
+
+    def _most(self, clock: Clock, limit: int | None) -> int:
+        """The most steps of the next compiled call, up to a ``limit``."""
+        most = self.pace.steps if limit is None else min(self.pace.steps, limit)
+        return min(most, self._steps_to_measurement(clock)) if self.simulation.problem.step_follows_solution else most
+
+    def advance(self, announce: Announce, limit: int | None = None) -> int:
+        """Take the next steps, for about CALL seconds, up to the next event and at most ``limit``; returns their
+        number. ``announce`` hears of steps whose end is known."""
+        if self.simulation.control is not None:
+            return self._advance_controlled(self.simulation.control, announce, limit)
+        sizes = self.step_sizes()
+        if self.state.members:
+            return self._advance_members(sizes, limit)
+        leap = self.schedule.leap(self.clock, sizes[0], self._most(self.clock, limit))
+        announce(self.state, leap.after)
+        start = time.perf_counter()
+        with self.stopwatch.during("computing"):
+            fields = jax.block_until_ready(self.simulation.advance(dict(self.state.fields), leap.steps))
+        self.state = replace(self.state, clock=leap.after, fields=fields)
+        self.pace.took(leap.steps.count, time.perf_counter() - start)
+        return leap.steps.count
+
+    def _advance_members(self, sizes: list[float], limit: int | None) -> int:
+        """Like `advance`, with each member's own steps. A member that reaches an output waits there for the others."""
+        leaps = []
+        due = self.schedule.next_output_time(self.clock.time)
+        for clock, dt in zip(self.state.members, sizes, strict=True):
+            waiting = Leap(StepRange(clock.time, 0, dt, 0), clock)
+            most = self._most(clock, limit)
+            leaps.append(waiting if clock.time >= due else self.schedule.leap(clock, dt, most))
+        steps = StepRange(*(np.array(values) for values in zip(*(leap.steps for leap in leaps), strict=True)))
+        start = time.perf_counter()
+        with self.stopwatch.during("computing"):
+            fields = jax.block_until_ready(self.simulation.advance(dict(self.state.fields), steps))
+        members = tuple(leap.after for leap in leaps)
+        self.state = replace(self.state, clock=together(members), fields=fields, members=members)
+        self.pace.took(int(steps.count.max()), time.perf_counter() - start)
+        return int(steps.count.sum())
+
+    def _advance_controlled(self, control: Control, announce: Announce, limit: int | None) -> int:
+        """Like `advance`, with steps that each meet a tolerance. Steps that are tried are announced."""
+        start, first = time.perf_counter(), self.clock.step
+        wait = self.schedule.steps_to_event(self.clock)
+        last = first + min(self.pace.steps, wait or self.pace.steps, limit or self.pace.steps)
+        with self.stopwatch.during("computing"):
+            while self.clock.step < last:
+                announce(self.state, control.tried(self.clock, self.clock.measured_dt).after)
+                fields, clock = control.step(dict(self.state.fields), self.clock)
+                self.state = replace(self.state, clock=clock, fields=fields)
+                if self.schedule.is_output(self.clock):
+                    break
+        steps = self.clock.step - first
+        self.pace.took(steps, time.perf_counter() - start)
+        return steps

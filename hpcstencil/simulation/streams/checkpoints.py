@@ -1,0 +1,115 @@
+"""Checkpoints as a stream: by steps, by minutes, when the run is asked to stop, and so that it can be extended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hpcstencil.checkpoint.checkpoint import write_checkpoint
+from hpcstencil.checkpoint.state import State, split
+from hpcstencil.numerics.schedule import Clock, Schedule
+from hpcstencil.runtime.progress import say
+from hpcstencil.runtime.stopwatch import Stopwatch
+from hpcstencil.runtime.walltime import passed
+from hpcstencil.simulation.checkpoint_time import remember_checkpoint, seconds_to_checkpoint
+from hpcstencil.simulation.file_blocks import checkpoint_block
+from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.streams.output import Output
+from hpcstencil.simulation.streams.stream import Stream
+from hpcstencil.validation.errors import EnvironmentProblem
+
+
+class CheckpointWriter:
+    """Writes checkpoints of the run whose output is ``path``. ``seconds`` is the expected time of one, ``newest_step``
+    the step of the newest that this process has written (-1: none), ``last`` when that was."""
+
+    def __init__(self, path: Path, simulation: Simulation, attributes: Mapping[str, Any], stopwatch: Stopwatch) -> None:
+        self.path, self.simulation, self.attributes, self.stopwatch = path, simulation, attributes, stopwatch
+        self.seconds = seconds_to_checkpoint(simulation.problem)
+        self.newest_step = -1
+        self.last = time.monotonic()
+
+    def write(self, state: State, streams: Sequence[Stream] = ()) -> None:
+        """Write a checkpoint of the whole ``state``, from which a run on any decomposition can continue. ``streams``
+        flush first."""
+        start = time.perf_counter()
+        simulation, config = self.simulation, self.simulation.problem.config
+        for stream in streams:
+            stream.flush()
+        with self.stopwatch.during("checkpoints"):
+            arrays, scalars = split(state, partial(checkpoint_block, simulation))
+            write_checkpoint(
+                self.path,
+                simulation.communicator,
+                config.grid,
+                step=state.clock.step,
+                time=state.clock.time,
+                arrays=arrays,
+                ranges=simulation.ranges,
+                scalars=scalars,
+                attributes=self.attributes,
+                keep=config.checkpoint.keep,
+                method=config.output.method,
+            )
+        self.seconds = max(self.seconds, time.perf_counter() - start)
+        if simulation.communicator.rank == 0 and self.newest_step < 0:
+            remember_checkpoint(simulation.problem, time.perf_counter() - start)
+        self.last = time.monotonic()
+        self.newest_step = state.clock.step
+
+
+class Checkpoints(Stream):
+    """Checkpoints of a run. The ``others`` flush before each, because a run that continues from it does not repeat the
+    steps before.
+
+    A last step that is shortened to land on the end would be a whole one in a run with a later end. The state before it
+    is then kept in a checkpoint (``kept_for_later_end``), and no later one replaces it.
+    """
+
+    def __init__(self, writer: CheckpointWriter, output: Output, schedule: Schedule, others: Sequence[Stream]) -> None:
+        self.writer, self.output, self.schedule, self.others = writer, output, schedule, others
+        self.asked = writer.simulation.problem.config.checkpoint
+        self.kept_for_later_end = False
+
+    def is_due(self, clock: Clock) -> bool:
+        due = self.schedule.is_checkpoint(clock) or self._is_due_by_minutes()
+        return due and not self.kept_for_later_end
+
+    def _is_due_by_minutes(self) -> bool:
+        """Whether the time between two checkpoints has passed."""
+        minutes = self.asked.every_minutes
+        return minutes is not None and passed(self.writer.simulation.communicator, 60 * minutes, self.writer.last)
+
+    def write(self, state: State) -> None:
+        self.writer.write(state, self.others)
+
+    def begin(self, state: State) -> None:
+        """The run begins from the input or from a file that holds this state."""
+
+    def before(self, state: State, after: Clock) -> None:
+        """Keep the state before a step that is shortened to land on the end."""
+        if not self.kept_for_later_end and self.schedule.finished(after) and not self.schedule.is_on_course(after):
+            self._write_last(state)
+            self.kept_for_later_end = True
+
+    def stop(self, state: State) -> None:
+        self.write(state)
+
+    def finish(self, state: State) -> None:
+        """Leave a checkpoint from which the run can be extended, unless there is one or the output holds the state."""
+        in_output = self.output.ended(state, self.schedule)
+        if not in_output and not self.kept_for_later_end and self.writer.newest_step != state.clock.step:
+            self._write_last(state)
+
+    def _write_last(self, state: State) -> None:
+        """Write the checkpoint from which the run can be extended. If the input asks for no checkpoints, the run is
+        complete even if this fails."""
+        try:
+            self.write(state)
+        except EnvironmentProblem as error:
+            if self.asked.every_steps or self.asked.every_minutes or not error.shared:
+                raise
+            say(f"warning: {error}; the run goes on, but cannot be extended after its end")

@@ -1,0 +1,153 @@
+"""The output of a run: its open file, and the rows of diagnostics that wait for the next snapshot."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hpcstencil import __version__
+from hpcstencil.checkpoint.restart import Source
+from hpcstencil.checkpoint.state import State, split
+from hpcstencil.config.provenance import sha256, to_toml
+from hpcstencil.io.file_layout import Description
+from hpcstencil.io.output_file import OutputFile
+from hpcstencil.io.snapshot_buffers import Copies
+from hpcstencil.numerics.schedule import Clock, Schedule
+from hpcstencil.runtime.stopwatch import Stopwatch
+from hpcstencil.simulation.diagnostics import Diagnostics
+from hpcstencil.simulation.file_blocks import checkpoint_block, output_blocks
+from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.solid_cells import solid_block
+
+
+def provenance(simulation: Simulation, source: Source) -> dict[str, Any]:
+    """Attributes for every file of a run: its input, its decomposition, and where it was continued."""
+    config = simulation.problem.config
+    decomposition = {
+        **simulation.plan.describe(),
+        "kernel": simulation.kernel,
+        "exchange": simulation.exchange,
+    }
+    return {
+        "title": config.title,
+        "input": to_toml(config),
+        "input_sha256": sha256(config),
+        "hpcstencil_version": __version__,
+        "decomposition": json.dumps(decomposition),
+        "history": json.dumps(source.history),
+        "equation_source": simulation.problem.source,
+        "fields": json.dumps(simulation.problem.shown),  # in the equation's order; HDF5 lists them by name
+    }
+
+
+class Output:
+    """The output of a run at ``path``: a new file, or one to continue. Rows of diagnostics are held here until a
+    snapshot takes them along. ``attributes`` are those of `provenance`; ``buffers`` are the snapshot buffers."""
+
+    def __init__(
+        self,
+        path: Path,
+        simulation: Simulation,
+        source: Source,
+        attributes: Mapping[str, Any],
+        buffers: Copies,
+        stopwatch: Stopwatch,
+        state: State,
+    ) -> None:
+        problem = simulation.problem
+        self.path, self.simulation, self.source, self.attributes = path, simulation, source, attributes
+        self.buffers, self.stopwatch = buffers, stopwatch
+        self.diagnostics = Diagnostics(problem.diagnostics, simulation.diagnosed, problem.parameters)
+        self.rows_written = time.monotonic()  # when rows were last written
+        self.file = self._opened(state, self._kept(state.clock))
+
+    def _kept(self, clock: Clock) -> int | None:
+        """The step up to which a continued run keeps the contents of its output; None if it keeps all."""
+        if self.source.ended and not self.source.other_times:
+            return clock.step - 1  # the last snapshot was written only for the end, and is written again if it is due
+        return None if self.source.repeated == self.simulation.kernel else clock.step
+
+    def _opened(self, state: State, cut: int | None) -> OutputFile:
+        """The open file: a new one, or the one to continue, cut after step ``cut``."""
+        simulation, problem = self.simulation, self.simulation.problem
+        config, processes = problem.config.output, simulation.communicator
+        solid = None if problem.mask is None else solid_block(simulation, dict(state.fields))
+        description = Description(
+            problem.layout,
+            config.fields or problem.shown,
+            simulation.dtype,
+            diagnostics=list(problem.diagnostics),
+            attributes=self.attributes,
+            units=config.units,
+            long_names=config.long_name,
+            compression=config.compression,
+            solid_axes=0 if solid is None else solid.ndim,
+        )
+        place, method = (self.path, processes, description), config.method
+        buffers = self.buffers if config.is_written_behind(processes.size) else None
+        if self.source.append:
+            file = OutputFile.append(*place, step=cut, method=method, buffers=buffers)
+        else:
+            file = OutputFile.create(*place, method=method, buffers=buffers)
+        if solid is not None:
+            file.write_solid(solid, simulation.ranges)
+        return file
+
+    def wait(self) -> None:
+        """Wait until all asynchronous output is written."""
+        with self.stopwatch.during("waiting for the disk"):
+            self.file.wait()
+
+    def poll(self) -> None:
+        """Raise the failure of asynchronous output, if there is one by now."""
+        with self.stopwatch.during("waiting for the disk"):
+            self.file.poll()
+
+    def take_row(self, state: State) -> None:
+        """Take a row of diagnostics of this state, and hold it."""
+        with self.stopwatch.during("diagnostics"):
+            self.diagnostics.take(dict(state.fields), state.clock.step, state.clock.time)
+
+    def write_rows(self) -> None:
+        """Write the rows that are held."""
+        self.wait()
+        with self.stopwatch.during("output"):
+            self.file.write_diagnostics(*self.diagnostics.drain())
+        self.rows_written = time.monotonic()
+
+    def write_snapshot(self, state: State, last: bool) -> None:
+        """Write the snapshot of this state and the rows that are held, unless a killed run has left it in the file.
+        Nothing is computed after the ``last``, so it is written at once."""
+        step, now = state.clock.step, state.clock.time
+        if self.file.had(step, now):
+            return
+        self.wait()
+        with self.stopwatch.during("output"):
+            if step <= self.file.last_step:  # the later snapshots differ from this run's
+                self.file.close(complete=False)
+                self.file = self._opened(state, step - 1)
+            blocks = output_blocks(self.simulation, dict(state.fields), self.file.fields, now)
+            rows, ranges = self.diagnostics.drain(), self.simulation.ranges
+            self.file.write_snapshot(step, now, blocks, ranges, rows, behind=not last)
+        self.rows_written = time.monotonic()
+
+    def ended(self, state: State, schedule: Schedule) -> dict[str, str]:
+        """Attributes for the end of a complete run with this ``state``: the ``clock``, from which a run with a later end
+        continues. Empty unless the last snapshot holds the whole state and such a run passes through it."""
+        problem = self.simulation.problem
+        whole = not problem.members and set(problem.fields) <= set(self.file.fields)
+        if not (whole and schedule.is_on_course(state.clock)):
+            return {}
+        _, scalars = split(replace(state, fields={}), partial(checkpoint_block, self.simulation))
+        return {"clock": json.dumps(scalars)}
+
+    def close(self, complete: bool, **attributes: str) -> None:
+        """Close the file of a run that is ``complete`` or not, with ``attributes`` about its end."""
+        self.wait()
+        with self.stopwatch.during("output"):
+            self.file.close(complete, **attributes)

@@ -1,0 +1,58 @@
+"""The protocol of streams: something that a run does with its state at given steps.
+
+The event loop knows nothing else of what is written. It goes over a list of streams, in order, at every event::
+
+    begin                  once, before the first step
+    before                 before each compiled call that is known to end at a step
+    poll, is_due -> write  after each compiled call
+    stop                   a signal came, or the time limit is near; `flush` follows
+    finish                 the run has reached its end
+    flush                  before a checkpoint, and when the run ends early
+
+All processes call every method together, and `is_due` gives the same answer on all.
+"""
+
+from __future__ import annotations
+
+from hpcstencil.checkpoint.state import State
+from hpcstencil.numerics.schedule import Clock
+
+
+class Stream:
+    """A stream that does nothing. A further one says when it is due, in ``every_steps`` or `is_due`, and what it does
+    with the state in `write`; the other methods are for those that need them.
+
+    ``every_steps`` is a period in steps at which compiled calls must end, beside those of the schedule; None if the
+    stream needs no events of its own.
+    """
+
+    every_steps: int | None = None
+
+    def is_due(self, clock: Clock) -> bool:
+        """Whether `write` is to be called with the state at ``clock``."""
+        return self.every_steps is not None and clock.step % self.every_steps == 0
+
+    def write(self, state: State) -> None:
+        """Take what the stream needs of this state. The fields are arrays on the devices, whose memory the next steps
+        reuse; `Simulation.block` gives this process's cells of one."""
+
+    def begin(self, state: State) -> None:
+        """Take what is due at the first state of the run."""
+        if self.is_due(state.clock):
+            self.write(state)
+
+    def before(self, state: State, after: Clock) -> None:
+        """The next steps, from ``state``, lead to ``after``."""
+
+    def poll(self) -> None:
+        """Raise the failure of what is written in the background, if there is one by now. Does not wait."""
+
+    def flush(self) -> None:
+        """Put into files what is held back: a run that continues from the next checkpoint does not repeat it."""
+
+    def stop(self, state: State) -> None:
+        """The run stops before its end at this state, at somebody's request."""
+
+    def finish(self, state: State) -> None:
+        """The run has reached its end with this state."""
+        self.flush()

@@ -1,0 +1,87 @@
+"""The blocked drivers of native code agree bit for bit with plain loops over steps, passes and cells."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support import problem_of, simulation_of, stepped, steps_in_place
+
+from hpcstencil.backends.native.program import program, with_driver
+
+WALLS = {"x": {"dirichlet": "0.1*t"}, "y": "periodic", "z": {"neumann": 0.2}}
+LEAPFROG = {"integrator": "leapfrog"}
+CASES = {
+    "1-D heat": {
+        "grid": {"shape": [3001]},
+        "equation": {"name": "heat"},
+        "boundary": {"x": {"robin": {"a": 1.0, "b": 2.0, "value": 0.1}}},
+        "numerics": {"integrator": "rk4", "order": 4},
+    },
+    "2-D Gray-Scott": {
+        "grid": {"shape": [150, 130]},
+        "equation": {"name": "gray_scott"},
+        "boundary": {"x": {"dirichlet": "0.1*t"}, "y": {"neumann": 0.2}},
+    },
+    "2-D shallow water, operands beyond the wall": {
+        "grid": {"shape": [150, 130]},
+        "equation": {"name": "shallow_water"},
+        "numerics": {"order": 4},
+    },
+    "2-D staggered, fields on the wall": {
+        "grid": {"shape": [150, 130]},
+        "equation": {"name": "maxwell"},
+        "boundary": {"y": {"dirichlet": 0.0}},
+        "numerics": LEAPFROG,
+    },
+    "3-D in place, passes joined, open ends": {
+        "grid": {"shape": [37, 41, 61]},
+        "equation": {"name": "wave"},
+        "boundary": {"x": "open", "y": {"dirichlet": 0.0}},
+        "numerics": LEAPFROG,
+    },
+    "3-D, derivatives of derivatives": {
+        "grid": {"shape": [37, 41, 61]},
+        "equation": {"name": "custom", "rhs": {"u": "0.01*laplacian(u**3 - u) - 0.001*dxx(dxx(u)) + sin(x*y + 1)"}},
+        "boundary": WALLS,
+        "numerics": {"integrator": "ssprk2", "precision": "float64"},
+    },
+    "3-D heat in place": {
+        "grid": {"shape": [203, 131, 61]},
+        "equation": {"name": "heat"},
+        "boundary": WALLS,
+        "numerics": {"integrator": "euler"},
+    },
+    "3-D wave in place, order 4": {
+        "grid": {"shape": [203, 131, 61]},
+        "equation": {"name": "wave"},
+        "boundary": WALLS,
+        "numerics": {**LEAPFROG, "order": 4},
+    },
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_blocked_drivers_give_the_bits_of_the_reference(name, monkeypatch, cache_of_a_mebibyte):
+    problem = problem_of(**CASES[name])
+    steps = 7 if max(problem.config.grid.shape) == 203 else 18
+    blocked = program(problem)
+    reference = replace(blocked, text=with_driver(blocked.text, "reference"))
+    assert reference.text != blocked.text
+
+    def result(made, threads):
+        monkeypatch.setattr("hpcstencil.backends.native.backend.program", lambda _: made)
+        monkeypatch.setattr("hpcstencil.backends.native.backend.threads_for", lambda _: threads)
+        simulation = simulation_of(problem, kernel="native")
+        assert steps_in_place(simulation, threads) == ("in place" in name)
+        return stepped(problem, simulation, steps, 1e-3)
+
+    expected = result(reference, 1)
+    for threads in (1, 2):
+        for field, block in result(blocked, threads).items():
+            assert np.isfinite(block).all()
+            assert np.array_equal(block, expected[field]), (threads, field, np.abs(block - expected[field]).max())
+
+
+def test_an_unknown_driver_is_an_error():
+    with pytest.raises(ValueError, match="expected one of the drivers blocked, reference, but got plain"):
+        with_driver("", "plain")

@@ -1,0 +1,251 @@
+"""Kernels for GPUs: the numbers of `shift`, interpreted on processors; that they lower for CUDA; and who gets them."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from decompositions import MIXED, PROBLEMS, tables
+from support import problem_of, simulation_of, stepped
+
+from hpcstencil.backends.pallas import cells, launch, step
+from hpcstencil.backends.pallas.passes import passes
+from hpcstencil.backends.xla.array_code import rules_of
+from hpcstencil.backends.xla.stencil_kernels import KERNELS
+from hpcstencil.backends.xla.time_loop import repeated
+from hpcstencil.benchmark import timing
+from hpcstencil.distributed.windows import Value
+from hpcstencil.runtime.communicator import OneProcess
+from hpcstencil.simulation import backend_choice
+from hpcstencil.simulation.prepared import Decomposed
+from hpcstencil.symbolic.expressions import Derivative, Field
+from hpcstencil.validation.errors import InputError
+
+CPU = jax.local_devices()[0]
+ROUNDINGS = 4  # of the largest value: how far the kernels may be from shift, whose sums they form in the same order
+WALLS = {
+    "x": {"lower": {"dirichlet": "0.3*cos(t + y)"}, "upper": {"neumann": "0.1*y*sin(t)"}},
+    "y": {
+        "lower": {"robin": {"a": 1.0, "b": "0.2 + x*x", "value": "0.1*t"}},
+        "upper": {"sponge": {"width": 0.7, "strength": 3.0}},
+    },
+}  # fmt: skip
+SPECIAL = (
+    "minimum(u, 0.5)/(2 + x) + where(u > 0.5, -u, tanh(u)) + sqrt(1 + u*u)*exp(-x) + sign(u - 0.5)*abs(sin(u))**1.5"
+)
+
+
+def custom(rhs, shape, order, precision, integrator, **others):
+    """An equation on small cells."""
+    return {
+        "grid": {"shape": list(shape), "upper": [0.1 * n for n in shape]},
+        "equation": {"name": "custom", "rhs": rhs},
+        "numerics": {"order": order, "precision": precision, "integrator": integrator, **others.pop("numerics", {})},
+        **others,
+    }
+
+
+CASES = {
+    "1d, wrapping more than once": custom({"u": "dxx(u) - u*dx(u)"}, (3,), 8, "float64", "rk4"),
+    "1d, an estimate of the error that nobody asks for": custom({"u": "dxx(u)"}, (19,), 2, "float64", "bs3"),
+    "2d, corners and walls": custom(MIXED, (19, 13), 4, "float64", "euler", boundary=WALLS),
+    "2d, functions": custom({"u": SPECIAL}, (19, 13), 2, "float32", "ab2"),
+    "2d, few arrays": custom({"u": "0.3*laplacian(u)"}, (19, 13), 2, "float32", "lsrk4"),
+    "2d, inner results": custom(
+        {"u": "-0.001*laplacian(laplacian(u))"}, (17, 13), 2, "float64", "rkl2", numerics={"stages": 5},
+        boundary={"x": {"dirichlet": 0.5}, "operators": {"laplacian(u)": {"x": {"robin": {"a": 1.0, "b": 2.0, "value": 0.1}}}}},
+    ),
+    "2d, open ends": custom(
+        {}, (13, 11), 2, "float64", "leapfrog", boundary={"x": "open", "y": {"lower": "open", "upper": {"neumann": 0.1}}},
+        equation={"name": "wave", "c": "1 + 0.2*sin(y)"},
+    ),
+    "2d, solid cells": custom(
+        {"u": "0.3*laplacian(u) - 0.2*dx(u) + 0.1*div_grad(1 + 0.5*sin(x), u)"}, (19, 13), 2, "float32", "euler",
+        mask={"solid": "(x - 1)**2 + (y - 0.6)**2 < 0.1", "surface": {"value": "0.3*sin(x + t)"}},
+    ),
+    "3d, two fields": {
+        **tables("wave-3d", 6, "float32", "leapfrog"), "grid": {"shape": [13, 11, 9], "upper": [1.3, 1.1, 0.9]},
+        "boundary": {"x": "periodic", "y": {"neumann": 0.2}},
+    },
+    "3d, faces": {
+        **tables("maxwell-3d", 2, "float64", "euler"), "grid": {"shape": [9, 8, 11], "upper": [1.8, 1.6, 2.2]},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_numbers_of_shift(name, monkeypatch):
+    """On tiles so small that some lie inside, some at the edge and some over it."""
+    monkeypatch.setattr(launch, "TILES", {1: (8,), 2: (4, 4), 3: (4, 4, 2)})
+    given = CASES[name]
+    problem = problem_of(**given)
+    found, expected = (stepped(problem, simulation_of(problem, kernel=k), 3, 1e-6) for k in ("pallas", "shift"))
+    for field, values in expected.items():
+        assert np.isfinite(values).all()
+        largest = max(np.abs(values).max(), 1e-6)
+        assert np.abs(found[field] - values).max() <= ROUNDINGS * np.finfo(values.dtype).eps * largest, field
+
+
+# ---- as a GPU would get them ----
+
+
+def lowered(problem):
+    """What compiled code is made of for CUDA, from the steps of a problem: a text in which each kernel is a call, once however
+    often a step is taken."""
+    alone = simulation_of(problem)
+    kernels = step.kernels(problem, rules_of(problem, KERNELS["shift"]), interpret=False)
+    windows = tuple((0, n) for n in problem.config.grid.shape)
+
+    def steps(fields, places, parameters, dt, n):
+        values = {name: Value(array, windows) for name, array in fields.items()}
+        one_step = kernels.on(parameters, alone.device_grid.frame(places))
+        return repeated(n, lambda i, u: one_step(u, i * dt, dt, None), values, 8)
+
+    fields = {name: jax.ShapeDtypeStruct(problem.config.grid.shape, alone.dtype) for name in problem.fields}
+    traced = jax.jit(steps).trace(fields, alone.device_grid.places, problem.parameters, 1e-3, 100)
+    return traced.lower(lowering_platforms=("cuda",)).as_text()
+
+
+def calls(text):
+    return text.count("custom_call @__gpu$xla.gpu.triton")
+
+
+# In CI each equation once, where test_each_stage_is_one_kernel does not lower it, and all that is beside an equation: walls,
+# layers, solid cells, conditions of inner results.
+LOWERED = (
+    "advection-1d", "acoustic-2d", "burgers-2d", "mixed-2d", "mask-2d", "beam-2d", "schroedinger-2d", "porous-2d", "euler-1d",
+    "gas-2d", "maxwell-3d",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=() if name in LOWERED else pytest.mark.long)
+    for name in PROBLEMS if not name.startswith("ensemble")
+])  # fmt: skip
+def test_every_equation_lowers_for_cuda(name):
+    """Triton's dialect is in jaxlib, so no GPU is needed to find out what it does not know."""
+    order, precision = (2, "float64") if name.startswith(("mask", "euler", "gas", "maxwell")) else (4, "float32")
+    assert calls(lowered(problem_of(**tables(name, order, precision, "euler")))) >= 1
+
+
+@pytest.mark.parametrize(
+    "name, integrator, kernels",
+    [
+        ("gray-scott-2d", "euler", 1),  # one per stage
+        ("heat-3d", "rk4", 4),
+        ("wave-2d", "leapfrog", 3),
+        ("shallow-2d", "ab2", 2),  # the damping part apart
+        ("cahn-hilliard-2d", "ssprk2", 4),  # and one for what the outer Laplacian is taken of
+    ],
+)
+def test_each_stage_is_one_kernel(name, integrator, kernels):
+    assert calls(lowered(problem_of(**tables(name, 2, "float32", integrator)))) == kernels
+
+
+def heat(**given):
+    return problem_of(**{"grid": {"shape": [20, 20]}, "equation": {"name": "heat"}, **given})
+
+
+def test_what_triton_does_not_know_is_found_out(monkeypatch):
+    monkeypatch.setattr(launch, "TILES", {2: (3, 64)})
+    with pytest.raises(Exception, match="power of 2"):
+        lowered(heat())
+    monkeypatch.undo()
+    monkeypatch.setattr(cells.Cells, "stencil", lambda self, stencil, operand, at: jnp.flip(self(operand, at)))
+    with pytest.raises(Exception, match="Unimplemented primitive in Pallas Triton lowering: rev"):
+        lowered(heat())
+
+
+# ---- parts ----
+
+
+def test_what_derivatives_are_taken_of_is_made_before():
+    def second(a):
+        return Derivative(a, (2,))
+
+    u = Field("u")
+    inner = second(u) + u
+    plan = passes({"u": second(second(inner) * u) + second(inner), "v": second(u)})
+    first, then = plan.inner
+    (a,), (b,) = first, then
+    assert first[a] == inner and then[b] == second(Field(a)) * u
+    assert plan.trees == {"u": second(Field(b)) + second(Field(a)), "v": second(u)}
+    assert plan.operands == {a: inner, b: second(inner) * u}
+
+
+@pytest.mark.parametrize("together", (1, 2, 8))
+def test_steps_in_a_row_are_as_many_as_asked_for(together):
+    taken = jax.jit(lambda n: repeated(n, lambda i, u: u.at[i].add(i + 1), jnp.zeros(20, int), together))
+    for n in (0, 1, 7, 8, 19):
+        np.testing.assert_array_equal(taken(n), [i + 1 if i < n else 0 for i in range(20)])
+
+
+def test_nan_is_not_lost():
+    a, b = jnp.array([1.0, np.nan, 2.0, np.nan]), jnp.array([np.nan, 1.0, 1.0, np.nan])
+    for ours, theirs in ((cells.minimum, np.minimum), (cells.maximum, np.maximum)):
+        np.testing.assert_array_equal(ours(a, b), theirs(a, b))
+
+
+def test_the_benchmark_is_ready(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name, value in {"COPY_CELLS": 64, "SECONDS_PER_TIMING": 0.0, "REPEATS": 1, "FEW": 1}.items():
+        monkeypatch.setattr(timing, name, value)
+    import gpu
+
+    by_shift, by_pallas, by_conv = gpu.rows(gpu.GRAY_SCOTT, (6, 5), "float64", CPU)
+    assert "of copy       0.0 roundings" in by_shift and "of copy" in by_pallas and "of copy" in by_conv
+
+
+# ---- who gets them ----
+
+GPU = SimpleNamespace(platform="gpu", device_kind="some card")
+
+
+def choice(problem, device, before="", processes=1):
+    decomposed = Decomposed.of(problem, processes, 1)
+    return backend_choice.chosen(decomposed, [device], OneProcess(), before)
+
+
+@pytest.fixture
+def speeds(monkeypatch, tmp_path):
+    """Seconds per step by kernel, in the place of measurements."""
+    seconds = {"shift": 2.0, "conv": 3.0, "pallas": 1.0}
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(backend_choice, "probe", lambda problem, device, kernel: lambda: seconds[kernel])
+    return seconds
+
+
+def test_auto_measures_them_on_gpus_alone(speeds):
+    problem = heat(numerics={"integrator": "euler"})
+    assert choice(problem, GPU).kernel == "pallas"
+    assert choice(heat(numerics={"integrator": "rk4"}), GPU, processes=100).kernel == "shift"  # blocks of 2 x 2 cells
+    speeds["pallas"] = 1.9
+    assert choice(heat(), GPU).kernel == "shift"
+    assert choice(problem, GPU).kernel == "pallas"  # which it remembers
+    assert choice(heat(), GPU, before="pallas").kernel == "pallas"
+    assert choice(problem, CPU).kernel == "native"
+    with pytest.raises(
+        InputError, match=r'expected "pallas", with which the run was computed .* \(there is no GPU\); go on'
+    ):
+        choice(problem, CPU, before="pallas")
+
+
+def test_asked_for_on_a_processor_they_are_interpreted():
+    found = choice(heat(numerics={"kernel": "pallas"}), CPU)
+    assert found.kernel == "pallas" and "interpreted" in found.why
+
+
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        ({"ensemble": {"equation.D": [0.1, 0.2]}}, "ensembles"),
+        ({"time": {"end": 1.0, "tolerance": 1e-3}, "numerics": {"integrator": "bs3"}}, "tolerance"),
+    ],
+)
+def test_what_they_do_not_fit_is_refused(given, words):
+    problem = heat(**{**given, "numerics": {**given.get("numerics", {}), "kernel": "pallas"}})
+    with pytest.raises(InputError, match=f'numerics.kernel: expected a run that "pallas" fits, but .*{words}'):
+        choice(problem, GPU)

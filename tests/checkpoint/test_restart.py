@@ -1,0 +1,68 @@
+"""What a checkpoint stores is all that a run goes on from: a run that is put together again from its state, on another
+decomposition, has the bits of one that was never interrupted."""
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+from support import problem_of, random_block, simulation_of
+
+from hpcstencil.checkpoint.state import State, join, split
+from hpcstencil.numerics.schedule import Clock
+
+GRID = {"shape": [29, 23], "upper": [2.9, 2.3]}
+CUSTOM = {"name": "custom", "rhs": {"u": "laplacian(u) - x*dx(u)"}}
+PARTS = {
+    "super time stepping": {"equation": CUSTOM, "numerics": {"integrator": "rkl2", "stages": 5}},
+    "leapfrog": {"equation": {"name": "schroedinger"}, "numerics": {"integrator": "leapfrog"}},
+    "low storage": {"equation": {"name": "fitzhugh_nagumo"}, "numerics": {"integrator": "lsrk4"}},
+    "layers": {
+        "equation": {"name": "acoustic", "source": 1.0, "xs": 1.0, "ys": 1.1},
+        "boundary": {"x": {"cpml": {"width": 0.5}}, "y": {"sponge": {"width": 0.5, "strength": 3.0}}},
+    },
+    "a multistep method": {
+        "equation": {"name": "shallow_water", "g": 1.0, "nu": 0.1}, "numerics": {"integrator": "ab2", "epsilon": 0.1},
+        "boundary": {"x": {"neumann": 0.0}, "u": {"x": {"dirichlet": "t"}}},
+    },
+    "staggered layers": {"equation": {"name": "maxwell", "source": 1.0}, "boundary": {"x": {"cpml": {"width": 0.5}}}},
+    "an ensemble": {"equation": {"name": "gray_scott"}, "ensemble": {"equation.F": [0.03, 0.04]},
+                    "numerics": {"integrator": "ssprk2"}},
+    "solid cells": {
+        "equation": CUSTOM, "mask": {"solid": "(x - 1.4)**2 + (y - 1)**2 < 0.3", "surface": {"value": "t"}},
+        "numerics": {"integrator": "euler"},
+    },
+    "a tolerance": {
+        "equation": {"name": "gray_scott", "D_u": 0.2, "D_v": 0.1}, "numerics": {"integrator": "bs3"},
+        "time": {"end": 5.0, "tolerance": 1e-4},
+    },
+}  # fmt: skip
+
+
+def on(simulation, state, steps):
+    """The state some steps later."""
+    fields, clock = dict(state.fields), state.clock
+    for _ in range(steps):
+        if simulation.control is not None:
+            fields, clock = simulation.control.step(fields, clock)
+        else:
+            leap = simulation.problem.schedule().leap(clock, 1e-4, 1)
+            fields = simulation.advance(fields, leap.steps)
+            clock = leap.after
+    return replace(state, clock=clock, fields=fields)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_the_state_is_all_there_is(part):
+    tables = {"grid": GRID, "time": {"end": 1.0, "dt": 1e-4}, **PARTS[part]}
+    problem = problem_of(**tables)
+    whole, other = simulation_of(problem), simulation_of(problem_of(**tables), devices=2)
+    start = random_block(problem, whole)
+    expected = on(whole, State(Clock(), whole.put(start)), 7)
+    arrays, scalars = split(on(whole, State(Clock(), whole.put(start)), 3), whole.block)
+    template = State(Clock(), dict.fromkeys(problem.fields, 0))
+    found = on(other, join(template, other.put(arrays), scalars), 4)
+    assert replace(found, fields={}) == replace(expected, fields={})
+    for name in problem.fields:
+        assert np.array_equal(other.block(found.fields[name]), whole.block(expected.fields[name])), name
+    assert all(isinstance(field, jax.Array) for field in found.fields.values())

@@ -1,0 +1,114 @@
+"""The stable step that the trees of an equation say, against what is known in closed form and what a run does."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import integrate, problem_of
+
+from hpcstencil.config.reader import load
+from hpcstencil.equations import Limited
+from hpcstencil.problem.build import build
+
+INPUTS = sorted((Path(__file__).parents[2] / "inputs").glob("*.toml"))
+GRID = {"shape": [24, 20], "upper": [2.4, 2.0]}
+
+# name: (the built-in's table, the same equation written out, parameters, initial state)
+WRITTEN_OUT = {
+    "heat": ({"name": "heat", "D": 0.7}, {"u": "D*laplacian(u)"}, {"D": 0.7}, {}),
+    "advection_diffusion": (
+        {"name": "advection_diffusion", "D": 0.3, "vx": 2.0, "vy": -1.0},
+        {"u": "D*laplacian(u) - vx*dx(u) - vy*dy(u)"},
+        {"D": 0.3, "vx": 2.0, "vy": -1.0},
+        {},
+    ),
+    "gray_scott": (
+        {"name": "gray_scott", "D_u": 2e-2, "D_v": 1e-2, "F": 0.037, "k": 0.06},
+        {"u": "D_u*laplacian(u) - u*v**2 + F*(1 - u)", "v": "D_v*laplacian(v) + u*v**2 - (F + k)*v"},
+        {"D_u": 2e-2, "D_v": 1e-2, "F": 0.037, "k": 0.06},
+        {"u": "1", "v": "0"},
+    ),
+    "cahn_hilliard": (
+        {"name": "cahn_hilliard", "M": 1.0, "kappa": 0.01},
+        {"c": "M*laplacian(c**3 - c - kappa*laplacian(c))"},
+        {"M": 1.0, "kappa": 0.01},
+        {"c": "0.9*sin(pi*x)"},
+    ),
+    "wave": (
+        {"name": "wave", "c": 3.0},
+        {"u": "v", "v": "c**2*laplacian(u)"},
+        {"c": 3.0},
+        {},
+    ),
+}  # fmt: skip
+
+
+def custom(rhs, initial=None, dt=1.0, end=1000.0, integrator="rk4", grid=GRID, **parameters):
+    return problem_of(
+        grid=grid,
+        equation={"name": "custom", "rhs": rhs, **parameters},
+        initial=initial or {},
+        numerics={"integrator": integrator, "precision": "float64"},
+        time={"end": end, "dt": dt},
+    )
+
+
+@pytest.mark.parametrize("name", WRITTEN_OUT)
+def test_an_equation_written_out_has_the_step_of_the_built_in(name):
+    table, rhs, parameters, initial = WRITTEN_OUT[name]
+    known = problem_of(grid=GRID, equation=table, initial=initial, time={"end": 1000.0, "dt": 1e-3})
+    assert isinstance(known.equation, Limited)
+    bound = known.stable_dt({})
+    found = custom(rhs, initial, **parameters).estimated_step(100 * bound)
+    assert bound <= 1.001 * found  # the built-in's is a bound, the sum of what its parts allow
+    assert found <= 1.6 * bound
+
+
+@pytest.mark.parametrize(
+    ("rhs", "exact", "integrator"),
+    [
+        ({"u": "0.5*laplacian(u)"}, 2 / (4 * 0.5 * (100 + 100)), "euler"),
+        ({"u": "div_grad(0.5, u)"}, 2 / (4 * 0.5 * (100 + 100)), "euler"),
+        ({"u": "-laplacian(laplacian(u))"}, 2 / (4 * (100 + 100)) ** 2, "euler"),
+        ({"u": "-upwind(u, 2, 1)"}, 1 / (2 / 0.1 + 1 / 0.1), "euler"),
+        ({"u": "difference_x(mean_x(u)*difference_x(u))"}, 2 / (4 * 3.0 * 100), "euler"),
+        ({"u": "v", "v": "4*laplacian(u)"}, 2 / (2 * np.sqrt(4 * (100 + 100))), "leapfrog"),
+    ],
+)  # fmt: skip
+def test_steps_in_closed_form(rhs, exact, integrator):
+    found = custom(rhs, {"u": "3"}, end=1e9, integrator=integrator).estimated_step(1.0)
+    assert found == pytest.approx(exact, rel=2e-3)
+
+
+def test_coefficients_of_fields_and_places_count_where_they_are_largest():
+    profile = "1.5 + 0.5*sin(pi*x/1.2)"
+    fields = custom({"u": "u**2*laplacian(u)"}, {"u": profile}, end=1e9, integrator="euler")
+    places = custom({"u": f"({profile})**2*laplacian(u)"}, end=1e9, integrator="euler")
+    largest = (1.5 + 0.5 * np.sin(np.pi * 0.65 / 1.2)) ** 2
+    assert places.estimated_step(1.0) == pytest.approx(2 / (4 * largest * 200), rel=2e-3)
+    assert fields.estimated_step(1.0) == pytest.approx(2 / (4 * largest * 200), rel=1e-2)  # and 2 u laplacian(u)
+
+
+@pytest.mark.parametrize("rhs", [{"u": "laplacian(u)"}, {"u": "dx(v)", "v": "dx(u)"}], ids=["diffusion", "waves"])
+def test_a_run_blows_up_beyond_the_step_and_not_before(rhs):
+    grid, initial = {"shape": [32], "upper": [3.2]}, {"u": "0.1*noise(1)"}
+    step = custom(rhs, initial, grid=grid).estimated_step(1.0)
+    kept = integrate(custom(rhs, initial, 0.95 * step, 400 * step, grid=grid))
+    assert np.abs(kept["u"]).max() < 1.0
+    lost = integrate(custom(rhs, initial, 1.2 * step, 400 * step, grid=grid))
+    assert not np.abs(lost["u"]).max() < 1e3
+
+
+def test_an_unstable_step_is_warned_of():
+    (warning,) = custom({"u": "D*laplacian(u)"}, D=1.0, grid={"shape": [20], "upper": [4.0]}).warnings()
+    assert warning.startswith("time.dt = 1 is beyond the stable step of rk4 for this equation and grid, about 0.027")
+
+
+@pytest.mark.parametrize("path", INPUTS, ids=lambda path: path.stem)
+def test_shipped_inputs_are_stable(path):
+    assert build(load(path, [])).warnings() == []
+
+
+def test_equations_without_modes_limit_no_step():
+    assert custom({"u": "1 - u*0"}).estimated_step(5.0) == 5.0
+    assert custom({"u": "u"}).estimated_step(5.0) == 5.0  # it grows by itself

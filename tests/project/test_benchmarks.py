@@ -1,0 +1,68 @@
+"""The benchmarks against other programs, without those: our side of each problem, and the page that they write."""
+
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from hpcstencil.config.reader import from_mapping
+from hpcstencil.problem.build import build
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "peers"))
+from all import PAGE, PEERS
+from section import BEGIN, END, OtherMachine, replaced, row, rows_of
+
+DEVITO, NUMBA = PEERS[:2]
+ROWS = {
+    (peer.name, problem): row(problem, "method", "native", 2e9, 5e7, 0.5, "once")
+    for peer in (DEVITO, NUMBA)
+    for problem in peer.problems
+}
+PAGE_BEFORE = f"# Title\n\n{BEGIN}\n{END}\n\n## Next\n"
+
+
+@pytest.fixture
+def page():
+    return replaced(PAGE_BEFORE, "A machine", PEERS, ROWS)
+
+
+@pytest.mark.parametrize("peer, problem", [(peer, name) for peer in PEERS for name in peer.problems])
+def test_our_side_of_every_problem_is_an_input(peer, problem):
+    problem = peer.problems[problem]
+    built = build(from_mapping(tomllib.loads(problem.input()), Path(".")))
+    assert built.config.grid.shape == problem.shape
+    assert built.config.time.end == pytest.approx(problem.steps * built.config.time.dt)
+
+
+def test_rows_stand_between_the_two_comments(page):
+    before, _, rest = page.partition(BEGIN)
+    section, _, after = rest.partition(END)
+    assert (before, after) == ("# Title\n\n", "\n\n## Next\n")
+    assert all(line in section for line in ROWS.values())
+    assert "| method | native | 2000 | 50.0 | 40.00 | 0.50 | once |" in section
+    assert rows_of(page, PEERS) == ROWS
+
+
+def test_rows_of_other_problems_are_kept(page):
+    problem = next(iter(DEVITO.problems))
+    new = {(DEVITO.name, problem): row(problem, "method", "shift", 1e9, 1e9, 0.1, "again")}
+    assert rows_of(replaced(page, "A machine", PEERS, new), PEERS) == {**ROWS, **new}
+
+
+def test_a_peer_that_cannot_be_installed_is_named_with_the_reason(page):
+    reason = {(NUMBA.name, ""): "Not measured: no network."}
+    without = replaced(page, "A machine", PEERS, reason)
+    assert rows_of(without, PEERS) == {**{key: line for key, line in ROWS.items() if key[0] == DEVITO.name}, **reason}
+    assert replaced(without, "A machine", PEERS, ROWS) == page
+
+
+def test_rows_of_two_machines_are_not_mixed(page):
+    new = {key: line for key, line in ROWS.items() if key[0] == NUMBA.name}
+    with pytest.raises(OtherMachine, match="Another machine"):
+        replaced(page, "Another machine", PEERS, new)
+    assert "A machine" not in replaced(page, "Another machine", PEERS, ROWS)
+
+
+def test_the_page_has_a_section_for_them():
+    assert rows_of(PAGE.read_text(), PEERS)

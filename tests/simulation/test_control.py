@@ -1,0 +1,169 @@
+"""Steps that follow from a tolerance."""
+
+import numpy as np
+import pytest
+from support import integrated, problem_of, random_block, simulation_of
+
+from hpcstencil.numerics.schedule import Clock
+from hpcstencil.problem.decomposition import decompose
+from hpcstencil.validation.errors import InputError, NumericsError
+
+# ∂u/∂t = -50 (u - cos(t)) forgets its start quickly: the step must be short at first, and may be long later.
+STIFF = {
+    "grid": {"shape": [6]},
+    "equation": {"name": "custom", "rhs": {"u": "-50*(u - cos(t))"}},
+    "initial": {"u": "3 + 0.1*x"},
+}
+
+
+def run(integrator="dopri5", tolerance=1e-6, precision="float64", **tables):
+    problem = problem_of(
+        numerics={"integrator": integrator, "precision": precision},
+        **{"time": {"end": 1.5, "tolerance": tolerance}, **tables},
+    )
+    fields, clock = integrated(problem, simulation_of(problem))
+    return fields["u"], clock
+
+
+def exact(x, t):
+    """Of STIFF, by variation of constants."""
+    particular = (2500 * np.cos(t) + 50 * np.sin(t)) / 2501
+    return particular + (3 + 0.1 * x - 2500 / 2501) * np.exp(-50 * t)
+
+
+@pytest.mark.parametrize("integrator", ("bs3", "dopri5"))
+def test_the_error_follows_the_tolerance(integrator):
+    x = np.arange(6) + 0.5
+    errors, steps = [], []
+    for tolerance in (1e-4, 1e-6, 1e-8):
+        u, clock = run(integrator, tolerance, **STIFF)
+        assert clock.time == 1.5
+        errors.append(np.abs(u - exact(x, 1.5)).max())
+        steps.append(clock.step)
+        assert errors[-1] < 20 * tolerance
+    assert errors == sorted(errors, reverse=True) and steps == sorted(steps)
+
+
+def test_steps_are_rejected_and_counted_where_the_solution_changes_suddenly():
+    _, clock = run(
+        grid={"shape": [4]},
+        equation={"name": "custom", "rhs": {"u": "100*exp(-(30*(t - 0.7))**2) - u"}},
+        initial={"u": "1"},
+    )
+    assert clock.rejected > 0
+
+
+def test_a_step_that_collapses_is_an_error():
+    """u' = u² from u = 1 is infinite at t = 1."""
+    with pytest.raises(NumericsError, match=r"the step collapsed to .* at step \d+, t = 1,.*time\.tolerance = 1e-06"):
+        run(grid={"shape": [4]}, equation={"name": "custom", "rhs": {"u": "u*u"}}, initial={"u": "1"})
+
+
+def test_steps_land_on_outputs():
+    problem = problem_of(
+        **STIFF,
+        numerics={"integrator": "bs3", "precision": "float64"},
+        time={"end": 1.0, "tolerance": 1e-5},
+        output={"every": 0.3},
+    )
+    simulation, schedule = simulation_of(problem), problem.schedule()
+    fields, landed = simulation.initial_fields(), []
+    clock = Clock()
+    while not schedule.finished(clock):
+        fields, clock = simulation.control.step(fields, clock)
+        if schedule.is_output(clock):
+            landed.append(clock.time)
+    assert landed == [0.3, 0.6, pytest.approx(0.9), 1.0]
+
+
+@pytest.mark.optimized
+def test_the_steps_are_the_same_for_every_decomposition():
+    tables = {
+        "grid": {"shape": [23, 17], "upper": [2.3, 1.7]},
+        "equation": {"name": "gray_scott", "D_u": 0.02, "D_v": 0.01},
+        "initial": {"u": "1 - 0.5*exp(-(x - 1)**2)", "v": "0.3*exp(-4*(y - 1)**2) + 0.1*noise(1)"},
+        "boundary": {"y": {"neumann": "0.1*sin(t)"}},
+        "numerics": {"integrator": "bs3"},
+        "time": {"end": 2.0, "tolerance": 1e-4},
+    }
+    reference, clock = None, None
+    for devices in (1, 2):
+        problem = problem_of(**tables)
+        fields, after = integrated(problem, simulation_of(problem, devices=devices))
+        if reference is None:
+            reference, clock = fields, after
+        assert after == clock
+        for name in fields:
+            assert np.array_equal(fields[name], reference[name])
+
+
+KINDS = {
+    "several fields": {
+        "grid": {"shape": [23, 17], "upper": [2.3, 1.7]},
+        "equation": {"name": "gray_scott", "D_u": 0.02, "D_v": 0.01},
+        "boundary": {"x": {"neumann": "0.1*sin(t)"}, "y": {"dirichlet": 0.5}},
+    },
+    "inner results": {
+        "grid": {"shape": [13, 9, 11], "upper": [1.3, 0.9, 1.1]},
+        "equation": {"name": "cahn_hilliard", "M": 1e-3, "kappa": 1e-2},
+    },
+    "a staggered grid": {
+        "grid": {"shape": [23, 17], "upper": [2.3, 1.7]},
+        "equation": {"name": "shallow_water", "g": 1.0, "nu": 0.01},
+        "boundary": {"y": {"neumann": 0.0}, "v": {"y": {"dirichlet": "0.1*sin(x)*t"}}},
+    },
+    "layers": {
+        "grid": {"shape": [40], "upper": [4.0]},
+        "equation": {"name": "acoustic"},
+        "boundary": {"x": {"cpml": {"width": 0.5}}},
+    },
+    "solid cells": {
+        "grid": {"shape": [23, 17], "upper": [2.3, 1.7]},
+        "equation": {"name": "heat", "D": 0.1},
+        "mask": {"solid": "(x - 1.2)**2 + (y - 1)**2 < 0.1"},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    "kind, integrator, precision",
+    [
+        ("several fields", "dopri5", "float64"),
+        ("inner results", "bs3", "float32"),
+        *((kind, "bs3", "float64") for kind in ("a staggered grid", "layers", "solid cells")),
+        pytest.param("several fields", "bs3", "float64", marks=pytest.mark.long),
+        pytest.param("inner results", "bs3", "float64", marks=pytest.mark.long),
+        pytest.param("inner results", "dopri5", "float32", marks=pytest.mark.long),
+    ],
+)
+def test_native_code_tries_the_steps_of_shift(kind, integrator, precision):
+    """The fields after a step, and the estimated errors that decide on it, differ by some roundings of the fields."""
+    numerics, tolerance = {"integrator": integrator, "precision": precision}, 1e-3
+    problem = problem_of(**KINDS[kind], numerics=numerics, time={"end": 1.0, "tolerance": tolerance})
+    tried = {}
+    for kernel in ("shift", "native"):
+        simulation = simulation_of(problem, kernel=kernel)
+        start = simulation.put(random_block(problem, simulation))
+        tried[kernel] = [
+            simulation.get(arrays, list(arrays))
+            for arrays in simulation.control.attempt(start, problem.parameters, 0.1, 0.05)
+        ]
+    (fields, errors), (expected, estimated) = tried["native"], tried["shift"]
+    rounding = 64 * np.finfo(precision).eps * max(np.abs(u).max() for u in expected.values())
+    assert fields.keys() == expected.keys() and errors.keys() == estimated.keys() == problem.trees.keys()
+    for name in fields:
+        assert np.abs(fields[name] - expected[name]).max() <= rounding
+    for name in errors:
+        assert np.abs(np.sqrt(errors[name]) - np.sqrt(estimated[name])).max() <= rounding / tolerance
+    assert max(np.sqrt(w).max() for w in estimated.values()) > 1e-6 / tolerance
+
+
+def test_a_method_without_an_estimate_is_refused():
+    with pytest.raises(InputError, match='numerics.integrator: expected "bs3" or "dopri5" with time.tolerance'):
+        run("rk4", **STIFF)
+
+
+def test_wide_halos_are_refused():
+    tables = {**STIFF, "numerics": {"integrator": "bs3"}, "time": {"end": 1.0, "tolerance": 1e-3}}
+    with pytest.raises(InputError, match=r"steps_per_exchange: 2 is too much, since with time.tolerance the step"):
+        decompose(problem_of(**tables, decomposition={"steps_per_exchange": 2}), 1, 1)
