@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import nnls
 
-from hpcstencil.simulation.decomposition import Plan
+from hpcstencil.problem.decomposition import Plan
 
 
 @dataclass(frozen=True)

@@ -58,23 +58,26 @@ def case_of(tables: dict[str, Any], shape: tuple[int, ...], precision: str, kern
     from hpcstencil.benchmark.rows import Case
     from hpcstencil.config.reader import from_mapping
     from hpcstencil.problem.build import build
-    from hpcstencil.simulation.decomposition import plan
+    from hpcstencil.simulation.prepared import Decomposed
 
     fields = ("u", "v") if tables is GRAY_SCOTT else ("u",)
     numerics = {"integrator": "euler", "precision": precision, "kernel": kernel}
     given = {**tables, "grid": {"shape": list(shape)}, "numerics": numerics, "initial": {f: NOISE[f] for f in fields}}
     problem = build(from_mapping(given, Path.cwd()))
-    return Case(problem, plan(problem, 1, 1))
+    return Case(Decomposed.of(problem, 1, 1))
 
 
 def after_some_steps(case: Any, device: Any) -> dict[str, Any]:
     """The fields that a kernel gives."""
+    from hpcstencil.numerics.schedule import StepRange
     from hpcstencil.runtime.communicator import OneProcess
-    from hpcstencil.simulation.compose import simulate
+    from hpcstencil.simulation.backend_choice import prepare
+    from hpcstencil.simulation.compose import compose
 
     problem = case.problem
-    simulation = simulate(problem, case.plan, OneProcess(), (device,), problem.config.numerics.kernel)
-    fields = simulation.advance(simulation.initial_fields(), problem.parameters, 0.0, 0, 1.0, STEPS_COMPARED)
+    alone = OneProcess()
+    simulation = compose(prepare(case.decomposed, (device,), alone), alone, (device,))
+    fields = simulation.advance(simulation.initial_fields(), StepRange(0.0, 0, 1.0, STEPS_COMPARED))
     return simulation.get(fields, problem.fields)
 
 

@@ -1,4 +1,4 @@
-"""What XLA makes of the kernels for GPUs, compiled for an H100 on a machine without one: kernels and copies per 8 steps.
+"""What XLA makes of the kernels for GPUs, compiled for an H100 on a device_grid without one: kernels and copies per 8 steps.
 
   python -m venv --system-site-packages gpu && gpu/bin/pip install jax-cuda12-plugin==JAX jax-cuda12-pjrt==JAX \\
       nvidia-cuda-nvcc-cu12        (JAX: the version of jax that is installed)
@@ -40,29 +40,32 @@ def compiled(name: str, shape: tuple[int, ...], integrator: str, precision: str,
     from jax.sharding import SingleDeviceSharding
 
     from hpcstencil.backends.pallas.step import kernels
+    from hpcstencil.backends.xla.array_code import rules_of
     from hpcstencil.backends.xla.stencil_kernels import KERNELS
+    from hpcstencil.backends.xla.time_loop import repeated
     from hpcstencil.config.reader import from_mapping
     from hpcstencil.distributed.windows import Value
     from hpcstencil.problem.build import build
     from hpcstencil.runtime.communicator import OneProcess
-    from hpcstencil.simulation.compose import rules_of, simulate
-    from hpcstencil.simulation.decomposition import plan
-    from hpcstencil.simulation.time_loop import repeated
+    from hpcstencil.simulation.compose import compose
+    from hpcstencil.simulation.prepared import Choice, Decomposed, prepared_with
 
     numerics = {"integrator": integrator, "precision": precision}
     given = {"grid": {"shape": list(shape)}, "equation": {"name": name}, "numerics": numerics}
     problem = build(from_mapping({**given, "time": {"end": 1.0, "dt": 1e-3}}, Path.cwd()))
-    machine = simulate(problem, plan(problem, 1, 1), OneProcess(), jax.devices("cpu")[:1], "pallas").machine
+    alone = OneProcess()
+    prepared = prepared_with(Decomposed.of(problem, 1, 1), Choice("pallas"), alone)
+    device_grid = compose(prepared, alone, jax.devices("cpu")[:1]).device_grid
     made = kernels(problem, rules_of(problem, KERNELS["shift"]), interpret=False)
     windows = tuple((0, n) for n in shape)
 
     def steps(fields: Any, places: Any, parameters: Any, dt: Any, n: Any) -> Any:
         values = {field: Value(array, windows) for field, array in fields.items()}
-        step = made.on(parameters, machine.frame(places))
+        step = made.on(parameters, device_grid.frame(places))
         return repeated(n, lambda i, u: step(u, i * dt, dt, None), values, TOGETHER)
 
     fields = {field: jax.ShapeDtypeStruct(shape, np.dtype(precision)) for field in problem.fields}
-    places, parameters = jax.tree.map(jax.numpy.asarray, (machine.places, dict(problem.parameters)))
+    places, parameters = jax.tree.map(jax.numpy.asarray, (device_grid.places, dict(problem.parameters)))
     there = SingleDeviceSharding(device)
     program = jax.jit(steps, donate_argnums=0, in_shardings=there, out_shardings=there)
     shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (places, parameters))

@@ -16,8 +16,9 @@ from cost_model import exchange_of
 from hpcstencil.config.reader import from_mapping
 from hpcstencil.numerics.topology import best_parts, factorizations
 from hpcstencil.problem.build import build
+from hpcstencil.problem.decomposition import MOST_STEPS, Plan
 from hpcstencil.runtime.communicator import OneProcess
-from hpcstencil.simulation.decomposition import MOST_STEPS, Plan, for_kernel, plan
+from hpcstencil.simulation.prepared import Choice, Decomposed, prepared_with
 
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "scaling.png"
 GPUS = (1, 8, 64, 512, 4096, 10_000)
@@ -93,7 +94,8 @@ def planned(case: Case, gpus: int, weak: bool, kernel: Kernel) -> tuple[Plan, in
         "time": {"end": 1.0, "dt": 0.1},
     }
     problem = build(from_mapping(tables, Path()))
-    return for_kernel(plan(problem, gpus, 1), problem, kernel.name, OneProcess()), len(problem.fields)
+    prepared = prepared_with(Decomposed.of(problem, gpus, 1), Choice(kernel.name), OneProcess())
+    return prepared.plan, len(problem.fields)
 
 
 def link_of(gpus: int, staged: bool) -> Link:
@@ -116,7 +118,7 @@ def parts_of(case: Case, kernel: Kernel, chosen: Plan, fields: int, link: Link) 
     return {
         "own cells": computing,
         "cells computed twice": twice,
-        "halos put around": around * max(KERNEL, moving(2 * surrounded, fields)),
+        "padding with halos": around * max(KERNEL, moving(2 * surrounded, fields)),
         "starting kernels": max(0.0, kernels * KERNEL - computing - twice) + SYNCHRONIZE / kernel.together,
         "latency": exchanges * exchange.messages * link.message,
         "bandwidth": exchanges * exchange.bytes / link.bandwidth,
@@ -194,7 +196,7 @@ def table(case: Case, weak: bool) -> list[str]:
     lines = [
         f"{case.name}, {title(weak)}:",
         "",
-        "| GPUs | blocks | largest block | `auto`: k | ms per step | efficiency | best k | efficiency | most of what is lost, "
+        "| GPUs | blocks | largest block | `auto`: k | ms per step | efficiency | best k | efficiency | largest loss, "
         "and its share of the step | through the host: `auto` | best |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]

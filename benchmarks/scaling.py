@@ -24,7 +24,8 @@ from typing import Any
 from common import HEAT, ROOT, launched, machine, output_of, software
 from cost_model import Costs, Exchange, exchange_of, fitted
 
-from hpcstencil.simulation import decomposition
+from hpcstencil.backends.native import cost_model as native_costs
+from hpcstencil.problem import decomposition
 
 PAGE = ROOT / "docs" / "scaling.md"
 RANKS, FITTED_RANKS = (1, 2, 4), 2
@@ -52,30 +53,34 @@ Row = dict[str, Any]
 
 def measure_as_rank(path: str) -> None:
     """What each rank of a measurement runs: a line of JSON for every count of steps per exchange."""
+
     from hpcstencil.backends.native.cost_model import work_per_step
-    from hpcstencil.cli.prepare import devices_of, planned, problem_of, processes
+    from hpcstencil.cli.prepare import decomposed_of, devices_of, problem_of, processes
     from hpcstencil.runtime.devices import start_jax
-    from hpcstencil.simulation.decomposition import MOST_STEPS, for_kernel
 
     with processes() as communicator:
         config, problem = problem_of(Path(path), (), communicator)
         count, _ = devices_of(config, 1)
-        first = planned(problem, communicator.size, count)
+        decomposed = decomposed_of(problem, communicator.size, count)
         devices = start_jax(count)
+        from hpcstencil.backends.native.program import program
         from hpcstencil.benchmark.shares import exchanging, stepping, steps_of_round, without_messages
         from hpcstencil.benchmark.timing import in_place, slowest, timings
-        from hpcstencil.simulation.compose import simulate
+        from hpcstencil.simulation.compose import compose
+        from hpcstencil.simulation.prepared import Choice, prepared_with
 
-        work, alone = work_per_step(problem, first.topology), communicator.size == 1
-        auto = for_kernel(first, problem, "native", communicator).every
+        native, alone = Choice("native"), communicator.size == 1
+        work = work_per_step(program(problem), decomposed.topology)
+        auto = prepared_with(decomposed, native, communicator).plan.every
         by_messages = replace(config, decomposition=replace(config.decomposition, exchange="mpi4jax"))
+        with_messages = decomposed_of(replace(problem, config=by_messages), communicator.size, count)
         for every in COUNTS[:1] if alone else COUNTS:
-            plan = replace(first, every=every)
-            steps = steps_of_round(plan)
-            sending = simulate(replace(problem, config=by_messages), plan, communicator, devices, "native")
+            prepared = prepared_with(with_messages, native, communicator, every)
+            plan, steps = prepared.plan, steps_of_round(prepared.plan)
+            sending = compose(prepared, communicator, devices)
             runs = {"step": stepping(sending, config.time.dt, steps)}
             if not alone:
-                sharing = simulate(problem, plan, communicator, devices, "native")
+                sharing = compose(prepared_with(decomposed, native, communicator, every), communicator, devices)
                 runs["step, shared"] = stepping(sharing, config.time.dt, steps)
             if communicator.size == FITTED_RANKS:
                 runs["exchange"] = exchanging(sending, steps)
@@ -87,7 +92,7 @@ def measure_as_rank(path: str) -> None:
                 seconds["exchange"] *= every
             exchange = exchange_of(plan, len(problem.fields), sending.dtype.itemsize)
             # A rank alone takes as many steps in one sweep through memory as are best for it.
-            passes = min(map(work, range(1, MOST_STEPS + 1))) if alone else work(every)
+            passes = min(map(work, range(1, decomposition.MOST_STEPS + 1))) if alone else work(every)
             if communicator.rank == 0:
                 cells = math.prod(plan.topology.capacity())
                 told = {"every": every, "auto": auto, "cells": cells, "work": passes, "exchange": vars(exchange)}
@@ -136,7 +141,7 @@ def report(rows: Sequence[Row], cores: int, rounds: int) -> str:
         "|---|---|---|",
         *(
             f"| σ, {name} | {each.per_cell * 1e9:.3f} ns per cell of a pass and core | "
-            f"{decomposition.NATIVE_SECONDS_PER_CELL * 1e9:.3f} ns |"
+            f"{native_costs.SECONDS_PER_CELL * 1e9:.3f} ns |"
             for name, each in costs.items()
         ),
         f"| λ | {any_costs.per_message * 1e6:.0f} µs per message | "
