@@ -24,7 +24,7 @@ from network import TwoHosts, unavailable
 
 DELAYS = (0.0, 1e-4, 5e-4, 2e-3, 5e-3)  # seconds, one way
 WIDTHS = ("1", "2", "4", "8", "16", '"auto"')  # steps_per_exchange
-SHAPES = {"2d": [512, 512], "3d": [96, 96, 96]}
+SHAPES = {"2d": [2048, 2048], "3d": [256, 256, 256]}
 INPUT = """
 [grid]
 shape = {shape}
@@ -35,7 +35,7 @@ D = 0.1
 u = "sin(x/20)*sin(y/20)"
 [numerics]
 integrator = "euler"
-kernel = "shift"
+kernel = "native"
 [time]
 end = {steps}.0
 dt = 1.0

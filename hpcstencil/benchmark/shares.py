@@ -14,9 +14,9 @@ share
 
 the part that is neither its own computing nor messages. Noise may make it negative; then it counts as 0.
 
-With edges in shared memory there are no messages: the passes that compute store edges there and read them from there.
-Native code counts the seconds W_r of the step loop in which process r waits for its neighbours' edges. W_r / T is its
-share of waiting. The share of the exchange is the least of these, because even the last process has to wait that long.
+Native code exchanges edges inside the passes that compute, and counts the seconds W_r of the step loop in which process r
+waits for its neighbours' edges. W_r / T is its share of waiting. The share of the exchange is the least of these, because
+even the last process has to wait that long.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class Decomposition:
         either(AUTO, COUNT), "auto", "steps_per_exchange = 2", "time steps between two halo exchanges"
     )
     exchange: str = key(
-        choice("auto", "mpi4jax"), "auto", 'exchange = "mpi4jax"', "how processes exchange the edges of their blocks"
+        choice("auto", "mpi", "mpi4jax"), "auto", 'exchange = "mpi"', "how processes exchange the edges of their blocks"
     )
 
 

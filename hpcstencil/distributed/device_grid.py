@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import PartitionSpec
 
 from hpcstencil.distributed.device_blocks import DEVICE_AXIS, Devices, Places, frame_of, sides, values
 from hpcstencil.distributed.exchange import Exchange, Ghosts, Outer, StripsOf
@@ -77,6 +78,24 @@ class DeviceGrid:
         count = body.__code__.co_argcount
         axes = (0,) * (count - shared) + (None,) * shared
         return jax.pmap(body, DEVICE_AXIS, in_axes=axes, devices=self.devices.devices, donate_argnums=donated)
+
+    def compiled_in_place(self, body: Body) -> Body:
+        """``body(fields, places, parameters, which steps)`` compiled for every device. The memory of the fields is reused.
+
+        With several devices the fields keep their device axis, of length 1: XLA would copy them to take it away and to put
+        it back.
+        """
+        if not self.devices.several:
+            return self.compiled(body, 2, donate=True)
+        own, same = self.devices.sharding.spec, PartitionSpec()
+
+        def of_device(fields: Fields, places: Any, parameters: Any, these: Any) -> Any:
+            return body(fields, jax.tree.map(lambda place: place[0], places), parameters, these)
+
+        mapped = jax.shard_map(
+            of_device, mesh=self.devices.sharding.mesh, in_specs=(own, own, same, same), out_specs=own, check_vma=False
+        )
+        return jax.jit(mapped, donate_argnums=0)
 
     def surrounded(
         self, fields: Mapping[str, Any], widths: tuple[int, ...], frame: Frame, outer: Outer = NOTHING

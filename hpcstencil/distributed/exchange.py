@@ -7,7 +7,7 @@ A kind is a class with the members of `Exchange`; `exchange_for` chooses one:
     Mpi4jax         `mpi4jax.sendrecv` between processes of one device each, inside compiled code
     Phased          several processes of several devices: between processes outside compiled code, between devices inside
 
-A backend may offer one more kind that needs its help, as native code does (`backends.native.shared_memory.SharedMemory`).
+A backend may offer one more kind that needs its help, as native code does (`backends.native.edge_exchange.InPasses`).
 What the strips are and where the ghost cells go is the same for all, see `halo`.
 """
 
@@ -201,8 +201,12 @@ class Phased:
         return self.between.waited()
 
 
-# decomposition.exchange of the input -> what sends strips between processes; "auto" also allows a backend its own way.
-BETWEEN_PROCESSES: dict[str, Callable[[Topology, Any], Exchange]] = {"auto": Mpi4jax, "mpi4jax": Mpi4jax}
+# decomposition.exchange of the input -> what sends strips between processes; "auto" and "mpi" also allow a backend its own way.
+BETWEEN_PROCESSES: dict[str, Callable[[Topology, Any], Exchange]] = {
+    "auto": Mpi4jax,
+    "mpi": Mpi4jax,
+    "mpi4jax": Mpi4jax,
+}
 
 
 def exchange_for(kind: str, topology: Topology, devices: Devices, communicator: Any) -> Exchange:

@@ -123,6 +123,20 @@ class Topology:
         """Whether the axis is cut between processes or between devices."""
         return self.processes[axis] * self.devices[axis] > 1
 
+    def block_at(self, device: int, offset: Sequence[int]) -> tuple[int, int] | None:
+        """(rank, device) of the device block that lies ``offset`` blocks per axis (-1, 0, +1) from one of this process's
+        device blocks; None beyond a physical boundary."""
+        ranks, devices = [], []
+        here = zip(self.place(), unravel(device, self.devices), strict=True)
+        for axis, (process, inside) in enumerate(here):
+            parts = self.processes[axis] * self.devices[axis]
+            block = process * self.devices[axis] + inside + offset[axis]
+            if not 0 <= block < parts and not self.periodic[axis]:
+                return None
+            ranks.append(block % parts // self.devices[axis])
+            devices.append(block % parts % self.devices[axis])
+        return ravel(ranks, self.processes), ravel(devices, self.devices)
+
     def neighbour(self, axis: int, direction: int) -> int | None:
         """Rank of the next process along ``axis`` in ``direction`` (-1, +1); None beyond a physical boundary."""
         place = list(self.place())

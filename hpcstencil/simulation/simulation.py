@@ -60,8 +60,7 @@ class Simulation:
 
     @property
     def exchange(self) -> str:
-        """The means by which the processes exchange the edges of blocks: "mpi4jax" or "shared memory"; "" on one
-        process."""
+        """The means by which the processes exchange the edges of blocks, as "shared memory"; "" on one process."""
         return self.device_grid.exchange.name
 
     @property

@@ -76,7 +76,7 @@ def test_a_kind_of_exchange_is_added_in_one_place(communicator, monkeypatch, ker
 
 def test_an_unknown_kind_of_exchange_is_an_error(communicator):
     with pytest.raises(
-        InputError, match='decomposition.exchange: expected one of "auto", "mpi4jax", but got "pigeons"'
+        InputError, match='decomposition.exchange: expected one of "auto", "mpi", "mpi4jax", but got "pigeons"'
     ):
         simulation_of(problem("pigeons"), communicator)
 

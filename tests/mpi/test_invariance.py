@@ -23,6 +23,7 @@ STEPS = 5
 WITH_PALLAS = {"heat-2d-walls": 1, "mask-2d": 2}
 WITH_CONV = {"heat-1d", "heat-3d", "wave-2d", "mixed-2d"}
 WITH_TILES = {"heat-1d", "wave-2d", "heat-2d-walls", "mask-2d", "shallow-2d", "ensemble-2d"}
+MEANS = ("auto", "mpi", "mpi4jax")  # of exchange between processes, for native code
 ROUNDINGS = {
     "native": 32,
     "pallas": 4,
@@ -44,11 +45,11 @@ def ways(name, everything):
             for d in (1, 2)
             for t in tilings
             for k in ("auto", 1, 2, 4)
-            for kernel, exchange in (("shift", "auto"), ("conv", "auto"), ("native", "auto"), ("native", "mpi4jax"))
+            for kernel, exchange in (("shift", "auto"), ("conv", "auto"), *(("native", means) for means in MEANS))
         ]
     chosen = [(1, "auto", "auto", "shift", "auto")]
-    chosen += [(1, "auto", 2, "native", exchange) for exchange in ("auto", "mpi4jax")]
-    chosen += [(2, "auto", "auto", "native", "auto")]
+    chosen += [(1, "auto", 2, "native", exchange) for exchange in MEANS]
+    chosen += [(2, "auto", "auto", "native", "auto"), (2, "auto", 1, "native", "mpi")]
     if name in WITH_TILES:
         chosen += [(2, tilings[1], 2, "shift", "auto")]
     if name in WITH_CONV:
@@ -93,8 +94,9 @@ def compare(communicator, row, everything=False):
                 every = most or "auto"
         problem = problem_of(**problem_with(steps_per_exchange=every))
         simulation = simulation_of(problem, communicator, devices, kernel)
-        by_memory = kernel == "native" and devices == 1 and exchange == "auto" and simulation.plan.every > 0
-        assert simulation.exchange == ("" if communicator.size == 1 else "shared memory" if by_memory else "mpi4jax")
+        in_passes = kernel == "native" and simulation.plan.every > 0
+        means = {"auto": "shared memory", "mpi": "MPI messages"}.get(exchange) if in_passes else None
+        assert simulation.exchange == ("" if communicator.size == 1 else means or "mpi4jax")
         result = stepped(problem, simulation, STEPS, dt)
         index = tuple(slice(*r) for r in simulation.ranges)
         for name, block in result.items():

@@ -101,29 +101,31 @@ class LoweredToNative:
         return held, held
 
     def exchange(self, plan: Plan, device_grid: DeviceGrid, communicator: Communicator) -> Exchange:
-        """Shared memory between the processes of a host, if the input allows it and there is room."""
-        from hpcstencil.backends.native.shared_memory import with_shared_memory
+        """The exchange inside the passes, unless the input asks for messages in XLA's code, or the steps need those."""
+        from hpcstencil.backends.native.edge_exchange import in_passes
 
         config, messages = self.problem.config, device_grid.exchange
-        if config.decomposition.exchange != "auto" or config.time.tolerance is not None or not plan.every:
+        wanted = config.decomposition.exchange
+        if wanted not in ("auto", "mpi") or config.time.tolerance is not None or not plan.every:
             return messages
-        cell_bytes = len(self.problem.fields) * np.dtype(config.numerics.precision).itemsize
-        return with_shared_memory(
-            messages, device_grid.topology, device_grid.widths(plan.rounds), cell_bytes, communicator
+        itemsize = np.dtype(config.numerics.precision).itemsize
+        widths, fields = device_grid.widths(plan.rounds), len(self.problem.fields)
+        return in_passes(
+            messages, device_grid.topology, widths, fields, itemsize, communicator, share_memory=wanted == "auto"
         )
 
     def steps(self, plan: Plan, device_grid: DeviceGrid, communicator: Communicator) -> Steps:
+        from hpcstencil.backends.native.edge_exchange import blocks_of
         from hpcstencil.backends.native.ffi_call import native
-        from hpcstencil.backends.native.shared_memory import edges_of
         from hpcstencil.backends.native.time_loop import attempt_by_sections, attempt_in_a_call, by_sections, in_calls
         from hpcstencil.backends.xla.array_code import array_code
         from hpcstencil.io.snapshot_buffers import Copies
 
         problem, members = self.problem, len(self.problem.members)
         array = array_code(problem, plan, device_grid, communicator)
-        edges = edges_of(device_grid.exchange)
-        code = native(self.program, threads_for(device_grid.topology.device_count), plan.every, edges)
-        widths, alone = array.stepper.widths, edges is not None or not any(array.stepper.widths)
+        blocks = blocks_of(device_grid.exchange)
+        code = native(self.program, threads_for(device_grid.topology.device_count), plan.every, blocks)
+        widths, alone = array.stepper.widths, bool(blocks) or not any(array.stepper.widths)
         measures_fields_only = all(isinstance(tree, Field) for tree in problem.measured.values())
         if plan.every:
             advance = in_calls(code, device_grid, plan.every, widths, alone, members)
@@ -136,7 +138,7 @@ class LoweredToNative:
             ),
             slopes=array.slopes,
             reductions=array.reductions,
-            snapshot_buffers=code.copies if alone else Copies,
+            snapshot_buffers=code.copies if alone and not device_grid.devices.several else Copies,
             stayed_finite=code.all_finite if measures_fields_only else never_known,
             first_cells=FIRST_CELLS,
         )

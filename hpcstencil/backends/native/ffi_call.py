@@ -12,13 +12,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from hpcstencil.backends.native.compiler import SOURCES, begun, cache_bytes, cache_is_far, library
+from hpcstencil.backends.native.edge_exchange import EdgeExchange
 from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.backends.native.program import Program
-from hpcstencil.backends.native.shared_memory import SharedEdges
 from hpcstencil.backends.native.snapshot_copies import NativeCopies
 from hpcstencil.backends.native.thin_blocks import Section
+from hpcstencil.distributed.device_blocks import DEVICE_AXIS
 from hpcstencil.distributed.windows import Frame
 from hpcstencil.io.direct_write import Pieces
 from hpcstencil.io.snapshot_buffers import Copies
@@ -27,8 +29,9 @@ from hpcstencil.numerics.schedule import StepRange
 TARGET = "hpcstencil_native"
 Strips = Mapping[int, tuple[Any | None, Any | None]]  # axis -> ghost cells (lower, upper) of all fields
 
-# The bridge knows these by their place here, from 1 on; they live as long as this process.
-all_shared_edges: list[SharedEdges] = []
+# Blocks whose edges native code exchanges. The bridge knows them by their place here, from 1 on; they live as long as this
+# process.
+all_edges: list[EdgeExchange] = []
 
 
 @cache
@@ -42,15 +45,16 @@ def xla_bridge() -> ctypes.CDLL:
 @dataclass(frozen=True)
 class Native:
     """A program ready to be called, in its ``library``; ``threads`` is how many it may use, ``number`` its name in the bridge.
-    With ``shared_edges`` it finds the ghost cells for ``every`` steps there by itself."""
+    With ``blocks`` device blocks whose edges it exchanges itself, it finds the ghost cells for ``every`` steps there;
+    ``first_block`` is the bridge's number of the first one."""
 
     program: Program
     library: ctypes.CDLL
     number: int
     threads: int
     every: int = 1
-    shared_edges: SharedEdges | None = None
-    shared_edges_number: int = 0
+    blocks: int = 0
+    first_block: int = 0
 
     def all_finite(self) -> bool:
         """Whether all values stored by this program since the last call of this method are finite, for any problem that
@@ -74,7 +78,7 @@ class Native:
         """The fields of a block after ``these`` steps, and `Problem.errors` of the last step, both by field.
 
         ``fields`` are local arrays without ghost cells. ``strips`` are the ghost cells that were received, ``widths`` cells
-        per axis. Any number of steps may be taken without strips or with shared edges, otherwise as many as the widths
+        per axis. Any number of steps may be taken without strips or with edges of its own, otherwise as many as the widths
         allow. With ``in_place`` the results take the memory of the given fields.
         """
         names, errors = self.program.fields, self.program.errors
@@ -119,6 +123,11 @@ class Native:
         first = len(names)
         return dict(zip(names, ends[:first], strict=True)), dict(zip(errors, ends[first:], strict=True))
 
+    def _edges(self) -> Any:
+        """The bridge's number of the edges of the device block on which the code runs; 0 without."""
+        device = lax.axis_index(DEVICE_AXIS) if self.blocks > 1 else 0
+        return jnp.asarray(self.first_block + device, jnp.int64)
+
     def _called(
         self,
         given: Sequence[Any],
@@ -146,6 +155,7 @@ class Native:
             touching * on_boundary,
             jnp.stack([jnp.asarray(x, jnp.float64) for x in these]),
             *frame.coordinates,
+            self._edges(),
         ]
         call = jax.ffi.ffi_call(
             TARGET,
@@ -164,25 +174,24 @@ class Native:
             threads=np.int64(self.threads),
             l2_bytes=np.int64(cache_bytes()),
             l3_is_far=np.int64(cache_is_far()),
-            shared_edges=np.int64(self.shared_edges_number),
             every=np.int64(self.every),
             section=np.array(section, np.int64),
         )
 
 
-def native(program: Program, threads: int, every: int = 1, shared_edges: SharedEdges | None = None) -> Native:
-    """A program ready to be called, compiled and registered. Raises Unsupported, with a sentence, if it does not
-    compile."""
+def native(program: Program, threads: int, every: int = 1, blocks: Sequence[EdgeExchange] = ()) -> Native:
+    """A program ready to be called, compiled and registered. With ``blocks`` it exchanges the edges of this process's device
+    blocks itself. Raises Unsupported, with a sentence, if it does not compile."""
     loaded, bridge = begun(program.text), xla_bridge()  # where they are not kept, the compiler has time for both
     compiled = loaded.result()
     address = ctypes.cast(compiled.advance, ctypes.c_void_p).value
     number = hash_of(program.text)
     bridge.register_program(ctypes.c_int64(number), ctypes.c_void_p(address))
-    if shared_edges is None:
-        return Native(program, compiled, number, threads)
-    all_shared_edges.append(shared_edges)
-    bridge.register_shared_edges(ctypes.c_int64(len(all_shared_edges)), ctypes.byref(shared_edges))
-    return Native(program, compiled, number, threads, every, shared_edges, len(all_shared_edges))
+    first = len(all_edges) + 1 if blocks else 0
+    for edges in blocks:
+        all_edges.append(edges)
+        bridge.register_edges(ctypes.c_int64(len(all_edges)), ctypes.byref(edges))
+    return Native(program, compiled, number, threads, every, len(blocks), first)
 
 
 def hash_of(text: str) -> int:

@@ -10,8 +10,8 @@ from concurrent.futures import Future
 
 import numpy as np
 
+from hpcstencil.backends.native.edge_exchange import Three
 from hpcstencil.backends.native.passes import AXIS_OF
-from hpcstencil.backends.native.shared_memory import Three
 from hpcstencil.io.direct_write import Pieces
 from hpcstencil.io.snapshot_buffers import Copies
 

@@ -27,7 +27,7 @@ def in_calls(
     native: Native, device_grid: DeviceGrid, every: int, widths: tuple[int, ...], alone: bool, members: int
 ) -> Advance:
     """Steps taken by native code. One call takes all steps if no exchange is needed, or if native code exchanges
-    ``alone`` through shared memory; otherwise ``every`` steps, with ghost cells of these ``widths``. The ``members`` of
+    ``alone`` inside its passes; otherwise ``every`` steps, with ghost cells of these ``widths``. The ``members`` of
     an ensemble follow each other."""
 
     def block(u: Fields, ghosts: Any, frame: Frame, parameters: Any, these: StepRange) -> Fields:
@@ -48,10 +48,14 @@ def in_calls(
         def two(b: Any, u: Fields) -> Fields:  # XLA copies the loop's carry, unless it alternates between two arrays
             return one(one(u, 2 * b * every), (2 * b + 1) * every)
 
-        if alone:
-            return block(fields, {}, frame, parameters, these)
         return lax.fori_loop(0, (most(n) + 2 * every - 1) // (2 * every), two, fields)
 
+    def alone_in_a_call(fields: Fields, places: Any, parameters: Any, these: StepRange) -> Fields:
+        return block(fields, {}, device_grid.frame(places), parameters, these)
+
+    if alone:
+        compiled = device_grid.compiled_in_place(alone_in_a_call)
+        return lambda fields, parameters, these: compiled(fields, device_grid.places, parameters, these)
     if not device_grid.exchange.fused:
         return in_blocks(device_grid.beside_received(block, widths, donate=True), every)
     return fused(device_grid, loop)

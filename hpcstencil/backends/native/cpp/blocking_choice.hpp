@@ -70,7 +70,7 @@ constexpr double memory_cost(bool flat) { return flat ? 1.4 : STATEMENTS < 20 ? 
 // The cheapest steps per sweep and rows per tile in place; rows is 0 where steps in place are impossible.
 static Blocking cheapest_in_place(const Call& call, long steps, bool given, long threads) {
     Blocking best = {1, {1, 1, 1}, 0, 1e300};
-    if (call.section || call.width[2] || ((call.width[0] || call.width[1]) && !call.shared_edges)) return best;
+    if (call.section || call.width[2] || ((call.width[0] || call.width[1]) && !call.edges)) return best;
     Pipeline& pipe = *new Pipeline();
     FieldDrift& field_drift = *new FieldDrift();
     bool flat = call.count[1] == 1;
@@ -112,7 +112,7 @@ constexpr double TILING_OVERHEAD = 1.15;  // cost of copies into tiles and out o
 // The cheaper of tiles and in place. The choice is made for the longest sweep, so that calls of few and many steps
 // agree: each way keeps memory of its own.
 static Blocking cheapest_blocking(const Call& call, long steps, bool one_sweep, long threads) {
-    long longest_sweep = call.shared_edges ? call.every : one_sweep ? steps : MAX_STEPS;
+    long longest_sweep = call.edges ? call.every : one_sweep ? steps : MAX_STEPS;
     Blocking in_place = cheapest_in_place(call, longest_sweep, one_sweep, threads),
              tiles = cheapest_tiles(call, longest_sweep, one_sweep, threads);
     if (in_place.rows && in_place.work < TILING_OVERHEAD * tiles.work) return in_place;
@@ -158,10 +158,10 @@ static Blocking choose_blocking(const Call& call, long steps, long threads) {
     };
     static Asked asked[32];
     static long next = 0;
-    bool one_sweep = call.shared_edges || is_part(call);
-    if (call.shared_edges) steps = (steps + sweeps_between(call, steps) - 1) / sweeps_between(call, steps);
+    bool one_sweep = call.edges || is_part(call);
+    if (call.edges) steps = (steps + sweeps_between(call, steps) - 1) / sweeps_between(call, steps);
     long key[15] = {
-        min(steps, MAX_STEPS), call.shared_edges ? 1 + call.every : -one_sweep, threads, call.count[0], call.count[1],
+        min(steps, MAX_STEPS), call.edges ? 1 + call.every : -one_sweep, threads, call.count[0], call.count[1],
         call.count[2]};
     for (int a = 0; a < AXES; a++)
         key[6 + a] = call.wraps[a], key[9 + a] = 2 * call.boundary[a][0] + call.boundary[a][1];

@@ -16,15 +16,17 @@
 #include "tiled_driver.hpp"
 #include "blocking_choice.hpp"
 
-static void publish_first_edges(const Call& call, bool non_temporal) {
+static void publish_first_edges(const Call& call, long sweeps, long threads, bool non_temporal) {
+    EdgeExchange::Stored done;
+    call.edges->begin(call, threads);
     for (int f = 0; f < FIELDS; f++)
         for (long i = 0; i < call.count[0]; i++)
             for (long j = 0; j < call.count[1]; j++)
-                call.shared_edges->put(call.width, (call.shared_edges->epoch + 1) % 2, f, i, j,
-                                       (const real*)call.fields[f] + (i * call.capacity[1] + j) * call.capacity[2], 0,
-                                       call.count[2], non_temporal);
-    __sync_synchronize();  // orders non-temporal stores too
-    call.shared_edges->publish_edges(call);
+                call.edges->put(call, done, f, i, j,
+                                (const real*)call.fields[f] + (i * call.capacity[1] + j) * call.capacity[2], 0,
+                                call.count[2], non_temporal);
+    call.edges->stored(done);
+    call.edges->turn(call, sweeps > 1);
 }
 
 static void step_in_place(const Call& call, const Blocking& blocking, long steps, long threads, bool non_temporal,
@@ -32,7 +34,7 @@ static void step_in_place(const Call& call, const Blocking& blocking, long steps
     Wavefront& wavefront = *new Wavefront(call, blocking);
     wavefront.non_temporal = non_temporal;
     wavefront.lay_out(steps,
-                      call.shared_edges ? sweeps_between(call, steps) : (steps + blocking.steps - 1) / blocking.steps);
+                      call.edges ? sweeps_between(call, steps) : (steps + blocking.steps - 1) / blocking.steps);
     fill_tables(call, wavefront.longest(), memory, wavefront.tables);
     fill_fixed_arrays(call, wavefront.longest(), memory, wavefront.fixed_arrays);
     wavefront.on_threads(threads, [&](long n) { wavefront.work(n, memory->thread[n]); });
@@ -45,7 +47,7 @@ static void prepare_memory(const Call& call, long threads, CallMemory* memory) {
     for (int f = 0; f < FIELDS; f++)
         if (call.fields[f] != call.results[f])
             copy((real*)call.results[f], (const real*)call.fields[f], cells_of(call));
-    Blocking blocking = choose_blocking(call, call.shared_edges ? call.every : MAX_STEPS, threads);
+    Blocking blocking = choose_blocking(call, call.edges ? call.every : MAX_STEPS, threads);
     if (!blocking.rows) return;
     Wavefront& wavefront = *new Wavefront(call, blocking);
     wavefront.on_threads(threads, [&](long n) { wavefront.allocate_part(n, memory->thread[n]); });
@@ -55,21 +57,24 @@ static void prepare_memory(const Call& call, long threads, CallMemory* memory) {
 // Whether a call has stored a value that is not finite since the last time this was asked.
 extern "C" int64_t stored_not_finite() { return __atomic_exchange_n(&not_finite, 0, __ATOMIC_RELAXED); }
 
-extern "C" void advance(const Call* given) {
+// Returns an error code of the MPI library, or 0.
+extern "C" int64_t advance(const Call* given) {
     const Call& call = *given;
     long steps = (long)call.clock[3];
     if (steps <= 0) {
         CallMemory* memory = borrow();
         prepare_memory(call, min(call.threads, MAX_THREADS), memory);
         give_back(memory);
-        return;
+        return 0;
     }
     double cells = (double)call.count[0] * call.count[1] * call.count[2];
     long threads = cells * steps * PASSES < 1e5 ? 1 : min(call.threads, MAX_THREADS);
     bool non_temporal = FIELDS * cells * sizeof(real) > 4.0 * call.l2_bytes;
     CallMemory* memory = borrow();
-    if (call.shared_edges) publish_first_edges(call, non_temporal);
+    if (call.edges) publish_first_edges(call, sweeps_between(call, steps), threads, non_temporal);
     Blocking blocking = choose_blocking(call, steps, threads);
     (blocking.rows ? step_in_place : step_in_tiles)(call, blocking, steps, threads, non_temporal, memory);
+    if (call.edges) call.edges->end(call);
     give_back(memory);
+    return call.edges && call.edges->messages ? call.edges->messages->failed : 0;
 }

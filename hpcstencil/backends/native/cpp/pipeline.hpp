@@ -25,8 +25,8 @@ struct Call {
     int64_t capacity[AXES], count[AXES], margin[AXES], width[AXES];
     int32_t wraps[AXES], boundary[AXES][2];
     int64_t threads, l2_bytes, l3_is_far;  // bytes of the second-level cache; whether the third is a server's mesh
-    struct SharedEdges* shared_edges;      // edges exchanged in shared memory; null without
-    int64_t every;                         // steps between two exchanges of shared edges
+    struct EdgeExchange* edges;            // null where no edges are exchanged inside the passes
+    int64_t every;                         // steps between two exchanges of edges
     // Null, or a section of one step: its first pass, the pass behind its last, the counts of arrays given and made,
     // and their numbers. ``fields`` and ``results`` are then these arrays.
     const int64_t* section;
@@ -238,7 +238,7 @@ static inline bool is_part(const Call& call) {
     for (int a = 0; a < AXES; a++) part = part || call.width[a] || call.capacity[a] != call.count[a];
     return part;
 }
-// Sweeps of a call with shared edges. All neighbours take the same number, whatever their blocks: an even one if there
+// Sweeps of a call that exchanges edges. All neighbours take the same number, whatever their blocks: an even one if there
 // are enough steps.
 static inline long sweeps_between(const Call& call, long steps) {
     return min(steps, round_up((steps + call.every - 1) / call.every, 2));

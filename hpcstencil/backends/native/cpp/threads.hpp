@@ -2,7 +2,7 @@
 #pragma once
 #include <sys/mman.h>
 
-#include "shared_edges.hpp"
+#include "edge_exchange.hpp"
 
 // Memory that grows and is never given back, used again by later calls.
 struct Buffer {

@@ -18,7 +18,7 @@ struct Job {
     bool given;        // the sources are the caller's arrays, of ``capacity`` cells
     bool last;         // the targets are the results, or are copied there
     bool part;         // cells beyond the block belong to neighbours
-    long edge_buffer;  // which of the two edge buffers the results also go to; -1: none
+    bool stores_edges;  // whether the edges of the results are exchanged too
     long first;        // step of the sweep
 };
 
@@ -102,6 +102,7 @@ struct Tile {
     Source sources[LEVELS * PLANES];
     int slot[RINGS];  // of the newest plane of each ring
     Prefetch upcoming;
+    double polled = 0;
 
     void stream() {
         long begin = UNBOUNDED;
@@ -133,6 +134,7 @@ struct Tile {
                     for (long n = max(i, work[q].lo); n < min(i + AT_ONCE, work[q].hi); n++) load(n);
             }
             for (long i = max(s, from[0]); i < min(s + AT_ONCE, to[0]); i++) write_out(i);
+            if (call.edges) call.edges->poll(polled);
             for (int r = 0; r < pipe.rings; r++)
                 slot[r] = slot[r] + AT_ONCE < pipe.ring[r].planes ? slot[r] + AT_ONCE
                                                                   : slot[r] + AT_ONCE - pipe.ring[r].planes;
@@ -281,7 +283,7 @@ struct Tile {
         }
     }
 
-    // The place of a source cell: in the block itself, in a neighbour's shared edge, or in a received strip. Corners
+    // The place of a source cell: in the block itself, in a neighbour's edge memory, or in a received strip. Corners
     // are in the strip of the last axis, since strips include those of the axes before.
     const real* cell(int f, const long* at) const {
         long index[AXES], size[AXES];
@@ -289,10 +291,10 @@ struct Tile {
             index[a] = call.wraps[a] ? modulo(at[a], call.count[a]) : at[a];
             size[a] = source_size(a);
         }
-        if (call.shared_edges) {
+        if (call.edges) {
             int d[AXES];
             for (int a = 0; a < AXES; a++) d[a] = !call.width[a] ? 0 : index[a] < 0 ? -1 : index[a] >= call.count[a];
-            if (d[0] || d[1] || d[2]) return call.shared_edges->cell(call.width, d, f, index);
+            if (d[0] || d[1] || d[2]) return call.edges->cell(call, d, f, index);
             return job.source[f] + (index[0] * size[1] + index[1]) * size[2] + index[2];
         }
         for (int a = AXES - 1; a >= 0 && job.part; a--) {
@@ -311,21 +313,23 @@ struct Tile {
     }
 
     void write_out(long i) const {
+        EdgeExchange::Stored done;
         for (int f = 0; f < pipe.stored; f++) {
             int r = pipe.store[f];
             const real* p = plane(r, i);
             for (long j = from[1]; j < to[1]; j++) {
-                if (job.edge_buffer >= 0)
-                    call.shared_edges->put(call.width, job.edge_buffer, f, i, j, p + j * layout[r].pitch, from[2],
-                                           to[2], plan.non_temporal);
+                if (job.stores_edges)
+                    call.edges->put(call, done, f, i, j, p + j * layout[r].pitch, from[2], to[2], plan.non_temporal);
                 (job.last ? store_result : copy_out)(
                     job.target[f] + (i * target_size(1) + j) * target_size(2) + from[2],
                     p + j * layout[r].pitch + from[2], to[2] - from[2], plan.non_temporal);
             }
         }
+        if (job.stores_edges) call.edges->stored(done);
     }
 
-    long source_size(int a) const { return job.given ? call.capacity[a] : call.count[a]; }
-    bool to_results() const { return job.target[0] == (real*)call.results[0]; }
-    long target_size(int a) const { return to_results() ? call.capacity[a] : call.count[a]; }
+    // Cells per axis of an array of the caller, or of one that the driver made for the block.
+    long source_size(int a) const { return job.given || is_result(job.source[0]) ? call.capacity[a] : call.count[a]; }
+    long target_size(int a) const { return is_result(job.target[0]) ? call.capacity[a] : call.count[a]; }
+    bool is_result(const real* array) const { return array == (const real*)call.results[0]; }
 };

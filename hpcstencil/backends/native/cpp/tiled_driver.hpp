@@ -23,8 +23,8 @@ struct Tiles : Plan {
         job.pipeline = &pipeline[pipeline_index(k)];
         job.first = first_step(k);
         for (int a = 0; a < AXES; a++) job.parts[a] = blocking.parts[a];
-        job.given = k == 0, job.last = k + 1 == sweeps, job.part = is_part(call) && (k == 0 || call.shared_edges);
-        job.edge_buffer = call.shared_edges && k + 1 < sweeps ? (call.shared_edges->epoch + 1) % 2 : -1;
+        job.given = k == 0, job.last = k + 1 == sweeps, job.part = is_part(call) && (k == 0 || call.edges);
+        job.stores_edges = call.edges && k + 1 < sweeps;
         for (int f = 0; f < job.pipeline->loaded; f++)
             job.source[f] = k == 0 ? (const real*)call.fields[f] : buffer(k - 1, f);
         for (int f = 0; f < job.pipeline->stored; f++) job.target[f] = buffer(k, f);
@@ -54,7 +54,7 @@ struct Tiles : Plan {
             __sync_synchronize();  // orders non-temporal stores too
             barrier.wait([&] {
                 next_tile = 0;
-                if (call.shared_edges && k + 1 < sweeps) call.shared_edges->publish_edges(call);
+                if (call.edges && k + 1 < sweeps) call.edges->turn(call, k + 2 < sweeps);
             });
         }
     }
@@ -66,7 +66,7 @@ static void step_in_tiles(const Call& call, const Blocking& blocking, long steps
     tiles.non_temporal = non_temporal;
     size_t bytes = cells_of(call) * sizeof(real);
     long sweeps = is_part(call) ? 1 : (steps + blocking.steps - 1) / blocking.steps;
-    if (call.shared_edges) sweeps = sweeps_between(call, steps);
+    if (call.edges) sweeps = sweeps_between(call, steps);
     else if (tiles.aliased && !is_part(call) && (sweeps > 1 || bytes > (1 << 16)))
         sweeps = min(steps, round_up(sweeps, 2));
     tiles.lay_out(steps, sweeps);

@@ -96,9 +96,14 @@ struct Wavefront : Plan {
         long at[AXES] = {call.wraps[0] ? modulo(i, call.count[0]) : i, call.wraps[1] ? modulo(j, call.count[1]) : j, 0};
         int d[AXES] = {};
         for (int a = 0; a < 2; a++) d[a] = at[a] < 0 ? -1 : at[a] >= call.count[a];
-        if (d[0] || d[1]) return call.shared_edges->cell(call.width, d, f, at);
+        if (d[0] || d[1]) return call.edges->cell(call, d, f, at);
         if (!k) return (const real*)call.fields[f] + (at[0] * call.capacity[1] + at[1]) * call.capacity[2];
         return part[((at[0] + 1) * barrier.threads - 1) / call.count[0]].row(f, moved, at[0], at[1]);
+    }
+
+    // Whether row (i, j) lies in another block.
+    bool of_neighbour(long i, long j) const {
+        return (!call.wraps[0] && (i < 0 || i >= call.count[0])) || (!call.wraps[1] && (j < 0 || j >= call.count[1]));
     }
 
     void work(long n, Buffer& memory);
@@ -125,6 +130,7 @@ struct Sweep {
     long tiles, row0, row1, width;  // width: cells of a row, in whole vectors
     Chunks chunk[LEVELS];           // of a level's rows in this tile
     Prefetch upcoming, tile_edge;
+    double polled = 0;
 
     Sweep(Wavefront& wavefront, const Part& part, long k)
         : wavefront(wavefront),
@@ -182,13 +188,14 @@ struct Sweep {
         return max(lo, min(hi, upward ? row + reach : row - reach));
     }
 
-    // Copies the rows beyond this part, before other threads change them. The first sweep loads the rows of the part
-    // itself on its way: results, which may lie where the fields are, are stored behind that.
+    // Copies the rows beyond this part that other threads own, before they change them. Level 0 loads those of neighbouring
+    // blocks on its way, since they may not have arrived yet, and in the first sweep also those of the part itself: results,
+    // which may lie where the fields are, are stored behind that.
     void fetch_neighbours() {
         long i0 = lowest(0, 0), i1 = highest(0, 0), j0 = lowest(0, 1), j1 = highest(0, 1);
         auto copy_rows = [&](long i, long from, long to) {
             for (long j = from; j < to; j++)
-                for (int f = 0; f < FIELDS; f++)
+                for (int f = 0; f < FIELDS && !wavefront.of_neighbour(i, j); f++)
                     copy(part.row(f, start_drift[f], i, j), wavefront.row_of(k, f, i, j, start_drift[f]),
                          call.count[2]);
         };
@@ -224,6 +231,7 @@ struct Sweep {
                             tile_edge.divide(calls[q]);
                     level(q, i, max(i, lo[q]), min(i + AT_ONCE, hi[q]), rows[q][0], rows[q][1]);
                 }
+                if (call.edges) call.edges->poll(polled);
             };
             if (upward)
                 for (long s = first; s < part.to[0]; s += AT_ONCE) round(s);
@@ -279,10 +287,11 @@ struct Sweep {
         if (!q) {
             for (long n = i0; n < i1; n++) {
                 for (int f = 0; f < FIELDS; f++) {
-                    if (k || n < part.from[0] || n >= part.to[0]) continue;
-                    for (long j = max(j0, part.from[1]); j < min(j1, part.to[1]); j++)
-                        copy(part.row(f, start_drift[f], n, j), wavefront.row_of(0, f, n, j, start_drift[f]),
-                             call.count[2]);
+                    bool inside = n >= part.from[0] && n < part.to[0];
+                    for (long j = j0; j < j1; j++)
+                        if (wavefront.of_neighbour(n, j) || (!k && inside && j >= part.from[1] && j < part.to[1]))
+                            copy(part.row(f, start_drift[f], n, j), wavefront.row_of(k, f, n, j, start_drift[f]),
+                                 call.count[2]);
                 }
                 for (int f = 0; f < FIELDS; f++) fill_ghosts(q, f, pipe.ring_of[0][f], n, j0, j1);
             }
@@ -319,6 +328,7 @@ struct Sweep {
         for (long n = i0; n < i1; n++)
             for (int o = 0; o < pass.outputs; o++) fill_ghosts(q, field_written(pass, o), pipe.output(q, o), n, j0, j1);
         if (q < pipe.levels - 1) return;
+        EdgeExchange::Stored done;
         for (long n = i0; n < i1; n++)
             for (int f = 0; f < FIELDS; f++) {
                 Drift d = drift(q, f);
@@ -327,11 +337,12 @@ struct Sweep {
                         store_result((real*)call.results[f] + (n * call.capacity[1] + j) * call.capacity[2],
                                      part.row(f, d, n, j), call.count[2], wavefront.non_temporal);
                     if (wavefront.snapshot) wavefront.snapshot->put(f, n, j, part.row(f, d, n, j), call.count[2]);
-                    if (!last && call.shared_edges)
-                        call.shared_edges->put(call.width, (call.shared_edges->epoch + 1) % 2, f, n, j,
-                                               part.row(f, d, n, j), 0, call.count[2], wavefront.non_temporal);
+                    if (!last && call.edges)
+                        call.edges->put(call, done, f, n, j, part.row(f, d, n, j), 0, call.count[2],
+                                        wavefront.non_temporal);
                 }
             }
+        if (call.edges) call.edges->stored(done);
     }
 
     // Fills the ghost cells that follow from plane i.
@@ -393,7 +404,7 @@ inline void Wavefront::work(long n, Buffer& memory) {
         sweep->run();
         __sync_synchronize();  // orders non-temporal stores too
         barrier.wait([&] {
-            if (call.shared_edges && k + 1 < sweeps) call.shared_edges->publish_edges(call);
+            if (call.edges && k + 1 < sweeps) call.edges->turn(call, k + 2 < sweeps);
         });
         delete sweep;
     }

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -21,23 +22,29 @@ struct Call {  // as in pipeline.hpp
     int64_t capacity[3], count[3], margin[3], width[3];
     int32_t wraps[3], boundary[3][2];
     int64_t threads, l2_bytes, l3_is_far;
-    void* shared_edges;
+    void* edges;
     int64_t every;
     const int64_t* section;
 };
 
-static std::unordered_map<int64_t, void (*)(const Call*)> programs;
-static std::unordered_map<int64_t, void*> shared_edges_by_number;
+static std::unordered_map<int64_t, int64_t (*)(const Call*)> programs;
+static std::unordered_map<int64_t, void*> edges_by_number;  // of blocks, from 1 on; 0: none
 static std::mutex lock;
 
-extern "C" void register_program(int64_t number, void (*advance)(const Call*)) {
+extern "C" void register_program(int64_t number, int64_t (*advance)(const Call*)) {
     std::lock_guard<std::mutex> guard(lock);
     programs[number] = advance;
 }
 
-extern "C" void register_shared_edges(int64_t number, void* shared_edges) {
+extern "C" void register_edges(int64_t number, void* edges) {
     std::lock_guard<std::mutex> guard(lock);
-    shared_edges_by_number[number] = shared_edges;
+    edges_by_number[number] = edges;
+}
+
+static XLA_FFI_Error* failure(XLA_FFI_CallFrame* frame, const char* sentence) {
+    XLA_FFI_Error_Create_Args error = {XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, sentence,
+                                       XLA_FFI_Error_Code_INTERNAL};
+    return frame->api->XLA_FFI_Error_Create(&error);
 }
 
 // The integers of an attribute, found by its name.
@@ -67,21 +74,15 @@ extern "C" XLA_FFI_Error* run_program(XLA_FFI_CallFrame* frame) {
         return nullptr;
     }
     const XLA_FFI_Attrs& given = frame->attrs;
-    int64_t number = *integers(given, "number"), edges_number = *integers(given, "shared_edges");
-    void (*advance)(const Call*) = nullptr;
+    int64_t number = *integers(given, "number");
+    int64_t (*advance)(const Call*) = nullptr;
     Call call{};
     {
         std::lock_guard<std::mutex> guard(lock);
         auto found = programs.find(number);
         if (found != programs.end()) advance = found->second;
-        auto shared = shared_edges_by_number.find(edges_number);
-        if (shared != shared_edges_by_number.end()) call.shared_edges = shared->second;
     }
-    if (!advance) {
-        XLA_FFI_Error_Create_Args error = {XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr,
-                                           "this native program is not loaded", XLA_FFI_Error_Code_INTERNAL};
-        return frame->api->XLA_FFI_Error_Create(&error);
-    }
+    if (!advance) return failure(frame, "this native program is not loaded");
     size_t next = 0, ndim = 0;
     auto buffer = [&]() { return static_cast<XLA_FFI_Buffer*>(frame->args.args[next++]); };
     auto take = [&]() { return buffer()->data; };
@@ -101,7 +102,8 @@ extern "C" XLA_FFI_Error* run_program(XLA_FFI_CallFrame* frame) {
     for (int64_t f = 0; f < (call.section ? section[2] : frame->rets.size); f++) {
         const XLA_FFI_Buffer& field = *buffer();
         fields.push_back(field.data);
-        for (size_t a = 0; a < ndim; a++) call.capacity[axes[a]] = field.dims[a];
+        const int64_t* cells = field.dims + field.rank - ndim;  // behind the device axis, if any
+        for (size_t a = 0; a < ndim; a++) call.capacity[axes[a]] = cells[a];
     }
     for (int64_t f = 0; f < frame->rets.size; f++)
         results.push_back(static_cast<XLA_FFI_Buffer*>(frame->rets.rets[f])->data);
@@ -122,12 +124,21 @@ extern "C" XLA_FFI_Error* run_program(XLA_FFI_CallFrame* frame) {
         for (int side = 0; side < 2; side++)
             call.boundary[b][side] = touches_always[2 * a + side] || touches[2 * a + side];
     }
+    int64_t edges_number = *static_cast<const int64_t*>(take());
+    {
+        std::lock_guard<std::mutex> guard(lock);
+        auto found = edges_by_number.find(edges_number);
+        if (found != edges_by_number.end()) call.edges = found->second;
+    }
     call.fields = fields.data();
     call.results = results.data();
     call.ghosts = ghosts;
     call.coordinates = coordinates;
     call.threads = *integers(given, "threads"), call.l2_bytes = *integers(given, "l2_bytes"),
     call.l3_is_far = *integers(given, "l3_is_far"), call.every = *integers(given, "every");
-    advance(&call);
-    return nullptr;
+    int64_t failed = advance(&call);
+    if (!failed) return nullptr;
+    std::string sentence = "the MPI library failed with error code " + std::to_string(failed) +
+                           " while edges were exchanged with other processes";
+    return failure(frame, sentence.c_str());
 }

@@ -1,4 +1,4 @@
-"""Edges that go through memory which processes share: the bits of messages, and messages where there is no such memory."""
+"""Edges that native code exchanges inside its passes, through memory or by messages: the same bits as on one process."""
 
 import os
 import random
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support import dealt, problem_of, random_block, simulation_of, stepped, steps_in_place
 
-from hpcstencil.backends.native import shared_memory
+from hpcstencil.backends.native import edge_exchange, shared_memory
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.runtime.communicator import connect, from_rank_0
 
@@ -47,12 +47,14 @@ def test_shared_memory_and_messages_give_the_bits_of_one_process(communicator, e
     expected = from_rank_0(communicator, lambda: calls(simulation_of(problem(), kernel="native"), 5))
     by_memory = simulation_of(problem(steps_per_exchange=every), communicator, kernel="native")
     by_messages = simulation_of(problem(steps_per_exchange=every, exchange="mpi4jax"), communicator, kernel="native")
+    in_passes = simulation_of(problem(steps_per_exchange=every, exchange="mpi"), communicator, kernel="native")
     several = communicator.size > 1
     assert by_memory.exchange == ("shared memory" if several else "")
     assert by_messages.exchange == ("mpi4jax" if several else "")
+    assert in_passes.exchange == ("MPI messages" if several else "")
     index = tuple(slice(*r) for r in by_memory.ranges)
     assert not np.array_equal(calls(by_memory, 1)["u"], expected["u"][index])
-    for blocks in (calls(by_memory, 5), calls(by_messages, 5)):
+    for blocks in (calls(by_memory, 5), calls(in_passes, 5), calls(by_messages, 5)):
         for name, block in blocks.items():
             assert np.isfinite(block).all()
             assert np.array_equal(block, expected[name][index])
@@ -139,6 +141,32 @@ def test_any_blocks_have_the_bits_of_the_whole_grid(communicator, seed, cache_of
         assert np.array_equal(block, results[0][field][index])
 
 
+@pytest.mark.parametrize("devices", (1, 2))
+@pytest.mark.parametrize("name, exchange", dealt(IN_PLACE, ("auto", "mpi")))
+def test_blocks_that_are_not_in_step_have_the_bits_of_the_whole_grid(
+    communicator, name, exchange, devices, cache_of_a_mebibyte
+):
+    """Many calls of a few sweeps, before which each rank sleeps for a time of its own."""
+    given = {**IN_PLACE[name], "grid": {"shape": [n // 3 for n in IN_PLACE[name]["grid"]["shape"]]}}
+    problem = problem_of(decomposition={"steps_per_exchange": 2, "exchange": exchange}, **given)
+    alone = simulation_of(problem_of(**given), kernel="native")
+    together = simulation_of(problem, communicator, devices, kernel="native")
+    results = []
+    for simulation in (alone, together):
+        lengths, nap = random.Random(1), random.Random(communicator.rank)
+        fields, first = simulation.put(random_block(problem, simulation)), 0
+        for _ in range(150):
+            steps = lengths.choice((1, 2, 3, 8))
+            time.sleep(nap.choice((0.0, 0.0, 2e-4, 1e-3)))
+            fields = simulation.advance(fields, StepRange(0.0, first, 1e-3, steps))
+            first += steps
+        results.append(simulation.get(fields, problem.fields))
+    index = tuple(slice(*r) for r in together.ranges)
+    for field, block in results[1].items():
+        assert np.isfinite(block).all() and np.ptp(block) > 0
+        assert np.array_equal(block, results[0][field][index])
+
+
 def refused(*_):
     raise OSError
 
@@ -150,16 +178,23 @@ def elsewhere(descriptor):
 @pytest.mark.parametrize(
     "where, name, instead", [(os, "posix_fallocate", refused), (shared_memory, "_identity", elsewhere)]
 )
-def test_without_memory_that_all_see_there_are_messages(communicator, monkeypatch, where, name, instead):
+def test_without_memory_that_processes_share_there_are_messages(communicator, monkeypatch, where, name, instead):
     monkeypatch.setattr(where, name, instead)
     simulation = simulation_of(problem(), communicator, kernel="native")
+    assert simulation.exchange == ("MPI messages" if communicator.size > 1 else "")
+    stepped(simulation.problem, simulation, 3, 1e-3)
+
+
+def test_without_threads_in_mpi_there_is_mpi4jax(communicator, monkeypatch):
+    monkeypatch.setattr(edge_exchange, "lack_of_messages", lambda: "no threads")
+    simulation = simulation_of(problem(exchange="mpi"), communicator, kernel="native")
     assert simulation.exchange == ("mpi4jax" if communicator.size > 1 else "")
     stepped(simulation.problem, simulation, 3, 1e-3)
 
 
 KILLED = """
 import os, signal
-from hpcstencil.backends.native.shared_memory import _shared
+from hpcstencil.backends.native.shared_memory import shared_memory
 
 class First:
     rank = 0
@@ -167,7 +202,7 @@ class First:
         assert value is not None
         os.kill(os.getpid(), signal.SIGKILL)
 
-_shared(10_000, First())
+shared_memory(10_000, First())
 """
 
 

@@ -1,0 +1,146 @@
+"""The exchange of edges inside the passes of native code (edge_exchange.hpp).
+
+Each device block has edge memory. Blocks of one process, and of processes that share memory, read each other's; messages copy
+the edges of other blocks into mirrors of their memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpcstencil.backends.native.edge_layout import OFFSETS, EdgeLayout, edge_bytes, neighbours
+from hpcstencil.backends.native.edge_messages import lack_of_messages, messages_of
+from hpcstencil.backends.native.shared_memory import shared_memory
+from hpcstencil.distributed.exchange import Exchange, Ghosts, Outer, StripsOf
+from hpcstencil.numerics.topology import Topology
+from hpcstencil.runtime.communicator import Communicator, MpiProcesses
+from hpcstencil.runtime.hosts import boot, host
+
+Three = ctypes.c_int64 * 3
+
+
+class EdgeExchange(ctypes.Structure):
+    """The struct of edge_exchange.hpp for one block, and the memory and messages that it points to (``kept``). ``waited``
+    counts the seconds in which it has waited for its neighbours."""
+
+    kept: list[Any]
+    _fields_ = (
+        ("own", ctypes.c_void_p),
+        ("neighbour", ctypes.c_void_p * len(OFFSETS)),
+        ("cells", Three * 3),
+        ("epoch", ctypes.c_int64),
+        ("waited", ctypes.c_double),
+        ("messages", ctypes.c_void_p),
+        ("threads", ctypes.c_int64),
+        ("missing", ctypes.c_int64 * 2 * 3),
+        ("writable", ctypes.c_int32 * 2 * 3),
+    )
+
+
+@dataclass(frozen=True)
+class InPasses:
+    """An `Exchange` that native code makes inside its passes, with the edges of this process's device ``blocks``. Other code
+    exchanges through ``messages``. ``means`` names how the edges travel between processes."""
+
+    blocks: tuple[EdgeExchange, ...]
+    messages: Exchange
+    means: str
+
+    @property
+    def name(self) -> str:
+        return self.means
+
+    @property
+    def fused(self) -> bool:
+        return self.messages.fused
+
+    def along(self, axis: int, first: Any, last: Any, outer: Outer) -> Ghosts:
+        return self.messages.along(axis, first, last, outer)
+
+    def outside(self, widths: Sequence[int], strips_along: Callable[[int], StripsOf]) -> Callable[[Any], Outer]:
+        return self.messages.outside(widths, strips_along)
+
+    def waited(self) -> float | None:
+        return sum(block.waited for block in self.blocks) / len(self.blocks)
+
+
+def blocks_of(exchange: Exchange) -> tuple[EdgeExchange, ...]:
+    """The edges of this process's device blocks that native code exchanges inside its passes; none for other exchanges."""
+    return exchange.blocks if isinstance(exchange, InPasses) else ()
+
+
+def in_passes(
+    messages: Exchange,
+    topology: Topology,
+    widths: Sequence[int],
+    fields: int,
+    itemsize: int,
+    communicator: Communicator,
+    share_memory: bool,
+) -> Exchange:
+    """An exchange inside the passes of native code; ``messages`` if nothing is exchanged, or if a process can neither share
+    memory with a neighbour nor send it messages beside the steps. Every process calls this.
+
+    ``widths`` are the cells per axis that are exchanged, of ``fields`` values of ``itemsize`` bytes each. Without
+    ``share_memory``, processes of a host send messages to each other too.
+    """
+    silent = topology.size > 1 and communicator.size == 1  # a benchmark of the steps alone
+    if topology.size * topology.device_count == 1 or not any(widths) or silent:
+        return messages
+    each = edge_bytes(topology, widths, fields * itemsize)
+    memory, places = _memory(each, topology, communicator, share_memory)
+    devices = range(topology.device_count)
+    around = [neighbours(topology, device, widths) for device in devices]
+    far = [{o: block for o, block in found.items() if block not in places} for found in around]
+    near = any(block[0] != topology.rank for found in around for block in found.values() if block in places)
+    lack = lack_of_messages() if any(far) else ""
+    kinds = communicator.allgather((near, any(far), lack))
+    if any(lack for _, _, lack in kinds):
+        return messages
+    sent = any(kind[1] for kind in kinds)
+    own_communicator = communicator.mpi.Clone() if sent else None
+    blocks = []
+    for device in devices:
+        layout = EdgeLayout.of(topology, device, widths, fields, itemsize)
+        mirrors = {offset: mmap.mmap(-1, each) for offset in far[device]}
+        edges = EdgeExchange(own=places[topology.rank, device])
+        edges.kept = [memory, *mirrors.values()]
+        for offset, block in around[device].items():
+            seen = places[block] if block in places else _address(mirrors[offset])
+            edges.neighbour[OFFSETS.index(offset)] = seen
+        for b in range(3):
+            edges.cells[b] = Three(*layout.cells[b])
+        if mirrors:
+            addresses = {offset: _address(mirror) for offset, mirror in mirrors.items()}
+            sending = messages_of(layout, edges.own, addresses, far[device], device, own_communicator)
+            edges.messages = ctypes.addressof(sending)
+            edges.kept.append(sending)
+        blocks.append(edges)
+    means = [*(["shared memory"] if any(kind[0] for kind in kinds) else []), *(["MPI messages"] if sent else [])]
+    return InPasses(tuple(blocks), messages, " and ".join(means))
+
+
+def _memory(
+    each: int, topology: Topology, communicator: Communicator, share: bool
+) -> tuple[mmap.mmap, dict[tuple[int, int], int]]:
+    """Memory of ``each`` bytes per device block, and its address for all blocks (rank, device) whose memory is visible here:
+    those of this host's processes if they ``share`` it, else only those of this process."""
+    count = topology.device_count
+    if communicator.size > 1 and share:
+        names = communicator.allgather((host(), boot()))
+        here = [rank for rank, name in enumerate(names) if name == names[communicator.rank]]
+        together = MpiProcesses(communicator.mpi.Split(here[0], communicator.rank))
+        memory = shared_memory(each * count * len(here), together) if len(here) > 1 else None
+        if memory is not None:
+            blocks = [(rank, device) for rank in here for device in range(count)]
+            return memory, {block: _address(memory) + n * each for n, block in enumerate(blocks)}
+    memory = mmap.mmap(-1, each * count)
+    return memory, {(topology.rank, device): _address(memory) + device * each for device in range(count)}
+
+
+def _address(memory: mmap.mmap) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
