@@ -137,15 +137,15 @@ def report(rows: Sequence[Row], cores: int, rounds: int) -> str:
     lines = [
         f"{machine()}; {software()}; {datetime.date.today()}. float32, native code, best of {rounds} rounds.",
         "",
-        "| constant | fitted here | what `auto` assumes |",
+        "| constant | fitted here | what `auto` assumes unmeasured |",
         "|---|---|---|",
         *(
             f"| σ, {name} | {each.per_cell * 1e9:.3f} ns per cell of a pass and core | "
-            f"{native_costs.SECONDS_PER_CELL * 1e9:.3f} ns |"
+            f"{native_costs.SECONDS_PER_WORK * 1e9:.3f} ns |"
             for name, each in costs.items()
         ),
         f"| λ | {any_costs.per_message * 1e6:.0f} µs per message | "
-        f"{decomposition.EXCHANGE_IN_LOOP * 1e6:.0f} µs per exchange |",
+        f"{native_costs.WAITING * 1e6:.0f} µs per exchange |",
         f"| β | {1e-9 / any_costs.per_byte:.1f} GB/s sent and received | no limit |",
         "",
         f"The parts that these were fitted to, on {FITTED_RANKS} ranks:",

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hpcstencil.io.direct_write import Pieces
     from hpcstencil.io.snapshot_buffers import Copies
     from hpcstencil.numerics.schedule import StepRange
-    from hpcstencil.problem.decomposition import Plan
+    from hpcstencil.problem.decomposition import Costs, Plan
 
 # (fields, parameters, which steps) -> fields after these steps. The memory of the given fields is reused.
 Advance = Callable[["Fields", Mapping[str, Any], "StepRange"], "Fields"]
@@ -106,8 +106,13 @@ class Lowered(Protocol):
         """Why this process, with ``topology`` as it sees it, cannot take the steps on ``device``; "" if it can. This
         compiles what the steps need."""
 
-    def steps_per_exchange(self, topology: Topology) -> int:
-        """The number of steps between two exchanges with the least estimated cost; 0 for several exchanges per step."""
+    def seconds_per_work(self, topology: Topology) -> float | None:
+        """`Costs.seconds_per_work` of this process, measured now in a fraction of a second; None for a backend that does not
+        use it."""
+
+    def steps_per_exchange(self, topology: Topology, costs: Costs) -> tuple[int, float | None]:
+        """The number of steps between two exchanges with the least estimated cost, 0 for several exchanges per step; and the
+        seconds of a step that this predicts, None if the costs are not measured."""
 
     def cells_held(self, plan: Plan) -> tuple[int, int]:
         """The values per device that are held between steps and while stepping, ghost cells included."""

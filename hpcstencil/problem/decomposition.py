@@ -24,19 +24,37 @@ MOST_TRIED, MOST_NAMED = (
 
 
 @dataclass(frozen=True)
+class Costs:
+    """Measured costs that decide how many steps are taken between two exchanges. The defaults stand for what nobody has
+    measured.
+
+    ``latency`` is the time in seconds in which a short message reaches a neighbour, ``bytes_per_second`` the rate at which the
+    busiest process sends and receives. ``seconds_per_work`` is the time of a unit of work of the backend's cost model.
+    """
+
+    latency: float = 0.0
+    bytes_per_second: float = math.inf
+    seconds_per_work: float | None = None
+
+
+UNMEASURED = Costs()
+
+
+@dataclass(frozen=True)
 class Plan:
     """A decomposition: the topology as rank 0 sees it, and ``every`` steps between two exchanges (0: an exchange per
-    stage)."""
+    stage). ``seconds`` are those of a step as the cost model predicts them; None without measurements."""
 
     topology: Topology
     every: int
     radius: tuple[int, ...]
     stages: int
+    seconds: float | None = None
 
     @classmethod
-    def of(cls, problem: Problem, topology: Topology, every: int) -> Plan:
+    def of(cls, problem: Problem, topology: Topology, every: int, seconds: float | None = None) -> Plan:
         """The plan of a problem on the blocks of ``topology``."""
-        return cls(topology, every, problem.radius, problem.method.evaluations)
+        return cls(topology, every, problem.radius, problem.method.evaluations, seconds)
 
     @property
     def rounds(self) -> int:
@@ -163,7 +181,7 @@ def _check_given_interval(problem: Problem, topology: Topology) -> None:
         )
 
 
-def steps_between_exchanges(problem: Problem, topology: Topology, least: int = 0) -> int:
+def steps_between_exchanges(problem: Problem, topology: Topology, least: int = 0, costs: Costs = UNMEASURED) -> int:
     """The number of steps between two exchanges with the least estimated cost for array code, 0 for an exchange per
     stage. At least ``least``, if there is room."""
     if not exchanges(problem, topology):
@@ -172,7 +190,7 @@ def steps_between_exchanges(problem: Problem, topology: Topology, least: int = 0
     if problem.step_follows_solution:
         most = min(most, 1 if control.tolerance is not None else control.dt_every)
     counts = range(min(least, most), min(most, MOST_STEPS) + 1)
-    return min(counts, key=lambda every: (_cost(Plan.of(problem, topology, every)), -every))
+    return min(counts, key=lambda every: (_cost(Plan.of(problem, topology, every), costs), -every))
 
 
 def latency(topology: Topology) -> float:
@@ -180,8 +198,10 @@ def latency(topology: Topology) -> float:
     return EXCHANGE_BETWEEN_CALLS if topology.device_count > 1 and topology.size > 1 else EXCHANGE_IN_LOOP
 
 
-def _cost(plan: Plan) -> float:
+def _cost(plan: Plan, costs: Costs) -> float:
     """Estimated seconds per step."""
     again = plan.rounds > 1  # cells of the halo are computed
     cells = math.prod(n + 2 * h * again for n, h in zip(plan.topology.narrowest(), plan.halo, strict=True))
-    return plan.exchanges_per_step * latency(plan.topology) + plan.stages * cells * SECONDS_PER_CELL
+    messages = 2 * sum(p > 1 for p in plan.topology.processes)  # one after the other
+    exchange = latency(plan.topology) + messages * costs.latency
+    return plan.exchanges_per_step * exchange + plan.stages * cells * SECONDS_PER_CELL

@@ -18,6 +18,7 @@ from hpcstencil.backends.registry import BACKENDS
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator, OneProcess, from_rank_0
+from hpcstencil.simulation.cost_measurement import measured_costs
 from hpcstencil.simulation.measurement_cache import key, recall, remember
 from hpcstencil.simulation.prepared import Choice, Decomposed, Prepared, prepared_with
 from hpcstencil.validation.errors import EnvironmentProblem, InputError
@@ -30,7 +31,10 @@ CLEARLY = 1.5  # how many times faster than the first kernel another one must be
 def prepare(decomposed: Decomposed, devices: Sequence[Any], communicator: Communicator, before: str = "") -> Prepared:
     """The problem ready to be composed on ``devices``, the same on all processes. ``before`` is the kernel of the run
     that is continued. Raises as `chosen`."""
-    return prepared_with(decomposed, chosen(decomposed, devices, communicator, before), communicator)
+    choice = chosen(decomposed, devices, communicator, before)
+    topology = replace(decomposed.topology, rank=communicator.rank)
+    costs = measured_costs(decomposed.lowered(choice.kernel), decomposed.problem, topology, communicator)
+    return prepared_with(decomposed, choice, communicator, costs=costs)
 
 
 def foreseen(decomposed: Decomposed) -> Prepared:

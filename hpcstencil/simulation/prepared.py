@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from hpcstencil.backends.backend import Lowered, Unsupported
 from hpcstencil.backends.registry import BACKENDS, backend
 from hpcstencil.numerics.topology import Topology
-from hpcstencil.problem.decomposition import Plan, decompose, exchanges, most_steps
+from hpcstencil.problem.decomposition import UNMEASURED, Costs, Plan, decompose, exchanges, most_steps
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator, from_rank_0
 
@@ -83,16 +83,21 @@ class Prepared:
 
 
 def prepared_with(
-    decomposed: Decomposed, choice: Choice, communicator: Communicator, every: int | None = None
+    decomposed: Decomposed,
+    choice: Choice,
+    communicator: Communicator,
+    every: int | None = None,
+    costs: Costs = UNMEASURED,
 ) -> Prepared:
     """The problem prepared for the chosen backend, the same on all processes. ``every`` is the number of steps between
-    two exchanges; the input or the backend's cost model says it if that is None. Raises Unsupported."""
+    two exchanges; the input or the backend's cost model, with these ``costs``, says it if that is None. Raises
+    Unsupported."""
     problem, topology, lowered = decomposed.problem, decomposed.topology, decomposed.lowered(choice.kernel)
-    given = problem.config.decomposition.steps_per_exchange
+    given, seconds = problem.config.decomposition.steps_per_exchange, None
     if every is None and not isinstance(given, str):
         every = given
     elif every is None and not exchanges(problem, topology):
         every = 1
     elif every is None:
-        every = from_rank_0(communicator, lambda: lowered.steps_per_exchange(topology))
-    return Prepared(problem, Plan.of(problem, topology, every), choice, lowered)
+        every, seconds = from_rank_0(communicator, lambda: lowered.steps_per_exchange(topology, costs))
+    return Prepared(problem, Plan.of(problem, topology, every, seconds), choice, lowered)

@@ -205,6 +205,8 @@ def _run(ready: Ready, options: Options, claim: Claim, request: signals.Request,
         itemsize,
         kernel=f"{choice.kernel} ({choice.why})",
         exchange=simulation.exchange,
+        every=simulation.plan.every,
+        predicted=simulation.plan.seconds,
     )
 
 

@@ -12,7 +12,8 @@ from hpcstencil.runtime.stopwatch import ACTIVITIES
 
 @dataclass(frozen=True)
 class Summary:
-    """The result of a run. The ``seconds`` of all activities add up to the wall time since the command was started."""
+    """The result of a run. The ``seconds`` of all activities add up to the wall time since the command was started. ``every``
+    is the number of steps between two exchanges, ``predicted`` the seconds of a step that it was chosen by."""
 
     path: Path
     steps: int = 0
@@ -22,6 +23,8 @@ class Summary:
     bytes_per_cell: int = 0
     kernel: str = ""
     exchange: str = ""
+    every: int = 1
+    predicted: float | None = None
     complete_before: str = ""  # the reason, if there was nothing to do
 
     @property
@@ -46,9 +49,18 @@ def tell(summary: Summary) -> str:
         f"wall time    {sum(summary.seconds.values()):.2f} s: {_shares(summary.seconds)}",
         f"speed        {summary.cells_per_second / 1e6:.1f} Mcell/s, T_eff {summary.t_eff / 1e9:.2f} GB/s",
         f"kernel       {summary.kernel}",
-        *([f"exchange     by {summary.exchange}"] if summary.exchange else []),
+        *([f"exchange     {exchange_line(summary)}"] if summary.exchange else []),
         f"output       {summary.path}",
     ])  # fmt: skip
+
+
+def exchange_line(summary: Summary) -> str:
+    """The means of the exchange, its interval, and the time of a step beside the one that was predicted from measurements."""
+    interval = f"every {summary.every} steps" if summary.every > 1 else "every step" if summary.every else "every stage"
+    if summary.predicted is None or not summary.steps:
+        return f"by {summary.exchange}, {interval}"
+    took = summary.seconds["computing"] / summary.steps
+    return f"by {summary.exchange}, {interval}; a step took {took * 1e3:.3g} ms, {summary.predicted * 1e3:.3g} ms predicted"
 
 
 def _shares(seconds: Mapping[str, float]) -> str:

@@ -488,7 +488,7 @@ def test_what_does_not_compile_is_a_sentence(empty_cache):
 
 
 def test_a_program_that_is_not_loaded_is_told(monkeypatch):
-    monkeypatch.setattr(ffi_call, "Native", lambda made, library, number, threads: Native(made, library, 1, threads))
+    monkeypatch.setattr(ffi_call, "Native", lambda made, library, number, *rest: Native(made, library, 1, *rest))
     problem = problem_of(grid={"shape": [21]}, equation={"name": "heat"})
     with pytest.raises(jax.errors.JaxRuntimeError, match="this native program is not loaded"):
         stepped(problem, simulation_of(problem, kernel="native"), 1, 0.1)

@@ -10,11 +10,11 @@ import numpy as np
 
 from hpcstencil.backends.backend import Steps, Unsupported, never_known
 from hpcstencil.backends.native.compiler import begun, compiler
-from hpcstencil.backends.native.cost_model import account, cells_beside, steps_between_exchanges
+from hpcstencil.backends.native.cost_model import account, cells_beside, least_work, steps_between_exchanges
 from hpcstencil.backends.native.program import Program, program
 from hpcstencil.numerics.grid import AXES
 from hpcstencil.numerics.topology import Topology
-from hpcstencil.problem.decomposition import Plan, most_steps
+from hpcstencil.problem.decomposition import Costs, Plan, most_steps
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.runtime.threads import threads_for
@@ -85,8 +85,15 @@ class LoweredToNative:
             return str(reason)
         return ""
 
-    def steps_per_exchange(self, topology: Topology) -> int:
-        return steps_between_exchanges(self.program, self.problem, topology)
+    def seconds_per_work(self, topology: Topology) -> float | None:
+        from hpcstencil.backends.native.speed_probe import probe_shape, seconds_per_step
+
+        threads, shape = threads_for(topology.device_count), probe_shape(topology)
+        seconds = seconds_per_step(self.program, begun(self.program.text).result(), self.problem, topology, threads)
+        return seconds / (math.prod(shape) * least_work(self.program, topology, shape))
+
+    def steps_per_exchange(self, topology: Topology, costs: Costs) -> tuple[int, float | None]:
+        return steps_between_exchanges(self.program, self.problem, topology, costs)
 
     def cells_held(self, plan: Plan) -> tuple[int, int]:
         """The state, the arrays that it steps in, with ghost cells, and functions of several coordinates. An ensemble

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
+
+import numpy as np
 
 from hpcstencil.backends.native.compiler import cache_bytes, cache_is_far, library
 from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.backends.native.program import Program
 from hpcstencil.numerics.topology import Topology
-from hpcstencil.problem.decomposition import MOST_STEPS, latency, most_steps
+from hpcstencil.problem.decomposition import MOST_STEPS, Costs, Plan, most_steps
 from hpcstencil.problem.problem import Problem
 
-SECONDS_PER_CELL = 1.5e-10  # of a pass
+SECONDS_PER_WORK = 1.5e-10  # of a cell of a pass, if it is not measured
+WAITING = 5e-5  # seconds per exchange in which blocks wait for each other, whatever they exchange
+# Part of the computing between two exchanges that hides messages: a sweep over the last tile of rows in three dimensions, and
+# nearly the whole sweep where planes are single rows.
+HIDDEN = {1: 0.8, 2: 0.8, 3: 0.25}
 MUCH_THE_SAME = 1.005  # times the least cost: within it the thinner halo is chosen
 
 
@@ -38,24 +45,52 @@ def work_per_step(program: Program, topology: Topology) -> Callable[[int], float
     return lambda steps: float(work(*block, ctypes.c_int64(steps)))
 
 
-def steps_between_exchanges(program: Program, problem: Problem, topology: Topology) -> int:
-    """The number of steps between two exchanges with the least estimated cost, 0 for an exchange per section of a step.
+def least_work(program: Program, topology: Topology, shape: Sequence[int]) -> float:
+    """The work for a cell in one step on a block of this ``shape`` without exchanges, in cells of a pass. Raises Unsupported as
+    `account`."""
+    work = work_per_step(
+        program, replace(topology, shape=tuple(shape), processes=ones(topology), devices=ones(topology))
+    )
+    return min(work(steps) for steps in range(1, MOST_STEPS + 1))
 
-    The cost model weighs the exchange and the halo cells that are computed again against the additional passes through
-    memory that fewer steps need. Raises Unsupported as `account`.
+
+def ones(topology: Topology) -> tuple[int, ...]:
+    """One block per axis."""
+    return (1,) * topology.ndim
+
+
+def steps_between_exchanges(
+    program: Program, problem: Problem, topology: Topology, costs: Costs
+) -> tuple[int, float | None]:
+    """The number of steps between two exchanges with the least estimated cost, 0 for an exchange per section of a step; and
+    the predicted seconds per step, None if ``costs`` are not measured.
+
+        T(k) = C(k) + L / k + max(0, λ + B(k) / β - η k C(k)) / k,   C(k) = N w(k) σ
+
+    C is computing: the cost model's work w for each of N cells, halo cells that are computed again and the additional
+    passes of fewer steps included. Messages take λ + B / β; the part η of the computing between two exchanges hides them
+    (`Plan.halo_bytes_per_step` gives B). L is what neighbours wait for each other even without messages. Raises Unsupported
+    as `account`.
     """
     most = most_steps(problem, topology)
     if not most:
-        return 0
+        return 0, None
     if problem.step_follows_solution:
         most = min(most, problem.config.time.dt_every)
     work, cells = work_per_step(program, topology), math.prod(topology.capacity())
 
-    def seconds(every: int) -> float:
-        return latency(topology) / every + cells * work(every) * SECONDS_PER_CELL
+    fields, itemsize = len(problem.fields) * problem.copies, np.dtype(problem.config.numerics.precision).itemsize
+    unit = costs.seconds_per_work or SECONDS_PER_WORK
 
-    costs = {k: seconds(k) for k in range(1, min(most, MOST_STEPS) + 1)}
-    return next(k for k, cost in costs.items() if cost <= MUCH_THE_SAME * min(costs.values()))
+    def seconds(every: int) -> float:
+        computing = cells * problem.copies * work(every) * unit
+        sent = every * Plan.of(problem, topology, every).halo_bytes_per_step(fields, itemsize)
+        messages = costs.latency + sent / costs.bytes_per_second
+        return computing + (WAITING + max(0.0, messages - HIDDEN[topology.ndim] * every * computing)) / every
+
+    predicted = {k: seconds(k) for k in range(1, min(most, MOST_STEPS) + 1)}
+    best = next(k for k, cost in predicted.items() if cost <= MUCH_THE_SAME * min(predicted.values()))
+    return best, None if costs.seconds_per_work is None else predicted[best]
 
 
 def cells_beside(program: Program, topology: Topology, every: int, threads: int) -> int:

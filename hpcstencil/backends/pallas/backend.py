@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hpcstencil.backends.backend import Steps, Unsupported
 from hpcstencil.backends.xla.backend import cells_held
 from hpcstencil.numerics.topology import Topology
-from hpcstencil.problem.decomposition import Plan, most_steps, steps_between_exchanges
+from hpcstencil.problem.decomposition import Costs, Plan, most_steps, steps_between_exchanges
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.validation.errors import InputError
@@ -63,8 +63,11 @@ class LoweredToPallas:
             return f"this jax ({jax.__version__}) has no Triton for Pallas"
         return ""
 
-    def steps_per_exchange(self, topology: Topology) -> int:
-        return steps_between_exchanges(self.problem, topology, least=1)
+    def seconds_per_work(self, topology: Topology) -> float | None:
+        return None
+
+    def steps_per_exchange(self, topology: Topology, costs: Costs) -> tuple[int, float | None]:
+        return steps_between_exchanges(self.problem, topology, least=1, costs=costs), None
 
     def cells_held(self, plan: Plan) -> tuple[int, int]:
         return cells_held(self.problem, plan)

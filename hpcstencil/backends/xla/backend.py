@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hpcstencil.backends.backend import Steps
 from hpcstencil.numerics.integrators import Method
 from hpcstencil.numerics.topology import Topology
-from hpcstencil.problem.decomposition import Plan, steps_between_exchanges
+from hpcstencil.problem.decomposition import Costs, Plan, steps_between_exchanges
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator
 
@@ -50,8 +50,11 @@ class LoweredToArrays:
     def lack(self, device: Any, topology: Topology) -> str:
         return ""
 
-    def steps_per_exchange(self, topology: Topology) -> int:
-        return steps_between_exchanges(self.problem, topology)
+    def seconds_per_work(self, topology: Topology) -> float | None:
+        return None
+
+    def steps_per_exchange(self, topology: Topology, costs: Costs) -> tuple[int, float | None]:
+        return steps_between_exchanges(self.problem, topology, costs=costs), None
 
     def cells_held(self, plan: Plan) -> tuple[int, int]:
         return cells_held(self.problem, plan, axes_of_arrays=len(plan.radius) if self.kernel == "conv" else 1)

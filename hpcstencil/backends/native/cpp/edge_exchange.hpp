@@ -24,14 +24,12 @@ static inline double seconds_now() {
 struct Messages {
     int (*start_all)(int count, char* requests);
     int (*test_all)(int count, char* requests, int* completed, char* statuses);
-    char* statuses;         // room for those of one call
-    int64_t request_bytes;  // of a request's handle
-    int64_t receives;       // one per neighbour
-    int64_t source[DIRECTIONS];
-    char* receive[2];         // requests by buffer
-    int64_t sends[AXES][2];   // by strip, one per neighbour that reads it
-    char* send[2][AXES][2];   // requests by buffer and strip
-    int64_t failed;           // an error code of the MPI library; 0 without
+    char* statuses;                    // room for those of one call
+    int64_t receives[DIRECTIONS];      // from each neighbour; 0 from those without messages
+    char* receive[2][DIRECTIONS];      // requests by buffer and neighbour
+    int64_t sends[AXES][2];            // by strip, to the neighbours that read it
+    char* send[2][AXES][2];            // requests by buffer and strip
+    int64_t failed;                    // an error code of the MPI library; 0 without
     int32_t receiving[2][DIRECTIONS], sending[2][AXES][2], lock;  // what has been started and has not completed
 
     bool acquire() { return !__atomic_exchange_n(&lock, 1, __ATOMIC_ACQUIRE); }
@@ -125,8 +123,10 @@ struct EdgeExchange {
     void receive_next() {
         long buffer = (epoch + 1) % 2;
         while (!messages->acquire()) sched_yield();
-        for (int m = 0; m < messages->receives; m++) messages->receiving[buffer][m] = 1;
-        messages->start(messages->receives, messages->receive[buffer]);
+        for (int n = 0; n < DIRECTIONS; n++) {
+            messages->start(messages->receives[n], messages->receive[buffer][n]);
+            messages->receiving[buffer][n] = messages->receives[n] > 0;
+        }
         messages->release();
     }
 
@@ -245,15 +245,15 @@ struct EdgeExchange {
         if (!messages || !messages->acquire()) return;
         for (int64_t arriving = epoch; arriving <= epoch + 1; arriving++) {  // in this order, see `await`
             int64_t buffer = arriving % 2;
-            for (int64_t m = 0; m < messages->receives; m++) {
-                char* request = messages->receive[buffer] + m * messages->request_bytes;
-                bool earlier = arriving > epoch && messages->receiving[epoch % 2][m];
-                if (earlier || !messages->receiving[buffer][m] || !messages->test(1, request)) continue;
-                messages->receiving[buffer][m] = 0;
+            for (int n = 0; n < DIRECTIONS; n++) {
+                bool earlier = arriving > epoch && messages->receiving[epoch % 2][n];
+                if (earlier || !messages->receiving[buffer][n]) continue;
+                if (!messages->test(messages->receives[n], messages->receive[buffer][n])) continue;
+                messages->receiving[buffer][n] = 0;
                 int d[AXES];
-                offset((int)messages->source[m], d);
+                offset(n, d);
                 int a = strip_axis(d);
-                __atomic_store_n(published(neighbour[messages->source[m]], a, d[a] < 0), arriving, __ATOMIC_RELEASE);
+                __atomic_store_n(published(neighbour[n], a, d[a] < 0), arriving, __ATOMIC_RELEASE);
             }
             for (int a = 0; a < AXES; a++)
                 for (int side = 0; side < 2; side++) {

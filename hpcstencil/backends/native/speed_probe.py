@@ -1,0 +1,97 @@
+"""The speed of a native program on this machine, measured in a fraction of a second, without jax: the program steps a small
+block by itself."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from typing import Any
+
+import numpy as np
+
+from hpcstencil.backends.native.compiler import cache_bytes, cache_is_far
+from hpcstencil.backends.native.passes import AXIS_OF
+from hpcstencil.backends.native.program import Program
+from hpcstencil.numerics.topology import Topology
+from hpcstencil.problem.problem import Problem
+
+PROBE_CELLS = 2**22
+PROBE_STEPS = 16  # at most, in a call
+PROBE_SECONDS = 0.05  # after which no longer call is tried
+MARGIN = 64  # coordinates beyond the block
+Three = ctypes.c_int64 * 3
+Pointers = ctypes.POINTER(ctypes.c_void_p)
+
+
+class Call(ctypes.Structure):
+    """The struct of the same name in pipeline.hpp."""
+
+    _fields_ = (
+        ("fields", Pointers),
+        ("ghosts", Pointers),
+        ("results", Pointers),
+        ("parameters", ctypes.c_void_p),
+        ("constants", ctypes.c_void_p),
+        ("coordinates", Pointers),
+        ("clock", ctypes.c_void_p),
+        ("capacity", Three),
+        ("count", Three),
+        ("margin", Three),
+        ("width", Three),
+        ("wraps", ctypes.c_int32 * 3),
+        ("boundary", ctypes.c_int32 * 2 * 3),
+        ("threads", ctypes.c_int64),
+        ("l2_bytes", ctypes.c_int64),
+        ("l3_is_far", ctypes.c_int64),
+        ("edges", ctypes.c_void_p),
+        ("every", ctypes.c_int64),
+        ("section", ctypes.c_void_p),
+    )
+
+
+def probe_shape(topology: Topology) -> tuple[int, ...]:
+    """Cells per axis of the block that is stepped: as this process's largest block, but shorter along its first axes if it
+    has more than `PROBE_CELLS` cells."""
+    shape = list(topology.capacity())
+    for axis in range(len(shape)):
+        others = int(np.prod(shape)) // shape[axis]
+        shape[axis] = max(min(shape[axis], 16), min(shape[axis], PROBE_CELLS // others))
+    return tuple(shape)
+
+
+def seconds_per_step(program: Program, library: Any, problem: Problem, topology: Topology, threads: int) -> float:
+    """Seconds of a step on a block of `probe_shape` that ends where the grid does: the least of calls of ever more steps. The
+    time step is 0, so the values stay what they are."""
+    config = problem.config
+    dtype, shape = np.dtype(config.numerics.precision), probe_shape(topology)
+    names = [*program.fields, *program.errors]
+    arrays = [np.ones(shape, dtype) for _ in names]
+    addresses = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
+    count, wraps = [1, 1, 1], [0, 0, 0]
+    places = [np.zeros(1 + 2 * MARGIN) for _ in range(3)]
+    call = Call(
+        threads=threads, l2_bytes=cache_bytes(), l3_is_far=int(cache_is_far()), every=1, margin=Three(*[MARGIN] * 3)
+    )
+    for axis, b in enumerate(AXIS_OF[topology.ndim]):
+        count[b], wraps[b] = shape[axis], int(topology.periodic[axis])
+        places[b] = config.grid.centres(axis, -MARGIN, shape[axis] + MARGIN, topology.periodic[axis])
+        for side in (0, 1):
+            call.boundary[b][side] = 1 - wraps[b]
+    call.capacity, call.count, call.wraps = Three(*count), Three(*count), (ctypes.c_int32 * 3)(*wraps)
+    call.fields, call.results = (ctypes.cast(addresses, Pointers) for _ in range(2))
+    call.ghosts = ctypes.cast((ctypes.c_void_p * 6)(), Pointers)
+    origins = (ctypes.c_void_p * 3)(*(place.ctypes.data + MARGIN * place.itemsize for place in places))
+    call.coordinates = ctypes.cast(origins, Pointers)
+    given = [float(np.ravel(problem.parameters[name])[0]) for name in program.parameters]
+    parameters, constants = np.array([*given, 0.0]), np.array([*program.constants, 0.0])
+    call.parameters, call.constants = parameters.ctypes.data, constants.ctypes.data
+    best, steps, begun = float("inf"), 1, time.perf_counter()
+    while steps <= PROBE_STEPS and time.perf_counter() - begun < PROBE_SECONDS:
+        clock = np.array([0.0, 0.0, 0.0, float(steps)])
+        call.clock = clock.ctypes.data
+        start = time.perf_counter()
+        library.advance(ctypes.byref(call))
+        best = min(best, (time.perf_counter() - start) / steps)
+        steps *= 2
+    library.stored_not_finite()  # whatever the block held is no business of the run
+    return best

@@ -1,0 +1,90 @@
+"""The costs by which the steps between two exchanges are chosen, measured when a run begins.
+
+Messages between neighbours are timed at every start, the work of the backend once per machine. Costs decide how long a run
+takes, never its bits.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from hpcstencil.backends.backend import Lowered
+from hpcstencil.numerics.topology import Topology
+from hpcstencil.problem.decomposition import UNMEASURED, Costs, exchanges
+from hpcstencil.problem.problem import Problem
+from hpcstencil.runtime.communicator import Communicator, from_rank_0
+from hpcstencil.runtime.hosts import boot, host
+from hpcstencil.runtime.threads import threads_for
+from hpcstencil.simulation.measurement_cache import key, recall, remember
+
+SHORT, LONG = 8, 2**18  # bytes of a message
+ROUNDS = 4  # exchanges of each; the first one also connects the processes
+
+
+def measured_costs(lowered: Lowered, problem: Problem, topology: Topology, communicator: Communicator) -> Costs:
+    """The costs of a problem on this machine, the same on all processes. Every process calls this."""
+    if not exchanges(problem, topology) or not isinstance(problem.config.decomposition.steps_per_exchange, str):
+        return UNMEASURED
+    latency, bytes_per_second = 0.0, float("inf")
+    if communicator.size > 1 and sends_messages(problem, communicator):
+        latency, bytes_per_second = message_costs(topology, communicator)
+    return Costs(latency, bytes_per_second, work_cost(lowered, problem, topology, communicator))
+
+
+def sends_messages(problem: Problem, communicator: Communicator) -> bool:
+    """Whether processes may need messages for their edges."""
+    several_hosts = len(set(communicator.allgather((host(), boot())))) > 1
+    return several_hosts or problem.config.decomposition.exchange != "auto"
+
+
+def work_cost(lowered: Lowered, problem: Problem, topology: Topology, communicator: Communicator) -> float | None:
+    """Seconds of a unit of work on the slowest process, as this machine's cache has it, or measured now on all processes at
+    once, as in a run."""
+    devices = topology.device_count
+    what = f"work:{threads_for(devices)}:{devices * communicator.size}:{'x'.join(map(str, topology.capacity()))}"
+    name = key(problem, what)
+    known = from_rank_0(communicator, lambda: recall(name))
+    if isinstance(known, float):
+        return known
+    communicator.barrier()
+    own = communicator.allgather(lowered.seconds_per_work(topology))
+    measured = [seconds for seconds in own if seconds is not None]
+    if len(measured) < len(own):
+        return None
+    if communicator.rank == 0:
+        remember(name, max(measured))
+    return max(measured)
+
+
+def message_costs(topology: Topology, communicator: Communicator) -> tuple[float, float]:
+    """The time in seconds in which a short message reaches a neighbour, and the bytes per second that a process sends and
+    receives in long ones, on the slowest process. All send to all their neighbours at once, as in an exchange."""
+    cut = [axis for axis, parts in enumerate(topology.processes) if parts > 1]
+    ranks = [topology.neighbour(axis, direction) for axis in cut for direction in (-1, 1)]
+    pairs = [(n, rank) for n, rank in enumerate(ranks) if rank is not None]
+    short = exchange_seconds(SHORT, pairs, communicator)
+    long = exchange_seconds(LONG, pairs, communicator)
+    slowest = communicator.maximum(np.array([short, long]))
+    moved = 2 * LONG * max(communicator.allgather(len(pairs)))
+    return float(slowest[0]), moved / max(float(slowest[1] - slowest[0]), 1e-9)
+
+
+def exchange_seconds(size: int, pairs: list[tuple[int, int]], communicator: Communicator) -> float:
+    """The least seconds of an exchange of messages of ``size`` bytes with neighbours (direction, rank). Direction n is
+    answered from direction n ^ 1."""
+    mpi: Any = communicator.mpi
+    sent, received = np.zeros(size, np.uint8), np.empty((len(pairs), size), np.uint8)
+    best = float("inf")
+    for round_ in range(ROUNDS):
+        mpi.Barrier()
+        start = time.perf_counter()
+        requests = [mpi.Irecv(received[m], rank, n) for m, (n, rank) in enumerate(pairs)]
+        requests += [mpi.Isend(sent, rank, n ^ 1) for n, rank in pairs]
+        for request in requests:
+            request.Wait()
+        if round_:
+            best = min(best, time.perf_counter() - start)
+    return best

@@ -1,0 +1,92 @@
+"""Measured costs: what is measured, what is kept, and what follows from it for the steps between two exchanges."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from support import problem_of
+
+from hpcstencil.backends.native.speed_probe import PROBE_CELLS, probe_shape
+from hpcstencil.numerics.topology import Topology
+from hpcstencil.problem.decomposition import UNMEASURED, Costs
+from hpcstencil.runtime.communicator import OneProcess
+from hpcstencil.simulation import cost_measurement, measurement_cache
+from hpcstencil.simulation.backend_choice import prepare
+from hpcstencil.simulation.cost_measurement import measured_costs
+from hpcstencil.simulation.prepared import Choice, Decomposed, prepared_with
+from hpcstencil.simulation.summary import Summary, tell
+
+
+def decomposed(processes, shape=(600, 500), **tables):
+    heat = {"equation": {"name": "heat"}, "numerics": {"integrator": "euler"}}
+    problem = problem_of(grid={"shape": list(shape)}, **heat, **tables)
+    return Decomposed.of(problem, processes, 1)
+
+
+def interval(costs, **given):
+    return prepared_with(decomposed(2, **given), Choice("native"), OneProcess(), costs=costs).plan
+
+
+def test_slow_messages_mean_longer_intervals():
+    fast, slow = Costs(1e-6, 1e10, 1.5e-10), Costs(5e-3, 1e8, 1.5e-10)
+    cube = (128, 128, 128)
+    assert interval(fast, shape=cube).every < interval(slow, shape=cube).every
+    assert interval(fast, shape=cube).seconds < interval(slow, shape=cube).seconds
+
+
+def test_dear_cells_mean_shorter_intervals():
+    """Cells that are computed twice cost more, beside the same exchange."""
+    cheap, dear = Costs(1e-6, 1e10, 1e-11), Costs(1e-6, 1e10, 1e-7)
+    assert interval(dear, shape=(64, 64)).every < interval(cheap, shape=(64, 64)).every
+
+
+def test_nothing_is_predicted_without_measurements():
+    assert interval(UNMEASURED).seconds is None
+
+
+def test_messages_that_a_sweep_hides_cost_nothing():
+    alone, hidden = Costs(0.0, math.inf, 1e-8), Costs(1e-4, math.inf, 1e-8)
+    assert interval(hidden) == interval(alone)
+
+
+def test_a_backend_is_measured_once_per_machine(monkeypatch, tmp_path):
+    monkeypatch.setattr(measurement_cache, "store", lambda: tmp_path / "measured.json")
+    made, topology = decomposed(2), replace(decomposed(2).topology, rank=0)
+    lowered = made.lowered("native")
+    monkeypatch.setattr(cost_measurement, "message_costs", None)  # one process sends nothing
+    first = measured_costs(lowered, made.problem, topology, OneProcess())
+    assert 0 < first.seconds_per_work < 1e-5
+    monkeypatch.setattr(type(lowered), "seconds_per_work", None)
+    assert measured_costs(lowered, made.problem, topology, OneProcess()) == first
+
+
+@pytest.mark.parametrize("processes, wish", [(1, "auto"), (2, 3)])
+def test_nothing_is_measured_where_nothing_follows_from_it(processes, wish, monkeypatch):
+    made = decomposed(processes, decomposition={"steps_per_exchange": wish})
+    lowered = made.lowered("native")
+    monkeypatch.setattr(type(lowered), "seconds_per_work", None)
+    assert measured_costs(lowered, made.problem, made.topology, OneProcess()) == UNMEASURED
+
+
+def test_other_backends_are_not_measured():
+    import jax
+
+    made = decomposed(2)
+    topology = replace(made.topology, rank=0)
+    assert measured_costs(made.lowered("shift"), made.problem, topology, OneProcess()).seconds_per_work is None
+    assert prepare(decomposed(1), jax.local_devices()[:1], OneProcess()).plan.seconds is None
+
+
+@pytest.mark.parametrize("shape", [(100,), (5000, 5000), (300, 400, 500), (4, 3000, 3000)])
+def test_the_block_that_is_measured_is_small(shape):
+    ones = (1,) * len(shape)
+    block = probe_shape(Topology(shape, (True,) * len(shape), ones, ones, ones))
+    assert all(0 < b <= n for b, n in zip(block, shape, strict=True))
+    assert math.prod(block) <= max(PROBE_CELLS, 16 * math.prod(shape[1:]))
+
+
+def test_the_summary_shows_prediction_and_measurement():
+    summary = Summary(path=None, steps=10, exchange="MPI messages", every=8, predicted=2e-3)
+    summary = replace(summary, seconds={**summary.seconds, "computing": 0.03})
+    assert "by MPI messages, every 8 steps; a step took 3 ms, 2 ms predicted" in tell(summary)
+    assert "by MPI messages, every step\n" in tell(replace(summary, every=1, predicted=None))
