@@ -97,8 +97,8 @@ def jax_has_started() -> bool:
     return bridge is not None and bool(bridge.backends_are_initialized())
 
 
-def check_started_jax(count: int | None, remedy: str) -> tuple[Any, ...]:
-    """The devices of a jax that somebody else has started: all of them, or the first ``count``.
+def check_started_jax(count: int, remedy: str) -> tuple[Any, ...]:
+    """The devices of a jax that somebody else has started, at least ``count``.
 
     Raises EnvironmentProblem, which ends with the ``remedy``, if it was started with other settings than ours: results
     would have other bits.
@@ -108,12 +108,12 @@ def check_started_jax(count: int | None, remedy: str) -> tuple[Any, ...]:
     devices = tuple(jax.local_devices())
     if not jax.config.read("jax_enable_x64"):
         lack = "without 64-bit types"
-    elif count is not None and len(devices) < count:
-        lack = f"with {len(devices)} devices, and {count} are needed"
+    elif len(devices) < count:
+        lack = f"with {len(devices)} device{'s' * (len(devices) > 1)}, where {count} are needed"
     elif devices[0].platform == "cpu" and _contracts():
         lack = f"without {NO_CONTRACTION} in XLA_FLAGS, so that it rounds differently"
     else:
-        return devices[:count]
+        return devices
     raise EnvironmentProblem(f"jax was started before hpcstencil, {lack}; {remedy}")
 
 

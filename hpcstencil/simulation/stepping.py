@@ -58,6 +58,12 @@ class Stepping:
         """The clock of the state."""
         return self.state.clock
 
+    def end_at(self, end: float) -> None:
+        """Let the run end at another time. Steps are counted from here on if the last one was shortened to land here."""
+        self.schedule, clock = replace(self.schedule, end=end).going_on(self.clock, anew=False)
+        members = tuple(self.schedule.going_on(each, anew=False)[1] for each in self.state.members)
+        self.state = replace(self.state, clock=clock, members=members)
+
     @property
     def finished(self) -> bool:
         """Whether the run has reached its end."""
