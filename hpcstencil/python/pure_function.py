@@ -99,9 +99,6 @@ def _mapped_one_by_one(simulation: Simulation) -> Callable[[Any, Any, StepRange]
     def advance(fields: Any, parameters: Any, these: StepRange) -> Any:
         return dict(simulation.steps.advance(fields, parameters, these))
 
-    by_messages = simulation.exchange == "mpi4jax"  # whose effects JAX does not allow in functions with rules of their own
-    if by_messages:
-        return advance
     mapped = custom_vmap(advance)
 
     @mapped.def_vmap

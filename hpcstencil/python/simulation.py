@@ -441,9 +441,11 @@ class Simulation:
             compile_steps(self._stepping)
             self._compiled = True
         self._busy = True
+        self._communicator.watch.outside(False)
         try:
             yield
         finally:
+            self._communicator.watch.outside(True)
             self._busy = False
 
     def _advance(self, run: Run, limit: int | None = None) -> int:

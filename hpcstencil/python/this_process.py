@@ -89,6 +89,7 @@ class ThisProcess:
             found = connect()
             if found.size > 1:
                 watchdog.start(found)
+                found.watch.outside(True)
                 self._meeting = MpiProcesses(found.mpi.Clone())
                 sys.excepthook = self._end_all
                 atexit.register(found.watch.close)
@@ -107,10 +108,12 @@ class ThisProcess:
         if communicator.size == 1:
             function()
             return
+        communicator.watch.outside(True)
         try:
             function()
         except BaseException as error:  # whatever it is, no other process may wait for this one
             failure = error
+        communicator.watch.outside(False)
         failed = count_failed(self._meeting, failure is not None, PATIENCE)
         if failed == communicator.size and failure is not None:
             raise failure

@@ -31,6 +31,9 @@ class Watch(Protocol):
     def step(self, step: int) -> None:
         """Report that this rank has taken ``step`` steps."""
 
+    def outside(self, outside: bool) -> None:
+        """Report that the program does something else than call hpcstencil, and may take no step for long."""
+
     def output(self, path: Path) -> None:
         """Report the output file, beside which the checkpoints lie."""
 
@@ -47,6 +50,9 @@ class Unwatched:
     place = "at the start"
 
     def step(self, step: int) -> None:
+        return None
+
+    def outside(self, outside: bool) -> None:
         return None
 
     def output(self, path: Path) -> None:

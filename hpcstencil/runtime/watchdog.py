@@ -101,6 +101,10 @@ class Watchdog:
         self.place = f"at step {step}"
         self._tell(step=step)
 
+    def outside(self, outside: bool) -> None:
+        """Report that a program that uses hpcstencil does something else, or calls it again."""
+        self._tell(outside=outside)
+
     def output(self, path: Path) -> None:
         """Report the run's output file, beside which its checkpoints lie."""
         self._tell(output=str(path))
