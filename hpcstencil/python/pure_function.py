@@ -33,6 +33,7 @@ def function_of(simulation: Simulation, steps: int) -> Function:
     """
     problem, devices = simulation.problem, simulation.device_grid.devices
     dt = _step_size(simulation)
+    simulation.device_grid.places  # noqa: B018  (made once, and not while JAX traces)
     advance = _mapped_one_by_one(simulation)
     slopes = simulation.steps.slopes() if problem.method.multistep else None
     remembered = _memory(simulation)

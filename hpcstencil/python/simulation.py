@@ -45,7 +45,7 @@ from hpcstencil.simulation.start import at_start, compile_steps, initial_state
 from hpcstencil.simulation.stepping import Stepping
 from hpcstencil.simulation.streams.stream import Stream
 from hpcstencil.validation.errors import InputError
-from hpcstencil.validation.messages import at, unknown
+from hpcstencil.validation.messages import unknown
 from hpcstencil.validation.toml_text import dump_value
 
 if TYPE_CHECKING:
@@ -531,4 +531,4 @@ def _toml(key: str, value: Any) -> str:
     try:
         return dump_value(value)
     except TypeError as error:
-        raise InputError(f"{at(key)}: expected a value that TOML has, but got {type(value).__name__}; change it") from error
+        raise InputError(f"{key}: expected a value that TOML has, but got {type(value).__name__}; change it") from error

@@ -25,7 +25,7 @@ from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError, In
 from hpcstencil.validation.messages import shown
 
 PLATFORMS = ("cpu", "gpu")
-PATIENCE = 10.0  # seconds that a rank whose callback failed waits for the others to fail too
+PATIENCE = 5.0  # seconds that a rank whose callback failed waits for the others to fail too
 REMEDY = (
     "make the first hs.Simulation, or call hs.configure(), before the first computation with jax; in a notebook, restart the "
     "kernel first"
