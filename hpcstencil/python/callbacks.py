@@ -15,7 +15,7 @@ from hpcstencil.simulation.stepping import Stepping
 from hpcstencil.simulation.streams.stream import Stream
 
 
-class EverySteps(Stream):
+class AtSteps(Stream):
     """Calls ``act`` after each step whose number is a multiple of ``every_steps``, but not at the first state."""
 
     def __init__(self, every_steps: int, act: Callable[[], None]) -> None:
@@ -29,7 +29,7 @@ class EverySteps(Stream):
 
 
 @dataclass
-class EveryTime(Stream):
+class AtTimes(Stream):
     """Calls ``act`` at the multiples of the time ``every`` that come after the clock of ``stepping``. ``number`` is that
     of the next multiple."""
 

@@ -25,7 +25,7 @@ from hpcstencil.numerics.schedule import ROUND
 from hpcstencil.problem.build import build, initial_expression
 from hpcstencil.problem.problem import Problem
 from hpcstencil.python.assignment import block_of, local_block
-from hpcstencil.python.callbacks import EverySteps, EveryTime
+from hpcstencil.python.callbacks import AtSteps, AtTimes
 from hpcstencil.python.shared_programs import PROGRAMS, with_problem
 from hpcstencil.python.this_process import THIS_PROCESS
 from hpcstencil.runtime import signals
@@ -255,7 +255,7 @@ class Simulation:
         for it. All processes loop together. Raises InputError for an interval that is no positive number.
         """
         stepping, reached = self._ready("every"), [False]
-        pause = EveryTime(_interval("every", interval), partial(reached.__setitem__, 0, True), stepping)
+        pause = AtTimes(_interval("every", interval), partial(reached.__setitem__, 0, True), stepping)
 
         def pauses() -> Iterator[Simulation]:
             while not self._ready("every").finished:
@@ -291,10 +291,10 @@ class Simulation:
                     THIS_PROCESS.call(lambda: function(self), name)
 
             if every_steps is not None:
-                self._callbacks.append(EverySteps(int(every_steps), act))
+                self._callbacks.append(AtSteps(int(every_steps), act))
             else:
                 assert interval is not None
-                self._callbacks.append(EveryTime(interval, act, stepping))
+                self._callbacks.append(AtTimes(interval, act, stepping))
             return function
 
         return register

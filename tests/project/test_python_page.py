@@ -1,4 +1,4 @@
-"""Every code block of docs/python.md runs, one after the other, and its script under mpirun."""
+"""Every code block of docs/python.md runs, one after the other, then that of the README, and the script under mpirun."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from commands import python
 
-PAGE = (Path(__file__).parents[2] / "docs/python.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/python.md").read_text() + (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"(`script.py`:\n\n)?```python\n(.*?)```", PAGE, re.DOTALL)
 
 

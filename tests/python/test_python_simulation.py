@@ -260,6 +260,23 @@ def test_a_file_may_begin_with_a_state_of_the_program(tmp_path, command):
         sim.run(output=tmp_path / "late.h5")
 
 
+def test_a_stopped_run_goes_on_from_the_state_that_the_program_had_set(tmp_path, command):
+    """Not from that of the input, which its file names."""
+    with hs.Simulation(HEAT) as sim, hs.Simulation(HEAT) as whole:
+        for here in (sim, whole):
+            here["u"] = lambda x, y: x * y
+        whole.run(output=tmp_path / "whole.h5")
+        sim.on(every_steps=1)(lambda here: signal.raise_signal(signal.SIGTERM))
+        with pytest.raises(hs.StoppedEarly):
+            sim.run(output=tmp_path / "stopped.h5")
+        for path in tmp_path.glob("stopped.checkpoint.*.h5"):
+            if not path.stem.endswith("0" * 12):
+                path.unlink()  # as if it had been killed instead
+    with h5py.File(tmp_path / "whole.h5") as file:
+        text = file.attrs["input"]
+    assert_same_file(command(text, "--resume", output="stopped.h5"), tmp_path / "whole.h5")
+
+
 def test_a_signal_stops_a_run_with_a_file(tmp_path, command):
     with hs.Simulation(HEAT) as sim:
 
