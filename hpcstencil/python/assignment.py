@@ -93,7 +93,9 @@ def from_function(simulation: Simulation, name: str, function: Callable[..., Any
     position = home(name, problem.positions, problem.config.grid.ndim)
     places = numpy_evaluate.block_coordinates(problem.config.grid, simulation.ranges)
     shifts = [half * dx / 2 for half, dx in zip(position, problem.config.grid.spacing, strict=True)]
-    values = as_array(function(*(x - s for x, s in zip(places, shifts, strict=True))), problem.layout.dimensions(name), key)
+    values = as_array(
+        function(*(x - s for x, s in zip(places, shifts, strict=True))), problem.layout.dimensions(name), key
+    )
     cells = tuple(stop - start for start, stop in simulation.ranges)
     try:
         values = np.broadcast_to(values, cells)

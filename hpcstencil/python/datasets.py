@@ -40,17 +40,19 @@ class Block(xr.Dataset):
 
 def block_dataset(simulation: Simulation, state: State, assign: Callable[[str, Any], np.ndarray]) -> Block:
     """This process's block of all fields, copied. ``assign`` sets a field in the simulation and returns its block."""
-    blocks, layout = _blocks(simulation, state), simulation.problem.layout
+    layout, names = simulation.problem.layout, simulation.problem.shown
+    blocks = _blocks(simulation, state, names)
     ranges = {name: _ranges(simulation, layout, name) for name in blocks}
     dataset = Block(_variables(simulation, blocks), _coordinates(simulation, state, ranges), _attributes(simulation))
     object.__setattr__(dataset, "_assign", assign)
     return dataset
 
 
-def grid_dataset(simulation: Simulation, state: State) -> xr.Dataset | None:
-    """All fields on the whole grid, copied, on rank 0; None on the other processes, which call this together with it."""
+def grid_dataset(simulation: Simulation, state: State, names: Sequence[str]) -> xr.Dataset | None:
+    """The fields in ``names`` on the whole grid, copied, on rank 0; None on the other processes, which call this together
+    with it."""
     layout, whole = simulation.problem.layout, {}
-    for name, block in _blocks(simulation, state).items():
+    for name, block in _blocks(simulation, state, names).items():
         starts = [start for start, _ in simulation.ranges]
         shape = (*layout.members, *layout.shape(name))
         whole[name] = gathered(simulation.communicator, block, starts, shape)
@@ -88,9 +90,9 @@ def gathered(
     return whole
 
 
-def _blocks(simulation: Simulation, state: State) -> dict[str, np.ndarray]:
+def _blocks(simulation: Simulation, state: State, names: Sequence[str]) -> dict[str, np.ndarray]:
     """This process's blocks of the fields, as in the output file, in memory of their own."""
-    blocks = output_blocks(simulation, dict(state.fields), simulation.problem.shown, state.clock.time)
+    blocks = output_blocks(simulation, dict(state.fields), names, state.clock.time)
     return {name: np.array(block) for name, block in blocks.items()}
 
 
@@ -114,9 +116,7 @@ def _variables(simulation: Simulation, arrays: Mapping[str, np.ndarray]) -> dict
     }
 
 
-def _coordinates(
-    simulation: Simulation, state: State, ranges: Mapping[str, Sequence[Range]]
-) -> dict[str, xr.Variable]:
+def _coordinates(simulation: Simulation, state: State, ranges: Mapping[str, Sequence[Range]]) -> dict[str, xr.Variable]:
     """The coordinates of fields in these global index ranges, those of the members, and the time and step."""
     layout = simulation.problem.layout
     grid, found = layout.grid, {}

@@ -173,4 +173,3 @@ def _whole(fields: Mapping[str, Any], devices: Devices) -> dict[str, Any]:
         return block
 
     return {name: joined(array) for name, array in fields.items()}
-

@@ -153,7 +153,7 @@ class Simulation:
         None on other processes. All processes call this together."""
         from hpcstencil.python.datasets import grid_dataset
 
-        return grid_dataset(self._open, self._stepping.state)
+        return grid_dataset(self._open, self._stepping.state, self._open.problem.shown)
 
     @property
     def local(self) -> Block:
@@ -165,8 +165,10 @@ class Simulation:
 
     def __getitem__(self, name: str) -> xr.DataArray | None:
         """A field on the whole grid, copied, on rank 0; None on other processes. All processes call this together."""
+        from hpcstencil.python.datasets import grid_dataset
+
         self._field(name)
-        whole = self.state
+        whole = grid_dataset(self._open, self._stepping.state, (name,))
         return None if whole is None else whole[name]
 
     def to_toml(self) -> str:
@@ -279,7 +281,9 @@ class Simulation:
         stepping = self._ready("on")
         if (every_steps is None) == (every is None):
             raise InputError("on: expected either every_steps or every; write for example @sim.on(every_steps=10)")
-        if every_steps is not None and (isinstance(every_steps, bool) or int(every_steps) != every_steps or every_steps < 1):
+        if every_steps is not None and (
+            isinstance(every_steps, bool) or int(every_steps) != every_steps or every_steps < 1
+        ):
             raise InputError(f"on: expected a positive integer for every_steps, but got {every_steps!r}; change it")
         interval = None if every is None else _interval("on", every)
 
@@ -485,7 +489,13 @@ class Simulation:
         clock = self._stepping.clock
         if clock.step == 0 and not self._assigned:
             return Source()
-        entry = {"step": clock.step, "time": clock.time, "from": "a Python program", "kernel": self._open.kernel, "changed": []}
+        entry = {
+            "step": clock.step,
+            "time": clock.time,
+            "from": "a Python program",
+            "kernel": self._open.kernel,
+            "changed": [],
+        }
         return Source(history=(entry,), from_memory=True)
 
 

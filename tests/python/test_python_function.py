@@ -61,7 +61,10 @@ def test_mapped_calls_are_single_calls(way):
 
 REFUSED = {
     "an ensemble": ({"ensemble": {"equation.F": [0.03, 0.04]}}, "leave it out and use jax.vmap"),
-    "a tolerance": ({"time": {"end": 1.0, "tolerance": 1e-3}}, r"the step follows the solution \(tolerance\); give time.dt"),
+    "a tolerance": (
+        {"time": {"end": 1.0, "tolerance": 1e-3}},
+        r"the step follows the solution \(tolerance\); give time.dt",
+    ),
 }
 
 

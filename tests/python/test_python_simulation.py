@@ -254,7 +254,9 @@ def test_a_file_may_begin_with_a_state_of_the_program(tmp_path, command):
             assert_same(first, file[["u"]].isel(time=0))
             assert_same(sim.state, file[["u"]].isel(time=-1))
         assert (tmp_path / "late.checkpoint.000000000007.h5").exists()
-        with pytest.raises(hs.InputError, match="expected steps to take for .*late.h5, but the simulation is at time.end"):
+        with pytest.raises(
+            hs.InputError, match="expected steps to take for .*late.h5, but the simulation is at time.end"
+        ):
             sim.run(output=tmp_path / "late.h5")
     with hs.Simulation(HEAT) as sim, pytest.raises(hs.InputError, match="late.h5"):
         sim.run(output=tmp_path / "late.h5")
@@ -324,9 +326,13 @@ def test_an_exception_of_a_callback_reaches_the_caller():
 
 
 def test_a_solution_that_blows_up_is_an_error():
-    with pytest.warns(UserWarning, match="beyond the stable step"), hs.Simulation(
-        {**HEAT, "time": {"end": 1e4, "dt": 10.0}}
-    ) as sim, pytest.raises(hs.NumericsError, match=r"field 'u' is not finite .* the run is unstable; try a smaller time.dt$"):
+    with (
+        pytest.warns(UserWarning, match="beyond the stable step"),
+        hs.Simulation({**HEAT, "time": {"end": 1e4, "dt": 10.0}}) as sim,
+        pytest.raises(
+            hs.NumericsError, match=r"field 'u' is not finite .* the run is unstable; try a smaller time.dt$"
+        ),
+    ):
         sim.run()
 
 
@@ -389,5 +395,8 @@ def test_time_series_and_pictures(tmp_path, command):
         axes = hs.plot(sim.state["u"])
         assert axes.get_xlabel().startswith("x") and axes.get_aspect() == 1.0
         assert len(hs.plot(series["mass"]).lines) == 1
-        with hs.open(path) as file, pytest.raises(hs.InputError, match="plot: expected an array with one or two dimensions"):
+        with (
+            hs.open(path) as file,
+            pytest.raises(hs.InputError, match="plot: expected an array with one or two dimensions"),
+        ):
             hs.plot(file["u"])
