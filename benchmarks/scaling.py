@@ -144,8 +144,7 @@ def report(rows: Sequence[Row], cores: int, rounds: int) -> str:
             f"{native_costs.SECONDS_PER_WORK * 1e9:.3f} ns |"
             for name, each in costs.items()
         ),
-        f"| λ | {any_costs.per_message * 1e6:.0f} µs per message | "
-        f"{native_costs.WAITING * 1e6:.0f} µs per exchange |",
+        f"| λ | {any_costs.per_message * 1e6:.0f} µs per message | {native_costs.WAITING * 1e6:.0f} µs per exchange |",
         f"| β | {1e-9 / any_costs.per_byte:.1f} GB/s sent and received | no limit |",
         "",
         f"The parts that these were fitted to, on {FITTED_RANKS} ranks:",

@@ -1,6 +1,46 @@
-"""A distributed stencil PDE toolkit: one TOML file, any number of processes and devices, one HDF5 file."""
+"""A distributed stencil PDE toolkit: one TOML file, any number of processes and devices, one HDF5 file.
 
+In a Python program, `import hpcstencil as hs` changes nothing. The names below are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
 import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hpcstencil.python.files import diagnostics, open, plot
+    from hpcstencil.python.simulation import Simulation
+    from hpcstencil.python.this_process import configure
+    from hpcstencil.validation.errors import EnvironmentProblem, InputError, NumericsError, StoppedEarly
 
 __version__ = "0.1.0"
 STARTED = time.monotonic()  # of a command, near enough: nothing of it is imported before
+
+HOMES = {
+    "Simulation": "python.simulation",
+    "configure": "python.this_process",
+    "open": "python.files",
+    "diagnostics": "python.files",
+    "plot": "python.files",
+    "InputError": "validation.errors",
+    "NumericsError": "validation.errors",
+    "StoppedEarly": "validation.errors",
+    "EnvironmentProblem": "validation.errors",
+}  # names of the Python interface, and the modules that have them
+
+__all__ = [
+    "EnvironmentProblem", "InputError", "NumericsError", "Simulation", "StoppedEarly", "configure", "diagnostics", "open",
+    "plot",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in HOMES:
+        raise AttributeError(f"module 'hpcstencil' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"hpcstencil.{HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *HOMES})

@@ -7,6 +7,7 @@ import sys
 import time
 from contextlib import redirect_stdout
 from pathlib import Path
+from textwrap import dedent
 
 import h5py
 
@@ -64,6 +65,22 @@ def hpcstencil(processes, *arguments, folder, status=0, **environment):
         capture_output=True,
         text=True,
         timeout=240,
+    )
+    assert result.returncode == status, result.stdout + result.stderr
+    return result
+
+
+def python(folder, script, processes=0, status=0, **environment):
+    """Run a script (0 processes: without mpirun); its result, whose status must be as expected."""
+    (folder / "script.py").write_text(dedent(script))
+    launcher = [] if processes == 0 else [os.environ.get("MPIEXEC", "mpirun"), "-n", str(processes)]
+    result = subprocess.run(
+        [*launcher, sys.executable, "script.py"],
+        cwd=folder,
+        env={**ENVIRONMENT, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert result.returncode == status, result.stdout + result.stderr
     return result

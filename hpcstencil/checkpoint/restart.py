@@ -61,6 +61,7 @@ class Source:
     complete: str = ""
     repeated: str = ""
     history: tuple[dict[str, Any], ...] = ()
+    from_memory: bool = False
 
     @property
     def anew(self) -> bool:

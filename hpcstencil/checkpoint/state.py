@@ -31,6 +31,10 @@ class State:
     fields: Mapping[str, Any]
     members: tuple[Clock, ...] = ()
 
+    def __getitem__(self, name: str) -> Any:
+        """A field of the state, as it is stored."""
+        return self.fields[name]
+
 
 def split(state: State, gather: Callable[[Any], Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """(arrays, scalars) by path. ``gather`` returns this process's block of a leaf over the grid, local and without

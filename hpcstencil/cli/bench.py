@@ -49,10 +49,11 @@ def bench(
     plot: Path | None,
 ) -> None:
     """Measure the speed of INPUT.toml's step loop (default: 3-D heat, 256^3) against the machine's copy bandwidth."""
-    from hpcstencil.cli.prepare import decomposed_of, devices_of, problem_of, processes, same_everywhere
+    from hpcstencil.cli.prepare import decomposed_of, devices_of, problem_of, processes
     from hpcstencil.config.reader import from_mapping
     from hpcstencil.problem.build import build
     from hpcstencil.runtime.progress import say
+    from hpcstencil.simulation.same_everywhere import same_everywhere
 
     if plot is not None and plot.suffix.lower() != ".png":
         raise InputError(f"--plot: expected a file that ends in .png, but got {plot}; write for example bench.png")

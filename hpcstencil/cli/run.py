@@ -68,9 +68,10 @@ def execute(
 ) -> None:
     """Run a checked problem on the processes of this launch, and print the summary. jax must not have been imported
     before."""
-    from hpcstencil.cli.prepare import decomposed_of, devices_of, same_everywhere, warn_of_shared_gpus
+    from hpcstencil.cli.prepare import decomposed_of, devices_of
     from hpcstencil.runtime.communicator import agree
     from hpcstencil.runtime.devices import start_jax
+    from hpcstencil.simulation.same_everywhere import same_everywhere, warn_of_shared_gpus
 
     count, ids = devices_of(problem.config, devices)
     same_everywhere(communicator, count, problem)

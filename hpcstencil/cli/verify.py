@@ -28,9 +28,10 @@ def verify(input_file: Path, overrides: tuple[str, ...], devices: int | None, ou
 
     Ends with status 3 if a promised property is missing.
     """
-    from hpcstencil.cli.prepare import devices_of, problem_of, processes, same_everywhere
+    from hpcstencil.cli.prepare import devices_of, problem_of, processes
     from hpcstencil.config.ensemble import members
     from hpcstencil.runtime.progress import say
+    from hpcstencil.simulation.same_everywhere import same_everywhere
 
     with processes() as communicator:
         config, problem = problem_of(input_file, overrides, communicator)

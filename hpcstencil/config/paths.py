@@ -33,9 +33,9 @@ def check_path(key: str, path: Path) -> None:
         raise InputError(f"{key}: expected a path in UTF-8, but got {printable(path)}; rename what is not") from None
 
 
-def check_output_path(config: Config, path: Path, output: Path, key: str) -> None:
-    """Raise InputError if the output file would replace a file that the run reads, or if the names of the files beside
-    it cannot be made from its name."""
+def check_output_path(config: Config, path: Path | None, output: Path, key: str) -> None:
+    """Raise InputError if the output file would replace a file that the run reads, ``path`` (the input file, if there is
+    one) included, or if the names of the files beside it cannot be made from its name."""
     length = len(os.fsencode(output.name))
     if length > LONGEST_FILE_NAME:
         raise InputError(
@@ -50,6 +50,7 @@ def check_output_path(config: Config, path: Path, output: Path, key: str) -> Non
         raise InputError(
             f"{key}: expected a name like 'run.h5', but got '{output.name}', which is that of the XDMF file beside an output"
         )
-    for what, source in {"the input file itself": path, **sources(config)}.items():
+    own = {} if path is None else {"the input file itself": path}
+    for what, source in {**own, **sources(config)}.items():
         if os.path.realpath(output) == os.path.realpath(source):
             raise InputError(f"{key}: expected a file of its own, but got {what}, {output}; choose another path")

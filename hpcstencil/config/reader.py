@@ -48,12 +48,18 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
     tables = read_file(path)
     check_path("INPUT.toml", path.absolute())  # is written into the output, with the paths of data beside it
     config = from_mapping(tables, path.absolute().parent, overrides, path.stem)
-    for key, file in sources(config).items():
-        check_path(key, file)
-        if not os.path.isfile(file):  # not in from_mapping: the input of a run on file may outlive its start
-            raise InputError(f"{key}: expected an HDF5 file, but there is no {file}; check the path")
+    check_sources(config)
     check_output_path(config, path, config.output.path, "output.path")
     return config
+
+
+def check_sources(config: Config) -> None:
+    """Raise InputError if a file of data that the input names is missing. `from_mapping` does not look: the input of a
+    run on file may outlive its start."""
+    for key, file in sources(config).items():
+        check_path(key, file)
+        if not os.path.isfile(file):
+            raise InputError(f"{key}: expected an HDF5 file, but there is no {file}; check the path")
 
 
 def from_mapping(raw: Mapping[str, Any], base: Path, overrides: Sequence[str] = (), stem: str = "output") -> Config:

@@ -59,6 +59,15 @@ class StepRange(NamedTuple):
         return self.base_time + self.first * self.dt
 
 
+def steps_to_reach(time: float, clock: Clock, dt: float) -> int:
+    """Number of steps of size ``dt`` after which ``clock`` is first at or past a time, at least 1."""
+    done = clock.step - clock.base_step
+    steps = max(1, math.ceil((time - clock.base_time) / dt) - done)
+    while steps > 1 and clock.base_time + (done + steps - 1) * dt >= time:
+        steps -= 1
+    return steps if clock.base_time + (done + steps) * dt >= time else steps + 1
+
+
 @dataclass(frozen=True)
 class Leap:
     """Equal ``steps`` between two events. ``after`` is the clock at the end."""
@@ -151,8 +160,13 @@ class Schedule:
 
     def output_step(self, number: int) -> int:
         """With a fixed step size: the step nearest to output time ``number``."""
-        assert self.output_time is not None and self.fixed_dt is not None
-        return self.origin_step + round((number * self.output_time - self.origin_time) / self.fixed_dt)
+        assert self.output_time is not None
+        return self.step_near(number * self.output_time)
+
+    def step_near(self, time: float) -> int:
+        """With a fixed step size: the step nearest to a time."""
+        assert self.fixed_dt is not None
+        return self.origin_step + round((time - self.origin_time) / self.fixed_dt)
 
     def is_output(self, clock: Clock) -> bool:
         """Whether a snapshot is due at ``clock``."""

@@ -151,9 +151,23 @@ def _initial(config: Config, model: Model) -> dict[str, Node]:
     seed, texts = config.equation.seed, config.initial.expressions
     if seed is not None and "seed" not in parameters_used(texts.values()):
         raise InputError("equation.seed: no initial expression uses it; write noise(seed) in [initial], or remove it")
-    names = {**model.symbols, **({} if seed is None else {"seed": Constant(seed)})}
-    scope = Scope(config.grid.ndim, names, time=False, noise=True)
+    scope = _initial_scope(config, model.symbols)
     return {name: parse(text, scope, f"initial.{name}") for name, text in texts.items()}
+
+
+def _initial_scope(config: Config, symbols: Mapping[str, Node]) -> Scope:
+    """The names that an initial expression knows."""
+    seed = config.equation.seed
+    names = {**symbols, **({} if seed is None else {"seed": Constant(seed)})}
+    return Scope(config.grid.ndim, names, time=False, noise=True)
+
+
+def initial_expression(problem: Problem, name: str, text: str, key: str) -> Node:
+    """The tree of an expression for the values of the field ``name``, as [initial] would have it. Raises InputError,
+    which begins with ``key``, for one that cannot be read."""
+    tree = parse(text, _initial_scope(problem.config, problem.symbols), key)
+    placed = Placed(problem.config, problem.positions).initial({name: tree}, problem.faces)
+    return masked_initial(problem.mask, placed)[name]
 
 
 def _method(config: Config, model: Model) -> Method:

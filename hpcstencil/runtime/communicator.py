@@ -31,6 +31,9 @@ class Watch(Protocol):
     def step(self, step: int) -> None:
         """Report that this rank has taken ``step`` steps."""
 
+    def outside(self, outside: bool) -> None:
+        """Report that the program does something else than call hpcstencil, and may take no step for long."""
+
     def output(self, path: Path) -> None:
         """Report the output file, beside which the checkpoints lie."""
 
@@ -47,6 +50,9 @@ class Unwatched:
     place = "at the start"
 
     def step(self, step: int) -> None:
+        return None
+
+    def outside(self, outside: bool) -> None:
         return None
 
     def output(self, path: Path) -> None:
@@ -250,3 +256,23 @@ def on_first(communicator: Communicator, count: int, action: Callable[[Communica
         return result
 
     return agree(communicator, turn)
+
+
+def count_failed(meeting: Communicator, failed: bool, patience: float) -> int | None:
+    """The number of processes that ``failed``, once all of them have called this; None if this one has failed and others
+    do not come within ``patience`` seconds.
+
+    ``meeting`` is a communicator for this alone, since a process that does not come may be inside any other operation.
+    """
+    if meeting.size == 1:
+        return int(failed)
+    from mpi4py import MPI
+
+    mine, total, start = np.array([int(failed)]), np.zeros(1, np.int64), time.monotonic()
+    request = meeting.mpi.Iallreduce(mine, total, op=MPI.SUM)
+    while not request.Test():
+        waited = time.monotonic() - start
+        if failed and waited > patience:
+            return None
+        time.sleep(min(NAP, waited / 2))  # the others may need the core
+    return int(total[0])

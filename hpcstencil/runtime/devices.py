@@ -1,4 +1,8 @@
-"""The devices of a process, chosen before jax is imported: how many, which ones, and the options of XLA."""
+"""The devices of a process, chosen before jax starts: how many, which ones, and the options of XLA.
+
+jax starts when it initializes a backend, at the first array or the first look at a device. It reads the options of XLA
+then, not when it is imported.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from hpcstencil.runtime.hosts import host
 from hpcstencil.runtime.launcher import local_place
@@ -65,7 +70,7 @@ def bind_devices(wanted: int | None) -> tuple[int, list[str]]:
     ``wanted`` is the requested number (None: all that belong to the process; 1 on CPUs). Raises InputError if there are
     fewer GPUs.
     """
-    assert "jax" not in sys.modules, "devices must be settled before jax is imported"
+    assert not jax_has_started(), "devices must be settled before jax starts"
     owned = gpus()
     place, processes = local_place()
     if owned and processes > 1 and (VISIBLE not in os.environ or len(owned) > 1):
@@ -86,7 +91,43 @@ def bind_devices(wanted: int | None) -> tuple[int, list[str]]:
     return count, []
 
 
-def start_jax(count: int) -> tuple[object, ...]:
+def jax_has_started() -> bool:
+    """Whether jax has initialized a backend in this process. It is not imported for the answer."""
+    bridge = sys.modules.get("jax._src.xla_bridge")  # the public modules do not say it
+    return bridge is not None and bool(bridge.backends_are_initialized())
+
+
+def check_started_jax(count: int, remedy: str) -> tuple[Any, ...]:
+    """The devices of a jax that somebody else has started, at least ``count``.
+
+    Raises EnvironmentProblem, which ends with the ``remedy``, if it was started with other settings than ours: results
+    would have other bits.
+    """
+    import jax
+
+    devices = tuple(jax.local_devices())
+    if not jax.config.read("jax_enable_x64"):
+        lack = "without 64-bit types"
+    elif len(devices) < count:
+        lack = f"with {len(devices)} device{'s' * (len(devices) > 1)}, where {count} are needed"
+    elif devices[0].platform == "cpu" and _contracts():
+        lack = f"without {NO_CONTRACTION} in XLA_FLAGS, so that it rounds differently"
+    else:
+        return devices
+    raise EnvironmentProblem(f"jax was started before hpcstencil, {lack}; {remedy}")
+
+
+def _contracts() -> bool:
+    """Whether compiled code on this process's processor fuses multiplications and additions."""
+    import jax
+    import numpy as np
+
+    a = np.sqrt(np.arange(2, 258, dtype=np.float32))
+    fused = jax.jit(lambda a, b, c: a * b - c)
+    return bool(np.any(np.asarray(fused(a, a, a * a))))  # the rounding errors of a * a, which are 0 otherwise
+
+
+def start_jax(count: int) -> tuple[Any, ...]:
     """Import jax with 64-bit types enabled; returns the process's first ``count`` devices.
 
     Raises EnvironmentProblem if jax sees fewer.

@@ -12,10 +12,10 @@ pipes and sockets:
 
 | from | to | keys |
 |---|---|---|
-| rank | its monitor | ``token``, ``step``, ``output``, ``bye``, ``failed status at_once``; ``centre`` (where to connect to) |
+| rank | its monitor | ``token``, ``step``, ``output``, ``outside``, ``bye``, ``failed status at_once``; ``centre`` |
 | rank 0 | centre | ``listen`` (at which addresses), ``joined`` (nobody else is to come) |
 | monitor | its rank | ``doors`` (the centre's), ``connected``, ``end`` (with this status) |
-| monitor | centre | first ``rank host``; pulses (``step stopped``), ``stack``, ``lost``, ``bye``, ``failed status at_once`` |
+| monitor | centre | first ``rank host``; pulses (``step stopped outside``), ``stack lost bye``, ``failed status at_once`` |
 | centre | monitor | pulses, ``dump`` (send your stack), ``end`` (with this status), ``bye`` |
 """
 
@@ -100,7 +100,7 @@ class Monitor:
             self.door.tick()
         self.me.hear({"stopped": is_stopped(self.parent)})
         if self.centre is not None:
-            self.centre.send(step=self.me.step, stopped=self.me.stopped is not None)
+            self.centre.send(step=self.me.step, stopped=self.me.stopped is not None, outside=self.me.outside)
             if now - self.centre.heard > PATIENCE:
                 self.lost_centre(f"has not been heard from for {PATIENCE:.0f} s")
         if self.rank == 0:
@@ -122,6 +122,8 @@ class Monitor:
             if "step" in message:
                 self.me.hear(message)
                 self.progressed()
+            if "outside" in message:
+                self.me.hear(message)
             if "failed" in message:
                 self.failed(self.me, message)
             if "bye" in message:
@@ -287,6 +289,8 @@ class Monitor:
                     self.lost(peer, f"has not been heard from for {PATIENCE:.0f} s")
             if not self.done and not peer.gone and peer.stopped is not None and now - peer.stopped > PATIENCE:
                 self.lost(peer, f"has been stopped for {PATIENCE:.0f} s")
+        if any(peer.outside and not peer.gone for peer in self.peers.values()):
+            self.progressed()  # nobody can tell a long computation of the user's program from a deadlock
         if not self.done and now - self.progress > self.warned:
             self.warned = min(2 * self.warned, GIVE_UP)
             self.collect_stacks(None)

@@ -15,7 +15,7 @@ LONGEST = 2**20  # bytes of a message
 KINDS = {  # of what a message may hold
     **dict.fromkeys(("rank", "step", "status", "pulse", "dump", "end", "bye", "joined"), int),
     **dict.fromkeys(("host", "token", "output", "stack", "lost", "failed"), str),
-    **dict.fromkeys(("stopped", "connected", "at_once"), bool),
+    **dict.fromkeys(("stopped", "connected", "at_once", "outside"), bool),
     **dict.fromkeys(("listen", "doors", "centre"), list),
 }
 
@@ -74,7 +74,7 @@ class Line:
 
 class Peer:
     """The centre's knowledge of a rank, its own included. ``stopped`` is the time since when its process is stopped,
-    None if it runs."""
+    None if it runs. ``outside`` says that its program does something else between two calls of hpcstencil."""
 
     def __init__(self, rank: int, host: str, line: Line | None) -> None:
         self.rank, self.host, self.line = rank, host, line
@@ -82,7 +82,7 @@ class Peer:
         self.stopped: float | None = None
         self.stack = ""
         self.failure, self.status = "", 0  # the sentence of its failure, and the exit status
-        self.gone = False
+        self.gone = self.outside = False
 
     def hear(self, message: dict[str, Any]) -> None:
         """Note a message of the rank's monitor."""
@@ -90,6 +90,7 @@ class Peer:
         self.step = message.get("step", self.step)
         self.stack = message.get("stack", self.stack)
         self.gone = self.gone or "bye" in message
+        self.outside = message.get("outside", self.outside)
         if "stopped" in message:
             self.stopped = (self.stopped or time.monotonic()) if message["stopped"] else None
 

@@ -81,3 +81,40 @@ def watched() -> Iterator[Request]:
         os.close(writing)
         thread.join()
         os.close(reading)
+
+
+class HeldInterrupts:
+    """A context in which an interrupt (SIGINT) waits: KeyboardInterrupt is raised at its end, when the state that is
+    computed inside it is whole. Outside the main thread, which alone gets signals, it does nothing."""
+
+    def __init__(self) -> None:
+        self.noted = self.holds = False
+        self.before: Any = None  # the handler that this one replaces
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self.before, self.holds = signal.signal(signal.SIGINT, self._note), True
+
+    def _note(self, number: int, frame: Any) -> None:
+        self.noted = True
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if self.holds:
+            signal.signal(signal.SIGINT, self.before)
+            self.holds = False
+        if self.noted and kind is None:
+            self.noted = False
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def lifted(self) -> Iterator[None]:
+        """A context inside this one in which interrupts act at once, as while a function of the user runs. It does nothing
+        where no interrupts are held."""
+        if not self.holds:
+            yield
+            return
+        self.__exit__(None, None, None)
+        try:
+            yield
+        finally:
+            self.__enter__()

@@ -19,6 +19,7 @@ import hpcstencil
 from hpcstencil.runtime.communicator import Communicator, MpiProcesses, agree
 from hpcstencil.runtime.handshake import own_addresses, where_to_listen
 from hpcstencil.runtime.hosts import boot, host
+from hpcstencil.runtime.progress import say
 from hpcstencil.validation.errors import EnvironmentProblem
 
 DUMP_SIGNAL = signal.SIGRTMAX - 2  # requests a stack; users, launchers and libraries do not send this signal
@@ -100,6 +101,10 @@ class Watchdog:
         self.place = f"at step {step}"
         self._tell(step=step)
 
+    def outside(self, outside: bool) -> None:
+        """Report that a program that uses hpcstencil does something else, or calls it again."""
+        self._tell(outside=outside)
+
     def output(self, path: Path) -> None:
         """Report the run's output file, beside which its checkpoints lie."""
         self._tell(output=str(path))
@@ -154,9 +159,13 @@ def end_at_once(communicator: Communicator, status: int) -> None:
     communicator.abort(status)
 
 
-def start(communicator: Communicator) -> list[int]:
-    """Start a watchdog over the processes, if there are several; returns the ranks that cannot reach rank 0's host."""
+def start(communicator: Communicator) -> None:
+    """Start a watchdog over the processes, if there are several; warns of ranks that cannot reach rank 0's host."""
     if not isinstance(communicator, MpiProcesses):
-        return []
+        return
     communicator.watch = watch = Watchdog(communicator)
-    return watch.unreachable
+    if watch.unreachable:
+        say(
+            f"warning: no TCP connection to rank 0 from ranks {', '.join(map(str, watch.unreachable))}: if one of them is "
+            "lost, the others may wait for ever"
+        )

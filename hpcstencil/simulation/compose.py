@@ -42,4 +42,5 @@ def compose(prepared: Prepared, communicator: Communicator, devices: Sequence[An
         control=None if problem.config.time.tolerance is None else Control.of(problem, steps),
         extremes=steps.reductions({}, tuple(problem.measured.values())),
         diagnosed=steps.reductions(problem.needs(problem.reduced()), problem.reduced()),
+        exchange_mpi=own,
     )

@@ -49,27 +49,32 @@ class Run:
 
     stepping: Stepping
     streams: Sequence[Stream]
-    stops: StopRequests
     progress: Progress
     stopwatch: Stopwatch
 
-    def to_the_end(self) -> None:
+    def to_the_end(self, stops: StopRequests) -> None:
         """Go from event to event until the end.
 
         Raises NumericsError if the solution blows up, StoppedEarly after a signal or at the walltime.
         """
+        while not self.stepping.finished:
+            self.check_not_stopped(stops)
+            self.advance()
+
+    def advance(self, limit: int | None = None) -> int:
+        """Take the next steps, up to the next event and at most ``limit``, and let the streams write that are due;
+        returns the number of steps. Raises NumericsError if the solution blows up."""
         stepping = self.stepping
-        while not stepping.finished:
-            self.check_not_stopped()
-            steps = stepping.advance(self.announce, self.steps_to_event())
-            clock = stepping.clock
-            self.stops.communicator.watch.step(clock.step)
-            for stream in self.streams:
-                stream.poll()
-            with self.stopwatch.during("checks"):
-                stepping.finite.after_steps(stepping.state)
-            self.write_due()
-            self.progress.advance(steps, clock.step, clock.time)
+        steps = stepping.advance(self.announce, self.steps_to_event(limit), self.time_of_event())
+        clock = stepping.clock
+        stepping.simulation.communicator.watch.step(clock.step)
+        for stream in self.streams:
+            stream.poll()
+        with self.stopwatch.during("checks"):
+            stepping.finite.after_steps(stepping.state)
+        self.write_due()
+        self.progress.advance(steps, clock.step, clock.time)
+        return steps
 
     def begin(self) -> None:
         """Let the streams take the first state."""
@@ -87,16 +92,21 @@ class Run:
         for stream in self.streams:
             stream.before(state, after)
 
-    def steps_to_event(self) -> int | None:
-        """Steps until the next event that a stream of its own asks for; None if there is none."""
-        periods = [stream.every_steps for stream in self.streams if stream.every_steps is not None]
-        return min((period - self.stepping.clock.step % period for period in periods), default=None)
+    def steps_to_event(self, limit: int | None = None) -> int | None:
+        """Steps until the next event of a stream that counts steps, and at most ``limit``; None if there is neither."""
+        waits = [limit, *(stream.steps_to_event(self.stepping.clock) for stream in self.streams)]
+        return min((wait for wait in waits if wait is not None), default=None)
 
-    def check_not_stopped(self) -> None:
+    def time_of_event(self) -> float | None:
+        """The time of the next event of a stream that waits for a time; None if there is none."""
+        times = [stream.time_of_event(self.stepping.clock) for stream in self.streams]
+        return min((time for time in times if time is not None), default=None)
+
+    def check_not_stopped(self, stops: StopRequests) -> None:
         """Raise StoppedEarly, on all processes, if the run has to stop, after the streams have left what a resumed run
         needs."""
         with self.stopwatch.during("waiting for processes"):
-            reason = self.stops.reason()
+            reason = stops.reason()
         if reason:
             for stream in self.streams:
                 stream.stop(self.stepping.state)

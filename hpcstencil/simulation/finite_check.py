@@ -13,9 +13,10 @@ from hpcstencil.validation.errors import InputError, NumericsError
 
 
 class FiniteCheck:
-    """The check of the measured quantities of a run that begins at step ``first_step``, with the output ``path``."""
+    """The check of the measured quantities of a run that begins at step ``first_step``, with the output ``path``, None
+    without output."""
 
-    def __init__(self, simulation: Simulation, path: Path, first_step: int) -> None:
+    def __init__(self, simulation: Simulation, path: Path | None, first_step: int) -> None:
         self.simulation, self.path, self.first_step = simulation, path, first_step
 
     def after_steps(self, state: State) -> None:
@@ -40,9 +41,10 @@ class FiniteCheck:
                         f"initial.{name}: the initial state is {where} (or beyond {precision}); correct the expression"
                     )
                 what = f"field '{name}'" if name in state.fields else f"'{name}'"
+                kept = "" if self.path is None else f". {self.path} keeps the snapshots before"
                 raise NumericsError(
                     f"{what} is {where} at step {state.clock.step}, t = {state.clock.time:g}: the run is unstable; try a "
-                    f"smaller time.{problem.config.time.given}. {self.path} keeps the snapshots before"
+                    f"smaller time.{problem.config.time.given}{kept}"
                 )
         return low, high
 

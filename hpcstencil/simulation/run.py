@@ -16,7 +16,7 @@ from hpcstencil.checkpoint.restart import Options, Source, source_of
 from hpcstencil.checkpoint.state import State, join
 from hpcstencil.io.output_lock import Claim, claimed
 from hpcstencil.io.snapshot_buffers import Copies, pieces_of
-from hpcstencil.numerics.schedule import Clock, Schedule
+from hpcstencil.numerics.schedule import Schedule
 from hpcstencil.runtime import signals
 from hpcstencil.runtime.communicator import Communicator, agree
 from hpcstencil.runtime.filesystem import prepare_folder
@@ -24,15 +24,12 @@ from hpcstencil.runtime.progress import Progress, say
 from hpcstencil.runtime.stopwatch import Stopwatch
 from hpcstencil.runtime.walltime import Walltime
 from hpcstencil.runtime.watchdog import end_all
-from hpcstencil.simulation.backend_choice import prepare
-from hpcstencil.simulation.compose import compose
 from hpcstencil.simulation.event_loop import Run, StopRequests
 from hpcstencil.simulation.file_blocks import from_checkpoint
-from hpcstencil.simulation.finite_check import FiniteCheck
 from hpcstencil.simulation.initial_state import last_snapshot
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.simulation import Simulation
-from hpcstencil.simulation.solid_cells import check_fluid_left
+from hpcstencil.simulation.start import at_start, compile_steps, composed, initial_clocks, initial_state
 from hpcstencil.simulation.stepping import Stepping
 from hpcstencil.simulation.streams.checkpoints import Checkpoints, CheckpointWriter
 from hpcstencil.simulation.streams.output import Output, provenance
@@ -80,7 +77,7 @@ def run(
         ready = _ready(decomposed, options, communicator, devices, source, stopwatch)
         signals.check_not_stopped(request, communicator)
         with stopwatch.during("other"):
-            return _run(ready, options, claim, request, stopwatch)
+            return to_file(ready, options, claim, request, stopwatch)
 
 
 @dataclass(frozen=True)
@@ -103,37 +100,18 @@ def _ready(
     stopwatch: Stopwatch,
 ) -> Ready:
     """The compiled run at its ``source``. Nothing is written yet."""
-    problem = decomposed.problem
-    walltime = Walltime(problem.config.checkpoint.walltime, communicator, options.started)
+    walltime = Walltime(decomposed.problem.config.checkpoint.walltime, communicator, options.started)
     with stopwatch.during("compiling"):
-        prepared = prepare(decomposed, devices, communicator, source.kernel)
-        choice = prepared.choice
-        if choice.cannot_be:
-            say(f"warning: {choice.why}; kernel {choice.kernel} is taken, which is slower and rounds differently")
-        elif source.kernel not in ("", choice.kernel):
-            say(
-                f"warning: kernel {choice.kernel}, {choice.why}, rounds differently than {source.kernel}, the one so far"
-            )
-        simulation = compose(prepared, communicator, devices)
-    state = _state(simulation, source, options.output)
-    check_fluid_left(simulation, dict(state.fields))
-    finite = FiniteCheck(simulation, options.output, state.clock.step)
-    stepping = Stepping(simulation, source, state, finite, stopwatch)
-    with stopwatch.during("checks"):
-        finite.extremes(stepping.state)
-    if simulation.control is None:
-        stepping.step_sizes()  # refuses bad steps before anything is written
+        simulation = composed(decomposed, devices, communicator, source.kernel)
+    stepping = at_start(simulation, source, _state(simulation, source, options.output), options.output, stopwatch)
     with ThreadPoolExecutor(1) as beside, stopwatch.during("compiling"):
-        buffers = beside.submit(_buffers, simulation)
-        stepping.state = replace(stepping.state, fields=simulation.compile(dict(stepping.state.fields)))
-    if simulation.control is not None:
-        clock = simulation.control.begun(dict(stepping.state.fields), stepping.clock)
-        stepping.state = replace(stepping.state, clock=clock)
+        buffers = beside.submit(snapshot_buffers, simulation)
+        compile_steps(stepping)
     communicator.barrier()
     return Ready(stepping, source, walltime, buffers.result())
 
 
-def _buffers(simulation: Simulation) -> Copies:
+def snapshot_buffers(simulation: Simulation) -> Copies:
     """The snapshot buffers for asynchronous output. None are needed for blocks that are assembled from several arrays:
     the assembled copy is written."""
     problem, output = simulation.problem, simulation.problem.config.output
@@ -160,8 +138,16 @@ def streams_of(output: Output, checkpoints: CheckpointWriter, schedule: Schedule
     return [*written, Checkpoints(checkpoints, output, schedule, written), LateRows(output)]
 
 
-def _run(ready: Ready, options: Options, claim: Claim, request: signals.Request, stopwatch: Stopwatch) -> Summary:
-    """The run to its end."""
+def to_file(
+    ready: Ready,
+    options: Options,
+    claim: Claim,
+    request: signals.Request,
+    stopwatch: Stopwatch,
+    further: Sequence[Stream] = (),
+) -> Summary:
+    """Take a run to its end and write its output file. ``further`` streams get each state after it is written. All
+    processes call this together; it raises as `run`."""
     stepping, source, simulation = ready.stepping, ready.source, ready.stepping.simulation
     problem, communicator = simulation.problem, simulation.communicator
     prepare_folder(options.output, communicator)
@@ -175,15 +161,17 @@ def _run(ready: Ready, options: Options, claim: Claim, request: signals.Request,
         output = Output(options.output, simulation, source, attributes, ready.buffers, stopwatch, stepping.state)
     first = stepping.clock.step
     remove_stale(options.output, communicator, after=first if source.append else -1)
+    if source.from_memory:
+        checkpoints.write(stepping.state)  # no file holds the state from which --resume would begin again
     shown = communicator.rank == 0 and not options.quiet
     progress = Progress(stepping.clock.time, problem.config.time.end, problem.cells_per_step, shown)
     stops = StopRequests(request, ready.walltime, lambda: checkpoints.seconds, communicator)
-    streams = streams_of(output, checkpoints, stepping.schedule)
-    this = Run(stepping, streams, stops, progress, stopwatch)
+    streams = [*streams_of(output, checkpoints, stepping.schedule), *further]
+    this = Run(stepping, streams, progress, stopwatch)
     try:
         this.begin()
         release()
-        this.to_the_end()
+        this.to_the_end(stops)
     except (InputError, NumericsError, StoppedEarly) as error:
         this.flush()
         output.close(complete=False, **({} if isinstance(error, StoppedEarly) else {"failure": str(error)}))
@@ -212,10 +200,9 @@ def _run(ready: Ready, options: Options, claim: Claim, request: signals.Request,
 
 def _state(simulation: Simulation, source: Source, output: Path) -> State:
     """The state with which the run begins."""
-    clocks = (Clock(),) * (simulation.problem.copies if simulation.problem.own_steps else 0)
     if not source.history:
-        return State(Clock(), simulation.initial_fields(), clocks)
-    template = State(Clock(), dict.fromkeys(simulation.problem.fields, 0), clocks)
+        return initial_state(simulation)
+    template = replace(initial_clocks(simulation), fields=dict.fromkeys(simulation.problem.fields, 0))
     communicator = simulation.communicator
     if source.checkpoint is None:
         assert source.clock is not None

@@ -32,7 +32,8 @@ class Simulation:
     """A prepared problem on this process.
 
     ``control`` takes the steps if a tolerance governs them. ``extremes`` reduces the fields and the other measured
-    quantities, ``diagnosed`` the quantities of the diagnostics.
+    quantities, ``diagnosed`` the quantities of the diagnostics. ``exchange_mpi`` is the mpi4py communicator of the
+    exchange alone, None on one process.
     """
 
     prepared: Prepared
@@ -42,6 +43,7 @@ class Simulation:
     control: Control | None
     extremes: Reductions
     diagnosed: Reductions
+    exchange_mpi: Any = None
 
     @property
     def problem(self) -> Problem:

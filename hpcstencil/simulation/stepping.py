@@ -12,7 +12,7 @@ import numpy as np
 
 from hpcstencil.checkpoint.restart import Source
 from hpcstencil.checkpoint.state import State
-from hpcstencil.numerics.schedule import Clock, Leap, StepRange, together
+from hpcstencil.numerics.schedule import Clock, Leap, StepRange, steps_to_reach, together
 from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.runtime.stopwatch import Stopwatch
 from hpcstencil.runtime.walltime import CALL
@@ -58,6 +58,12 @@ class Stepping:
         """The clock of the state."""
         return self.state.clock
 
+    def end_at(self, end: float) -> None:
+        """Let the run end at another time. Steps are counted from here on if the last one was shortened to land here."""
+        self.schedule, clock = replace(self.schedule, end=end).going_on(self.clock, anew=False)
+        members = tuple(self.schedule.going_on(each, anew=False)[1] for each in self.state.members)
+        self.state = replace(self.state, clock=clock, members=members)
+
     @property
     def finished(self) -> bool:
         """Whether the run has reached its end."""
@@ -93,20 +99,22 @@ class Stepping:
         """Steps until a solution-dependent step is measured again."""
         return clock.measured_step + self.simulation.problem.config.time.dt_every - clock.step
 
-    def _most(self, clock: Clock, limit: int | None) -> int:
-        """The most steps of the next compiled call, up to a ``limit``."""
+    def _most(self, clock: Clock, dt: float, limit: int | None, until: float | None) -> int:
+        """The most steps of size ``dt`` of the next compiled call, see `advance`."""
         most = self.pace.steps if limit is None else min(self.pace.steps, limit)
+        most = most if until is None else min(most, steps_to_reach(until, clock, dt))
         return min(most, self._steps_to_measurement(clock)) if self.simulation.problem.step_follows_solution else most
 
-    def advance(self, announce: Announce, limit: int | None = None) -> int:
-        """Take the next steps, for about CALL seconds, up to the next event and at most ``limit``; returns their
-        number. ``announce`` hears of steps whose end is known."""
+    def advance(self, announce: Announce, limit: int | None = None, until: float | None = None) -> int:
+        """Take the next steps, for about CALL seconds; returns their number. They end at the next event, after at most
+        ``limit`` steps, and with the first step at or past the time ``until``. ``announce`` hears of steps whose end is
+        known."""
         if self.simulation.control is not None:
-            return self._advance_controlled(self.simulation.control, announce, limit)
+            return self._advance_controlled(self.simulation.control, announce, limit, until)
         sizes = self.step_sizes()
         if self.state.members:
-            return self._advance_members(sizes, limit)
-        leap = self.schedule.leap(self.clock, sizes[0], self._most(self.clock, limit))
+            return self._advance_members(sizes, limit, until)
+        leap = self.schedule.leap(self.clock, sizes[0], self._most(self.clock, sizes[0], limit, until))
         announce(self.state, leap.after)
         start = time.perf_counter()
         with self.stopwatch.during("computing"):
@@ -115,13 +123,15 @@ class Stepping:
         self.pace.took(leap.steps.count, time.perf_counter() - start)
         return leap.steps.count
 
-    def _advance_members(self, sizes: list[float], limit: int | None) -> int:
-        """Like `advance`, with each member's own steps. A member that reaches an output waits there for the others."""
+    def _advance_members(self, sizes: list[float], limit: int | None, until: float | None) -> int:
+        """Like `advance`, with each member's own steps. A member that reaches an output, or ``until``, waits there for
+        the others."""
         leaps = []
         due = self.schedule.next_output_time(self.clock.time)
+        due = due if until is None else min(due, until)
         for clock, dt in zip(self.state.members, sizes, strict=True):
             waiting = Leap(StepRange(clock.time, 0, dt, 0), clock)
-            most = self._most(clock, limit)
+            most = self._most(clock, dt, limit, until)
             leaps.append(waiting if clock.time >= due else self.schedule.leap(clock, dt, most))
         steps = StepRange(*(np.array(values) for values in zip(*(leap.steps for leap in leaps), strict=True)))
         start = time.perf_counter()
@@ -132,8 +142,10 @@ class Stepping:
         self.pace.took(int(steps.count.max()), time.perf_counter() - start)
         return int(steps.count.sum())
 
-    def _advance_controlled(self, control: Control, announce: Announce, limit: int | None) -> int:
+    def _advance_controlled(self, control: Control, announce: Announce, limit: int | None, until: float | None) -> int:
         """Like `advance`, with steps that each meet a tolerance. Steps that are tried are announced."""
+        control = replace(control, schedule=self.schedule)
+        self.state = replace(self.state, clock=control.begun(dict(self.state.fields), self.clock))
         start, first = time.perf_counter(), self.clock.step
         wait = self.schedule.steps_to_event(self.clock)
         last = first + min(self.pace.steps, wait or self.pace.steps, limit or self.pace.steps)
@@ -142,7 +154,7 @@ class Stepping:
                 announce(self.state, control.tried(self.clock, self.clock.measured_dt).after)
                 fields, clock = control.step(dict(self.state.fields), self.clock)
                 self.state = replace(self.state, clock=clock, fields=fields)
-                if self.schedule.is_output(self.clock):
+                if self.schedule.is_output(self.clock) or (until is not None and self.clock.time >= until):
                     break
         steps = self.clock.step - first
         self.pace.took(steps, time.perf_counter() - start)

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2] / "hpcstencil"
 PACKAGES = (
     "validation", "numerics", "runtime", "symbolic", "equations", "distributed", "io", "config", "problem", "checkpoint",
     "backends.backend", "backends.xla", "backends.native", "backends.pallas", "backends.registry", "sweep", "simulation",
-    "verify", "benchmark", "doctor", "cli",
+    "python", "verify", "benchmark", "doctor", "cli",
 )  # fmt: skip
 # Names that files of equations import, and the entry of the command.
 TOP = {"__init__", "__main__", "derivatives", "expressions", "functions"}
@@ -24,7 +24,7 @@ LIGHT_MODULES = {
     "io.dataset_names", "io.rollback_journal", "io.transports", "io.transports.registry", "backends.backend",
     "backends.registry", "backends.native.backend", "backends.pallas.backend", "backends.xla.backend",
     "simulation.backend_choice", "simulation.checkpoint_time", "simulation.dry_run", "simulation.measurement_cache",
-    "simulation.memory_estimate", "simulation.prepared",
+    "simulation.memory_estimate", "simulation.prepared", "simulation.same_everywhere",
 }  # fmt: skip
 WITH_HDF5 = {"sweep.table", "doctor.mpi"}  # loaded where they are needed
 COLLECTIVES = ("distributed", "runtime", "benchmark", "doctor")

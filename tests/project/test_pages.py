@@ -98,7 +98,15 @@ def test_inputs_of_the_guides_work(page):
 
 @pytest.mark.parametrize(
     "page",
-    ["README.md", "docs/running.md", "CONTRIBUTING.md", "docs/input.md", "docs/own_equation.md", "docs/scaling.md"],
+    [
+        "README.md",
+        "docs/running.md",
+        "docs/python.md",
+        "CONTRIBUTING.md",
+        "docs/input.md",
+        "docs/own_equation.md",
+        "docs/scaling.md",
+    ],
 )
 def test_links_lead_to_files(page):
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / page).read_text()):

@@ -36,6 +36,14 @@ def test_a_run_that_waits_for_itself_is_shown_and_ended():
     assert "in stuck_here" in result.stderr and "rank 0, newest call first" in result.stderr
 
 
+def test_a_program_that_does_something_else_takes_no_steps():
+    result = subprocess.run(
+        [sys.executable, "-c", STUCK.replace("sleep(30)", "sleep(6)"), '[{"outside": true}]'],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert result.returncode == 0 and "no step" not in result.stderr
+
+
 def test_a_rank_that_has_said_goodbye_is_left_alone():
     result = subprocess.run(
         [sys.executable, "-c", STUCK.replace("sleep(30)", "sleep(6)"), '[{"bye": 1}]'],

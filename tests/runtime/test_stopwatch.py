@@ -12,7 +12,7 @@ from hpcstencil.problem.build import build
 from hpcstencil.runtime.communicator import OneProcess
 from hpcstencil.runtime.signals import Request
 from hpcstencil.runtime.stopwatch import Stopwatch
-from hpcstencil.simulation import run, simulation
+from hpcstencil.simulation import run, simulation, start
 from hpcstencil.simulation.diagnostics import Diagnostics
 from hpcstencil.simulation.finite_check import FiniteCheck
 from hpcstencil.simulation.prepared import Decomposed
@@ -68,7 +68,7 @@ def test_every_second_of_a_run_has_its_name(tmp_path, monkeypatch):
     watch = Stopwatch
     monkeypatch.setattr(run, "Stopwatch", lambda began: watch(began, clock))
     for owner, name, seconds in (
-        (run, "prepare", 1.0),
+        (start, "prepare", 1.0),
         (simulation.Simulation, "compile", 1.0),
         (simulation.Simulation, "initial_fields", 10.0),
         (FiniteCheck, "extremes", 100.0),

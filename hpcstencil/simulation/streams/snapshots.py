@@ -43,6 +43,7 @@ class Snapshots(Stream):
 
     def write(self, state: State) -> None:
         self.output.write_snapshot(state, last=self.schedule.finished(state.clock))
+        self.output.buffers.expect(False)  # another simulation may run the same program before the next step
 
     def begin(self, state: State) -> None:
         """A new file begins with a snapshot, whether one is due or not. A continued one may have it, and later ones."""

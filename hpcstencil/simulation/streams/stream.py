@@ -23,10 +23,19 @@ class Stream:
     with the state in `write`; the other methods are for those that need them.
 
     ``every_steps`` is a period in steps at which compiled calls must end, beside those of the schedule; None if the
-    stream needs no events of its own.
+    stream needs no events of its own. A stream that is due at other steps or times says so in `steps_to_event` or
+    `time_of_event`.
     """
 
     every_steps: int | None = None
+
+    def steps_to_event(self, clock: Clock) -> int | None:
+        """Steps from ``clock`` after which a compiled call must end, at least 1; None if there is no such step."""
+        return None if self.every_steps is None else self.every_steps - clock.step % self.every_steps
+
+    def time_of_event(self, clock: Clock) -> float | None:
+        """A time after ``clock``: a compiled call must end at the first step at or past it. None if there is no such
+        time. No step is shortened for it."""
 
     def is_due(self, clock: Clock) -> bool:
         """Whether `write` is to be called with the state at ``clock``."""

@@ -1,0 +1,140 @@
+"""Values that a program assigns to a field, as this process's block of it: an array, a function or an expression.
+
+A block here is a numpy array of this process's cells in the run's dtype: local, without ghost cells, with a last axis of
+members in an ensemble.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcstencil.problem.build import initial_expression
+from hpcstencil.problem.problem import Problem
+from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.symbolic import numpy_evaluate
+from hpcstencil.symbolic.staggering import home
+from hpcstencil.validation.errors import InputError
+
+
+def block_of(simulation: Simulation, name: str, value: Any, key: str) -> np.ndarray:
+    """This process's block of a ``value`` for the whole grid: an array, a number, a function of the coordinates, or an
+    expression of the language of [initial].
+
+    Raises InputError, which begins with ``key``, on this process alone.
+    """
+    problem = simulation.problem
+    if isinstance(value, str):
+        return from_expression(simulation, name, value, key)
+    if callable(value) and not hasattr(value, "__array__"):
+        return from_function(simulation, name, value, key)
+    array = as_array(value, (*problem.layout.dimensions(name),), key)
+    whole, cells = problem.layout.shape(name), problem.config.grid.shape
+    index: tuple[Any, ...] = (..., *(slice(*r) for r in simulation.ranges))
+    return _cast(simulation, _of_shape(problem, array, (cells, whole), "the whole grid", key)[index], key)
+
+
+def local_block(simulation: Simulation, name: str, value: Any, key: str) -> np.ndarray:
+    """This process's block of an array, or number, that is given for this block alone. Raises as `block_of`."""
+    problem = simulation.problem
+    array = as_array(value, problem.layout.dimensions(name), key)
+    cells = tuple(stop - start for start, stop in simulation.ranges)
+    upper = [stop == n for (_, stop), n in zip(simulation.ranges, problem.config.grid.shape, strict=True)]
+    whole = tuple(
+        n + more * last for n, more, last in zip(cells, problem.layout.extra(name), upper, strict=True)
+    )  # as `sim.local` shows it
+    index: tuple[Any, ...] = (..., *(slice(0, n) for n in cells))
+    return _cast(simulation, _of_shape(problem, array, (cells, whole), "this process's block", key)[index], key)
+
+
+def as_array(value: Any, dims: Sequence[str], key: str) -> np.ndarray:
+    """A number, or an array of numpy, jax, xarray (in the order of its dimensions ``dims``) or anything that has DLPack,
+    as a numpy array. It may share the memory of ``value``."""
+    if hasattr(value, "dims") and hasattr(value, "transpose"):
+        unknown = [dim for dim in value.dims if dim not in ("member", *dims)]
+        if unknown:
+            raise InputError(
+                f"{key}: expected the dimensions {', '.join(dims)}, but got {', '.join(map(str, value.dims))}; select or rename"
+            )
+        order: list[Any] = [..., *(dim for dim in dims if dim in value.dims)]
+        value = value.transpose(*order).values
+    try:
+        foreign = hasattr(value, "__dlpack__") and not hasattr(value, "__array__")
+        array = np.from_dlpack(value) if foreign else np.asarray(value)
+    except (TypeError, ValueError, BufferError) as error:
+        raise InputError(
+            f"{key}: expected an array of numbers, a function or an expression, but got {type(value).__name__} ({error}); "
+            "give an array"
+        ) from None
+    if array.dtype.kind not in "fiub":
+        raise InputError(
+            f"{key}: expected real numbers, but got {type(value).__name__} of {array.dtype}; convert it to float"
+        )
+    return array
+
+
+def from_expression(simulation: Simulation, name: str, text: str, key: str) -> np.ndarray:
+    """The block of an expression in x, y, z and the parameters."""
+    problem = simulation.problem
+    tree = initial_expression(problem, name, text, key)
+    blocks = [
+        numpy_evaluate.block_values(tree, problem.config.grid, simulation.ranges, member.parameters, simulation.dtype)
+        for member in problem.members or (problem,)
+    ]
+    return np.stack(blocks, -1) if problem.members else blocks[0]
+
+
+def from_function(simulation: Simulation, name: str, function: Callable[..., Any], key: str) -> np.ndarray:
+    """The block of a function of the coordinates. It gets one float64 array per axis, of this process's cells and shaped
+    to broadcast, and returns values that broadcast to the block."""
+    problem = simulation.problem
+    position = home(name, problem.positions, problem.config.grid.ndim)
+    places = numpy_evaluate.block_coordinates(problem.config.grid, simulation.ranges)
+    shifts = [half * dx / 2 for half, dx in zip(position, problem.config.grid.spacing, strict=True)]
+    values = as_array(
+        function(*(x - s for x, s in zip(places, shifts, strict=True))), problem.layout.dimensions(name), key
+    )
+    cells = tuple(stop - start for start, stop in simulation.ranges)
+    try:
+        values = np.broadcast_to(values, cells)
+    except ValueError:
+        axes = ", ".join(problem.config.grid.axes)
+        raise InputError(
+            f"{key}: expected a function of ({axes}) whose values broadcast to {cells}, but got the shape {values.shape}; "
+            "compute with the arrays it is given"
+        ) from None
+    return _cast(simulation, _of_shape(problem, values, (cells,), "the block", key), key)
+
+
+def _of_shape(
+    problem: Problem, array: np.ndarray, shapes: Sequence[tuple[int, ...]], what: str, key: str
+) -> np.ndarray:
+    """The array, with the members of an ensemble as its first axis; one for all of them is repeated. Its cells must have
+    one of the ``shapes``; a single number fills the first of them."""
+    members = problem.layout.members
+    if array.ndim == 0:
+        array = np.broadcast_to(array, shapes[0])
+    if array.shape in shapes:
+        return np.broadcast_to(array, (*members, *array.shape))
+    if members and array.shape in [(*members, *shape) for shape in shapes]:
+        return array
+    expected = " or ".join(dict.fromkeys(str((*members, *shape)) for shape in reversed(shapes)))
+    raise InputError(f"{key}: expected the shape {expected} of {what}, but got {array.shape}; change the array")
+
+
+def _cast(simulation: Simulation, array: np.ndarray, key: str) -> np.ndarray:
+    """The block in memory of its own, in the run's dtype, with the members last. All values must be finite."""
+    if simulation.problem.members:
+        array = np.moveaxis(array, 0, -1)
+    with np.errstate(over="ignore"):
+        block = np.array(array, simulation.dtype, order="C")
+    lost = ~np.isfinite(block)
+    if lost.any():
+        cell = [int(i) + start for i, (start, _) in zip(np.argwhere(lost)[0], simulation.ranges, strict=False)]
+        raise InputError(
+            f"{key}: expected finite numbers that {simulation.dtype} can hold, but got {block[tuple(np.argwhere(lost)[0])]} "
+            f"in cell {cell}; correct the values"
+        )
+    return block

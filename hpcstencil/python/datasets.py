@@ -1,0 +1,138 @@
+"""The fields of a simulation as xarray datasets: this process's block, or the whole grid on rank 0.
+
+They are laid out like one snapshot of the output file: dimensions x, y, z (x_face where a field lives on faces), before
+them member in an ensemble, float64 coordinates, and the time and step as scalar coordinates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from hpcstencil.checkpoint.state import State
+from hpcstencil.io.file_layout import coordinate_name
+from hpcstencil.io.transports.serial import messages
+from hpcstencil.numerics.topology import Range
+from hpcstencil.runtime.communicator import Communicator
+from hpcstencil.simulation.file_blocks import output_blocks
+from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.symbolic.staggering import FACE, Layout
+
+
+class Block(xr.Dataset):
+    """This process's block. Assigning to one of its fields sets it in the simulation too, as long as it is the dataset
+    that the simulation gave: copies of it are ordinary datasets."""
+
+    __slots__ = ("_assign",)
+
+    def __setitem__(self, name: Any, value: Any) -> None:
+        """Set a field of the block, local, of the shape that it has here. All processes call this together."""
+        assign = getattr(self, "_assign", None)
+        if assign is None or not isinstance(name, str):
+            super().__setitem__(name, value)
+        else:
+            block = assign(name, value)  # refuses other names
+            super().__setitem__(name, self[name].variable.copy(deep=False, data=block))
+
+
+def block_dataset(simulation: Simulation, state: State, assign: Callable[[str, Any], np.ndarray]) -> Block:
+    """This process's block of all fields, copied. ``assign`` sets a field in the simulation and returns its block."""
+    layout, names = simulation.problem.layout, simulation.problem.shown
+    blocks = _blocks(simulation, state, names)
+    ranges = {name: _ranges(simulation, layout, name) for name in blocks}
+    dataset = Block(_variables(simulation, blocks), _coordinates(simulation, state, ranges), _attributes(simulation))
+    object.__setattr__(dataset, "_assign", assign)
+    return dataset
+
+
+def grid_dataset(simulation: Simulation, state: State, names: Sequence[str]) -> xr.Dataset | None:
+    """The fields in ``names`` on the whole grid, copied, on rank 0; None on the other processes, which call this together
+    with it."""
+    layout, whole = simulation.problem.layout, {}
+    for name, block in _blocks(simulation, state, names).items():
+        starts = [start for start, _ in simulation.ranges]
+        shape = (*layout.members, *layout.shape(name))
+        whole[name] = gathered(simulation.communicator, block, starts, shape)
+    ranges: dict[str, Sequence[Range]] = {name: [(0, n) for n in layout.shape(name)] for name in whole}
+    arrays = {name: array for name, array in whole.items() if array is not None}
+    if not arrays:
+        return None
+    return xr.Dataset(_variables(simulation, arrays), _coordinates(simulation, state, ranges), _attributes(simulation))
+
+
+def gathered(
+    communicator: Communicator, block: np.ndarray, starts: Sequence[int], shape: Sequence[int]
+) -> np.ndarray | None:
+    """A whole array of ``shape`` on rank 0, from the blocks of all processes; None on the others.
+
+    ``block`` is this process's, C-contiguous, and ``starts`` its first index along each of the last axes. All processes
+    call this together.
+    """
+    places = communicator.gather((tuple(starts), block.shape))
+    if communicator.size == 1:
+        return block
+    if places is None:
+        for piece in messages(block):
+            communicator.mpi.Send(piece, dest=0)
+        return None
+    whole = np.empty(shape, block.dtype)
+    for rank, (first, cells) in enumerate(places):
+        part = block if rank == 0 else np.empty(cells, block.dtype)
+        if rank:
+            for piece in messages(part):
+                communicator.mpi.Recv(piece, source=rank)
+        ends = [start + n for start, n in zip(first, cells[-len(first) :], strict=True)]
+        index: tuple[Any, ...] = (..., *map(slice, first, ends))
+        whole[index] = part
+    return whole
+
+
+def _blocks(simulation: Simulation, state: State, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """This process's blocks of the fields, as in the output file, in memory of their own."""
+    blocks = output_blocks(simulation, dict(state.fields), names, state.clock.time)
+    return {name: np.array(block) for name, block in blocks.items()}
+
+
+def _ranges(simulation: Simulation, layout: Layout, name: str) -> list[Range]:
+    """The global index range per axis of this process's block of a field; the last block has the upper boundary too."""
+    ends = zip(simulation.ranges, layout.grid.shape, layout.shape(name), strict=True)
+    return [(start, whole if stop == cells else stop) for (start, stop), cells, whole in ends]
+
+
+def _variables(simulation: Simulation, arrays: Mapping[str, np.ndarray]) -> dict[str, xr.Variable]:
+    """The fields with their dimensions and attributes."""
+    layout, output = simulation.problem.layout, simulation.problem.config.output
+    first = ("member",) if layout.members else ()
+    return {
+        name: xr.Variable(
+            (*first, *layout.dimensions(name)),
+            array,
+            {"units": output.units.get(name, "1"), "long_name": output.long_name.get(name, name)},
+        )
+        for name, array in arrays.items()
+    }
+
+
+def _coordinates(simulation: Simulation, state: State, ranges: Mapping[str, Sequence[Range]]) -> dict[str, xr.Variable]:
+    """The coordinates of fields in these global index ranges, those of the members, and the time and step."""
+    layout = simulation.problem.layout
+    grid, found = layout.grid, {}
+    for name, of_field in ranges.items():
+        for axis, (scale, (start, stop)) in enumerate(zip(layout.dimensions(name), of_field, strict=True)):
+            on_faces = scale.endswith(FACE)
+            places = grid.faces(axis, stop)[start:] if on_faces else grid.centres(axis, start, stop)
+            label = f"faces across {grid.axes[axis]}" if on_faces else scale
+            found[scale] = xr.Variable((scale,), places, {"long_name": label})
+    if layout.members:
+        found["member"] = xr.Variable(("member",), np.arange(*layout.members))
+    for key, values in layout.ensemble.items():
+        found[coordinate_name(key)] = xr.Variable(("member",), list(values), {"long_name": key})
+    return {**found, "time": xr.Variable((), state.clock.time), "step": xr.Variable((), state.clock.step)}
+
+
+def _attributes(simulation: Simulation) -> dict[str, str]:
+    """Attributes of a dataset."""
+    return {"title": simulation.problem.config.title}

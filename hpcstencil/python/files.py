@@ -1,0 +1,80 @@
+"""Files of runs as xarray datasets, and a picture of an array."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpcstencil.io.file_read import inspect
+from hpcstencil.io.rollback_journal import Before, pending
+from hpcstencil.runtime.filesystem import file_errors
+from hpcstencil.validation.errors import InputError
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from matplotlib.axes import Axes
+
+
+def open(path: str | os.PathLike[str]) -> xr.Dataset:
+    """The fields of an output file as an xarray.Dataset, read when they are used.
+
+    Dimensions (time, x, y, z), in an ensemble (member, time, x, y, z); fields in the run's dtype, coordinates float64.
+    Close it, or use it as a context manager, before another run replaces the file. A file with an unfinished change opens
+    as it was before that change. No process waits for another.
+
+    Raises InputError if there is no such file or it is not one of a run, EnvironmentProblem if it cannot be read.
+    """
+    return _opened(path, None)
+
+
+def diagnostics(path: str | os.PathLike[str]) -> xr.Dataset:
+    """The time series of a run as an xarray.Dataset along ``time`` (in an ensemble member and time), float64, in memory.
+    Raises as `open`."""
+    with _opened(path, "diagnostics") as dataset:
+        return dataset.load()
+
+
+def _opened(path: str | os.PathLike[str], group: str | None) -> xr.Dataset:
+    """The dataset of a group of a file, or of its root."""
+    import xarray as xr
+
+    place = Path(path)
+    contents = inspect(place)  # refuses what is no file of a run, and what would make HDF5 read other files
+    if contents.kind == "checkpoint":
+        raise InputError(
+            f"{place}: expected the output of a run, but this is a checkpoint; go on from it with hpcstencil run --restart"
+        )
+    unfinished = pending(place)
+    source: Any = place if unfinished is None else Before(place, unfinished)
+    options: dict[str, Any] = {"driver_kwds": {"locking": False}} if unfinished is None else {}
+    with file_errors(place, "read"):
+        return xr.open_dataset(source, engine="h5netcdf", group=group, **options)
+
+
+def plot(array: xr.DataArray, **options: Any) -> Axes:
+    """Draw an array of one or two dimensions on a matplotlib axes, and return it: a line, or an image with x to the
+    right and equal scales.
+
+    ``options`` go to xarray's plotting, such as ``ax``, ``vmin``, ``vmax`` and ``cmap``. Raises InputError if the array
+    has another number of dimensions.
+    """
+    array = array.squeeze()
+    if array.ndim not in (1, 2):
+        left = ", ".join(map(str, array.dims)) or "none"
+        raise InputError(
+            f"plot: expected an array with one or two dimensions, but got {left}; select the others first, for example with "
+            '.isel(time=-1) or .sel(z=0.5, method="nearest")'
+        )
+    if "ax" not in options:
+        import matplotlib.pyplot as plt
+
+        options["ax"] = plt.subplots()[1]
+    if array.ndim == 1:
+        array.plot.line(**options)
+        return options["ax"]
+    horizontal, vertical = array.dims
+    array.plot.imshow(x=horizontal, y=vertical, **options)
+    if "time" not in array.dims:
+        options["ax"].set_aspect("equal")
+    return options["ax"]

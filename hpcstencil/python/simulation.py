@@ -1,0 +1,544 @@
+"""A simulation that a Python program holds in its hands: the same steps and the same bits as `hpcstencil run`."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpcstencil.checkpoint.restart import Options, Source, source_of
+from hpcstencil.config.paths import check_output_path
+from hpcstencil.config.provenance import to_toml
+from hpcstencil.config.reader import check_sources, from_mapping, load
+from hpcstencil.config.settings import Config
+from hpcstencil.io.output_lock import claimed
+from hpcstencil.numerics.integrators import MEMORY
+from hpcstencil.numerics.schedule import ROUND
+from hpcstencil.problem.build import build, initial_expression
+from hpcstencil.problem.problem import Problem
+from hpcstencil.python.assignment import block_of, local_block
+from hpcstencil.python.callbacks import AtSteps, AtTimes
+from hpcstencil.python.shared_programs import PROGRAMS, with_problem
+from hpcstencil.python.this_process import THIS_PROCESS
+from hpcstencil.runtime import signals
+from hpcstencil.runtime.communicator import agree
+from hpcstencil.runtime.launcher import environment_rank
+from hpcstencil.runtime.progress import Progress
+from hpcstencil.runtime.stopwatch import Stopwatch
+from hpcstencil.runtime.walltime import Walltime
+from hpcstencil.simulation.event_loop import Run
+from hpcstencil.simulation.file_blocks import output_blocks
+from hpcstencil.simulation.prepared import Decomposed
+from hpcstencil.simulation.run import Ready, snapshot_buffers, to_file
+from hpcstencil.simulation.same_everywhere import same_everywhere
+from hpcstencil.simulation.simulation import Simulation as Composed
+from hpcstencil.simulation.solid_cells import solid_block
+from hpcstencil.simulation.start import at_start, compile_steps, initial_state
+from hpcstencil.simulation.stepping import Stepping
+from hpcstencil.simulation.streams.stream import Stream
+from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.messages import unknown
+from hpcstencil.validation.toml_text import dump_value
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from hpcstencil.python.datasets import Block
+    from hpcstencil.python.pure_function import Function
+
+Callback = Callable[["Simulation"], Any]
+
+
+class Simulation:
+    """A simulation in memory, made from the tables and keys of an input file, at t = 0.
+
+    >>> sim = Simulation({"grid": {"shape": [64]}, "equation": {"name": "heat"}, "time": {"end": 1.0}})  # doctest: +SKIP
+
+    Under mpirun or srun every process makes it and calls its methods together with the others. The fields are arrays of
+    the run's dtype (float32 unless the input says float64), indexed [x, y, z], on the devices of each process.
+
+    Making one settles the devices of this process (see `configure`). Raises InputError for anything that is wrong with
+    the input, EnvironmentProblem for what is wrong with the machine or the launch; on all processes alike.
+    """
+
+    def __init__(self, tables: Mapping[str, Any]) -> None:
+        def read() -> Config:
+            if not isinstance(tables, Mapping):
+                raise InputError(
+                    f"Simulation: expected a dict with the tables of an input, but got {type(tables).__name__}; for a file use "
+                    "Simulation.from_toml(path)"
+                )
+            config = from_mapping(plain(tables), Path.cwd())
+            check_sources(config)
+            check_output_path(config, None, config.output.path, "output.path")
+            return config
+
+        self._make(read)
+
+    @classmethod
+    def from_toml(cls, path: str | os.PathLike[str], /, **overrides: Any) -> Simulation:
+        """The simulation of an input file. ``overrides`` are dotted keys with values, as after --set:
+        ``from_toml("input.toml", **{"time.end": 80.0})``. Raises as the class does."""
+        self = cls.__new__(cls)
+
+        def read() -> Config:
+            texts = [f"{key}={_toml(key, value)}" for key, value in plain(overrides).items()]
+            return load(Path(path), texts)
+
+        self._make(read)
+        return self
+
+    def _make(self, read: Callable[[], Config]) -> None:
+        """Compose the simulation of an input, at its initial state."""
+        self._program: Any = None  # None also once the simulation is closed
+        self._busy = False  # while steps are taken
+        self._compiled = False
+        self._assigned: dict[str, str] = {}  # fields that no input could set so, and how they were set
+        self._slopes: Any = None
+        self._interrupts = signals.HeldInterrupts()
+        self._stopwatch = Stopwatch()
+        here = THIS_PROCESS
+        self._communicator = communicator = here.communicator
+
+        def built() -> Problem:
+            return build(read())
+
+        problem = agree(communicator, built)
+        if environment_rank() == 0:
+            for warning in problem.warnings():
+                warnings.warn(warning, stacklevel=3)
+        devices = agree(communicator, lambda: here.devices_for(problem.config))
+        same_everywhere(communicator, len(devices), problem)
+        decomposed = Decomposed.of(problem, communicator.size, len(devices))
+        program, simulation = PROGRAMS.take(decomposed, devices, communicator)
+        try:
+            self._stepping = at_start(simulation, Source(), initial_state(simulation), None, self._stopwatch)
+        except BaseException:
+            PROGRAMS.give_back(program)
+            raise
+        self._program = program
+        self._callbacks: list[Stream] = []
+        silent = Progress(0.0, problem.config.time.end, problem.cells_per_step, shown=False)
+        self._run = Run(self._stepping, self._callbacks, silent, self._stopwatch)
+
+    # ---- where it stands ---------------------------------------------------------------------------------------------
+
+    @property
+    def time(self) -> float:
+        """The time reached, in the input's units. In an ensemble whose members take their own steps: that of the last."""
+        return self._stepping.clock.time
+
+    @property
+    def steps(self) -> int:
+        """The number of steps taken since t = 0. In an ensemble whose members take their own steps: of all of them."""
+        return self._stepping.clock.step
+
+    @property
+    def kernel(self) -> str:
+        """The name of the backend that takes the steps, and why it was chosen."""
+        choice = self._open.prepared.choice
+        return f"{choice.kernel} ({choice.why})"
+
+    @property
+    def state(self) -> xr.Dataset | None:
+        """The fields on the whole grid, copied: an xarray.Dataset laid out like a snapshot of the output file, on rank 0;
+        None on other processes. All processes call this together."""
+        from hpcstencil.python.datasets import grid_dataset
+
+        return grid_dataset(self._open, self._stepping.state, self._open.problem.shown)
+
+    @property
+    def local(self) -> Block:
+        """This process's block of the fields, copied: an xarray.Dataset with the block's own coordinates, without ghost
+        cells. ``sim.local["u"] = array`` sets this process's block of u; all processes do that together."""
+        from hpcstencil.python.datasets import block_dataset
+
+        return block_dataset(self._open, self._stepping.state, self._set_local)
+
+    def __getitem__(self, name: str) -> xr.DataArray | None:
+        """A field on the whole grid, copied, on rank 0; None on other processes. All processes call this together."""
+        from hpcstencil.python.datasets import grid_dataset
+
+        self._field(name)
+        whole = grid_dataset(self._open, self._stepping.state, (name,))
+        return None if whole is None else whole[name]
+
+    def to_toml(self) -> str:
+        """The input that does the same, as TOML with the defaults filled in.
+
+        Raises InputError if a field was assigned in a way that no input can say: as an array, as a function, or after
+        the first step.
+        """
+        for name, how in self._assigned.items():
+            raise InputError(
+                f"to_toml: {name} was assigned {how}, which no input can say; write the state with sim.run(output=...), and "
+                "name that file as initial.file"
+            )
+        return to_toml(self._open.problem.config)
+
+    # ---- steps -------------------------------------------------------------------------------------------------------
+
+    def step(self, steps: int = 1) -> None:
+        """Take ``steps`` steps; all processes together. Callbacks are called as they become due.
+
+        Raises InputError if time.end is nearer, NumericsError if the solution is no longer finite.
+        """
+        if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 0:
+            raise InputError(f"step: expected a number of steps, but got {steps!r}; give a positive integer")
+        stepping = self._ready("step")
+        if stepping.state.members:
+            raise InputError(
+                "step: not available yet for an ensemble whose members take their own steps; give time.dt, or use run_until()"
+            )
+        total, done = stepping.schedule.total_steps, 0
+        if total is not None and stepping.clock.step + steps > total:
+            raise self._beyond_the_end(f"at most {total - stepping.clock.step} steps", steps)
+        with self._stepping_on():
+            while done < steps:
+                if stepping.finished:
+                    raise self._beyond_the_end(f"at most the {done} steps", steps)
+                done += self._advance(self._run, int(steps) - done)
+
+    def run_until(self, time: float) -> None:
+        """Go on to a ``time``, which a last step of its own lands on exactly; all processes together.
+
+        Later steps are counted from there, unless that is where a step ends anyway. Raises InputError if the time is
+        past or beyond time.end, NumericsError if the solution is no longer finite.
+        """
+        stepping = self._ready("run_until")
+        end, now = self._open.problem.config.time.end, stepping.clock.time
+        near = ROUND * (stepping.schedule.fixed_dt or abs(end) * 1e-6)
+        if not now - near <= time <= end + near:
+            raise InputError(
+                f"run_until: expected a time from {now:g}, that of the simulation, to time.end = {end:g}, but got {time!r}; "
+                "give one between"
+            )
+        if time <= now + near:
+            return
+        if time >= end - near:
+            self.run()
+            return
+        with self._stepping_on():
+            stepping.end_at(float(time))
+            try:
+                while not stepping.finished:
+                    self._advance(self._run)
+            finally:
+                stepping.end_at(end)
+
+    def run(self, output: str | os.PathLike[str] | None = None, *, overwrite: bool = False) -> None:
+        """Go on to time.end; all processes together. With ``output``, write there the file that the command would write:
+        it begins with the state of now. ``overwrite`` replaces a file that is there.
+
+        A signal during a run with output stops it with a checkpoint, as it stops the command: the command goes on with
+        --resume. Raises InputError (nothing written), NumericsError, StoppedEarly after a signal or at the walltime, and
+        EnvironmentProblem if the file cannot be written.
+        """
+        stepping = self._ready("run")
+        if output is not None:
+            self._run_to_file(Path(output).absolute(), overwrite)
+            return
+        with self._stepping_on():
+            while not stepping.finished:
+                self._advance(self._run)
+
+    def every(self, interval: float) -> Iterator[Simulation]:
+        """Pause at each multiple of the time ``interval`` up to time.end: ``for sim in sim.every(1.0): ...``.
+
+        A pause is after the first step at or past its time, with a fixed dt after the nearest step; no step is shortened
+        for it. All processes loop together. Raises InputError for an interval that is no positive number.
+        """
+        stepping, reached = self._ready("every"), [False]
+        pause = AtTimes(_interval("every", interval), partial(reached.__setitem__, 0, True), stepping)
+
+        def pauses() -> Iterator[Simulation]:
+            while not self._ready("every").finished:
+                reached[0] = False
+                with self._stepping_on():
+                    while not (reached[0] or stepping.finished):
+                        self._advance(replace(self._run, streams=[*self._callbacks, pause]))
+                if reached[0]:
+                    yield self
+
+        return pauses()
+
+    def on(self, *, every_steps: int | None = None, every: float | None = None) -> Callable[[Callback], Callback]:
+        """A decorator: call a function with the simulation every so many steps, or at the multiples of a time (as in
+        `every`), whatever takes the steps.
+
+        ``@sim.on(every_steps=10)``. The function may read the state and assign to fields, but take no steps. It is called
+        on all processes together. An exception that all processes raise ends the steps and reaches their caller; one that
+        only some raise ends all processes. Raises InputError unless one of the two is given.
+        """
+        stepping = self._ready("on")
+        if (every_steps is None) == (every is None):
+            raise InputError("on: expected either every_steps or every; write for example @sim.on(every_steps=10)")
+        if every_steps is not None and (
+            isinstance(every_steps, bool) or int(every_steps) != every_steps or every_steps < 1
+        ):
+            raise InputError(f"on: expected a positive integer for every_steps, but got {every_steps!r}; change it")
+        interval = None if every is None else _interval("on", every)
+
+        def register(function: Callback) -> Callback:
+            name = f"the callback {getattr(function, '__name__', repr(function))}"
+
+            def act() -> None:
+                with self._interrupts.lifted():
+                    THIS_PROCESS.call(lambda: function(self), name)
+
+            if every_steps is not None:
+                self._callbacks.append(AtSteps(int(every_steps), act))
+            else:
+                assert interval is not None
+                self._callbacks.append(AtTimes(interval, act, stepping))
+            return function
+
+        return register
+
+    def function(self, steps: int) -> Function:
+        """The next ``steps`` steps as a pure JAX function ``f(state, parameters=None) -> state``, for jax.jit and
+        jax.vmap.
+
+        A state is a pytree with all that a step needs, indexed by field: ``state["u"]`` is a jax array of this process's
+        cells (on one process: the whole grid), without ghost cells, in the run's dtype. ``f(f(s))`` is twice as many
+        steps. A plain dict of such arrays is the state at t = 0. ``parameters`` is a dict of numbers of the equation;
+        those left out are the simulation's. The simulation itself does not change, and time.end does not count.
+
+        The backend is that of `kernel`. Raises InputError for unknown names, wrong shapes, and where it is not available
+        yet: in an ensemble, where the step follows the solution, with several devices on each of several processes.
+        """
+        from hpcstencil.python.pure_function import function_of
+
+        if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 1:
+            raise InputError(f"function: expected a number of steps, but got {steps!r}; give a positive integer")
+        return function_of(self._open, int(steps))
+
+    # ---- assignment --------------------------------------------------------------------------------------------------
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """Set a field on the whole grid; all processes together, with the same value.
+
+        ``value`` is an array indexed [x, y, z] (numpy, jax, xarray, DLPack; in an ensemble with the members first, or one
+        for all), a number, a function of the coordinates (called with float64 arrays that broadcast to this process's
+        cells), or an expression as in [initial]. It is copied and cast to the run's dtype. Solid cells stay 0, and a
+        multistep method begins anew. Raises InputError for an unknown field, another shape, or values that are not finite.
+        """
+        key = self._field(name)
+        simulation, stepping = self._open, self._stepping
+        block = agree(self._communicator, lambda: block_of(simulation, name, value, key))
+        at_first = stepping.clock.step == 0 and stepping.clock.time == 0.0
+        if isinstance(value, str) and at_first:
+            self._assigned.pop(name, None)
+            self._say_initial(name, value, key)
+        else:
+            self._assigned[name] = "as an expression after t = 0" if isinstance(value, str) else "as values"
+        self._replace(name, block)
+
+    def _say_initial(self, name: str, text: str, key: str) -> None:
+        """Let the input have the expression that a field was assigned at t = 0."""
+        problem = self._stepping.simulation.problem
+        initial = problem.config.initial
+        initial = replace(initial, expressions={**initial.expressions, name: text})
+        tree = initial_expression(problem, name, text, key)
+        config = replace(problem.config, initial=initial)
+        problem = replace(problem, config=config, initial={**problem.initial, name: tree})
+        simulation = with_problem(self._stepping.simulation, problem)
+        self._stepping.simulation = self._stepping.finite.simulation = simulation
+
+    def _set_local(self, name: str, value: Any) -> np.ndarray:
+        """Set this process's block of a field; returns it as `local` shows it."""
+        key = self._field(name, ".local")
+        simulation = self._open
+        block = agree(self._communicator, lambda: local_block(simulation, name, value, key))
+        self._assigned[name] = "as values"
+        self._replace(name, block)
+        state = self._stepping.state
+        return np.array(output_blocks(simulation, dict(state.fields), (name,), state.clock.time)[name])
+
+    def _replace(self, name: str, block: np.ndarray) -> None:
+        """Put this process's block of a field into the state. All that follows from the earlier state begins anew: the
+        memory of a multistep method, and a step size that follows the solution."""
+        simulation, stepping = self._open, self._stepping
+        problem, fields = simulation.problem, dict(stepping.state.fields)
+        if problem.mask is not None:
+            solid = solid_block(simulation, fields)
+            if problem.members:
+                solid = np.moveaxis(np.broadcast_to(solid, (len(problem.members), *block.shape[:-1])), 0, -1)
+            block[solid != 0] = 0
+        fields |= simulation.put({name: block})
+        if problem.method.multistep:
+            self._slopes = self._slopes or simulation.steps.slopes()
+            kept = {n: array for n, array in fields.items() if not n.endswith(MEMORY)}
+            made = self._slopes(kept, problem.parameters, simulation.per_member(stepping.clock.time))
+            fields |= {n + MEMORY: slope for n, slope in made.items()}
+        state = replace(stepping.state, fields=fields)
+        if problem.step_follows_solution:
+            anew = [stepping.schedule.going_on(clock, anew=True)[1] for clock in (state.clock, *state.members)]
+            state = replace(state, clock=anew[0], members=tuple(anew[1:]))
+        stepping.state = state
+
+    def _field(self, name: Any, where: str = "") -> str:
+        """The key of a field in messages. Raises InputError if the equation has no such field."""
+        shown = self._open.problem.shown
+        if name not in shown:
+            raise unknown(f"sim{where}[{name!r}]", "field", str(name), shown)
+        return f'sim{where}["{name}"]'
+
+    # ---- the end -----------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Free the fields, and the communicators of programs that nobody uses any more. All processes call this together;
+        a second call does nothing. Raises InputError in a callback, whose simulation is still under way."""
+        if self._program is None:
+            return
+        self._refuse_busy("close")
+        PROGRAMS.give_back(self._program)
+        self._program = None
+        self._callbacks.clear()
+        self._stepping.state = replace(self._stepping.state, fields={})
+
+    def __enter__(self) -> Simulation:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._busy = False
+        self.close()
+
+    def __repr__(self) -> str:
+        if self._program is None:
+            return "<hpcstencil.Simulation, closed>"
+        config = self._open.problem.config
+        cells, name = " x ".join(map(str, config.grid.shape)), config.equation.name
+        return f"<hpcstencil.Simulation of {name}, {cells} cells, {self.steps} steps, t = {self.time:g} of {config.time.end:g}>"
+
+    # ---- within ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _open(self) -> Composed:
+        """The composed simulation. Raises InputError if this one is closed."""
+        if self._program is None:
+            raise InputError("the simulation is closed; make a new one")
+        return self._stepping.simulation
+
+    def _refuse_busy(self, method: str) -> None:
+        if self._busy:
+            raise InputError(f"{method}: cannot be called in a callback, while steps are taken; call it after them")
+
+    def _ready(self, method: str) -> Stepping:
+        """The stepping, with its steps compiled. Raises InputError if the simulation is closed or takes steps now."""
+        self._open  # noqa: B018  (refuses a closed one)
+        self._refuse_busy(method)
+        return self._stepping
+
+    @contextmanager
+    def _stepping_on(self) -> Iterator[None]:
+        """A context in which steps are taken. They are compiled before the first."""
+        if not self._compiled:
+            compile_steps(self._stepping)
+            self._compiled = True
+        self._busy = True
+        self._communicator.watch.outside(False)
+        try:
+            yield
+        finally:
+            self._communicator.watch.outside(True)
+            self._busy = False
+
+    def _advance(self, run: Run, limit: int | None = None) -> int:
+        """Take steps up to the next event; an interrupt waits until the state is whole."""
+        with self._interrupts:
+            return run.advance(limit)
+
+    def _beyond_the_end(self, expected: str, steps: int) -> InputError:
+        end = self._open.problem.config.time.end
+        return InputError(f"step: expected {expected} up to time.end = {end:g}, but got {steps}; give a later time.end")
+
+    def _run_to_file(self, path: Path, overwrite: bool) -> None:
+        """See `run`."""
+        stepping, communicator = self._stepping, self._communicator
+        simulation = self._open
+        config = simulation.problem.config
+        agree(communicator, lambda: check_output_path(config, None, path, "output"))
+        if stepping.finished:
+            raise InputError(
+                f"run: expected steps to take for {path}, but the simulation is at time.end = {config.time.end:g}; make a new "
+                "one"
+            )
+        options = Options(path, overwrite, quiet=True)
+        with self._stepping_on(), _watched() as request, claimed(path, communicator) as claim:
+            source_of(config, options, communicator)  # refuses a file that is there
+            communicator.watch.output(path)
+            walltime = Walltime(config.checkpoint.walltime, communicator, options.started)
+            ready = Ready(stepping, self._source(), walltime, snapshot_buffers(simulation))
+            stepping.finite.path = path
+            try:
+                to_file(ready, options, claim, request, self._stopwatch, self._callbacks)
+            finally:
+                stepping.finite.path = None
+
+    def _source(self) -> Source:
+        """Where a file that begins now has its state from: the input, or this program."""
+        clock = self._stepping.clock
+        if clock.step == 0 and not self._assigned:
+            return Source()
+        entry = {
+            "step": clock.step,
+            "time": clock.time,
+            "from": "a Python program",
+            "kernel": self._open.kernel,
+            "changed": [],
+        }
+        return Source(history=(entry,), from_memory=True)
+
+
+@contextmanager
+def _watched() -> Iterator[signals.Request]:
+    """Note the signals that ask a run to stop; outside the main thread, which alone may, there are none."""
+    if threading.current_thread() is threading.main_thread():
+        with signals.watched() as request:
+            yield request
+    else:
+        yield signals.Request()
+
+
+def _interval(method: str, value: float) -> float:
+    """A time between two events. Raises InputError unless it is a positive number."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 < value < float("inf"):
+        raise InputError(f"{method}: expected a positive, finite time between two pauses, but got {value!r}; change it")
+    return float(value)
+
+
+def plain(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """The tables with numpy's numbers, arrays and paths in the form that TOML would give."""
+    return {str(key): _plain(value) for key, value in tables.items()}
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case Mapping():
+            return plain(value)
+        case np.generic():
+            return value.item()
+        case np.ndarray():
+            return value.tolist()
+        case os.PathLike():
+            return os.fspath(value)
+        case list() | tuple():
+            return [_plain(entry) for entry in value]
+    return value
+
+
+def _toml(key: str, value: Any) -> str:
+    """A value of an override as TOML."""
+    try:
+        return dump_value(value)
+    except TypeError as error:
+        raise InputError(f"{key}: expected a value that TOML has, but got {type(value).__name__}; change it") from error

@@ -1,0 +1,166 @@
+"""This process, as all simulations of a Python program share it: jax's devices, and the processes of the launch.
+
+jax starts once in a process, and MPI is joined once, so both are kept here for the whole process and belong to no
+simulation. The first `Simulation`, or `configure`, settles them. Importing hpcstencil settles nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import math
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from hpcstencil.config.settings import Config
+from hpcstencil.runtime import watchdog
+from hpcstencil.runtime.communicator import Communicator, MpiProcesses, OneProcess, agree, connect, count_failed
+from hpcstencil.runtime.devices import bind_devices, check_started_jax, jax_has_started, start_jax
+from hpcstencil.runtime.failure import abort_all
+from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError, InputError
+from hpcstencil.validation.messages import shown
+
+PLATFORMS = ("cpu", "gpu")
+PATIENCE = 5.0  # seconds that a rank whose callback failed waits for the others to fail too
+REMEDY = (
+    "make the first hs.Simulation, or call hs.configure(), before the first computation with jax; in a notebook, restart the "
+    "kernel first"
+)
+
+
+class ThisProcess:
+    """The devices that jax has here and the communicator of the launch, both None until they are needed. ``default`` is
+    the number of devices of a simulation whose input does not say it."""
+
+    def __init__(self) -> None:
+        self.devices: tuple[Any, ...] | None = None
+        self.default = 1
+        self._communicator: Communicator | None = None
+        self._meeting: Communicator = OneProcess()
+
+    def start(self, wanted: int | None) -> None:
+        """Start jax with our settings and ``wanted`` devices (None: all GPUs of this process, or one device on
+        processors).
+
+        Raises EnvironmentProblem if jax has been started with other settings.
+        """
+        if jax_has_started():
+            self.devices = check_started_jax(wanted or 1, REMEDY)
+        else:
+            count, _ = bind_devices(wanted)
+            self.devices = start_jax(count)
+        self.default = wanted or (len(self.devices) if self.devices[0].platform != "cpu" else 1)
+
+    def devices_for(self, config: Config) -> tuple[Any, ...]:
+        """The devices of a simulation of this input; starts jax if it has not started yet.
+
+        Raises EnvironmentProblem if the input asks for more than there are.
+        """
+        given = config.decomposition.devices
+        wanted = None if isinstance(given, str) else given if isinstance(given, int) else math.prod(given)
+        if self.devices is None:
+            self.start(wanted)
+            self.default = self.default if wanted is None or self.on_gpus else 1
+        assert self.devices is not None
+        count = wanted or self.default
+        if count > len(self.devices):
+            raise EnvironmentProblem(
+                f"decomposition.devices: expected at most {len(self.devices)}, with which jax has started in this process, but "
+                f"got {count}; call hs.configure(devices={count}) before the first Simulation"
+            )
+        return self.devices[:count]
+
+    @property
+    def on_gpus(self) -> bool:
+        """Whether jax has started on GPUs."""
+        return self.devices is not None and self.devices[0].platform != "cpu"
+
+    @property
+    def communicator(self) -> Communicator:
+        """The processes of this launch. The first use joins them, all of them together.
+
+        Raises EnvironmentProblem if they cannot find each other.
+        """
+        if self._communicator is None:
+            found = connect()
+            if found.size > 1:
+                watchdog.start(found)
+                found.watch.outside(True)
+                self._meeting = MpiProcesses(found.mpi.Clone())
+                sys.excepthook = self._end_all
+                atexit.register(found.watch.close)
+            self._communicator = found
+        return self._communicator
+
+    def _end_all(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        """End all processes of a launch after an exception that nothing has caught on this one."""
+        why = "" if issubclass(kind, HpcstencilError) else "".join(traceback.format_exception(error)).rstrip()
+        abort_all(self.communicator, error, why)
+
+    def call(self, function: Callable[[], None], name: str) -> None:
+        """Call a function of the user, on all processes together. An exception that all of them raise reaches the caller;
+        one that only some raise ends all processes with a sentence, since the others may wait for these."""
+        communicator, failure = self.communicator, None
+        if communicator.size == 1:
+            function()
+            return
+        communicator.watch.outside(True)
+        try:
+            function()
+        except BaseException as error:  # whatever it is, no other process may wait for this one
+            failure = error
+        communicator.watch.outside(False)
+        failed = count_failed(self._meeting, failure is not None, PATIENCE)
+        if failed == communicator.size and failure is not None:
+            raise failure
+        if failure is not None:
+            last = traceback.extract_tb(failure.__traceback__)[-1]
+            place = f"{os.path.basename(last.filename)}, line {last.lineno}"
+            said = " ".join(str(failure).split())
+            abort_all(communicator, failure, f"{name} raised {type(failure).__name__}: {said} ({place})")
+        if failed:
+            time.sleep(2 * PATIENCE)  # a failed process is about to end this one
+            raise EnvironmentProblem(f"{name} failed on another process, which did not end this one; start again")
+
+
+THIS_PROCESS = ThisProcess()
+
+
+def configure(*, devices: int | None = None, platform: str | None = None) -> None:
+    """Settle the devices of this process and start jax on them, before the first `Simulation`.
+
+    ``devices`` is the number of devices per process, which inputs with `devices = "auto"` then use (default: one on
+    processors, all GPUs of the process otherwise). ``platform`` is "cpu" or "gpu" (default: as jax chooses).
+
+    Sets XLA's options and 64-bit types for the whole process, so jax computations of the program have them too. Raises
+    InputError for other values, EnvironmentProblem if jax has started with other settings.
+    """
+    if devices is not None and (isinstance(devices, bool) or not isinstance(devices, int) or devices < 1):
+        raise InputError(f"devices: expected a positive integer, but got {devices!r}; write for example devices=2")
+    if platform is not None and platform not in PLATFORMS:
+        names = " or ".join(map(shown, PLATFORMS))
+        raise InputError(f"platform: expected {names}, but got {platform!r}; choose one of them")
+    here = THIS_PROCESS
+    agree(here.communicator, lambda: _start(here, devices, platform))
+
+
+def _start(here: ThisProcess, devices: int | None, platform: str | None) -> None:
+    """See `configure`, on this process alone."""
+    if here.devices is None and not jax_has_started() and platform is not None:
+        os.environ["JAX_PLATFORMS"] = platform  # read when jax is imported
+        if "jax" in sys.modules:
+            sys.modules["jax"].config.update("jax_platforms", platform)
+    if here.devices is None:
+        here.start(devices)
+    assert here.devices is not None
+    got = "gpu" if here.on_gpus else "cpu"
+    if (devices or 1) > len(here.devices) or platform not in (None, got):
+        raise EnvironmentProblem(
+            f"jax has started in this process with {len(here.devices)} device{'s' * (len(here.devices) > 1)} on {got}, not as "
+            f"asked for; {REMEDY}"
+        )
+    here.default = devices or here.default

@@ -1,0 +1,43 @@
+"""The end of a process that fails: the sentence about it, and the end of the others where they do not know of it."""
+
+from __future__ import annotations
+
+import traceback
+
+from hpcstencil.runtime.communicator import Communicator
+from hpcstencil.runtime.hosts import host
+from hpcstencil.runtime.watchdog import end_all
+from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError
+from hpcstencil.validation.printable import printable_lines
+
+NO_MEMORY = ("RESOURCE_EXHAUSTED", "failed to map segment", "Cannot allocate memory")
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether numpy, Python, the dynamic loader or XLA (on any device) ran out of memory."""
+    return isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY)
+
+
+def sentence(error: BaseException) -> str:
+    """The sentence that reports an exception to the user. For an unexpected exception it includes the traceback."""
+    if isinstance(error, HpcstencilError):
+        return str(error)
+    if out_of_memory(error):
+        said = " ".join(str(error).split())[:200]
+        return f"out of memory ({said}): take a coarser grid or more processes; hpcstencil check says what each needs"
+    trace = "".join(traceback.format_exception(error)).rstrip()
+    return f"{type(error).__name__}, a defect of the program or of what it is built on; please report this:\n{trace}"
+
+
+def abort_all(communicator: Communicator, error: BaseException, why: str = "") -> None:
+    """End all processes at once after a failure that the others do not know of; the message says where it happened and
+    ``why``, by default the error's `sentence`."""
+    place = f"rank {communicator.rank} of {communicator.size} on {host()}, {communicator.watch.place}"
+    match error:
+        case HpcstencilError():
+            status = error.status
+        case KeyboardInterrupt():
+            status = 130
+        case _:
+            status = EnvironmentProblem.status if out_of_memory(error) else 1
+    end_all(communicator, f"hpcstencil: {place}: {printable_lines(why or sentence(error))}", status)

@@ -1,0 +1,69 @@
+"""The comparison of the processes before a run: one input, one program, as many devices each, and no GPU shared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpcstencil.config import provenance
+from hpcstencil.config.paths import sources
+from hpcstencil.problem.problem import Problem
+from hpcstencil.runtime.communicator import Communicator, agree
+from hpcstencil.runtime.devices import identities
+from hpcstencil.runtime.hosts import host
+from hpcstencil.runtime.progress import say
+from hpcstencil.runtime.versions import sources_digest, versions
+from hpcstencil.validation.errors import EnvironmentProblem
+
+
+def same_everywhere(communicator: Communicator, count: int, problem: Problem) -> None:
+    """Check that all processes have the same input, program and number of devices, since hosts may see different
+    versions of a file.
+
+    Raises EnvironmentProblem on all processes if they differ.
+    """
+    counts = communicator.allgather(count)
+    if len(set(counts)) > 1:
+        raise EnvironmentProblem(
+            f"processes have {min(counts)} to {max(counts)} devices; give each the same number, for example with --devices "
+            f"{min(counts)}"
+        )
+    if communicator.size == 1:
+        return
+    config = problem.config
+    files = {
+        "the input": provenance.sha256(config),
+        "the equation's file": problem.source,
+        **{key: file.stat().st_size for key, file in sources(config).items()},
+        "the files of hpcstencil": sources_digest(),
+    }
+    libraries = versions()
+    first, files_there, libraries_there = communicator.broadcast((host(), files, libraries))
+
+    def compared() -> None:
+        for what, told in files.items():
+            if told != files_there.get(what):
+                raise EnvironmentProblem(
+                    f"{what}: another version on {host()} than that of rank 0 on {first}; use one folder that all hosts share, "
+                    "and start again when all of them see the same file there"
+                )
+        for name, version in libraries.items():
+            if version != libraries_there[name]:
+                raise EnvironmentProblem(
+                    f"{name}: expected version {libraries_there[name]}, that of rank 0 on {first}, but got {version} on "
+                    f"{host()}; start all ranks with one Python environment"
+                )
+
+    agree(communicator, compared)
+
+
+def warn_of_shared_gpus(communicator: Communicator, ids: Sequence[str]) -> None:
+    """Warn if two processes of a host use the same GPU. ``ids`` are this process's GPUs."""
+    users: dict[tuple[str, str], list[int]] = {}
+    for rank, (name, owned) in enumerate(communicator.allgather((host(), identities(ids)))):
+        for gpu in owned:
+            users.setdefault((name, gpu), []).append(rank)
+    for (name, gpu), ranks in users.items():
+        if len(ranks) > 1:
+            say(
+                f"warning: ranks {', '.join(map(str, ranks))} share GPU {gpu} of {name}; start fewer processes per host"
+            )

@@ -1,0 +1,74 @@
+"""A run before its first step: composed, at its first state, checked, and compiled. The command and Python share it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hpcstencil.checkpoint.restart import Source
+from hpcstencil.checkpoint.state import State
+from hpcstencil.numerics.schedule import Clock
+from hpcstencil.runtime.communicator import Communicator
+from hpcstencil.runtime.progress import say
+from hpcstencil.runtime.stopwatch import Stopwatch
+from hpcstencil.simulation.backend_choice import prepare
+from hpcstencil.simulation.compose import compose
+from hpcstencil.simulation.finite_check import FiniteCheck
+from hpcstencil.simulation.prepared import Decomposed
+from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.solid_cells import check_fluid_left
+from hpcstencil.simulation.stepping import Stepping
+
+
+def composed(
+    decomposed: Decomposed, devices: Sequence[Any], communicator: Communicator, before: str = ""
+) -> Simulation:
+    """The simulation of a problem on these devices; warns if its kernel is not the best one, or another than ``before``,
+    that of the run which goes on. All processes call this together. Raises as `backend_choice.chosen`."""
+    prepared = prepare(decomposed, devices, communicator, before)
+    choice = prepared.choice
+    if choice.cannot_be:
+        say(f"warning: {choice.why}; kernel {choice.kernel} is taken, which is slower and rounds differently")
+    elif before not in ("", choice.kernel):
+        say(f"warning: kernel {choice.kernel}, {choice.why}, rounds differently than {before}, the one so far")
+    return compose(prepared, communicator, devices)
+
+
+def initial_state(simulation: Simulation) -> State:
+    """The state at t = 0, on the devices. All processes call this together. Raises InputError on all of them."""
+    return replace(initial_clocks(simulation), fields=simulation.initial_fields())
+
+
+def initial_clocks(simulation: Simulation) -> State:
+    """A state without fields at t = 0."""
+    problem = simulation.problem
+    return State(Clock(), {}, (Clock(),) * (problem.copies if problem.own_steps else 0))
+
+
+def at_start(
+    simulation: Simulation, source: Source, state: State, output: Path | None, stopwatch: Stopwatch
+) -> Stepping:
+    """The stepping of a run that begins with ``state``, which is checked: finite values, some fluid, a step that can be
+    taken. ``output`` is the file of the run, None if it has none.
+
+    All processes call this together. Raises InputError, on all of them, if the state does not pass.
+    """
+    check_fluid_left(simulation, dict(state.fields))
+    finite = FiniteCheck(simulation, output, state.clock.step)
+    stepping = Stepping(simulation, source, state, finite, stopwatch)
+    with stopwatch.during("checks"):
+        finite.extremes(stepping.state)
+    if simulation.control is None:
+        stepping.step_sizes()  # refuses bad steps before anything is written
+    return stepping
+
+
+def compile_steps(stepping: Stepping) -> None:
+    """Compile the steps of a run, and estimate the first one where a tolerance governs them."""
+    simulation = stepping.simulation
+    stepping.state = replace(stepping.state, fields=simulation.compile(dict(stepping.state.fields)))
+    if simulation.control is not None:
+        clock = simulation.control.begun(dict(stepping.state.fields), stepping.clock)
+        stepping.state = replace(stepping.state, clock=clock)

@@ -1,0 +1,96 @@
+"""sim.function: pure steps under jit and vmap, with the bits of the simulation."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hpcstencil as hs
+
+PATTERN = {
+    "grid": {"shape": [13, 11]}, "equation": {"name": "gray_scott", "D_u": 0.1, "D_v": 0.05},
+    "initial": {"u": "1 - 0.5*exp(-(x - 6)**2)", "v": "0.25*exp(-(y - 5)**2) + 0.01*noise(3)"},
+    "boundary": {"y": {"lower": {"dirichlet": "sin(t)"}, "upper": {"neumann": 0.0}}}, "time": {"end": 50.0, "dt": 0.5},
+}  # fmt: skip
+WAYS = {
+    "native": {"numerics": {"kernel": "native", "precision": "float64"}},
+    "shift": {"numerics": {"kernel": "shift", "integrator": "euler"}},
+    "two devices": {"numerics": {"kernel": "shift", "integrator": "euler"}, "decomposition": {"devices": 2}},
+    "a multistep method": {"numerics": {"kernel": "shift", "integrator": "ab2"}},
+}
+
+
+def assert_same(state, dataset):
+    for name in dataset.data_vars:
+        assert np.asarray(state[name]).tobytes() == dataset[name].values.tobytes(), name
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_function_has_the_bits_of_the_simulation(way):
+    with hs.Simulation({**PATTERN, **WAYS[way]}) as sim:
+        first = {name: array.values for name, array in sim.state.data_vars.items()}
+        f = sim.function(6)
+        assert sim.steps == 0
+        once = f(first)
+        twice = jax.jit(lambda fields: f(f(fields)))(first)
+        again = f(once)  # which the calls above have not changed
+        sim.step(6)
+        assert_same(once, sim.state)
+        sim.step(6)
+        assert_same(twice, sim.state)
+        assert_same(again, sim.state)
+        assert int(twice.clock.step) == 12 and float(twice.clock.time) == sim.time
+
+
+@pytest.mark.parametrize("way", ["native", "two devices"])
+def test_mapped_calls_are_single_calls(way):
+    """Over initial states, over parameters, and over both."""
+    with hs.Simulation({**PATTERN, **WAYS[way]}) as sim:
+        first = {name: jnp.asarray(array.values) for name, array in sim.state.data_vars.items()}
+        f, rates, scales = sim.function(5), jnp.array([0.03, 0.04]), jnp.array([1.0, 0.5])
+
+        def one(scale, rate):
+            return f({**first, "u": first["u"] * scale.astype(first["u"].dtype)}, {"F": rate})["v"]
+
+        both = jax.jit(jax.vmap(jax.vmap(one, (None, 0)), (0, None)))(scales, rates)
+        for i, scale in enumerate(scales):
+            for j, rate in enumerate(rates):
+                assert np.asarray(both[i, j]).tobytes() == np.asarray(one(scale, rate)).tobytes()
+        assert len({np.asarray(part).tobytes() for part in both.reshape(4, -1)}) == 4
+
+
+REFUSED = {
+    "an ensemble": ({"ensemble": {"equation.F": [0.03, 0.04]}}, "leave it out and use jax.vmap"),
+    "a tolerance": (
+        {"time": {"end": 1.0, "tolerance": 1e-3}},
+        r"the step follows the solution \(tolerance\); give time.dt",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_not_available_yet_says_so(case):
+    changes, sentence = REFUSED[case]
+    expected = pytest.raises(hs.InputError, match=f"sim.function: not available yet .*{sentence}")
+    with hs.Simulation({**PATTERN, "numerics": {"kernel": "shift"}, **changes}) as sim, expected:
+        sim.function(2)
+
+
+def test_what_is_wrong_is_one_sentence():
+    with hs.Simulation({**PATTERN, "numerics": {"kernel": "shift"}}) as sim:
+        f, fields = sim.function(2), {"u": np.ones((13, 11)), "v": np.ones((13, 11))}
+        for state, parameters, sentence in (
+            ({"u": fields["u"]}, {}, "state: expected all fields, but v is missing"),
+            ({**fields, "w": fields["u"]}, {}, 'state: unknown field "w"'),
+            ({**fields, "u": np.ones(3)}, {}, r'state\["u"\]: expected the shape \(13, 11\)'),
+            (fields, {"G": 1.0}, 'parameters: unknown parameter "G"'),
+        ):
+            with pytest.raises(hs.InputError, match=sentence):
+                f(state, parameters)
+        with pytest.raises(hs.InputError, match="derivatives through the steps .* not available yet"):
+            jax.grad(lambda u: f({**fields, "u": u})["v"].sum())(jnp.ones((13, 11)))
+        with pytest.raises(hs.InputError, match="function: expected a number of steps, but got 0"):
+            sim.function(0)
+    expected = pytest.raises(hs.InputError, match="parameters: not available yet with time.cfl")
+    with hs.Simulation({**PATTERN, "numerics": {"kernel": "shift"}, "time": {"end": 1.0, "cfl": 0.5}}) as sim, expected:
+        sim.function(2)(fields, {"F": 0.03})

@@ -1,0 +1,167 @@
+"""Scripts that import hpcstencil: as plain programs, under mpirun, and where jax was there before."""
+
+import os
+
+import h5py
+import pytest
+from commands import INPUT, assert_same, hpcstencil, python
+
+pytestmark = pytest.mark.e2e
+
+# What a script does on any number of processes. Rank 0 prints; each rank checks that it sees what it should.
+SCRIPT = """
+import os
+import numpy as np
+import hpcstencil as hs
+
+first = int(os.environ.get("OMPI_COMM_WORLD_RANK", 0)) == 0
+sim = hs.Simulation.from_toml("input.toml")
+fine = hs.Simulation.from_toml("input.toml", **{"numerics.precision": "float64", "grid.shape": [31, 23]})
+f = sim.function(4)
+start = {name: array.values for name, array in sim.local.data_vars.items()}
+for _ in range(3):
+    sim.step(4)
+    fine.step(2)
+steps = []
+
+@sim.on(every_steps=30)
+def look(here):
+    whole = here.state
+    assert (whole is not None) == first
+    steps.append(here.steps)
+
+for here in sim.every(3.0):
+    here.local
+assert steps == [30, 60, 90, 120], steps
+end = f(f(f(start)))
+other = hs.Simulation.from_toml("input.toml")
+other.step(12)
+assert all(np.asarray(end[name]).tobytes() == other.local[name].values.tobytes() for name in start)
+other.step()
+other["u"] = lambda x, y: np.cos(x) * y
+v = other.local["v"].values
+other.local["v"] = 2 * v
+assert (other.local["v"].values == 2 * v).all()
+for wrong in (np.zeros(3), "q"):
+    try:
+        other["u"] = wrong
+    except hs.InputError as error:
+        assert str(error).startswith('sim["u"]: ')
+    else:
+        raise AssertionError("nothing was refused")
+u = other["u"]
+with hs.Simulation.from_toml("input.toml") as whole:
+    whole.run(output=os.environ["WRITTEN"])
+state = sim.state
+if first:
+    x, y = np.meshgrid(u.x, u.y, indexing="ij")
+    assert (u.values == (np.cos(x) * y).astype(np.float32)).all()
+    with hs.open(os.environ["WRITTEN"]) as file:
+        for name in ("u", "v"):
+            assert state[name].values.tobytes() == file[name][-1].values.tobytes()
+    print(sim.steps, fine.steps, "done")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "input.toml").write_text(INPUT)
+    return tmp_path
+
+
+def test_scripts_have_the_bits_of_the_command_on_any_number_of_processes(folder):
+    hpcstencil(0, "run", "input.toml", "--quiet", folder=folder)
+    for processes in (0, 2, 3):
+        told = python(folder, SCRIPT, processes, WRITTEN=f"on{processes}.h5")
+        assert told.stdout.split() == ["120", "6", "done"]
+        assert_same(folder / "run.h5", folder / f"on{processes}.h5")
+    with h5py.File(folder / "run.h5") as one, h5py.File(folder / "on0.h5") as other:
+        assert one.attrs["input_sha256"] == other.attrs["input_sha256"]
+
+
+def test_a_callback_that_raises_on_one_rank_ends_all_with_one_sentence(folder):
+    script = """
+    import os
+    import hpcstencil as hs
+    sim = hs.Simulation.from_toml("input.toml")
+    @sim.on(every_steps=5)
+    def look(here):
+        if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+            raise LookupError("nothing to see")
+        here.state  # waits for the other rank
+    try:
+        sim.run()
+    except LookupError:
+        print("caught")  # by nobody: the others would wait for ever
+    """
+    told = python(folder, script, 2, status=1)
+    said = [line for line in told.stderr.splitlines() if line.startswith("hpcstencil:")]
+    assert len(said) == 1 and said[0].startswith("hpcstencil: rank 1 of 2 on ")
+    assert said[0].endswith("at step 5: the callback look raised LookupError: nothing to see (script.py, line 8)")
+    assert "caught" not in told.stdout and "Traceback" not in told.stderr
+
+
+def test_an_exception_that_all_ranks_raise_can_be_caught_and_one_that_nobody_catches_ends_all(folder):
+    script = """
+    import os
+    import hpcstencil as hs
+    sim = hs.Simulation.from_toml("input.toml")
+    @sim.on(every_steps=5)
+    def stop(here):
+        raise StopIteration("enough")
+    try:
+        sim.run()
+    except StopIteration:
+        print("caught", sim.steps)
+    if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+        sim["u"] = undefined
+    sim.state
+    """
+    told = python(folder, script, 2, status=1)
+    assert told.stdout.split() == ["caught", "5"] * 2
+    assert told.stderr.count("hpcstencil: rank 1 of 2") == 1 and told.stderr.count("NameError: name 'undefined'") == 1
+
+
+def test_jax_may_be_imported_before_as_in_a_notebook(folder):
+    script = """
+    import code, os, sys
+    before = dict(os.environ)
+    import hpcstencil as hs
+    assert dict(os.environ) == before and not {"jax", "numpy", "mpi4py"} & set(sys.modules)
+    kernel = code.InteractiveInterpreter({"hs": hs})
+    for cell in (
+        "import jax, jax.numpy as jnp",
+        "hs.configure(devices=2, platform='cpu')",
+        "two = hs.Simulation.from_toml('input.toml')",
+        "one = hs.Simulation.from_toml('input.toml', **{'decomposition.devices': 1})",
+        "two.run(); one.run()",
+        "print(len(jax.devices()), jnp.ones(3, float).dtype, two.state.identical(one.state))",
+    ):
+        kernel.runsource(cell)
+    """
+    told = python(folder, script)
+    assert told.stdout.split() == ["2", "float64", "True"], told.stderr
+
+
+@pytest.mark.parametrize(
+    "begun, lack",
+    [
+        ("jax.numpy.ones(3)", "without 64-bit types"),
+        ("jax.config.update('jax_enable_x64', True); jax.devices()", "without --xla_cpu_max_isa=AVX in XLA_FLAGS"),
+    ],
+)
+def test_a_jax_that_has_started_with_other_settings_is_refused(folder, begun, lack):
+    script = f"""
+    import jax
+    import hpcstencil as hs
+    {begun}
+    try:
+        hs.Simulation.from_toml("input.toml")
+    except hs.EnvironmentProblem as error:
+        print(error)
+    """
+    if "AVX" in lack and os.uname().machine != "x86_64":
+        pytest.skip("only x86 processors need that flag")
+    said = python(folder, script).stdout
+    assert said.startswith(f"jax was started before hpcstencil, {lack}") and said.count("\n") == 1
+    assert "make the first hs.Simulation, or call hs.configure(), before the first computation with jax" in said

@@ -1,0 +1,402 @@
+"""hs.Simulation on one process: the bits of the command, what it shows, what may be assigned, and what it refuses."""
+
+import math
+import signal
+
+import h5py
+import jax
+import numpy as np
+import pytest
+import xarray as xr
+from commands import contents
+from support import hpcstencil
+
+import hpcstencil as hs
+from hpcstencil.python.shared_programs import PROGRAMS
+
+HEAT = {
+    "grid": {"shape": [12, 9], "upper": [1.2, 0.9]}, "equation": {"name": "heat", "D": 0.1},
+    "initial": {"u": "sin(5*x)*cos(3*y) + 1"}, "boundary": {"y": {"dirichlet": "sin(t)"}},
+    "numerics": {"kernel": "shift"}, "time": {"end": 0.3, "dt": 0.01},
+    "output": {"every": 0.1, "units": {"u": "K"}}, "diagnostics": {"every_steps": 4, "mass": "integral(u)"},
+}  # fmt: skip
+BURGERS = {
+    **HEAT, "equation": {"name": "burgers", "nu": 0.05}, "initial": {"u": "sin(5*x)", "v": "0.3*cos(6*y)"},
+    "boundary": {}, "time": {"end": 0.5, "cfl": 0.5, "dt_every": 3}, "output": {"every": 0.2},
+}  # fmt: skip
+MAXWELL = {
+    **HEAT, "equation": {"name": "maxwell"}, "initial": {"Ez": "exp(-20*((x - 0.6)**2 + (y - 0.4)**2))"},
+    "boundary": {"x": {"cpml": {"width": 0.3}}, "y": {"dirichlet": 0.0}}, "time": {"end": 0.3, "cfl": 0.5},
+    "output": {}, "diagnostics": {},
+}  # fmt: skip
+# Every way to take steps, and every kind of state.
+KINDS = {
+    "fixed steps": HEAT,
+    "native": {**HEAT, "numerics": {"kernel": "native", "precision": "float64"}},
+    "a fraction of the stable step": {**HEAT, "time": {"end": 0.3, "cfl": 0.4}, "output": {"every": 0.07}},
+    "steps that follow the solution": BURGERS,
+    "a tolerance": {**HEAT, "time": {"end": 0.3, "tolerance": 1e-4}, "output": {"every": 0.11}},
+    "a multistep method": {**HEAT, "numerics": {"kernel": "shift", "integrator": "ab2"}},
+    "solid cells": {**HEAT, "mask": {"solid": "(x - 0.6)**2 + (y - 0.4)**2 < 0.02"}},
+    "fields on faces": MAXWELL,
+    "members with steps of their own": {
+        **BURGERS, "output": {}, "diagnostics": {}, "ensemble": {"equation.nu": [0.05, 0.1], "initial.u": ["sin(5*x)", "x"]},
+    },
+}  # fmt: skip
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capsys):
+    """Run an input by the command, in this process; returns its file."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("hpcstencil.cli.prepare.bind_devices", lambda wanted: (1, []))  # jax is there already
+
+    def run(toml, *options, output="by_command.h5"):
+        (tmp_path / "input.toml").write_text(toml)
+        status, _, err = hpcstencil(monkeypatch, capsys, "run", "input.toml", "--output", output, *options)
+        assert status == 0, err
+        return tmp_path / output
+
+    return run
+
+
+def assert_same_file(one, other):
+    (a, complete), (b, also) = contents(one), contents(other)
+    assert complete == also == 1 and a.keys() == b.keys()
+    for name in a:
+        texts = a[name].dtype == object  # whose bytes are addresses
+        assert a[name].dtype == b[name].dtype, name
+        assert a[name].tolist() == b[name].tolist() if texts else a[name].tobytes() == b[name].tobytes(), name
+
+
+def assert_same(one, other):
+    """Two datasets have the same fields, bit for bit."""
+    assert one.sizes == other.sizes and list(one.data_vars)
+    for name in one.data_vars:
+        assert one[name].values.tobytes() == other[name].values.tobytes(), name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_state_and_file_are_those_of_the_command(kind, command, tmp_path):
+    with hs.Simulation(KINDS[kind]) as sim, hs.Simulation(KINDS[kind]) as whole:
+        path = command(sim.to_toml())
+        if kind != "members with steps of their own":
+            sim.step(3)
+            sim.step()
+            assert sim.steps == 4
+        sim.run()
+        whole.run(output=tmp_path / "by_python.h5")
+        with hs.open(path) as file:
+            last = file.isel(time=-1)
+            assert sim.time == whole.time == float(last.time) and sim.steps == int(last.step)
+            for state in (sim.state, whole.state):
+                assert_same(state, last[list(state.data_vars)])
+            for name in set(last.coords) - {"time"}:
+                assert sim.state[name].values.tolist() == last[name].values.tolist()
+            assert all(state[name].attrs == last[name].attrs for name in state.data_vars)
+    assert_same_file(path, tmp_path / "by_python.h5")
+    with h5py.File(path) as one, h5py.File(tmp_path / "by_python.h5") as other:
+        assert {name for name in one.attrs if not np.array_equal(one.attrs[name], other.attrs[name])} <= {"history"}
+
+
+def test_from_toml_takes_what_set_takes(tmp_path, command):
+    with hs.Simulation(HEAT) as sim:
+        text = sim.to_toml()
+    path = command(text, "--set", "time.end=0.2", "--set", "numerics.order=4")
+    overrides = {"time.end": 0.2, "numerics.order": np.int64(4)}
+    with hs.Simulation.from_toml(tmp_path / "input.toml", **overrides) as sim, hs.open(path) as file:
+        sim.run()
+        assert_same(sim.state, file[["u"]].isel(time=-1))
+        assert "order = 4" in sim.to_toml()
+
+
+def test_simulations_may_take_turns(command):
+    """Of other grids, precisions and parameters; those that differ in numbers alone share a program."""
+    others = [
+        HEAT, {**HEAT, "numerics": {"kernel": "shift", "precision": "float64"}},
+        {**HEAT, "equation": {"name": "heat", "D": 0.2}},
+        {**HEAT, "grid": {"shape": [7], "upper": [0.7]}, "boundary": {}, "initial": {"u": "x"}},
+    ]  # fmt: skip
+    before = {id(program) for program in PROGRAMS.programs}
+    sims = [hs.Simulation(tables) for tables in others]
+    assert len({id(program) for program in PROGRAMS.programs} - before) <= 3
+    for _ in range(6):
+        for sim in sims:
+            sim.step(5)
+    for sim in sims:
+        with hs.open(command(sim.to_toml(), "--overwrite")) as file:
+            assert_same(sim.state, file[["u"]].isel(time=-1))
+        sim.close()
+
+
+def test_run_until_lands_on_a_time():
+    with hs.Simulation(HEAT) as sim, hs.Simulation(HEAT) as plain, hs.Simulation(BURGERS) as free:
+        sim.run_until(0.1)
+        plain.step(10)
+        assert sim.steps == 10 and math.isclose(sim.time, 0.1)
+        assert_same(sim.state, plain.state)  # the time is that of a step: nothing was shortened
+        sim.run_until(0.125)
+        assert (sim.steps, sim.time) == (13, 0.125)
+        sim.step(2)
+        assert math.isclose(sim.time, 0.145)
+        sim.run()
+        assert sim.time == 0.3
+        free.run_until(0.123)
+        assert free.time == 0.123
+        for wrong in (0.05, 0.4, float("nan")):
+            with pytest.raises(hs.InputError, match="run_until: expected a time from 0.3"):
+                sim.run_until(wrong)
+
+
+@pytest.mark.parametrize("tables, exact", [(HEAT, True), (BURGERS, False), (KINDS["a tolerance"], False)])
+def test_callbacks_and_pauses_come_at_their_times_and_change_no_step(tables, exact):
+    with hs.Simulation(tables) as sim, hs.Simulation(tables) as plain:
+        told, interval = {"steps": [], "times": [], "pauses": []}, sim._open.problem.config.time.end / 4
+
+        @sim.on(every_steps=3)
+        def by_steps(here):
+            told["steps"].append(here.steps)
+
+        @sim.on(every=interval)
+        def by_time(here):
+            told["times"].append(here.time)
+
+        for here in sim.every(interval):
+            told["pauses"].append(here.time)
+        plain.run()
+        assert_same(sim.state, plain.state)
+        assert told["steps"] == list(range(3, sim.steps + 1, 3))
+        assert told["times"] == told["pauses"] and len(told["times"]) == 4 and told["times"][-1] == sim.time
+        dt = 0.01 if exact else 0.1
+        late = [time - (k + 1) * interval for k, time in enumerate(told["times"])]
+        assert all(abs(x) <= dt / 2 + 1e-9 if exact else -1e-9 <= x < dt for x in late)
+
+
+def test_what_is_assigned_at_the_start_is_the_initial_state(command):
+    """As an expression, a function, and arrays of several libraries; also where a method remembers the slope."""
+    expression = "cos(4*x) + y"
+    tables = KINDS["a multistep method"]
+    with hs.Simulation({**tables, "initial": {"u": expression}}) as expected:
+        array = expected.state["u"]
+        text = expected.to_toml()
+        expected.run()
+    values = {
+        "expression": expression,
+        "function": lambda x, y: np.cos(4 * x) + y,
+        "numpy": array.values,
+        "jax": jax.numpy.asarray(array.values),
+        "xarray": array.transpose("y", "x"),
+    }
+    for way, value in values.items():
+        with hs.Simulation(tables) as sim:
+            sim["u"] = value
+            if way == "expression":
+                assert sim.to_toml() == text
+            else:
+                with pytest.raises(hs.InputError, match="u was assigned as values, which no input can say"):
+                    sim.to_toml()
+            sim.run()
+            assert_same(sim.state, expected_state(command, text))
+
+
+def expected_state(command, text):
+    with hs.open(command(text, "--overwrite")) as file:
+        return file[["u"]].isel(time=-1).load()
+
+
+def test_a_program_that_couples_is_independent_of_its_arrays():
+    with hs.Simulation(HEAT) as sim:
+        u = np.zeros((12, 9), np.float32)
+        sim["u"] = u
+        u[:] = 5.0
+        assert not sim.state["u"].values.any()
+        sim.local["u"] = np.ones((12, 9))
+        kept, local = sim.state["u"], sim.local
+        sim.step(2)
+        assert (kept == 1.0).all() and (local["u"] == 1.0).all()
+        sim["u"] = 2.5
+        assert (sim["u"] == 2.5).all() and sim.steps == 2
+        local = sim.local
+        local["u"] = np.full((12, 9), 3.0)
+        assert (local["u"] == 3.0).all() and (sim["u"] == 3.0).all()
+        shifted = local + 1.0
+        shifted["u"] = ("x", "y"), np.zeros((12, 9))  # an ordinary dataset
+        assert (sim["u"] == 3.0).all()
+
+
+def test_solid_cells_stay_zero():
+    with hs.Simulation(KINDS["solid cells"]) as sim:
+        sim["u"] = 1.0
+        x, y = np.meshgrid(sim.state.x, sim.state.y, indexing="ij")
+        solid = (x - 0.6) ** 2 + (y - 0.4) ** 2 < 0.02
+        assert solid.any() and np.array_equal(sim.state["u"] == 0.0, solid)
+
+
+def test_members_are_assigned_together_or_one_by_one():
+    with hs.Simulation(KINDS["members with steps of their own"]) as sim:
+        assert sim.state["u"].dims == ("member", "x", "y") and sim.state.nu.values.tolist() == [0.05, 0.1]
+        each = np.stack([np.full((12, 9), 1.0), np.full((12, 9), 2.0)])
+        sim["u"] = each
+        assert np.array_equal(sim["u"], each)
+        sim["u"] = each[1]
+        assert (sim["u"] == 2.0).all()
+
+
+def test_a_file_may_begin_with_a_state_of_the_program(tmp_path, command):
+    """It then holds its first state, and a checkpoint from which --resume can begin if the run is killed."""
+    with hs.Simulation(HEAT) as sim:
+        sim.step(7)
+        sim["u"] = sim.state["u"].values * 2
+        first = sim.state
+        sim.run(output=tmp_path / "late.h5")
+        with hs.open(tmp_path / "late.h5") as file:
+            assert file.step.values.tolist() == [7, 10, 20, 30]
+            assert_same(first, file[["u"]].isel(time=0))
+            assert_same(sim.state, file[["u"]].isel(time=-1))
+        assert (tmp_path / "late.checkpoint.000000000007.h5").exists()
+        with pytest.raises(
+            hs.InputError, match="expected steps to take for .*late.h5, but the simulation is at time.end"
+        ):
+            sim.run(output=tmp_path / "late.h5")
+    with hs.Simulation(HEAT) as sim, pytest.raises(hs.InputError, match="late.h5"):
+        sim.run(output=tmp_path / "late.h5")
+
+
+def test_a_stopped_run_goes_on_from_the_state_that_the_program_had_set(tmp_path, command):
+    """Not from that of the input, which its file names."""
+    with hs.Simulation(HEAT) as sim, hs.Simulation(HEAT) as whole:
+        for here in (sim, whole):
+            here["u"] = lambda x, y: x * y
+        whole.run(output=tmp_path / "whole.h5")
+        sim.on(every_steps=1)(lambda here: signal.raise_signal(signal.SIGTERM))
+        with pytest.raises(hs.StoppedEarly):
+            sim.run(output=tmp_path / "stopped.h5")
+        for path in tmp_path.glob("stopped.checkpoint.*.h5"):
+            if not path.stem.endswith("0" * 12):
+                path.unlink()  # as if it had been killed instead
+    with h5py.File(tmp_path / "whole.h5") as file:
+        text = file.attrs["input"]
+    assert_same_file(command(text, "--resume", output="stopped.h5"), tmp_path / "whole.h5")
+
+
+def test_a_signal_stops_a_run_with_a_file(tmp_path, command):
+    with hs.Simulation(HEAT) as sim:
+
+        @sim.on(every_steps=10)
+        def stop(here):
+            signal.raise_signal(signal.SIGTERM)
+
+        with pytest.raises(hs.StoppedEarly, match="stopped by SIGTERM at step 1.*, with a checkpoint"):
+            sim.run(output=tmp_path / "stopped.h5")
+        assert 10 <= sim.steps < 30 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        text = sim.to_toml()
+    assert_same_file(command(text, "--resume", output="stopped.h5"), command(text))
+
+
+def test_an_interrupt_leaves_a_whole_state():
+    with hs.Simulation(HEAT) as sim, hs.Simulation(HEAT) as plain:
+
+        @sim.on(every_steps=6)
+        def interrupt(here):
+            signal.raise_signal(signal.SIGINT)
+
+        with pytest.raises(KeyboardInterrupt):
+            sim.run()
+        plain.step(6)
+        assert sim.steps == 6
+        assert_same(sim.state, plain.state)
+
+
+def test_an_exception_of_a_callback_reaches_the_caller():
+    with hs.Simulation(HEAT) as sim:
+
+        @sim.on(every_steps=4)
+        def fail(here):
+            with pytest.raises(hs.InputError, match="step: cannot be called in a callback"):
+                here.step()
+            with pytest.raises(hs.InputError, match="close: cannot be called in a callback"):
+                here.close()
+            raise LookupError("enough")
+
+        with pytest.raises(LookupError, match="enough"):
+            sim.run()
+        assert sim.steps == 4
+        sim.step(2)
+        assert sim.steps == 6
+
+
+def test_a_solution_that_blows_up_is_an_error():
+    with (
+        pytest.warns(UserWarning, match="beyond the stable step"),
+        hs.Simulation({**HEAT, "time": {"end": 1e4, "dt": 10.0}}) as sim,
+        pytest.raises(
+            hs.NumericsError, match=r"field 'u' is not finite .* the run is unstable; try a smaller time.dt$"
+        ),
+    ):
+        sim.run()
+
+
+GRID = r"expected the shape \(12, 9\) of the whole grid, but got \(3,\)"
+REFUSED = {
+    "no field": (lambda sim: sim.__setitem__("w", 1.0), r"""sim\['w'\]: unknown field "w"; use u"""),
+    "a field to read": (lambda sim: sim["w"], "unknown field"),
+    "another shape": (lambda sim: sim.__setitem__("u", np.zeros(3)), rf'sim\["u"\]: {GRID}'),
+    "another block": (lambda sim: sim.local.__setitem__("u", np.zeros(3)), r'sim.local\["u"\]: expected the shape \(12, 9\)'),
+    "no numbers": (lambda sim: sim.__setitem__("u", {"a": 1}), "expected real numbers, but got dict of object"),
+    "not finite": (lambda sim: sim.__setitem__("u", lambda x, y: 0 * x + np.inf), r"got inf in cell \[0, 0\]"),
+    "too large": (lambda sim: sim.__setitem__("u", 1e60), "expected finite numbers that float32 can hold"),
+    "an unknown name": (lambda sim: sim.__setitem__("u", "q*x"), r"""sim\["u"\]: unknown name 'q'"""),
+    "a function": (lambda sim: sim.__setitem__("u", lambda x, y: np.zeros(5)), r"whose values broadcast to \(12, 9\)"),
+    "dimensions": (lambda sim: sim.__setitem__("u", xr.DataArray(np.zeros((12, 9)), dims=("x", "z"))), "dimensions x, y, but"),
+    "steps": (lambda sim: sim.step(31), "step: expected at most 30 steps up to time.end = 0.3, but got 31"),
+    "no steps": (lambda sim: sim.step(-1), "step: expected a number of steps, but got -1"),
+    "no interval": (lambda sim: sim.every(0.0), "every: expected a positive, finite time"),
+    "both": (lambda sim: sim.on(every=1.0, every_steps=2), "on: expected either every_steps or every"),
+    "a key": (lambda sim: hs.Simulation({"gird": {}}), 'unknown table or key "gird"; did you mean "grid"'),
+    "no dict": (lambda sim: hs.Simulation("input.toml"), r"expected a dict .* use Simulation.from_toml"),
+    "no file": (lambda sim: hs.Simulation({**HEAT, "initial": {"file": "nowhere.h5"}}), "initial.file: expected an HDF5 file"),
+    "an override": (lambda sim: hs.Simulation.from_toml("x.toml", **{"time.end": {1}}), "time.end: expected a value that TOML"),
+    "no output": (lambda sim: hs.open("nowhere.h5"), "nowhere.h5: no such file"),
+    "devices": (lambda sim: hs.configure(devices=0), "devices: expected a positive integer, but got 0"),
+    "a platform": (lambda sim: hs.configure(platform="abacus"), 'platform: expected "cpu" or "gpu", but got'),
+}  # fmt: skip
+
+
+def test_what_is_wrong_is_one_sentence_and_changes_nothing():
+    with hs.Simulation(HEAT) as sim:
+        before = sim.state
+        for action, sentence in REFUSED.values():
+            with pytest.raises(hs.InputError, match=sentence) as told:
+                action(sim)
+            assert "\n" not in str(told.value)
+        assert_same(before, sim.state)
+    sim.close()
+    for action in (sim.step, sim.run, lambda: sim.state, lambda: sim.local, lambda: sim.function(1), sim.to_toml):
+        with pytest.raises(hs.InputError, match="the simulation is closed; make a new one"):
+            action()
+    assert repr(sim) == "<hpcstencil.Simulation, closed>"
+
+
+def test_more_devices_than_jax_has_are_a_problem_of_the_environment():
+    with pytest.raises(hs.EnvironmentProblem, match=r"expected at most 2, .* got 3; call hs.configure\(devices=3\)"):
+        hs.Simulation({**HEAT, "decomposition": {"devices": 3}})
+    with pytest.raises(hs.EnvironmentProblem, match="jax has started in this process with 2 devices on cpu"):
+        hs.configure(devices=4)
+
+
+def test_time_series_and_pictures(tmp_path, command):
+    with hs.Simulation(HEAT) as sim:
+        path = command(sim.to_toml())
+        series = hs.diagnostics(path)
+        assert series["mass"].dims == ("time",) and series.step.values.tolist() == [0, 4, 8, 12, 16, 20, 24, 28, 30]
+        import matplotlib
+
+        matplotlib.use("agg")
+        axes = hs.plot(sim.state["u"])
+        assert axes.get_xlabel().startswith("x") and axes.get_aspect() == 1.0
+        assert len(hs.plot(series["mass"]).lines) == 1
+        with (
+            hs.open(path) as file,
+            pytest.raises(hs.InputError, match="plot: expected an array with one or two dimensions"),
+        ):
+            hs.plot(file["u"])
