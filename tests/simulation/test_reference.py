@@ -22,7 +22,8 @@ LONG = range(*map(int, os.environ.get("HPCSTENCIL_SEEDS", "1000:3000").split(":"
 SEEDS = (1, 3, 5, 6, 7, 13, 14, 15, 18, 20, 21, 22, 24, 25)
 # On the smallest grids that fit, two devices have no room for these halos, and for no other one of the seeds below 26.
 REFUSED = {0, 12, 13, 14, 21, 22, 24}
-NO_ROOM = r"^decomposition\.(devices|steps_per_exchange): "
+# Of other seeds about one in a hundred nests operators so deeply that its grid is too small beside a boundary.
+NO_ROOM = r"^(decomposition\.(devices|steps_per_exchange)|grid\.shape): "
 
 
 def compare(seed, scale=1):
