@@ -231,6 +231,7 @@ def _series(axes: Axes, time: NDArray[np.float64], values: NDArray[np.float64], 
 
 
 def open_frame(axes: Axes) -> None:
+    """Draw grid lines, and no frame at the top and on the right."""
     axes.grid(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)

@@ -72,11 +72,12 @@ def never_known() -> bool:
 class Steps:
     """The functions of a problem on this process's devices.
 
-    ``attempt`` makes the function that takes one step with an error estimate, ``slopes`` the one that computes the time
-    derivatives with which a multistep method begins: of (fields, parameters, t). ``reductions`` makes reductions of
-    trees, given the trees that these need beside them. ``stayed_finite`` says whether all measured quantities of this
-    process are known to have been finite since the last call. ``snapshot_buffers`` makes buffers for asynchronous
-    output. The first call of ``advance`` may take as many steps as update ``first_cells`` cells, at least one.
+    ``attempt`` makes the function that takes one step and estimates its error. ``slopes`` makes the function of
+    (fields, parameters, t) that computes the time derivatives which a multistep method needs at its start.
+    ``reductions`` makes the reductions of trees; its first argument are the trees that these are computed from.
+    ``stayed_finite`` says whether all measured quantities of this process are known to have been finite since the last
+    call. ``snapshot_buffers`` makes the buffers for asynchronous output. ``first_cells`` limits the first call of
+    ``advance``: it takes at least one step, and more only while they update no more cells than that.
     """
 
     advance: Advance

@@ -1,8 +1,21 @@
-"""The built-in equations, one file per family. To add one, write a class in the form of `base.Equation` and list it
-here."""
+"""The built-in equations, one file per family. To add one, write a class in the form of `base.Equation` and list it in
+``EQUATIONS`` at the end of its file; a new file is listed here."""
 
+from hpcstencil.equations import (
+    burgers,
+    euler,
+    heat,
+    maxwell,
+    patterns,
+    phase_field,
+    reaction_diffusion,
+    schroedinger,
+    shallow_water,
+    wave,
+)
 from hpcstencil.equations.base import (
     Equation,
+    Family,
     Limited,
     Positive,
     Radiating,
@@ -13,38 +26,22 @@ from hpcstencil.equations.base import (
     Staggered,
     Walled,
 )
-from hpcstencil.equations.burgers import Burgers
 from hpcstencil.equations.custom import Custom
-from hpcstencil.equations.euler import Euler
-from hpcstencil.equations.heat import AdvectionDiffusion, Heat, NonlinearDiffusion
-from hpcstencil.equations.maxwell import Maxwell
-from hpcstencil.equations.patterns import KuramotoSivashinsky, SwiftHohenberg
-from hpcstencil.equations.phase_field import AllenCahn, CahnHilliard
-from hpcstencil.equations.reaction_diffusion import FitzHughNagumo, GrayScott
-from hpcstencil.equations.schroedinger import Schroedinger
-from hpcstencil.equations.shallow_water import ShallowWater
-from hpcstencil.equations.wave import Acoustic, Wave
 
-EQUATIONS: dict[str, type[Equation]] = {
-    "heat": Heat,
-    "nonlinear_diffusion": NonlinearDiffusion,
-    "advection_diffusion": AdvectionDiffusion,
-    "wave": Wave,
-    "acoustic": Acoustic,
-    "euler": Euler,
-    "maxwell": Maxwell,
-    "shallow_water": ShallowWater,
-    "burgers": Burgers,
-    "gray_scott": GrayScott,
-    "fitzhugh_nagumo": FitzHughNagumo,
-    "allen_cahn": AllenCahn,
-    "cahn_hilliard": CahnHilliard,
-    "swift_hohenberg": SwiftHohenberg,
-    "kuramoto_sivashinsky": KuramotoSivashinsky,
-    "schroedinger": Schroedinger,
+EQUATIONS: Family = {
+    **heat.EQUATIONS,
+    **wave.EQUATIONS,
+    **euler.EQUATIONS,
+    **maxwell.EQUATIONS,
+    **shallow_water.EQUATIONS,
+    **burgers.EQUATIONS,
+    **reaction_diffusion.EQUATIONS,
+    **phase_field.EQUATIONS,
+    **patterns.EQUATIONS,
+    **schroedinger.EQUATIONS,
 }
 
 __all__ = [
-    "EQUATIONS", "Custom", "Equation", "Limited", "Positive", "Radiating", "Rates", "Reflecting", "Signalling", "Split",
-    "Staggered", "Walled",
+    "EQUATIONS", "Custom", "Equation", "Family", "Limited", "Positive", "Radiating", "Rates", "Reflecting", "Signalling",
+    "Split", "Staggered", "Walled",
 ]  # fmt: skip

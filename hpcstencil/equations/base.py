@@ -48,6 +48,9 @@ class Equation(Protocol):
         ...
 
 
+Family = Mapping[str, type[Equation]]  # equations by the names that inputs give them
+
+
 @runtime_checkable
 class Limited(Equation, Protocol):
     """An equation that knows its rates, so that `cfl` works. ``solution_dependent`` says that `rates` uses ``largest``."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import ClassVar
 
-from hpcstencil.equations.base import Rates
+from hpcstencil.equations.base import Family, Rates
 from hpcstencil.symbolic.expressions import Node, total
 from hpcstencil.symbolic.operators import Space
 
@@ -35,3 +35,6 @@ class Burgers:
 
     def rates(self, p: SimpleNamespace, largest: Mapping[str, float], ndim: int) -> Rates:
         return Rates(diffusion=p.nu, velocity=[largest[name] for name in COMPONENTS[:ndim]])
+
+
+EQUATIONS: Family = {"burgers": Burgers}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import ClassVar
 
-from hpcstencil.equations.base import Rates
+from hpcstencil.equations.base import Family, Rates
 from hpcstencil.numerics.grid import AXES
 from hpcstencil.symbolic.expressions import Constant, Node, Pointwise, total
 from hpcstencil.symbolic.operators import Space
@@ -126,3 +126,6 @@ def hllc(below: Gas, above: Gas, axis: int, gamma: Node) -> tuple[Node, ...]:
     from_below = side(below, slowest, mass_below, Pointwise("minimum", (slowest, Constant(0.0))))
     from_above = side(above, fastest, mass_above, Pointwise("maximum", (fastest, Constant(0.0))))
     return tuple(Pointwise("where", (contact > 0.0, x, y)) for x, y in zip(from_below, from_above, strict=True))
+
+
+EQUATIONS: Family = {"euler": Euler}

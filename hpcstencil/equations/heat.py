@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import ClassVar
 
-from hpcstencil.equations.base import Rates
+from hpcstencil.equations.base import Family, Rates
 from hpcstencil.numerics.grid import AXES
 from hpcstencil.symbolic.expressions import Node, Pointwise, total
 from hpcstencil.symbolic.operators import Space
@@ -71,3 +71,10 @@ class AdvectionDiffusion:
 
     def rates(self, p: SimpleNamespace, largest: Mapping[str, float], ndim: int) -> Rates:
         return Rates(diffusion=p.D, velocity=[getattr(p, "v" + AXES[axis]) for axis in range(ndim)])
+
+
+EQUATIONS: Family = {
+    "heat": Heat,
+    "nonlinear_diffusion": NonlinearDiffusion,
+    "advection_diffusion": AdvectionDiffusion,
+}

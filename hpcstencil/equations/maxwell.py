@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import ClassVar
 
-from hpcstencil.equations.base import Rates
+from hpcstencil.equations.base import Family, Rates
 from hpcstencil.equations.wave import Acoustic
 from hpcstencil.symbolic.expressions import Node, total
 from hpcstencil.symbolic.operators import Space
@@ -62,3 +62,6 @@ class Maxwell:
 
     def rates(self, p: SimpleNamespace, largest: Mapping[str, float], ndim: int) -> Rates:
         return Rates(wave=p.c)
+
+
+EQUATIONS: Family = {"maxwell": Maxwell}

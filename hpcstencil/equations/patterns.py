@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import ClassVar
 
-from hpcstencil.equations.base import Rates
+from hpcstencil.equations.base import Family, Rates
 from hpcstencil.symbolic.expressions import Node
 from hpcstencil.symbolic.operators import Space
 
@@ -56,3 +56,6 @@ class KuramotoSivashinsky:
         return Rates(
             biharmonic=p.nu
         )  # transport, at the speed of the slope of u, is far slower on any grid that resolves it
+
+
+EQUATIONS: Family = {"swift_hohenberg": SwiftHohenberg, "kuramoto_sivashinsky": KuramotoSivashinsky}

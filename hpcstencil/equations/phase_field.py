@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import ClassVar
 
-from hpcstencil.equations.base import Rates
+from hpcstencil.equations.base import Family, Rates
 from hpcstencil.symbolic.expressions import Node
 from hpcstencil.symbolic.operators import Space
 
@@ -48,3 +48,6 @@ class CahnHilliard:
 
     def rates(self, p: SimpleNamespace, largest: Mapping[str, float], ndim: int) -> Rates:
         return Rates(diffusion=2.0 * p.M, biharmonic=p.M * p.kappa)  # 3 c² - 1 <= 2 in the phases c = ±1
+
+
+EQUATIONS: Family = {"allen_cahn": AllenCahn, "cahn_hilliard": CahnHilliard}

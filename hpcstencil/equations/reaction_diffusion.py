@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import ClassVar
 
-from hpcstencil.equations.base import Rates
+from hpcstencil.equations.base import Family, Rates
 from hpcstencil.symbolic.expressions import Node
 from hpcstencil.symbolic.operators import Space
 
@@ -60,3 +60,6 @@ class FitzHughNagumo:
     def rates(self, p: SimpleNamespace, largest: Mapping[str, float], ndim: int) -> Rates:
         # Pulses stay within |u| < 2.1, where u decays at the rate u² - 1; u and v turn into each other at sqrt(ε).
         return Rates(diffusion=max(p.D_u, p.D_v), reaction=3.5 + p.epsilon * p.b, rotation=math.sqrt(p.epsilon))
+
+
+EQUATIONS: Family = {"gray_scott": GrayScott, "fitzhugh_nagumo": FitzHughNagumo}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import ClassVar
 
-from hpcstencil.equations.base import Rates
+from hpcstencil.equations.base import Family, Rates
 from hpcstencil.symbolic.expressions import Node
 from hpcstencil.symbolic.operators import Space
 
@@ -31,3 +31,6 @@ class Schroedinger:
 
     def rates(self, p: SimpleNamespace, largest: Mapping[str, float], ndim: int) -> Rates:
         return Rates(dispersion=0.5, rotation=p.V)
+
+
+EQUATIONS: Family = {"schroedinger": Schroedinger}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import ClassVar
 
-from hpcstencil.equations.base import Rates
+from hpcstencil.equations.base import Family, Rates
 from hpcstencil.symbolic.expressions import Constant, Coordinate, Node, Pointwise
 from hpcstencil.symbolic.operators import Space
 from hpcstencil.validation.errors import InputError
@@ -71,3 +71,6 @@ class ShallowWater:
     def rates(self, p: SimpleNamespace, largest: Mapping[str, float], ndim: int) -> Rates:
         speeds = (largest["u"], largest["v"])
         return Rates(wave=math.sqrt(p.g * largest["h"]), velocity=speeds, diffusion=p.nu, rotation=p.f)
+
+
+EQUATIONS: Family = {"shallow_water": ShallowWater}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import ClassVar
 
-from hpcstencil.equations.base import Rates
+from hpcstencil.equations.base import Family, Rates
 from hpcstencil.symbolic.expressions import Node, Parameter, Pointwise, Time
 from hpcstencil.symbolic.operators import Space
 
@@ -70,3 +70,6 @@ class Acoustic:
 
     def rates(self, p: SimpleNamespace, largest: Mapping[str, float], ndim: int) -> Rates:
         return Rates(wave=p.c)
+
+
+EQUATIONS: Family = {"wave": Wave, "acoustic": Acoustic}

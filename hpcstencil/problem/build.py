@@ -34,8 +34,9 @@ from hpcstencil.problem.solid_mask import (
     masked_rates,
     refuse_name,
 )
-from hpcstencil.problem.staggered_terms import Placed
+from hpcstencil.problem.staggered_terms import Faces, Placed
 from hpcstencil.symbolic import numpy_evaluate
+from hpcstencil.symbolic.boundary_kinds import Face
 from hpcstencil.symbolic.expressions import Constant, Coordinate, Field, Node, Reduction, shared
 from hpcstencil.symbolic.parser import Scope, parse
 from hpcstencil.symbolic.stencil_reach import Discretization
@@ -84,6 +85,10 @@ def _alone(config: Config, listed: Collection[str] = ()) -> Problem:
     def taken(trees: Mapping[str, Node]) -> dict[str, Node]:
         return shared({name: numpy_evaluate.taken(tree, fixed) for name, tree in trees.items()})
 
+    def of_taken(faces: Faces) -> dict[tuple[Node, int, int], Face]:
+        """The conditions of inner results as they appear in `taken` trees."""
+        return {(numpy_evaluate.taken(tree, fixed), axis, side): face for (tree, axis, side), face in faces.items()}
+
     bounds = _bounds(config, model)
     initial = _initial(config, model)
     chosen = _method(config, model)
@@ -96,9 +101,9 @@ def _alone(config: Config, listed: Collection[str] = ()) -> Problem:
     layers = layered(trees, config, _fastest_wave(config, model, bounds), model.positions, positive)
     reduced = _diagnostics(config, model)
     placed = Placed(config, layers.positions)
-    faces = faces_of(config, model, placed.at_home(layers.trees, "equation"), layers.positions)
+    faces = of_taken(faces_of(config, model, placed.at_home(layers.trees, "equation"), layers.positions))
     rates, damping = placed.rates(taken(layers.trees), faces), placed.rates(taken(apart), faces)
-    diagnostics = placed.diagnostics(reduced)
+    diagnostics = placed.diagnostics(taken(reduced))
     evaluated = [*rates.values(), *damping.values(), *diagnostics.values()]
     mask = mask_of(config, model.symbols, model.reflected, evaluated)
     if mask is not None:

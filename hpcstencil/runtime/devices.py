@@ -7,6 +7,7 @@ then, not when it is imported.
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,9 @@ HOST_DEVICES = "--xla_force_host_platform_device_count"
 # Fused multiply-add rounds once where the formula rounds twice, and XLA's use of it depends on how it happens to fuse
 # loops, so on the shape of the blocks. Without it every decomposition gives the same bits (docs/design/reproducible.md).
 NO_CONTRACTION = "--xla_cpu_max_isa=AVX"
+# Bytes of address space without which jax aborts or hangs as it starts, instead of raising an error: it reserves the
+# stacks of its threads and more. On two cores 1.9 GB are enough and 1.7 GB are not.
+LEAST_ADDRESS_SPACE = 1_900_000_000
 
 
 def gpus() -> list[str]:
@@ -130,8 +134,14 @@ def _contracts() -> bool:
 def start_jax(count: int) -> tuple[Any, ...]:
     """Import jax with 64-bit types enabled; returns the process's first ``count`` devices.
 
-    Raises EnvironmentProblem if jax sees fewer.
+    Raises EnvironmentProblem if jax sees fewer, or if a limit of the shell leaves it no address space.
     """
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if most != resource.RLIM_INFINITY and most < LEAST_ADDRESS_SPACE:
+        raise EnvironmentProblem(
+            f"the address space of a process is limited to {most / 1e9:.1f} GB on {host()}, of which jax alone reserves "
+            f"{LEAST_ADDRESS_SPACE / 1e9:.1f} GB at its start; lift the limit: ulimit -v unlimited"
+        )
     import jax
 
     jax.config.update("jax_enable_x64", True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import time
@@ -12,6 +13,8 @@ from typing import Any
 LAUNCHERS = ("mpirun", "mpiexec", "orterun", "orted", "prterun", "prted")  # Open MPI's
 FRAMES = 8  # of a stack in the report
 LONGEST = 2**20  # bytes of a message
+PULSE = 1.0  # seconds between pulses
+PATIENCE = 20.0  # seconds of silence after which a rank counts as lost
 KINDS = {  # of what a message may hold
     **dict.fromkeys(("rank", "step", "status", "pulse", "dump", "end", "bye", "joined"), int),
     **dict.fromkeys(("host", "token", "output", "stack", "lost", "failed"), str),
@@ -107,6 +110,20 @@ def tell(sentence: str, peers: Iterable[Peer]) -> None:
         rows += [f"    {row}" for row in text.splitlines()]
     with contextlib.suppress(OSError):
         os.write(2, ("\n".join(rows) + "\n").encode())
+
+
+def lost_report(peer: Peer, why: str, others: list[Peer], output: str) -> None:
+    """Print that the rank ``peer`` is lost, with the stacks of the ``others`` and the checkpoint beside the run's
+    ``output`` to go on from."""
+    step = max([peer.step, *(other.step for other in others)])
+    place = f"at step {step}" if step >= 0 else "before the first step"
+    checkpoints = sorted(glob.glob(f"{glob.escape(output.removesuffix('.h5'))}.checkpoint.*.h5"))
+    state = (
+        f"The last good state is {checkpoints[-1]}: run the same command with --resume to go on"
+        if output and checkpoints
+        else "There is no checkpoint yet"
+    )
+    tell(f"hpcstencil: rank {peer.rank} on {peer.host} {why}, {place}; all ranks are ended. {state}", others)
 
 
 def is_stopped(process: int) -> bool:

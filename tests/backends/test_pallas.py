@@ -88,6 +88,15 @@ def test_the_numbers_of_shift(name, monkeypatch):
         assert np.abs(found[field] - values).max() <= ROUNDINGS * np.finfo(values.dtype).eps * largest, field
 
 
+def test_inner_results_of_different_reach_beside_an_edge():
+    """The halo is as wide as one chain of derivatives needs: the square of v is needed further out than dx(u) can be known."""
+    problem = problem_of(**custom({"u": "dx(v*v)", "v": "dy(dx(u) + v)"}, (13, 12), 8, "float64", "euler"))
+    on_two, alone = simulation_of(problem, devices=2, kernel="pallas"), simulation_of(problem)
+    found, expected = (stepped(problem, simulation, steps=2, dt=1e-3) for simulation in (on_two, alone))
+    for name, block in found.items():
+        assert np.abs(block - expected[name]).max() <= ROUNDINGS * np.finfo(float).eps * np.abs(expected[name]).max()
+
+
 # ---- as a GPU would get them ----
 
 

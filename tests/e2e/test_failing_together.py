@@ -84,7 +84,8 @@ def test_a_killed_rank_is_told_and_ends_the_others(folder, resumes, victim):
 IMPATIENT = """
 from hpcstencil.runtime import watchdog
 
-watchdog.MONITOR = watchdog.MONITOR.replace("; main()", "; import hpcstencil.runtime.monitor as m; m.PATIENCE = 8.0; main()")
+IMPATIENT = "; import hpcstencil.runtime.monitor_centre as centre; centre.PATIENCE = 8.0; main()"
+watchdog.MONITOR = watchdog.MONITOR.replace("; main()", IMPATIENT)
 """
 
 

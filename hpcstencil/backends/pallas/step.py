@@ -169,18 +169,23 @@ class Kernels:
         return dict(results["moved"])
 
     def with_inner(self, launch: Launch, plan: Passes, slopes: Slopes) -> dict[str, Value]:
-        """The fields, and the inner results that the slopes need, which one kernel per level of nesting computes."""
+        """The fields, and the inner results that the slopes need. One kernel per level of nesting computes those that
+        can be computed in the same cells: beside an edge, where the halo is as wide as the longest chain of derivatives
+        needs, an operand without derivatives must be known further out than one with derivatives of its own."""
         arrays, windows = dict(slopes.y), windows_of(slopes.y)
         for level in plan.inner:
-            trees = list(level.values())
-
-            def body(given: Any, see: See, level: Mapping[str, Node] = level) -> Any:
-                cells = see(given["arrays"], plan.operands, given["time"][0])
-                return {name: cells(tree) for name, tree in level.items()}
-
+            together: dict[Windows, dict[str, Node]] = {}
+            for name, tree in level.items():
+                together.setdefault(launch.inside(windows, [tree]), {})[name] = tree
             given = {"arrays": dict(arrays), "time": one(slopes.time)}
-            made = dict.fromkeys(level, launch.blank(windows))
-            arrays |= launch(body, given, made, trees, launch.inside(windows, trees))
+            for region, trees in together.items():
+
+                def body(given: Any, see: See, trees: Mapping[str, Node] = trees) -> Any:
+                    cells = see(given["arrays"], plan.operands, given["time"][0])
+                    return {name: cells(tree) for name, tree in trees.items()}
+
+                made = dict.fromkeys(trees, launch.blank(windows))
+                arrays |= launch(body, given, made, list(trees.values()), region)
         return arrays
 
 

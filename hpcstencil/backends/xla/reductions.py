@@ -10,8 +10,10 @@ Trans. Comput. 64 (2015) 2060-2070).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 import jax.numpy as jnp
@@ -31,6 +33,9 @@ PARTS = 3
 CELLS_AT_ONCE = 2**16  # worked on at a time by a processor, where XLA keeps 8 bytes or more of each
 CELLS_IN_NUMPY = 2**17  # the same where numpy does, whose threads wait for each other between its functions
 
+# (values of each tree in some rows, which of the cells count) -> a result of these rows
+OfRows = Callable[[list[Any], Any], Any]
+
 
 def bits_per_part(cells: int) -> int:
     """The number of bits b per part for which a sum over ``cells`` cells cannot overflow a 64-bit integer."""
@@ -43,9 +48,113 @@ def exact_sum(parts: np.ndarray, exponent: int, bits: int) -> float:
     return float(total * Fraction(2) ** exponent)
 
 
+@dataclass(frozen=True)
+class CompiledTrees:
+    """The trees of which compiled code computes the values, and how. The members of an ensemble differ in the
+    ``listed`` parameters; None for a single run."""
+
+    device_grid: DeviceGrid
+    rules: Rules
+    needs: Needs
+    trees: Sequence[Node]
+    listed: Collection[str] | None
+
+    @cached_property
+    def differ(self) -> bool:
+        """Whether any tree takes a derivative, so that its values need ghost cells and are computed all at once."""
+        return any(isinstance(part, OPERATORS) for tree in self.trees for part in walk(tree))
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The ghost cells per axis that the values need."""
+        return self.device_grid.widths(1) if self.differ else (0,) * self.device_grid.grid.ndim
+
+    @property
+    def grid_axes(self) -> tuple[int, ...]:
+        """The axes of the values that are those of the grid."""
+        return tuple(range(self.device_grid.grid.ndim))
+
+    def values(self, fields: Mapping[str, Value], parameters: Any, time: Any, frame: Frame) -> list[Any]:
+        """The values of each tree in the own cells of ``frame``, with a last axis of members in an ensemble."""
+
+        def of_one(fields: Mapping[str, Value], parameters: Any, time: Any, frame: Frame) -> list[Any]:
+            evaluate = Evaluation(self.rules, frame, self.needs, fields, parameters, time)
+            return [_on_block(evaluate(tree), frame) for tree in self.trees]
+
+        cellwise = of_one if self.listed is None else of_members(of_one, self.listed)
+        return cellwise(fields, parameters, time, frame)
+
+    def by_rows(self, fields: Mapping[str, Value], parameters: Any, time: Any, frame: Frame, action: OfRows) -> Any:
+        """The results of ``action(values, which cells count)`` for one group of rows after the other, stacked."""
+        values = self.values(fields, parameters, time, frame) if self.differ else []
+        in_row = len(self.trees) * math.prod(next(iter(fields.values())).array.shape[1:])
+        few = min(frame.cells[0], max(1, CELLS_AT_ONCE // in_row))
+        rows = few if on_processor(self.device_grid) else frame.cells[0]
+
+        def some(first: Any) -> Any:
+            start = jnp.minimum(first, frame.cells[0] - rows)
+            part = frame.rows(start, rows)
+            owned = _owned(part, first - start)
+            if self.differ:
+                mine = [lax.dynamic_slice_in_dim(v, start, rows) for v in values]
+            else:
+                mine = self.values({name: v.rows(start, rows) for name, v in fields.items()}, parameters, time, part)
+            return action(mine, owned if self.listed is None else owned[..., None])
+
+        return lax.map(some, jnp.arange(0, frame.cells[0], rows))
+
+
+def compiled_extremes(trees: CompiledTrees) -> Callable[..., Any]:
+    """The function (fields, parameters, time) -> (maximum, -minimum, number of non-finite cells) of each tree over the
+    devices of this process."""
+    device_grid, axes = trees.device_grid, trees.grid_axes
+
+    def of_rows(values: list[Any], owned: Any) -> Any:
+        high = jnp.stack([jnp.where(owned, v, -jnp.inf).max(axes) for v in values]).astype(jnp.float64)
+        low = -jnp.stack([jnp.where(owned, v, jnp.inf).min(axes) for v in values]).astype(jnp.float64)
+        # max() may skip a NaN, so non-finite cells are counted separately.
+        broken = jnp.stack([jnp.where(owned, ~jnp.isfinite(v), False).sum(axes) for v in values])
+        return high, low, broken
+
+    def extremes(fields: Mapping[str, Value], frame: Frame, parameters: Any, time: Any) -> Any:
+        high, low, broken = trees.by_rows(fields, parameters, time, frame, of_rows)
+        found = (
+            device_grid.device_max(high.max(0)),
+            device_grid.device_max(low.max(0)),
+            device_grid.device_sum(broken.sum(0)),
+        )
+        return jnp.stack([part.astype(jnp.float64) for part in found], 1)
+
+    return device_grid.exchanged(extremes, trees.widths)
+
+
+def compiled_sums(trees: CompiledTrees, bits: int) -> Callable[..., Any]:
+    """The function (fields, parameters, time, scales) -> the ``PARTS`` of the sum of each tree over the devices of this
+    process, int64; ``scales`` has the 2^-e of each tree."""
+    device_grid = trees.device_grid
+
+    def sums(fields: Mapping[str, Value], frame: Frame, parameters: Any, time: Any, scales: Any) -> Any:
+        def of_rows(values: list[Any], owned: Any) -> Any:
+            totals = []
+            for i, v in enumerate(values):
+                rest, parts = jnp.where(owned, v, 0).astype(jnp.float64) * scales[i], []
+                for _ in range(PARTS):
+                    rest = rest * 2.0**bits
+                    whole = jnp.rint(rest)
+                    rest = rest - whole
+                    parts.append(whole.astype(jnp.int64).sum(trees.grid_axes))
+                totals.append(jnp.stack(parts))
+            return jnp.stack(totals)
+
+        return device_grid.device_sum(trees.by_rows(fields, parameters, time, frame, of_rows).sum(0))
+
+    return device_grid.exchanged(sums, trees.widths)
+
+
 class Reductions:
     """Reductions of a fixed list of trees over the whole grid, compiled once. For an ensemble, whose members differ in
-    the ``listed`` parameters, every result has the members as its last axis."""
+    the ``listed`` parameters, every result has the members as its last axis. On processors numpy reads fields directly;
+    all other trees are compiled."""
 
     def __init__(
         self,
@@ -59,74 +168,12 @@ class Reductions:
         self.device_grid, self.communicator, self.trees = device_grid, communicator, trees
         self.cells = device_grid.grid.cells
         self.bits = bits_per_part(self.cells)
-        on_processor = device_grid.devices.devices[0].platform == "cpu"
-        by_numpy = on_processor and listed is None
-        # The host reads fields directly; all other trees are compiled.
+        by_numpy = on_processor(device_grid) and listed is None
         self.fields = {n: tree.name for n, tree in enumerate(trees) if by_numpy and isinstance(tree, Field)}
         self.compiled = [n for n in range(len(trees)) if n not in self.fields]
-        left = [trees[n] for n in self.compiled]
-        differ = any(isinstance(part, OPERATORS) for tree in left for part in walk(tree))
-        widths = device_grid.widths(1) if differ else (0,) * device_grid.grid.ndim
-
-        grid_axes = tuple(range(device_grid.grid.ndim))
-
-        def of_one(fields: Mapping[str, Value], parameters: Any, time: Any, frame: Frame) -> list[Any]:
-            evaluate = Evaluation(rules, frame, needs, fields, parameters, time)
-            return [_on_block(evaluate(tree), frame) for tree in left]
-
-        cellwise = of_one if listed is None else of_members(of_one, listed)
-
-        def by_rows(fields: Mapping[str, Value], parameters: Any, time: Any, frame: Frame, action: Any) -> Any:
-            """The results of ``action(values, which cells count)`` for one group of rows after the other, stacked."""
-            values = cellwise(fields, parameters, time, frame) if differ else []
-            in_row = len(left) * math.prod(next(iter(fields.values())).array.shape[1:])
-            rows = min(frame.cells[0], max(1, CELLS_AT_ONCE // in_row)) if on_processor else frame.cells[0]
-
-            def some(first: Any) -> Any:
-                start = jnp.minimum(first, frame.cells[0] - rows)
-                part = frame.rows(start, rows)
-                owned = _owned(part, first - start)
-                if differ:
-                    mine = [lax.dynamic_slice_in_dim(v, start, rows) for v in values]
-                else:
-                    mine = cellwise({name: v.rows(start, rows) for name, v in fields.items()}, parameters, time, part)
-                return action(mine, owned if listed is None else owned[..., None])
-
-            return lax.map(some, jnp.arange(0, frame.cells[0], rows))
-
-        def extremes(fields: Mapping[str, Value], frame: Frame, parameters: Any, time: Any) -> Any:
-            def of_rows(values: list[Any], owned: Any) -> Any:
-                high = jnp.stack([jnp.where(owned, v, -jnp.inf).max(grid_axes) for v in values]).astype(jnp.float64)
-                low = -jnp.stack([jnp.where(owned, v, jnp.inf).min(grid_axes) for v in values]).astype(jnp.float64)
-                # max() may skip a NaN, so non-finite cells are counted separately.
-                broken = jnp.stack([jnp.where(owned, ~jnp.isfinite(v), False).sum(grid_axes) for v in values])
-                return high, low, broken
-
-            high, low, broken = by_rows(fields, parameters, time, frame, of_rows)
-            found = (
-                device_grid.device_max(high.max(0)),
-                device_grid.device_max(low.max(0)),
-                device_grid.device_sum(broken.sum(0)),
-            )
-            return jnp.stack([part.astype(jnp.float64) for part in found], 1)
-
-        def sums(fields: Mapping[str, Value], frame: Frame, parameters: Any, time: Any, exponents: Any) -> Any:
-            def of_rows(values: list[Any], owned: Any) -> Any:
-                totals = []
-                for i, v in enumerate(values):
-                    rest, parts = jnp.where(owned, v, 0).astype(jnp.float64) * exponents[i], []
-                    for _ in range(PARTS):
-                        rest = rest * 2.0**self.bits
-                        whole = jnp.rint(rest)
-                        rest = rest - whole
-                        parts.append(whole.astype(jnp.int64).sum(grid_axes))
-                    totals.append(jnp.stack(parts))
-                return jnp.stack(totals)
-
-            return device_grid.device_sum(by_rows(fields, parameters, time, frame, of_rows).sum(0))
-
-        self.run_extremes = device_grid.exchanged(extremes, widths)
-        self.run_sums = device_grid.exchanged(sums, widths)
+        left = CompiledTrees(device_grid, rules, needs, [trees[n] for n in self.compiled], listed)
+        self.run_extremes = compiled_extremes(left)
+        self.run_sums = compiled_sums(left, self.bits)
 
     def extremes(self, fields: Fields, parameters: Any, time: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(minimum, maximum, number of non-finite cells) of each tree over the whole grid, equal on all processes."""
@@ -195,6 +242,11 @@ class Reductions:
                 of_one = totals[(index[0], slice(None), *index[1:])]
                 result[index] = exact_sum(of_one, -round(math.log2(scales[index])), self.bits)
         return result
+
+
+def on_processor(device_grid: DeviceGrid) -> bool:
+    """Whether the devices are processors, so that numpy can read their memory."""
+    return bool(device_grid.devices.devices[0].platform == "cpu")
 
 
 def _on_block(value: Value, frame: Frame) -> Any:

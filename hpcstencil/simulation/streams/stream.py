@@ -54,7 +54,7 @@ class Stream:
         """The next steps, from ``state``, lead to ``after``."""
 
     def poll(self) -> None:
-        """Raise the failure of what is written in the background, if there is one by now. Does not wait."""
+        """Raise the error of a write in the background that has failed. Does not wait for writes under way."""
 
     def flush(self) -> None:
         """Put into files what is held back: a run that continues from the next checkpoint does not repeat it."""

@@ -1,0 +1,73 @@
+"""The rank beside which a monitor runs: messages to it, its stack, and its end. Uses the standard library alone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+
+from hpcstencil.runtime.monitor_peers import FRAMES, Line, Peer, launcher_of
+
+LOST = 4  # the status of a run that lost a rank
+MERCY = 3.0  # seconds a rank has to end itself before it is killed
+LAUNCHER_MERCY = 10.0  # seconds a launcher has to leave after its ranks
+
+
+class MonitoredRank:
+    """The rank of number ``number``, the parent of this process. ``known`` is what the monitors know of it, ``done``
+    says that the monitor has nothing left to do."""
+
+    def __init__(self, number: int, process: int, dump: int, dump_signal: int) -> None:
+        self.number, self.process = number, process
+        self.dump, self.dump_signal = dump, dump_signal
+        os.set_blocking(dump, False)
+        self.line = Line(sys.stdin.buffer, sys.stdout.buffer)
+        self.known = Peer(number, socket.gethostname(), None)
+        self.launcher = launcher_of(process)
+        self.token = ""  # by which the monitors of this run recognize each other; comes from the rank
+        self.output = ""  # the run's output file, beside which its checkpoints lie
+        self.done = False
+
+    def is_here(self) -> bool:
+        """Whether the process still exists."""
+        return os.getppid() == self.process
+
+    def stack(self) -> str:
+        """The stack of the rank's main thread, newest call first, as faulthandler writes it; empty if it does not
+        answer."""
+        with contextlib.suppress(OSError):
+            os.kill(self.process, self.dump_signal)
+        text = b""
+        for _ in range(10):
+            time.sleep(0.02)
+            with contextlib.suppress(BlockingIOError):
+                text += os.read(self.dump, 2**16)
+        rows = [row.strip() for row in text.decode(errors="replace").splitlines() if "File" in row]
+        return "\n".join(rows[:FRAMES])
+
+    def end(self, status: int) -> None:
+        """Make the rank end itself; kill it if it does not."""
+        self.line.send(end=status)
+        deadline = time.monotonic() + MERCY
+        while time.monotonic() < deadline and self.is_here():
+            time.sleep(0.05)
+        if self.is_here():
+            with contextlib.suppress(OSError):
+                os.kill(self.process, signal.SIGKILL)
+        self._end_launcher()
+        self.done = True
+
+    def _end_launcher(self) -> None:
+        """End the launcher's daemon of this host if it does not leave after its ranks.
+
+        Open MPI's daemon waits for a host that is cut off until TCP gives up, a quarter of an hour. It is killed,
+        because a second request to terminate makes some versions crash with a page of addresses.
+        """
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # which a launcher may wait for
+        if self.launcher is not None and not select.select([self.launcher], [], [], LAUNCHER_MERCY)[0]:
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(self.launcher, signal.SIGKILL)
