@@ -1,30 +1,31 @@
 """Throughput on two hosts against the delay of the network between them, for halos of different widths.
 
-Two processes, one on each of two pretended hosts (tests/hosts/network.py), through the user-space switch at every delay,
-0 included. A cell: median Mcell/s of the rounds, and the median of its ratios to the same column without delay in the
-same round. Needs root.
+Two processes, one on each of two pretended hosts (tests/hosts/network.py). The rows: both on one host, which share memory; two
+hosts joined by a veth pair; two hosts joined by a switch in user space, with a delay, 0 included. A cell: median Mcell/s of the
+rounds, and the median of its ratios in the same round, to the first row for the veth pair, and to no delay for the switch.
+Needs root.
 
-.venv/bin/python benchmarks/network_delay.py [rounds] [2d or 3d]
+    .venv/bin/python benchmarks/network_delay.py [rounds] [2d or 3d] [bits per second]
 """
 
 from __future__ import annotations
 
-import json
 import re
 import statistics
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
-import h5py
-from common import ROOT, machine, output_of
+from common import ROOT, command, machine, output_of
 
 sys.path.insert(0, str(ROOT / "tests" / "hosts"))
 from network import TwoHosts, unavailable
 
 DELAYS = (0.0, 1e-4, 5e-4, 2e-3, 5e-3)  # seconds, one way
-WIDTHS = ("1", "2", "4", "8", "16", '"auto"')  # steps_per_exchange
+WIDTHS = ("1", "4", "8", "16", '"auto"')  # steps_per_exchange
 SHAPES = {"2d": [2048, 2048], "3d": [256, 256, 256]}
+STEPS = {"2d": 960, "3d": 96}
 INPUT = """
 [grid]
 shape = {shape}
@@ -42,45 +43,58 @@ dt = 1.0
 [decomposition]
 steps_per_exchange = {width}
 """
+Launch = Callable[..., list[str]]
 
 
-def measure(shape: list[int], delay: float, width: str) -> tuple[float, str]:
-    """Cells per second of a run on two hosts, and the steps between two exchanges that it took."""
-    steps = 3200 if delay < 1e-3 else 640  # some seconds at most, at one exchange per step
-    with tempfile.TemporaryDirectory() as folder, TwoHosts(delay=delay, switched=True) as hosts:
+def speed(kind: str, width: str, launch: Launch) -> tuple[float, str]:
+    """Mcell/s of a run, and how it exchanged; ``launch`` gives the line that starts it."""
+    with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "input.toml"
-        path.write_text(INPUT.format(shape=shape, steps=steps, width=width))
-        run = (sys.executable, "-m", "hpcstencil", "run", path, "--output", f"{folder}/out.h5")
-        text = output_of(hosts.mpirun(2, *run, folder=ROOT))
-        with h5py.File(f"{folder}/out.h5") as file:
-            chosen = json.loads(file.attrs["decomposition"])["steps_per_exchange"]
+        path.write_text(INPUT.format(shape=SHAPES[kind], steps=STEPS[kind], width=width))
+        text = output_of(launch("run", str(path), "--output", f"{folder}/out.h5"))
     found = re.search(r"speed +([0-9.]+) Mcell/s", text)
     assert found, text
-    return float(found.group(1)), str(chosen)
+    return float(found.group(1)), next(line for line in text.splitlines() if line.startswith("exchange"))
 
 
-def main(rounds: int = 3, kind: str = "2d") -> None:
+def on_two_hosts(kind: str, width: str, delay: float | None, rate: float | None) -> tuple[float, str]:
+    """`speed` on two hosts; through the switch unless ``delay`` is None."""
+    with TwoHosts(delay=delay or 0.0, switched=delay is not None, rate=rate) as hosts:
+        return speed(kind, width, lambda *line: hosts.mpirun(2, sys.executable, "-m", "hpcstencil", *line, folder=ROOT))
+
+
+def main(rounds: int = 3, kind: str = "2d", rate: float | None = None) -> None:
     if reason := unavailable():
         sys.exit(f"two hosts cannot be had here: {reason}")
-    found: dict[tuple[float, str], list[float]] = {(delay, width): [] for delay in DELAYS for width in WIDTHS}
-    auto = "?"
-    for _ in range(rounds):
-        for delay, width in found:
-            speed, chosen = measure(SHAPES[kind], delay, width)
-            found[delay, width].append(speed)
-            auto = chosen if "auto" in width else auto
-    shape = " x ".join(map(str, SHAPES[kind]))
-    print(f"{machine()}, network namespaces; heat, euler, float32, {shape}, {rounds} interleaved rounds")
-    heads = [*(f"k = {width}" for width in WIDTHS[:-1]), f"auto (k = {auto})"]
-    print("\n| one-way delay, ms | " + " | ".join(heads) + " |\n" + "|---" * (len(heads) + 1) + "|")
+    rows: dict[str, Callable[[str], tuple[float, str]]] = {
+        "one host": lambda width: speed(kind, width, lambda *line: command(2, *line)),
+        "veth": lambda width: on_two_hosts(kind, width, None, rate),
+    }
     for delay in DELAYS:
+        rows[f"{delay * 1e3:g} ms"] = lambda width, delay=delay: on_two_hosts(kind, width, delay, rate)  # type: ignore[misc]
+    found: dict[tuple[str, str], list[float]] = {(row, width): [] for row in rows for width in WIDTHS}
+    chosen: dict[str, str] = {}
+    for _ in range(rounds):
+        for row, width in found:
+            value, exchange = rows[row](width)
+            found[row, width].append(value)
+            chosen[row] = exchange
+    shape = " x ".join(map(str, SHAPES[kind]))
+    link = f", {rate:g} bit/s" if rate else ""
+    print(f"{machine()}, network namespaces{link}; heat, euler, float32, {shape}, {rounds} interleaved rounds")
+    print("\n| | " + " | ".join(f"k = {width}" for width in WIDTHS) + " |\n" + "|---" * (len(WIDTHS) + 1) + "|")
+    for row in rows:
+        reference = "one host" if row in ("one host", "veth") else f"{DELAYS[0] * 1e3:g} ms"
         cells = []
         for width in WIDTHS:
-            values, without = found[delay, width], found[0.0, width]
-            ratio = statistics.median(v / w for v, w in zip(values, without, strict=True))
-            cells.append(f"{statistics.median(values):.0f} ({ratio:.2f})")
-        print(f"| {delay * 1e3:g} | " + " | ".join(cells) + " |")
+            pairs = zip(found[row, width], found[reference, width], strict=True)
+            ratio = statistics.median(value / other for value, other in pairs)
+            cells.append(f"{statistics.median(found[row, width]):.0f} ({ratio:.2f})")
+        print(f"| {row} | " + " | ".join(cells) + " |")
+    print("\nThe last run of each row with auto:")
+    for row, exchange in chosen.items():
+        print(f"{row:>10}: {exchange}")
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:2]), *sys.argv[2:3])
+    main(*map(int, sys.argv[1:2]), *sys.argv[2:3], *map(float, sys.argv[3:4]))
