@@ -303,7 +303,7 @@ INPUTS = [
     ("decomposition.tiles=4", "decomposition.tiles: expected", "got 4"),
     ("decomposition.tiles=auto4", "decomposition.tiles: expected", 'did you mean "auto"'),
     ("decomposition.steps_per_exchange=1.5", "decomposition.steps_per_exchange: expected", "got 1.5"),
-    ("decomposition.exchange=mpi", "decomposition.exchange: expected", '"mpi4jax"'),
+    ("decomposition.exchange=mpi4", "decomposition.exchange: expected", '"mpi4jax"'),
     ("decomposition.exchange=true", "decomposition.exchange: expected", "got true"),
     ("decomposition.process=[2, 1]", "decomposition.process: unknown key", '"processes"'),
     # [output]
@@ -608,6 +608,11 @@ LINES = [
         "check good.toml --set decomposition.steps_per_exchange=9 --processes 2",
         2,
         "decomposition.steps_per_exchange: 9",
+    ),
+    (
+        "check good.toml --set decomposition.steps_per_exchange=17 --set grid.shape=[99,9] --processes 2",
+        2,
+        "decomposition.steps_per_exchange: expected at most 16, got 17",
     ),
     (
         "check good.toml --set numerics.order=8 --set boundary.x={dirichlet=0} --set grid.shape=[3,9]",

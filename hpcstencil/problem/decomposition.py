@@ -163,6 +163,8 @@ def _check_given_interval(problem: Problem, topology: Topology) -> None:
     given, control = problem.config.decomposition.steps_per_exchange, problem.config.time
     if isinstance(given, str):
         return
+    if given > MOST_STEPS:
+        raise InputError(f"decomposition.steps_per_exchange: expected at most {MOST_STEPS}, got {given}")
     most, longest = most_steps(problem, topology), 1 if control.tolerance is not None else control.dt_every
     if given > most:
         raise InputError(

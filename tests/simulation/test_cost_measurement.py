@@ -1,12 +1,13 @@
 """Measured costs: what is measured, what is kept, and what follows from it for the steps between two exchanges."""
 
 import math
+import time
 from dataclasses import replace
 
 import pytest
 from support import problem_of
 
-from hpcstencil.backends.native.speed_probe import PROBE_CELLS, probe_shape
+from hpcstencil.backends.native.speed_probe import PROBE_CELLS, PROBE_SECONDS, probe_shape, seconds_per_step
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.decomposition import UNMEASURED, Costs
 from hpcstencil.runtime.communicator import OneProcess
@@ -83,6 +84,33 @@ def test_the_block_that_is_measured_is_small(shape):
     block = probe_shape(Topology(shape, (True,) * len(shape), ones, ones, ones))
     assert all(0 < b <= n for b, n in zip(block, shape, strict=True))
     assert math.prod(block) <= max(PROBE_CELLS, 16 * math.prod(shape[1:]))
+
+
+class SlowToBegin:
+    """A native library whose first call fills memory for the next ones."""
+
+    called = False
+
+    def advance(self, call):
+        time.sleep(0.0 if self.called else 2 * PROBE_SECONDS)
+        self.called = True
+
+    def stored_not_finite(self):
+        return 0
+
+
+def test_the_first_call_does_not_count():
+    made = decomposed(2)
+    seconds = seconds_per_step(made.lowered("native").program, SlowToBegin(), made.problem, made.topology, 1)
+    assert seconds < PROBE_SECONDS / 2
+
+
+def test_coefficients_of_several_coordinates_shorten_the_block_that_is_measured():
+    """They take a microsecond per cell, so that those of the whole block would take seconds."""
+    whole, ones = (2000, 2000), (1, 1)
+    for fixed in (1, 4):
+        block = probe_shape(Topology(whole, (True, True), ones, ones, ones), fixed)
+        assert 10_000 < math.prod(block) < PROBE_CELLS // 60 // fixed
 
 
 def test_the_summary_shows_prediction_and_measurement():

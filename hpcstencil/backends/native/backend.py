@@ -88,7 +88,7 @@ class LoweredToNative:
     def seconds_per_work(self, topology: Topology) -> float | None:
         from hpcstencil.backends.native.speed_probe import probe_shape, seconds_per_step
 
-        threads, shape = threads_for(topology.device_count), probe_shape(topology)
+        threads, shape = threads_for(topology.device_count), probe_shape(topology, self.program.fixed)
         seconds = seconds_per_step(self.program, begun(self.program.text).result(), self.problem, topology, threads)
         return seconds / (math.prod(shape) * least_work(self.program, topology, shape))
 

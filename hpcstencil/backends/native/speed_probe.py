@@ -16,6 +16,7 @@ from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.problem import Problem
 
 PROBE_CELLS = 2**22
+FIXED_COST = 64  # of a cell of a fixed array (coordinate_tables.hpp), in steps of a cell
 PROBE_STEPS = 16  # at most, in a call
 PROBE_SECONDS = 0.05  # after which no longer call is tried
 MARGIN = 64  # coordinates beyond the block
@@ -49,21 +50,22 @@ class Call(ctypes.Structure):
     )
 
 
-def probe_shape(topology: Topology) -> tuple[int, ...]:
+def probe_shape(topology: Topology, fixed: int = 0) -> tuple[int, ...]:
     """Cells per axis of the block that is stepped: as this process's largest block, but shorter along its first axes if it
-    has more than `PROBE_CELLS` cells."""
-    shape = list(topology.capacity())
+    has more than `PROBE_CELLS` cells; fewer if ``fixed`` arrays must be filled for it first."""
+    shape, most = list(topology.capacity()), PROBE_CELLS // (1 + FIXED_COST * fixed)
     for axis in range(len(shape)):
         others = int(np.prod(shape)) // shape[axis]
-        shape[axis] = max(min(shape[axis], 16), min(shape[axis], PROBE_CELLS // others))
+        shape[axis] = max(min(shape[axis], 16), min(shape[axis], most // others))
     return tuple(shape)
 
 
 def seconds_per_step(program: Program, library: Any, problem: Problem, topology: Topology, threads: int) -> float:
-    """Seconds of a step on a block of `probe_shape` that ends where the grid does: the least of calls of ever more steps. The
-    time step is 0, so the values stay what they are."""
+    """Seconds of a step on a block of `probe_shape` that ends where the grid does: the least of calls of ever more steps, two
+    of each number, since the first one fills the memory that is kept for the next. The time step is 0, so the values
+    stay what they are."""
     config = problem.config
-    dtype, shape = np.dtype(config.numerics.precision), probe_shape(topology)
+    dtype, shape = np.dtype(config.numerics.precision), probe_shape(topology, program.fixed)
     names = [*program.fields, *program.errors]
     arrays = [np.ones(shape, dtype) for _ in names]
     addresses = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
@@ -89,9 +91,10 @@ def seconds_per_step(program: Program, library: Any, problem: Problem, topology:
     while steps <= PROBE_STEPS and time.perf_counter() - begun < PROBE_SECONDS:
         clock = np.array([0.0, 0.0, 0.0, float(steps)])
         call.clock = clock.ctypes.data
-        start = time.perf_counter()
-        library.advance(ctypes.byref(call))
-        best = min(best, (time.perf_counter() - start) / steps)
+        for _ in range(2):
+            start = time.perf_counter()
+            library.advance(ctypes.byref(call))
+            best = min(best, (time.perf_counter() - start) / steps)
         steps *= 2
     library.stored_not_finite()  # whatever the block held is no business of the run
     return best
