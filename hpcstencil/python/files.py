@@ -52,14 +52,14 @@ def _opened(path: str | os.PathLike[str], group: str | None) -> xr.Dataset:
         return xr.open_dataset(source, engine="h5netcdf", group=group, **options)
 
 
-def plot(array: xr.DataArray, **options: Any) -> Axes:
+def plot(array: Any, **options: Any) -> Axes:
     """Draw an array of one or two dimensions on a matplotlib axes, and return it: a line, or an image with x to the
-    right and equal scales.
+    right and equal scales. It is an xarray.DataArray, or an array of numpy or jax, which is drawn over its indices.
 
-    ``options`` go to xarray's plotting, such as ``ax``, ``vmin``, ``vmax`` and ``cmap``. Raises InputError if the array
-    has another number of dimensions.
+    ``options`` go to xarray's plotting, such as ``ax``, ``vmin``, ``vmax`` and ``cmap``. Raises InputError for anything
+    else, and for another number of dimensions.
     """
-    array = array.squeeze()
+    array = _labelled(array).squeeze()
     if array.ndim not in (1, 2):
         left = ", ".join(map(str, array.dims)) or "none"
         raise InputError(
@@ -78,3 +78,19 @@ def plot(array: xr.DataArray, **options: Any) -> Axes:
     if "time" not in array.dims:
         options["ax"].set_aspect("equal")
     return options["ax"]
+
+
+def _labelled(array: Any) -> xr.DataArray:
+    """An array with names for its dimensions."""
+    import numpy as np
+    import xarray as xr
+
+    if isinstance(array, xr.DataArray):
+        return array
+    if isinstance(array, xr.Dataset) or not hasattr(array, "__array__"):
+        raise InputError(
+            f'plot: expected an array, but got {type(array).__name__}; give one field, for example sim.state["u"]'
+        )
+    values = np.asarray(array)
+    names = ("x", "y", "z") if values.ndim <= 3 else tuple(f"dim_{axis}" for axis in range(values.ndim))
+    return xr.DataArray(values, dims=names[: values.ndim])

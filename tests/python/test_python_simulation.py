@@ -354,6 +354,8 @@ REFUSED = {
     "both": (lambda sim: sim.on(every=1.0, every_steps=2), "on: expected either every_steps or every"),
     "a key": (lambda sim: hs.Simulation({"gird": {}}), 'unknown table or key "gird"; did you mean "grid"'),
     "no dict": (lambda sim: hs.Simulation("input.toml"), r"expected a dict .* use Simulation.from_toml"),
+    "a picture of all": (lambda sim: hs.plot(sim.state), "plot: expected an array, but got Dataset; give one field"),
+    "a picture of a simulation": (hs.plot, "plot: expected an array, but got Simulation"),
     "no file": (lambda sim: hs.Simulation({**HEAT, "initial": {"file": "nowhere.h5"}}), "initial.file: expected an HDF5 file"),
     "an override": (lambda sim: hs.Simulation.from_toml("x.toml", **{"time.end": {1}}), "time.end: expected a value that TOML"),
     "no output": (lambda sim: hs.open("nowhere.h5"), "nowhere.h5: no such file"),
@@ -395,6 +397,8 @@ def test_time_series_and_pictures(tmp_path, command):
         axes = hs.plot(sim.state["u"])
         assert axes.get_xlabel().startswith("x") and axes.get_aspect() == 1.0
         assert len(hs.plot(series["mass"]).lines) == 1
+        assert len(hs.plot(sim.state["u"].values[0]).lines) == 1
+        assert hs.plot(jax.numpy.ones((4, 3))).get_xlabel() == "x"
         with (
             hs.open(path) as file,
             pytest.raises(hs.InputError, match="plot: expected an array with one or two dimensions"),
