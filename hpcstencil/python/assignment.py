@@ -39,6 +39,11 @@ def block_of(simulation: Simulation, name: str, value: Any, key: str) -> np.ndar
 def local_block(simulation: Simulation, name: str, value: Any, key: str) -> np.ndarray:
     """This process's block of an array, or number, that is given for this block alone. Raises as `block_of`."""
     problem = simulation.problem
+    if isinstance(value, str) or (callable(value) and not hasattr(value, "__array__")):
+        raise InputError(
+            f"{key}: expected an array or a number, but got {type(value).__name__}; assign it to the whole field, "
+            f"{key.replace('.local', '')}"
+        )
     array = as_array(value, problem.layout.dimensions(name), key)
     cells = tuple(stop - start for start, stop in simulation.ranges)
     upper = [stop == n for (_, stop), n in zip(simulation.ranges, problem.config.grid.shape, strict=True)]
@@ -52,6 +57,16 @@ def local_block(simulation: Simulation, name: str, value: Any, key: str) -> np.n
 def as_array(value: Any, dims: Sequence[str], key: str) -> np.ndarray:
     """A number, or an array of numpy, jax, xarray (in the order of its dimensions ``dims``) or anything that has DLPack,
     as a numpy array. It may share the memory of ``value``."""
+    if value is None:
+        raise InputError(
+            f"{key}: expected an array, but got None; give every process the whole array, or assign blocks to sim.local"
+        )
+    if hasattr(value, "data_vars"):
+        raise InputError(f"{key}: expected one array, but got {type(value).__name__}; give one of its variables")
+    if np.ma.is_masked(value):
+        raise InputError(
+            f"{key}: expected a value in every cell, but got a masked array; fill it, for example .filled(0)"
+        )
     if hasattr(value, "dims") and hasattr(value, "transpose"):
         unknown = [dim for dim in value.dims if dim not in ("member", *dims)]
         if unknown:
