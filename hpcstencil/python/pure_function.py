@@ -18,6 +18,7 @@ from hpcstencil.checkpoint.state import State
 from hpcstencil.distributed.device_blocks import Devices
 from hpcstencil.numerics.integrators import MEMORY
 from hpcstencil.numerics.schedule import Clock, StepRange
+from hpcstencil.python.assignment import as_array
 from hpcstencil.simulation.initial_state import initial_blocks
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.validation.errors import InputError
@@ -72,8 +73,14 @@ def function_of(simulation: Simulation, steps: int) -> Function:
             raise InputError(
                 "parameters: not available yet with time.cfl, since the stable step depends on them; give time.dt"
             )
+        for name, value in given.items():
+            if jnp.shape(value) != ():
+                raise InputError(
+                    f'parameters["{name}"]: expected a number, but got the shape {jnp.shape(value)}; map over it with '
+                    "jax.vmap"
+                )
         numbers = {name: jnp.asarray(given.get(name, value), jnp.float64) for name, value in problem.parameters.items()}
-        return stepped(state if isinstance(state, State) else dict(state), numbers)
+        return stepped(state if isinstance(state, State) else _plain(simulation, state), numbers)
 
     return f
 
@@ -140,6 +147,23 @@ def _checked(simulation: Simulation, name: str, array: Any) -> Any:
             "change the array"
         )
     return jnp.asarray(array, simulation.dtype)
+
+
+def _plain(simulation: Simulation, state: Any) -> dict[str, Any]:
+    """The fields of a mapping as arrays that JAX takes; an xarray.Dataset is such a mapping too."""
+    if not isinstance(state, Mapping):
+        raise InputError(
+            f"state: expected a dict of fields or an earlier result, but got {type(state).__name__}; write for example "
+            f'{{"{simulation.problem.shown[0]}": array}}'
+        )
+    names, layout = simulation.problem.shown, simulation.problem.layout
+
+    def converted(name: str, array: Any) -> Any:
+        if not hasattr(array, "dims") or name not in names:
+            return array
+        return as_array(array, layout.dimensions(name), f'state["{name}"]')
+
+    return {name: converted(name, array) for name, array in state.items()}
 
 
 def _split(fields: Mapping[str, Any], devices: Devices) -> dict[str, Any]:

@@ -68,6 +68,15 @@ REFUSED = {
 }
 
 
+def test_arrays_of_xarray_are_a_state_too():
+    with hs.Simulation({**PATTERN, "numerics": {"kernel": "shift"}}) as sim:
+        f = sim.function(2)
+        expected = f({name: sim[name].values for name in sim})
+        for state in (sim.state, {name: sim[name].T for name in sim}):
+            for name, array in f(state).fields.items():
+                assert np.array_equal(array, expected[name])
+
+
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_not_available_yet_says_so(case):
     changes, sentence = REFUSED[case]
@@ -83,6 +92,8 @@ def test_what_is_wrong_is_one_sentence():
             ({"u": fields["u"]}, {}, "state: expected all fields, but v is missing"),
             ({**fields, "w": fields["u"]}, {}, 'state: unknown field "w"'),
             ({**fields, "u": np.ones(3)}, {}, r'state\["u"\]: expected the shape \(13, 11\)'),
+            (fields["u"], {}, "state: expected a dict of fields or an earlier result, but got ndarray"),
+            (fields, {"F": np.ones(3)}, r'parameters\["F"\]: expected a number, but got the shape \(3,\); map over it'),
             (fields, {"G": 1.0}, 'parameters: unknown parameter "G"'),
         ):
             with pytest.raises(hs.InputError, match=sentence):
