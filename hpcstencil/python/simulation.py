@@ -44,7 +44,7 @@ from hpcstencil.simulation.solid_cells import solid_block
 from hpcstencil.simulation.start import at_start, compile_steps, initial_state
 from hpcstencil.simulation.stepping import Stepping
 from hpcstencil.simulation.streams.stream import Stream
-from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.errors import InputError, StoppedEarly
 from hpcstencil.validation.messages import unknown
 from hpcstencil.validation.toml_text import dump_value
 
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from hpcstencil.python.pure_function import Function
 
 Callback = Callable[["Simulation"], Any]
+SAME_COMMAND = "run the same command with --resume to go on"
 
 
 class Simulation:
@@ -76,6 +77,12 @@ class Simulation:
                     f"Simulation: expected a dict with the tables of an input, but got {type(tables).__name__}; for a file use "
                     "Simulation.from_toml(path)"
                 )
+            for key in tables:
+                table, dot, rest = str(key).partition(".")
+                if dot:
+                    raise InputError(
+                        f'"{key}": expected tables in tables, but got a key with a dot; write {{"{table}": {{"{rest}": ...}}}}'
+                    )
             config = from_mapping(plain(tables), Path.cwd())
             check_sources(config)
             check_output_path(config, None, config.output.path, "output.path")
@@ -90,7 +97,12 @@ class Simulation:
         self = cls.__new__(cls)
 
         def read() -> Config:
-            texts = [f"{key}={_toml(key, value)}" for key, value in plain(overrides).items()]
+            if not isinstance(path, str | os.PathLike):
+                raise InputError(
+                    f"Simulation.from_toml: expected the path of an input file, but got {type(path).__name__}; for a dict use "
+                    "Simulation(tables)"
+                )
+            texts = [f"{key}={dump_value(value)}" for key, value in plain(overrides).items()]
             return load(Path(path), texts)
 
         self._make(read)
@@ -216,10 +228,10 @@ class Simulation:
         stepping = self._ready("run_until")
         end, now = self._open.problem.config.time.end, stepping.clock.time
         near = ROUND * (stepping.schedule.fixed_dt or abs(end) * 1e-6)
-        if not now - near <= time <= end + near:
+        if not _is_number(time) or not now - near <= time <= end + near:
             raise InputError(
                 f"run_until: expected a time from {now:g}, that of the simulation, to time.end = {end:g}, but got {time!r}; "
-                "give one between"
+                "give one between, or make the simulation with a later time.end"
             )
         if time <= now + near:
             return
@@ -244,6 +256,10 @@ class Simulation:
         """
         stepping = self._ready("run")
         if output is not None:
+            if not isinstance(output, str | os.PathLike):
+                raise InputError(
+                    f"run: expected the path of a file for output, but got {output!r}; to go on to a time use run_until()"
+                )
             self._run_to_file(Path(output).absolute(), overwrite)
             return
         with self._stepping_on():
@@ -288,6 +304,8 @@ class Simulation:
         interval = None if every is None else _interval("on", every)
 
         def register(function: Callback) -> Callback:
+            if not callable(function):
+                raise InputError(f"on: expected a function, but got {type(function).__name__}; give one that takes sim")
             name = f"the callback {getattr(function, '__name__', repr(function))}"
 
             def act() -> None:
@@ -412,6 +430,27 @@ class Simulation:
         self._busy = False
         self.close()
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse ``sim.u = ...`` and ``sim.D = ...``, which would set a plain attribute and change nothing."""
+        if not name.startswith("_") and self._program is not None:
+            problem = self._stepping.simulation.problem
+            if name in problem.shown:
+                raise InputError(f'sim.{name}: a field is not set as an attribute; write sim["{name}"] = ...')
+            if name in problem.config.equation.parameters:
+                raise InputError(f"sim.{name}: a simulation keeps its parameters; make another one with the new value")
+        super().__setattr__(name, value)
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of the fields."""
+        return iter(self._open.problem.shown)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._open.problem.shown
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse copy and pickle: two simulations would own the same program."""
+        raise InputError("a simulation cannot be copied or pickled; make another one and assign the fields to it")
+
     def __repr__(self) -> str:
         if self._program is None:
             return "<hpcstencil.Simulation, closed>"
@@ -459,7 +498,10 @@ class Simulation:
 
     def _beyond_the_end(self, expected: str, steps: int) -> InputError:
         end = self._open.problem.config.time.end
-        return InputError(f"step: expected {expected} up to time.end = {end:g}, but got {steps}; give a later time.end")
+        return InputError(
+            f"step: expected {expected} up to time.end = {end:g}, but got {steps}; make the simulation with a later "
+            "time.end"
+        )
 
     def _run_to_file(self, path: Path, overwrite: bool) -> None:
         """See `run`."""
@@ -472,6 +514,8 @@ class Simulation:
                 f"run: expected steps to take for {path}, but the simulation is at time.end = {config.time.end:g}; make a new "
                 "one"
             )
+        if not overwrite:
+            agree(communicator, lambda: _refuse_existing(path))
         options = Options(path, overwrite, quiet=True)
         with self._stepping_on(), _watched() as request, claimed(path, communicator) as claim:
             source_of(config, options, communicator)  # refuses a file that is there
@@ -481,6 +525,9 @@ class Simulation:
             stepping.finite.path = path
             try:
                 to_file(ready, options, claim, request, self._stopwatch, self._callbacks)
+            except StoppedEarly as error:
+                command = f"go on with hpcstencil run INPUT.toml --output {path} --resume"
+                raise StoppedEarly(str(error).replace(SAME_COMMAND, command)) from None
             finally:
                 stepping.finite.path = None
 
@@ -511,34 +558,47 @@ def _watched() -> Iterator[signals.Request]:
 
 def _interval(method: str, value: float) -> float:
     """A time between two events. Raises InputError unless it is a positive number."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 < value < float("inf"):
-        raise InputError(f"{method}: expected a positive, finite time between two pauses, but got {value!r}; change it")
+    if not _is_number(value) or not 0 < value < float("inf"):
+        raise InputError(f"{method}: expected a positive, finite time as the interval, but got {value!r}; change it")
     return float(value)
 
 
-def plain(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """The tables with numpy's numbers, arrays and paths in the form that TOML would give."""
-    return {str(key): _plain(value) for key, value in tables.items()}
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
-def _plain(value: Any) -> Any:
+def _refuse_existing(path: Path) -> None:
+    """Raise InputError where ``path`` exists, as the command does, in the words of a program."""
+    if path.exists():
+        raise InputError(f"{path}: exists already; say overwrite=True to replace it, or choose another output")
+
+
+def plain(tables: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """The tables with numpy's numbers, arrays and paths in the form that TOML would give. Raises InputError for what TOML
+    does not have; ``where`` is the key of the tables, with a dot."""
+    return {str(key): _plain(value, f"{where}{key}") for key, value in tables.items()}
+
+
+def _plain(value: Any, key: str) -> Any:
+    if key.startswith("initial.") and (callable(value) or getattr(value, "ndim", 0) > 0):
+        name = key.removeprefix("initial.")
+        raise InputError(
+            f"{key}: expected a number or an expression (a text in quotes), but got {type(value).__name__}; assign it to the "
+            f'simulation, sim["{name}"] = ...'
+        )
     match value:
         case Mapping():
-            return plain(value)
+            return plain(value, f"{key}.")
         case np.generic():
-            return value.item()
+            return _plain(value.item(), key)
         case np.ndarray():
-            return value.tolist()
+            return _plain(value.tolist(), key)
         case os.PathLike():
             return os.fspath(value)
         case list() | tuple():
-            return [_plain(entry) for entry in value]
-    return value
-
-
-def _toml(key: str, value: Any) -> str:
-    """A value of an override as TOML."""
+            return [_plain(entry, key) for entry in value]
     try:
-        return dump_value(value)
+        dump_value(value)
     except TypeError as error:
         raise InputError(f"{key}: expected a value that TOML has, but got {type(value).__name__}; change it") from error
+    return value

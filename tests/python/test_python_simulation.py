@@ -1,5 +1,6 @@
 """hs.Simulation on one process: the bits of the command, what it shows, what may be assigned, and what it refuses."""
 
+import copy
 import math
 import signal
 
@@ -258,7 +259,7 @@ def test_a_file_may_begin_with_a_state_of_the_program(tmp_path, command):
             hs.InputError, match="expected steps to take for .*late.h5, but the simulation is at time.end"
         ):
             sim.run(output=tmp_path / "late.h5")
-    with hs.Simulation(HEAT) as sim, pytest.raises(hs.InputError, match="late.h5"):
+    with hs.Simulation(HEAT) as sim, pytest.raises(hs.InputError, match="late.h5: exists already; say overwrite=True"):
         sim.run(output=tmp_path / "late.h5")
 
 
@@ -286,7 +287,9 @@ def test_a_signal_stops_a_run_with_a_file(tmp_path, command):
         def stop(here):
             signal.raise_signal(signal.SIGTERM)
 
-        with pytest.raises(hs.StoppedEarly, match="stopped by SIGTERM at step 1.*, with a checkpoint"):
+        with pytest.raises(
+            hs.StoppedEarly, match="stopped by SIGTERM at step 1.* run INPUT.toml --output .*stopped.h5 --resume"
+        ):
             sim.run(output=tmp_path / "stopped.h5")
         assert 10 <= sim.steps < 30 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         text = sim.to_toml()
@@ -353,12 +356,24 @@ REFUSED = {
     "masked": (lambda sim: sim.__setitem__("u", np.ma.masked_less(np.eye(12, 9), 1)), "got a masked array; fill it"),
     "a function for a block": (lambda sim: sim.local.__setitem__("u", np.sin), r'a number, .* whole field, sim\["u"\]'),
     "a text for a block": (lambda sim: sim.local.__setitem__("u", "x"), "expected an array or a number, but got str"),
+    "an attribute": (lambda sim: setattr(sim, "u", 1.0), r'not set as an attribute; write sim\["u"\] = '),
+    "a parameter": (lambda sim: setattr(sim, "D", 1.0), "sim.D: a simulation keeps its parameters"),
+    "a copy": (copy.copy, "cannot be copied or pickled"),
     "steps": (lambda sim: sim.step(31), "step: expected at most 30 steps up to time.end = 0.3, but got 31"),
     "no steps": (lambda sim: sim.step(-1), "step: expected a number of steps, but got -1"),
     "no interval": (lambda sim: sim.every(0.0), "every: expected a positive, finite time"),
     "both": (lambda sim: sim.on(every=1.0, every_steps=2), "on: expected either every_steps or every"),
     "a key": (lambda sim: hs.Simulation({"gird": {}}), 'unknown table or key "gird"; did you mean "grid"'),
+    "a dotted key": (lambda sim: hs.Simulation({**HEAT, "time.end": 2.0}), r'a key with a dot; write {"time": {"end": ...}}'),
     "no dict": (lambda sim: hs.Simulation("input.toml"), r"expected a dict .* use Simulation.from_toml"),
+    "no path": (lambda sim: hs.Simulation.from_toml(HEAT), r"from_toml: expected the path .* use Simulation\(tables\)"),
+    "an array": (lambda sim: hs.Simulation({**HEAT, "initial": {"u": np.eye(3)}}), r'got ndarray; .* sim\["u"\] = '),
+    "a lambda": (lambda sim: hs.Simulation({**HEAT, "initial": {"u": lambda x: x}}), "initial.u: .* got function; assign it"),
+    "nothing for a key": (lambda sim: hs.Simulation({**HEAT, "title": None}), "title: expected a value that TOML has"),
+    "a complex number": (lambda sim: hs.Simulation({**HEAT, "time": {"end": np.array(1j)}}), "time.end: expected a value"),
+    "a time as a text": (lambda sim: sim.run_until("0.1"), "run_until: expected a time from 0, .* but got '0.1'"),
+    "a time for a file": (lambda sim: sim.run(0.1), "run: expected the path of a file for output, but got 0.1"),
+    "no callback": (lambda sim: sim.on(every=0.1)(3), "on: expected a function, but got int"),
     "a picture of all": (lambda sim: hs.plot(sim.state), "plot: expected an array, but got Dataset; give one field"),
     "a picture of a simulation": (hs.plot, "plot: expected an array, but got Simulation"),
     "no file": (lambda sim: hs.Simulation({**HEAT, "initial": {"file": "nowhere.h5"}}), "initial.file: expected an HDF5 file"),
@@ -382,6 +397,12 @@ def test_what_is_wrong_is_one_sentence_and_changes_nothing():
         with pytest.raises(hs.InputError, match="the simulation is closed; make a new one"):
             action()
     assert repr(sim) == "<hpcstencil.Simulation, closed>"
+
+
+def test_a_simulation_names_its_fields():
+    with hs.Simulation(BURGERS) as sim:
+        assert list(sim) == ["u", "v"] and "v" in sim and "w" not in sim
+        sim.note = "an attribute of the program"
 
 
 def test_more_devices_than_jax_has_are_a_problem_of_the_environment():
