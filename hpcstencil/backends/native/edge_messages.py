@@ -33,7 +33,6 @@ class Messages(ctypes.Structure):
         ("receive", ctypes.c_void_p * len(OFFSETS) * 2),
         ("sends", Counts),
         ("send", Strips * 2),
-        ("failed", ctypes.c_int64),
         ("receiving", ctypes.c_int32 * len(OFFSETS) * 2),
         ("sending", ctypes.c_int32 * 2 * 3 * 2),
         ("lock", ctypes.c_int32),

@@ -19,6 +19,10 @@ static inline double seconds_now() {
     return double(now.tv_sec) + 1e-9 * double(now.tv_nsec);
 }
 
+// An error code that the MPI library has returned to any block of this process; 0 without. Then no block waits any more.
+static int64_t mpi_failure = 0;
+static inline int64_t mpi_has_failed() { return __atomic_load_n(&mpi_failure, __ATOMIC_RELAXED); }
+
 // Non-blocking messages to and from the neighbours whose memory is not visible. The persistent requests were made by mpi4py
 // (edge_exchange.py), one set per edge buffer; here they are started and tested. The functions are MPI_Startall and MPI_Testall.
 struct Messages {
@@ -29,20 +33,19 @@ struct Messages {
     char* receive[2][DIRECTIONS];      // requests by buffer and neighbour
     int64_t sends[AXES][2];            // by strip, to the neighbours that read it
     char* send[2][AXES][2];            // requests by buffer and strip
-    int64_t failed;                    // an error code of the MPI library; 0 without
     int32_t receiving[2][DIRECTIONS], sending[2][AXES][2], lock;  // what has been started and has not completed
 
     bool acquire() { return !__atomic_exchange_n(&lock, 1, __ATOMIC_ACQUIRE); }
     void release() { __atomic_store_n(&lock, 0, __ATOMIC_RELEASE); }
     void check(int code) {
-        if (code) __atomic_store_n(&failed, code, __ATOMIC_RELAXED);
+        int64_t none = 0;  // the first code is told
+        if (code) __atomic_compare_exchange_n(&mpi_failure, &none, code, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     }
-    bool has_failed() const { return __atomic_load_n(&failed, __ATOMIC_RELAXED); }
     // Whether requests have completed; also lets the library make progress with others.
     bool test(int64_t count, char* requests) {
         int completed = 1;
         if (count) check(test_all((int)count, requests, &completed, statuses));
-        return completed || has_failed();
+        return completed || mpi_has_failed();
     }
     void start(int64_t count, char* requests) {
         if (count) check(start_all((int)count, requests));
@@ -172,6 +175,7 @@ struct EdgeExchange {
             }
     }
     void publish(int a, int side) {
+        if (mpi_has_failed()) return;  // the edges follow from some that have not arrived
         __atomic_store_n(published(own, a, side), epoch + 1, __ATOMIC_RELEASE);
         if (!messages || !messages->sends[a][side]) return;
         long buffer = (epoch + 1) % 2;
@@ -222,7 +226,7 @@ struct EdgeExchange {
     template <class Arrived>
     void wait_until(Arrived arrived) {
         double start = seconds_now();
-        for (long spins = 0; !arrived() && !(messages && messages->has_failed()); spins++) {
+        for (long spins = 0; !arrived() && !mpi_has_failed(); spins++) {
             progress();
             if (spins > 2000 || messages) sched_yield();
         }
