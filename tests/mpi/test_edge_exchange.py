@@ -100,6 +100,28 @@ def test_blocks_stepped_in_place_have_the_bits_of_the_whole_grid(
         assert np.array_equal(block, results[0][field][index])
 
 
+@pytest.mark.parametrize("order", (4, 8))
+def test_ghost_cells_of_a_wall_across_the_cut_follow_from_rows_that_have_arrived(
+    communicator, order, cache_of_a_mebibyte
+):
+    """A sweep downwards ends at the planes that the ghost cells of the lower wall mirror, of which it loads several at once."""
+    size = communicator.size
+    given = {
+        "grid": {"shape": [131, 75 * size, 75]},
+        "equation": {"name": "heat"},
+        "boundary": {"x": {"dirichlet": 0.0}, "y": {"neumann": 0.1}, "z": {"dirichlet": 0.0}},
+        "numerics": {"integrator": "euler", "order": order},
+    }
+    problem = problem_of(decomposition={"steps_per_exchange": 3, "processes": [1, size, 1]}, **given)
+    expected = from_rank_0(
+        communicator, lambda: stepped(problem_of(**given), simulation_of(problem_of(**given), kernel="native"), 6, 1e-3)
+    )
+    together = simulation_of(problem, communicator, kernel="native")
+    assert steps_in_place(together)
+    index = tuple(slice(*r) for r in together.ranges)
+    assert np.array_equal(stepped(problem, together, 6, 1e-3)["u"], expected["u"][index])
+
+
 EQUATIONS = {
     "heat": ("euler", "rk4"),
     "wave": ("leapfrog", "rk4"),

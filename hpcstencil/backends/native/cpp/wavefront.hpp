@@ -285,7 +285,7 @@ struct Sweep {
     // Computes planes i .. i + AT_ONCE - 1 of a level, of which i0 .. i1 - 1 are wanted.
     void level(int q, long i, long i0, long i1, long j0, long j1) {
         if (!q) {
-            for (long n = i0; n < i1; n++) {
+            for (long n = i0; n < i1; n++)
                 for (int f = 0; f < FIELDS; f++) {
                     bool inside = n >= part.from[0] && n < part.to[0];
                     for (long j = j0; j < j1; j++)
@@ -293,8 +293,8 @@ struct Sweep {
                             copy(part.row(f, start_drift[f], n, j), wavefront.row_of(k, f, n, j, start_drift[f]),
                                  call.count[2]);
                 }
+            for (long n = i0; n < i1; n++)  // when all planes are there: ghost cells of a wall mirror several
                 for (int f = 0; f < FIELDS; f++) fill_ghosts(q, f, pipe.ring_of[0][f], n, j0, j1);
-            }
             return;
         }
         const Level& mine = pipe.level[q];
