@@ -1,9 +1,10 @@
 // The exchange of edges between a block and its neighbours, inside the passes that compute.
 //
-// A block stores the edges of its results twice: in the array, and in its own edge memory. Its neighbours read them there. A
-// neighbour whose memory is not visible (on another host) gets a copy by messages: a mirror of that memory in its own process.
-// Nobody waits for a whole exchange. A strip is published as soon as its last row is stored, and a neighbour waits for it when
-// it first reads a row of it; messages travel in between, while both compute (README.md, "The exchange of edges").
+// A block stores the edges of its results twice: in the array, and in its own edge memory. Its neighbours read them
+// there. A neighbour whose memory is not visible (on another host) gets a copy by messages: a mirror of that memory in
+// its own process. Nobody waits for a whole exchange. A strip is published as soon as its last row is stored, and a
+// neighbour waits for it when it first reads a row of it; messages travel in between, while both compute (README.md,
+// "The exchange of edges").
 #pragma once
 #include <time.h>
 
@@ -19,12 +20,14 @@ static inline double seconds_now() {
     return double(now.tv_sec) + 1e-9 * double(now.tv_nsec);
 }
 
-// An error code that the MPI library has returned to any block of this process; 0 without. Then no block waits any more.
+// An error code that the MPI library has returned to any block of this process; 0 without. Then no block waits any
+// more.
 static int64_t mpi_failure = 0;
 static inline int64_t mpi_has_failed() { return __atomic_load_n(&mpi_failure, __ATOMIC_RELAXED); }
 
-// Non-blocking messages to and from the neighbours whose memory is not visible. The persistent requests were made by mpi4py
-// (edge_exchange.py), one set per edge buffer; here they are started and tested. The functions are MPI_Startall and MPI_Testall.
+// Non-blocking messages to and from the neighbours whose memory is not visible. The persistent requests were made by
+// mpi4py (edge_exchange.py), one set per edge buffer; here they are started and tested. The functions are MPI_Startall
+// and MPI_Testall.
 struct Messages {
     int (*start_all)(int count, char* requests);
     int (*test_all)(int count, char* requests, int* completed, char* statuses);
@@ -38,7 +41,7 @@ struct Messages {
     bool acquire() { return !__atomic_exchange_n(&lock, 1, __ATOMIC_ACQUIRE); }
     void release() { __atomic_store_n(&lock, 0, __ATOMIC_RELEASE); }
     void check(int code) {
-        int64_t none = 0;  // the first code is told
+        int64_t none = 0;  // the first code is the one reported
         if (code) __atomic_compare_exchange_n(&mpi_failure, &none, code, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     }
     // Whether requests have completed; also lets the library make progress with others.
@@ -52,9 +55,10 @@ struct Messages {
     }
 };
 
-// One per block. ``published`` epochs lie at the beginning of each edge memory, by strip: how often it has been published. Two
-// buffers of edges follow, used in turn, since neighbours may still read those of the previous sweep. A buffer has for each axis
-// that is cut the strips of its lower and its upper side: the ``width`` outermost cells of all fields.
+// One per block. ``published`` epochs lie at the beginning of each edge memory, by strip: how often it has been
+// published. Two buffers of edges follow, used in turn, since neighbours may still read those of the previous sweep. A
+// buffer has for each axis that is cut the strips of its lower and its upper side: the ``width`` outermost cells of all
+// fields.
 struct EdgeExchange {
     char* own;                    // the edge memory of this block
     char* neighbour[DIRECTIONS];  // that of each neighbour, or its mirror; null where there is none
@@ -140,8 +144,8 @@ struct EdgeExchange {
         long cells[AXES][2] = {};
     };
 
-    // Stores cells x0 .. x1 - 1 of a row of this block to the strips that contain them. Long ones bypass the caches, since
-    // the neighbour's cache would first have to give up the lines that it has read there.
+    // Stores cells x0 .. x1 - 1 of a row of this block to the strips that contain them. Long ones bypass the caches,
+    // since the neighbour's cache would first have to give up the lines that it has read there.
     void put(const Call& call, Stored& done, int f, long i, long j, const real* row, long x0, long x1,
              bool non_temporal) {
         const int here[AXES] = {0, 0, 0};
@@ -185,8 +189,8 @@ struct EdgeExchange {
         messages->release();
     }
 
-    // Waits until nobody reads what the next edges of a strip will overwrite. A neighbour that has published the edges which
-    // depend on it has read it: levels read ghost cells before they compute the cells beside them.
+    // Waits until nobody reads what the next edges of a strip will overwrite. A neighbour that has published the edges
+    // which depend on it has read it: levels read ghost cells before they compute the cells beside them.
     void await_readers(int a, int side) {
         for (int n = 0; n < DIRECTIONS; n++) {
             int d[AXES];

@@ -238,8 +238,8 @@ static inline bool is_part(const Call& call) {
     for (int a = 0; a < AXES; a++) part = part || call.width[a] || call.capacity[a] != call.count[a];
     return part;
 }
-// Sweeps of a call that exchanges edges. All neighbours take the same number, whatever their blocks: an even one if there
-// are enough steps.
+// Sweeps of a call that exchanges edges. All neighbours take the same number, whatever their blocks: an even one if
+// there are enough steps.
 static inline long sweeps_between(const Call& call, long steps) {
     return min(steps, round_up((steps + call.every - 1) / call.every, 2));
 }

@@ -188,9 +188,9 @@ struct Sweep {
         return max(lo, min(hi, upward ? row + reach : row - reach));
     }
 
-    // Copies the rows beyond this part that other threads own, before they change them. Level 0 loads those of neighbouring
-    // blocks on its way, since they may not have arrived yet, and in the first sweep also those of the part itself: results,
-    // which may lie where the fields are, are stored behind that.
+    // Copies the rows beyond this part that other threads own, before they change them. Level 0 loads those of
+    // neighbouring blocks on its way, since they may not have arrived yet, and in the first sweep also those of the
+    // part itself: results, which may lie where the fields are, are stored behind that.
     void fetch_neighbours() {
         long i0 = lowest(0, 0), i1 = highest(0, 0), j0 = lowest(0, 1), j1 = highest(0, 1);
         auto copy_rows = [&](long i, long from, long to) {
