@@ -1,4 +1,4 @@
-"""Functions of the user that are called while a simulation goes on, as streams: at every so many steps, or at times.
+"""Functions of the user that are called while a simulation goes on, as streams: at multiples of a step count or of a time.
 
 Streams never change the steps: times are met by the first step at or past them, and with a fixed step by the nearest.
 """

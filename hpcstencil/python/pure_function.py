@@ -1,7 +1,7 @@
 """The steps of a simulation as a pure JAX function of its state and parameters.
 
 The function calls the same compiled program as `Simulation.step`. Where JAX maps it (`jax.vmap`), the members follow each
-other, so each has the bits of a call of its own.
+other, so each result equals that of a separate call, bit for bit.
 """
 
 from __future__ import annotations

@@ -287,7 +287,7 @@ class Simulation:
         return pauses()
 
     def on(self, *, every_steps: int | None = None, every: float | None = None) -> Callable[[Callback], Callback]:
-        """A decorator: call a function with the simulation every so many steps, or at the multiples of a time (as in
+        """A decorator: call a function with the simulation at multiples of a step count or of a time (as in
         `every`), whatever takes the steps.
 
         ``@sim.on(every_steps=10)``. The function may read the state and assign to fields, but take no steps. It is called

@@ -1,4 +1,4 @@
-"""sim.function: pure steps under jit and vmap, with the bits of the simulation."""
+"""sim.function: pure steps under jit and vmap equal those of the simulation, bit for bit."""
 
 import jax
 import jax.numpy as jnp

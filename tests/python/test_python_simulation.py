@@ -1,4 +1,4 @@
-"""hs.Simulation on one process: the bits of the command, what it shows, what may be assigned, and what it refuses."""
+"""hs.Simulation on one process: it equals the command bit for bit; its views, assignments and refusals."""
 
 import copy
 import math

@@ -78,8 +78,8 @@ class Native:
         """The fields of a block after ``these`` steps, and `Problem.errors` of the last step, both by field.
 
         ``fields`` are local arrays without ghost cells. ``strips`` are the ghost cells that were received, ``widths`` cells
-        per axis. Any number of steps may be taken without strips or with edges of its own, otherwise as many as the widths
-        allow. With ``in_place`` the results take the memory of the given fields.
+        per axis. Without strips, or with edges of its own, it may take any number of steps; otherwise the
+        widths limit them. With ``in_place`` the results take the memory of the given fields.
         """
         names, errors = self.program.fields, self.program.errors
         unread = [fields[names[0]]] * len(errors)  # whose places the bridge wants filled
