@@ -19,6 +19,7 @@ from commands import (
     here,
     hpcstencil,
     line,
+    python,
     ranks,
     started,
     uninterrupted,
@@ -283,3 +284,40 @@ def test_checkpoints_of_an_output_that_is_gone_are_not_forgotten(folder, referen
     (folder / "run.h5").unlink()
     result = hpcstencil(2, "run", "input.toml", "--resume", folder=folder, status=2)
     assert "--restart" in result.stderr and len(list(folder.glob("*.checkpoint.*"))) == 2
+
+
+MPI_FAILS = """
+    import ctypes
+    import sys
+    from mpi4py import MPI
+    from hpcstencil.backends.native import edge_exchange, edge_messages
+    from hpcstencil.cli import main
+
+    start_all, test_all = edge_messages._functions()
+    made, messages_of = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p), edge_messages.messages_of
+    calls, sent = [], set()
+
+    @made
+    def failing(count, requests):
+        calls.append(requests)
+        return 15 if len(calls) > 40 and requests in sent else made(start_all)(count, requests)
+
+    def of_first_device(layout, own, mirrors, blocks, device, communicator):
+        messages = messages_of(layout, own, mirrors, blocks, device, communicator)
+        if device == 0 and communicator.rank == 1:
+            messages.start_all = ctypes.cast(failing, ctypes.c_void_p).value
+            sent.update(messages.send[buffer][0][side] for buffer in (0, 1) for side in (0, 1))
+        return messages
+
+    edge_exchange.messages_of = of_first_device
+    sys.argv = ["hpcstencil", "run", "input.toml", "--devices", "2", "--set", "decomposition.exchange=mpi",
+                "--set", "decomposition.processes=[2, 1]", "--set", "decomposition.devices=[1, 2]",
+                "--set", "time.end=1e5"]
+    main()
+"""
+
+
+def test_messages_of_one_device_that_fail_end_the_run(folder):
+    """The other device of its process would wait for ever for what its neighbours no longer send."""
+    result = python(folder, MPI_FAILS, processes=2, status=1)
+    assert "the MPI library failed with error code 15 while edges were exchanged" in result.stderr

@@ -76,6 +76,22 @@ IN_PLACE = {
 }
 
 
+def compare(problem, alone, together, calls, before_call=lambda: None):
+    """The block of this rank, after calls of these steps, has the values that the whole grid has there."""
+    results = []
+    for simulation in (alone, together):
+        fields, first = simulation.put(random_block(problem, simulation)), 0
+        for steps in calls:
+            before_call()
+            fields = simulation.advance(fields, StepRange(0.0, first, 1e-3, steps))
+            first += steps
+        results.append(simulation.get(fields, problem.fields))
+    index = tuple(slice(*r) for r in together.ranges)
+    for field, block in results[1].items():
+        assert np.isfinite(block).all() and np.ptp(block) > 0
+        assert np.array_equal(block, results[0][field][index])
+
+
 @pytest.mark.parametrize("name, processes, every", dealt(IN_PLACE, ("auto", "first axis"), (1, 4)))
 def test_blocks_stepped_in_place_have_the_bits_of_the_whole_grid(
     communicator, name, processes, every, cache_of_a_mebibyte
@@ -88,16 +104,7 @@ def test_blocks_stepped_in_place_have_the_bits_of_the_whole_grid(
     together = simulation_of(problem, communicator, kernel="native")
     if processes == "first axis":
         assert steps_in_place(together)
-    results = []
-    for simulation in (alone, together):
-        fields, first = simulation.put(random_block(problem, simulation)), 0
-        for steps in (1, 2, 17, 3, 5):
-            fields = simulation.advance(fields, StepRange(0.0, first, 1e-3, steps))
-            first += steps
-        results.append(simulation.get(fields, problem.fields))
-    index = tuple(slice(*r) for r in together.ranges)
-    for field, block in results[1].items():
-        assert np.array_equal(block, results[0][field][index])
+    compare(problem, alone, together, (1, 2, 17, 3, 5))
 
 
 @pytest.mark.parametrize("order", (4, 8))
@@ -151,16 +158,7 @@ def test_any_blocks_have_the_bits_of_the_whole_grid(communicator, seed, cache_of
     problem = problem_of(decomposition={"steps_per_exchange": every}, **given)
     calls = [draw((1, 2, 3, 4, 5, 7, 9)) for _ in range(3)]
     together = simulation_of(problem, communicator, kernel="native")
-    results = []
-    for simulation in (simulation_of(problem_of(**given), kernel="native"), together):
-        fields, first = simulation.put(random_block(problem, simulation)), 0
-        for steps in calls:
-            fields = simulation.advance(fields, StepRange(0.0, first, 1e-3, steps))
-            first += steps
-        results.append(simulation.get(fields, problem.fields))
-    index = tuple(slice(*r) for r in together.ranges)
-    for field, block in results[1].items():
-        assert np.array_equal(block, results[0][field][index])
+    compare(problem, simulation_of(problem_of(**given), kernel="native"), together, calls)
 
 
 @pytest.mark.parametrize("devices", (1, 2))
@@ -173,20 +171,8 @@ def test_blocks_that_are_not_in_step_have_the_bits_of_the_whole_grid(
     problem = problem_of(decomposition={"steps_per_exchange": 2, "exchange": exchange}, **given)
     alone = simulation_of(problem_of(**given), kernel="native")
     together = simulation_of(problem, communicator, devices, kernel="native")
-    results = []
-    for simulation in (alone, together):
-        lengths, nap = random.Random(1), random.Random(communicator.rank)
-        fields, first = simulation.put(random_block(problem, simulation)), 0
-        for _ in range(150):
-            steps = lengths.choice((1, 2, 3, 8))
-            time.sleep(nap.choice((0.0, 0.0, 2e-4, 1e-3)))
-            fields = simulation.advance(fields, StepRange(0.0, first, 1e-3, steps))
-            first += steps
-        results.append(simulation.get(fields, problem.fields))
-    index = tuple(slice(*r) for r in together.ranges)
-    for field, block in results[1].items():
-        assert np.isfinite(block).all() and np.ptp(block) > 0
-        assert np.array_equal(block, results[0][field][index])
+    calls, nap = random.Random(1).choices((1, 2, 3, 8), k=150), random.Random(communicator.rank)
+    compare(problem, alone, together, calls, lambda: time.sleep(nap.choice((0.0, 0.0, 2e-4, 1e-3))))
 
 
 def refused(*_):

@@ -95,8 +95,7 @@ def compare(communicator, row, everything=False):
         problem = problem_of(**problem_with(steps_per_exchange=every))
         simulation = simulation_of(problem, communicator, devices, kernel)
         in_passes = kernel == "native" and simulation.plan.every > 0
-        by_messages = "MPI messages" if devices == 1 else "mpi4jax"  # one thread of a process sends messages
-        means = {"auto": "shared memory", "mpi": by_messages}.get(exchange) if in_passes else None
+        means = {"auto": "shared memory", "mpi": "MPI messages"}.get(exchange) if in_passes else None
         assert simulation.exchange == ("" if communicator.size == 1 else means or "mpi4jax")
         result = stepped(problem, simulation, STEPS, dt)
         index = tuple(slice(*r) for r in simulation.ranges)

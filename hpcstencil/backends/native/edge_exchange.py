@@ -97,9 +97,7 @@ def in_passes(
     around = [neighbours(topology, device, widths) for device in devices]
     far = [{o: block for o, block in found.items() if block not in places} for found in around]
     near = any(block[0] != topology.rank for found in around for block in found.values() if block in places)
-    lack = ""
-    if any(far):  # Open MPI 4.1 may wait for ever where several threads of a process wait for messages at once
-        lack = "a process has several devices" if topology.device_count > 1 else lack_of_messages()
+    lack = lack_of_messages() if any(far) else ""
     kinds = communicator.allgather((near, any(far), lack))
     if any(lack for _, _, lack in kinds):
         return messages

@@ -124,9 +124,15 @@ class Native:
         return dict(zip(names, ends[:first], strict=True)), dict(zip(errors, ends[first:], strict=True))
 
     def _edges(self) -> Any:
-        """The bridge's number of the edges of the device block on which the code runs; 0 without."""
-        device = lax.axis_index(DEVICE_AXIS) if self.blocks > 1 else 0
-        return jnp.asarray(self.first_block + device, jnp.int64)
+        """The bridge's number of the edges of the device block on which the code runs; 0 without.
+
+        The blocks of several devices wait for each other in native code, so all devices must run at once. XLA ensures that
+        only for programs with a collective, hence the minimum over the devices, which is 0.
+        """
+        if self.blocks < 2:
+            return jnp.asarray(self.first_block, jnp.int64)
+        device = lax.axis_index(DEVICE_AXIS)
+        return jnp.asarray(self.first_block + device + lax.pmin(device, DEVICE_AXIS), jnp.int64)
 
     def _called(
         self,

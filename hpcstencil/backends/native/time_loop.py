@@ -55,7 +55,13 @@ def in_calls(
 
     if alone:
         compiled = device_grid.compiled_in_place(alone_in_a_call)
-        return lambda fields, parameters, these: compiled(fields, device_grid.places, parameters, these)
+
+        def advance(fields: Fields, parameters: Any, these: StepRange) -> Fields:
+            after = compiled(fields, device_grid.places, parameters, these)
+            # Devices that wait for each other must not starve in a queue of calls (docs/design/forms.md).
+            return jax.block_until_ready(after) if device_grid.devices.several else after
+
+        return advance
     if not device_grid.exchange.fused:
         return in_blocks(device_grid.beside_received(block, widths, donate=True), every)
     return fused(device_grid, loop)
