@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from hpcstencil.distributed.windows import Frame, Side, Value
@@ -37,6 +38,16 @@ def sides(topology: Topology, wrapped_as_halo: Sequence[bool]) -> tuple[tuple[Si
         else:
             result.append((Side("face" if below is None else "halo"), Side("face" if above is None else "halo")))
     return tuple(result)
+
+
+def device_number() -> Any:
+    """The number of the device on which mapped code runs, from 0.
+
+    Its minimum over the devices, which is 0, is added, because XLA starts a program with a collective on all devices at once.
+    Devices that wait for each other in native code rely on that.
+    """
+    device = lax.axis_index(DEVICE_AXIS)
+    return device + lax.pmin(device, DEVICE_AXIS)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from hpcstencil.backends.native.compiler import SOURCES, begun, cache_bytes, cache_is_far, library
 from hpcstencil.backends.native.edge_exchange import EdgeExchange
@@ -20,7 +19,7 @@ from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.backends.native.program import Program
 from hpcstencil.backends.native.snapshot_copies import NativeCopies
 from hpcstencil.backends.native.thin_blocks import Section
-from hpcstencil.distributed.device_blocks import DEVICE_AXIS
+from hpcstencil.distributed.device_blocks import device_number
 from hpcstencil.distributed.windows import Frame
 from hpcstencil.io.direct_write import Pieces
 from hpcstencil.io.snapshot_buffers import Copies
@@ -124,15 +123,8 @@ class Native:
         return dict(zip(names, ends[:first], strict=True)), dict(zip(errors, ends[first:], strict=True))
 
     def _edges(self) -> Any:
-        """The bridge's number of the edges of the device block on which the code runs; 0 without.
-
-        The blocks of several devices wait for each other in native code, so all devices must run at once. XLA ensures that
-        only for programs with a collective, hence the minimum over the devices, which is 0.
-        """
-        if self.blocks < 2:
-            return jnp.asarray(self.first_block, jnp.int64)
-        device = lax.axis_index(DEVICE_AXIS)
-        return jnp.asarray(self.first_block + device + lax.pmin(device, DEVICE_AXIS), jnp.int64)
+        """The bridge's number of the edges of the device block on which the code runs; 0 without."""
+        return jnp.asarray(self.first_block + (device_number() if self.blocks > 1 else 0), jnp.int64)
 
     def _called(
         self,
