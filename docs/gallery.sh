@@ -17,6 +17,7 @@ gray_scott --field v
 heat
 kuramoto_sivashinsky
 maxwell --time 2.4
+neural_field
 nonlinear_diffusion
 scattering --time 1.75
 schroedinger --field re

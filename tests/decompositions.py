@@ -11,6 +11,12 @@ MIXED = {
     " + 0.01*div_grad(1 + x, y**2) + 0.1*difference_x(mean_x(u*u)) + 0.05*laplacian(mean_y(mean_y(u)))",
 }
 MASKED = {"u": "0.3*laplacian(u) + dxy(u) - upwind(u, x, 0.3) - 0.2*dx(u) + 0.1*div_grad(1 + 0.5*sin(x), u)"}
+# A stencil without symmetry; and a large one, which is summed in loops, whose rows have gaps.
+STENCILS = {
+    "near": [[0.1, 0.2, -0.3], [0.4, -1.2, 0.3], [0.2, 0.1, -0.1]],
+    "wide": [[((3 * i + 5 * j) % 11 - 5) / 200 for j in range(9)] for i in range(11)],
+}
+BLURRED = {"u": "near(u**2) + wide(u) - 0.5*u + 0.1*wide(x*cos(y)) + 0.2*laplacian(u) + 0.3*near(mean_x(mean_x(u)))"}
 # Every kind of condition, at every side of some axis.
 WALLS = {
     "x": {"lower": {"dirichlet": "0.3*cos(t)"}, "upper": {"neumann": "0.1*sin(t)"}},
@@ -46,6 +52,7 @@ PROBLEMS: dict[str, tuple[dict[str, Any], tuple[int, ...], str]] = {
     "gray-scott-3d": ({"name": "gray_scott", "D_u": 0.2, "D_v": 0.1}, (37, 29, 23), "z"),
     "mixed-2d": ({"name": "custom", "rhs": MIXED}, (61, 47), ""),
     "mask-2d": ({"name": "custom", "rhs": MASKED}, (61, 47), "y"),
+    "stencils-2d": ({"name": "custom", "rhs": BLURRED, "stencils": STENCILS}, (61, 47), "y"),
     "beam-2d": ({"name": "custom", "rhs": {"u": "-0.001*laplacian(laplacian(u))"}}, (61, 47), ""),
     "cahn-hilliard-2d": ({"name": "cahn_hilliard", "M": 0.01, "kappa": 0.1}, (61, 47), "x"),
     "schroedinger-2d": ({"name": "schroedinger", "V": "x*x"}, (61, 47), "y"),
@@ -136,6 +143,7 @@ SELECTED: dict[int, list[tuple[str, int, str, str]]] = {  # (problem, order, pre
         ("burgers-3d", 2, "float32", "euler"),
         ("gray-scott-2d", 2, "float32", "lsrk4"),
         ("acoustic-2d", 8, "float32", "euler"),
+        ("stencils-2d", 2, "float32", "euler"),
         ("wave-1d", 8, "float64", "rk4"),
     ],
 }

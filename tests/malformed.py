@@ -76,6 +76,36 @@ INPUTS = [
     ("equation.D=inf", "equation.D: expected a number or an expression", "inf"),
     ("equation.D=2024-01-01", "equation.D: expected a number or an expression", "2024-01-01"),
     ("equation.rhs.u=1", "equation.rhs", "only a custom equation"),
+    *(
+        (f"equation.stencils.blur={weights}", "equation.stencils.blur: expected", *words)
+        for weights, *words in (
+            ("5", "nested lists of numbers", "got 5"),
+            ("[]", "nested lists of numbers", "[]"),
+            ("[[1, true, 1]]", "nested lists of numbers", "true"),
+            ("[[1, inf, 1]]", "nested lists of numbers", "inf"),
+            ("[1, 2, 1]", "along 2 axes", "got 1"),
+            ("[[[1]]]", "along 2 axes", "got 3"),
+            ("[[1, 2], [1, 2]]", "odd count", "[2, 2]"),
+            ("[[1, 2, 1], [1, 2]]", "equal lengths", "write for example"),
+            ("[[0, 0, 0]]", "all are 0", "remove it"),
+            (f"[[{', '.join(['1'] * 67)}]]", "at most 65", "[1, 67]"),
+            ("[[1e39]]", "float32 can hold", "1e+39"),
+            ("nothing.npy", "a NumPy file", "there is no", "check the path"),
+            ("input.toml", "numpy.save", "write it anew"),
+        )
+    ),
+    ("equation.stencils=5", "equation.stencils: expected a table", "got 5"),
+    ("equation.stencils.dx=[[1]]", "equation.stencils.dx", "rename"),
+    ("equation.stencils.D=[[1]]", "equation.stencils.D: 'D' is a field or parameter already", "rename"),
+    ("equation.stencils.u=[[1]]", "equation.stencils.u: 'u' is a field or parameter already", "rename"),
+    ("equation.stencils.blur=[[1]]", "equation.stencils.blur: no expression uses it", "blur(u)"),
+    (
+        ("equation.stencils.blur=[[1, 2, 1]]", "diagnostics.m=mean(blur(u, u))"), "diagnostics.m", "blur", "1",
+    ),
+    (
+        ("equation.stencils.blur=[[1, 2, 1]]", "diagnostics.m=mean(blur(u))", "mask.solid=x < 2"),
+        "mask: not available yet beside equation.stencils.blur", "remove",
+    ),
     ("equation.seed=-1", "equation.seed", "positive", "-1"),
     ("equation.seed=3", "equation.seed: no initial expression uses it", "noise(seed)"),
     ("equation.name=my_equation.py:MyEquation", "equation.name: expected a Python file at", "No such file", "check the path"),

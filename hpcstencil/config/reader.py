@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hpcstencil.config.boundary_conditions import read_boundary
 from hpcstencil.config.ensemble import check_steps, read_ensemble
 from hpcstencil.config.limits import LEAST_TOLERANCE, MOST_CELLS, MOST_EPSILON, MOST_OUTPUTS, MOST_STEPS, WIDTHS
@@ -30,6 +32,7 @@ from hpcstencil.config.settings import (
     TimeConfig,
     VerifyConfig,
 )
+from hpcstencil.config.stencil_weights import weights_of
 from hpcstencil.equations import EQUATIONS
 from hpcstencil.numerics.grid import AXES, Grid
 from hpcstencil.numerics.integrators import FEWEST_STAGES, INTEGRATORS, MOST_STAGES, SUPER_STEPPING
@@ -72,7 +75,7 @@ def from_mapping(raw: Mapping[str, Any], base: Path, overrides: Sequence[str] = 
     for name in SEARCHED:
         _refuse_unknown_keys(raw, name)
     grid = _grid(_table(raw, "grid"))
-    equation = _equation(_section(raw, "equation"), base)
+    equation = _equation(_section(raw, "equation"), base, grid.ndim)
     time = _time(_table(raw, "time"), equation)
     config = Config(
         title=take("title", keys_of(Config)["title"], raw.get("title", "")),
@@ -105,6 +108,10 @@ def _refuse_extremes(config: Config) -> None:
     end, every, precision = config.time.end, config.output.every, config.numerics.precision
     if every is not None and end / every > MOST_OUTPUTS:
         raise wrong("output.every", "at most 2**31 outputs up to time.end", every, "write output less often")
+    for name, stencil in config.equation.stencils.items():
+        largest = float(np.abs(stencil).max())
+        if largest > float(np.finfo(precision).max):
+            raise wrong(f"equation.stencils.{name}", f"weights that {precision} can hold", largest, "scale them")
     least, most = WIDTHS[precision]
     for axis, dx in zip(AXES, config.grid.spacing, strict=False):
         if not least <= dx <= most:
@@ -182,7 +189,7 @@ def _grid(values: dict[str, Any]) -> Grid:
     return grid
 
 
-def _equation(raw: Mapping[str, Any], base: Path) -> EquationConfig:
+def _equation(raw: Mapping[str, Any], base: Path, ndim: int) -> EquationConfig:
     values = read("equation", raw, keys_of(EquationConfig))
     name = values["name"]
     known = (*EQUATIONS, "custom")
@@ -205,7 +212,11 @@ def _equation(raw: Mapping[str, Any], base: Path) -> EquationConfig:
         if key in raw:
             raise InputError(f"{at('equation', key)}: '{key}' is a field already; give the parameter another name")
     parameters = _entries(raw, "equation", "parameters", new=custom)
-    return EquationConfig(**values, parameters=parameters, rhs=rhs)
+    stencils = {
+        key: weights_of(at("equation", "stencils", key), given, base, ndim)
+        for key, given in _entries(raw, "equation", "stencils", new=True).items()
+    }
+    return EquationConfig(**values, parameters=parameters, rhs=rhs, stencils=stencils)
 
 
 def _initial(raw: Mapping[str, Any], base: Path) -> InitialConfig:

@@ -12,6 +12,7 @@ from typing import Any
 
 from hpcstencil.config.boundary_conditions import BoundaryConfig
 from hpcstencil.io.transports.registry import TRANSPORTS, may_write_behind
+from hpcstencil.numerics.finite_differences import Weights
 from hpcstencil.numerics.grid import Grid
 from hpcstencil.numerics.integrators import INTEGRATORS
 from hpcstencil.validation.schema import (
@@ -31,9 +32,11 @@ from hpcstencil.validation.schema import (
     entries,
     key,
     list_of,
+    nested_numbers,
 )
 
 AUTO = choice("auto")
+WEIGHTS = either(nested_numbers(), TEXT)
 COUNTS = list_of(COUNT, "a list of positive integers, one per axis", longest=3)
 NUMBERS = list_of(NUMBER, "a list of numbers, one per axis", longest=3)
 STEP_KEYS = ("dt", "cfl", "tolerance")  # of [time], of which one is given
@@ -52,13 +55,19 @@ class GridConfig:
 @dataclass(frozen=True)
 class EquationConfig:
     """The name of an equation in a Python file is "FILE.py:CLASS", with the file's absolute path. Only a custom equation
-    has a ``rhs``."""
+    has a ``rhs``. ``stencils`` given as a file are read at once, so that an input holds their weights."""
 
     name: str = key(TEXT, REQUIRED, 'name = "heat"', "the equation")
     parameters: Mapping[str, float | str] = entries(EXPRESSION, "{} = 1.0", "its parameters")
     seed: int | None = key(COUNT, None, "seed = 1", "the value of `seed` in `[initial]`")
     rhs: Mapping[str, str] = entries(
         EXPRESSION_TEXT, '"laplacian(u)"', "the time derivative of each field", 'rhs = { u = "laplacian(u)" }'
+    )
+    stencils: Mapping[str, Weights] = entries(
+        WEIGHTS,
+        "{} = [[1, 2, 1], [2, 4, 2], [1, 2, 1]]",
+        "the weights of a stencil, to be used like a function",
+        "stencils = { blur = [[1, 2, 1], [2, 4, 2], [1, 2, 1]] }",
     )
 
     @property

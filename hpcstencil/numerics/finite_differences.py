@@ -6,12 +6,15 @@ Weights follow B. Fornberg, "Generation of finite difference formulas on arbitra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
+from typing import Any
 
 HALF = Fraction(1, 2)
+UNROLLED = 64  # weights of a stencil, at most, for which code has a term each
+Weights = Sequence[Any]  # numbers, or Weights of one axis less
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,31 @@ class Stencil:
     def upper(self) -> tuple[int, ...]:
         """Cells needed above the point, per axis (non-negative)."""
         return tuple(max(0, *o) for o in zip(*self.offsets, strict=True))
+
+    def collapsed(self, axes: Collection[int]) -> Stencil:
+        """The stencil for values that are constant along ``axes``: its weights summed along them, in order."""
+        sums: dict[tuple[int, ...], float] = {}
+        for offset, w in zip(self.offsets, self.weights, strict=True):
+            place = tuple(0 if axis in axes else o for axis, o in enumerate(offset))
+            sums[place] = sums.get(place, 0.0) + w
+        return Stencil(tuple(sums), tuple(sums.values()))
+
+
+def is_large(stencil: Stencil) -> bool:
+    """Whether a stencil is summed in a loop. Code for smaller ones has a term for each weight."""
+    return len(stencil.weights) > UNROLLED
+
+
+def centred(values: Weights, ndim: int) -> Stencil:
+    """The stencil of ``ndim`` nested sequences with an odd count of entries per axis, of which the middle one is the weight of
+    the cell itself. Entries that are 0 are left out."""
+    places: dict[tuple[int, ...], Any] = {(): values}
+    for _ in range(ndim):
+        places = {
+            (*place, n - len(inner) // 2): entry for place, inner in places.items() for n, entry in enumerate(inner)
+        }
+    kept = {place: w for place, w in places.items() if w}
+    return Stencil(tuple(kept), tuple(kept.values()))
 
 
 @cache

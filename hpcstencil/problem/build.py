@@ -37,7 +37,7 @@ from hpcstencil.problem.solid_mask import (
 from hpcstencil.problem.staggered_terms import Faces, Placed
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.boundary_kinds import Face
-from hpcstencil.symbolic.expressions import Constant, Coordinate, Field, Node, Reduction, shared
+from hpcstencil.symbolic.expressions import Constant, Convolution, Coordinate, Field, Node, Reduction, shared, walk
 from hpcstencil.symbolic.parser import Scope, parse
 from hpcstencil.symbolic.stencil_reach import Discretization
 from hpcstencil.validation.errors import InputError
@@ -100,6 +100,7 @@ def _alone(config: Config, listed: Collection[str] = ()) -> Problem:
     positive = model.equation.positive if isinstance(model.equation, Positive) else ()
     layers = layered(trees, config, _fastest_wave(config, model, bounds), model.positions, positive)
     reduced = _diagnostics(config, model)
+    _refuse_unused_stencils(model, [*trees.values(), *model.damping.values(), *reduced.values()])
     placed = Placed(config, layers.positions)
     faces = of_taken(faces_of(config, model, placed.at_home(layers.trees, "equation"), layers.positions))
     rates, damping = placed.rates(taken(layers.trees), faces), placed.rates(taken(apart), faces)
@@ -189,6 +190,14 @@ def _fastest_wave(config: Config, model: Model, bounds: Mapping[str, float]) -> 
     ones = dict.fromkeys([*model.fields, *model.signals], 1.0)
     rates = rates_of(model.equation, config.equation.in_file, SimpleNamespace(**bounds), ones, config.grid.ndim)
     return max([rates.wave, *rates.velocity])
+
+
+def _refuse_unused_stencils(model: Model, trees: Collection[Node]) -> None:
+    """Raise InputError for a stencil that no expression applies, which must be a mistake."""
+    used = {part.name for tree in trees for part in walk(tree) if isinstance(part, Convolution)}
+    for name in model.space.stencils:
+        if name not in used:
+            raise InputError(f"equation.stencils.{name}: no expression uses it; write {name}(u) in one, or remove it")
 
 
 def _diagnostics(config: Config, model: Model) -> dict[str, Node]:

@@ -12,6 +12,7 @@ from hpcstencil.config.settings import Config
 from hpcstencil.equations import EQUATIONS, Custom, Equation, Reflecting, Signalling, Split, Staggered
 from hpcstencil.equations.custom import parameters_used
 from hpcstencil.equations.user import expressions_of, guarded, load
+from hpcstencil.numerics.finite_differences import centred
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.expressions import Coordinate, Field, Node, Parameter, node, shared, walk
 from hpcstencil.symbolic.operators import Space
@@ -72,7 +73,9 @@ def model_of(config: Config) -> Model:
             symbols[name] = parse(text, scope, f"equation.{name}")
     unknowns = {name: Field(name) for name in fields}
     numbers, masked = _numbers(config, given, symbols), config.mask is not None
-    space = Space(ndim, config.grid, config.boundary.periodic, numbers, config.numerics.order, masked)
+    stencils = {name: centred(weights, ndim) for name, weights in config.equation.stencils.items()}
+    _refuse_taken(stencils, (*fields, *given))
+    space = Space(ndim, config.grid, config.boundary.periodic, numbers, config.numerics.order, masked, stencils)
     trees = shared(_right_hand_sides(equation, config, unknowns, symbols, space))
     f, p = SimpleNamespace(**unknowns), SimpleNamespace(**symbols)
     in_file = config.equation.in_file
@@ -208,6 +211,15 @@ def _numbers(
         if not off and not any(isinstance(part, Coordinate) for part in walk(tree)):
             found[tree] = name, float(numpy_evaluate.evaluate(tree, values=known))
     return found
+
+
+def _refuse_taken(stencils: Iterable[str], names: Collection[str]) -> None:
+    """Raise InputError for a stencil with the name of a field or parameter."""
+    for name in stencils:
+        if name in names:
+            raise InputError(
+                f"{at('equation', 'stencils', name)}: '{name}' is a field or parameter already; rename the stencil"
+            )
 
 
 def _refuse_unused(config: Config, custom: bool, trees: Sequence[Node], symbols: Mapping[str, Node]) -> None:

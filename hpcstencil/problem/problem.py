@@ -13,6 +13,7 @@ import numpy as np
 from hpcstencil.config.settings import Config
 from hpcstencil.equations import Equation, Limited
 from hpcstencil.equations.user import rates_of
+from hpcstencil.numerics.finite_differences import is_large
 from hpcstencil.numerics.integrators import ERROR, NEW, Method, stability_limits
 from hpcstencil.numerics.schedule import Schedule
 from hpcstencil.problem import von_neumann
@@ -122,13 +123,14 @@ class Problem:
         return [*self.trees.values(), *self.apart.values()]
 
     def constants(self) -> tuple[float, ...]:
-        """All numbers in the expressions evaluated on the grid, including stencil weights."""
+        """All numbers in the expressions evaluated on the grid, including the weights of stencils whose terms are unrolled."""
         values = (value for face in self.faces.values() for value in face.values)
         trees = [*self.differentiated(), *values]
         parts = [part for tree in trees for part in walk(tree)]
         numbers = [part.value for part in parts if isinstance(part, Constant)]
         for part in parts:
-            numbers += [w for stencil in self.discretization.stencils(part) for w in stencil.weights]
+            stencils = [stencil for stencil in self.discretization.stencils(part) if not is_large(stencil)]
+            numbers += [w for stencil in stencils for w in stencil.weights]
         return tuple(dict.fromkeys(numbers))
 
     def reduced(self) -> tuple[Node, ...]:

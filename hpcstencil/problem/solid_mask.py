@@ -19,6 +19,7 @@ from hpcstencil.symbolic.boundary_kinds import Face
 from hpcstencil.symbolic.expressions import (
     OPERATORS,
     Constant,
+    Convolution,
     Coordinate,
     Derivative,
     DivGrad,
@@ -94,6 +95,11 @@ class Mask:
                     "cells; bring the values back first, or remove it"
                 )
             match new:
+                case Convolution(_, name):
+                    raise InputError(
+                        f"mask: not available yet beside equation.stencils.{name}, which reaches beyond the neighbouring cell; "
+                        "remove one of them"
+                    )
                 case Derivative() if varies(new.operand):
                     new = self._derivative(new)
                 case DivGrad() if varies(new):

@@ -21,6 +21,7 @@ from hpcstencil.numerics.integrators import Method, amplification
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.differentiate import ONE, RULES, ZERO
 from hpcstencil.symbolic.expressions import (
+    Convolution,
     Derivative,
     DivGrad,
     Field,
@@ -100,7 +101,7 @@ class Frozen:
 
                 pairs = zip(divergence.offsets, divergence.weights, strict=True)
                 return sum(w * flux(_moved(at, o)) for o, w in pairs)
-            case Derivative() | Halfway() | Neighbour():
+            case Derivative() | Halfway() | Neighbour() | Convolution():
                 (stencil,) = self.discretization.stencils(tree)
                 return self._sum(stencil, tree.operand, at)
             case Pointwise(_, arguments):
@@ -155,7 +156,7 @@ class Frozen:
                     _scaled(self.symbols[coefficient], step * self._of(mean)),
                 ]
                 return _scaled(_added(fluxes), self._of(divergence))
-            case Derivative() | Halfway() | Neighbour():
+            case Derivative() | Halfway() | Neighbour() | Convolution():
                 (stencil,) = self.discretization.stencils(tree)
                 return _scaled(self.symbols[tree.operand], self._of(stencil))
         return {}

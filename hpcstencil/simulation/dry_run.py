@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from hpcstencil.config.provenance import to_toml
+from hpcstencil.config.settings import Config
+from hpcstencil.numerics.finite_differences import Weights
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.walltime import within
 from hpcstencil.simulation.checkpoint_time import seconds_to_checkpoint
@@ -16,6 +19,7 @@ from hpcstencil.simulation.measurement_cache import key, recall
 from hpcstencil.simulation.memory_estimate import memory
 from hpcstencil.simulation.prepared import Prepared
 
+SHOWN = 49  # numbers of a stencil that is printed whole
 PROGRAM = "0.3 GB"  # Python, JAX, MPI, HDF5 and the remains of the compilers, on a CPU
 
 
@@ -27,8 +31,9 @@ def report(prepared: Prepared) -> str:
     block = " x ".join(str(stop - start) for start, stop in topology.block(0))
     needed = memory(prepared)
     lines = [
-        to_toml(config).rstrip(),
+        to_toml(_without_large_stencils(config)).rstrip(),
         "",
+        *_large_stencils(config),
         f"fields                {', '.join(problem.shown)}{_memory(problem)}",
         *([f"members               {len(problem.members)}, side by side"] if problem.members else []),
         f"stencil radius        {' x '.join(map(str, plan.radius))} cells, {plan.stages} stage(s) per step",
@@ -46,6 +51,25 @@ def report(prepared: Prepared) -> str:
         "it begins as long before the walltime",
     ]
     return "\n".join(lines)
+
+
+def _is_shown(weights: Weights) -> bool:
+    """Whether a stencil is printed number by number."""
+    return bool(np.size(weights) <= SHOWN)
+
+
+def _without_large_stencils(config: Config) -> Config:
+    kept = {name: weights for name, weights in config.equation.stencils.items() if _is_shown(weights)}
+    return replace(config, equation=replace(config.equation, stencils=kept))
+
+
+def _large_stencils(config: Config) -> list[str]:
+    """A line for each stencil of too many numbers to print."""
+    return [
+        f"{'stencil ' + name:<21} {' x '.join(map(str, np.shape(weights)))} weights, whose sum is {np.sum(weights):.6g}"
+        for name, weights in config.equation.stencils.items()
+        if not _is_shown(weights)
+    ]
 
 
 def _memory(problem: Problem) -> str:

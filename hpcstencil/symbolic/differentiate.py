@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from hpcstencil.numerics.finite_differences import UNROLLED, is_large
 from hpcstencil.symbolic.expressions import (
     Constant,
+    Convolution,
     Coordinate,
     Derivative,
     DivGrad,
@@ -118,6 +120,14 @@ def exact(tree: Node, fields: Mapping[str, Node], spacing: Sequence[float] = ())
                 here = derivative(known[operand], Coordinate(axis)) if kind == "difference" else known[operand]
                 half = spacing[axis] / 2 * (1 if part.onto == "centres" else -1)
                 known[part] = substitute(here, partial(_moved, axis=axis, by=half))
+            case Convolution(operand, name, stencil):
+                if is_large(stencil):
+                    raise InputError(
+                        f"verify: not available yet with equation.stencils.{name}, which has more than {UNROLLED} "
+                        "weights; try a smaller one"
+                    )
+                pairs = zip(stencil.offsets, stencil.weights, strict=True)
+                known[part] = total([times(Constant(w), _away(known[operand], o, spacing)) for o, w in pairs])
             case DivGrad(coefficient, operand, axis):
                 variable = Coordinate(axis)
                 flux = times(known[coefficient], derivative(known[operand], variable))
@@ -131,6 +141,14 @@ def exact(tree: Node, fields: Mapping[str, Node], spacing: Sequence[float] = ())
 
 def _moved(part: Node, axis: int, by: float) -> Node | None:
     return part + by if part == Coordinate(axis) else None
+
+
+def _away(tree: Node, offset: Sequence[int], spacing: Sequence[float]) -> Node:
+    """The tree's value ``offset`` cells away."""
+    for axis, (o, dx) in enumerate(zip(offset, spacing, strict=True)):
+        if o:
+            tree = substitute(tree, partial(_moved, axis=axis, by=o * dx))
+    return tree
 
 
 def _repeated(tree: Node, orders: tuple[int, ...]) -> Node:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar, Union, dataclass_transform
 
+from hpcstencil.numerics.finite_differences import Stencil
+
 Number = int | float
 Operand = Union["Node", Number]
 
@@ -213,8 +215,18 @@ class Neighbour(Node):
     beyond: bool = False
 
 
-Operator = Derivative | DivGrad | Halfway | Neighbour
-OPERATORS = (Derivative, DivGrad, Halfway, Neighbour)  # nodes that read other cells than their own
+@frozen
+class Convolution(Node):
+    """Σ_j w_j operand(x + o_j) with the stencil ``name`` of [equation.stencils]; ``beyond`` as in `Field`."""
+
+    operand: Node
+    name: str
+    stencil: Stencil
+    beyond: bool = False
+
+
+Operator = Derivative | DivGrad | Halfway | Neighbour | Convolution
+OPERATORS = (Derivative, DivGrad, Halfway, Neighbour, Convolution)  # nodes that read other cells than their own
 
 
 @frozen

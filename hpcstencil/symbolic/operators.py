@@ -9,11 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
+from hpcstencil.numerics.finite_differences import Stencil
 from hpcstencil.numerics.grid import AXES, Grid
 from hpcstencil.symbolic import interpolation
 from hpcstencil.symbolic.expressions import (
     HALFWAY,
     Constant,
+    Convolution,
     Derivative,
     DivGrad,
     Halfway,
@@ -32,7 +34,7 @@ from hpcstencil.validation.errors import InputError
 class Space:
     """The operators on a grid with ``ndim`` axes. Operators that need positions use ``grid`` and ``periodic``, one
     entry per axis. ``numbers`` maps the parameters that may give a position to their values. ``order`` is the order of
-    interpolation. ``masked`` says that some cells are solid."""
+    interpolation. ``masked`` says that some cells are solid. ``stencils`` are those of the input, by name."""
 
     ndim: int
     grid: Grid | None = None
@@ -40,6 +42,7 @@ class Space:
     numbers: Mapping[Node, tuple[str, float]] = field(default_factory=dict)
     order: int = 2
     masked: bool = False
+    stencils: Mapping[str, Stencil] = field(default_factory=dict)
 
     def derivative(self, a: Operand, *axes: int) -> Node:
         """d/dx_i d/dx_j ... a, one factor per given axis."""
@@ -85,6 +88,17 @@ class Space:
     def above(self, a: Operand, axis: int) -> Node:
         """The value of a half a cell above."""
         return Halfway(node(a), axis, "above")
+
+    def stencil(self, name: str, a: Operand) -> Node:
+        """Σ_j w_j a(x + o_j) with the stencil ``name`` of [equation.stencils].
+
+        Raises InputError if the input has none of this name.
+        """
+        if name not in self.stencils:
+            raise InputError(
+                f"equation.stencils.{name}: expected its weights, but it is missing; write {name} = [[...]]"
+            )
+        return Convolution(node(a), name, self.stencils[name])
 
     def point(self, *position: Operand) -> Node:
         """δ(x - position), spread over cells with the weights of `interpolation`; its integral over the grid is 1.
@@ -139,6 +153,8 @@ class Space:
             "upwind": (self.upwind, 1 + self.ndim, 1 + self.ndim),
             "point": (self.point, self.ndim, self.ndim),
         }
+        for name in self.stencils:
+            table[name] = (partial(self.stencil, name), 1, 1)
         for i in range(self.ndim):
             for kind in HALFWAY:
                 table[f"{kind}_{AXES[i]}"] = (partial(getattr(self, kind), axis=i), 1, 1)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from hpcstencil.numerics.grid import AXES, Grid
 from hpcstencil.symbolic.expressions import (
+    Convolution,
     Coordinate,
     Derivative,
     DivGrad,
@@ -127,7 +128,7 @@ def located(tree: Node, position: Position, positions: Positions, spacing: Seque
             case Halfway(operand, axis):
                 onto = "faces" if here[axis] else "centres"
                 return replace(part, operand=visit(operand, flipped(here, axis), True), onto=onto, beyond=beyond)
-            case Derivative() | DivGrad():
+            case Derivative() | DivGrad() | Convolution():
                 on_faces = any(here)
                 made = rebuilt(part, lambda o: visit(o, here, beyond or (on_faces and not isinstance(o, Field))))
                 return replace(made, beyond=beyond)

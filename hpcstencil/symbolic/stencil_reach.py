@@ -9,6 +9,7 @@ from functools import cache
 from hpcstencil.numerics.finite_differences import Stencil, biased, central, product, shifted, staggered
 from hpcstencil.symbolic.expressions import (
     OPERATORS,
+    Convolution,
     Coordinate,
     Derivative,
     DivGrad,
@@ -65,6 +66,8 @@ class Discretization:
                 return self.div_grad(tree)
             case Halfway():
                 return (self.halfway(tree),)
+            case Convolution(_, _, stencil):
+                return (stencil,)
             case Neighbour(_, axis, side):
                 return (shifted(side, axis, len(self.spacing)),)
         return ()
@@ -89,7 +92,7 @@ class Discretization:
             result[operand] = most, corners or had_corners
 
         for part in (part for tree in trees for part in walk(tree) if isinstance(part, Operator)):
-            corners = isinstance(part, Derivative) and sum(map(bool, part.orders)) > 1
+            corners = isinstance(part, Derivative | Convolution) and sum(map(any, self.reach(part))) > 1
             for operand in part.children:
                 if has_own_ghosts(operand):
                     ask(operand, self.reach(part), corners)
@@ -121,6 +124,8 @@ def axes_of(tree: Node) -> set[int]:
 
 
 def constant_along(tree: Operator) -> bool:
-    """Whether the operand of an operator is constant along one of the operator's axes."""
+    """Whether the operand of a derivative, or of an operator that leads half a cell, is constant along one of its axes."""
+    if isinstance(tree, Convolution):
+        return False
     axes = {a for a, m in enumerate(tree.orders) if m} if isinstance(tree, Derivative) else {tree.axis}
     return not varies(tree.operand) and not axes <= axes_of(tree.operand)

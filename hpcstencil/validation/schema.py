@@ -186,6 +186,17 @@ def list_of(kind: Kind, words: str, longest: int | None = None) -> Kind:
     return Kind(words, convert)
 
 
+def nested_numbers() -> Kind:
+    """Finite numbers in lists, or in lists of lists and so on, kept as floats in tuples."""
+
+    def convert(value: object) -> Any:
+        if not isinstance(value, list | tuple) or not value:
+            raise Unfit
+        return tuple(convert(entry) if isinstance(entry, list | tuple) else NUMBER.convert(entry) for entry in value)
+
+    return Kind("nested lists of numbers, one level per axis", convert)
+
+
 def either(first: Kind, second: Kind) -> Kind:
     """Values of one of two kinds."""
 

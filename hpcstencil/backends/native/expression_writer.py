@@ -17,6 +17,7 @@ from hpcstencil.numerics.finite_differences import Stencil
 from hpcstencil.numerics.pointwise import integer_power
 from hpcstencil.symbolic.expressions import (
     Constant,
+    Convolution,
     Derivative,
     DivGrad,
     Halfway,
@@ -65,11 +66,6 @@ class Numbers:
         if value not in self.constants:
             self.constants.append(value)
         return f"c[{self.constants.index(value)}]"
-
-
-def stencil_of(tree: Derivative | Halfway, discretization: Discretization) -> Stencil:
-    """The single stencil of a derivative or of an operator that leads half a cell."""
-    return discretization.derivative(tree) if isinstance(tree, Derivative) else discretization.halfway(tree)
 
 
 def changes(tree: Node) -> bool:
@@ -139,8 +135,9 @@ class Writer(ABC):
             case Derivative() | DivGrad() | Halfway() if constant_along(tree):
                 kept = isinstance(tree, Halfway) and tree.kind != "difference"
                 return self.value(tree.operand, at) if kept else self.literal(0.0)
-            case Derivative() | Halfway():
-                return self.stencil(tree, at)
+            case Derivative() | Halfway() | Convolution():
+                (stencil,) = self.discretization.stencils(tree)
+                return self.weighted(stencil, tree.operand, at)
             case DivGrad():
                 return self.div_grad(tree, at)
         raise Unsupported(f"{type(tree).__name__} has no native code")
@@ -179,10 +176,6 @@ class Writer(ABC):
             if left:
                 base = self.let(f"{base} * {base}")
         return result if n > 0 else f"one<{self.kind}>() / {result}"
-
-    def stencil(self, tree: Derivative | Halfway, at: Offset) -> str:
-        """A derivative, or an operator that leads half a cell."""
-        return self.weighted(stencil_of(tree, self.discretization), tree.operand, at)
 
     def weighted(self, stencil: Stencil, operand: Node, at: Offset) -> str:
         """Σ_j w_j operand(at + o_j)."""

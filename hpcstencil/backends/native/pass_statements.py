@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hpcstencil.backends.native.expression_writer import HERE, Offset, Writer, changes, stencil_of, whole_numbers
+from hpcstencil.backends.native.expression_writer import HERE, Offset, Writer, changes, whole_numbers
 from hpcstencil.backends.native.scalars import Functions, Scalars
+from hpcstencil.numerics.finite_differences import Stencil, is_large
 from hpcstencil.symbolic.expressions import (
     FUNCTIONS,
     Constant,
+    Convolution,
     Coordinate,
     Derivative,
     Field,
@@ -159,6 +161,17 @@ class Cells(Writer):
 
     def looked_up(self, array: int, at: Offset) -> str:
         """The C++ expression for the value in an array; a negative number means a fixed array."""
+        plane, row = self.reads.plane(array, at[0]), self.row_of(array, at)
+        this = (array, at[0], at[1])
+        if array >= 0 and 0 < abs(at[2]) <= FURTHEST:
+            self.reads.along.setdefault(this, set()).add(at[2])
+        if this in self.slides and abs(at[2]) <= FURTHEST:
+            slide = self.once(("slide", plane), (0, at[1], 0), lambda: self.slide(row))
+            return self.let(f"{slide}.at<{at[2]}>()")
+        return self.let(f"load<W>({row} + x + {at[2]})")
+
+    def row_of(self, array: int, at: Offset) -> str:
+        """The C++ expression for the address of the row of an array at the offset ``at`` along the earlier axes."""
         plane = self.reads.plane(array, at[0])
         j, near = (0, at[1]) if self.by_pitch else (at[1], 0)
         row = self.once(
@@ -169,13 +182,7 @@ class Cells(Writer):
         if near:
             pitch = self.once(("pitch", array), HERE, lambda: self.of_row("long", f"in[{plane}].pitch"))
             row += f" {'+' if near > 0 else '-'} {pitch if abs(near) == 1 else f'{pitch} * {abs(near)}'}"
-        this = (array, at[0], at[1])
-        if array >= 0 and 0 < abs(at[2]) <= FURTHEST:
-            self.reads.along.setdefault(this, set()).add(at[2])
-        if this in self.slides and abs(at[2]) <= FURTHEST:
-            slide = self.once(("slide", plane), (0, at[1], 0), lambda: self.slide(row))
-            return self.let(f"{slide}.at<{at[2]}>()")
-        return self.let(f"load<W>({row} + x + {at[2]})")
+        return row
 
     def slide(self, row: str) -> str:
         name = f"s{self.count}"
@@ -192,6 +199,37 @@ class Cells(Writer):
         return name
 
     # ---- sums ----
+
+    def in_loops(self, stencil: Stencil, operand: Node) -> bool:
+        """Whether a stencil is summed in loops. Its operand must be in an array."""
+        return is_large(stencil) and operand in self.scope.held
+
+    def weighted(self, stencil: Stencil, operand: Node, at: Offset) -> str:
+        if not self.in_loops(stencil, operand):
+            return super().weighted(stencil, operand, at)
+        return self.looped(stencil, self.scope.held[operand], at)
+
+    def looped(self, stencil: Stencil, array: int, at: Offset) -> str:
+        """Σ_j w_j array(at + o_j), with a loop over each run of weights along the last axis."""
+        array = self.scope.renamed.get(array, array)
+        places = sorted((self.shifted(at, o), w) for o, w in zip(stencil.offsets, stencil.weights, strict=True))
+        weights = self.once(("table", stencil), HERE, lambda: self.listed([w for _, w in places]))
+        result, first = "", 0
+        for n, (place, _) in enumerate(places, 1):
+            self.reads.note(array, [abs(place[0] - self.scope.plane), abs(place[1]), abs(place[2])])
+            if n < len(places) and places[n][0] == (place[0], place[1], place[2] + 1):
+                continue
+            row = f"{self.row_of(array, place)} + x + {places[first][0][2]}"
+            text = f"convolved<W>({weights} + {first}, {n - first}, {row})"
+            result, first = self.let(f"{result} + {text}" if result else text), n
+        return result
+
+    def listed(self, numbers: Sequence[float]) -> str:
+        """The name of an array of numbers, which is part of the code."""
+        name = f"w{self.count}"
+        self.count += 1
+        self.head.append(f"static const real {name}[] = {{{', '.join(map(repr, numbers))}}};")
+        return name
 
     def sum(self, tree: Pointwise, at: Offset) -> str:
         return self.added("", self.terms(tree, at))
@@ -213,10 +251,14 @@ class Cells(Writer):
         result: list[Term] = []
         for factors, number, part in flattened(tree):
             whole = None
-            if part not in self.scope.held and isinstance(part, Derivative | Halfway) and varies(part.operand):
-                stencil = stencil_of(part, self.discretization)
-                whole = whole_numbers(stencil.weights)
-            if whole is None or not isinstance(part, Derivative | Halfway):
+            if (
+                part not in self.scope.held
+                and isinstance(part, Derivative | Halfway | Convolution)
+                and varies(part.operand)
+            ):
+                (stencil,) = self.discretization.stencils(part)
+                whole = None if self.in_loops(stencil, part.operand) else whole_numbers(stencil.weights)
+            if whole is None or not isinstance(part, Derivative | Halfway | Convolution):
                 result.append((factors, number, self.value(part, at)))
                 continue
             base, ratios = whole

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from hpcstencil.backends.backend import Steps, Unsupported
 from hpcstencil.backends.xla.backend import cells_held
+from hpcstencil.numerics.finite_differences import UNROLLED, is_large
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.decomposition import Costs, Plan, most_steps, steps_between_exchanges
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator
+from hpcstencil.symbolic.expressions import Convolution, walk
 from hpcstencil.validation.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,6 +36,9 @@ class PallasBackend:
             raise Unsupported("steps that follow a tolerance are taken by the other kernels")
         if not most_steps(problem, topology):
             raise Unsupported("blocks are too thin for a whole step between two exchanges")
+        parts = [part for tree in problem.differentiated() for part in walk(tree)]
+        if any(isinstance(part, Convolution) and is_large(part.stencil) for part in parts):
+            raise Unsupported(f"stencils of more than {UNROLLED} weights are summed by the other kernels")
         return LoweredToPallas(problem)
 
     def unsuited(self, device: Any) -> str:

@@ -28,6 +28,7 @@ from hpcstencil.symbolic.boundary_kinds import KINDS, NO_FLUX
 from hpcstencil.symbolic.expressions import (
     OPERATORS,
     Constant,
+    Convolution,
     Coordinate,
     Derivative,
     DivGrad,
@@ -157,10 +158,9 @@ class Cells:
             case Derivative() | DivGrad() | Halfway() if constant_along(tree):
                 kept = isinstance(tree, Halfway) and tree.kind != "difference"
                 return self(tree.operand, at) if kept else self.number(0.0)
-            case Derivative():
-                return self.stencil(self.rules.discretization.derivative(tree), tree.operand, at)
-            case Halfway():
-                return self.stencil(self.rules.discretization.halfway(tree), tree.operand, at)
+            case Derivative() | Halfway() | Convolution():
+                (stencil,) = self.rules.discretization.stencils(tree)
+                return self.stencil(stencil, tree.operand, at)
             case DivGrad():
                 return self.div_grad(tree, at)
             case Neighbour():

@@ -18,6 +18,7 @@ from hpcstencil.numerics.pointwise import functions, integer_power
 from hpcstencil.symbolic.boundary_kinds import NO_FLUX, Face
 from hpcstencil.symbolic.expressions import (
     Constant,
+    Convolution,
     Coordinate,
     Derivative,
     DivGrad,
@@ -96,6 +97,8 @@ class Evaluation:
                 return self.halfway(tree)
             case Neighbour():
                 return self.neighbour(tree)
+            case Convolution():
+                return self.convolution(tree)
         raise TypeError(f"no array code for {type(tree).__name__}")
 
     def scalar(self, value: Any) -> Value:
@@ -145,6 +148,12 @@ class Evaluation:
         """The value in the next cell."""
         (stencil,) = self.rules.discretization.stencils(tree)
         value = self.extend(tree.operand)
+        return self.apply(stencil, value, self.shrunk(value, tree.operand, stencil.lower, stencil.upper))
+
+    def convolution(self, tree: Convolution) -> Value:
+        """The weighted sum of the values in the cells around."""
+        value = self.extend(tree.operand)
+        stencil = tree.stencil.collapsed([axis for axis, window in enumerate(value.windows) if window is None])
         return self.apply(stencil, value, self.shrunk(value, tree.operand, stencil.lower, stencil.upper))
 
     def div_grad(self, tree: DivGrad) -> Value:

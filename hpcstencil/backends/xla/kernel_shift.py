@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from hpcstencil.numerics.finite_differences import Stencil
+from hpcstencil.numerics.finite_differences import Stencil, is_large
 
 
 def apply(
@@ -18,13 +20,26 @@ def apply(
     shape: tuple[int, ...],
     number: Callable[[float], jax.Array],
 ) -> jax.Array:
-    """Σ_j w_j array[start + i + o_j]."""
+    """Σ_j w_j array[start + i + o_j]. The terms of a large stencil are added one after the other, in a loop."""
+    if is_large(stencil):
+        return looped(array, stencil, start, shape)
 
     def shifted(offset: tuple[int, ...]) -> jax.Array:
         first = [s + o for s, o in zip(start, offset, strict=True)]
         return lax.slice(array, first, [f + n for f, n in zip(first, shape, strict=True)])
 
     return weighted(stencil, shifted, number)
+
+
+def looped(array: jax.Array, stencil: Stencil, start: tuple[int, ...], shape: tuple[int, ...]) -> jax.Array:
+    """The same sum as a loop over the weights, in their order."""
+    corners = jnp.asarray(np.array(stencil.offsets) + np.array(start), jnp.int32)
+    values = jnp.asarray(np.array(stencil.weights)).astype(array.dtype)
+
+    def add(j: jax.Array, total: jax.Array) -> jax.Array:
+        return total + values[j] * lax.dynamic_slice(array, list(corners[j]), shape)
+
+    return lax.fori_loop(0, len(stencil.weights), add, jnp.zeros(shape, array.dtype))
 
 
 def weighted(stencil: Stencil, shifted: Callable[[tuple[int, ...]], Any], number: Callable[[float], Any]) -> Any:

@@ -30,6 +30,17 @@ static inline W zero() {
     return splat<W>(real(0));
 }
 
+// Σ w[k] p[k], k < n, for the cells from p on: a run of weights of a large stencil. Four sums keep the processor busy.
+template <class W>
+static inline W convolved(const real* w, long n, const real* p) {
+    W sums[4] = {zero<W>(), zero<W>(), zero<W>(), zero<W>()};
+    long k = 0;
+    for (; k + 4 <= n; k += 4)
+        for (int m = 0; m < 4; m++) sums[m] = sums[m] + splat<W>(w[k + m]) * load<W>(p + k + m);
+    for (; k < n; k++) sums[0] = sums[0] + splat<W>(w[k]) * load<W>(p + k);
+    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
 // Three successive vectors of the row that a loop goes along. A vector that begins between them is combined from two of
 // them where the processor has an instruction for it; loading it would cross two cache lines.
 struct Sliding {

@@ -1,0 +1,67 @@
+"""The weights of a stencil of the input's own: numbers in nested lists, or an array in a NumPy file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcstencil.config.paths import check_path
+from hpcstencil.numerics.finite_differences import Weights
+from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.messages import shown, wrong
+
+WIDEST = 65  # weights per axis
+EXAMPLE = "write for example [[0, 1, 0], [1, -4, 1], [0, 1, 0]]"
+
+
+def weights_of(key: str, given: Weights | str, base: Path, ndim: int) -> Weights:
+    """The weights as nested tuples, indexed as the grid is. A text is the path of a file, relative to ``base``.
+
+    Raises InputError, starting with ``key``, unless they are finite numbers, one level of lists per axis, an odd count of at
+    most `WIDEST` along each, and not all 0.
+    """
+    array = _read(key, Path(os.path.abspath(base / given))) if isinstance(given, str) else _array(key, given)
+    if array.ndim != ndim:
+        raise InputError(f"{key}: expected weights along {ndim} axes, as the grid has, but got {array.ndim}; {EXAMPLE}")
+    if any(n % 2 == 0 or n > WIDEST for n in array.shape):
+        raise wrong(
+            key,
+            f"an odd count of at most {WIDEST} weights per axis",
+            list(array.shape),
+            "the middle one is that of the cell itself",
+        )
+    if not np.isfinite(array).all():
+        raise InputError(f"{key}: expected finite weights, but some are not; correct them")
+    if not array.any():
+        raise InputError(f"{key}: expected weights, but all are 0; remove it")
+    return _tuples(array.astype(np.float64).tolist())
+
+
+def _array(key: str, given: Weights) -> np.ndarray:
+    try:
+        return np.array(given, dtype=np.float64)
+    except ValueError:
+        raise InputError(f"{key}: expected lists of equal lengths, but they differ; {EXAMPLE}") from None
+
+
+def _read(key: str, path: Path) -> np.ndarray:
+    """The array in a NumPy file. It is mapped, so that its size is known before it is read."""
+    check_path(key, path)
+    if not path.is_file():
+        raise InputError(f"{key}: expected a NumPy file, but there is no {path}; check the path")
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        array = None
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu":
+        raise InputError(
+            f"{key}: expected an array of real numbers in a file of numpy.save, but {shown(str(path))} is none; write it anew"
+        )
+    return array
+
+
+def _tuples(values: Any) -> Any:
+    return tuple(map(_tuples, values)) if isinstance(values, list) else values
