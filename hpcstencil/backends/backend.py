@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.problem import Problem
@@ -21,20 +21,22 @@ from hpcstencil.symbolic.expressions import Node
 from hpcstencil.symbolic.stencil_reach import Needs
 
 if TYPE_CHECKING:
+    import jax
     import numpy as np
 
     from hpcstencil.distributed.device_grid import Body, DeviceGrid
     from hpcstencil.distributed.exchange import Exchange
     from hpcstencil.distributed.halo import Fields
+    from hpcstencil.distributed.windows import Number, Parameters
     from hpcstencil.io.direct_write import Pieces
     from hpcstencil.io.snapshot_buffers import Copies
     from hpcstencil.numerics.schedule import StepRange
     from hpcstencil.problem.decomposition import Costs, Plan
 
 # (fields, parameters, which steps) -> fields after these steps. The memory of the given fields is reused.
-Advance = Callable[["Fields", Mapping[str, Any], "StepRange"], "Fields"]
+Advance = Callable[["Fields", "Parameters", "StepRange"], "Fields"]
 # (fields, parameters, t, dt) -> (fields after one step, `Problem.errors` of it by field). The given fields are kept.
-Attempt = Callable[["Fields", Mapping[str, Any], Any, Any], "tuple[Fields, Fields]"]
+Attempt = Callable[["Fields", "Parameters", "Number", "Number"], "tuple[Fields, Fields]"]
 
 
 class Unsupported(Exception):
@@ -56,10 +58,12 @@ class Reductions(Protocol):
     def cells(self) -> int:
         """The number of cells of the grid."""
 
-    def extremes(self, fields: Fields, parameters: Any, time: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def extremes(
+        self, fields: Fields, parameters: Parameters, time: float
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(minimum, maximum, number of non-finite cells) of each tree, in an ensemble with a last axis of members."""
 
-    def sums(self, fields: Fields, parameters: Any, time: float, largest: np.ndarray) -> np.ndarray:
+    def sums(self, fields: Fields, parameters: Parameters, time: float, largest: np.ndarray) -> np.ndarray:
         """The sum of each tree over all cells; ``largest`` has the greatest magnitude of each."""
 
 
@@ -103,7 +107,7 @@ class Lowered(Protocol):
     def begin(self) -> None:
         """Start to compile in the background, if there is anything to compile."""
 
-    def lack(self, device: Any, topology: Topology) -> str:
+    def lack(self, device: jax.Device, topology: Topology) -> str:
         """Why this process, with ``topology`` as it sees it, cannot take the steps on ``device``; "" if it can. This
         compiles what the steps need."""
 
@@ -140,9 +144,9 @@ class Backend(Protocol):
     def lower(self, problem: Problem, topology: Topology) -> Lowered:
         """The problem in the form of this backend. Raises Unsupported if it does not fit. Nothing is compiled."""
 
-    def unsuited(self, device: Any) -> str:
+    def unsuited(self, device: jax.Device) -> str:
         """Why "auto" does not take this backend on ``device``; "" if it may. A preferred backend cannot be requested
         there either."""
 
-    def remark(self, device: Any) -> str:
+    def remark(self, device: jax.Device) -> str:
         """A remark for the user who requests this backend on ``device``; "" if there is none."""

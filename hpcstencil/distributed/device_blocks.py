@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import jax
 import numpy as np
@@ -73,11 +73,23 @@ class Places:
         return Places(tuple(np.stack(c) for c in coordinates), np.array(counts), np.array(touches))
 
 
+class Placed(TypedDict):
+    """`Places` on the devices, as compiled code gets them. With several devices the arrays have a leading device axis,
+    which mapped code does not see. ``once`` is a 1 for loops of one round; ``constants`` are the numbers of expressions,
+    float64."""
+
+    coordinates: tuple[jax.Array, ...]
+    counts: jax.Array
+    touches: jax.Array
+    once: jax.Array
+    constants: jax.Array
+
+
 def frame_of(
     topology: Topology,
     sides_: tuple[tuple[Side, Side], ...],
     margin: tuple[int, ...],
-    places: Mapping[str, Any],
+    places: Placed,
     constants: Sequence[float],
 ) -> Frame:
     """The frame of the device with these (possibly traced) ``places``. On axes that divide evenly the counts are the
@@ -100,7 +112,7 @@ class Devices:
     """The local devices of a process, and the distribution of its block over them."""
 
     topology: Topology
-    devices: tuple[Any, ...]
+    devices: tuple[jax.Device, ...]
 
     @property
     def several(self) -> bool:
@@ -128,7 +140,7 @@ class Devices:
             tuple(slice(0, b - a) for a, b in block),
         )
 
-    def put(self, block: np.ndarray) -> Any:
+    def put(self, block: np.ndarray) -> jax.Array:
         """Put a process's block on its devices. ``block`` is local, without ghost cells: cells per axis, then members
         in an ensemble. The result has a leading device axis if there are several devices."""
         if not self.several:
@@ -140,7 +152,7 @@ class Devices:
             stacked[device][there] = block[here]
         return jax.device_put(stacked, self.sharding)
 
-    def owned(self, array: Any) -> list[np.ndarray]:
+    def owned(self, array: jax.Array) -> list[np.ndarray]:
         """The cells that each device owns of an array, as a list of local arrays without ghost cells; on CPUs without a
         copy."""
         if not self.several:
@@ -150,7 +162,7 @@ class Devices:
             for shard in array.addressable_shards
         ]
 
-    def get(self, array: Any) -> np.ndarray:
+    def get(self, array: jax.Array) -> np.ndarray:
         """The process's block of an array on its devices: local, without ghost cells, C-contiguous. With one device it
         is a view if possible."""
         if not self.several:
@@ -163,10 +175,10 @@ class Devices:
             block[here] = np.asarray(shard.data)[0][there]
         return block
 
-    def put_places(self, places: Places, constants: Sequence[float]) -> dict[str, Any]:
+    def put_places(self, places: Places, constants: Sequence[float]) -> Placed:
         """Put `Places` and the constants of expressions on the devices."""
 
-        def move(a: np.ndarray) -> Any:
+        def move(a: np.ndarray) -> jax.Array:
             return jax.device_put(a if self.several else a[0], self.sharding)
 
         return {
@@ -178,6 +190,6 @@ class Devices:
         }
 
 
-def values(fields: Mapping[str, Any], windows: tuple[tuple[int, int], ...]) -> dict[str, Value]:
+def values(fields: Mapping[str, jax.Array], windows: tuple[tuple[int, int], ...]) -> dict[str, Value]:
     """The arrays as values that all cover the same windows."""
     return {name: Value(array, windows) for name, array in fields.items()}

@@ -12,11 +12,12 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from hpcstencil.distributed.device_blocks import DEVICE_AXIS, Devices, Places, frame_of, sides, values
+from hpcstencil.distributed.device_blocks import DEVICE_AXIS, Devices, Placed, Places, frame_of, sides, values
 from hpcstencil.distributed.exchange import Exchange, Ghosts, Outer, StripsOf
 from hpcstencil.distributed.halo import Fields, received, strips_after, surround
-from hpcstencil.distributed.windows import Frame, Value
+from hpcstencil.distributed.windows import Frame, Parameters, Side, Value
 from hpcstencil.numerics.grid import Grid
+from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.numerics.topology import Topology
 
 NOTHING: Outer = {}  # ghost cells of an exchange that happens inside compiled code
@@ -45,17 +46,17 @@ class DeviceGrid:
     constants: tuple[float, ...] = ()
 
     @cached_property
-    def sides(self) -> Any:
+    def sides(self) -> tuple[tuple[Side, Side], ...]:
         """The sides of this process's device blocks, see `device_blocks.sides`."""
         cells = self.topology.capacity()
         return sides(self.topology, [self.halo_wraps and n >= r for n, r in zip(cells, self.radius, strict=True)])
 
     @cached_property
-    def places(self) -> dict[str, Any]:
+    def places(self) -> Placed:
         """The places of the device blocks, on the devices."""
         return self.devices.put_places(Places.of(self.topology, self.grid, self.margin), self.constants)
 
-    def frame(self, places: Mapping[str, Any]) -> Frame:
+    def frame(self, places: Placed) -> Frame:
         """The frame of the device with these ``places``."""
         return frame_of(self.topology, self.sides, self.margin, places, self.constants)
 
@@ -89,7 +90,7 @@ class DeviceGrid:
             return self.compiled(body, 2, donate=True)
         own, same = self.devices.sharding.spec, PartitionSpec()
 
-        def of_device(fields: Fields, places: Any, parameters: Any, these: Any) -> Any:
+        def of_device(fields: Fields, places: Placed, parameters: Parameters, these: StepRange) -> Any:
             return body(fields, jax.tree.map(lambda place: place[0], places), parameters, these)
 
         mapped = jax.shard_map(
@@ -98,7 +99,7 @@ class DeviceGrid:
         return jax.jit(mapped, donate_argnums=0)
 
     def surrounded(
-        self, fields: Mapping[str, Any], widths: tuple[int, ...], frame: Frame, outer: Outer = NOTHING
+        self, fields: Mapping[str, jax.Array], widths: tuple[int, ...], frame: Frame, outer: Outer = NOTHING
     ) -> dict[str, Value]:
         """The fields with their halos of these ``widths``, inside compiled code. ``fields`` are a device's own cells;
         ``outer`` holds the ghost cells that were exchanged outside of it."""
@@ -119,7 +120,7 @@ class DeviceGrid:
         return {name: value.crop(self.interior).array for name, value in fields.items()}
 
     def received(
-        self, fields: Mapping[Any, Any], widths: tuple[int, ...], frame: Frame, outer: Outer = NOTHING
+        self, fields: Mapping[Any, jax.Array], widths: tuple[int, ...], frame: Frame, outer: Outer = NOTHING
     ) -> dict[int, Ghosts]:
         """The ghost cells of the fields per axis, inside compiled code; the fields themselves are not assembled."""
         ghosts = received(fields, widths, frame.counts, self.exchange, outer)
@@ -134,7 +135,7 @@ class DeviceGrid:
         one.
         """
 
-        def whole(fields: Fields, places: Any, outer: Outer, shared: tuple[Any, ...]) -> Any:
+        def whole(fields: Fields, places: Placed, outer: Outer, shared: tuple[Any, ...]) -> Any:
             frame = self.frame(places)
             surrounded = self.surrounded(fields, widths, frame, outer)
             if has_loop:
@@ -149,7 +150,7 @@ class DeviceGrid:
         """Like `exchanged`, for a ``body(fields, ghost cells, frame, *shared)`` that takes the ghost cells separately.
         Only the fields in ``names`` are exchanged, if given."""
 
-        def whole(fields: Fields, places: Any, outer: Outer, shared: tuple[Any, ...]) -> Any:
+        def whole(fields: Fields, places: Placed, outer: Outer, shared: tuple[Any, ...]) -> Any:
             frame = self.frame(places)
             return body(fields, self.received(among(fields, names), widths, frame, outer), frame, *shared)
 
@@ -168,7 +169,7 @@ class DeviceGrid:
         """The part of an exchange that precedes compiled code, as a function of the fields, see `Exchange.outside`."""
 
         def strips_along(axis: int) -> StripsOf:
-            def body(fields: Fields, places: Any, outer: Outer) -> Any:
+            def body(fields: Fields, places: Placed, outer: Outer) -> Any:
                 return strips_after(fields, widths, self.frame(places).counts, self.exchange, outer, axis)
 
             run = self.compiled(body, 0)
@@ -176,29 +177,29 @@ class DeviceGrid:
 
         return self.exchange.outside(widths, strips_along)
 
-    def device_sum(self, x: Any) -> Any:
+    def device_sum(self, x: jax.Array) -> jax.Array:
         """Sum over the devices of this process, inside compiled code."""
         return lax.psum(x, DEVICE_AXIS) if self.devices.several else x
 
-    def device_max(self, x: Any) -> Any:
+    def device_max(self, x: jax.Array) -> jax.Array:
         """Maximum over the devices of this process, inside compiled code."""
         return lax.pmax(x, DEVICE_AXIS) if self.devices.several else x
 
     def first(self, result: Any) -> Any:
         """A result that is the same on all devices, as numpy arrays."""
 
-        def one(a: Any) -> Any:
+        def one(a: jax.Array) -> Any:
             return jax.device_get(a.addressable_shards[0].data)[0] if self.devices.several else jax.device_get(a)
 
         return jax.tree.map(one, result)
 
 
-def among(fields: Mapping[Any, Any], names: Collection[Any] | None) -> dict[Any, Any]:
+def among(fields: Mapping[Any, jax.Array], names: Collection[Any] | None) -> dict[Any, jax.Array]:
     """The fields in ``names``; all fields if that is None."""
     return dict(fields) if names is None else {name: fields[name] for name in names}
 
 
-def in_loop(body: Callable[[], Any], once: Any) -> Any:
+def in_loop(body: Callable[[], Any], once: jax.Array) -> Any:
     """The result of ``body``, computed inside a loop of ``once`` rounds: a traced 1, so that XLA keeps the loop."""
     nothing = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(body))
     return lax.fori_loop(0, once, lambda i, _: body(), nothing)

@@ -26,10 +26,13 @@ from hpcstencil.distributed.device_blocks import DEVICE_AXIS, Devices
 from hpcstencil.numerics.topology import Topology, positions, ravel, unravel
 from hpcstencil.validation.errors import InputError
 
-Strips = tuple[Any, Any]  # next to the lower and the upper side of a block, each (fields, ...) over a strip of cells
-Ghosts = tuple[Any | None, Any | None]  # ghost cells beyond the lower and the upper side; None without a neighbour
+Fields = dict[Any, jax.Array]  # arrays of a device's own cells, by name or number
+Strips = tuple[jax.Array, jax.Array]  # next to the lower and the upper side of a block, each (fields, cells)
+Ghosts = tuple[
+    jax.Array | None, jax.Array | None
+]  # ghost cells beyond the lower and the upper side; None without a neighbour
 Outer = Mapping[int, Strips]  # axis -> ghost cells (lower, upper) that were exchanged outside compiled code, per device
-StripsOf = Callable[[Any, Outer], Strips]  # (fields, ghost cells of earlier axes) -> strips of all devices
+StripsOf = Callable[[Fields, Outer], Strips]  # (fields, ghost cells of earlier axes) -> strips of all devices
 
 
 class Exchange(Protocol):
@@ -43,14 +46,14 @@ class Exchange(Protocol):
     def fused(self) -> bool:
         """Whether everything is exchanged inside compiled code. Then `outside` brings nothing."""
 
-    def along(self, axis: int, first: Any, last: Any, outer: Outer) -> Ghosts:
+    def along(self, axis: int, first: jax.Array, last: jax.Array, outer: Outer) -> Ghosts:
         """The ghost cells of one axis in return for a block's own strips, inside compiled code.
 
         ``first`` and ``last`` are the strips next to the lower and the upper side, (fields, cells per axis). They include the
         ghost cells of earlier axes. ``outer`` is what `outside` returned.
         """
 
-    def outside(self, widths: Sequence[int], strips_along: Callable[[int], StripsOf]) -> Callable[[Any], Outer]:
+    def outside(self, widths: Sequence[int], strips_along: Callable[[int], StripsOf]) -> Callable[[Fields], Outer]:
         """A function of the fields that does the part of an exchange that must run before compiled code.
 
         It returns the ghost cells (lower, upper) per axis for every device of this process; nothing if the exchange is
@@ -69,10 +72,10 @@ class OwnStrips:
     name = ""
     fused = True
 
-    def along(self, axis: int, first: Any, last: Any, outer: Outer) -> Ghosts:
+    def along(self, axis: int, first: jax.Array, last: jax.Array, outer: Outer) -> Ghosts:
         return of_neighbours(self.topology, axis, last, first)
 
-    def outside(self, widths: Sequence[int], strips_along: Callable[[int], StripsOf]) -> Callable[[Any], Outer]:
+    def outside(self, widths: Sequence[int], strips_along: Callable[[int], StripsOf]) -> Callable[[Fields], Outer]:
         return nothing
 
     def waited(self) -> float | None:
@@ -87,12 +90,12 @@ class BetweenDevices:
     name = ""
     fused = True
 
-    def along(self, axis: int, first: Any, last: Any, outer: Outer) -> Ghosts:
+    def along(self, axis: int, first: jax.Array, last: jax.Array, outer: Outer) -> Ghosts:
         if self.topology.devices[axis] == 1:
             return of_neighbours(self.topology, axis, last, first)
         return of_devices(self.topology, axis, first, last)
 
-    def outside(self, widths: Sequence[int], strips_along: Callable[[int], StripsOf]) -> Callable[[Any], Outer]:
+    def outside(self, widths: Sequence[int], strips_along: Callable[[int], StripsOf]) -> Callable[[Fields], Outer]:
         return nothing
 
     def waited(self) -> float | None:
@@ -111,7 +114,7 @@ class Mpi4jax:
     name = "mpi4jax"
     fused = True
 
-    def along(self, axis: int, first: Any, last: Any, outer: Outer) -> Ghosts:
+    def along(self, axis: int, first: jax.Array, last: jax.Array, outer: Outer) -> Ghosts:
         if self.topology.processes[axis] == 1:
             return of_neighbours(self.topology, axis, last, first)
         below, above = self.topology.neighbour(axis, -1), self.topology.neighbour(axis, +1)
@@ -119,7 +122,7 @@ class Mpi4jax:
         upper = self.shift(first, above, below, 2 * axis + 1)
         return lower, upper
 
-    def shift(self, strip: Any, source: int | None, target: int | None, tag: int) -> Any | None:
+    def shift(self, strip: jax.Array, source: int | None, target: int | None, tag: int) -> jax.Array | None:
         """Send a strip to ``target`` and receive one from ``source``; None without a source."""
         import mpi4jax
 
@@ -130,7 +133,7 @@ class Mpi4jax:
             mpi4jax.send(strip, dest=target, tag=tag, comm=comm)
         return mpi4jax.recv(strip, source=source, tag=tag, comm=comm) if source is not None else None
 
-    def outside(self, widths: Sequence[int], strips_along: Callable[[int], StripsOf]) -> Callable[[Any], Outer]:
+    def outside(self, widths: Sequence[int], strips_along: Callable[[int], StripsOf]) -> Callable[[Fields], Outer]:
         return nothing
 
     def waited(self) -> float | None:
@@ -152,7 +155,7 @@ class Phased:
     def name(self) -> str:
         return self.between.name
 
-    def along(self, axis: int, first: Any, last: Any, outer: Outer) -> Ghosts:
+    def along(self, axis: int, first: jax.Array, last: jax.Array, outer: Outer) -> Ghosts:
         topology = self.topology
         cut = topology.processes[axis] > 1
         if topology.devices[axis] == 1:
@@ -165,11 +168,11 @@ class Phased:
             upper = jnp.where(place == topology.devices[axis] - 1, outer[axis][1], upper)
         return lower, upper
 
-    def outside(self, widths: Sequence[int], strips_along: Callable[[int], StripsOf]) -> Callable[[Any], Outer]:
+    def outside(self, widths: Sequence[int], strips_along: Callable[[int], StripsOf]) -> Callable[[Fields], Outer]:
         axes = [axis for axis, width in enumerate(widths) if width and self.topology.processes[axis] > 1]
         programs = [(axis, strips_along(axis), self.edges_along(axis)) for axis in axes]
 
-        def exchange(fields: Any) -> Outer:
+        def exchange(fields: Fields) -> Outer:
             outer: dict[int, Strips] = {}
             for axis, strips, edges in programs:
                 first, last = jax.device_put(strips(fields, dict(outer)), self.devices.devices[0])
@@ -178,7 +181,7 @@ class Phased:
 
         return exchange
 
-    def edges_along(self, axis: int) -> Callable[[Any, Any], Strips]:
+    def edges_along(self, axis: int) -> Callable[[jax.Array, jax.Array], Strips]:
         """The exchange between processes for the strips (devices, fields, ...) of all devices, on one device.
 
         Only the devices at the process's edge take part. The others, and edges without a neighbour, get zeros.
@@ -187,7 +190,7 @@ class Phased:
         places = np.array([unravel(device, topology.devices)[axis] for device in range(topology.device_count)])
         bottom, top = np.flatnonzero(places == 0), np.flatnonzero(places == topology.devices[axis] - 1)
 
-        def edges(first: Any, last: Any) -> Strips:
+        def edges(first: jax.Array, last: jax.Array) -> Strips:
             lower, upper = self.between.along(axis, first[bottom], last[top], {})
             zeros = jnp.zeros_like(first)
             return (
@@ -224,13 +227,13 @@ def exchange_for(kind: str, topology: Topology, devices: Devices, communicator: 
     return Phased(topology, devices, between) if devices.several else between
 
 
-def of_neighbours(topology: Topology, axis: int, lower: Any, upper: Any) -> Ghosts:
+def of_neighbours(topology: Topology, axis: int, lower: jax.Array, upper: jax.Array) -> Ghosts:
     """The ghost cells of an axis, None on sides without a neighbouring process."""
     below, above = (topology.neighbour(axis, direction) is not None for direction in (-1, 1))
     return lower if below else None, upper if above else None
 
 
-def of_devices(topology: Topology, axis: int, first: Any, last: Any) -> Strips:
+def of_devices(topology: Topology, axis: int, first: jax.Array, last: jax.Array) -> Strips:
     """The ghost cells from the neighbouring devices of this process, in mapped code; zeros without a neighbour.
 
     A periodic axis that is not cut between processes wraps around within the process.
@@ -247,6 +250,6 @@ def of_devices(topology: Topology, axis: int, first: Any, last: Any) -> Strips:
     return lax.ppermute(last, DEVICE_AXIS, upwards), lax.ppermute(first, DEVICE_AXIS, downwards)
 
 
-def nothing(fields: Any) -> Outer:
+def nothing(fields: Fields) -> Outer:
     """No exchange outside compiled code."""
     return {}

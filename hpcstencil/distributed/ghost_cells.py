@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -77,7 +78,7 @@ class Ghosts:
                 array = lax.dynamic_update_slice_in_dim(array, strip, place, axis)
         return Value(array, widened(value.windows, axis, before, after))
 
-    def strips(self, value: Value, axis: int) -> tuple[Any, Any]:
+    def strips(self, value: Value, axis: int) -> tuple[jax.Array | None, jax.Array | None]:
         """The ghost cells before and after the value along an axis; None on a halo side or if none are needed."""
         lower, upper = self.widths[axis]
         low, high = self.frame.sides[axis]
@@ -107,7 +108,7 @@ class Ghosts:
             )
         return Value(array, value.windows)
 
-    def reflected(self, value: Value, axis: int, side: int, width: int, face: Any) -> Any:
+    def reflected(self, value: Value, axis: int, side: int, width: int, face: int | jax.Array) -> jax.Array:
         """``width`` ghost cells beyond the boundary at array index ``face`` (on a face side: the array's end)."""
         array = value.array
         if self.frame.sides[axis][side].kind == "face":

@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
 from hpcstencil.distributed.exchange import Exchange, Outer, Strips
 
-Fields = dict[str, Any]
+Fields = dict[str, jax.Array]  # by name; a device's own cells without ghost cells, members of an ensemble last
 
 
 @dataclass(frozen=True)
@@ -25,13 +26,17 @@ class Received:
 
     axis: int
     width: int
-    lower: Any | None
-    upper: Any | None
-    count: Any
+    lower: jax.Array | None
+    upper: jax.Array | None
+    count: int | jax.Array
 
 
 def received(
-    fields: Mapping[Any, Any], widths: Sequence[int], counts: Sequence[Any], exchange: Exchange, outer: Outer
+    fields: Mapping[Any, jax.Array],
+    widths: Sequence[int],
+    counts: Sequence[int | jax.Array],
+    exchange: Exchange,
+    outer: Outer,
 ) -> list[Received]:
     """The ghost cells of the fields, ``widths`` per axis (0: none), inside compiled code.
 
@@ -48,14 +53,20 @@ def received(
 
 
 def surround(
-    fields: Mapping[str, Any], widths: Sequence[int], counts: Sequence[Any], exchange: Exchange, outer: Outer
+    fields: Mapping[str, jax.Array],
+    widths: Sequence[int],
+    counts: Sequence[int | jax.Array],
+    exchange: Exchange,
+    outer: Outer,
 ) -> Fields:
     """The fields surrounded by their ghost cells; arguments as in `received`."""
     ghosts = received(fields, widths, counts, exchange, outer)
     return {name: _assembled(field, i, ghosts) for i, (name, field) in enumerate(fields.items())}
 
 
-def strips(fields: Mapping[Any, Any], axis: int, width: int, count: Any, earlier: Sequence[Received]) -> Strips:
+def strips(
+    fields: Mapping[Any, jax.Array], axis: int, width: int, count: int | jax.Array, earlier: Sequence[Received]
+) -> Strips:
     """The strips of ``width`` cells of all fields next to both sides of an axis, (fields, ...), extended by the ghost cells
     of ``earlier`` axes; ``count`` is the number of owned cells."""
     first = [lax.slice_in_dim(field, 0, width, axis=axis) for field in fields.values()]
@@ -66,9 +77,9 @@ def strips(fields: Mapping[Any, Any], axis: int, width: int, count: Any, earlier
 
 
 def strips_after(
-    fields: Mapping[Any, Any],
+    fields: Mapping[Any, jax.Array],
     widths: Sequence[int],
-    counts: Sequence[Any],
+    counts: Sequence[int | jax.Array],
     exchange: Exchange,
     outer: Outer,
     axis: int,
@@ -78,7 +89,9 @@ def strips_after(
     return strips(fields, axis, widths[axis], counts[axis], earlier)
 
 
-def _extended(strip: Any, start: Any, index: int, axis: int, received: Sequence[Received]) -> Any:
+def _extended(
+    strip: jax.Array, start: int | jax.Array, index: int, axis: int, received: Sequence[Received]
+) -> jax.Array:
     """A strip cut at ``start`` of ``axis`` from field ``index``, extended by the ghost cells of earlier axes."""
     for earlier in received:
         ghosts = [
@@ -89,7 +102,7 @@ def _extended(strip: Any, start: Any, index: int, axis: int, received: Sequence[
     return strip
 
 
-def _assembled(array: Any, index: int | None, received: Sequence[Received]) -> Any:
+def _assembled(array: jax.Array, index: int | None, received: Sequence[Received]) -> jax.Array:
     """The array with all ghost cells around it: one padded array into which each strip is written.
 
     XLA updates it in place because no strip is read from the padded array itself.

@@ -18,7 +18,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+
+Number = float | jax.Array  # a number, or its traced value; in an ensemble it may have one value per member
+Parameters = Mapping[
+    str, float | np.ndarray | jax.Array
+]  # of the equation, by name; in an ensemble perhaps one value per member
 
 Window = tuple[int, int]
 Windows = tuple[Window | None, ...]
@@ -27,7 +33,10 @@ Windows = tuple[Window | None, ...]
 @partial(jax.tree_util.register_dataclass, data_fields=["array"], meta_fields=["windows"])
 @dataclass(frozen=True)
 class Value:
-    """An array and the window that it covers per axis. None: one value for all cells, and the array has length 1 there."""
+    """An array and the window that it covers per axis. None: one value for all cells, and the array has length 1 there.
+
+    ``array`` is a (traced) jax.Array, and in the kernels of `pallas` a reference to one in memory.
+    """
 
     array: Any
     windows: Windows
@@ -47,7 +56,7 @@ class Value:
         shape = [1 if window is None else window[1] - window[0] for window in windows]
         return Value(jnp.broadcast_to(self.crop(windows).array, shape), tuple(windows))
 
-    def rows(self, start: Any, count: int) -> Value:
+    def rows(self, start: int | jax.Array, count: int) -> Value:
         """The value in ``count`` cells along the first axis from the (perhaps traced) cell ``start``, as cells [0,
         count)."""
         if self.windows[0] is None:
@@ -85,18 +94,18 @@ class Frame:
 
     cells: tuple[int, ...]
     sides: tuple[tuple[Side, Side], ...]
-    counts: Sequence[Any]
-    touches: Sequence[Sequence[Any]]
+    counts: Sequence[int | jax.Array]
+    touches: Sequence[Sequence[jax.Array]]
     coordinates: Sequence[Any]
     margin: tuple[int, ...]
-    constants: Mapping[float, Any]
+    constants: Mapping[float, jax.Array]
 
     @property
     def ndim(self) -> int:
         """The number of axes."""
         return len(self.cells)
 
-    def rows(self, start: Any, count: int) -> Frame:
+    def rows(self, start: int | jax.Array, count: int) -> Frame:
         """The frame of ``count`` cells along the first axis from ``start``, for `Value.rows`. Its sides along that axis
         are not used."""
         along = lax.dynamic_slice_in_dim(self.coordinates[0], start, count + 2 * self.margin[0])
@@ -108,12 +117,12 @@ class Frame:
         )
 
 
-def wrapped(array: Any, axis: int, lower: int, upper: int) -> tuple[Any, Any]:
+def wrapped(array: jax.Array, axis: int, lower: int, upper: int) -> tuple[jax.Array | None, jax.Array | None]:
     """The ghost cells (lower, upper) of a periodic axis that is whole in ``array``; there may be more of them than
     cells."""
     cells = array.shape[axis]
 
-    def take(first: int, count: int) -> Any:
+    def take(first: int, count: int) -> jax.Array:
         parts, index = [], first
         while index < first + count:
             start = index % cells

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from hpcstencil.runtime.threads import threads_for
 from hpcstencil.symbolic.expressions import Field
 
 if TYPE_CHECKING:
+    import jax
+
     from hpcstencil.distributed.device_grid import DeviceGrid
     from hpcstencil.distributed.exchange import Exchange
 
@@ -40,10 +42,10 @@ class NativeBackend:
         check_room(made, problem, topology)
         return LoweredToNative(problem, made)
 
-    def unsuited(self, device: Any) -> str:
+    def unsuited(self, device: jax.Device) -> str:
         return "" if device.platform == "cpu" else f"native code is for processors, and this is a {device.platform}"
 
-    def remark(self, device: Any) -> str:
+    def remark(self, device: jax.Device) -> str:
         return ""
 
 
@@ -72,7 +74,7 @@ class LoweredToNative:
     def begin(self) -> None:
         begun(self.program.text)
 
-    def lack(self, device: Any, topology: Topology) -> str:
+    def lack(self, device: jax.Device, topology: Topology) -> str:
         """The compiler's complaint, or "" if there is none. One process per host compiles, and the others wait for it.
         Rank 0 also compiles the cost model, with which it chooses the steps between two exchanges."""
         from hpcstencil.backends.native.ffi_call import native

@@ -7,7 +7,7 @@ opposite offsets are added first, so that symmetric fields stay symmetric.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -107,7 +107,7 @@ class Writer(ABC):
         self.lines.append(f"const {self.kind} {name} = {text};")
         return name
 
-    def once(self, key: Any, at: Offset, make: Callable[[], str]) -> str:
+    def once(self, key: Hashable, at: Offset, make: Callable[[], str]) -> str:
         """The C++ name stored under ``key`` and ``at``; ``make`` creates it at the first call."""
         if (key, at) not in self.known:
             self.known[key, at] = make()

@@ -7,7 +7,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,13 +20,14 @@ from hpcstencil.backends.native.program import Program
 from hpcstencil.backends.native.snapshot_copies import NativeCopies
 from hpcstencil.backends.native.thin_blocks import Section
 from hpcstencil.distributed.device_blocks import DEVICE_AXIS
-from hpcstencil.distributed.windows import Frame
+from hpcstencil.distributed.exchange import Ghosts
+from hpcstencil.distributed.windows import Frame, Parameters
 from hpcstencil.io.direct_write import Pieces
 from hpcstencil.io.snapshot_buffers import Copies
 from hpcstencil.numerics.schedule import StepRange
 
 TARGET = "hpcstencil_native"
-Strips = Mapping[int, tuple[Any | None, Any | None]]  # axis -> ghost cells (lower, upper) of all fields
+Strips = Mapping[int, Ghosts]  # axis -> ghost cells (lower, upper) of all fields
 
 # Blocks whose edges native code exchanges. The bridge knows them by their place here, from 1 on; they live as long as this
 # process.
@@ -67,14 +67,14 @@ class Native:
 
     def steps(
         self,
-        fields: Mapping[str, Any],
+        fields: Mapping[str, jax.Array],
         strips: Strips,
         widths: Sequence[int],
         frame: Frame,
-        parameters: Mapping[str, Any],
+        parameters: Parameters,
         these: StepRange,
         in_place: bool,
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
         """The fields of a block after ``these`` steps, and `Problem.errors` of the last step, both by field.
 
         ``fields`` are local arrays without ghost cells. ``strips`` are the ghost cells that were received, ``widths`` cells
@@ -89,26 +89,26 @@ class Native:
         first = len(names)
         return dict(zip(names, results[:first], strict=True)), dict(zip(errors, results[first:], strict=True))
 
-    def arrays(self, fields: Mapping[str, Any]) -> dict[int, Any]:
+    def arrays(self, fields: Mapping[str, jax.Array]) -> dict[int, jax.Array]:
         """The arrays that a step starts from."""
         return {n: fields[name] for n, name in enumerate(self.program.fields)}
 
     def section(
         self,
         section: Section,
-        arrays: Mapping[int, Any],
+        arrays: Mapping[int, jax.Array],
         strips: Strips,
         widths: Sequence[int],
         frame: Frame,
-        parameters: Mapping[str, Any],
+        parameters: Parameters,
         these: StepRange,
-    ) -> dict[int, Any]:
+    ) -> dict[int, jax.Array]:
         """The arrays that a section of a step makes; ``strips`` are the ghost cells of those that are exchanged."""
         unsent = (
             len(section.given) - section.exchanged
         )  # which the bridge wants in the strips too, where nothing reads them
 
-        def filled(strip: Any) -> Any:
+        def filled(strip: jax.Array | None) -> jax.Array | None:
             return None if strip is None else jnp.pad(strip, [(0, unsent), *[(0, 0)] * (strip.ndim - 1)])
 
         whole = {axis: (filled(lower), filled(upper)) for axis, (lower, upper) in strips.items()}
@@ -116,14 +116,14 @@ class Native:
         results = self._called(given, len(section.made), whole, widths, frame, parameters, these, None, section.numbers)
         return dict(zip(section.made, results, strict=True))
 
-    def ended(self, arrays: Mapping[int, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def ended(self, arrays: Mapping[int, jax.Array]) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
         """The fields and the estimated errors after all sections, in the form that `steps` returns."""
         names, errors = self.program.fields, self.program.errors
         ends = [arrays[n] for n in self.program.ends]
         first = len(names)
         return dict(zip(names, ends[:first], strict=True)), dict(zip(errors, ends[first:], strict=True))
 
-    def _edges(self) -> Any:
+    def _edges(self) -> jax.Array:
         """The bridge's number of the edges of the device block on which the code runs; 0 without.
 
         The blocks of several devices wait for each other in native code, so all devices must run at once. XLA ensures that
@@ -136,16 +136,16 @@ class Native:
 
     def _called(
         self,
-        given: Sequence[Any],
+        given: Sequence[jax.Array],
         made: int,
         strips: Strips,
         widths: Sequence[int],
         frame: Frame,
-        parameters: Mapping[str, Any],
+        parameters: Parameters,
         these: StepRange,
         aliases: dict[int, int] | None,
         section: Sequence[int] = (0,),
-    ) -> Sequence[Any]:
+    ) -> Sequence[jax.Array]:
         """The ``made`` arrays that the program computes from the ``given`` ones."""
         ndim = len(frame.cells)
         received = [strips.get(a, (None, None))[side] for a in range(ndim) for side in (0, 1)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import time
-from typing import Any
 
 import numpy as np
 
@@ -60,7 +59,9 @@ def probe_shape(topology: Topology, fixed: int = 0) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def seconds_per_step(program: Program, library: Any, problem: Problem, topology: Topology, threads: int) -> float:
+def seconds_per_step(
+    program: Program, library: ctypes.CDLL, problem: Problem, topology: Topology, threads: int
+) -> float:
     """Seconds of a step on a block of `probe_shape` that ends where the grid does: the least of calls of ever more steps, two
     of each number, since the first one fills the memory that is kept for the next. The time step is 0, so the values
     stay what they are."""

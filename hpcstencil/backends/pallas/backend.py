@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hpcstencil.backends.backend import Steps, Unsupported
 from hpcstencil.backends.xla.backend import cells_held
@@ -14,6 +14,8 @@ from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.validation.errors import InputError
 
 if TYPE_CHECKING:
+    import jax
+
     from hpcstencil.distributed.device_grid import DeviceGrid
     from hpcstencil.distributed.exchange import Exchange
 
@@ -36,10 +38,10 @@ class PallasBackend:
             raise Unsupported("blocks are too thin for a whole step between two exchanges")
         return LoweredToPallas(problem)
 
-    def unsuited(self, device: Any) -> str:
+    def unsuited(self, device: jax.Device) -> str:
         return "" if device.platform == "gpu" else "there is no GPU"
 
-    def remark(self, device: Any) -> str:
+    def remark(self, device: jax.Device) -> str:
         return "" if device.platform == "gpu" else "interpreted, for tests: this is no GPU"
 
 
@@ -54,7 +56,7 @@ class LoweredToPallas:
     def begin(self) -> None:
         return None
 
-    def lack(self, device: Any, topology: Topology) -> str:
+    def lack(self, device: jax.Device, topology: Topology) -> str:
         import jax
 
         try:

@@ -9,11 +9,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from hpcstencil.backends.xla.stencil_kernels import Kernel
 from hpcstencil.distributed.ghost_cells import Ghosts, next_to
-from hpcstencil.distributed.windows import Frame, Value, Window, Windows, common
+from hpcstencil.distributed.windows import Frame, Number, Parameters, Value, Window, Windows, common
+from hpcstencil.numerics.finite_differences import Stencil
 from hpcstencil.numerics.pointwise import functions, integer_power
 from hpcstencil.symbolic.boundary_kinds import NO_FLUX, Face
 from hpcstencil.symbolic.expressions import (
@@ -44,7 +46,7 @@ class Rules:
     kernel: Kernel
     faces: Mapping[tuple[Node, int, int], Face]
     domain: tuple[tuple[float, float], ...]
-    dtype: Any
+    dtype: np.dtype
 
 
 @dataclass
@@ -55,8 +57,8 @@ class Evaluation:
     frame: Frame
     needs: Needs
     fields: Mapping[str, Value]
-    parameters: Mapping[str, Any]
-    time: Any
+    parameters: Parameters
+    time: Number
 
     def __post_init__(self) -> None:
         self.known: dict[Node, Value] = {}
@@ -98,7 +100,7 @@ class Evaluation:
                 return self.neighbour(tree)
         raise TypeError(f"no array code for {type(tree).__name__}")
 
-    def scalar(self, value: Any) -> Value:
+    def scalar(self, value: float | np.ndarray | jax.Array) -> Value:
         """A single number as a value of the run's precision."""
         return Value(jnp.asarray(value).astype(self.rules.dtype).reshape((1,) * self.frame.ndim), self.everywhere)
 
@@ -167,7 +169,7 @@ class Evaluation:
         flux = Value(coefficient.array * flux.array, common([coefficient, flux]))
         return self.apply(divergence, flux, windows)
 
-    def apply(self, stencil: Any, value: Value, windows: Windows) -> Value:
+    def apply(self, stencil: Stencil, value: Value, windows: Windows) -> Value:
         """The result of a stencil on ``windows``; axes without a window keep their single value. A stencil that only
         copies another cell's value uses no arithmetic, because neighbouring cells may be solid and not finite."""
         kept = tuple(None if have is None else want for have, want in zip(value.windows, windows, strict=True))
@@ -179,7 +181,7 @@ class Evaluation:
             shape.append(1 if have is None or want is None else want[1] - want[0])
         return Value(self.rules.kernel(value.array, stencil, tuple(start), tuple(shape), self.number), kept)
 
-    def number(self, value: float) -> Any:
+    def number(self, value: float) -> jax.Array:
         """A number of an expression or a stencil that is passed in at run time."""
         return jnp.asarray(self.frame.constants.get(value, value)).astype(self.rules.dtype)
 
@@ -230,7 +232,7 @@ class Evaluation:
 
     def condition(
         self, operand: Node, corners: Sequence[tuple[int, int]], axis: int, side: int, windows: Windows
-    ) -> tuple[str, list[Any]]:
+    ) -> tuple[str, list[jax.Array]]:
         """The condition of the operand at one side of an axis: its kind, and its values on ``windows``, whose entry for
         that axis is None. With ``corners`` of non-zero width, the fields in those values also have their ghost cells
         along the earlier axes."""
@@ -249,7 +251,7 @@ def beside(faces: Iterable[Face]) -> set[str]:
     return {part.name for face in faces for value in face.values for part in walk(value) if isinstance(part, Field)}
 
 
-def moved(value: Value, windows: Windows, offset: Sequence[int]) -> Any:
+def moved(value: Value, windows: Windows, offset: Sequence[int]) -> jax.Array:
     """The value at cells ``offset`` away from the windows."""
     shifted = [None if w is None else (w[0] + o, w[1] + o) for w, o in zip(windows, offset, strict=True)]
     return value.crop(shifted).array
@@ -259,14 +261,14 @@ def of_members(action: Callable[..., Any], listed: Collection[str]) -> Callable[
     """``action(fields, parameters, time, frame)`` mapped over the members of an ensemble. The last axis of each field
     is the member axis. The members differ in the ``listed`` parameters, and in time if it is an array."""
 
-    def on_all(fields: Mapping[str, Value], parameters: Mapping[str, Any], time: Any, frame: Frame) -> Any:
+    def on_all(fields: Mapping[str, Value], parameters: Parameters, time: Number, frame: Frame) -> Any:
         axes = -1, {name: 0 if name in listed else None for name in parameters}, 0 if jnp.ndim(time) else None
         return jax.vmap(lambda f, p, t: action(f, p, t, frame), axes, -1)(fields, parameters, time)
 
     return on_all
 
 
-RightHandSide = Callable[[Mapping[str, Value], Mapping[str, Any], Any, Frame], dict[str, Value]]
+RightHandSide = Callable[[Mapping[str, Value], Parameters, Number, Frame], dict[str, Value]]
 
 
 def right_hand_side(trees: Mapping[str, Node], rules: Rules, needs: Needs) -> RightHandSide:
@@ -274,7 +276,7 @@ def right_hand_side(trees: Mapping[str, Node], rules: Rules, needs: Needs) -> Ri
     blocks; each result is on the largest windows that the windows of the fields allow."""
     looked_at = beside(rules.faces.values())
 
-    def rhs(fields: Mapping[str, Value], parameters: Mapping[str, Any], time: Any, frame: Frame) -> dict[str, Value]:
+    def rhs(fields: Mapping[str, Value], parameters: Parameters, time: Number, frame: Frame) -> dict[str, Value]:
         used = {part.name for tree in trees.values() for part in walk(tree) if isinstance(part, Field)}
         given = {name: fields[name] for name in used | looked_at}
         if looked_at:  # after a stage some fields reach further than others, further than the face values need

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 from jax import lax
@@ -27,10 +26,12 @@ def apply(
     return weighted(stencil, shifted, number)
 
 
-def weighted(stencil: Stencil, shifted: Callable[[tuple[int, ...]], Any], number: Callable[[float], Any]) -> Any:
+def weighted(
+    stencil: Stencil, shifted: Callable[[tuple[int, ...]], jax.Array], number: Callable[[float], jax.Array]
+) -> jax.Array:
     """Σ_j w_j shifted(o_j). Opposite offsets of equal or opposite weight share one multiplication."""
     left = dict(zip(stencil.offsets, stencil.weights, strict=True))
-    result = None
+    result: jax.Array | None = None
     while left:
         offset, w = left.popitem()
         opposite = tuple(-o for o in offset)
