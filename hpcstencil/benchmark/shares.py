@@ -33,6 +33,7 @@ import numpy as np
 from jax import lax
 
 from hpcstencil.benchmark.timing import Action, in_place, slowest, timings
+from hpcstencil.distributed.device_blocks import Placed
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.problem.decomposition import MOST_STEPS, Plan
@@ -124,20 +125,20 @@ def exchanging(simulation: Simulation, steps: int) -> Run:
 
         return outside
 
-    def received(u: Any, places: Any, n: Any) -> Any:
+    def received(u: Fields, places: Placed, n: int | jax.Array) -> Any:
         frame = device_grid.frame(places)
 
-        def body(i: Any, total: Any) -> Any:
+        def body(i: jax.Array, total: jax.Array) -> jax.Array:
             fields, total = lax.optimization_barrier((u, total))  # strips are cut anew in every round
             ghosts = device_grid.received(fields, widths, frame).values()
             return total + sum(jnp.ravel(strip)[0] for strips in ghosts for strip in strips if strip is not None)
 
         return lax.fori_loop(0, n, body, simulation.dtype.type(0))
 
-    def surrounded(u: Any, places: Any, n: Any) -> Any:
+    def surrounded(u: Fields, places: Placed, n: int | jax.Array) -> Any:
         frame = device_grid.frame(places)
 
-        def body(i: Any, u: Any) -> Any:
+        def body(i: jax.Array, u: Fields) -> Fields:
             return device_grid.cropped(device_grid.surrounded(u, widths, frame))
 
         return lax.fori_loop(0, n, body, u)

@@ -70,11 +70,11 @@ def in_place(run: Callable[..., Any], held: list[Any]) -> Action:
     return action
 
 
-def copy_bandwidth(communicator: Communicator, devices: Sequence[Any]) -> float:
+def copy_bandwidth(communicator: Communicator, devices: Sequence[jax.Device]) -> float:
     """Bytes per second, read plus written, that all processes reach together when each copies an array on its
     devices."""
 
-    def body(x: Any, n: Any) -> Any:
+    def body(x: jax.Array, n: int | jax.Array) -> jax.Array:
         return lax.fori_loop(0, n, lambda i, a: a + jnp.float32(1), x)
 
     cells = COPY_CELLS_ON_GPU if devices[0].platform == "gpu" else COPY_CELLS

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import jax
+import numpy as np
 
 from hpcstencil.numerics.schedule import Clock
 from hpcstencil.validation.errors import InputError
@@ -36,7 +37,7 @@ class State:
         return self.fields[name]
 
 
-def split(state: State, gather: Callable[[Any], Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def split(state: State, gather: Callable[[jax.Array], np.ndarray]) -> tuple[dict[str, Any], dict[str, Any]]:
     """(arrays, scalars) by path. ``gather`` returns this process's block of a leaf over the grid, local and without
     ghost cells."""
     arrays, scalars = {}, {}

@@ -62,7 +62,7 @@ def check_sources(config: Config) -> None:
             raise InputError(f"{key}: expected an HDF5 file, but there is no {file}; check the path")
 
 
-def from_mapping(raw: Mapping[str, Any], base: Path, overrides: Sequence[str] = (), stem: str = "output") -> Config:
+def from_mapping(raw: Mapping[str, object], base: Path, overrides: Sequence[str] = (), stem: str = "output") -> Config:
     """The checked input from the tables ``raw``. Relative paths of input files start at ``base``; ``stem`` names the
     output file if no path is given. Raises InputError for anything that is wrong."""
     raw = override(raw, overrides)
@@ -117,11 +117,11 @@ def _refuse_extremes(config: Config) -> None:
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
 
-def _section(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _section(raw: Mapping[str, object], name: str) -> Mapping[str, Any]:
     return table(name, raw.get(name, {}), f"[{name}]")
 
 
-def _table(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _table(raw: Mapping[str, object], name: str) -> dict[str, Any]:
     """The values of a table: its keys, defaults filled in, and its tables of entries."""
     section, declared = _section(raw, name), TABLES[name]
     values = read(name, section, keys_of(declared))
@@ -130,7 +130,7 @@ def _table(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
     }
 
 
-def _entries(section: Mapping[str, Any], name: str, field: str, new: bool = False) -> dict[str, Any]:
+def _entries(section: Mapping[str, object], name: str, field: str, new: bool = False) -> dict[str, Any]:
     """The entries whose names the user chooses, for a field of table ``name``. Those of ``new`` things must have names
     that expressions can use."""
     spec = entries_of(TABLES[name])[field]
@@ -152,7 +152,7 @@ def _home(key: str) -> str | None:
     return next((f"{name}.{key}" for name in SEARCHED if key in keys_of(TABLES[name])), None)
 
 
-def _refuse_unknown_keys(raw: Mapping[str, Any], name: str) -> None:
+def _refuse_unknown_keys(raw: Mapping[str, object], name: str) -> None:
     """Raise InputError for unknown keys in a table in which the user chooses no names."""
     known = names_of(TABLES[name])
     for key in _section(raw, name):
@@ -182,7 +182,7 @@ def _grid(values: dict[str, Any]) -> Grid:
     return grid
 
 
-def _equation(raw: Mapping[str, Any], base: Path) -> EquationConfig:
+def _equation(raw: Mapping[str, object], base: Path) -> EquationConfig:
     values = read("equation", raw, keys_of(EquationConfig))
     name = values["name"]
     known = (*EQUATIONS, "custom")
@@ -208,7 +208,7 @@ def _equation(raw: Mapping[str, Any], base: Path) -> EquationConfig:
     return EquationConfig(**values, parameters=parameters, rhs=rhs)
 
 
-def _initial(raw: Mapping[str, Any], base: Path) -> InitialConfig:
+def _initial(raw: Mapping[str, object], base: Path) -> InitialConfig:
     file = read("initial", raw, keys_of(InitialConfig))["file"]
     return InitialConfig(file and Path(os.path.abspath(base / file)), _entries(raw, "initial", "expressions"))
 
@@ -274,7 +274,7 @@ def _output(values: dict[str, Any], stem: str) -> OutputConfig:
     return OutputConfig(**values)
 
 
-def _diagnostics(raw: Mapping[str, Any]) -> DiagnosticsConfig:
+def _diagnostics(raw: Mapping[str, object]) -> DiagnosticsConfig:
     values = read("diagnostics", raw, keys_of(DiagnosticsConfig))
     for key, value in raw.items():
         meant = "every_steps" if key == "every" else nearest(key, values)
@@ -284,7 +284,7 @@ def _diagnostics(raw: Mapping[str, Any]) -> DiagnosticsConfig:
     return DiagnosticsConfig(**values, expressions=_entries(raw, "diagnostics", "expressions", new=True))
 
 
-def _mask(raw: Mapping[str, Any], base: Path) -> MaskConfig:
+def _mask(raw: Mapping[str, object], base: Path) -> MaskConfig:
     _refuse_unknown_keys(raw, "mask")
     mask = MaskConfig(**_table(raw, "mask"))
     if mask.dataset is not None:
@@ -295,7 +295,7 @@ def _mask(raw: Mapping[str, Any], base: Path) -> MaskConfig:
     return mask
 
 
-def _verify(raw: Mapping[str, Any]) -> VerifyConfig:
+def _verify(raw: Mapping[str, object]) -> VerifyConfig:
     _refuse_unknown_keys(raw, "verify")
     return VerifyConfig(**_table(raw, "verify"))
 

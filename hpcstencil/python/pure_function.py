@@ -6,7 +6,7 @@ other, so each result equals that of a separate call, bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,6 +16,8 @@ from jax.custom_batching import custom_vmap
 
 from hpcstencil.checkpoint.state import State
 from hpcstencil.distributed.device_blocks import Devices
+from hpcstencil.distributed.halo import Fields
+from hpcstencil.distributed.windows import Parameters
 from hpcstencil.numerics.integrators import MEMORY
 from hpcstencil.numerics.schedule import Clock, StepRange
 from hpcstencil.python.assignment import as_array
@@ -39,7 +41,7 @@ def function_of(simulation: Simulation, steps: int) -> Function:
     slopes = simulation.steps.slopes() if problem.method.multistep else None
     remembered = _memory(simulation)
 
-    def first_state(fields: Mapping[str, Any], parameters: Mapping[str, Any]) -> State:
+    def first_state(fields: Mapping[str, jax.Array], parameters: Parameters) -> State:
         """The state at t = 0 of a plain dict of fields."""
         for name in fields:
             if name not in problem.shown:
@@ -54,7 +56,7 @@ def function_of(simulation: Simulation, steps: int) -> Function:
         return State(Clock(), whole)
 
     @jax.jit
-    def stepped(state: Any, parameters: Any) -> State:
+    def stepped(state: State | Mapping[str, jax.Array], parameters: Parameters) -> State:
         start = state if isinstance(state, State) else first_state(state, parameters)
         clock = start.clock
         done = jnp.asarray(clock.step - clock.base_step, jnp.int64)
@@ -64,7 +66,7 @@ def function_of(simulation: Simulation, steps: int) -> Function:
         after = Clock(**kept | {"step": clock.step + steps, "time": base + (done + steps) * dt})
         return State(after, _whole(fields, devices))
 
-    def f(state: State | Mapping[str, Any], parameters: Mapping[str, Any] | None = None) -> State:
+    def f(state: State | Mapping[str, Any], parameters: Parameters | None = None) -> State:
         given = dict(parameters or {})
         for name in given:
             if name not in problem.parameters:
@@ -101,16 +103,16 @@ def _step_size(simulation: Simulation) -> float:
     return problem.config.time.dt or problem.dt({})
 
 
-def _mapped_one_by_one(simulation: Simulation) -> Callable[[Any, Any, StepRange], Any]:
+def _mapped_one_by_one(simulation: Simulation) -> Callable[[Fields, Parameters, StepRange], Any]:
     """The steps as a function that JAX may map, one after the other, and cannot differentiate."""
 
-    def advance(fields: Any, parameters: Any, these: StepRange) -> Any:
+    def advance(fields: Fields, parameters: Parameters, these: StepRange) -> Any:
         return dict(simulation.steps.advance(fields, parameters, these))
 
     mapped = custom_vmap(advance)
 
     @mapped.def_vmap
-    def of_many(count: int, is_mapped: Any, *arguments: Any) -> tuple[Any, Any]:
+    def of_many(count: int, is_mapped: Sequence[Any], *arguments: Any) -> tuple[Any, Any]:
         def repeated(x: Any, has_axis: bool) -> Any:
             return x if has_axis else jnp.broadcast_to(x, (count, *jnp.shape(x)))
 
@@ -119,7 +121,7 @@ def _mapped_one_by_one(simulation: Simulation) -> Callable[[Any, Any, StepRange]
         return results, jax.tree.map(lambda _: True, results)
 
     @jax.custom_jvp
-    def steps(fields: Any, parameters: Any, these: StepRange) -> Any:
+    def steps(fields: Fields, parameters: Parameters, these: StepRange) -> Any:
         return mapped(fields, parameters, these)
 
     @steps.defjvp
@@ -149,7 +151,7 @@ def _checked(simulation: Simulation, name: str, array: Any) -> Any:
     return jnp.asarray(array, simulation.dtype)
 
 
-def _plain(simulation: Simulation, state: Any) -> dict[str, Any]:
+def _plain(simulation: Simulation, state: object) -> dict[str, Any]:
     """The fields of a mapping as arrays that JAX takes; an xarray.Dataset is such a mapping too."""
     if not isinstance(state, Mapping):
         raise InputError(
@@ -166,13 +168,13 @@ def _plain(simulation: Simulation, state: Any) -> dict[str, Any]:
     return {name: converted(name, array) for name, array in state.items()}
 
 
-def _split(fields: Mapping[str, Any], devices: Devices) -> dict[str, Any]:
+def _split(fields: Mapping[str, jax.Array], devices: Devices) -> dict[str, Any]:
     """The fields of a process's block as arrays on its devices, inside compiled code."""
     if not devices.several:
         return dict(fields)
     capacity, count = devices.topology.capacity(), len(devices.devices)
 
-    def split(block: Any) -> Any:
+    def split(block: jax.Array) -> jax.Array:
         parts = []
         for device in range(count):
             here, _ = devices.slices(device)
@@ -183,13 +185,13 @@ def _split(fields: Mapping[str, Any], devices: Devices) -> dict[str, Any]:
     return {name: split(block) for name, block in fields.items()}
 
 
-def _whole(fields: Mapping[str, Any], devices: Devices) -> dict[str, Any]:
+def _whole(fields: Mapping[str, jax.Array], devices: Devices) -> dict[str, Any]:
     """The inverse of `_split`."""
     if not devices.several:
         return dict(fields)
     cells = tuple(stop - start for start, stop in devices.topology.block())
 
-    def joined(array: Any) -> Any:
+    def joined(array: jax.Array) -> jax.Array:
         block = jnp.zeros(cells, array.dtype)
         for device in range(len(devices.devices)):
             here, there = devices.slices(device)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
 import numpy as np
 
 from hpcstencil.problem.problem import Problem
@@ -38,7 +39,7 @@ class SharedPrograms:
         self.programs: list[Program] = []
 
     def take(
-        self, decomposed: Decomposed, devices: Sequence[Any], communicator: Communicator
+        self, decomposed: Decomposed, devices: Sequence[jax.Device], communicator: Communicator
     ) -> tuple[Program, Simulation]:
         """A program for this problem, and the simulation of the problem with it. All processes call this together.
 
@@ -72,7 +73,7 @@ class SharedPrograms:
 PROGRAMS = SharedPrograms()
 
 
-def dependence(decomposed: Decomposed, devices: Sequence[Any]) -> tuple[Any, ...]:
+def dependence(decomposed: Decomposed, devices: Sequence[jax.Device]) -> tuple[Any, ...]:
     """All that a compiled program depends on; two problems with equal ones can share it."""
     problem = decomposed.problem
     config = problem.config

@@ -573,7 +573,7 @@ def _refuse_existing(path: Path) -> None:
         raise InputError(f"{path}: exists already; say overwrite=True to replace it, or choose another output")
 
 
-def plain(tables: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+def plain(tables: Mapping[str, object], where: str = "") -> dict[str, Any]:
     """The tables with numpy's numbers, arrays and paths in the form that TOML would give. Raises InputError for what TOML
     does not have; ``where`` is the key of the tables, with a dot."""
     return {str(key): _plain(value, f"{where}{key}") for key, value in tables.items()}

@@ -45,7 +45,7 @@ class Line:
         os.set_blocking(incoming.fileno(), False)
         os.set_blocking(outgoing.fileno(), False)
 
-    def send(self, **message: Any) -> None:
+    def send(self, **message: object) -> None:
         """Send a message, as far as the connection takes it now."""
         self.unsent += json.dumps(message).encode() + b"\n"
         try:

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from hpcstencil.validation.errors import StoppedEarly
@@ -95,10 +96,12 @@ class HeldInterrupts:
         if threading.current_thread() is threading.main_thread():
             self.before, self.holds = signal.signal(signal.SIGINT, self._note), True
 
-    def _note(self, number: int, frame: Any) -> None:
+    def _note(self, number: int, frame: FrameType | None) -> None:
         self.noted = True
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self.holds:
             signal.signal(signal.SIGINT, self.before)
             self.holds = False

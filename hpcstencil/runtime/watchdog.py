@@ -122,7 +122,7 @@ class Watchdog:
         self._tell(bye=1)
         faulthandler.unregister(DUMP_SIGNAL)
 
-    def _tell(self, **message: Any) -> None:
+    def _tell(self, **message: object) -> None:
         """Send a message to the monitor. Nothing happens if the monitor has gone."""
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):  # the monitor is gone; the run goes on unwatched

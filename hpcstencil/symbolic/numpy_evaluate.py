@@ -35,7 +35,7 @@ SAMPLES = 65  # sample points per axis for the bound of a parameter
 
 def evaluate(
     tree: Node,
-    coordinates: Sequence[Any] = (),
+    coordinates: Sequence[np.ndarray] = (),
     values: Mapping[Any, Any] | None = None,
     index: np.ndarray | None = None,
 ) -> Any:
@@ -77,13 +77,13 @@ def block_index(grid: Grid, ranges: Sequence[Range]) -> np.ndarray:
     return np.ravel_multi_index(np.ix_(*(np.arange(*r) for r in ranges)), grid.shape)
 
 
-def by_node(parameters: Mapping[str, Any]) -> dict[Node, Any]:
+def by_node(parameters: Mapping[str, float | np.ndarray]) -> dict[Node, Any]:
     """The parameters' values as `evaluate` needs them: numpy scalars, which overflow to infinity where Python floats
     raise."""
     return {Parameter(name): np.float64(value) if np.ndim(value) == 0 else value for name, value in parameters.items()}
 
 
-def taken(tree: Node, parameters: Mapping[str, Any]) -> Node:
+def taken(tree: Node, parameters: Mapping[str, float | np.ndarray]) -> Node:
     """The tree with each where() reduced to the branch that is taken, if the parameters alone decide it. The other
     branch then costs nothing."""
     known = by_node(parameters)
@@ -103,7 +103,7 @@ def taken(tree: Node, parameters: Mapping[str, Any]) -> Node:
 
 
 def block_values(
-    tree: Node, grid: Grid, ranges: Sequence[Range], parameters: Mapping[str, Any], dtype: np.dtype
+    tree: Node, grid: Grid, ranges: Sequence[Range], parameters: Mapping[str, float | np.ndarray], dtype: np.dtype
 ) -> np.ndarray:
     """The values of an initial expression on a block (a global index range per axis, no ghost cells). They are computed
     in float64 and returned as ``dtype``, C-contiguous.
@@ -123,7 +123,7 @@ def block_values(
     return block
 
 
-def largest(tree: Node, grid: Grid, parameters: Mapping[str, Any]) -> float:
+def largest(tree: Node, grid: Grid, parameters: Mapping[str, float | np.ndarray]) -> float:
     """The largest magnitude of an expression of the coordinates, on a coarse sample that includes the corners. It is
     infinite or NaN only if the expression is so at cell centres too (1/x may be infinite at the face x = 0, where no
     cell needs it)."""

@@ -218,7 +218,7 @@ def table(key: str, value: object, example: str) -> Mapping[str, Any]:
     return value
 
 
-def read(name: str, raw: Mapping[str, Any], keys: Mapping[str, Key]) -> dict[str, Any]:
+def read(name: str, raw: Mapping[str, object], keys: Mapping[str, Key]) -> dict[str, Any]:
     """The values of table ``name`` with all defaults. The caller must have refused unknown keys.
 
     Raises InputError for a missing required key or a value that does not fit.

@@ -148,7 +148,7 @@ def dump_value(value: object) -> str:
     raise TypeError(f"no TOML for {type(value).__name__}")
 
 
-def dumps(tables: Mapping[str, Any]) -> str:
+def dumps(tables: Mapping[str, object]) -> str:
     """The TOML text of ``tables``: plain keys first, then a ``[table]`` for each table. Tables inside it become
     ``[table.name]``."""
     blocks = ["".join(f"{dump_key(key)} = {dump_value(value)}\n" for key, value in _plain(tables))]
@@ -158,23 +158,23 @@ def dumps(tables: Mapping[str, Any]) -> str:
     return "\n".join(block for block in blocks if block)
 
 
-def _block(path: Path, content: Mapping[str, Any], inline: bool = False) -> str:
+def _block(path: Path, content: Mapping[str, object], inline: bool = False) -> str:
     """The text of one ``[table]``; with ``inline`` its own tables are written inline."""
     entries = content.items() if inline else _plain(content)
     return f"[{dotted(path)}]\n" + "".join(f"{dump_key(key)} = {dump_value(value)}\n" for key, value in entries)
 
 
-def _plain(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _plain(content: Mapping[str, object]) -> Iterator[tuple[str, Any]]:
     """The entries that are not tables."""
     return ((key, value) for key, value in content.items() if not isinstance(value, Mapping))
 
 
-def _tables(content: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _tables(content: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The entries that are tables."""
     return ((key, value) for key, value in content.items() if isinstance(value, Mapping))
 
 
-def flatten(tables: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[str, Any]]:
+def flatten(tables: Mapping[str, object], path: Path = ()) -> Iterator[tuple[str, Any]]:
     """Yield (dotted key, value) for every value in nested tables."""
     for key, value in tables.items():
         if isinstance(value, Mapping):

@@ -93,7 +93,7 @@ def alone(problem: Problem, devices: int = 1) -> Simulation:
     return by_shift(Decomposed.of(problem, 1, devices), OneProcess(), jax.local_devices()[:devices])
 
 
-def by_shift(decomposed: Decomposed, communicator: Communicator, devices: Sequence[Any]) -> Simulation:
+def by_shift(decomposed: Decomposed, communicator: Communicator, devices: Sequence[jax.Device]) -> Simulation:
     """The simulation with the kernel that takes every problem."""
     prepared = prepared_with(decomposed, Choice("shift"), communicator)
     return compose(prepared, communicator, devices)
@@ -241,7 +241,7 @@ def _magnitude(part: Node) -> Node | None:
     return Reduction(part.kind, Pointwise("abs", (part.operand,))) if isinstance(part, Reduction) else None
 
 
-def decompositions(problem: Problem, communicator: Communicator, devices: Sequence[Any]) -> list[Finding]:
+def decompositions(problem: Problem, communicator: Communicator, devices: Sequence[jax.Device]) -> list[Finding]:
     """Bitwise comparison of the decompositions that fit here with one process and one device, for an input's `reduced`
     problem. All processes take part."""
     simulation = alone(problem)
