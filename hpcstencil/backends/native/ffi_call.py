@@ -44,9 +44,10 @@ def xla_bridge() -> ctypes.CDLL:
 
 @dataclass(frozen=True)
 class Native:
-    """A program ready to be called, in its ``library``; ``threads`` is how many it may use, ``number`` its name in the bridge.
-    With ``blocks`` device blocks whose edges it exchanges itself, it finds the ghost cells for ``every`` steps there;
-    ``first_block`` is the bridge's number of the first one."""
+    """A program ready to be called, in its ``library``, with up to ``threads`` threads. ``number`` identifies it in
+    the bridge. If it exchanges edges itself, ``blocks`` is the number of device blocks of this process,
+    ``first_block`` the bridge's number of the first one, and their edges hold ghost cells for ``every`` steps;
+    otherwise ``blocks`` is 0."""
 
     program: Program
     library: ctypes.CDLL
@@ -57,8 +58,8 @@ class Native:
     first_block: int = 0
 
     def all_finite(self) -> bool:
-        """Whether all values stored by this program since the last call of this method are finite, for any problem that
-        shares the program."""
+        """Whether all values that this program has stored since the last call of this method are finite. Problems that
+        share the program share the answer."""
         return not self.library.stored_not_finite()
 
     def copies(self, pieces: Mapping[str, Pieces]) -> Copies:
@@ -77,9 +78,10 @@ class Native:
     ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
         """The fields of a block after ``these`` steps, and `Problem.errors` of the last step, both by field.
 
-        ``fields`` are local arrays without ghost cells. ``strips`` are the ghost cells that were received, ``widths`` cells
-        per axis. Without strips, or with edges of its own, it may take any number of steps; otherwise the
-        widths limit them. With ``in_place`` the results take the memory of the given fields.
+        ``fields`` are the device's own cells without ghost cells, of shape `Frame.cells`, in the run's dtype.
+        ``strips`` are the received ghost cells, ``widths`` cells wide per axis. The widths limit the number of steps,
+        unless there are no strips or the program exchanges edges itself. With ``in_place`` the results take the memory
+        of the given fields.
         """
         names, errors = self.program.fields, self.program.errors
         unread = [fields[names[0]]] * len(errors)  # whose places the bridge wants filled
@@ -90,7 +92,7 @@ class Native:
         return dict(zip(names, results[:first], strict=True)), dict(zip(errors, results[first:], strict=True))
 
     def arrays(self, fields: Mapping[str, jax.Array]) -> dict[int, jax.Array]:
-        """The arrays that a step starts from."""
+        """The arrays that a step starts from, by their numbers in the program: the fields."""
         return {n: fields[name] for n, name in enumerate(self.program.fields)}
 
     def section(
@@ -103,7 +105,9 @@ class Native:
         parameters: Parameters,
         these: StepRange,
     ) -> dict[int, jax.Array]:
-        """The arrays that a section of a step makes; ``strips`` are the ghost cells of those that are exchanged."""
+        """The arrays that a section of a step fills, by number, like the given ``arrays`` without ghost cells.
+        ``strips`` are the ghost cells of the arrays `Section.sent`, ``widths`` cells wide per axis. Called inside
+        compiled code."""
         unsent = (
             len(section.given) - section.exchanged
         )  # which the bridge wants in the strips too, where nothing reads them
@@ -117,7 +121,7 @@ class Native:
         return dict(zip(section.made, results, strict=True))
 
     def ended(self, arrays: Mapping[int, jax.Array]) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-        """The fields and the estimated errors after all sections, in the form that `steps` returns."""
+        """The fields and the estimated errors after all sections, both by field, as `steps` returns them."""
         names, errors = self.program.fields, self.program.errors
         ends = [arrays[n] for n in self.program.ends]
         first = len(names)
@@ -186,8 +190,8 @@ class Native:
 
 
 def native(program: Program, threads: int, every: int = 1, blocks: Sequence[EdgeExchange] = ()) -> Native:
-    """A program ready to be called, compiled and registered. With ``blocks`` it exchanges the edges of this process's device
-    blocks itself. Raises Unsupported, with a sentence, if it does not compile."""
+    """Compile a program and register it with the bridge. With ``blocks`` it exchanges the edges of this process's
+    device blocks itself. Raises Unsupported, with the compiler's message, if it does not compile."""
     loaded, bridge = begun(program.text), xla_bridge()  # where they are not kept, the compiler has time for both
     compiled = loaded.result()
     address = ctypes.cast(compiled.advance, ctypes.c_void_p).value
@@ -201,5 +205,5 @@ def native(program: Program, threads: int, every: int = 1, blocks: Sequence[Edge
 
 
 def hash_of(text: str) -> int:
-    """A number that names a program, the same in every process."""
+    """A number that identifies a program, the same in every process."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")

@@ -178,6 +178,7 @@ class Cells(Writer):
         return self.let(f"load<W>({row} + x + {at[2]})")
 
     def slide(self, row: str) -> str:
+        """Declare a sliding vector (`Sliding` in vector.hpp) along the row with this C++ name; returns its name."""
         name = f"s{self.count}"
         self.count += 1
         self.row.append(f"Sliding {name}({row}, x0);")
@@ -194,6 +195,7 @@ class Cells(Writer):
     # ---- sums ----
 
     def sum(self, tree: Pointwise, at: Offset) -> str:
+        """The C++ expression for a sum or difference, with the terms of linear operators gathered."""
         return self.added("", self.terms(tree, at))
 
     def added(self, first: str, terms: Sequence[Term], scale: str = "") -> str:

@@ -81,6 +81,8 @@ class Side:
     nexts: tuple[int, ...]
 
     def entry(self, bare: bool) -> str:
+        """The entry of this side in the C++ table of sides; if ``bare``, with a placeholder instead of the
+        function."""
         ids = ", ".join(map(str, self.nexts))
         listed = f"(const int[]){{{ids}}}" if self.nexts else "nullptr"
         called = "fill, 0" if bare else f"{self.function}, {self.scalars}"

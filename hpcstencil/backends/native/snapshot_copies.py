@@ -64,7 +64,8 @@ class NativeCopies(Copies):
         self.library.set_snapshot_copies(ctypes.byref(self.results) if wanted else None)
 
     def copied(self, name: str, block: np.ndarray) -> Pieces:
-        """The pieces of a field, which are copied now if the program has not copied them."""
+        """The pieces of a field, laid out like the file. ``block`` is this process's block without ghost cells; it is
+        copied now, unless the program has copied it while stepping."""
         return self.pieces[name] if self.results.stored else super().copied(name, block)
 
     def lend(self, until: Future[None]) -> None:

@@ -27,9 +27,9 @@ from hpcstencil.numerics.schedule import StepRange
 def in_calls(
     native: Native, device_grid: DeviceGrid, every: int, widths: tuple[int, ...], alone: bool, members: int
 ) -> Advance:
-    """Steps taken by native code. One call takes all steps if no exchange is needed, or if native code exchanges
-    ``alone`` inside its passes; otherwise ``every`` steps, with ghost cells of these ``widths``. The ``members`` of
-    an ensemble follow each other."""
+    """Steps taken by native code. If ``alone``, one call takes all steps: no exchange is needed, or native code
+    exchanges inside its passes. Otherwise a call takes ``every`` steps, with ghost cells of these ``widths`` (cells
+    per axis). The ``members`` of an ensemble (their number, 0 without) are stepped one after the other."""
 
     def block(u: Fields, ghosts: Strips, frame: Frame, parameters: Parameters, these: StepRange) -> Fields:
         def of_one(u: Fields, ghosts: Strips, parameters: Parameters, these: StepRange) -> Fields:
@@ -72,7 +72,7 @@ def in_calls(
 
 def by_sections(native: Native, device_grid: DeviceGrid, members: int) -> Advance:
     """Steps taken by native code section by section, with an exchange before each section. The ``members`` of an
-    ensemble follow each other."""
+    ensemble are stepped one after the other."""
     if not device_grid.exchange.fused:
         return in_blocks(one_by_sections(native, device_grid, members), 1)
 
@@ -107,8 +107,8 @@ def one_by_sections(native: Native, device_grid: DeviceGrid, members: int) -> Ad
 def in_sections(
     native: Native, device_grid: DeviceGrid, members: int
 ) -> Callable[[Fields, Parameters, StepRange], tuple[Fields, Fields]]:
-    """The function step(fields, parameters, one step) -> (fields, their `Problem.errors`), with a compiled call for each
-    section."""
+    """The function step(fields, parameters, one step) -> (fields after it, `Problem.errors` of it by field). Each
+    section is a separate compiled call. Fields have no ghost cells."""
 
     def compiled(section: Section) -> Body:
         def body(
@@ -140,8 +140,8 @@ def section_made(
     parameters: Parameters,
     this: StepRange,
 ) -> dict[int, jax.Array]:
-    """The arrays that a section of ``this`` step computes, from its given arrays and the ghost cells of those that are
-    exchanged."""
+    """The arrays that a section of ``this`` step computes, by number. ``arrays`` hold at least its inputs, without
+    ghost cells; ``ghosts`` are the ghost cells of its exchanged inputs, per axis. Called inside compiled code."""
     widths = device_grid.widths_of(section.reach)
 
     def of_one(
