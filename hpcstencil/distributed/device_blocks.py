@@ -1,7 +1,8 @@
-"""One process's block on its devices: what lies beyond each side, coordinates, and the transfer of arrays.
+"""One process's block on its devices: the kinds of its sides, coordinates, and the transfer of arrays.
 
-A field of a process has shape (devices, *capacity) under `pmap`, and the block's own shape (cells per axis) with one
-device.
+With one device a field has the shape of the process's block (cells per axis). With several devices it has the shape
+(devices, *capacity), where the capacity is the largest block of a device. In an ensemble the members are one more,
+last axis.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ DEVICE_AXIS = "device"  # of arrays over the devices of a process, in mapped cod
 
 
 def sides(topology: Topology, wrapped_as_halo: Sequence[bool]) -> tuple[tuple[Side, Side], ...]:
-    """The kind of both sides (lower, upper) of this process's device blocks, per axis.
+    """The kinds of both sides (lower, upper) of this process's device blocks, per axis.
 
-    ``wrapped_as_halo`` marks periodic axes that are whole in a block but still exchanged, with the block itself.
+    ``wrapped_as_halo`` marks periodic axes that are not cut but still exchanged, by the block with itself.
     """
     result: list[tuple[Side, Side]] = []
     for axis in range(topology.ndim):
@@ -41,11 +42,12 @@ def sides(topology: Topology, wrapped_as_halo: Sequence[bool]) -> tuple[tuple[Si
 
 @dataclass(frozen=True)
 class Places:
-    """The places of the devices' blocks: arrays with a leading device axis, passed to the compiled code at run time.
+    """The places of the devices' blocks in the grid: arrays with a leading device axis, passed to compiled code at run
+    time.
 
-    ``coordinates`` has, per axis, the cell centres (devices, cells + 2 margins), in the input's units of length.
-    ``counts`` has the owned cells (devices, axes). ``touches`` says which sides are the physical boundary (devices,
-    axes, 2).
+    ``coordinates`` has one float64 array per axis: the cell centres, (devices, cells + 2 margins), in the input's unit
+    of length. ``counts``, (devices, axes), is the number of owned cells. ``touches``, bool (devices, axes, 2), says
+    which sides are the physical boundary.
     """
 
     coordinates: tuple[np.ndarray, ...]
@@ -54,7 +56,8 @@ class Places:
 
     @staticmethod
     def of(topology: Topology, grid: Grid, margin: Sequence[int]) -> Places:
-        """The places of all devices of a process, with ``margin`` more coordinates on both sides of a block."""
+        """The places of all devices of a process. Per axis, ``margin`` more coordinates are added on both sides of a
+        block."""
         coordinates: list[list[np.ndarray]] = [[] for _ in range(topology.ndim)]
         counts, touches = [], []
         for device in range(topology.device_count):
@@ -109,7 +112,7 @@ def frame_of(
 
 @dataclass(frozen=True)
 class Devices:
-    """The local devices of a process, and the distribution of its block over them."""
+    """The devices of this process, and the distribution of its block over them."""
 
     topology: Topology
     devices: tuple[jax.Device, ...]
@@ -132,7 +135,8 @@ class Devices:
         return NamedSharding(Mesh(np.array(self.devices), (DEVICE_AXIS,)), PartitionSpec(DEVICE_AXIS))
 
     def slices(self, device: int) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-        """The cells that a device owns: (slices of the process's block, slices of the device's array)."""
+        """The cells that a device owns, as (slices of the process's block, slices of the device's array), one slice
+        per axis. Both leave out ghost cells."""
         origin = [start for start, _ in self.topology.block()]
         block = self.topology.device_block(device)
         return (
@@ -141,8 +145,9 @@ class Devices:
         )
 
     def put(self, block: np.ndarray) -> jax.Array:
-        """Put a process's block on its devices. ``block`` is local, without ghost cells: cells per axis, then members
-        in an ensemble. The result has a leading device axis if there are several devices."""
+        """Put a process's block on its devices. ``block`` is local and without ghost cells: (cells per axis), in an
+        ensemble with members last. The result has the same dtype, and a leading device axis if there are several
+        devices; cells that no device owns are 0."""
         if not self.several:
             return jax.device_put(block, self.devices[0])
         members = block.shape[self.topology.ndim :]
@@ -163,8 +168,8 @@ class Devices:
         ]
 
     def get(self, array: jax.Array) -> np.ndarray:
-        """The process's block of an array on its devices: local, without ghost cells, C-contiguous. With one device it
-        is a view if possible."""
+        """The process's block of an array on its devices: local, without ghost cells, C-contiguous, in the array's
+        dtype. With one device it is a view if possible."""
         if not self.several:
             return np.asarray(array)
         members = array.shape[1 + self.topology.ndim :]
@@ -191,5 +196,5 @@ class Devices:
 
 
 def values(fields: Mapping[str, jax.Array], windows: tuple[tuple[int, int], ...]) -> dict[str, Value]:
-    """The arrays as values that all cover the same windows."""
+    """The arrays of a device's block, (cells per axis), as values that all cover the same ``windows`` (one per axis)."""
     return {name: Value(array, windows) for name, array in fields.items()}

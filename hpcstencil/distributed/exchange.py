@@ -1,4 +1,5 @@
-"""The exchange between blocks: a block gives strips of cells along its edges and gets ghost cells, one axis after another.
+"""The exchange between blocks: a block gives strips of cells along its edges and gets ghost cells, one axis after the
+other.
 
 A kind is a class with the members of `Exchange`; `exchange_for` chooses one:
 
@@ -8,7 +9,7 @@ A kind is a class with the members of `Exchange`; `exchange_for` chooses one:
     Phased          several processes of several devices: between processes outside compiled code, between devices inside
 
 A backend may offer one more kind that needs its help, as native code does (`backends.native.edge_exchange.InPasses`).
-What the strips are and where the ghost cells go is the same for all, see `halo`.
+`halo` cuts the strips and places the ghost cells, for all kinds alike.
 """
 
 from __future__ import annotations
@@ -44,17 +45,18 @@ class Exchange(Protocol):
 
     @property
     def fused(self) -> bool:
-        """Whether everything is exchanged inside compiled code. Then `outside` brings nothing."""
+        """Whether everything is exchanged inside compiled code. Then `outside` returns nothing."""
 
     def along(self, axis: int, first: jax.Array, last: jax.Array, outer: Outer) -> Ghosts:
         """The ghost cells of one axis in return for a block's own strips, inside compiled code.
 
-        ``first`` and ``last`` are the strips next to the lower and the upper side, (fields, cells per axis). They include the
-        ghost cells of earlier axes. ``outer`` is what `outside` returned.
+        ``first`` and ``last`` are the device's own strips next to the lower and the upper side, (fields, cells per
+        axis), in the fields' dtype. They include the ghost cells of earlier axes. ``outer`` is the result of
+        `outside`. The ghost cells have the shape of the strips.
         """
 
     def outside(self, widths: Sequence[int], strips_along: Callable[[int], StripsOf]) -> Callable[[Fields], Outer]:
-        """A function of the fields that does the part of an exchange that must run before compiled code.
+        """The function of the fields that does the part of an exchange that must run before compiled code.
 
         It returns the ghost cells (lower, upper) per axis for every device of this process; nothing if the exchange is
         `fused`. ``widths`` is the number of ghost cells per axis. ``strips_along`` compiles the function that cuts the strips
@@ -66,7 +68,8 @@ class Exchange(Protocol):
 
 @dataclass(frozen=True)
 class OwnStrips:
-    """Nothing is sent. A block gets its own strips back, in place of those of other processes too (`benchmark` times that)."""
+    """Nothing is sent. A block gets its own strips back, even where a neighbour's belong; `benchmark` times steps in
+    this way."""
 
     topology: Topology
     name = ""
@@ -228,13 +231,14 @@ def exchange_for(kind: str, topology: Topology, devices: Devices, communicator: 
 
 
 def of_neighbours(topology: Topology, axis: int, lower: jax.Array, upper: jax.Array) -> Ghosts:
-    """The ghost cells of an axis, None on sides without a neighbouring process."""
+    """The strips as ghost cells of an axis; None on a side without a neighbouring process."""
     below, above = (topology.neighbour(axis, direction) is not None for direction in (-1, 1))
     return lower if below else None, upper if above else None
 
 
 def of_devices(topology: Topology, axis: int, first: jax.Array, last: jax.Array) -> Strips:
-    """The ghost cells from the neighbouring devices of this process, in mapped code; zeros without a neighbour.
+    """The ghost cells from the neighbouring devices of this process, in mapped code, of the shape of the strips; zeros
+    without a neighbour.
 
     A periodic axis that is not cut between processes wraps around within the process.
     """
@@ -251,5 +255,5 @@ def of_devices(topology: Topology, axis: int, first: jax.Array, last: jax.Array)
 
 
 def nothing(fields: Fields) -> Outer:
-    """No exchange outside compiled code."""
+    """`Exchange.outside` of an exchange that happens inside compiled code: no ghost cells."""
     return {}

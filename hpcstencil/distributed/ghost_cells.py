@@ -24,8 +24,9 @@ Condition = Callable[[int, int, Windows], tuple[str, list[Any]]]
 
 @dataclass(frozen=True)
 class Ghosts:
-    """Ghost cells of one operand, on a grid of this ``spacing``. ``widths`` (lower, upper) per axis are the most that
-    its derivatives need; ``condition`` is its condition on the physical boundary."""
+    """Ghost cells of one operand on a device's block. ``spacing`` is the cell width per axis, in the input's unit of
+    length. ``widths`` is the number of ghost cells (lower, upper) per axis that its derivatives need; ``condition`` is
+    its condition on the physical boundary."""
 
     frame: Frame
     spacing: Sequence[float]
@@ -143,7 +144,8 @@ def with_window(windows: Windows, axis: int, window: Window | None) -> Windows:
 
 
 def next_to(field: Value, axis: int, side: int, frame: Frame) -> Value:
-    """A field in the cells next to a boundary, constant along the axis."""
+    """The values of a field in the cells next to a boundary. The result has length 1 along ``axis``, and no window
+    there."""
     window = field.windows[axis]
     assert window is not None
     index = (frame.counts[axis] - 1 if side else 0) - window[0]

@@ -1,7 +1,7 @@
-"""Halos: a block is surrounded by cells of its neighbours, axis after axis, each at full width.
+"""Halos: a block is surrounded by cells of its neighbours, one axis after the other, each at full width.
 
-The strips of a later axis include the ghost cells of earlier axes, so the corners arrive without messages of their own
-(as in ImplicitGlobalGrid's `update_halo!`). How strips become ghost cells is the business of an `Exchange`.
+The strips of a later axis include the ghost cells of earlier axes, so corners arrive without separate messages (as in
+ImplicitGlobalGrid's `update_halo!`). An `Exchange` turns strips into ghost cells.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Fields = dict[str, jax.Array]  # by name; a device's own cells without ghost cel
 
 @dataclass(frozen=True)
 class Received:
-    """The ghost cells of one axis, (fields, ...) of this ``width``, None without a neighbour; ``count`` is the number
-    of cells that the array really owns."""
+    """The ghost cells of one axis. ``lower`` and ``upper`` have the shape (fields, cells per axis), ``width`` cells
+    along the axis; None without a neighbour. ``count`` is the number of cells along the axis that the device owns."""
 
     axis: int
     width: int
@@ -38,10 +38,10 @@ def received(
     exchange: Exchange,
     outer: Outer,
 ) -> list[Received]:
-    """The ghost cells of the fields, ``widths`` per axis (0: none), inside compiled code.
+    """The ghost cells of the fields, ``widths`` cells per axis (0: none), inside compiled code.
 
-    ``fields`` are local arrays without ghost cells. ``counts`` are the owned cells per axis (a number, or traced if devices
-    own different numbers). ``outer`` is what the exchange brought outside compiled code.
+    ``fields`` are the device's cells without ghost cells. ``counts`` is the number of owned cells per axis (traced if
+    it differs between devices). ``outer`` is the result of `Exchange.outside`.
     """
     earlier: list[Received] = []
     for axis, width in enumerate(widths):
@@ -59,7 +59,7 @@ def surround(
     exchange: Exchange,
     outer: Outer,
 ) -> Fields:
-    """The fields surrounded by their ghost cells; arguments as in `received`."""
+    """The fields padded with their ghost cells on both sides of each axis; arguments as in `received`."""
     ghosts = received(fields, widths, counts, exchange, outer)
     return {name: _assembled(field, i, ghosts) for i, (name, field) in enumerate(fields.items())}
 
@@ -84,7 +84,7 @@ def strips_after(
     outer: Outer,
     axis: int,
 ) -> Strips:
-    """The strips of one axis, after the axes before it have been exchanged; arguments as in `received`."""
+    """The `strips` of one axis, after the axes before it have been exchanged; arguments as in `received`."""
     earlier = received(fields, widths[:axis], counts, exchange, outer)
     return strips(fields, axis, widths[axis], counts[axis], earlier)
 

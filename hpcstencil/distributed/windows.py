@@ -42,7 +42,7 @@ class Value:
     windows: Windows
 
     def crop(self, windows: Sequence[Window | None]) -> Value:
-        """The part of the value on smaller windows."""
+        """The part of the value on smaller windows. Axes with one value for all cells keep it."""
         array, kept = self.array, []
         for axis, (have, want) in enumerate(zip(self.windows, windows, strict=True)):
             kept.append(have if have is None or want is None else want)
@@ -52,7 +52,7 @@ class Value:
         return Value(array, tuple(kept))
 
     def spread(self, windows: Sequence[Window | None]) -> Value:
-        """The value broadcast to every cell of smaller windows."""
+        """The value on smaller windows, broadcast so that every axis has all its cells."""
         shape = [1 if window is None else window[1] - window[0] for window in windows]
         return Value(jnp.broadcast_to(self.crop(windows).array, shape), tuple(windows))
 
@@ -66,7 +66,7 @@ class Value:
 
 
 def common(values: Sequence[Value]) -> Windows:
-    """The largest windows that all values cover."""
+    """The largest windows that all values cover; None on axes on which all have one value for all cells."""
     result: list[Window | None] = []
     for windows in zip(*(value.windows for value in values), strict=True):
         real = [w for w in windows if w is not None]
@@ -76,7 +76,7 @@ def common(values: Sequence[Value]) -> Windows:
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a block: its kind, and on a halo side whether some device there touches the physical boundary."""
+    """One side of a block: its kind, and for a halo whether the side is the physical boundary for some device."""
 
     kind: str
     boundary: bool = False
@@ -86,10 +86,11 @@ class Side:
 class Frame:
     """A device's block as its code sees it.
 
-    ``cells`` per axis is the array's shape, the same on all devices; ``sides`` are (lower, upper) per axis. ``counts``
-    are the cells that this device owns and ``touches`` whether a side is the physical boundary, per axis: numbers, or
-    traced under `pmap`. ``coordinates`` are one-dimensional arrays of cell centres per axis, with ``margin`` more on
-    both sides. ``constants`` maps the numbers of expressions to values that are known only at run time.
+    ``cells`` is the array's shape without ghost cells, the same on all devices; ``sides`` are (lower, upper) per axis.
+    ``counts`` is the number of cells per axis that this device owns, and ``touches`` says per axis and side whether it
+    is the physical boundary; both are traced under `pmap`. ``coordinates`` are the cell centres, one float64 array per
+    axis, with ``margin`` more cells on both sides. ``constants`` maps the numbers of expressions to float64 values
+    that are known only at run time.
     """
 
     cells: tuple[int, ...]

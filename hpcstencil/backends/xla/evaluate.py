@@ -1,4 +1,5 @@
-"""From trees to array code: one right-hand side on one device's block, on the index ranges given by `windows`."""
+"""From trees to array code: the right-hand sides on one device's block. Each `Value` carries the windows of cells that
+it covers."""
 
 from __future__ import annotations
 
@@ -39,8 +40,9 @@ from hpcstencil.symbolic.stencil_reach import Discretization, Needs
 
 @dataclass(frozen=True)
 class Rules:
-    """Everything that gives a tree its meaning on this run's grid: discretization, kernel, and boundary conditions per
-    (field or inner result, axis, side). Inner results without a condition have no flux."""
+    """The rules by which trees are evaluated on this run's grid: the discretization, the stencil kernel, and the
+    boundary condition per (field or inner result, axis, side). Inner results without a condition have no flux.
+    ``domain`` is (lower, upper) per axis; ``dtype`` is the run's precision, in which everything is computed."""
 
     discretization: Discretization
     kernel: Kernel
@@ -51,7 +53,8 @@ class Rules:
 
 @dataclass
 class Evaluation:
-    """The values of trees at one time; each sub-tree is computed once."""
+    """The values of trees on one device's block at one time. ``fields`` have ghost cells on halo sides. Each sub-tree
+    is computed once."""
 
     rules: Rules
     frame: Frame
@@ -76,7 +79,7 @@ class Evaluation:
         return self.known[tree]
 
     def compute(self, tree: Node) -> Value:
-        """The value of one node, whose sub-trees are already evaluated."""
+        """The value of one node whose sub-trees are already evaluated. Raises TypeError for a node without array code."""
         match tree:
             case Field(name, beyond):
                 return self.extend(Field(name)) if beyond else self.fields[name]
@@ -101,11 +104,11 @@ class Evaluation:
         raise TypeError(f"no array code for {type(tree).__name__}")
 
     def scalar(self, value: float | np.ndarray | jax.Array) -> Value:
-        """A single number as a value of the run's precision."""
+        """A single number, the same in all cells, as a value of shape (1, ...) in the run's precision."""
         return Value(jnp.asarray(value).astype(self.rules.dtype).reshape((1,) * self.frame.ndim), self.everywhere)
 
     def coordinate(self, axis: int) -> Value:
-        """Coordinates of the cell centres along an axis."""
+        """The coordinates of the cell centres along an axis, margins included, of length 1 along the other axes."""
         shape = [1] * self.frame.ndim
         shape[axis] = -1
         windows = list(self.everywhere)
@@ -114,7 +117,7 @@ class Evaluation:
         return Value(self.frame.coordinates[axis].astype(self.rules.dtype).reshape(shape), tuple(windows))
 
     def pointwise(self, tree: Pointwise) -> Value:
-        """The value of a pointwise function."""
+        """The value of a pointwise function, on the common windows of its arguments."""
         match tree:
             case Pointwise("power", (base, Constant(exponent))) if (n := integer_power(exponent)) is not None:
                 value = self(base)
@@ -128,7 +131,7 @@ class Evaluation:
         return Value(self.functions[tree.function](*(v.crop(windows).array for v in values)), windows)
 
     def derivative(self, tree: Derivative) -> Value:
-        """The value of a partial derivative."""
+        """The value of a partial derivative; 0 if the operand does not vary along one of its axes."""
         stencil = self.rules.discretization.derivative(tree)
         value = self.extend(tree.operand)
         if any(window is None and order for window, order in zip(value.windows, tree.orders, strict=True)):
@@ -136,7 +139,7 @@ class Evaluation:
         return self.apply(stencil, value, self.shrunk(value, tree.operand, stencil.lower, stencil.upper))
 
     def halfway(self, tree: Halfway) -> Value:
-        """The value half a cell away."""
+        """The value of an operator that leads half a cell along an axis (difference, mean, below, above)."""
         stencil = self.rules.discretization.halfway(tree)
         value = self.extend(tree.operand)
         if value.windows[tree.axis] is None:  # constant along the axis
@@ -144,13 +147,14 @@ class Evaluation:
         return self.apply(stencil, value, self.shrunk(value, tree.operand, stencil.lower, stencil.upper))
 
     def neighbour(self, tree: Neighbour) -> Value:
-        """The value in the next cell."""
+        """The value in the next cell along an axis."""
         (stencil,) = self.rules.discretization.stencils(tree)
         value = self.extend(tree.operand)
         return self.apply(stencil, value, self.shrunk(value, tree.operand, stencil.lower, stencil.upper))
 
     def div_grad(self, tree: DivGrad) -> Value:
-        """The value of one axis of ∇·(k ∇a)."""
+        """One axis of ∇·(k ∇a): the difference of the fluxes k ∂a/∂x at both faces of a cell, with the mean of k
+        there."""
         gradient, mean, divergence = self.rules.discretization.div_grad(tree)
         value, coefficient = self.extend(tree.operand), self.extend(tree.coefficient)
         if value.windows[tree.axis] is None:  # one value along the axis: no gradient
@@ -182,7 +186,8 @@ class Evaluation:
         return Value(self.rules.kernel(value.array, stencil, tuple(start), tuple(shape), self.number), kept)
 
     def number(self, value: float) -> jax.Array:
-        """A number of an expression or a stencil that is passed in at run time."""
+        """A number of an expression or a stencil, of shape () in the run's precision. If it is one of
+        `Frame.constants`, the compiler does not know it."""
         return jnp.asarray(self.frame.constants.get(value, value)).astype(self.rules.dtype)
 
     def shrunk(self, value: Value, operand: Node, lower: Sequence[int], upper: Sequence[int]) -> Windows:
@@ -247,12 +252,12 @@ class Evaluation:
 
 
 def beside(faces: Iterable[Face]) -> set[str]:
-    """The fields that the values at the given faces depend on."""
+    """The names of the fields that the values at the given faces depend on."""
     return {part.name for face in faces for value in face.values for part in walk(value) if isinstance(part, Field)}
 
 
 def moved(value: Value, windows: Windows, offset: Sequence[int]) -> jax.Array:
-    """The value at cells ``offset`` away from the windows."""
+    """The array of the value in the cells ``offset`` away from the ``windows``, in their shape."""
     shifted = [None if w is None else (w[0] + o, w[1] + o) for w, o in zip(windows, offset, strict=True)]
     return value.crop(shifted).array
 

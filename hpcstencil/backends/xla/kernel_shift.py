@@ -17,7 +17,7 @@ def apply(
     shape: tuple[int, ...],
     number: Callable[[float], jax.Array],
 ) -> jax.Array:
-    """Σ_j w_j array[start + i + o_j]."""
+    """Σ_j w_j array[start + i + o_j] for the cells i of ``shape``. Arguments as in `stencil_kernels`."""
 
     def shifted(offset: tuple[int, ...]) -> jax.Array:
         first = [s + o for s, o in zip(start, offset, strict=True)]
@@ -29,7 +29,8 @@ def apply(
 def weighted(
     stencil: Stencil, shifted: Callable[[tuple[int, ...]], jax.Array], number: Callable[[float], jax.Array]
 ) -> jax.Array:
-    """Σ_j w_j shifted(o_j). Opposite offsets of equal or opposite weight share one multiplication."""
+    """Σ_j w_j shifted(o_j), in the shape of ``shifted``. Opposite offsets of equal or opposite weight share one
+    multiplication."""
     left = dict(zip(stencil.offsets, stencil.weights, strict=True))
     result: jax.Array | None = None
     while left:

@@ -44,15 +44,15 @@ def bits_per_part(cells: int) -> int:
 
 
 def exact_sum(parts: np.ndarray, exponent: int, bits: int) -> float:
-    """2^exponent Σ_j parts_j 2^(-j bits), rounded once."""
+    """2^exponent Σ_j parts_j 2^(-j bits), j = 1, 2, 3, rounded once. ``parts`` are int64, of shape (3,)."""
     total = sum(Fraction(int(q), 1 << ((j + 1) * bits)) for j, q in enumerate(parts))
     return float(total * Fraction(2) ** exponent)
 
 
 @dataclass(frozen=True)
 class CompiledTrees:
-    """The trees of which compiled code computes the values, and how. The members of an ensemble differ in the
-    ``listed`` parameters; None for a single run."""
+    """Trees whose values compiled code computes. The members of an ensemble differ in the ``listed`` parameters; None
+    for a single run."""
 
     device_grid: DeviceGrid
     rules: Rules
@@ -62,7 +62,8 @@ class CompiledTrees:
 
     @cached_property
     def differ(self) -> bool:
-        """Whether any tree takes a derivative, so that its values need ghost cells and are computed all at once."""
+        """Whether any tree takes a derivative. Then its values need ghost cells and are computed for the whole block
+        at once."""
         return any(isinstance(part, OPERATORS) for tree in self.trees for part in walk(tree))
 
     @property
@@ -72,7 +73,7 @@ class CompiledTrees:
 
     @property
     def grid_axes(self) -> tuple[int, ...]:
-        """The axes of the values that are those of the grid."""
+        """The axes of the values that belong to the grid, not to members."""
         return tuple(range(self.device_grid.grid.ndim))
 
     def values(
@@ -90,7 +91,8 @@ class CompiledTrees:
     def by_rows(
         self, fields: Mapping[str, Value], parameters: Parameters, time: Number, frame: Frame, action: OfRows
     ) -> Any:
-        """The results of ``action(values, which cells count)`` for one group of rows after the other, stacked."""
+        """The results of ``action(values of the trees, which cells count)`` for one group of rows (cells along the
+        first axis) after the other, stacked along a new first axis."""
         values = self.values(fields, parameters, time, frame) if self.differ else []
         in_row = len(self.trees) * math.prod(next(iter(fields.values())).array.shape[1:])
         few = min(frame.cells[0], max(1, CELLS_AT_ONCE // in_row))
@@ -111,7 +113,7 @@ class CompiledTrees:
 
 def compiled_extremes(trees: CompiledTrees) -> Callable[..., Any]:
     """The function (fields, parameters, time) -> (maximum, -minimum, number of non-finite cells) of each tree over the
-    devices of this process."""
+    devices of this process: float64, (trees, 3), in an ensemble with members last."""
     device_grid, axes = trees.device_grid, trees.grid_axes
 
     def of_rows(values: list[jax.Array], owned: jax.Array) -> Any:
@@ -134,8 +136,9 @@ def compiled_extremes(trees: CompiledTrees) -> Callable[..., Any]:
 
 
 def compiled_sums(trees: CompiledTrees, bits: int) -> Callable[..., Any]:
-    """The function (fields, parameters, time, scales) -> the ``PARTS`` of the sum of each tree over the devices of this
-    process, int64; ``scales`` has the 2^-e of each tree."""
+    """The function (fields, parameters, time, scales) -> the parts q of the sum of each tree over the devices of this
+    process: int64, (trees, PARTS), in an ensemble with members last. ``scales`` has the 2^-e of each tree, float64,
+    (trees,)."""
     device_grid = trees.device_grid
 
     def sums(
@@ -185,7 +188,7 @@ class Reductions:
     def extremes(
         self, fields: Fields, parameters: Parameters, time: float
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(minimum, maximum, number of non-finite cells) of each tree over the whole grid, equal on all processes."""
+        """See `backend.Reductions`."""
         if not self.trees:
             return np.empty(0), np.empty(0), np.empty(0, np.int64)
         each = self._of_each(
@@ -234,8 +237,7 @@ class Reductions:
         return np.sum([total for block in blocks for total in by_threads(of_part, block)], 0)
 
     def sums(self, fields: Fields, parameters: Parameters, time: float, largest: np.ndarray) -> np.ndarray:
-        """The sum of each tree over all cells of the grid, equal on all processes. ``largest`` has the greatest
-        magnitude of each tree; if it is NaN or infinite, so is the sum."""
+        """See `backend.Reductions`. If ``largest`` is NaN or infinite, so is the sum."""
         if not self.trees:
             return np.empty(0)
         exponents = np.where(np.isfinite(largest), np.frexp(largest)[1], 0)
@@ -254,7 +256,7 @@ class Reductions:
 
 
 def on_processor(device_grid: DeviceGrid) -> bool:
-    """Whether the devices are processors, so that numpy can read their memory."""
+    """Whether the devices are CPUs, so that numpy can read their memory."""
     return bool(device_grid.devices.devices[0].platform == "cpu")
 
 

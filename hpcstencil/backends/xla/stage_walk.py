@@ -95,8 +95,9 @@ def fields_of(
     groups: Mapping[str, int],
     dt: Any,
 ) -> dict[str, Value]:
-    """The fields after a stage: `combined` for each field that the stage changes, the ``last`` value for the others. A
-    stage with a remembered slope stores its own slopes in place of those of the previous step."""
+    """The fields after a stage: `combined` for each field that the stage changes, the value number ``last`` for the
+    others. ``values`` and ``slopes`` are those of earlier stages by number. A stage with a remembered slope stores its
+    own slopes in place of those of the previous step."""
     moved = dict(values.get(last, {}))
     for name in moving(stage, values[0], slopes, groups):
         own = {j: y[name] for j, y in values.items()}, {j: k[name] for j, k in slopes.items() if name in k}

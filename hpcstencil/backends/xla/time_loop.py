@@ -28,7 +28,7 @@ from hpcstencil.numerics.schedule import StepRange
 
 
 def by_stepper(stepper: Stepper, together: int = 1) -> Advance:
-    """Steps taken one by one by XLA's kernels; ``together`` as in `repeated`."""
+    """Steps taken one at a time by array code or by GPU kernels; ``together`` as in `repeated`."""
     device_grid, every = stepper.device_grid, stepper.every
 
     def steps(framed: dict[str, Value], frame: Frame, parameters: Parameters, these: StepRange) -> Fields:
@@ -71,13 +71,14 @@ def by_stepper(stepper: Stepper, together: int = 1) -> Advance:
 
 
 def fused(device_grid: DeviceGrid, loop: Body) -> Advance:
-    """The ``loop``, a function of (fields, places, parameters, which steps), as one compiled call."""
+    """The ``loop``, a function of (fields, places, parameters, which steps), as one compiled call. It reuses the
+    memory of the fields."""
     compiled = device_grid.compiled(loop, 2, donate=True)
     return lambda fields, parameters, these: compiled(fields, device_grid.places, parameters, these)
 
 
 def in_blocks(block: Advance, every: int) -> Advance:
-    """Repeated calls of ``block``, each with at most ``every`` steps."""
+    """Repeated calls of ``block``, each with at most ``every`` steps. Each call finishes before the next one starts."""
 
     def advance(fields: Fields, parameters: Parameters, these: StepRange) -> Fields:
         for done in range(0, int(most(these.count)) or 1, every):  # zero steps still compile
@@ -100,8 +101,8 @@ def one_in_pieces(stepper: Stepper) -> Advance:
 
 
 def chosen_by(device_grid: DeviceGrid) -> Callable[[Fields, Fields, int | np.ndarray | jax.Array], Fields]:
-    """The function (new fields, old fields, steps to take) -> the new fields of those who take a step, the old ones of
-    the rest."""
+    """The function (new fields, old fields, steps to take) -> the new fields if there is a step to take, otherwise the
+    old ones; in an ensemble for each member by its own number of steps."""
 
     def of_members(new: Fields, old: Fields, active: bool | np.ndarray | jax.Array) -> Fields:
         return going_on(active, new, old)
@@ -116,9 +117,9 @@ def chosen_by(device_grid: DeviceGrid) -> Callable[[Fields, Fields, int | np.nda
 def repeated(n: int | np.ndarray | jax.Array, step: Callable[[jax.Array, Any], Any], u: Any, together: int) -> Any:
     """step(i, u) for i = 0 .. n - 1, with ``together`` of them in each round of a loop.
 
-    On GPUs two or more save a copy: a step writes its result elsewhere, and the next one may write where the first
-    began. They also save waiting, since the host waits after each round to know whether another one follows. Each of
-    them is compiled.
+    On GPUs two or more save a copy: a step writes to other arrays, and the next step writes back to the first ones.
+    They also save waiting, since after each round the host waits to know whether another one follows. The compiler
+    sees each of them.
     """
     if together == 1:
         return lax.fori_loop(0, n, step, u)
@@ -133,7 +134,7 @@ def repeated(n: int | np.ndarray | jax.Array, step: Callable[[jax.Array, Any], A
 
 
 def most(n: int | np.ndarray | jax.Array) -> Any:
-    """The largest number of steps of any member."""
+    """The largest number of steps of any member, of shape (); ``n`` itself if it is one number for all."""
     return jnp.max(n) if jnp.ndim(n) else n
 
 

@@ -74,7 +74,8 @@ class Stepper:
     def one_step(
         self, u: dict[str, Value], parameters: Parameters, t: Number, dt: Number, frame: Frame
     ) -> tuple[Any, Any]:
-        """(fields after a step, estimate of their error), on the windows that remain of those of ``u``."""
+        """(fields after a step, estimate of their error or None). Both are on the windows that remain of those of
+        ``u`` after all evaluations."""
 
         def evaluate(rhs: RightHandSide, y: Mapping[str, Value], time: Number) -> dict[str, Value]:
             if self.every:
@@ -138,7 +139,8 @@ class Stepper:
         return attempt
 
     def slopes(self, j: int) -> Body:
-        """The function slopes(fields, parameters, t) at the j-th value, with an exchange of its own."""
+        """The function slopes(fields, parameters, t) -> time derivatives of the fields at the j-th value. It exchanges
+        halos first; fields and slopes have no ghost cells."""
 
         def body(y: dict[str, Value], frame: Frame, parameters: Parameters, t: Number) -> Fields:
             return self.device_grid.cropped(self.rhs_of(j)(y, parameters, t, frame))
@@ -193,7 +195,7 @@ def with_error(u: Mapping[str, V], new: Mapping[str, V], error: Mapping[str, V])
 
 
 def shrunk(windows: Any, before: Any, after: Any, times: int) -> Windows:
-    """Windows after ``times`` shrinkages, each by as much as from ``before`` to ``after``."""
+    """The windows after shrinking ``times`` times, each time as much as from ``before`` to ``after``."""
     return tuple(
         (w[0] + times * (b[0] - a[0]), w[1] + times * (b[1] - a[1]))
         for w, a, b in zip(windows, before, after, strict=True)
@@ -201,7 +203,7 @@ def shrunk(windows: Any, before: Any, after: Any, times: int) -> Windows:
 
 
 def padded(value: Value, windows: Windows) -> Value:
-    """The value on larger windows, with zeros in the rim, which is never read as valid."""
+    """The value on larger windows. The rim is filled with zeros and is never read as valid."""
     padding = []
     for have, want in zip(value.windows, windows, strict=True):
         assert have is not None and want is not None  # fields have a window on every axis
