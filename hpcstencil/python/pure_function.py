@@ -1,7 +1,7 @@
 """The steps of a simulation as a pure JAX function of its state and parameters.
 
-The function calls the same compiled program as `Simulation.step`. Where JAX maps it (`jax.vmap`), the members follow each
-other, so each result equals that of a separate call, bit for bit.
+The function calls the same compiled program as `Simulation.step`. `jax.vmap` makes it run one member after the other,
+so each result equals that of a separate call, bit for bit.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Function = Callable[..., State]
 def function_of(simulation: Simulation, steps: int) -> Function:
     """The function f(state, parameters=None) -> state after ``steps`` steps, see `hpcstencil.Simulation.function`.
 
-    Raises InputError for problems of which it is not available.
+    Raises InputError for problems for which it is not available.
     """
     problem, devices = simulation.problem, simulation.device_grid.devices
     dt = _step_size(simulation)
@@ -42,7 +42,7 @@ def function_of(simulation: Simulation, steps: int) -> Function:
     remembered = _memory(simulation)
 
     def first_state(fields: Mapping[str, jax.Array], parameters: Parameters) -> State:
-        """The state at t = 0 of a plain dict of fields."""
+        """The state at t = 0 with these fields, by name: this process's cells without ghost cells."""
         for name in fields:
             if name not in problem.shown:
                 raise unknown("state", "field", name, problem.shown)
@@ -104,7 +104,7 @@ def _step_size(simulation: Simulation) -> float:
 
 
 def _mapped_one_by_one(simulation: Simulation) -> Callable[[Fields, Parameters, StepRange], Any]:
-    """The steps as a function that JAX may map, one after the other, and cannot differentiate."""
+    """The steps as a function that JAX can map, one member after the other, but not differentiate."""
 
     def advance(fields: Fields, parameters: Parameters, these: StepRange) -> Any:
         return dict(simulation.steps.advance(fields, parameters, these))
@@ -134,7 +134,8 @@ def _mapped_one_by_one(simulation: Simulation) -> Callable[[Fields, Parameters, 
 
 
 def _memory(simulation: Simulation) -> dict[str, np.ndarray]:
-    """What a state remembers beside the fields at t = 0, of absorbing layers and a mask: blocks of this process."""
+    """The parts of the state at t = 0 besides the equation's fields: memories of absorbing layers, and a mask. Blocks
+    of this process."""
     problem = simulation.problem
     blocks = initial_blocks(problem, simulation.ranges)
     return {name: blocks[name] for name in problem.memory if not name.endswith(MEMORY)}

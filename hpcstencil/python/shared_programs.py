@@ -32,8 +32,8 @@ class Program:
 
 
 class SharedPrograms:
-    """The programs of this process, the one that was used last at the end. All processes of a launch do the same with
-    theirs, in the same order."""
+    """The programs of this process, with the most recently used one last. All processes of a launch make the same
+    calls in the same order."""
 
     def __init__(self) -> None:
         self.programs: list[Program] = []
@@ -62,7 +62,7 @@ class SharedPrograms:
         self._drop_unused()
 
     def _drop_unused(self) -> None:
-        """Drop the programs that nobody uses, except the last ones, with their communicators."""
+        """Drop unused programs and their communicators, except the most recently used ones."""
         unused = [program for program in self.programs if not program.users]
         for program in unused[: max(0, len(unused) - KEPT)]:
             self.programs.remove(program)
@@ -74,7 +74,7 @@ PROGRAMS = SharedPrograms()
 
 
 def dependence(decomposed: Decomposed, devices: Sequence[jax.Device]) -> tuple[Any, ...]:
-    """All that a compiled program depends on; two problems with equal ones can share it."""
+    """Everything that a compiled program depends on. Two problems with equal results can share a program."""
     problem = decomposed.problem
     config = problem.config
     return (
