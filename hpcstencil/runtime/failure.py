@@ -1,4 +1,4 @@
-"""The end of a process that fails: the sentence about it, and the end of the others where they do not know of it."""
+"""The end of a process that fails: its message, and the end of the other processes if they do not know of the failure."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def sentence(error: BaseException) -> str:
 
 
 def abort_all(communicator: Communicator, error: BaseException, why: str = "") -> None:
-    """End all processes at once after a failure that the others do not know of; the message says where it happened and
-    ``why``, by default the error's `sentence`."""
+    """End all processes at once after a failure that the others do not know of. The message says where it happened and
+    ``why`` (default: the error's `sentence`)."""
     place = f"rank {communicator.rank} of {communicator.size} on {host()}, {communicator.watch.place}"
     match error:
         case HpcstencilError():

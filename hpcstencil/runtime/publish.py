@@ -1,4 +1,4 @@
-"""Atomic writes of small files: others see them whole or not at all, and they survive a crash of the machine."""
+"""Atomic writes of small files: readers see them complete or not at all, and they survive a crash of the machine."""
 
 from __future__ import annotations
 

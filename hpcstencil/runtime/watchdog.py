@@ -73,8 +73,7 @@ class Watchdog:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _connect(self) -> list[int]:
-        """Join the monitors, which then know each other and nobody else; returns the ranks that cannot reach rank 0's
-        host."""
+        """Connect the monitors with each other; returns the ranks that cannot reach rank 0's host."""
         communicator, rank = self.communicator, self.communicator.rank
         token = communicator.broadcast(secrets.token_hex(32) if rank == 0 else "")
         self._tell(token=token)
@@ -102,7 +101,7 @@ class Watchdog:
         self._tell(step=step)
 
     def outside(self, outside: bool) -> None:
-        """Report that a program that uses hpcstencil does something else, or calls it again."""
+        """Report that the program has left hpcstencil, or calls it again."""
         self._tell(outside=outside)
 
     def output(self, path: Path) -> None:
@@ -152,7 +151,7 @@ def end_all(communicator: Communicator, sentence: str, status: int, at_once: boo
 
 
 def end_at_once(communicator: Communicator, status: int) -> None:
-    """End all ranks, or at least this one, from any thread and even if the main thread waits for ever."""
+    """End all ranks, or at least this one, from any thread, even if the main thread hangs."""
     timer = threading.Timer(1.0, os._exit, (status,))
     timer.daemon = True
     timer.start()

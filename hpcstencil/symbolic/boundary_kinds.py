@@ -10,7 +10,7 @@ keeps the order of a wider stencil if the solution continues beyond the face wit
 A field that lives on the faces across the boundary (`staggering`) has a value on the boundary itself, and is mirrored
 about that value: kind `wall`, which replaces dirichlet there.
 
-To add a kind, add an entry to KINDS. Every backend and `verify` read that table; an unknown kind is a KeyError
+To add a kind, add an entry to KINDS. Every backend and `verify` read that table, and an unknown kind raises KeyError
 everywhere.
 """
 

@@ -39,8 +39,9 @@ def evaluate(
     values: Mapping[Any, Any] | None = None,
     index: np.ndarray | None = None,
 ) -> Any:
-    """The value of a tree, float64, in the broadcast shape of ``coordinates``. ``values`` maps each Parameter, Field,
-    Reduction or Time node in it to its value. ``index`` holds the global cell indices for noise."""
+    """The value of a tree, float64, in the broadcast shape of ``coordinates``. ``coordinates`` are float64 arrays, one
+    per axis. ``values`` maps each Parameter, Field, Reduction or Time node in the tree to its value. ``index`` holds
+    the global cell indices for noise, in the shape of the result."""
 
     def value(part: Node) -> Any:
         match part:
@@ -78,8 +79,8 @@ def block_index(grid: Grid, ranges: Sequence[Range]) -> np.ndarray:
 
 
 def by_node(parameters: Mapping[str, float | np.ndarray]) -> dict[Node, Any]:
-    """The parameters' values as `evaluate` needs them: numpy scalars, which overflow to infinity where Python floats
-    raise."""
+    """The parameters' values by node, for `evaluate`. Numbers become float64 scalars, which overflow to infinity,
+    while Python floats would raise."""
     return {Parameter(name): np.float64(value) if np.ndim(value) == 0 else value for name, value in parameters.items()}
 
 

@@ -105,7 +105,7 @@ def located(tree: Node, position: Position, positions: Positions, spacing: Seque
     The operand of a `Halfway` is also evaluated ``beyond`` walls, from the fields' ghost cells. So are inner results on
     faces: a face on the boundary belongs to a cell, and its value follows from the fields alone.
 
-    Raises InputError, starting with ``key``, if a field is used at a place where it does not live.
+    Raises InputError, whose message begins with ``key``, if a field is used at another position than its own.
     """
     known: dict[tuple[int, Position, bool], Node] = {}
 

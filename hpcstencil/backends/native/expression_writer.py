@@ -1,4 +1,4 @@
-"""From trees to C++ statements: the part that all writers share. Subclasses provide the leaves.
+"""From trees to C++ statements: the part that all writers share.
 
 Weights of finite differences are rational: integers times a factor. Equal integers share one multiplication, and
 opposite offsets are added first, so that symmetric fields stay symmetric.
@@ -94,7 +94,8 @@ class Writer(ABC):
 
     @abstractmethod
     def leaf(self, tree: Node, at: Offset) -> str | None:
-        """The C++ expression for a tree that is available as it is; None if it must be computed."""
+        """The C++ expression for a tree whose value is available in the cell at offset ``at``; None if it must be
+        computed."""
 
     @abstractmethod
     def literal(self, value: float) -> str:
@@ -146,14 +147,14 @@ class Writer(ABC):
         raise Unsupported(f"{type(tree).__name__} has no native code")
 
     def sum(self, tree: Pointwise, at: Offset) -> str:
-        """A sum, a difference or a negative value."""
+        """The C++ expression for a sum, a difference or a negative value."""
         values = [self.value(argument, at) for argument in tree.arguments]
         if tree.function == "negative":
             return self.let(f"-{values[0]}")
         return self.let(f"{values[0]} {OPERATORS[tree.function]} {values[1]}")
 
     def pointwise(self, tree: Pointwise, at: Offset) -> str:
-        """A function, an arithmetic operation or a comparison."""
+        """The C++ expression for a function, an arithmetic operation or a comparison."""
         match tree:
             case Pointwise("power", (base, Constant(exponent))) if (n := integer_power(exponent)) is not None:
                 return self.power(self.value(base, at), n)
@@ -168,7 +169,7 @@ class Writer(ABC):
         return f"f_{tree.function}({', '.join(values)})"
 
     def power(self, base: str, n: int) -> str:
-        """A power with an integer exponent by repeated squaring, as in `lax.integer_pow`."""
+        """The C++ expression for a power with an integer exponent, by repeated squaring as in `lax.integer_pow`."""
         if n == 0:
             return f"one<{self.kind}>()"
         result, left = "", abs(n)
@@ -181,7 +182,7 @@ class Writer(ABC):
         return result if n > 0 else f"one<{self.kind}>() / {result}"
 
     def stencil(self, tree: Derivative | Halfway, at: Offset) -> str:
-        """A derivative, or an operator that leads half a cell."""
+        """The C++ expression for a derivative, or for an operator that leads half a cell."""
         return self.weighted(stencil_of(tree, self.discretization), tree.operand, at)
 
     def weighted(self, stencil: Stencil, operand: Node, at: Offset) -> str:

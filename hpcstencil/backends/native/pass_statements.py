@@ -37,7 +37,7 @@ class Scope:
     """The context of a cell's statements: a part of the step, and one ``plane`` of those that are computed together.
 
     ``held`` maps the numbers of arrays to the trees that they hold. ``node`` is the time within the step, as a fraction
-    of dt. ``shared`` are trees whose values are also wanted by themselves. In a part of the next step, ``renamed``
+    of dt. ``shared`` are trees whose values are also results themselves. In a part of the next step, ``renamed``
     arrays replace its own.
     """
 
@@ -91,7 +91,7 @@ class Cells(Writer):
         self.made: dict[tuple[int, Offset], str] = {}  # values of arrays that this pass computes
 
     def turn_to(self, scope: Scope) -> None:
-        """Begin another part of the step, to which the following statements belong."""
+        """Begin another scope, to which the following statements belong."""
         self.scope = scope
         self.known = {
             (key, at): name for (key, at), name in self.known.items() if isinstance(key, tuple) and key[0] in FOR_ALL

@@ -47,7 +47,7 @@ class PallasBackend:
 
 @dataclass(frozen=True)
 class LoweredToPallas:
-    """A problem for GPU kernels. On a processor they are interpreted, slowly."""
+    """A problem for GPU kernels. On a CPU they are interpreted, slowly, for tests."""
 
     problem: Problem
     halo_wraps: bool = False

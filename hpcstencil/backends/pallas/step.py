@@ -92,7 +92,7 @@ class Kernels:
     interpret: bool
 
     def on(self, parameters: Mapping[str, ArrayLike], frame: Frame) -> Step:
-        """The function that takes a step on a block."""
+        """The function that takes a step on a device's block, with the parameters of the equation by name."""
         return partial(self.step, Launch.on(self.rules, frame, parameters, self.interpret))
 
     def step(self, launch: Launch, u: Values, t: jax.Array, dt: jax.Array, ends: Windows | None) -> dict[str, Value]:
