@@ -99,9 +99,9 @@ def scaling_cases(problem: Problem, processes: int, devices: int) -> list[Case]:
 def measure(
     cases: Sequence[Case], communicator: Communicator, devices: Sequence[jax.Device]
 ) -> tuple[float, list[Row]]:
-    """The copy bandwidth of all processes together in bytes per second, and a row per case; the same on all processes.
+    """(the copy bandwidth of all processes together in bytes per second, one row per case); the same on all processes.
 
-    The first processes measure a case of fewer processes, on their own communicator, while the others sleep. The
+    If a case has fewer processes, the first ones measure it on a separate communicator, while the others sleep. The
     efficiency is the speed divided by that of one process, for the same kind of scaling, and by the number of
     processes. ``roof`` is the copy bandwidth of the row's processes without the others, in bytes per second.
     """

@@ -22,9 +22,9 @@ SECONDS_PER_TIMING, MOST_ROUNDS = 0.1, 2**21
 
 
 def timings(actions: Sequence[Action], communicator: Communicator) -> list[np.ndarray]:
-    """Seconds per round of each ``action(rounds)``: arrays of shape (repeats, processes), without compilation.
-
-    All processes begin together, and the actions take turns, so that other load on the machine affects all of them.
+    """Seconds per round of each ``action(rounds)``, without compilation: one float64 array (repeats, processes) per
+    action. All processes begin together. The actions take turns, so that other load on the machine affects all of
+    them.
     """
     rounds = [_enough_rounds(action, communicator) for action in actions]
     repeats: list[list[np.ndarray]] = []
@@ -55,7 +55,8 @@ def _once(action: Action, rounds: int, communicator: Communicator) -> np.ndarray
 
 
 def slowest(times: np.ndarray) -> float:
-    """Seconds of the best repeat in a result of `timings`; the slowest process determines the time of a repeat."""
+    """Seconds of the best repeat in a result of `timings`, (repeats, processes). The slowest process determines the
+    time of a repeat."""
     return float(times.max(axis=1).min())
 
 

@@ -72,8 +72,9 @@ Sides = tuple[Condition, Condition]
 
 @dataclass(frozen=True)
 class BoundaryConfig:
-    """``axes`` holds the conditions (lower, upper) per axis. ``fields`` holds those of fields with conditions of their
-    own, per axis or None. ``operators`` holds those of inner results, by the text of their expression."""
+    """The table [boundary]. ``axes`` holds the conditions (lower, upper) per axis. ``fields`` holds those of single
+    fields, per axis, or None where the field has the axis's. ``operators`` holds those of inner results, by the text
+    of their expression."""
 
     axes: tuple[Sides, ...]
     fields: Mapping[str, tuple[Sides | None, ...]] = field(default_factory=dict)
@@ -128,7 +129,7 @@ def read_boundary(raw: Mapping[str, object], axes: tuple[str, ...]) -> BoundaryC
 
 
 def _field(key: str, value: Mapping[str, object], axes: tuple[str, ...]) -> tuple[Sides | None, ...]:
-    """The conditions of one field, with None for the axes on which it has no conditions of its own."""
+    """The conditions of one field per axis; None for an axis on which the input gives it none."""
     for axis in value:
         if axis not in axes:
             raise unknown(f"{key}.{at(axis)}", "axis", axis, axes)

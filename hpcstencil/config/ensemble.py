@@ -1,4 +1,4 @@
-"""[ensemble]: runs of one input side by side, with different numbers or initial states.
+"""[ensemble]: several runs of one input in one file, with different numbers or initial states.
 
 The members share all compiled code. The numbers of an equation are passed to it at run time, one per member, and the
 last axis of every array is the member axis.

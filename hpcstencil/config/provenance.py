@@ -1,4 +1,4 @@
-"""An input as text, for the record in every file; and the differences between inputs that a continued run may have."""
+"""An input as text, which every file records, and the differences from its origin that a continued run may have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading an input file into the dataclasses of `settings`. Form and ranges are checked here; expressions stay texts."""
+"""Read an input file into the dataclasses of `settings`. Form and ranges are checked here; expressions stay texts."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def check_sources(config: Config) -> None:
-    """Raise InputError if a file of data that the input names is missing. `from_mapping` does not look: the input of a
-    run on file may outlive its start."""
+    """Raise InputError if a data file that the input names is missing. `from_mapping` does not check this, because a
+    recorded input may be read after the data are gone."""
     for key, file in sources(config).items():
         check_path(key, file)
         if not os.path.isfile(file):
@@ -131,8 +131,8 @@ def _table(raw: Mapping[str, object], name: str) -> dict[str, Any]:
 
 
 def _entries(section: Mapping[str, object], name: str, field: str, new: bool = False) -> dict[str, Any]:
-    """The entries whose names the user chooses, for a field of table ``name``. Those of ``new`` things must have names
-    that expressions can use."""
+    """The entries whose names the user chooses, for a field of table ``name``. If they are ``new`` names, expressions
+    must be able to use them."""
     spec = entries_of(TABLES[name])[field]
     if spec.table:
         given = table(f"{name}.{field}", section.get(field, {}), spec.table)
@@ -148,7 +148,7 @@ def _entries(section: Mapping[str, object], name: str, field: str, new: bool = F
 
 
 def _home(key: str) -> str | None:
-    """The dotted key that somebody means who writes ``key`` into the wrong table."""
+    """The dotted key that a user who writes ``key`` into the wrong table probably means."""
     return next((f"{name}.{key}" for name in SEARCHED if key in keys_of(TABLES[name])), None)
 
 

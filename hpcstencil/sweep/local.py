@@ -1,4 +1,4 @@
-"""All members of a sweep on this machine, several at a time, each in its own process as in an array job."""
+"""Run all members of a sweep on this machine, several at a time, each in its own process as in an array job."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _end_at_once(children: Sequence[Child]) -> None:
 
 
 def _told(child: Child) -> str:
-    """A sentence on how the member's process ended."""
+    """A sentence that says how the member's process ended."""
     status, log = child.process.returncode, child.member.folder / LOG
     if status == 0:
         return f"done in {time.monotonic() - child.began:.1f} s"

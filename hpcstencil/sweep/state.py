@@ -153,7 +153,7 @@ def result(planned: Planned, config: Config) -> tuple[bool, str]:
 
 
 def other_input(contents: Contents, config: Config, parameters: Sequence[str]) -> list[str]:
-    """Keys in which an output's input differs from ``config`` such that the results differ.
+    """The keys in which an output's input differs from ``config`` so that results differ.
 
     Keys that a continued run may change (cadences, decomposition ...) do not count, unless the sweep varies them.
     """
@@ -217,8 +217,8 @@ def _result_differs(planned: Planned, old: Config, new: Config) -> bool:
 
 
 def merged(before: Sequence[str], now: Sequence[str]) -> tuple[str, ...]:
-    """Settings of earlier runs combined with the new ones; the last one for a key (or for a key that displaces it)
-    counts."""
+    """The settings of earlier runs combined with the new ones. For each key, and for keys that displace each other,
+    the last setting counts."""
     texts: dict[tuple[str, ...], str] = {}
     for text in (*before, *now):
         path, _ = parse_override(text)

@@ -1,4 +1,4 @@
-"""Foreign text made safe for a terminal: a title, a unit or a file's name may contain control sequences.
+"""Make foreign text safe for a terminal: a title, a unit or a file name may contain control sequences.
 
 Escape sequences move the cursor, clear the screen or change the window's title. Direction marks change the order in
 which text is displayed. Half a surrogate pair (a file name that is not UTF-8) cannot be printed at all. All of these

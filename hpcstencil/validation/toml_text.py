@@ -1,4 +1,4 @@
-"""TOML as text: reading with messages for errors, and writing what tomllib reads back."""
+"""TOML as text: reading with error messages, and writing text that tomllib reads back."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def read_file(path: pathlib.Path) -> dict[str, Any]:
 
 
 def bounded(path: pathlib.Path) -> bytes | None:
-    """The content of a file; None if it is longer than LONGEST, as of an endless device. Raises OSError if the file
-    cannot be read, and for a pipe without a writer, on which reading would wait for ever."""
+    """The content of a file; None if it is longer than LONGEST bytes, as an endless device is. Raises OSError if the
+    file cannot be read, and for a pipe without a writer, on which reading would never return."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
         os.set_blocking(descriptor, True)
@@ -64,7 +64,8 @@ def _text(path: pathlib.Path, name: str) -> str:
 
 
 def parse(text: str, origin: str) -> dict[str, Any]:
-    """The tables of TOML ``text``. ``origin``, a file's name, begins the sentence of an InputError."""
+    """The tables of TOML ``text``. Raises InputError, whose message begins with ``origin``, the name of the file, if
+    it is not TOML."""
     if LONG_KEY.search(text):
         raise InputError(f"{origin}: expected keys of a few names, but got one of 100 or more; check its dots")
     try:

@@ -12,7 +12,7 @@ SIZES = {"space": "cells per axis", "time": "steps"}
 
 
 def opening(config: Config, source: tuple[float, str] | None = None) -> str:
-    """A sentence on what was measured; ``source`` is the largest source that a given solution needs, and its field."""
+    """A sentence about the measurements. ``source`` is the largest source that a given solution needs, and its field."""
     needed = ""
     if source is not None:
         largest, field = source
@@ -46,7 +46,7 @@ def tell(studies: Sequence[Study], findings: Sequence[Finding]) -> list[str]:
 
 
 def verdict(met: bool) -> str:
-    """The word for a measurement that is met or not."""
+    """The word for a passed or a failed measurement."""
     return "ok" if met else "NOT MET"
 
 

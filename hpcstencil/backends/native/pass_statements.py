@@ -1,4 +1,5 @@
-"""Statements for the cells of a pass: the cells that they read, and sums gathered to few stencils.
+"""Statements for the cells of a pass, with sums of stencils gathered into few, and a record of the cells that they
+read.
 
 Stencils of one array with one coefficient become one stencil, in integers times a common factor, so that ∇²1 stays
 exactly 0. Coefficients are multiplied once per step.
