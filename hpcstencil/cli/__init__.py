@@ -11,7 +11,7 @@ from typing import NoReturn
 import click
 
 from hpcstencil import __version__
-from hpcstencil.runtime.failure import out_of_memory, sentence
+from hpcstencil.runtime.failure import of_environment, sentence
 from hpcstencil.runtime.launcher import environment_rank
 from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError
 from hpcstencil.validation.printable import printable_lines
@@ -82,7 +82,7 @@ def main() -> None:
             # Handles of a file that HDF5 could not write are released with the error; h5py would print a second failure.
             sys.excepthook, sys.unraisablehook = lambda *_: None, lambda _: None
     except Exception as error:
-        if not out_of_memory(error):
+        if not of_environment(error):
             raise
         status = tell(f"hpcstencil: {sentence(error)}", EnvironmentProblem.status)
     sys.exit(status)

@@ -219,7 +219,8 @@ def _time(values: dict[str, Any], equation: EquationConfig) -> TimeConfig:
         raise too_many([f"time.{name}" for name in given], "remove one" if len(given) == 2 else "keep one")
     if equation.name == "custom" and given not in (["dt"], ["tolerance"]):
         raise InputError(
-            "time.dt: a custom equation does not know its stable step; write for example dt = 0.1, or tolerance = 1e-4"
+            "time.dt: a custom equation does not know its stable step; write for example dt = 0.1, of which hpcstencil check "
+            "says if it is too long, or tolerance = 1e-4"
         )
     if not given:
         values["cfl"] = 0.5

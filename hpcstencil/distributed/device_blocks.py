@@ -13,6 +13,7 @@ from typing import Any, TypedDict
 
 import jax
 import numpy as np
+from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from hpcstencil.distributed.windows import Frame, Side, Value
@@ -38,6 +39,16 @@ def sides(topology: Topology, wrapped_as_halo: Sequence[bool]) -> tuple[tuple[Si
         else:
             result.append((Side("face" if below is None else "halo"), Side("face" if above is None else "halo")))
     return tuple(result)
+
+
+def device_number() -> jax.Array:
+    """The number of the device on which mapped code runs, int, from 0.
+
+    It contains a collective: the minimum over the devices, which is 0, is added. XLA starts a program with a
+    collective on all devices together, and devices that wait for each other in native code rely on that.
+    """
+    device = lax.axis_index(DEVICE_AXIS)
+    return device + lax.pmin(device, DEVICE_AXIS)
 
 
 @dataclass(frozen=True)

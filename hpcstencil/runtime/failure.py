@@ -11,11 +11,17 @@ from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError
 from hpcstencil.validation.printable import printable_lines
 
 NO_MEMORY = ("RESOURCE_EXHAUSTED", "failed to map segment", "Cannot allocate memory")
+MPI_FAILED = "the MPI library failed"  # as xla_bridge.cpp says it
 
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether numpy, Python, the dynamic loader or XLA (on any device) ran out of memory."""
     return isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY)
+
+
+def of_environment(error: BaseException) -> bool:
+    """Whether an exception of a library or of native code means that memory or the MPI library failed."""
+    return out_of_memory(error) or MPI_FAILED in str(error)
 
 
 def sentence(error: BaseException) -> str:
@@ -25,6 +31,9 @@ def sentence(error: BaseException) -> str:
     if out_of_memory(error):
         said = " ".join(str(error).split())[:200]
         return f"out of memory ({said}): take a coarser grid or more processes; hpcstencil check says what each needs"
+    if MPI_FAILED in str(error):
+        said = str(error)[str(error).index(MPI_FAILED) :].splitlines()[0]
+        return f"{said}; read what the MPI library printed, and go on from the last checkpoint with --resume"
     trace = "".join(traceback.format_exception(error)).rstrip()
     return f"{type(error).__name__}, a defect of the program or of what it is built on; please report this:\n{trace}"
 
@@ -39,5 +48,5 @@ def abort_all(communicator: Communicator, error: BaseException, why: str = "") -
         case KeyboardInterrupt():
             status = 130
         case _:
-            status = EnvironmentProblem.status if out_of_memory(error) else 1
+            status = EnvironmentProblem.status if of_environment(error) else 1
     end_all(communicator, f"hpcstencil: {place}: {printable_lines(why or sentence(error))}", status)

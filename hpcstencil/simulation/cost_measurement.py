@@ -47,7 +47,7 @@ def work_cost(lowered: Lowered, problem: Problem, topology: Topology, communicat
     what = f"work:{threads_for(devices)}:{devices * communicator.size}:{'x'.join(map(str, topology.capacity()))}"
     name = key(problem, what)
     known = from_rank_0(communicator, lambda: recall(name))
-    if isinstance(known, float):
+    if isinstance(known, float) and known > 0.0:
         return known
     communicator.barrier()
     own = communicator.allgather(lowered.seconds_per_work(topology))

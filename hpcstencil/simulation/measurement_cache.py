@@ -41,10 +41,15 @@ def _known(path: Path | None) -> dict[str, Any]:
     if path is None or not cache_folder.is_own(path):
         return {}
     try:
-        known = json.loads(path.read_text())
+        known = json.loads(path.read_text(), parse_constant=_refused)
     except (OSError, ValueError, RecursionError):
         return {}
     return known if isinstance(known, dict) else {}
+
+
+def _refused(text: str) -> None:
+    """Refuse NaN and Infinity, which no measurement gives."""
+    raise ValueError(text)
 
 
 def remember(name: str, value: Any) -> None:

@@ -319,5 +319,6 @@ MPI_FAILS = """
 
 def test_messages_of_one_device_that_fail_end_the_run(folder):
     """The other device of its process would wait for ever for what its neighbours no longer send."""
-    result = python(folder, MPI_FAILS, processes=2, status=1)
+    result = python(folder, MPI_FAILS, processes=2, status=4)
     assert "the MPI library failed with error code 15 while edges were exchanged" in result.stderr
+    assert "--resume" in result.stderr and "Traceback" not in result.stderr

@@ -1,5 +1,6 @@
 """Measured costs: what is measured, what is kept, and what follows from it for the steps between two exchanges."""
 
+import json
 import math
 import time
 from dataclasses import replace
@@ -59,6 +60,18 @@ def test_a_backend_is_measured_once_per_machine(monkeypatch, tmp_path):
     assert 0 < first.seconds_per_work < 1e-5
     monkeypatch.setattr(type(lowered), "seconds_per_work", None)
     assert measured_costs(lowered, made.problem, topology, OneProcess()) == first
+
+
+@pytest.mark.parametrize("stored", ["NaN", "Infinity", "-1.0", "0.0", '"fast"'])
+def test_a_stored_number_that_nothing_takes_is_measured_again(stored, tmp_path, monkeypatch):
+    made, path = decomposed(2), tmp_path / "measurements.json"
+    monkeypatch.setattr(measurement_cache, "store", lambda: path)
+    lowered, topology = made.lowered("native"), replace(made.topology, rank=0)
+    measured_costs(lowered, made.problem, topology, OneProcess())
+    (name,) = json.loads(path.read_text())
+    path.write_text(f'{{"{name}": {stored}}}')
+    found = measured_costs(lowered, made.problem, topology, OneProcess()).seconds_per_work
+    assert found is not None and 0.0 < found < 1.0
 
 
 @pytest.mark.parametrize("processes, wish", [(1, "auto"), (2, 3)])

@@ -17,6 +17,7 @@ from hpcstencil.backends.native.edge_layout import HERE, OFFSETS, Box, EdgeLayou
 # A strip is sent in pieces that Open MPI sends over TCP at once. Before a larger message it would ask the receiver, which costs
 # two more delays.
 PIECE_BYTES = 60_000
+PIECES = 128  # at most, of a strip; longer strips have longer pieces, so that tags stay small
 Counts = ctypes.c_int64 * 2 * 3
 Strips = ctypes.c_void_p * 2 * 3
 
@@ -83,21 +84,22 @@ def messages_of(
         size = layout.itemsize * math.prod(sizes)
         strip = MPI.buffer.fromaddress(address + layout.start(offset, axis, side, buffer), size)
         if counts == sizes:
-            return [[strip[n : n + PIECE_BYTES], MPI.BYTE] for n in range(0, size, PIECE_BYTES)]
+            each = max(PIECE_BYTES, -(-size // PIECES))
+            return [[strip[n : n + each], MPI.BYTE] for n in range(0, size, each)]
         datatype = kind.Create_subarray(sizes, counts, starts).Commit()
         kept.append(datatype)
         return [[strip, 1, datatype]]
 
     def receive(offset: Offset, buffer: int) -> list[Any]:
-        axis, tag = strip_axis(offset), _tag(device, offset)
+        axis, tag = strip_axis(offset), _first_tag(device, offset)
         buffers = pieces(mirrors[offset], offset, axis, offset[axis] < 0, buffer, layout.read_here(offset))
-        return [communicator.Recv_init(piece, blocks[offset][0], tag) for piece in buffers]
+        return [communicator.Recv_init(piece, blocks[offset][0], tag + n) for n, piece in enumerate(buffers)]
 
     def send(offset: Offset, buffer: int) -> list[Any]:
         axis, (rank, its_device) = strip_axis(offset), blocks[offset]
-        tag = _tag(its_device, (-offset[0], -offset[1], -offset[2]))
+        tag = _first_tag(its_device, (-offset[0], -offset[1], -offset[2]))
         buffers = pieces(own, HERE, axis, offset[axis] > 0, buffer, layout.read_there(offset))
-        return [communicator.Send_init(piece, rank, tag) for piece in buffers]
+        return [communicator.Send_init(piece, rank, tag + n) for n, piece in enumerate(buffers)]
 
     def handles(requests: Sequence[Any]) -> int:
         """The address of the requests' handles, one after the other."""
@@ -128,6 +130,7 @@ def messages_of(
     return messages
 
 
-def _tag(device: int, offset: Offset) -> int:
-    """The tag of messages to a device of a process from the block at ``offset``."""
-    return device * len(OFFSETS) + OFFSETS.index(offset)
+def _first_tag(device: int, offset: Offset) -> int:
+    """The tag of the first piece from the block at ``offset`` to a device of a process. Every piece has a tag of its own, since
+    MPI_Startall may start requests in any order."""
+    return (device * len(OFFSETS) + OFFSETS.index(offset)) * PIECES

@@ -11,7 +11,6 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from hpcstencil.backends.native.compiler import SOURCES, begun, cache_bytes, cache_is_far, library
 from hpcstencil.backends.native.edge_exchange import EdgeExchange
@@ -19,7 +18,7 @@ from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.backends.native.program import Program
 from hpcstencil.backends.native.snapshot_copies import NativeCopies
 from hpcstencil.backends.native.thin_blocks import Section
-from hpcstencil.distributed.device_blocks import DEVICE_AXIS
+from hpcstencil.distributed.device_blocks import device_number
 from hpcstencil.distributed.exchange import Ghosts
 from hpcstencil.distributed.windows import Frame, Parameters
 from hpcstencil.io.direct_write import Pieces
@@ -128,15 +127,8 @@ class Native:
         return dict(zip(names, ends[:first], strict=True)), dict(zip(errors, ends[first:], strict=True))
 
     def _edges(self) -> jax.Array:
-        """The bridge's number of the edges of the device block on which the code runs; 0 without.
-
-        The blocks of several devices wait for each other in native code, so all devices must run at once. XLA ensures that
-        only for programs with a collective, hence the minimum over the devices, which is 0.
-        """
-        if self.blocks < 2:
-            return jnp.asarray(self.first_block, jnp.int64)
-        device = lax.axis_index(DEVICE_AXIS)
-        return jnp.asarray(self.first_block + device + lax.pmin(device, DEVICE_AXIS), jnp.int64)
+        """The bridge's number of the edges of the device block on which the code runs; 0 without."""
+        return jnp.asarray(self.first_block + (device_number() if self.blocks > 1 else 0), jnp.int64)
 
     def _called(
         self,
