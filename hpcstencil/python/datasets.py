@@ -68,10 +68,11 @@ def grid_dataset(simulation: Simulation, state: State, names: Sequence[str]) -> 
 def gathered(
     communicator: Communicator, block: np.ndarray, starts: Sequence[int], shape: Sequence[int]
 ) -> np.ndarray | None:
-    """A whole array of ``shape`` on rank 0, from the blocks of all processes; None on the others.
+    """The global array of this ``shape`` on rank 0, put together from the blocks of all processes; None on the other
+    processes.
 
-    ``block`` is this process's, C-contiguous, and ``starts`` its first index along each of the last axes. All processes
-    call this together.
+    ``block`` is this process's block: C-contiguous, without ghost cells, of any dtype. ``starts`` is its first global
+    index along each of the last axes; axes before those are not decomposed. All processes call this together.
     """
     places = communicator.gather((tuple(starts), block.shape))
     if communicator.size == 1:

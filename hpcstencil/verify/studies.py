@@ -41,7 +41,8 @@ AUTO = Decomposition()
 
 @dataclass(frozen=True)
 class Study:
-    """Errors under refinement. ``sizes`` are cells per axis or numbers of steps; ``promised`` is the expected order."""
+    """Errors under refinement, from coarse to fine. ``sizes`` are cells per axis or numbers of steps, ``errors`` root
+    mean squares as in `differences`, and ``promised`` is the expected order."""
 
     name: str
     sizes: tuple[int, ...]
@@ -101,7 +102,7 @@ def by_shift(decomposed: Decomposed, communicator: Communicator, devices: Sequen
 
 def differences(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
     """The root mean square difference over all cells, of the field for which it is largest. The arrays, by field, are
-    global and without ghost cells, all of one shape."""
+    global and without ghost cells."""
     return max(float(np.sqrt(np.mean((found[name] - expected[name]) ** 2))) for name in expected)
 
 

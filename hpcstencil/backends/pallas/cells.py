@@ -276,10 +276,11 @@ def moved(at: Offset, offset: Offset) -> Offset:
 
 
 def minimum(a: jax.Array, b: jax.Array) -> jax.Array:
-    """The smaller of two values, or NaN if either is NaN; Triton's own function would drop a NaN."""
+    """The smaller of two values, or NaN if either is NaN, in their common shape. Triton's own function would drop a
+    NaN."""
     return jnp.where((a < b) | (a != a), a, b)
 
 
 def maximum(a: jax.Array, b: jax.Array) -> jax.Array:
-    """The larger of two values, or NaN if either is NaN."""
+    """The larger of two values, or NaN if either is NaN, in their common shape."""
     return jnp.where((a > b) | (a != a), a, b)

@@ -43,8 +43,8 @@ class Slopes:
 @dataclass(frozen=True)
 class Fused:
     """The work of a stage's kernel in each cell. It computes slopes according to ``plans``, keeps those that ``later``
-    stages use, and forms the values of the fields ``names`` at the end of the ``stage``, which may depend on the
-    kernel's arguments."""
+    stages use, and forms the values of the fields ``names`` after the stage. ``stage`` makes the `Stage` from the
+    kernel's arguments, which may hold its weights."""
 
     names: Sequence[str]
     plans: Mapping[int, Passes]

@@ -186,8 +186,8 @@ class Evaluation:
         return Value(self.rules.kernel(value.array, stencil, tuple(start), tuple(shape), self.number), kept)
 
     def number(self, value: float) -> jax.Array:
-        """A number of an expression or a stencil, of shape () in the run's precision. If it is one of
-        `Frame.constants`, the compiler does not know it."""
+        """A number of an expression or a stencil, of shape (), in the run's precision. Numbers in `Frame.constants`
+        are run-time values, which the compiler cannot fold into others."""
         return jnp.asarray(self.frame.constants.get(value, value)).astype(self.rules.dtype)
 
     def shrunk(self, value: Value, operand: Node, lower: Sequence[int], upper: Sequence[int]) -> Windows:
