@@ -31,7 +31,7 @@ from postprocess.reader import FileProblem, opened
 
 DPI = 200
 MOST_ROWS, MOST_COLUMNS = 12, 6  # panels; the table has the rest
-LOST = "0.55"  # what is not done
+LOST = "0.55"  # colour of members that are not done
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def _line(axes: Axes, table: SweepTable, name: str) -> None:
     order = np.argsort(parameter.places, kind="stable")
     places, values = parameter.places[order], values[order]
     known = np.isfinite(values)
-    # A line through what is there; a gap would hide a lone point between two that are missing.
+    # Draw the line through the existing points: a gap would hide a single point between two missing ones.
     axes.plot(places[known], values[known], color=LINE, marker="o", markersize=4.5)
     _missing(axes, places[~table.done[order]])
     axes.set_title(as_text(label), loc="left", fontsize=10, color="0.1")

@@ -207,7 +207,7 @@ class Phased:
         return self.between.waited()
 
 
-# decomposition.exchange of the input -> what sends strips between processes; "auto" and "mpi" also allow a backend its own way.
+# decomposition.exchange of the input -> the exchange between processes; for "auto" and "mpi" a backend may use its own.
 BETWEEN_PROCESSES: dict[str, Callable[[Topology, Any], Exchange]] = {
     "auto": Mpi4jax,
     "mpi": Mpi4jax,

@@ -39,7 +39,7 @@ def _opened(path: str | os.PathLike[str], group: str | None) -> xr.Dataset:
     import xarray as xr
 
     place = Path(path)
-    contents = inspect(place)  # refuses what is no file of a run, and what would make HDF5 read other files
+    contents = inspect(place)  # refuses files that no run wrote, and those that would make HDF5 read other files
     if contents.kind == "checkpoint":
         raise InputError(
             f"{place}: expected the output of a run, but this is a checkpoint; go on from it with hpcstencil run --restart"

@@ -25,7 +25,8 @@ class Watch(Protocol):
     """A watcher over the processes, to which they report their progress (see `watchdog`)."""
 
     @property
-    def place(self) -> str: ...
+    def place(self) -> str:
+        """The progress of the run in words, such as "at step 100", for error messages."""
 
     def step(self, step: int) -> None:
         """Report that this rank has taken ``step`` steps."""
@@ -187,7 +188,7 @@ def connect() -> Communicator:
             f"same file; start them with 'srun --mpi=pmix' ('srun --mpi=list' says whether this Slurm has it), or with "
             f"the mpirun of the MPI library that mpi4py was built with"
         )
-    # Open MPI would create a semaphore, named after the file alone, for a shared file pointer that nobody uses. A semaphore
+    # Open MPI would create a semaphore, named only after the file, for a shared file pointer that we do not use. A semaphore
     # of that name that belongs to another user prevents opening the file.
     os.environ.setdefault("OMPI_MCA_sharedfp", "^sm")
     try:

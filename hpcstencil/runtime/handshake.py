@@ -93,7 +93,7 @@ class Door:
 
     def _accept(self, listening: socket.socket) -> None:
         """Accept a connection. If there are too many without a proof, the oldest is closed."""
-        if listening not in self.listening:  # closed since the selector saw somebody
+        if listening not in self.listening:  # closed since the selector reported a connection
             return
         self.accepted += 1
         try:

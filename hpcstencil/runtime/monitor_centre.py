@@ -123,7 +123,7 @@ class Centre:
             if not self.rank.done and not peer.gone and peer.stopped is not None and now - peer.stopped > PATIENCE:
                 self.lost(peer, f"has been stopped for {PATIENCE:.0f} s")
         if any(peer.outside and not peer.gone for peer in self.peers.values()):
-            self.stepped()  # nobody can tell a long computation of the user's program from a deadlock
+            self.stepped()  # a long computation of the user's program cannot be told from a deadlock
         if not self.rank.done and now - self.progress > self.warned:
             self.stalled(now)
 

@@ -16,7 +16,7 @@ FRAMES = 8  # of a stack in the report
 LONGEST = 2**20  # bytes of a message
 PULSE = 1.0  # seconds between pulses
 PATIENCE = 20.0  # seconds of silence after which a rank counts as lost
-KINDS = {  # of what a message may hold
+KINDS = {  # types of the values of a message, by key
     **dict.fromkeys(("rank", "step", "status", "pulse", "dump", "end", "bye", "joined"), int),
     **dict.fromkeys(("host", "token", "output", "stack", "lost", "failed"), str),
     **dict.fromkeys(("stopped", "connected", "at_once", "outside"), bool),

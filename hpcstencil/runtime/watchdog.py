@@ -40,7 +40,7 @@ class Watchdog:
         faulthandler.register(DUMP_SIGNAL, file=self.writing, all_threads=False, chain=False)
         rank, size = communicator.rank, communicator.size
         numbers = (rank, size, os.getpid(), reading, int(DUMP_SIGNAL))
-        # In a session of its own, so that it outlives a rank killed by the launcher long enough to report.
+        # In a separate session, so that it outlives a rank that the launcher kills, and can still report.
         command = [sys.executable, "-S", "-P", "-c", MONITOR, *map(str, numbers)]
 
         started: list[subprocess.Popen[bytes]] = []

@@ -80,9 +80,9 @@ def _begun(planned: Planned, member: Member, options: Sequence[str], slot: int, 
     share = cores[slot::jobs] or [cores[slot % len(cores)]]
     log = member.folder / LOG
     with file_errors(log, "write"), log.open("ab") as file:
-        os.sched_setaffinity(0, share)  # of this thread, and of what it starts
+        os.sched_setaffinity(0, share)  # of this thread, and of the processes that it starts
         try:
-            # In a session of its own: otherwise Ctrl-C in a terminal would reach it twice, once through us.
+            # In a separate session: otherwise Ctrl-C in a terminal would reach it twice, once through us.
             process = subprocess.Popen(
                 [*line, *options], stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
             )

@@ -249,7 +249,7 @@ def _afresh(planned: Planned, config: Config, overwrite: bool) -> tuple[bool, st
         contents = inspect(path)
     except HpcstencilError as error:
         if list_checkpoints(path):
-            return False, ""  # `run --resume` decides what can be saved
+            return False, ""  # `run --resume` decides whether anything can be saved
         return True, f"its output cannot be read and it has no checkpoint ({error}): it begins afresh"
     other = [key for key in other_input(contents, config, planned.parameters) if key != "time.end"]
     if contents.time is not None and contents.time > config.time.end:

@@ -76,7 +76,7 @@ def _neumann(number: Callable[[float], N], mirror: N, height: N, value: N) -> N:
 
 def _robin(number: Callable[[float], N], mirror: N, height: N, a: N, b: N, value: N) -> N:
     half = height * number(0.5) * a
-    # XLA turns division by a constant into multiplication; what is constant depends on the decomposition.
+    # XLA turns division by a constant into multiplication, and the decomposition decides whether this is a constant.
     inverse = number(1.0) / (half + b)
     return (height * value - (half - b) * mirror) * inverse
 

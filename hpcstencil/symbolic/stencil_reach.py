@@ -22,7 +22,7 @@ from hpcstencil.symbolic.expressions import (
     walk,
 )
 
-# Operand with ghost cells of its own -> (number of them (lower, upper) per axis, whether corners are needed)
+# Operand that has its own ghost cells -> (their number (lower, upper) per axis, whether corners are needed)
 Needs = dict[Node, tuple[tuple[tuple[int, int], ...], bool]]
 
 

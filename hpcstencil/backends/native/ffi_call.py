@@ -83,7 +83,7 @@ class Native:
         of the given fields.
         """
         names, errors = self.program.fields, self.program.errors
-        unread = [fields[names[0]]] * len(errors)  # whose places the bridge wants filled
+        unread = [fields[names[0]]] * len(errors)  # never read, but the bridge expects an array in each place
         given = [*(fields[name] for name in names), *unread]
         aliases = {n: n for n in range(len(names))} if in_place else None
         results = self._called(given, len(given), strips, widths, frame, parameters, these, aliases)
@@ -107,9 +107,8 @@ class Native:
         """The arrays that a section of a step fills, by number, like the given ``arrays`` without ghost cells.
         ``strips`` are the ghost cells of the arrays `Section.sent`, ``widths`` cells wide per axis. Called inside
         compiled code."""
-        unsent = (
-            len(section.given) - section.exchanged
-        )  # which the bridge wants in the strips too, where nothing reads them
+        # The bridge expects all given arrays in the strips. Nothing reads the strips of those that are not exchanged.
+        unsent = len(section.given) - section.exchanged
 
         def filled(strip: jax.Array | None) -> jax.Array | None:
             return None if strip is None else jnp.pad(strip, [(0, unsent), *[(0, 0)] * (strip.ndim - 1)])

@@ -27,7 +27,8 @@ from hpcstencil.symbolic.expressions import (
 )
 from hpcstencil.symbolic.stencil_reach import axes_of
 
-FOR_ALL = ("array", "row", "pitch", "slide", "table", "scalar")  # what is known of these holds everywhere in a step
+# Names stored under these keys are valid everywhere in a step.
+FOR_ALL = ("array", "row", "pitch", "slide", "table", "scalar")
 FURTHEST = 7  # cells beside a vector that one which slides reaches, whatever the precision
 Row = tuple[int, int, int]  # an array, and the offsets of a plane and a row
 Term = tuple[tuple[Node, ...], float, str]  # factors that are the same in all cells, a number, and the value in a cell
@@ -77,7 +78,7 @@ class Cells(Writer):
 
     scalars: Scalars
     tables: Functions
-    fixed: Functions | None  # None where fixed arrays are not at hand
+    fixed: Functions | None  # None where fixed arrays are not available
     scope: Scope
     by_pitch: bool = False  # rows are found by their distance from one of their plane
     slides: Collection[Row] = ()  # rows whose vectors slide, see vector.hpp
