@@ -102,7 +102,7 @@ def _scaling(axes: Axes, rows: Sequence[Row]) -> None:
     number of processes reaches."""
     first = rows[0]
     roofs = {_processes(row): row["roof"] * _intensity(row) / 1e9 for row in rows}
-    axes.plot(list(roofs), list(roofs.values()), color=ROOF, label="copy bandwidth of so many processes")
+    axes.plot(list(roofs), list(roofs.values()), color=ROOF, label="copy bandwidth of this number of processes")
     ideal = [count * first["cells_per_second"] / 1e9 for count in roofs]
     axes.plot(list(roofs), ideal, ":", color=STAGES, label="ideal")
     for kind, (marker, colour, words) in MARKERS.items():

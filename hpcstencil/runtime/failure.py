@@ -35,7 +35,7 @@ def sentence(error: BaseException) -> str:
         said = str(error)[str(error).index(MPI_FAILED) :].splitlines()[0]
         return f"{said}; read what the MPI library printed, and go on from the last checkpoint with --resume"
     trace = "".join(traceback.format_exception(error)).rstrip()
-    return f"{type(error).__name__}, a defect of the program or of what it is built on; please report this:\n{trace}"
+    return f"{type(error).__name__}, a defect of the program or of a library that it uses; please report this:\n{trace}"
 
 
 def abort_all(communicator: Communicator, error: BaseException, why: str = "") -> None:

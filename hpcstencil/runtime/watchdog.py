@@ -166,5 +166,5 @@ def start(communicator: Communicator) -> None:
     if watch.unreachable:
         say(
             f"warning: no TCP connection to rank 0 from ranks {', '.join(map(str, watch.unreachable))}: if one of them is "
-            "lost, the others may wait for ever"
+            "lost, the others may hang"
         )
