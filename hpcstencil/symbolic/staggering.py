@@ -149,7 +149,8 @@ def located_on_boundary(tree: Node, position: Position, axis: int, spacing: Sequ
 
 
 def _astray(name: str, lives: Position, wanted: Position) -> str:
-    return f"'{name}' lives {described(lives)}, but is used where values {described(wanted)} are needed; {_advice(lives, wanted)}"
+    wrong = f"'{name}' lives {described(lives)}, but is used where values {described(wanted)} are needed"
+    return f"{wrong}; {_advice(lives, wanted)}"
 
 
 def _advice(lives: Position, wanted: Position) -> str:
