@@ -95,7 +95,7 @@ def save_sweep_figure(table: str | Path, output: str | Path) -> None:
 
 
 def sweep_figure(table: SweepTable) -> Figure:
-    """The figure; a row of panels per diagnostic (the first dozen)."""
+    """A figure of the table, with a row of panels for each of the first twelve diagnostics."""
     names = list(table.diagnostics)[:MOST_ROWS]
     plane = len(table.parameters) == 2
     draw = (_map if _is_grid(table.parameters) else _plane) if plane else _line

@@ -63,7 +63,8 @@ class Exchange(Protocol):
         of an axis."""
 
     def waited(self) -> float | None:
-        """Seconds that this process has waited for its neighbours so far; None if nobody counts them."""
+        """Seconds that this process has waited for its neighbours so far; None if this kind of exchange does not count
+        them."""
 
 
 @dataclass(frozen=True)

@@ -182,8 +182,8 @@ def start(
 ) -> Start:
     """Claim a member for this process if it needs a run.
 
-    Raises InputError if the settings are wrong or would replace a finished result without being asked,
-    EnvironmentProblem if another living process has the member.
+    Raises InputError if the settings are wrong, or would replace a finished result without ``overwrite``. Raises
+    EnvironmentProblem if another living process runs the member.
     """
     if any(parse_override(text)[0] == ("output", "path") for text in sets):
         raise InputError(

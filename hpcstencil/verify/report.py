@@ -51,7 +51,7 @@ def verdict(met: bool) -> str:
 
 
 def figure_data(studies: Sequence[Study]) -> list[dict[str, Any]]:
-    """The data for the plot."""
+    """The studies as dicts, in the form that `postprocess.convergence.save` takes."""
     return [
         {"title": f"order in {study.name}", "label": SIZES[study.name], "sizes": study.sizes, "errors": study.errors,
          "observed": study.observed, "promised": study.promised}

@@ -66,7 +66,7 @@ class Plan:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields, in the order of the first arrays."""
+        """The names of the fields, in the order of the first arrays."""
         return fields_of(self.problem)
 
     @property

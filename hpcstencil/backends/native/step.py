@@ -91,7 +91,7 @@ def step_of(problem: Problem) -> Step:
 
 
 def planned(problem: Problem, trials: Trials) -> Plan:
-    """The parts of a step, stage by stage."""
+    """The plan of a step: its parts over arrays, stage by stage."""
     planner = Planner(problem, trials)
     ends = planner.take()
     return Plan(problem, tuple(planner.arrays), tuple(planner.parts), tuple(ends))

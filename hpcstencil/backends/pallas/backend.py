@@ -24,7 +24,7 @@ STEPS_PER_ROUND = 8  # of the loop on a GPU, see `time_loop.repeated`
 
 @dataclass(frozen=True)
 class PallasBackend:
-    """Kernels for GPUs."""
+    """The backend `pallas`: kernels for GPUs, generated for each problem."""
 
     name: str = "pallas"
     preferred: bool = False

@@ -197,7 +197,7 @@ class Cells:
         return self.functions[tree.function](*values)
 
     def stencil(self, stencil: Stencil, operand: Node, at: Offset) -> jax.Array:
-        """Σ_j w_j operand(at + o_j)."""
+        """Σ_j w_j operand(at + o_j), of a shape that broadcasts to the tile's."""
         return weighted(stencil, lambda offset: self(operand, moved(at, offset)), self.number)
 
     def div_grad(self, tree: DivGrad, at: Offset) -> jax.Array:
