@@ -28,7 +28,7 @@ from pathlib import Path
 INPUTS = Path(__file__).parent.parent / "inputs"
 ORDERS = (2, 4, 6, 8)
 PRECISIONS = ("float32", "float64")
-# Time that about ten steps of order 2 take, and what makes more happen in it: a source that acts from the start on.
+# The time of about ten steps of order 2, and changes that make more happen in it, such as a source that acts from the start.
 ENDS = {
     "acoustic": 0.015,
     "advection_diffusion": 0.05,

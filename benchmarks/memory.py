@@ -40,7 +40,7 @@ ROWS = [
     ("heat, euler, 2 processes", HEAT, 2, ()),
 ]
 UNITS = {"B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
-# Runs a command and prints the peak of its own process: that of a compiler which it starts may be more.
+# Runs a command and prints the peak memory of its process only; a compiler that it starts may use more.
 MEASURE = """
 import re, subprocess, sys, time
 run, peak = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL), []

@@ -1,4 +1,4 @@
-"""A figure of errors on refinement, beside the slope that was promised."""
+"""A figure of errors under refinement, with the slope of the expected order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ PROMISED = "0.6"
 
 
 def save(path: Path, title: str, studies: Sequence[Mapping[str, Any]]) -> None:
-    """Write the PNG. Each study has a title, a label of its sizes, sizes, errors, and the order observed and promised."""
+    """Write the figure as PNG. Each study has a title, a label for its sizes, the sizes, the errors, and the observed
+    and the expected order."""
     with rc_context(STYLE):
         figure = Figure(figsize=(4.2 * len(studies), 3.6), layout="constrained", dpi=DPI)
         FigureCanvasAgg(figure)

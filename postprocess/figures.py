@@ -1,7 +1,8 @@
-"""Figures of a selection and of the diagnostics: matplotlib objects, without pyplot's global state and without files.
+"""Figures of a selection and of diagnostics. They are matplotlib objects, made without pyplot's global state, and are
+not written to files here.
 
-Sizes are laid out in inches by hand, so that an image with equal aspect, its colour bar and its title fit tightly for
-any shape of domain, and every frame of a movie has the same size.
+The layout is computed in inches, so that an image with equal scales, its colour bar and its title fit tightly for any
+shape of domain, and all frames of a movie have the same size.
 """
 
 from __future__ import annotations
@@ -44,16 +45,15 @@ Draw = Callable[[NDArray[np.floating], float], None]
 
 
 def value_limits(values: NDArray[np.floating]) -> Limits:
-    """Least and greatest finite value; (nan, nan) where nothing is finite."""
+    """The smallest and the largest finite value of an array of any shape; (nan, nan) if no value is finite."""
     finite = values[np.isfinite(values)]
     return (float(finite.min()), float(finite.max())) if finite.size else (np.nan, np.nan)
 
 
 def colour_scale(limits: Limits, dtype: np.dtype) -> tuple[str, float, float]:
-    """Colour map and its two ends for values within `limits`.
-
-    Diverging and symmetric where the values change sign about zero, both sides of like size (at least 1 to 10);
-    sequential otherwise. Values constant to rounding get ends 1 % apart, so that rounding errors are not painted.
+    """The colour map and its two ends for values within `limits`. The map is diverging and symmetric if the values
+    change sign and the smaller side is at least a tenth of the larger one; otherwise it is sequential. If the values
+    are constant up to rounding, the ends are 1 % apart, so that rounding errors do not show.
     """
     low, high = limits
     if not (np.isfinite(low) and np.isfinite(high)):
@@ -68,7 +68,7 @@ def colour_scale(limits: Limits, dtype: np.dtype) -> tuple[str, float, float]:
 
 
 def field_figure(selection: Selection, limits: Limits | None = None) -> Figure:
-    """A figure of the selection: a line for one dimension, an image for two, x along the horizontal axis."""
+    """A figure of the selection: a line for one dimension, an image for two, with the first dimension horizontal."""
     values = selection.values()
     figure, draw = field_canvas(selection, limits or value_limits(selection.fluid(values)))
     draw(values, selection.time)
@@ -76,9 +76,10 @@ def field_figure(selection: Selection, limits: Limits | None = None) -> Figure:
 
 
 def field_canvas(selection: Selection, limits: Limits) -> tuple[Figure, Draw]:
-    """An empty figure for the selection and `draw(values, time)`, which fills it in, as often as wanted.
+    """An empty figure for the selection, and the function `draw(values, time)`, which draws into it and may be called
+    repeatedly.
 
-    limits: range of the values to be drawn, which fixes the colours (or the vertical axis) for all of them.
+    `limits` is the range of all values to be drawn; it fixes the colours or the vertical axis.
     """
     return (_line if len(selection.dims) == 1 else _image)(selection, limits)
 
@@ -150,7 +151,7 @@ def _image(selection: Selection, limits: Limits) -> tuple[Figure, Draw]:
 
 
 def _figure(width: float, height: float, right: float, bottom: float = 0.6, lines: int = 1) -> tuple[Figure, Axes]:
-    """A figure around one pair of axes of this size in inches, with room for labels and a title of so many lines."""
+    """A figure around one pair of axes of this size in inches, with room for labels and for `lines` lines of title."""
     left, top = 0.95, 0.55 + 0.2 * lines
     size = left + width + right, bottom + height + top
     figure = Figure(figsize=size)
@@ -159,7 +160,8 @@ def _figure(width: float, height: float, right: float, bottom: float = 0.6, line
 
 
 def _heading(axes: Axes, selection: Selection, width: float) -> Draw:
-    """Above the axes: the run's title, and under it time and place; what is returned sets the time."""
+    """Write the run's title above the axes, and below it the time and the place of the cut. Returns a function that
+    changes the time."""
     place: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "annotation_clip": False}
     axes.annotate("\n".join(_title_lines(selection, width)), (0, 1), (0, 24), fontsize=11.5, color="0.1", **place)
     below = axes.annotate("", (0, 1), (0, 8), fontsize=10, color="0.35", **place)
@@ -174,13 +176,13 @@ def _heading(axes: Axes, selection: Selection, width: float) -> Draw:
 
 
 def _title_lines(selection: Selection, width: float) -> list[str]:
-    """The run's title in at most two lines above axes of this width in inches (about 12 letters per inch fit)."""
+    """The run's title in at most two lines, for axes of this width in inches (about 12 letters fit into an inch)."""
     lines = textwrap.wrap(selection.view.title, max(24, int(12 * (width + 0.7))), max_lines=2, placeholder=" ...")
     return [as_text(line) for line in lines]
 
 
 def diagnostics_figure(view: FileView) -> Figure:
-    """Time series of all diagnostics, a panel each. Raises RequestProblem where the file holds none."""
+    """The time series of all diagnostics, one panel each. Raises RequestProblem if the file has none."""
     names = [name for name in view.diagnostics if name not in ("time", "step")]
     if not names or len(view.diagnostics["time"]) == 0:
         raise RequestProblem(f"{view.path} holds no diagnostics: add a [diagnostics] table to the input and run it.")
@@ -202,8 +204,8 @@ def diagnostics_figure(view: FileView) -> Figure:
 
 
 def _series(axes: Axes, time: NDArray[np.float64], values: NDArray[np.float64], name: str) -> None:
-    """One diagnostic: its change from the start where it hardly changes, logarithmic where it spans decades; a line for
-    every member of an ensemble."""
+    """Draw one diagnostic, with a line for every member of an ensemble. If it hardly changes, its change from the
+    start is drawn; if it spans decades, the axis is logarithmic."""
     low, high = value_limits(values)
     label = name
     if (
@@ -231,14 +233,14 @@ def _series(axes: Axes, time: NDArray[np.float64], values: NDArray[np.float64], 
 
 
 def open_frame(axes: Axes) -> None:
-    """Draw grid lines, and no frame at the top and on the right."""
+    """Draw grid lines, and remove the frame at the top and on the right."""
     axes.grid(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
 
 
 def _label(axis: Axis, text: str) -> None:
-    """Label an axis; a short label of a vertical one stands upright."""
+    """Label an axis; a short label of a vertical axis is horizontal."""
     axis.set_label_text(text)
     if isinstance(axis, YAxis) and len(text) <= 3:
         axis.label.set(rotation=0, va="center", ha="right" if axis.get_label_position() == "left" else "left")
@@ -256,7 +258,7 @@ def _field_label(selection: Selection) -> str:
 
 
 def as_text(text: str) -> str:
-    """A user's text for matplotlib: `$...$` that is no valid mathematics is shown as it stands."""
+    """A user's text for matplotlib. If `$...$` in it is not valid mathematics, it is shown literally."""
     text = printable(text)[:LONGEST_TEXT]
     try:
         MathTextParser("path").parse(text)

@@ -1,4 +1,4 @@
-"""Writing the frames of a figure as mp4 (through ffmpeg) or GIF (through Pillow)."""
+"""Write the frames of a figure as mp4 (with ffmpeg) or GIF (with Pillow)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ DPI = 120
 
 
 def write_mp4(figure: Figure, frames: Iterator[None], target: Path, rate: float) -> None:
-    """Write an mp4 of `rate` frames per second; each step of `frames` draws the next one into the figure."""
+    """Write an mp4 with `rate` frames per second. Each step of the iterator `frames` draws the next frame into the
+    figure."""
     even = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2:color=white", "-pix_fmt", "yuv420p", "-crf", "18"]
     writer = animation.FFMpegWriter(fps=rate, codec="libx264", extra_args=even)  # type: ignore[arg-type]  # need not be whole
     with writer.saving(figure, os.fspath(target), DPI):
@@ -27,9 +28,9 @@ def write_mp4(figure: Figure, frames: Iterator[None], target: Path, rate: float)
 
 
 def write_gif(figure: Figure, frames: Iterator[None], target: Path, rate: float) -> None:
-    """Write a GIF that repeats, as `write_mp4` does, in the same 256 colours for every frame.
+    """Write a repeating GIF with the same 256 colours in every frame; arguments as in `write_mp4`.
 
-    Colours chosen frame by frame, as Pillow does by itself, would shift during the movie and band the colour bar.
+    Pillow would choose colours for each frame, which would shift during the movie and show bands in the colour bar.
     """
     palette = _palette(figure)
     images = (_grab(figure).quantize(palette=palette, dither=Image.Dither.NONE) for _ in frames)

@@ -1,4 +1,4 @@
-"""Options that the scripts here and `hpcstencil plot` share; imports nothing heavy."""
+"""Options that the scripts here and `hpcstencil plot` share. This module imports nothing slow."""
 
 from __future__ import annotations
 

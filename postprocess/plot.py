@@ -1,4 +1,4 @@
-"""Pictures and movies of an output or checkpoint file; also a script: `python -m postprocess.plot FILE.h5 --help`."""
+"""Pictures and movies of an output or checkpoint file. Also a script: `python -m postprocess.plot FILE.h5 --help`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECONDS = 12.0  # a movie lasts about this long, within 5 to 25 frames per secon
 
 
 class WriteProblem(Exception):
-    """The picture could not be written; the message is one sentence for the user."""
+    """The picture could not be written. The message is one sentence for the user."""
 
 
 @rc_context(STYLE)
@@ -39,12 +39,12 @@ def plot_field(
     slices: Mapping[str, float] | None = None,
     output: str | Path | None = None,
 ) -> Path:
-    """Write a picture of one field at one time and return its path, by default `STEM.FIELD.png` beside the file.
+    """Write a picture of one field at one time and return its path (default: `STEM.FIELD.png` beside the file).
 
     field: by default the file's first. time: the nearest snapshot is shown, by default the last. slices: axis to the
     place where it is cut, such as {"z": 0.5}; a 3-D field without slices is cut in the middle of z. One remaining
     axis gives a line, two an image. The suffix of `output` chooses the format (png, pdf, svg ...).
-    Raises FileProblem, RequestProblem or WriteProblem with one sentence for the user.
+    Raises FileProblem, RequestProblem or WriteProblem, each with one sentence for the user.
     """
     selection = select(read_view(path), field, time, slices)
     if time is not None and f"{selection.time:.6g}" != f"{time:.6g}":
@@ -54,7 +54,7 @@ def plot_field(
 
 @rc_context(STYLE)
 def plot_diagnostics(path: str | Path, output: str | Path | None = None) -> Path:
-    """Write the time series of all diagnostics in panels and return the path, by default `STEM.diagnostics.png`.
+    """Write the time series of all diagnostics in panels and return the path (default: `STEM.diagnostics.png`).
 
     Raises as `plot_field` does.
     """
@@ -68,10 +68,11 @@ def plot_movie(
     slices: Mapping[str, float] | None = None,
     output: str | Path | None = None,
 ) -> Path:
-    """Animate all snapshots of a field, colours fixed over the movie, and return the path, by default `STEM.FIELD.mp4`.
+    """Animate all snapshots of a field, with the same colours in all frames, and return the path (default:
+    `STEM.FIELD.mp4`).
 
-    mp4 needs ffmpeg; without it the default is a GIF. One frame is in memory at a time; each is read twice, once for
-    the limits. Raises as `plot_field` does.
+    mp4 needs ffmpeg; without it the default is a GIF. One frame is in memory at a time. Each is read twice, the first
+    time for the range of values. Raises as `plot_field` does.
     """
     selection = select(read_view(path), field, None, slices)
     has_ffmpeg = shutil.which("ffmpeg") is not None
@@ -94,14 +95,14 @@ def plot_movie(
 
 
 def _frames(selection: Selection, draw: Draw) -> Iterator[None]:
-    """Draws one snapshot after the other, with a progress bar where stderr is a terminal."""
+    """Draw one snapshot after the other, with a progress bar if stderr is a terminal."""
     for snapshot, time in enumerate(tqdm(selection.view.times, desc="movie", unit="frame", disable=None)):
         draw(selection.values(snapshot), float(time))
         yield
 
 
 def movie_limits(selection: Selection) -> Limits:
-    """Least and greatest finite value of what is shown, over all snapshots."""
+    """The smallest and the largest finite value that is shown, over all snapshots."""
     frames = range(len(selection.view.times))
     limits = np.array(
         [value_limits(selection.fluid(selection.values(frame))) for frame in tqdm(frames, desc="limits", disable=None)]
@@ -118,7 +119,8 @@ def render(
     movie: bool = False,
     diagnostics: bool = False,
 ) -> Path:
-    """What the command line asks for, `slices` as 'z=0.5'. Raises as `plot_field` does."""
+    """The picture that the command line requests, with `slices` as text such as 'z=0.5'. Returns its path. Raises as
+    `plot_field` does."""
     if diagnostics:
         if movie or field is not None or time is not None or slices:
             raise RequestProblem("--diagnostics plots time series: leave out --movie, --field, --time and --slice.")
@@ -131,7 +133,8 @@ def render(
 
 
 def parse_slices(texts: Sequence[str]) -> dict[str, float]:
-    """'z=0.5' and the like as {axis: place}. Raises RequestProblem for anything else, and for an axis given twice."""
+    """Texts such as 'z=0.5' as {axis: place}, the place in the input's unit of length. Raises RequestProblem for other
+    texts and for an axis given twice."""
     slices: dict[str, float] = {}
     for text in texts:
         axis, _, place = (part.strip() for part in text.partition("="))

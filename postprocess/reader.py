@@ -1,7 +1,7 @@
-"""A read-only view of an output or checkpoint file, also of one that is still being written or whose run died.
+"""A read-only view of an output or checkpoint file. The file may still be growing, or its run may have died.
 
-A snapshot counts once its entry of `/time` stands: the writer extends and flushes the fields first and `/time` last,
-so field datasets may be one snapshot longer than `/time`, and that one is ignored.
+The length of `/time` is the number of snapshots. The writer extends and flushes the fields first and `/time` last, so
+fields may be one snapshot longer than `/time`; that snapshot is ignored.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 
 class FileProblem(Exception):
-    """The file cannot be read, or does not hold what is needed; the message is one sentence for the user."""
+    """The file cannot be read, or lacks needed data. The message is one sentence for the user."""
 
 
 class RequestProblem(Exception):
-    """What was asked for does not fit the file (a field, a slice, a name); the message is one sentence for the user."""
+    """A request (a field, a slice, a name) does not fit the file. The message is one sentence for the user."""
 
 
 @dataclass(frozen=True)
 class Field:
-    """A field without its values: `dims` and `shape` have an entry per grid axis (`x`, or `x_face` ...), in an ensemble
-    that of its members before them."""
+    """A field without its values. `dims` and `shape` have an entry per grid axis (`x`, or `x_face` ...), preceded in
+    an ensemble by that of the members."""
 
     name: str
     dims: tuple[str, ...]
@@ -66,12 +66,12 @@ class Field:
 
 @dataclass(frozen=True)
 class FileView:
-    """What a file holds, fields' values apart, which `read` fetches piece by piece.
+    """The contents of a file, without the values of fields, which `read` fetches on request.
 
     kind: "output" or "checkpoint" (one snapshot). coordinates: dimension name -> (n,) float64, in order x, y, z.
     times: (n,) float64 and steps: (n,) int64 of the n committed snapshots. attributes: those of the file's root.
-    diagnostics: name -> (m,) series, `time` and `step` among them, in an ensemble (m, members). problems: sentences on
-    what is not sound. solid: dimensions of the mask, where the file has one.
+    diagnostics: name -> (m,) series, `time` and `step` among them, in an ensemble (m, members). problems: sentences
+    about defects of the file. solid: dimensions of the mask, where the file has one.
     """
 
     path: Path
@@ -87,12 +87,13 @@ class FileView:
 
     @property
     def complete(self) -> bool:
-        """Whether the run that wrote the file finished (a checkpoint: whether it was written whole)."""
+        """Whether the run that wrote the file finished; for a checkpoint, whether it was written completely."""
         return bool(self.attributes.get("complete", 0) == 1)
 
     @property
     def ensemble(self) -> dict[str, list[Any]]:
-        """What the members of an ensemble differ in: the value of each by dotted key; empty for one run."""
+        """The values in which the members of an ensemble differ: one value per member, by dotted key; empty for a
+        single run."""
         try:
             table = self.input.get("ensemble", {})
         except FileProblem:
@@ -103,7 +104,7 @@ class FileView:
 
     @property
     def input(self) -> dict[str, Any]:
-        """The tables of the input that the file was made from. Raises FileProblem where they cannot be read."""
+        """The tables of the input from which the file was made. Raises FileProblem if they cannot be read."""
         try:
             return parse(self.attributes.get("input", ""), f"{self.path}, its attribute 'input'")
         except InputError as error:
@@ -111,11 +112,12 @@ class FileView:
 
     @property
     def title(self) -> str:
-        """The run's title, or the file's name where it has none."""
+        """The run's title, or the file's name if there is no title."""
         return printable(self.attributes.get("title", "").strip() or self.path.stem)
 
     def field(self, name: str | None = None) -> Field:
-        """The field of that name, by default the file's first. Raises RequestProblem, with the nearest name."""
+        """The field of that name (default: the file's first). Raises RequestProblem, which suggests the nearest name,
+        if there is none."""
         if not self.fields:
             raise FileProblem(f"{self.path} holds no fields.")
         if name is None:
@@ -131,10 +133,10 @@ class FileView:
     def read(
         self, name: str, snapshot: int = -1, fixed: Mapping[str, int | slice] | None = None
     ) -> NDArray[np.floating]:
-        """Values of a field at one snapshot, in the file's precision; only what is asked for leaves the disk.
+        """The values of a field at one snapshot, in the file's dtype. Only the requested part is read.
 
-        `fixed` maps dimensions to an index, which drops the dimension, or to a slice; the others are whole, in the
-        file's order (x, y, z). Raises FileProblem where there is no snapshot or the file cannot be read.
+        `fixed` maps dimensions to an index, which drops the dimension, or to a slice. Other dimensions are complete,
+        in the file's order (x, y, z). Raises FileProblem if there is no snapshot or the file cannot be read.
         """
         field, fixed = self.field(name), fixed or {}
         if len(self.times) == 0:
@@ -147,7 +149,8 @@ class FileView:
             return np.asarray(file[name][index])
 
     def solid_cells(self, fixed: Mapping[str, int | slice], dims: tuple[str, ...]) -> NDArray[np.bool_] | None:
-        """Which of the cells left by `fixed`, along `dims`, are solid; None where the file has no mask for them."""
+        """A mask of the solid cells among those that `fixed` leaves, in the order of `dims`; None if the file has no
+        mask for them."""
         if not self.solid or any(dim not in self.solid for dim in dims):
             return None
         index = tuple(fixed.get(dim, slice(None)) for dim in self.solid)
@@ -164,7 +167,7 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def read_view(path: str | Path) -> FileView:
-    """View the file at `path`. Raises FileProblem for what is no readable output or checkpoint file."""
+    """View the file at `path`. Raises FileProblem if it is not a readable output or checkpoint file."""
     path = Path(path)
     with opened(path) as file:
         found = attributes(path, file)
@@ -187,10 +190,9 @@ def read_view(path: str | Path) -> FileView:
 
 @contextmanager
 def opened(path: Path) -> Iterator[h5py.File]:
-    """The HDF5 file, open for reading without a lock, so that a run may go on writing it.
-
-    A change that a run has begun and not finished is left out. Raises FileProblem with one sentence where the file
-    cannot be opened or would have another one read, and where reading in the `with` block fails.
+    """A context with the HDF5 file, open for reading without a lock, so that a run can continue to write it. A change
+    that a run has not finished is left out. Raises FileProblem if the file cannot be opened, if it refers to other
+    files, or if reading fails inside the `with` block.
     """
     _require_file(path)
     unfinished = pending(path)
@@ -236,7 +238,7 @@ def _require_file(path: Path) -> None:
 
 
 def _require_hdf5(path: Path) -> None:
-    """Raise FileProblem for what is plainly no HDF5 file, before the library meets it."""
+    """Raise FileProblem for a file that is clearly not HDF5, before HDF5 opens it."""
     try:
         with path.open("rb") as file:
             head = file.read(len(SIGNATURE))
@@ -264,7 +266,7 @@ def _why_unopened(path: Path, error: OSError) -> str:
 
 
 def _remedy(path: Path) -> str:
-    """What to do about a lost file: the newest checkpoint beside it, where there is one, else run again."""
+    """The advice for a lost file: to use the newest checkpoint beside it, or to run again if there is none."""
     if ".checkpoint." not in path.name:
         checkpoints = sorted(path.parent.glob(f"{path.stem}.checkpoint.*.h5"))
         if checkpoints:
@@ -286,7 +288,7 @@ def _coordinates(path: Path, file: h5py.File) -> dict[str, NDArray[np.float64]]:
 
 
 def _fields(path: Path, file: h5py.File, kind: str, coordinates: Mapping[str, NDArray[np.float64]]) -> dict[str, Field]:
-    """Every floating-point root dataset of the grid's dimension that is no dimension scale."""
+    """All floating-point datasets at the root with the grid's number of dimensions, except dimension scales."""
     axes = sum(axis in coordinates for axis in AXES)
     members = ("member",) if "member" in file else ()
     leading = len(members) + (1 if kind == "output" else 0)
@@ -310,7 +312,7 @@ def _fields(path: Path, file: h5py.File, kind: str, coordinates: Mapping[str, ND
 
 
 def _solid(path: Path, file: h5py.File, coordinates: Mapping[str, NDArray[np.float64]]) -> tuple[str, ...]:
-    """The dimensions of the mask, an array of small integers; none where there is none."""
+    """The dimensions of the mask, an array of small integers; empty if there is none."""
     data = file.get(MASK)
     if not isinstance(data, h5py.Dataset) or kind_of(data) not in ("i", "u"):
         return ()
@@ -324,7 +326,8 @@ def _solid(path: Path, file: h5py.File, coordinates: Mapping[str, NDArray[np.flo
 
 
 def _order(path: Path, file: h5py.File) -> dict[str, int]:
-    """Where each field stands among the equation's; HDF5 lists them by name. Empty where the file does not tell."""
+    """The position of each field in the equation's order, since HDF5 lists them by name. Empty if the file does not
+    record it."""
     return {str(name): i for i, name in enumerate(json_attribute(path, attributes(path, file), "fields", []))}
 
 
@@ -338,7 +341,7 @@ def _dimension(data: h5py.Dataset, axis: int, default: str) -> str:
 def _snapshots(
     path: Path, file: h5py.File, kind: str, attributes: Mapping[str, Any], fields: tuple[str, ...]
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], tuple[str, ...]]:
-    """Times and steps of the committed snapshots, and sentences on what does not fit together."""
+    """Times and steps of the committed snapshots, and sentences about inconsistencies."""
     if kind == "checkpoint":
         missing = [key for key in ("time", "step") if key not in attributes]
         problems = tuple(f"The attribute '{key}' is missing." for key in missing)
@@ -357,7 +360,7 @@ def _snapshots(
 
 
 def _diagnostics(path: Path, file: h5py.File) -> dict[str, NDArray[Any]]:
-    """The time series, cut to the length that all of them have."""
+    """The time series, cut to their common length."""
     group = file.get("diagnostics")
     if not isinstance(group, h5py.Group) or "time" not in group:
         return {}

@@ -1,4 +1,5 @@
-"""A roofline picture of what `hpcstencil bench --json` told: speed against intensity, under the roof of the memory.
+"""A roofline picture of the results of `hpcstencil bench --json`: speed against intensity, under the roof of the
+memory bandwidth.
 
 speed <= copy bandwidth * intensity (Williams, Waterman & Patterson, Commun. ACM 52 (2009) 65-76), the unit of work being a
 step of a cell, for which each field is read and written once. Code that takes several steps per pass through memory may be
@@ -30,12 +31,13 @@ Row = Mapping[str, Any]
 
 @rc_context(STYLE)
 def save_roofline(told: Mapping[str, Any], path: str | Path) -> None:
-    """Write the picture of the object that `bench --json` prints; the suffix of ``path`` chooses the format. Raises OSError."""
+    """Write the picture of the object that `bench --json` prints. The suffix of ``path`` chooses the format. Raises
+    OSError if it cannot be written."""
     roofline_figure(told).savefig(path, dpi=DPI)
 
 
 def roofline_figure(told: Mapping[str, Any]) -> Figure:
-    """The figure."""
+    """The figure for the object that `bench --json` prints."""
     rows, machine = told["rows"], told["machine"]
     scaling = any(row["scaling"] for row in rows)
     figure = Figure(figsize=(9.4 if scaling else 5.2, 5.0), layout="constrained")
@@ -65,7 +67,7 @@ def _processes(row: Row) -> int:
 
 
 def _intensity(row: Row) -> float:
-    """Steps of a cell per byte."""
+    """The intensity of a row, in cell steps per byte."""
     return row["cells_per_second"] / row["t_eff"]
 
 
@@ -96,10 +98,11 @@ def _roofline(axes: Axes, bandwidth: float, rows: Sequence[Row]) -> None:
 
 
 def _scaling(axes: Axes, rows: Sequence[Row]) -> None:
-    """Speed against processes, with the parallel efficiency, under the bandwidth that so many processes reach."""
+    """Draw the speed against the number of processes, with the parallel efficiency, under the bandwidth that this
+    number of processes reaches."""
     first = rows[0]
     roofs = {_processes(row): row["roof"] * _intensity(row) / 1e9 for row in rows}
-    axes.plot(list(roofs), list(roofs.values()), color=ROOF, label="copy bandwidth of so many processes")
+    axes.plot(list(roofs), list(roofs.values()), color=ROOF, label="copy bandwidth of this number of processes")
     ideal = [count * first["cells_per_second"] / 1e9 for count in roofs]
     axes.plot(list(roofs), ideal, ":", color=STAGES, label="ideal")
     for kind, (marker, colour, words) in MARKERS.items():

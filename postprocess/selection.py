@@ -1,4 +1,4 @@
-"""Which part of a file a plot shows: a field, a snapshot, and the dimensions held fixed."""
+"""The part of a file that a plot shows: a field, a snapshot, and fixed dimensions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Selection:
 
     @property
     def dims(self) -> tuple[str, ...]:
-        """The dimensions shown, in the file's order: the first lies along the horizontal axis."""
+        """The dimensions shown, in the file's order; the first is the horizontal axis."""
         return tuple(dim for dim in self.field.dims if dim not in self.fixed)
 
     @property
@@ -32,29 +32,31 @@ class Selection:
         return float(self.view.times[self.snapshot])
 
     def coordinates(self, dim: str) -> NDArray[np.float64]:
-        """The dimension's coordinates, (n,); indices where the file has none."""
+        """The dimension's coordinates, (n,), in the input's unit of length; indices if the file has none."""
         found = self.view.coordinates.get(dim)
         return np.arange(self.field.shape[self.field.dims.index(dim)], dtype=np.float64) if found is None else found
 
     def bounds(self, dim: str) -> tuple[float, float]:
-        """Where the first cell begins and the last one ends."""
+        """The outer faces of the first and the last cell along a dimension."""
         return cell_bounds(self.coordinates(dim))
 
     def values(self, snapshot: int | None = None) -> NDArray[np.floating]:
-        """The values shown, shape as `dims`; of this selection's snapshot or of another one."""
+        """The values shown, in the order of `dims` and in the file's dtype, of this selection's snapshot or of another
+        one."""
         return self.view.read(self.field.name, self.snapshot if snapshot is None else snapshot, self.fixed)
 
     def solid(self) -> NDArray[np.bool_] | None:
-        """Which of the values shown are in solid cells; None where the file has no mask, or the field lives on faces."""
+        """A mask of the values shown that are in solid cells, in their shape; None if the file has no mask, or the
+        field lives on faces."""
         return self.view.solid_cells(self.fixed, self.dims)
 
     def fluid(self, values: NDArray[np.floating]) -> NDArray[np.floating]:
-        """Those of the values shown that are not in solid cells."""
+        """The values outside solid cells, as a one-dimensional array; all values, in their shape, if there is no mask."""
         solid = self.solid()
         return values if solid is None else values[~solid]
 
     def place(self) -> str:
-        """The fixed coordinates in words, such as 'z = 0.5'; empty where nothing is fixed."""
+        """The fixed coordinates in words, such as 'z = 0.5'; empty if nothing is fixed."""
         return ", ".join(
             f"{dim.removesuffix('_face')} = {self.coordinates(dim)[index]:.4g}{self._differing(dim, index)}"
             for dim, index in self.fixed.items()
@@ -74,11 +76,10 @@ class Selection:
 def select(
     view: FileView, field: str | None = None, time: float | None = None, slices: Mapping[str, float] | None = None
 ) -> Selection:
-    """The selection for a plot: the snapshot nearest to `time` (default: the last), cut at `slices` (axis -> place). A time
-    before the first or after the last snapshot by more than half of what lies between two of them is refused.
-
-    Where more than two dimensions would remain, the last ones are cut in the middle. Raises RequestProblem for a
-    field, an axis or a place that the file does not have, FileProblem where there is no snapshot.
+    """The selection for a plot: the snapshot nearest to `time` (default: the last), cut at `slices` (axis -> place). If
+    more than two dimensions would remain, the last ones are cut in the middle. Raises RequestProblem for a field, an
+    axis or a place that the file does not have, and for a time more than half an interval before the first or after
+    the last snapshot. Raises FileProblem if there is no snapshot.
     """
     found = view.field(field)
     if len(view.times) == 0:
@@ -98,7 +99,7 @@ def select(
 
 
 def cell_bounds(centres: NDArray[np.float64]) -> tuple[float, float]:
-    """The outer faces of uniform cells with these centres, (n,); a single cell counts as 1 wide."""
+    """The outer faces of uniform cells with these centres, (n,). A single cell counts as 1 wide."""
     half = 0.5 * (centres[-1] - centres[0]) / (len(centres) - 1) if len(centres) > 1 else 0.5
     faces = float(centres[0] - half), float(centres[-1] + half)
     # a face at 0 comes out as some 1e-18, which would be shown

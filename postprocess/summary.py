@@ -1,4 +1,4 @@
-"""What a file holds, in words; also a script: `python -m postprocess.summary FILE.h5`."""
+"""A summary of a file in words. Also a script: `python -m postprocess.summary FILE.h5`."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ LISTED = 8  # members whose values are told
 
 
 def summarize(path: str | Path) -> str:
-    """Several lines on an output or checkpoint file: contents, range of the last snapshot, complete and sound or not.
+    """Several lines about an output or checkpoint file: its contents, the range of the last snapshot, and whether it
+    is complete and sound.
 
-    Reads the last snapshot of every field, piece by piece. Raises FileProblem for what cannot be read.
+    This reads the last snapshot of every field, piece by piece. Raises FileProblem if the file cannot be read.
     """
     view = read_view(path)
     ranges = {name: last_range(view, name) for name in view.fields} if len(view.times) else {}
@@ -48,7 +49,8 @@ def summarize(path: str | Path) -> str:
 
 
 def last_range(view: FileView, name: str) -> tuple[float, float, int]:
-    """Least and greatest finite value of a field's last snapshot, and how many values are not finite."""
+    """The smallest and the largest finite value of a field's last snapshot, and the number of values that are not
+    finite."""
     low, high, lost = np.inf, -np.inf, 0
     for piece in _pieces(view.fields[name]):
         values = view.read(name, -1, piece)
@@ -77,7 +79,7 @@ def _size(size: int) -> str:
 
 
 def _members(view: FileView) -> str:
-    """How many members an ensemble has, and what they differ in."""
+    """The number of members of an ensemble, and the values in which they differ."""
     if "member" not in view.coordinates:
         return ""
     differ = []
@@ -88,7 +90,7 @@ def _members(view: FileView) -> str:
 
 
 def _input_rows(view: FileView) -> list[tuple[str, str]]:
-    """Equation and numerics from the input kept in the file; nothing where there is none."""
+    """The equation and the numerics from the input in the file; empty if the file has no input."""
     try:
         tables = view.input
     except FileProblem:
@@ -116,7 +118,7 @@ def _grid(view: FileView) -> str:
 
 
 def _mask(view: FileView) -> str:
-    """How many cells are solid, read piece by piece."""
+    """The number of solid cells, read piece by piece."""
     if not view.solid:
         return ""
     shape = tuple(len(view.coordinates[dim]) for dim in view.solid)
@@ -154,7 +156,7 @@ def _diagnostics(view: FileView) -> str:
 
 
 def _decomposition(value: Any) -> str:
-    """The JSON of what was chosen, in words."""
+    """The attribute `decomposition`, JSON, in words."""
     if value is None:
         return ""
     try:

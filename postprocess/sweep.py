@@ -1,4 +1,5 @@
-"""A figure of a sweep's table, final diagnostics against parameters; also a script: `python -m postprocess.sweep TABLE.h5`.
+"""A figure of a sweep's table: final diagnostics against parameters. Also a script: `python -m postprocess.sweep
+TABLE.h5`.
 
 One varied parameter gives lines, two give maps where they form a grid and coloured points where they do not, and more
 give a panel of points for each.
@@ -30,12 +31,12 @@ from postprocess.reader import FileProblem, opened
 
 DPI = 200
 MOST_ROWS, MOST_COLUMNS = 12, 6  # panels; the table has the rest
-LOST = "0.55"  # what is not done
+LOST = "0.55"  # colour of members that are not done
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A varied parameter: a place on its axis per member, and the labels of the places where they are no numbers."""
+    """A varied parameter: one place on its axis per member, and labels for the places if the values are not numbers."""
 
     name: str
     places: NDArray[np.float64]
@@ -43,7 +44,7 @@ class Parameter:
 
     @property
     def logarithmic(self) -> bool:
-        """Whether it spans decades."""
+        """Whether its values span decades, so that its axis is logarithmic."""
         return not self.labels and _spans_decades(self.places)
 
 
@@ -54,7 +55,7 @@ def _spans_decades(values: NDArray[np.float64]) -> bool:
 
 @dataclass(frozen=True)
 class SweepTable:
-    """What a table file holds for a figure."""
+    """The contents of a table file that a figure shows."""
 
     title: str
     parameters: tuple[Parameter, ...]
@@ -63,7 +64,7 @@ class SweepTable:
 
 
 def read_table(path: str | Path) -> SweepTable:
-    """The table at ``path``. Raises FileProblem for what is no table of a sweep."""
+    """The table at ``path``. Raises FileProblem if it is not the table of a sweep."""
     path = Path(path)
     with opened(path) as file:
         if file.attrs.get("kind") != "sweep":
@@ -94,7 +95,7 @@ def save_sweep_figure(table: str | Path, output: str | Path) -> None:
 
 
 def sweep_figure(table: SweepTable) -> Figure:
-    """The figure; a row of panels per diagnostic (the first dozen)."""
+    """A figure of the table, with a row of panels for each of the first twelve diagnostics."""
     names = list(table.diagnostics)[:MOST_ROWS]
     plane = len(table.parameters) == 2
     draw = (_map if _is_grid(table.parameters) else _plane) if plane else _line
@@ -135,7 +136,7 @@ def _head(figure: Figure, table: SweepTable) -> None:
 
 
 def _is_grid(parameters: Sequence[Parameter]) -> bool:
-    """Whether two parameters' values are all the pairs of a few of each, once each."""
+    """Whether the values of two parameters form a complete grid, with each pair once."""
     a, b = (np.unique(parameter.places[np.isfinite(parameter.places)]) for parameter in parameters)
     pairs = {(x, y) for x, y in zip(*(parameter.places for parameter in parameters), strict=True)}
     return len(pairs) == len(parameters[0].places) == len(a) * len(b)
@@ -147,7 +148,7 @@ def _line(axes: Axes, table: SweepTable, name: str) -> None:
     order = np.argsort(parameter.places, kind="stable")
     places, values = parameter.places[order], values[order]
     known = np.isfinite(values)
-    # A line through what is there; a gap would hide a lone point between two that are missing.
+    # Draw the line through the existing points: a gap would hide a single point between two missing ones.
     axes.plot(places[known], values[known], color=LINE, marker="o", markersize=4.5)
     _missing(axes, places[~table.done[order]])
     axes.set_title(as_text(label), loc="left", fontsize=10, color="0.1")
@@ -162,7 +163,7 @@ def _points(axes: Axes, table: SweepTable, parameter: Parameter, name: str) -> N
 
 
 def _values(table: SweepTable, name: str) -> tuple[str, NDArray[np.float64]]:
-    """A diagnostic and its label: its distance from a round number where it hardly varies."""
+    """A diagnostic and its label. If it hardly varies, its distance from a round number is shown."""
     values = table.diagnostics[name]
     low, high = value_limits(values)
     if 0 < high - low < 1e-3 * max(abs(low), abs(high)):
@@ -172,7 +173,7 @@ def _values(table: SweepTable, name: str) -> tuple[str, NDArray[np.float64]]:
 
 
 def _missing(axes: Axes, places: NDArray[np.float64]) -> None:
-    """Crosses at the lower edge where a member has no value."""
+    """Draw a cross at the lower edge for each member without a value."""
     if len(places):
         axes.plot(
             places, np.full(len(places), 0.03), color=LOST, linestyle="none", marker="x", markersize=5,
@@ -194,7 +195,7 @@ def _dress(axes: Axes, parameter: Parameter, upward: NDArray[np.float64]) -> Non
 
 
 def _map(axes: Axes, table: SweepTable, name: str) -> None:
-    """A cell per pair of values, equally wide whatever their distances; grey where a member has no value."""
+    """Draw one cell per pair of values. All cells have the same size; cells without a value are grey."""
     across, up = table.parameters
     label, shown = _values(table, name)
     xs, ys = np.unique(across.places), np.unique(up.places)

@@ -66,7 +66,7 @@ PEER = Peer(
     name="Devito",
     package="devito",
     script=__file__,
-    about="Devito makes C with OpenMP for the equation, run on all cores with its default settings.",
+    about="Devito generates C with OpenMP for the equation. It runs on all cores with its default settings.",
     problems=PROBLEMS,
     install=lambda: python_with("devito", "devito"),
 )

@@ -40,7 +40,7 @@ PEER = Peer(
     name="numba",
     package="numba",
     script=__file__,
-    about="One parallel loop over the cells written by hand (`numba_kernels.py`), with `fastmath`, on all cores.",
+    about="A parallel loop over the cells, written by hand (`numba_kernels.py`), compiled with `fastmath`, on all cores.",
     problems=PROBLEMS,
     install=lambda: python_with("numba", "numba"),
 )

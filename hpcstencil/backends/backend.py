@@ -1,18 +1,19 @@
-"""The seam between a problem and the code that takes its steps.
+"""The protocols between a problem and the code that takes its steps.
 
     Backend   a value of numerics.kernel
     Lowered   a problem in the form of a backend: its cost and memory, before any device is known
     Steps     the functions that step the fields on this process's devices
 
-`registry` lists the backends. Fields are dicts of device arrays as in `simulation`: this process's cells without ghost
-cells, in the run's dtype.
+`registry` lists the backends. ``Fields`` map names to arrays on this process's devices: its own cells without ghost
+cells, in the run's dtype. With several devices the arrays have a leading device axis; in an ensemble the members are
+the last axis. Parameters, times and step sizes are float64.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.problem import Problem
@@ -21,32 +22,34 @@ from hpcstencil.symbolic.expressions import Node
 from hpcstencil.symbolic.stencil_reach import Needs
 
 if TYPE_CHECKING:
+    import jax
     import numpy as np
 
     from hpcstencil.distributed.device_grid import Body, DeviceGrid
     from hpcstencil.distributed.exchange import Exchange
     from hpcstencil.distributed.halo import Fields
+    from hpcstencil.distributed.windows import Number, Parameters
     from hpcstencil.io.direct_write import Pieces
     from hpcstencil.io.snapshot_buffers import Copies
     from hpcstencil.numerics.schedule import StepRange
     from hpcstencil.problem.decomposition import Costs, Plan
 
 # (fields, parameters, which steps) -> fields after these steps. The memory of the given fields is reused.
-Advance = Callable[["Fields", Mapping[str, Any], "StepRange"], "Fields"]
+Advance = Callable[["Fields", "Parameters", "StepRange"], "Fields"]
 # (fields, parameters, t, dt) -> (fields after one step, `Problem.errors` of it by field). The given fields are kept.
-Attempt = Callable[["Fields", Mapping[str, Any], Any, Any], "tuple[Fields, Fields]"]
+Attempt = Callable[["Fields", "Parameters", "Number", "Number"], "tuple[Fields, Fields]"]
 
 
 class Unsupported(Exception):
-    """A backend cannot take the steps of a problem; the message says why, as half a sentence."""
+    """A backend cannot take the steps of a problem. The message gives the reason, as a clause for a longer sentence."""
 
 
 class Reductions(Protocol):
-    """Numbers over the whole grid, equal on all processes and for every decomposition."""
+    """Extrema and sums over the whole grid. They have the same bits on all processes and for every decomposition."""
 
     @property
     def trees(self) -> Sequence[Node]:
-        """The trees that are reduced."""
+        """The n trees that are reduced."""
 
     @property
     def device_grid(self) -> DeviceGrid:
@@ -56,15 +59,19 @@ class Reductions(Protocol):
     def cells(self) -> int:
         """The number of cells of the grid."""
 
-    def extremes(self, fields: Fields, parameters: Any, time: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(minimum, maximum, number of non-finite cells) of each tree, in an ensemble with a last axis of members."""
+    def extremes(
+        self, fields: Fields, parameters: Parameters, time: float
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(minimum, maximum, number of non-finite cells) of each tree over the whole grid, at ``time``. Each is an
+        array of shape (n,), in an ensemble (n, members): float64, float64 and int64. All processes call this together."""
 
-    def sums(self, fields: Fields, parameters: Any, time: float, largest: np.ndarray) -> np.ndarray:
-        """The sum of each tree over all cells; ``largest`` has the greatest magnitude of each."""
+    def sums(self, fields: Fields, parameters: Parameters, time: float, largest: np.ndarray) -> np.ndarray:
+        """The sum of each tree over all cells of the grid, float64, of shape (n,), in an ensemble (n, members).
+        ``largest`` is the greatest magnitude of each tree, in the same shape. All processes call this together."""
 
 
 def never_known() -> bool:
-    """The answer of a backend that does not watch the values that it stores."""
+    """`Steps.stayed_finite` of a backend that does not check the values that it stores."""
     return False
 
 
@@ -72,12 +79,13 @@ def never_known() -> bool:
 class Steps:
     """The functions of a problem on this process's devices.
 
-    ``attempt`` makes the function that takes one step and estimates its error. ``slopes`` makes the function of
-    (fields, parameters, t) that computes the time derivatives which a multistep method needs at its start.
-    ``reductions`` makes the reductions of trees; its first argument are the trees that these are computed from.
-    ``stayed_finite`` says whether all measured quantities of this process are known to have been finite since the last
-    call. ``snapshot_buffers`` makes the buffers for asynchronous output. ``first_cells`` limits the first call of
-    ``advance``: it takes at least one step, and more only while they update no more cells than that.
+    ``advance`` takes steps of known size. ``attempt`` makes the function that takes one step and estimates its error.
+    ``slopes`` makes the function of (fields, parameters, t) that computes the time derivatives of the fields, which a
+    multistep method needs at its start. ``reductions(needs, trees)`` makes the reductions of ``trees``; ``needs`` are
+    the ghost cells of their operands. ``snapshot_buffers`` makes the buffers for asynchronous output.
+    ``stayed_finite`` says whether all measured quantities of this process are known to have been finite since its last
+    call. ``first_cells`` limits the first call of ``advance``, in cells times steps: it takes at least one step, and
+    more only within this limit.
     """
 
     advance: Advance
@@ -90,44 +98,47 @@ class Steps:
 
 
 class Lowered(Protocol):
-    """A problem in the form of a backend."""
+    """A problem lowered to a backend: its cost, its memory, and its steps."""
 
     @property
     def halo_wraps(self) -> bool:
-        """Whether the exchange fills the ghost cells of whole periodic axes, with one evaluation between two."""
+        """Whether the exchange also fills the ghost cells of periodic axes that are not cut, if one evaluation is made
+        between two exchanges."""
 
     @property
     def ghosts_apart(self) -> bool:
-        """Whether the code takes ghost cells as arrays of their own."""
+        """Whether the code takes ghost cells as separate arrays, instead of fields padded with them."""
 
     def begin(self) -> None:
-        """Start to compile in the background, if there is anything to compile."""
+        """Start to compile in the background, if there is anything to compile. Returns at once."""
 
-    def lack(self, device: Any, topology: Topology) -> str:
-        """Why this process, with ``topology`` as it sees it, cannot take the steps on ``device``; "" if it can. This
-        compiles what the steps need."""
+    def lack(self, device: jax.Device, topology: Topology) -> str:
+        """Why this process cannot take the steps on ``device``; "" if it can. ``topology`` has this process's rank.
+        This call compiles the code that the steps need, and waits for it."""
 
     def seconds_per_work(self, topology: Topology) -> float | None:
-        """`Costs.seconds_per_work` of this process, measured now in a fraction of a second; None for a backend that does not
-        use it."""
+        """`Costs.seconds_per_work` of this process, measured now in a fraction of a second; None for a backend that
+        does not use it."""
 
     def steps_per_exchange(self, topology: Topology, costs: Costs) -> tuple[int, float | None]:
-        """The number of steps between two exchanges with the least estimated cost, 0 for several exchanges per step; and the
-        seconds of a step that this predicts, None if the costs are not measured."""
+        """(steps between two exchanges with the least estimated cost, predicted seconds per step). The number is 0 for
+        several exchanges per step. The prediction is None if the ``costs`` are not measured."""
 
     def cells_held(self, plan: Plan) -> tuple[int, int]:
-        """The values per device that are held between steps and while stepping, ghost cells included."""
+        """(values held between steps, values held while stepping) on each device, all fields and ghost cells included.
+        Multiply by the size of the dtype for bytes."""
 
     def exchange(self, plan: Plan, device_grid: DeviceGrid, communicator: Communicator) -> Exchange:
-        """The exchange of this backend between the blocks of ``device_grid``: that of the grid, or a kind of its own.
-        All processes call this together."""
+        """The exchange between the blocks of ``device_grid`` that the steps use: the grid's own, or one that this
+        backend provides. All processes call this together."""
 
     def steps(self, plan: Plan, device_grid: DeviceGrid, communicator: Communicator) -> Steps:
-        """The steps on ``device_grid``. All processes call this together."""
+        """The functions that step the fields on ``device_grid``. All processes call this together."""
 
 
 class Backend(Protocol):
-    """A value of numerics.kernel. "auto" takes the first of the backends that is ``preferred``, and else the fastest."""
+    """A value of numerics.kernel. "auto" takes the first backend that is ``preferred`` and fits, otherwise the
+    fastest."""
 
     @property
     def name(self) -> str:
@@ -138,11 +149,11 @@ class Backend(Protocol):
         """Whether "auto" takes this backend without measuring it against others."""
 
     def lower(self, problem: Problem, topology: Topology) -> Lowered:
-        """The problem in the form of this backend. Raises Unsupported if it does not fit. Nothing is compiled."""
+        """Lower the problem to this backend. Nothing is compiled. Raises Unsupported if the problem does not fit."""
 
-    def unsuited(self, device: Any) -> str:
+    def unsuited(self, device: jax.Device) -> str:
         """Why "auto" does not take this backend on ``device``; "" if it may. A preferred backend cannot be requested
         there either."""
 
-    def remark(self, device: Any) -> str:
+    def remark(self, device: jax.Device) -> str:
         """A remark for the user who requests this backend on ``device``; "" if there is none."""

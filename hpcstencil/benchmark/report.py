@@ -34,7 +34,7 @@ def _machine() -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    """Versions of the libraries on which the speed depends."""
+    """The versions of the libraries on which the speed depends, by name."""
     return {"hpcstencil": __version__, **versions()}
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
+import jax
+
 from hpcstencil.benchmark.shares import shares
 from hpcstencil.benchmark.timing import copy_bandwidth
 from hpcstencil.config.paths import sources
@@ -94,10 +96,12 @@ def scaling_cases(problem: Problem, processes: int, devices: int) -> list[Case]:
 # ---- measuring them --------------------------------------------------------------------------------------------------
 
 
-def measure(cases: Sequence[Case], communicator: Communicator, devices: Sequence[Any]) -> tuple[float, list[Row]]:
-    """The copy bandwidth of all processes together in bytes per second, and a row per case; the same on all processes.
+def measure(
+    cases: Sequence[Case], communicator: Communicator, devices: Sequence[jax.Device]
+) -> tuple[float, list[Row]]:
+    """(the copy bandwidth of all processes together in bytes per second, one row per case); the same on all processes.
 
-    The first processes measure a case of fewer processes, on their own communicator, while the others sleep. The
+    If a case has fewer processes, the first ones measure it on a separate communicator, while the others sleep. The
     efficiency is the speed divided by that of one process, for the same kind of scaling, and by the number of
     processes. ``roof`` is the copy bandwidth of the row's processes without the others, in bytes per second.
     """
@@ -131,7 +135,7 @@ def measure(cases: Sequence[Case], communicator: Communicator, devices: Sequence
     return bandwidth, rows
 
 
-def _measured(case: Case, devices: Sequence[Any], communicator: Communicator) -> Row:
+def _measured(case: Case, devices: Sequence[jax.Device], communicator: Communicator) -> Row:
     """The settings of a case, and the measured figures of its step loop."""
     problem, config = case.problem, case.problem.config
     start = time.perf_counter()

@@ -33,6 +33,7 @@ import numpy as np
 from jax import lax
 
 from hpcstencil.benchmark.timing import Action, in_place, slowest, timings
+from hpcstencil.distributed.device_blocks import Placed
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.problem.decomposition import MOST_STEPS, Plan
@@ -53,8 +54,8 @@ class Shares:
 
 
 def shares(simulation: Simulation, dt: float, fields: Fields, communicator: Communicator) -> Shares:
-    """Time the step loop of a simulation and its parts. All processes take part. ``fields`` are local and without ghost
-    cells; their memory is used up."""
+    """Time the step loop of a simulation and its parts. All processes call this together. ``fields`` are this
+    process's, without ghost cells; their memory is reused."""
     plan, held = simulation.plan, [fields]
     steps = steps_of_round(plan)
     if simulation.device_grid.exchange.waited() is not None:
@@ -72,7 +73,7 @@ def shares(simulation: Simulation, dt: float, fields: Fields, communicator: Comm
 
 
 def shares_by_waiting(simulation: Simulation, action: Action, steps: int) -> Shares:
-    """As `shares`, for an exchange that counts the seconds in which a process waits for its neighbours."""
+    """`shares` for an exchange that counts the seconds in which a process waits for its neighbours."""
     exchange = simulation.device_grid.exchange
     for _ in range(2):
         jax.block_until_ready(action(1))  # compiles
@@ -84,7 +85,8 @@ def shares_by_waiting(simulation: Simulation, action: Action, steps: int) -> Sha
 
 
 def waiting(total: float, exchange: float, own_exchange: np.ndarray, own: np.ndarray) -> list[float]:
-    """1 - (C_r + E - E_r) / T for each process r, at least 0, from T, E, and the arrays of all E_r and C_r."""
+    """The share of waiting 1 - (C_r + E - E_r) / T of each process r, at least 0. ``total`` is T, ``exchange`` E,
+    ``own_exchange`` the E_r and ``own`` the C_r, all in seconds; arrays have the shape (processes,)."""
     messages = np.maximum(0.0, exchange - own_exchange)
     return np.maximum(0.0, 1.0 - (own + messages) / total).tolist()
 
@@ -124,20 +126,20 @@ def exchanging(simulation: Simulation, steps: int) -> Run:
 
         return outside
 
-    def received(u: Any, places: Any, n: Any) -> Any:
+    def received(u: Fields, places: Placed, n: int | jax.Array) -> Any:
         frame = device_grid.frame(places)
 
-        def body(i: Any, total: Any) -> Any:
+        def body(i: jax.Array, total: jax.Array) -> jax.Array:
             fields, total = lax.optimization_barrier((u, total))  # strips are cut anew in every round
             ghosts = device_grid.received(fields, widths, frame).values()
             return total + sum(jnp.ravel(strip)[0] for strips in ghosts for strip in strips if strip is not None)
 
         return lax.fori_loop(0, n, body, simulation.dtype.type(0))
 
-    def surrounded(u: Any, places: Any, n: Any) -> Any:
+    def surrounded(u: Fields, places: Placed, n: int | jax.Array) -> Any:
         frame = device_grid.frame(places)
 
-        def body(i: Any, u: Any) -> Any:
+        def body(i: jax.Array, u: Fields) -> Fields:
             return device_grid.cropped(device_grid.surrounded(u, widths, frame))
 
         return lax.fori_loop(0, n, body, u)

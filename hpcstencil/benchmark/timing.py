@@ -22,9 +22,9 @@ SECONDS_PER_TIMING, MOST_ROUNDS = 0.1, 2**21
 
 
 def timings(actions: Sequence[Action], communicator: Communicator) -> list[np.ndarray]:
-    """Seconds per round of each ``action(rounds)``: arrays of shape (repeats, processes), without compilation.
-
-    All processes begin together, and the actions take turns, so that other load on the machine affects all of them.
+    """Seconds per round of each ``action(rounds)``, without compilation: one float64 array (repeats, processes) per
+    action. All processes begin together. The actions take turns, so that other load on the machine affects all of
+    them.
     """
     rounds = [_enough_rounds(action, communicator) for action in actions]
     repeats: list[list[np.ndarray]] = []
@@ -55,7 +55,8 @@ def _once(action: Action, rounds: int, communicator: Communicator) -> np.ndarray
 
 
 def slowest(times: np.ndarray) -> float:
-    """Seconds of the best repeat in a result of `timings`; the slowest process determines the time of a repeat."""
+    """Seconds of the best repeat in a result of `timings`, (repeats, processes). The slowest process determines the
+    time of a repeat."""
     return float(times.max(axis=1).min())
 
 
@@ -70,11 +71,11 @@ def in_place(run: Callable[..., Any], held: list[Any]) -> Action:
     return action
 
 
-def copy_bandwidth(communicator: Communicator, devices: Sequence[Any]) -> float:
+def copy_bandwidth(communicator: Communicator, devices: Sequence[jax.Device]) -> float:
     """Bytes per second, read plus written, that all processes reach together when each copies an array on its
     devices."""
 
-    def body(x: Any, n: Any) -> Any:
+    def body(x: jax.Array, n: int | jax.Array) -> jax.Array:
         return lax.fori_loop(0, n, lambda i, a: a + jnp.float32(1), x)
 
     cells = COPY_CELLS_ON_GPU if devices[0].platform == "gpu" else COPY_CELLS

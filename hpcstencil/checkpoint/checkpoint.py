@@ -1,7 +1,7 @@
-"""Checkpoints: the whole state of a run at one step, in a file of its own beside the output.
+"""Checkpoints: the whole state of a run at one step, in a separate file beside the output.
 
-``NAME.checkpoint.STEP.h5`` is written under a temporary name, sealed with checksums (see `checksums`), and renamed once
-it is on disk. A file of that name was therefore complete, and its seal shows whether it still is. It holds global
+``NAME.checkpoint.STEP.h5`` is written under a temporary name, sealed with checksums (see `checksums`), and renamed
+once it is on disk. So a file of that name was once complete, and its seal shows whether it still is. It holds global
 arrays, so any number of processes can read what any other number has written.
 """
 

@@ -6,9 +6,9 @@ Arrays are summed as they are written and read, by all processes at once, with o
 
 b being the bits of a value as an integer and w odd pseudo-random weights (multilinear hashing: Carter & Wegman,
 "Universal classes of hash functions", J. Comput. Syst. Sci. 18, 1979, 143-154). Odd numbers have an inverse modulo
-2^64, so a change within one value always changes s; any other change goes unseen with a probability near 2^-64.
-All other bytes of the file, and the seal itself, are covered by SHA-256. HDF5 ignores what follows its data, and is
-not asked about a file before the seal has shown it to be sound: damaged metadata may crash it.
+2^64, so a change within one value always changes s. Any other change remains undetected with a probability near 2^-64.
+All other bytes of the file, and the seal itself, are covered by SHA-256. HDF5 ignores bytes after its data. It does
+not open a file before the seal has shown that the file is sound, because damaged metadata may crash it.
 """
 
 from __future__ import annotations
@@ -84,10 +84,8 @@ def seal(path: Path, arrays: Mapping[str, Array]) -> None:
 
 
 def read_seal(path: Path) -> dict[str, Array]:
-    """The arrays of the sealed file at ``path``, after a check that everything except their values is as it was
-    written.
-
-    Raises Damaged if it is not.
+    """The places and checksums of the arrays in the sealed file at ``path``. Raises Damaged if any byte other than the
+    arrays' values has changed.
     """
     tail = 64 + 12 + len(END)
     size = path.stat().st_size

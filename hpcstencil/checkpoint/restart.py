@@ -48,11 +48,11 @@ class Options:
 
 @dataclass(frozen=True)
 class Source:
-    """Where the state comes from: a ``checkpoint``, or the last snapshot of the output with this ``clock``. If both are
-    None, it is the initial state. ``append`` says that the run continues in its own output, and ``ended`` that it had
-    reached its end there. ``complete`` says why there is nothing left to do, if so. ``history`` is that of the run so
-    far: where it was continued, with which kernel before, and with which changes of the input. With the kernel
-    ``repeated``, a run reproduces bit for bit what the output holds beyond the checkpoint."""
+    """Where the state comes from: a ``checkpoint``, or the last snapshot of the output with this ``clock``. If both
+    are None, it is the initial state. ``append`` says that the run continues in its own output, and ``ended`` that it
+    had reached its end there. If there is nothing left to do, ``complete`` says why. ``history`` lists where the run
+    was continued so far, with the kernel before and the changes of the input. With the kernel ``repeated``, a run
+    reproduces the output beyond the checkpoint, bit for bit."""
 
     checkpoint: Path | None = None
     clock: Mapping[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""The state of a run as stored in a checkpoint: any pytree, so that no part of it can be forgotten.
+"""The state of a run as stored in a checkpoint. It may be any pytree, so no part of it can be forgotten.
 
 Leaves over the grid are stored as global arrays and all others as scalars. Each is stored under its path in the tree,
 such as "clock/step"; a field is stored under its own name.
@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import jax
+import numpy as np
 
 from hpcstencil.numerics.schedule import Clock
 from hpcstencil.validation.errors import InputError
@@ -21,8 +22,9 @@ jax.tree_util.register_dataclass(Clock, data_fields=[entry.name for entry in fie
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class State:
-    """Everything that the next step depends on besides the input. That includes what an integrator remembers, and the
-    clocks of ``members`` of an ensemble that take their own steps.
+    """Everything besides the input that the next step depends on. ``fields`` map names to arrays as in
+    `backends.backend`: this process's cells without ghost cells, in the run's dtype; they include the memories of
+    layers and of a multistep method. ``members`` are the clocks of ensemble members that take their own steps.
 
     In a template the fields are ``None`` or any other placeholders.
     """
@@ -32,13 +34,13 @@ class State:
     members: tuple[Clock, ...] = ()
 
     def __getitem__(self, name: str) -> Any:
-        """A field of the state, as it is stored."""
+        """The field called ``name``."""
         return self.fields[name]
 
 
-def split(state: State, gather: Callable[[Any], Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(arrays, scalars) by path. ``gather`` returns this process's block of a leaf over the grid, local and without
-    ghost cells."""
+def split(state: State, gather: Callable[[jax.Array], np.ndarray]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(arrays, scalars) of a state, each by path. ``gather`` turns a leaf over the grid into this process's block:
+    local, without ghost cells."""
     arrays, scalars = {}, {}
     for name, leaf in _named(state):
         if isinstance(leaf, jax.Array):

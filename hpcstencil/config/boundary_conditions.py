@@ -28,7 +28,7 @@ class Form:
     positive: bool = False
     optional: tuple[str, ...] = ()
 
-    def read(self, key: str, given: Any) -> Values:
+    def read(self, key: str, given: object) -> Values:
         """The values in order, with None for those left out. Raises InputError if some are missing, unknown or invalid."""
         spec = Key(POSITIVE if self.positive else EXPRESSION, None, "1.0")
         if self.values == ("value",):
@@ -72,8 +72,9 @@ Sides = tuple[Condition, Condition]
 
 @dataclass(frozen=True)
 class BoundaryConfig:
-    """``axes`` holds the conditions (lower, upper) per axis. ``fields`` holds those of fields with conditions of their
-    own, per axis or None. ``operators`` holds those of inner results, by the text of their expression."""
+    """The table [boundary]. ``axes`` holds the conditions (lower, upper) per axis. ``fields`` holds those of single
+    fields, per axis, or None where the field has the axis's. ``operators`` holds those of inner results, by the text
+    of their expression."""
 
     axes: tuple[Sides, ...]
     fields: Mapping[str, tuple[Sides | None, ...]] = field(default_factory=dict)
@@ -97,7 +98,7 @@ class BoundaryConfig:
                 yield from (value for value in condition.values if isinstance(value, str))
 
 
-def read_boundary(raw: Mapping[str, Any], axes: tuple[str, ...]) -> BoundaryConfig:
+def read_boundary(raw: Mapping[str, object], axes: tuple[str, ...]) -> BoundaryConfig:
     """Read the table [boundary]. Raises InputError for kinds that do not exist or cannot be combined."""
     conditions: list[Sides] = [(PERIODIC, PERIODIC)] * len(axes)
     fields = {}
@@ -127,15 +128,15 @@ def read_boundary(raw: Mapping[str, Any], axes: tuple[str, ...]) -> BoundaryConf
     return BoundaryConfig(tuple(conditions), fields, operators)
 
 
-def _field(key: str, value: Mapping[str, Any], axes: tuple[str, ...]) -> tuple[Sides | None, ...]:
-    """The conditions of one field, with None for the axes on which it has no conditions of its own."""
+def _field(key: str, value: Mapping[str, object], axes: tuple[str, ...]) -> tuple[Sides | None, ...]:
+    """The conditions of one field per axis; None for an axis on which the input gives it none."""
     for axis in value:
         if axis not in axes:
             raise unknown(f"{key}.{at(axis)}", "axis", axis, axes)
     return tuple(_sides(f"{key}.{axis}", value[axis]) if axis in value else None for axis in axes)
 
 
-def _operator(key: str, value: Any, axes: tuple[str, ...], periodic: tuple[bool, ...]) -> tuple[Sides | None, ...]:
+def _operator(key: str, value: object, axes: tuple[str, ...], periodic: tuple[bool, ...]) -> tuple[Sides | None, ...]:
     """The conditions of an inner result, which define its ghost cells: per axis, or one for all sides."""
     if isinstance(value, Mapping) and set(value) & set(axes):
         own = _field(key, value, axes)
@@ -174,7 +175,7 @@ def _sides(key: str, value: Any) -> Sides:
     return both, both
 
 
-def _condition(key: str, value: Any) -> Condition:
+def _condition(key: str, value: object) -> Condition:
     """One condition: "periodic" or a table with one kind."""
     if value in PLAIN:
         return Condition(value)
@@ -193,7 +194,7 @@ def _condition(key: str, value: Any) -> Condition:
     return Condition(kind, KINDS[kind].read(f"{key}.{kind}", given))
 
 
-def _example(value: Any) -> str:
+def _example(value: object) -> str:
     """An example of the condition that a word most likely means."""
     meant = nearest(value, (*PLAIN, *KINDS)) if isinstance(value, str) else None
     if meant is None:

@@ -1,4 +1,4 @@
-"""[ensemble]: runs of one input side by side, with different numbers or initial states.
+"""[ensemble]: several runs of one input in one file, with different numbers or initial states.
 
 The members share all compiled code. The numbers of an equation are passed to it at run time, one per member, and the
 last axis of every array is the member axis.
@@ -19,7 +19,7 @@ MOST_MEMBERS = 10_000
 NOT_LISTED = ("equation.name", "equation.rhs", "initial.file")
 
 
-def read_ensemble(section: Mapping[str, Any]) -> dict[str, tuple[float | str, ...]]:
+def read_ensemble(section: Mapping[str, object]) -> dict[str, tuple[float | str, ...]]:
     """The values of each member by dotted key. Raises InputError for keys and values in which members cannot differ."""
     given: dict[str, tuple[float | str, ...]] = {}
     for key, listed in _flat(section):
@@ -36,7 +36,7 @@ def read_ensemble(section: Mapping[str, Any]) -> dict[str, tuple[float | str, ..
     return given
 
 
-def _flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(section: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """(dotted key, value) pairs, for keys with and without quotes."""
     for key, value in section.items():
         if isinstance(value, Mapping):
@@ -45,7 +45,7 @@ def _flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield prefix + key, value
 
 
-def _values(key: str, listed: Any) -> tuple[float | str, ...]:
+def _values(key: str, listed: object) -> tuple[float | str, ...]:
     table, _, name = key.partition(".")
     if table not in ("equation", "initial") or not name or "." in name or key in NOT_LISTED:
         raise InputError(

@@ -1,4 +1,4 @@
-"""The smallest and largest values of an input, alone and together."""
+"""Limits on the values of an input, and on combinations of them."""
 
 from __future__ import annotations
 

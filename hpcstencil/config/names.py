@@ -1,4 +1,4 @@
-"""Names in an input: those that are taken, whether one is allowed, and whether they match the equation's fields."""
+"""Names in an input: reserved names, the check of a new name, and the check of names against the equation's fields."""
 
 from __future__ import annotations
 

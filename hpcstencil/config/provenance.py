@@ -1,4 +1,4 @@
-"""An input as text, for the record in every file; and the differences between inputs that a continued run may have."""
+"""An input as text, which every file records, and the differences from its origin that a continued run may have."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def to_tables(config: Config) -> dict[str, Any]:
     return {name: _without_nothing(value) for name, value in tables.items() if value != {}}
 
 
-def _table(settings: Any) -> dict[str, Any]:
+def _table(settings: object) -> dict[str, Any]:
     """A table as its dataclass declares it."""
     declared = entries_of(type(settings))
     table: dict[str, Any] = {}
@@ -63,7 +63,7 @@ def _mask(mask: MaskConfig) -> dict[str, Any]:
     return {**_table(mask), "surface": "no_flux" if mask.surface is None else {"value": mask.surface}}
 
 
-def _without_nothing(value: Any) -> Any:
+def _without_nothing(value: object) -> Any:
     """A table without the keys whose value is None or empty."""
     if not isinstance(value, Mapping):
         return value

@@ -1,4 +1,4 @@
-"""Reading an input file into the dataclasses of `settings`. Form and ranges are checked here; expressions stay texts."""
+"""Read an input file into the dataclasses of `settings`. Form and ranges are checked here; expressions stay texts."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def check_sources(config: Config) -> None:
-    """Raise InputError if a file of data that the input names is missing. `from_mapping` does not look: the input of a
-    run on file may outlive its start."""
+    """Raise InputError if a data file that the input names is missing. `from_mapping` does not check this, because a
+    recorded input may be read after the data are gone."""
     for key, file in sources(config).items():
         check_path(key, file)
         if not os.path.isfile(file):
             raise InputError(f"{key}: expected an HDF5 file, but there is no {file}; check the path")
 
 
-def from_mapping(raw: Mapping[str, Any], base: Path, overrides: Sequence[str] = (), stem: str = "output") -> Config:
+def from_mapping(raw: Mapping[str, object], base: Path, overrides: Sequence[str] = (), stem: str = "output") -> Config:
     """The checked input from the tables ``raw``. Relative paths of input files start at ``base``; ``stem`` names the
     output file if no path is given. Raises InputError for anything that is wrong."""
     raw = override(raw, overrides)
@@ -124,11 +124,11 @@ def _refuse_extremes(config: Config) -> None:
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
 
-def _section(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _section(raw: Mapping[str, object], name: str) -> Mapping[str, Any]:
     return table(name, raw.get(name, {}), f"[{name}]")
 
 
-def _table(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _table(raw: Mapping[str, object], name: str) -> dict[str, Any]:
     """The values of a table: its keys, defaults filled in, and its tables of entries."""
     section, declared = _section(raw, name), TABLES[name]
     values = read(name, section, keys_of(declared))
@@ -137,9 +137,9 @@ def _table(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
     }
 
 
-def _entries(section: Mapping[str, Any], name: str, field: str, new: bool = False) -> dict[str, Any]:
-    """The entries whose names the user chooses, for a field of table ``name``. Those of ``new`` things must have names
-    that expressions can use."""
+def _entries(section: Mapping[str, object], name: str, field: str, new: bool = False) -> dict[str, Any]:
+    """The entries whose names the user chooses, for a field of table ``name``. If they are ``new`` names, expressions
+    must be able to use them."""
     spec = entries_of(TABLES[name])[field]
     if spec.table:
         given = table(f"{name}.{field}", section.get(field, {}), spec.table)
@@ -155,11 +155,11 @@ def _entries(section: Mapping[str, Any], name: str, field: str, new: bool = Fals
 
 
 def _home(key: str) -> str | None:
-    """The dotted key that somebody means who writes ``key`` into the wrong table."""
+    """The dotted key that a user who writes ``key`` into the wrong table probably means."""
     return next((f"{name}.{key}" for name in SEARCHED if key in keys_of(TABLES[name])), None)
 
 
-def _refuse_unknown_keys(raw: Mapping[str, Any], name: str) -> None:
+def _refuse_unknown_keys(raw: Mapping[str, object], name: str) -> None:
     """Raise InputError for unknown keys in a table in which the user chooses no names."""
     known = names_of(TABLES[name])
     for key in _section(raw, name):
@@ -189,7 +189,7 @@ def _grid(values: dict[str, Any]) -> Grid:
     return grid
 
 
-def _equation(raw: Mapping[str, Any], base: Path, ndim: int) -> EquationConfig:
+def _equation(raw: Mapping[str, object], base: Path, ndim: int) -> EquationConfig:
     values = read("equation", raw, keys_of(EquationConfig))
     name = values["name"]
     known = (*EQUATIONS, "custom")
@@ -219,7 +219,7 @@ def _equation(raw: Mapping[str, Any], base: Path, ndim: int) -> EquationConfig:
     return EquationConfig(**values, parameters=parameters, rhs=rhs, stencils=stencils)
 
 
-def _initial(raw: Mapping[str, Any], base: Path) -> InitialConfig:
+def _initial(raw: Mapping[str, object], base: Path) -> InitialConfig:
     file = read("initial", raw, keys_of(InitialConfig))["file"]
     return InitialConfig(file and Path(os.path.abspath(base / file)), _entries(raw, "initial", "expressions"))
 
@@ -286,7 +286,7 @@ def _output(values: dict[str, Any], stem: str) -> OutputConfig:
     return OutputConfig(**values)
 
 
-def _diagnostics(raw: Mapping[str, Any]) -> DiagnosticsConfig:
+def _diagnostics(raw: Mapping[str, object]) -> DiagnosticsConfig:
     values = read("diagnostics", raw, keys_of(DiagnosticsConfig))
     for key, value in raw.items():
         meant = "every_steps" if key == "every" else nearest(key, values)
@@ -296,7 +296,7 @@ def _diagnostics(raw: Mapping[str, Any]) -> DiagnosticsConfig:
     return DiagnosticsConfig(**values, expressions=_entries(raw, "diagnostics", "expressions", new=True))
 
 
-def _mask(raw: Mapping[str, Any], base: Path) -> MaskConfig:
+def _mask(raw: Mapping[str, object], base: Path) -> MaskConfig:
     _refuse_unknown_keys(raw, "mask")
     mask = MaskConfig(**_table(raw, "mask"))
     if mask.dataset is not None:
@@ -307,7 +307,7 @@ def _mask(raw: Mapping[str, Any], base: Path) -> MaskConfig:
     return mask
 
 
-def _verify(raw: Mapping[str, Any]) -> VerifyConfig:
+def _verify(raw: Mapping[str, object]) -> VerifyConfig:
     _refuse_unknown_keys(raw, "verify")
     return VerifyConfig(**_table(raw, "verify"))
 

@@ -50,7 +50,7 @@ def _array(key: str, given: Weights) -> np.ndarray:
 def _read(key: str, path: Path) -> np.ndarray:
     """The array in a NumPy file. It is mapped, so that its size is known before it is read."""
     check_path(key, path)
-    if not path.is_file():
+    if not os.path.isfile(path):  # False also for a name that the system refuses
         raise InputError(f"{key}: expected a NumPy file, but there is no {path}; check the path")
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)

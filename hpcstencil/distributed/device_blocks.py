@@ -1,14 +1,15 @@
-"""One process's block on its devices: what lies beyond each side, coordinates, and the transfer of arrays.
+"""One process's block on its devices: the kinds of its sides, coordinates, and the transfer of arrays.
 
-A field of a process has shape (devices, *capacity) under `pmap`, and the block's own shape (cells per axis) with one
-device.
+With one device a field has the shape of the process's block (cells per axis). With several devices it has the shape
+(devices, *capacity), where the capacity is the largest block of a device. In an ensemble the members are one more,
+last axis.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import jax
 import numpy as np
@@ -23,9 +24,9 @@ DEVICE_AXIS = "device"  # of arrays over the devices of a process, in mapped cod
 
 
 def sides(topology: Topology, wrapped_as_halo: Sequence[bool]) -> tuple[tuple[Side, Side], ...]:
-    """The kind of both sides (lower, upper) of this process's device blocks, per axis.
+    """The kinds of both sides (lower, upper) of this process's device blocks, per axis.
 
-    ``wrapped_as_halo`` marks periodic axes that are whole in a block but still exchanged, with the block itself.
+    ``wrapped_as_halo`` marks periodic axes that are not cut but still exchanged, by the block with itself.
     """
     result: list[tuple[Side, Side]] = []
     for axis in range(topology.ndim):
@@ -40,11 +41,11 @@ def sides(topology: Topology, wrapped_as_halo: Sequence[bool]) -> tuple[tuple[Si
     return tuple(result)
 
 
-def device_number() -> Any:
-    """The number of the device on which mapped code runs, from 0.
+def device_number() -> jax.Array:
+    """The number of the device on which mapped code runs, int, from 0.
 
-    Its minimum over the devices, which is 0, is added, because XLA starts a program with a collective on all devices at once.
-    Devices that wait for each other in native code rely on that.
+    It contains a collective: the minimum over the devices, which is 0, is added. XLA starts a program with a
+    collective on all devices together, and devices that wait for each other in native code rely on that.
     """
     device = lax.axis_index(DEVICE_AXIS)
     return device + lax.pmin(device, DEVICE_AXIS)
@@ -52,11 +53,12 @@ def device_number() -> Any:
 
 @dataclass(frozen=True)
 class Places:
-    """The places of the devices' blocks: arrays with a leading device axis, passed to the compiled code at run time.
+    """The places of the devices' blocks in the grid: arrays with a leading device axis, passed to compiled code at run
+    time.
 
-    ``coordinates`` has, per axis, the cell centres (devices, cells + 2 margins), in the input's units of length.
-    ``counts`` has the owned cells (devices, axes). ``touches`` says which sides are the physical boundary (devices,
-    axes, 2).
+    ``coordinates`` has one float64 array per axis: the cell centres, (devices, cells + 2 margins), in the input's unit
+    of length. ``counts``, (devices, axes), is the number of owned cells. ``touches``, bool (devices, axes, 2), says
+    which sides are the physical boundary.
     """
 
     coordinates: tuple[np.ndarray, ...]
@@ -65,7 +67,8 @@ class Places:
 
     @staticmethod
     def of(topology: Topology, grid: Grid, margin: Sequence[int]) -> Places:
-        """The places of all devices of a process, with ``margin`` more coordinates on both sides of a block."""
+        """The places of all devices of a process. Per axis, ``margin`` more coordinates are added on both sides of a
+        block."""
         coordinates: list[list[np.ndarray]] = [[] for _ in range(topology.ndim)]
         counts, touches = [], []
         for device in range(topology.device_count):
@@ -84,11 +87,23 @@ class Places:
         return Places(tuple(np.stack(c) for c in coordinates), np.array(counts), np.array(touches))
 
 
+class Placed(TypedDict):
+    """`Places` on the devices, as compiled code gets them. With several devices the arrays have a leading device axis,
+    which mapped code does not see. ``once`` is a 1 for loops of one round; ``constants`` are the numbers of expressions,
+    float64."""
+
+    coordinates: tuple[jax.Array, ...]
+    counts: jax.Array
+    touches: jax.Array
+    once: jax.Array
+    constants: jax.Array
+
+
 def frame_of(
     topology: Topology,
     sides_: tuple[tuple[Side, Side], ...],
     margin: tuple[int, ...],
-    places: Mapping[str, Any],
+    places: Placed,
     constants: Sequence[float],
 ) -> Frame:
     """The frame of the device with these (possibly traced) ``places``. On axes that divide evenly the counts are the
@@ -108,10 +123,10 @@ def frame_of(
 
 @dataclass(frozen=True)
 class Devices:
-    """The local devices of a process, and the distribution of its block over them."""
+    """The devices of this process, and the distribution of its block over them."""
 
     topology: Topology
-    devices: tuple[Any, ...]
+    devices: tuple[jax.Device, ...]
 
     @property
     def several(self) -> bool:
@@ -131,7 +146,8 @@ class Devices:
         return NamedSharding(Mesh(np.array(self.devices), (DEVICE_AXIS,)), PartitionSpec(DEVICE_AXIS))
 
     def slices(self, device: int) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-        """The cells that a device owns: (slices of the process's block, slices of the device's array)."""
+        """The cells that a device owns, as (slices of the process's block, slices of the device's array), one slice
+        per axis. Both leave out ghost cells."""
         origin = [start for start, _ in self.topology.block()]
         block = self.topology.device_block(device)
         return (
@@ -139,9 +155,10 @@ class Devices:
             tuple(slice(0, b - a) for a, b in block),
         )
 
-    def put(self, block: np.ndarray) -> Any:
-        """Put a process's block on its devices. ``block`` is local, without ghost cells: cells per axis, then members
-        in an ensemble. The result has a leading device axis if there are several devices."""
+    def put(self, block: np.ndarray) -> jax.Array:
+        """Put a process's block on its devices. ``block`` is local and without ghost cells: (cells per axis), in an
+        ensemble with members last. The result has the same dtype, and a leading device axis if there are several
+        devices; cells that no device owns are 0."""
         if not self.several:
             return jax.device_put(block, self.devices[0])
         members = block.shape[self.topology.ndim :]
@@ -151,7 +168,7 @@ class Devices:
             stacked[device][there] = block[here]
         return jax.device_put(stacked, self.sharding)
 
-    def owned(self, array: Any) -> list[np.ndarray]:
+    def owned(self, array: jax.Array) -> list[np.ndarray]:
         """The cells that each device owns of an array, as a list of local arrays without ghost cells; on CPUs without a
         copy."""
         if not self.several:
@@ -161,9 +178,9 @@ class Devices:
             for shard in array.addressable_shards
         ]
 
-    def get(self, array: Any) -> np.ndarray:
-        """The process's block of an array on its devices: local, without ghost cells, C-contiguous. With one device it
-        is a view if possible."""
+    def get(self, array: jax.Array) -> np.ndarray:
+        """The process's block of an array on its devices: local, without ghost cells, C-contiguous, in the array's
+        dtype. With one device it is a view if possible."""
         if not self.several:
             return np.asarray(array)
         members = array.shape[1 + self.topology.ndim :]
@@ -174,10 +191,10 @@ class Devices:
             block[here] = np.asarray(shard.data)[0][there]
         return block
 
-    def put_places(self, places: Places, constants: Sequence[float]) -> dict[str, Any]:
+    def put_places(self, places: Places, constants: Sequence[float]) -> Placed:
         """Put `Places` and the constants of expressions on the devices."""
 
-        def move(a: np.ndarray) -> Any:
+        def move(a: np.ndarray) -> jax.Array:
             return jax.device_put(a if self.several else a[0], self.sharding)
 
         return {
@@ -189,6 +206,6 @@ class Devices:
         }
 
 
-def values(fields: Mapping[str, Any], windows: tuple[tuple[int, int], ...]) -> dict[str, Value]:
-    """The arrays as values that all cover the same windows."""
+def values(fields: Mapping[str, jax.Array], windows: tuple[tuple[int, int], ...]) -> dict[str, Value]:
+    """The arrays of a device's block, (cells per axis), as values that all cover the same ``windows`` (one per axis)."""
     return {name: Value(array, windows) for name, array in fields.items()}

@@ -1,4 +1,4 @@
-"""A decomposed grid on this process's devices: halos around the fields of a block, and code run on every block."""
+"""A decomposed grid on this process's devices: surrounds fields with halos, and runs code on every block."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from hpcstencil.distributed.device_blocks import DEVICE_AXIS, Devices, Places, frame_of, sides, values
+from hpcstencil.distributed.device_blocks import DEVICE_AXIS, Devices, Placed, Places, frame_of, sides, values
 from hpcstencil.distributed.exchange import Exchange, Ghosts, Outer, StripsOf
 from hpcstencil.distributed.halo import Fields, received, strips_after, surround
-from hpcstencil.distributed.windows import Frame, Value
+from hpcstencil.distributed.windows import Frame, Parameters, Side, Value
 from hpcstencil.numerics.grid import Grid
+from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.numerics.topology import Topology
 
 NOTHING: Outer = {}  # ghost cells of an exchange that happens inside compiled code
@@ -25,7 +26,8 @@ Body = Callable[..., Any]
 
 @dataclass(frozen=True)
 class DeviceGrid:
-    """A decomposed grid on this process's devices. It surrounds fields with ghost cells and runs code on every block.
+    """A decomposed grid on this process's devices. Fields have the shapes that `device_blocks` describes, without
+    ghost cells.
 
     ``exchange`` brings the ghost cells that other blocks own. ``radius`` is the reach of one evaluation in cells per axis;
     ``margin`` is the number of coordinates beyond a block. ``halo_wraps`` says that the exchange fills the ghost cells of
@@ -45,26 +47,28 @@ class DeviceGrid:
     constants: tuple[float, ...] = ()
 
     @cached_property
-    def sides(self) -> Any:
+    def sides(self) -> tuple[tuple[Side, Side], ...]:
         """The sides of this process's device blocks, see `device_blocks.sides`."""
         cells = self.topology.capacity()
         return sides(self.topology, [self.halo_wraps and n >= r for n, r in zip(cells, self.radius, strict=True)])
 
     @cached_property
-    def places(self) -> dict[str, Any]:
-        """The places of the device blocks, on the devices."""
+    def places(self) -> Placed:
+        """`Places` of the device blocks, on the devices. They are put there at the first access."""
         return self.devices.put_places(Places.of(self.topology, self.grid, self.margin), self.constants)
 
-    def frame(self, places: Mapping[str, Any]) -> Frame:
-        """The frame of the device with these ``places``."""
+    def frame(self, places: Placed) -> Frame:
+        """The frame of the device with these ``places``, inside compiled code."""
         return frame_of(self.topology, self.sides, self.margin, places, self.constants)
 
     def widths(self, radii: int) -> tuple[int, ...]:
-        """Ghost cells per axis for ``radii`` consecutive evaluations between two exchanges."""
+        """Ghost cells per axis on either side for ``radii`` consecutive evaluations between two exchanges; 0 on axes
+        without a halo."""
         return self.widths_of([radii * r for r in self.radius])
 
     def widths_of(self, reach: Sequence[int]) -> tuple[int, ...]:
-        """Ghost cells per axis for code that reaches ``reach`` cells beyond the block; 0 on axes without a halo."""
+        """Ghost cells per axis on either side for code that reads ``reach`` cells beyond the block; 0 on axes without
+        a halo."""
         return tuple(
             r if "halo" in (low.kind, high.kind) else 0 for r, (low, high) in zip(reach, self.sides, strict=True)
         )
@@ -89,7 +93,7 @@ class DeviceGrid:
             return self.compiled(body, 2, donate=True)
         own, same = self.devices.sharding.spec, PartitionSpec()
 
-        def of_device(fields: Fields, places: Any, parameters: Any, these: Any) -> Any:
+        def of_device(fields: Fields, places: Placed, parameters: Parameters, these: StepRange) -> Any:
             return body(fields, jax.tree.map(lambda place: place[0], places), parameters, these)
 
         mapped = jax.shard_map(
@@ -98,10 +102,10 @@ class DeviceGrid:
         return jax.jit(mapped, donate_argnums=0)
 
     def surrounded(
-        self, fields: Mapping[str, Any], widths: tuple[int, ...], frame: Frame, outer: Outer = NOTHING
+        self, fields: Mapping[str, jax.Array], widths: tuple[int, ...], frame: Frame, outer: Outer = NOTHING
     ) -> dict[str, Value]:
-        """The fields with their halos of these ``widths``, inside compiled code. ``fields`` are a device's own cells;
-        ``outer`` holds the ghost cells that were exchanged outside of it."""
+        """The fields with halos of ``widths`` cells per axis, inside compiled code. ``fields`` are a device's own
+        cells; ``outer`` holds the ghost cells that were exchanged outside compiled code."""
         framed = surround(fields, widths, frame.counts, self.exchange, outer)
         windows = tuple(
             (-w * (low.kind == "halo"), n + w * (high.kind == "halo"))
@@ -111,30 +115,32 @@ class DeviceGrid:
 
     @property
     def interior(self) -> tuple[tuple[int, int], ...]:
-        """The window of a block's own cells."""
+        """The windows of a device's own cells, one per axis."""
         return tuple((0, n) for n in self.topology.capacity())
 
     def cropped(self, fields: Mapping[str, Value]) -> Fields:
-        """The fields cut down to the block's own cells."""
+        """The fields cut to the device's own cells, without ghost cells."""
         return {name: value.crop(self.interior).array for name, value in fields.items()}
 
     def received(
-        self, fields: Mapping[Any, Any], widths: tuple[int, ...], frame: Frame, outer: Outer = NOTHING
+        self, fields: Mapping[Any, jax.Array], widths: tuple[int, ...], frame: Frame, outer: Outer = NOTHING
     ) -> dict[int, Ghosts]:
-        """The ghost cells of the fields per axis, inside compiled code; the fields themselves are not assembled."""
+        """The ghost cells (lower, upper) of all fields by axis, inside compiled code, for code that takes them as
+        separate arrays. ``fields`` are a device's own cells. Each array of ghost cells has the shape (fields, cells
+        per axis), ``widths[axis]`` cells along its axis."""
         ghosts = received(fields, widths, frame.counts, self.exchange, outer)
         return {part.axis: (part.lower, part.upper) for part in ghosts}
 
     def exchanged(self, body: Body, widths: tuple[int, ...], has_loop: bool = False, donate: bool = False) -> Body:
-        """``body(values, frame, *shared)`` on every block surrounded by ``widths`` ghost cells, as a function of the
-        fields and the shared arguments. In the phased form the exchange between processes precedes it. With ``donate``
-        the memory of the fields is reused.
+        """The function (fields, *shared) that runs ``body(values, frame, *shared)`` on every block, surrounded by
+        ``widths`` ghost cells per axis. The ``shared`` arguments are the same for all devices. In the phased form the
+        exchange between processes precedes it. With ``donate`` the memory of the fields is reused.
 
         XLA's convolutions differ inside and outside of loops. So a body without a loop (``has_loop`` false) runs inside
         one.
         """
 
-        def whole(fields: Fields, places: Any, outer: Outer, shared: tuple[Any, ...]) -> Any:
+        def whole(fields: Fields, places: Placed, outer: Outer, shared: tuple[Any, ...]) -> Any:
             frame = self.frame(places)
             surrounded = self.surrounded(fields, widths, frame, outer)
             if has_loop:
@@ -149,7 +155,7 @@ class DeviceGrid:
         """Like `exchanged`, for a ``body(fields, ghost cells, frame, *shared)`` that takes the ghost cells separately.
         Only the fields in ``names`` are exchanged, if given."""
 
-        def whole(fields: Fields, places: Any, outer: Outer, shared: tuple[Any, ...]) -> Any:
+        def whole(fields: Fields, places: Placed, outer: Outer, shared: tuple[Any, ...]) -> Any:
             frame = self.frame(places)
             return body(fields, self.received(among(fields, names), widths, frame, outer), frame, *shared)
 
@@ -165,10 +171,11 @@ class DeviceGrid:
         return lambda fields, *arguments: run(fields, self.places, outside(among(fields, names)), arguments)
 
     def outside(self, widths: tuple[int, ...]) -> Callable[[Fields], Outer]:
-        """The part of an exchange that precedes compiled code, as a function of the fields, see `Exchange.outside`."""
+        """The part of an exchange that precedes compiled code, as a function of the fields: see `Exchange.outside`.
+        ``widths`` are ghost cells per axis. All processes call the function together."""
 
         def strips_along(axis: int) -> StripsOf:
-            def body(fields: Fields, places: Any, outer: Outer) -> Any:
+            def body(fields: Fields, places: Placed, outer: Outer) -> Any:
                 return strips_after(fields, widths, self.frame(places).counts, self.exchange, outer, axis)
 
             run = self.compiled(body, 0)
@@ -176,29 +183,31 @@ class DeviceGrid:
 
         return self.exchange.outside(widths, strips_along)
 
-    def device_sum(self, x: Any) -> Any:
-        """Sum over the devices of this process, inside compiled code."""
+    def device_sum(self, x: jax.Array) -> jax.Array:
+        """The elementwise sum of ``x`` over the devices of this process, inside compiled code, in x's shape and dtype."""
         return lax.psum(x, DEVICE_AXIS) if self.devices.several else x
 
-    def device_max(self, x: Any) -> Any:
-        """Maximum over the devices of this process, inside compiled code."""
+    def device_max(self, x: jax.Array) -> jax.Array:
+        """The elementwise maximum of ``x`` over the devices of this process, inside compiled code, in x's shape and
+        dtype."""
         return lax.pmax(x, DEVICE_AXIS) if self.devices.several else x
 
     def first(self, result: Any) -> Any:
-        """A result that is the same on all devices, as numpy arrays."""
+        """A tree of arrays that are the same on all devices, as numpy arrays without the device axis."""
 
-        def one(a: Any) -> Any:
+        def one(a: jax.Array) -> Any:
             return jax.device_get(a.addressable_shards[0].data)[0] if self.devices.several else jax.device_get(a)
 
         return jax.tree.map(one, result)
 
 
-def among(fields: Mapping[Any, Any], names: Collection[Any] | None) -> dict[Any, Any]:
-    """The fields in ``names``; all fields if that is None."""
+def among(fields: Mapping[Any, jax.Array], names: Collection[Any] | None) -> dict[Any, jax.Array]:
+    """The fields in ``names`` (or numbers of arrays); all fields if that is None."""
     return dict(fields) if names is None else {name: fields[name] for name in names}
 
 
-def in_loop(body: Callable[[], Any], once: Any) -> Any:
-    """The result of ``body``, computed inside a loop of ``once`` rounds: a traced 1, so that XLA keeps the loop."""
+def in_loop(body: Callable[[], Any], once: jax.Array) -> Any:
+    """The result of ``body()``, computed inside a loop of ``once`` rounds. ``once`` is a traced 1, so that XLA cannot
+    remove the loop."""
     nothing = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(body))
     return lax.fori_loop(0, once, lambda i, _: body(), nothing)

@@ -1,4 +1,5 @@
-"""The exchange between blocks: a block gives strips of cells along its edges and gets ghost cells, one axis after another.
+"""The exchange between blocks: a block gives strips of cells along its edges and gets ghost cells, one axis after the
+other.
 
 A kind is a class with the members of `Exchange`; `exchange_for` chooses one:
 
@@ -8,7 +9,7 @@ A kind is a class with the members of `Exchange`; `exchange_for` chooses one:
     Phased          several processes of several devices: between processes outside compiled code, between devices inside
 
 A backend may offer one more kind that needs its help, as native code does (`backends.native.edge_exchange.InPasses`).
-What the strips are and where the ghost cells go is the same for all, see `halo`.
+`halo` cuts the strips and places the ghost cells, for all kinds alike.
 """
 
 from __future__ import annotations
@@ -26,10 +27,13 @@ from hpcstencil.distributed.device_blocks import DEVICE_AXIS, Devices
 from hpcstencil.numerics.topology import Topology, positions, ravel, unravel
 from hpcstencil.validation.errors import InputError
 
-Strips = tuple[Any, Any]  # next to the lower and the upper side of a block, each (fields, ...) over a strip of cells
-Ghosts = tuple[Any | None, Any | None]  # ghost cells beyond the lower and the upper side; None without a neighbour
+Fields = dict[Any, jax.Array]  # arrays of a device's own cells, by name or number
+Strips = tuple[jax.Array, jax.Array]  # next to the lower and the upper side of a block, each (fields, cells)
+Ghosts = tuple[
+    jax.Array | None, jax.Array | None
+]  # ghost cells beyond the lower and the upper side; None without a neighbour
 Outer = Mapping[int, Strips]  # axis -> ghost cells (lower, upper) that were exchanged outside compiled code, per device
-StripsOf = Callable[[Any, Outer], Strips]  # (fields, ghost cells of earlier axes) -> strips of all devices
+StripsOf = Callable[[Fields, Outer], Strips]  # (fields, ghost cells of earlier axes) -> strips of all devices
 
 
 class Exchange(Protocol):
@@ -41,38 +45,41 @@ class Exchange(Protocol):
 
     @property
     def fused(self) -> bool:
-        """Whether everything is exchanged inside compiled code. Then `outside` brings nothing."""
+        """Whether everything is exchanged inside compiled code. Then `outside` returns nothing."""
 
-    def along(self, axis: int, first: Any, last: Any, outer: Outer) -> Ghosts:
+    def along(self, axis: int, first: jax.Array, last: jax.Array, outer: Outer) -> Ghosts:
         """The ghost cells of one axis in return for a block's own strips, inside compiled code.
 
-        ``first`` and ``last`` are the strips next to the lower and the upper side, (fields, cells per axis). They include the
-        ghost cells of earlier axes. ``outer`` is what `outside` returned.
+        ``first`` and ``last`` are the device's own strips next to the lower and the upper side, (fields, cells per
+        axis), in the fields' dtype. They include the ghost cells of earlier axes. ``outer`` is the result of
+        `outside`. The ghost cells have the shape of the strips.
         """
 
-    def outside(self, widths: Sequence[int], strips_along: Callable[[int], StripsOf]) -> Callable[[Any], Outer]:
-        """A function of the fields that does the part of an exchange that must run before compiled code.
+    def outside(self, widths: Sequence[int], strips_along: Callable[[int], StripsOf]) -> Callable[[Fields], Outer]:
+        """The function of the fields that does the part of an exchange that must run before compiled code.
 
         It returns the ghost cells (lower, upper) per axis for every device of this process; nothing if the exchange is
         `fused`. ``widths`` is the number of ghost cells per axis. ``strips_along`` compiles the function that cuts the strips
         of an axis."""
 
     def waited(self) -> float | None:
-        """Seconds that this process has waited for its neighbours so far; None if nobody counts them."""
+        """Seconds that this process has waited for its neighbours so far; None if this kind of exchange does not count
+        them."""
 
 
 @dataclass(frozen=True)
 class OwnStrips:
-    """Nothing is sent. A block gets its own strips back, in place of those of other processes too (`benchmark` times that)."""
+    """Nothing is sent. A block gets its own strips back, even where a neighbour's belong; `benchmark` times steps in
+    this way."""
 
     topology: Topology
     name = ""
     fused = True
 
-    def along(self, axis: int, first: Any, last: Any, outer: Outer) -> Ghosts:
+    def along(self, axis: int, first: jax.Array, last: jax.Array, outer: Outer) -> Ghosts:
         return of_neighbours(self.topology, axis, last, first)
 
-    def outside(self, widths: Sequence[int], strips_along: Callable[[int], StripsOf]) -> Callable[[Any], Outer]:
+    def outside(self, widths: Sequence[int], strips_along: Callable[[int], StripsOf]) -> Callable[[Fields], Outer]:
         return nothing
 
     def waited(self) -> float | None:
@@ -87,12 +94,12 @@ class BetweenDevices:
     name = ""
     fused = True
 
-    def along(self, axis: int, first: Any, last: Any, outer: Outer) -> Ghosts:
+    def along(self, axis: int, first: jax.Array, last: jax.Array, outer: Outer) -> Ghosts:
         if self.topology.devices[axis] == 1:
             return of_neighbours(self.topology, axis, last, first)
         return of_devices(self.topology, axis, first, last)
 
-    def outside(self, widths: Sequence[int], strips_along: Callable[[int], StripsOf]) -> Callable[[Any], Outer]:
+    def outside(self, widths: Sequence[int], strips_along: Callable[[int], StripsOf]) -> Callable[[Fields], Outer]:
         return nothing
 
     def waited(self) -> float | None:
@@ -111,7 +118,7 @@ class Mpi4jax:
     name = "mpi4jax"
     fused = True
 
-    def along(self, axis: int, first: Any, last: Any, outer: Outer) -> Ghosts:
+    def along(self, axis: int, first: jax.Array, last: jax.Array, outer: Outer) -> Ghosts:
         if self.topology.processes[axis] == 1:
             return of_neighbours(self.topology, axis, last, first)
         below, above = self.topology.neighbour(axis, -1), self.topology.neighbour(axis, +1)
@@ -119,7 +126,7 @@ class Mpi4jax:
         upper = self.shift(first, above, below, 2 * axis + 1)
         return lower, upper
 
-    def shift(self, strip: Any, source: int | None, target: int | None, tag: int) -> Any | None:
+    def shift(self, strip: jax.Array, source: int | None, target: int | None, tag: int) -> jax.Array | None:
         """Send a strip to ``target`` and receive one from ``source``; None without a source."""
         import mpi4jax
 
@@ -130,7 +137,7 @@ class Mpi4jax:
             mpi4jax.send(strip, dest=target, tag=tag, comm=comm)
         return mpi4jax.recv(strip, source=source, tag=tag, comm=comm) if source is not None else None
 
-    def outside(self, widths: Sequence[int], strips_along: Callable[[int], StripsOf]) -> Callable[[Any], Outer]:
+    def outside(self, widths: Sequence[int], strips_along: Callable[[int], StripsOf]) -> Callable[[Fields], Outer]:
         return nothing
 
     def waited(self) -> float | None:
@@ -152,7 +159,7 @@ class Phased:
     def name(self) -> str:
         return self.between.name
 
-    def along(self, axis: int, first: Any, last: Any, outer: Outer) -> Ghosts:
+    def along(self, axis: int, first: jax.Array, last: jax.Array, outer: Outer) -> Ghosts:
         topology = self.topology
         cut = topology.processes[axis] > 1
         if topology.devices[axis] == 1:
@@ -165,11 +172,11 @@ class Phased:
             upper = jnp.where(place == topology.devices[axis] - 1, outer[axis][1], upper)
         return lower, upper
 
-    def outside(self, widths: Sequence[int], strips_along: Callable[[int], StripsOf]) -> Callable[[Any], Outer]:
+    def outside(self, widths: Sequence[int], strips_along: Callable[[int], StripsOf]) -> Callable[[Fields], Outer]:
         axes = [axis for axis, width in enumerate(widths) if width and self.topology.processes[axis] > 1]
         programs = [(axis, strips_along(axis), self.edges_along(axis)) for axis in axes]
 
-        def exchange(fields: Any) -> Outer:
+        def exchange(fields: Fields) -> Outer:
             outer: dict[int, Strips] = {}
             for axis, strips, edges in programs:
                 first, last = jax.device_put(strips(fields, dict(outer)), self.devices.devices[0])
@@ -178,7 +185,7 @@ class Phased:
 
         return exchange
 
-    def edges_along(self, axis: int) -> Callable[[Any, Any], Strips]:
+    def edges_along(self, axis: int) -> Callable[[jax.Array, jax.Array], Strips]:
         """The exchange between processes for the strips (devices, fields, ...) of all devices, on one device.
 
         Only the devices at the process's edge take part. The others, and edges without a neighbour, get zeros.
@@ -187,7 +194,7 @@ class Phased:
         places = np.array([unravel(device, topology.devices)[axis] for device in range(topology.device_count)])
         bottom, top = np.flatnonzero(places == 0), np.flatnonzero(places == topology.devices[axis] - 1)
 
-        def edges(first: Any, last: Any) -> Strips:
+        def edges(first: jax.Array, last: jax.Array) -> Strips:
             lower, upper = self.between.along(axis, first[bottom], last[top], {})
             zeros = jnp.zeros_like(first)
             return (
@@ -201,7 +208,7 @@ class Phased:
         return self.between.waited()
 
 
-# decomposition.exchange of the input -> what sends strips between processes; "auto" and "mpi" also allow a backend its own way.
+# decomposition.exchange of the input -> the exchange between processes; for "auto" and "mpi" a backend may use its own.
 BETWEEN_PROCESSES: dict[str, Callable[[Topology, Any], Exchange]] = {
     "auto": Mpi4jax,
     "mpi": Mpi4jax,
@@ -224,14 +231,15 @@ def exchange_for(kind: str, topology: Topology, devices: Devices, communicator: 
     return Phased(topology, devices, between) if devices.several else between
 
 
-def of_neighbours(topology: Topology, axis: int, lower: Any, upper: Any) -> Ghosts:
-    """The ghost cells of an axis, None on sides without a neighbouring process."""
+def of_neighbours(topology: Topology, axis: int, lower: jax.Array, upper: jax.Array) -> Ghosts:
+    """The strips as ghost cells of an axis; None on a side without a neighbouring process."""
     below, above = (topology.neighbour(axis, direction) is not None for direction in (-1, 1))
     return lower if below else None, upper if above else None
 
 
-def of_devices(topology: Topology, axis: int, first: Any, last: Any) -> Strips:
-    """The ghost cells from the neighbouring devices of this process, in mapped code; zeros without a neighbour.
+def of_devices(topology: Topology, axis: int, first: jax.Array, last: jax.Array) -> Strips:
+    """The ghost cells from the neighbouring devices of this process, in mapped code, of the shape of the strips; zeros
+    without a neighbour.
 
     A periodic axis that is not cut between processes wraps around within the process.
     """
@@ -247,6 +255,6 @@ def of_devices(topology: Topology, axis: int, first: Any, last: Any) -> Strips:
     return lax.ppermute(last, DEVICE_AXIS, upwards), lax.ppermute(first, DEVICE_AXIS, downwards)
 
 
-def nothing(fields: Any) -> Outer:
-    """No exchange outside compiled code."""
+def nothing(fields: Fields) -> Outer:
+    """`Exchange.outside` of an exchange that happens inside compiled code: no ghost cells."""
     return {}

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -23,8 +24,9 @@ Condition = Callable[[int, int, Windows], tuple[str, list[Any]]]
 
 @dataclass(frozen=True)
 class Ghosts:
-    """Ghost cells of one operand, on a grid of this ``spacing``. ``widths`` (lower, upper) per axis are the most that
-    its derivatives need; ``condition`` is its condition on the physical boundary."""
+    """Ghost cells of one operand on a device's block. ``spacing`` is the cell width per axis, in the input's unit of
+    length. ``widths`` is the number of ghost cells (lower, upper) per axis that its derivatives need; ``condition`` is
+    its condition on the physical boundary."""
 
     frame: Frame
     spacing: Sequence[float]
@@ -77,7 +79,7 @@ class Ghosts:
                 array = lax.dynamic_update_slice_in_dim(array, strip, place, axis)
         return Value(array, widened(value.windows, axis, before, after))
 
-    def strips(self, value: Value, axis: int) -> tuple[Any, Any]:
+    def strips(self, value: Value, axis: int) -> tuple[jax.Array | None, jax.Array | None]:
         """The ghost cells before and after the value along an axis; None on a halo side or if none are needed."""
         lower, upper = self.widths[axis]
         low, high = self.frame.sides[axis]
@@ -107,7 +109,7 @@ class Ghosts:
             )
         return Value(array, value.windows)
 
-    def reflected(self, value: Value, axis: int, side: int, width: int, face: Any) -> Any:
+    def reflected(self, value: Value, axis: int, side: int, width: int, face: int | jax.Array) -> jax.Array:
         """``width`` ghost cells beyond the boundary at array index ``face`` (on a face side: the array's end)."""
         array = value.array
         if self.frame.sides[axis][side].kind == "face":
@@ -142,7 +144,8 @@ def with_window(windows: Windows, axis: int, window: Window | None) -> Windows:
 
 
 def next_to(field: Value, axis: int, side: int, frame: Frame) -> Value:
-    """A field in the cells next to a boundary, constant along the axis."""
+    """The values of a field in the cells next to a boundary. The result has length 1 along ``axis``, and no window
+    there."""
     window = field.windows[axis]
     assert window is not None
     index = (frame.counts[axis] - 1 if side else 0) - window[0]

@@ -1,7 +1,7 @@
-"""Halos: a block is surrounded by cells of its neighbours, axis after axis, each at full width.
+"""Halos: a block is surrounded by cells of its neighbours, one axis after the other, each at full width.
 
-The strips of a later axis include the ghost cells of earlier axes, so the corners arrive without messages of their own
-(as in ImplicitGlobalGrid's `update_halo!`). How strips become ghost cells is the business of an `Exchange`.
+The strips of a later axis include the ghost cells of earlier axes, so corners arrive without separate messages (as in
+ImplicitGlobalGrid's `update_halo!`). An `Exchange` turns strips into ghost cells.
 """
 
 from __future__ import annotations
@@ -10,33 +10,38 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
 from hpcstencil.distributed.exchange import Exchange, Outer, Strips
 
-Fields = dict[str, Any]
+Fields = dict[str, jax.Array]  # by name; a device's own cells without ghost cells, members of an ensemble last
 
 
 @dataclass(frozen=True)
 class Received:
-    """The ghost cells of one axis, (fields, ...) of this ``width``, None without a neighbour; ``count`` is the number
-    of cells that the array really owns."""
+    """The ghost cells of one axis. ``lower`` and ``upper`` have the shape (fields, cells per axis), ``width`` cells
+    along the axis; None without a neighbour. ``count`` is the number of cells along the axis that the device owns."""
 
     axis: int
     width: int
-    lower: Any | None
-    upper: Any | None
-    count: Any
+    lower: jax.Array | None
+    upper: jax.Array | None
+    count: int | jax.Array
 
 
 def received(
-    fields: Mapping[Any, Any], widths: Sequence[int], counts: Sequence[Any], exchange: Exchange, outer: Outer
+    fields: Mapping[Any, jax.Array],
+    widths: Sequence[int],
+    counts: Sequence[int | jax.Array],
+    exchange: Exchange,
+    outer: Outer,
 ) -> list[Received]:
-    """The ghost cells of the fields, ``widths`` per axis (0: none), inside compiled code.
+    """The ghost cells of the fields, ``widths`` cells per axis (0: none), inside compiled code.
 
-    ``fields`` are local arrays without ghost cells. ``counts`` are the owned cells per axis (a number, or traced if devices
-    own different numbers). ``outer`` is what the exchange brought outside compiled code.
+    ``fields`` are the device's cells without ghost cells. ``counts`` is the number of owned cells per axis (traced if
+    it differs between devices). ``outer`` is the result of `Exchange.outside`.
     """
     earlier: list[Received] = []
     for axis, width in enumerate(widths):
@@ -48,14 +53,20 @@ def received(
 
 
 def surround(
-    fields: Mapping[str, Any], widths: Sequence[int], counts: Sequence[Any], exchange: Exchange, outer: Outer
+    fields: Mapping[str, jax.Array],
+    widths: Sequence[int],
+    counts: Sequence[int | jax.Array],
+    exchange: Exchange,
+    outer: Outer,
 ) -> Fields:
-    """The fields surrounded by their ghost cells; arguments as in `received`."""
+    """The fields padded with their ghost cells on both sides of each axis; arguments as in `received`."""
     ghosts = received(fields, widths, counts, exchange, outer)
     return {name: _assembled(field, i, ghosts) for i, (name, field) in enumerate(fields.items())}
 
 
-def strips(fields: Mapping[Any, Any], axis: int, width: int, count: Any, earlier: Sequence[Received]) -> Strips:
+def strips(
+    fields: Mapping[Any, jax.Array], axis: int, width: int, count: int | jax.Array, earlier: Sequence[Received]
+) -> Strips:
     """The strips of ``width`` cells of all fields next to both sides of an axis, (fields, ...), extended by the ghost cells
     of ``earlier`` axes; ``count`` is the number of owned cells."""
     first = [lax.slice_in_dim(field, 0, width, axis=axis) for field in fields.values()]
@@ -66,19 +77,21 @@ def strips(fields: Mapping[Any, Any], axis: int, width: int, count: Any, earlier
 
 
 def strips_after(
-    fields: Mapping[Any, Any],
+    fields: Mapping[Any, jax.Array],
     widths: Sequence[int],
-    counts: Sequence[Any],
+    counts: Sequence[int | jax.Array],
     exchange: Exchange,
     outer: Outer,
     axis: int,
 ) -> Strips:
-    """The strips of one axis, after the axes before it have been exchanged; arguments as in `received`."""
+    """The `strips` of one axis, after the axes before it have been exchanged; arguments as in `received`."""
     earlier = received(fields, widths[:axis], counts, exchange, outer)
     return strips(fields, axis, widths[axis], counts[axis], earlier)
 
 
-def _extended(strip: Any, start: Any, index: int, axis: int, received: Sequence[Received]) -> Any:
+def _extended(
+    strip: jax.Array, start: int | jax.Array, index: int, axis: int, received: Sequence[Received]
+) -> jax.Array:
     """A strip cut at ``start`` of ``axis`` from field ``index``, extended by the ghost cells of earlier axes."""
     for earlier in received:
         ghosts = [
@@ -89,7 +102,7 @@ def _extended(strip: Any, start: Any, index: int, axis: int, received: Sequence[
     return strip
 
 
-def _assembled(array: Any, index: int | None, received: Sequence[Received]) -> Any:
+def _assembled(array: jax.Array, index: int | None, received: Sequence[Received]) -> jax.Array:
     """The array with all ghost cells around it: one padded array into which each strip is written.
 
     XLA updates it in place because no strip is read from the padded array itself.

@@ -18,7 +18,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+
+Number = float | jax.Array  # a number, or its traced value; in an ensemble it may have one value per member
+Parameters = Mapping[
+    str, float | np.ndarray | jax.Array
+]  # of the equation, by name; in an ensemble perhaps one value per member
 
 Window = tuple[int, int]
 Windows = tuple[Window | None, ...]
@@ -27,13 +33,16 @@ Windows = tuple[Window | None, ...]
 @partial(jax.tree_util.register_dataclass, data_fields=["array"], meta_fields=["windows"])
 @dataclass(frozen=True)
 class Value:
-    """An array and the window that it covers per axis. None: one value for all cells, and the array has length 1 there."""
+    """An array and the window that it covers per axis. None: one value for all cells, and the array has length 1 there.
+
+    ``array`` is a (traced) jax.Array, and in the kernels of `pallas` a reference to one in memory.
+    """
 
     array: Any
     windows: Windows
 
     def crop(self, windows: Sequence[Window | None]) -> Value:
-        """The part of the value on smaller windows."""
+        """The part of the value on smaller windows. Axes with one value for all cells keep it."""
         array, kept = self.array, []
         for axis, (have, want) in enumerate(zip(self.windows, windows, strict=True)):
             kept.append(have if have is None or want is None else want)
@@ -43,11 +52,11 @@ class Value:
         return Value(array, tuple(kept))
 
     def spread(self, windows: Sequence[Window | None]) -> Value:
-        """The value broadcast to every cell of smaller windows."""
+        """The value on smaller windows, broadcast so that every axis has all its cells."""
         shape = [1 if window is None else window[1] - window[0] for window in windows]
         return Value(jnp.broadcast_to(self.crop(windows).array, shape), tuple(windows))
 
-    def rows(self, start: Any, count: int) -> Value:
+    def rows(self, start: int | jax.Array, count: int) -> Value:
         """The value in ``count`` cells along the first axis from the (perhaps traced) cell ``start``, as cells [0,
         count)."""
         if self.windows[0] is None:
@@ -57,7 +66,7 @@ class Value:
 
 
 def common(values: Sequence[Value]) -> Windows:
-    """The largest windows that all values cover."""
+    """The largest windows that all values cover; None on axes on which all have one value for all cells."""
     result: list[Window | None] = []
     for windows in zip(*(value.windows for value in values), strict=True):
         real = [w for w in windows if w is not None]
@@ -67,7 +76,7 @@ def common(values: Sequence[Value]) -> Windows:
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a block: its kind, and on a halo side whether some device there touches the physical boundary."""
+    """One side of a block: its kind, and for a halo whether the side is the physical boundary for some device."""
 
     kind: str
     boundary: bool = False
@@ -77,26 +86,27 @@ class Side:
 class Frame:
     """A device's block as its code sees it.
 
-    ``cells`` per axis is the array's shape, the same on all devices; ``sides`` are (lower, upper) per axis. ``counts``
-    are the cells that this device owns and ``touches`` whether a side is the physical boundary, per axis: numbers, or
-    traced under `pmap`. ``coordinates`` are one-dimensional arrays of cell centres per axis, with ``margin`` more on
-    both sides. ``constants`` maps the numbers of expressions to values that are known only at run time.
+    ``cells`` is the array's shape without ghost cells, the same on all devices; ``sides`` are (lower, upper) per axis.
+    ``counts`` is the number of cells per axis that this device owns, and ``touches`` says per axis and side whether it
+    is the physical boundary; both are traced under `pmap`. ``coordinates`` are the cell centres, one float64 array per
+    axis, with ``margin`` more cells on both sides. ``constants`` maps the numbers of expressions to float64 values
+    that are known only at run time.
     """
 
     cells: tuple[int, ...]
     sides: tuple[tuple[Side, Side], ...]
-    counts: Sequence[Any]
-    touches: Sequence[Sequence[Any]]
+    counts: Sequence[int | jax.Array]
+    touches: Sequence[Sequence[jax.Array]]
     coordinates: Sequence[Any]
     margin: tuple[int, ...]
-    constants: Mapping[float, Any]
+    constants: Mapping[float, jax.Array]
 
     @property
     def ndim(self) -> int:
         """The number of axes."""
         return len(self.cells)
 
-    def rows(self, start: Any, count: int) -> Frame:
+    def rows(self, start: int | jax.Array, count: int) -> Frame:
         """The frame of ``count`` cells along the first axis from ``start``, for `Value.rows`. Its sides along that axis
         are not used."""
         along = lax.dynamic_slice_in_dim(self.coordinates[0], start, count + 2 * self.margin[0])
@@ -108,12 +118,12 @@ class Frame:
         )
 
 
-def wrapped(array: Any, axis: int, lower: int, upper: int) -> tuple[Any, Any]:
+def wrapped(array: jax.Array, axis: int, lower: int, upper: int) -> tuple[jax.Array | None, jax.Array | None]:
     """The ghost cells (lower, upper) of a periodic axis that is whole in ``array``; there may be more of them than
     cells."""
     cells = array.shape[axis]
 
-    def take(first: int, count: int) -> Any:
+    def take(first: int, count: int) -> jax.Array:
         parts, index = [], first
         while index < first + count:
             start = index % cells

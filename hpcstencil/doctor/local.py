@@ -1,4 +1,4 @@
-"""The facts that one process finds alone: its installation, cores, limits, devices, folders, and Slurm.
+"""The facts that a process can find without the others: its installation, cores, limits, devices, folders, and Slurm.
 
 Children ask whatever can hang or crash: foreign commands, or this module run as a probe (``devices``, ``folders``).
 """

@@ -2,7 +2,7 @@
 
 Its parent has the launcher's environment but never starts MPI, so one child per rank may do so. The probes run in the
 same order on all ranks. After each probe a rank reports its own finding to its parent, and after the ranks have met,
-the findings of all. So the parent of a rank that fails alone knows of the failure, and no rank waits longer than its
+the findings of all. So if a single rank fails, its parent knows of the failure, and no rank waits longer than its
 parent allows.
 """
 
@@ -29,7 +29,7 @@ SEEN_LATE = 5.0  # seconds after which a file must be visible on the other hosts
 
 
 class Ranks:
-    """The processes that see each other: mpi4py's communicator, or this process alone."""
+    """The processes that see each other: those of mpi4py's communicator, or only this one."""
 
     def __init__(self, mpi: Any) -> None:
         self.mpi = mpi

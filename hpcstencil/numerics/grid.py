@@ -12,7 +12,8 @@ AXES = ("x", "y", "z")
 
 @dataclass(frozen=True)
 class Grid:
-    """The global grid: ``shape`` cells between the corners ``lower`` and ``upper``, one entry per axis."""
+    """The global grid: ``shape`` cells between the corners ``lower`` and ``upper``, one entry per axis. Lengths have
+    the input's unit."""
 
     shape: tuple[int, ...]
     lower: tuple[float, ...]
@@ -30,7 +31,7 @@ class Grid:
 
     @property
     def spacing(self) -> tuple[float, ...]:
-        """Cell size per axis."""
+        """The width of a cell per axis, in the input's unit of length."""
         return tuple((b - a) / n for n, a, b in zip(self.shape, self.lower, self.upper, strict=True))
 
     @property
@@ -40,7 +41,7 @@ class Grid:
 
     @property
     def cell_volume(self) -> float:
-        """Volume of one cell (area in 2-D, length in 1-D)."""
+        """The volume of one cell (area in 2-D, length in 1-D), in the input's unit."""
         return math.prod(self.spacing)
 
     def faces(self, axis: int, count: int) -> np.ndarray:

@@ -100,7 +100,8 @@ class Method:
 
     @cached_property
     def uniform_weights(self) -> np.ndarray:
-        """Weights of the uniform stages, one row per stage: first those of the values, then those of the slopes."""
+        """The weights of the uniform stages, float64, (stages, terms): first those of the values, then those of the
+        slopes."""
         return np.array([[w for _, w in (*s.values, *s.slopes)] for s in self.stages[self.uniform_from :]])
 
     @property

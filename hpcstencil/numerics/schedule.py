@@ -33,16 +33,17 @@ class Clock:
 
 
 def together(clocks: Sequence[Clock]) -> Clock:
-    """The common clock of runs that advance side by side: the time of the latest run, and the steps of all runs. The
-    base is set only if all runs are at the same time."""
+    """The common clock of runs that advance side by side: the time of the run that is furthest behind, and the sum of
+    their steps. The base is set only if all runs are at the same time."""
     time, step = min(clock.time for clock in clocks), sum(clock.step for clock in clocks)
     landed = all(clock.time == clock.base_time == time for clock in clocks)
     return Clock(step, time, step if landed else -1, time)
 
 
 class StepRange(NamedTuple):
-    """``count`` equal steps: step i = 0 .. count - 1 goes from t = base_time + (first + i) dt to t + dt. Numbers, or an
-    array of each if members of an ensemble take their own steps."""
+    """``count`` equal steps: step i = 0 .. count - 1 goes from t = base_time + (first + i) dt to t + dt. Times and dt
+    are float64 in the input's unit, ``first`` and ``count`` integers. Each is a number (perhaps traced), or an array
+    (members,) if members of an ensemble take their own steps."""
 
     base_time: Any
     first: Any
@@ -50,7 +51,7 @@ class StepRange(NamedTuple):
     count: Any
 
     def part(self, done: Any, count: Any) -> StepRange:
-        """``count`` steps, after the first ``done`` of these."""
+        """The ``count`` steps that follow the first ``done`` of these."""
         return self._replace(first=self.first + done, count=count)
 
     @property
@@ -159,7 +160,7 @@ class Schedule:
         return due if due < self.end - ROUND * self.output_time else self.end
 
     def output_step(self, number: int) -> int:
-        """With a fixed step size: the step nearest to output time ``number``."""
+        """With a fixed step size: the step nearest to the output time ``number`` (0, 1, ...)."""
         assert self.output_time is not None
         return self.step_near(number * self.output_time)
 
@@ -212,8 +213,8 @@ class Schedule:
         return self.output_step(number) - step
 
     def leap(self, clock: Clock, dt: float, most: int) -> Leap:
-        """The next equal steps, up to the next event and at most ``most``. ``dt`` is the step size to take if it is not
-        fixed; a step that would pass the next output or the end is shortened."""
+        """The next equal steps: up to the next event, and at most ``most``. ``dt`` is the step size if it is not
+        fixed. A step that would pass the next output or the end is shortened."""
         wait = self.steps_to_event(clock)
         most = max(1, most if wait is None else min(most, wait))
         if self.fixed_dt is not None:
@@ -246,5 +247,5 @@ class Schedule:
         return abs(self.end - start - self.fixed_dt) > ROUND * self.fixed_dt
 
     def measured(self, clock: Clock, dt: float) -> Clock:
-        """The clock with its base moved here and ``dt`` as the step size measured here."""
+        """The clock with its base moved to the present step, and ``dt`` as the step size measured now."""
         return replace(clock, base_step=clock.step, base_time=clock.time, measured_step=clock.step, measured_dt=dt)

@@ -92,7 +92,7 @@ class Topology:
         return math.prod(self.devices)
 
     def place(self, rank: int | None = None) -> tuple[int, ...]:
-        """Cartesian position of a process's block."""
+        """The Cartesian position of a process's block, in blocks per axis."""
         return unravel(self.rank if rank is None else rank, self.processes)
 
     def block(self, rank: int | None = None) -> tuple[Range, ...]:

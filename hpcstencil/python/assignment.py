@@ -20,10 +20,9 @@ from hpcstencil.validation.errors import InputError
 
 
 def block_of(simulation: Simulation, name: str, value: Any, key: str) -> np.ndarray:
-    """This process's block of a ``value`` for the whole grid: an array, a number, a function of the coordinates, or an
-    expression of the language of [initial].
-
-    Raises InputError, which begins with ``key``, on this process alone.
+    """This process's block of a ``value`` for the whole grid: local, without ghost cells, in the run's dtype, with the
+    members last. ``value`` is an array indexed [x, y, z], a number, a function of the coordinates, or an expression as
+    in [initial]. Raises InputError, whose message begins with ``key``, on this process only.
     """
     problem = simulation.problem
     if isinstance(value, str):
@@ -37,7 +36,8 @@ def block_of(simulation: Simulation, name: str, value: Any, key: str) -> np.ndar
 
 
 def local_block(simulation: Simulation, name: str, value: Any, key: str) -> np.ndarray:
-    """This process's block of an array, or number, that is given for this block alone. Raises as `block_of`."""
+    """This process's block of a ``value`` for this block only: an array of the block's shape, or a number. Result and
+    errors as in `block_of`."""
     problem = simulation.problem
     if isinstance(value, str) or (callable(value) and not hasattr(value, "__array__")):
         raise InputError(
@@ -55,8 +55,8 @@ def local_block(simulation: Simulation, name: str, value: Any, key: str) -> np.n
 
 
 def as_array(value: Any, dims: Sequence[str], key: str) -> np.ndarray:
-    """A number, or an array of numpy, jax, xarray (in the order of its dimensions ``dims``) or anything that has DLPack,
-    as a numpy array. It may share the memory of ``value``."""
+    """A number or an array as a numpy array, in its own dtype. Arrays may come from numpy, jax, xarray (transposed to
+    the dimensions ``dims``) or anything with DLPack. The result may share memory with ``value``."""
     if value is None:
         raise InputError(
             f"{key}: expected an array, but got None; give every process the whole array, or assign blocks to sim.local"
@@ -91,7 +91,7 @@ def as_array(value: Any, dims: Sequence[str], key: str) -> np.ndarray:
 
 
 def from_expression(simulation: Simulation, name: str, text: str, key: str) -> np.ndarray:
-    """The block of an expression in x, y, z and the parameters."""
+    """The block of an expression in x, y, z and the parameters, local and without ghost cells, in the run's dtype."""
     problem = simulation.problem
     tree = initial_expression(problem, name, text, key)
     blocks = [
@@ -140,7 +140,7 @@ def _of_shape(
 
 
 def _cast(simulation: Simulation, array: np.ndarray, key: str) -> np.ndarray:
-    """The block in memory of its own, in the run's dtype, with the members last. All values must be finite."""
+    """A copy of the block in the run's dtype, with the members last. Raises InputError if a value is not finite."""
     if simulation.problem.members:
         array = np.moveaxis(array, 0, -1)
     with np.errstate(over="ignore"):

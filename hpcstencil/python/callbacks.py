@@ -1,6 +1,7 @@
-"""Functions of the user that are called while a simulation goes on, as streams: at multiples of a step count or of a time.
+"""Callbacks of a simulation, as streams: the user's functions are called at multiples of a step count or of a time.
 
-Streams never change the steps: times are met by the first step at or past them, and with a fixed step by the nearest.
+Callbacks never change the step sizes. A callback runs after the first step that reaches its time, or with a fixed dt
+after the step nearest to it.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class AtSteps(Stream):
 
 @dataclass
 class AtTimes(Stream):
-    """Calls ``act`` at the multiples of the time ``every`` that come after the clock of ``stepping``. ``number`` is that
-    of the next multiple."""
+    """Calls ``act`` at the multiples of the time ``every`` after the clock of ``stepping``. The next one is ``number``
+    times ``every``."""
 
     every: float
     act: Callable[[], None]

@@ -1,7 +1,7 @@
 """The fields of a simulation as xarray datasets: this process's block, or the whole grid on rank 0.
 
-They are laid out like one snapshot of the output file: dimensions x, y, z (x_face where a field lives on faces), before
-them member in an ensemble, float64 coordinates, and the time and step as scalar coordinates.
+They are laid out like one snapshot of the output file: dimensions x, y, z (x_face for a field on faces), preceded by
+member in an ensemble; float64 coordinates; the time and step as scalar coordinates.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from hpcstencil.symbolic.staggering import FACE, Layout
 
 
 class Block(xr.Dataset):
-    """This process's block. Assigning to one of its fields sets it in the simulation too, as long as it is the dataset
-    that the simulation gave: copies of it are ordinary datasets."""
+    """This process's block of the fields. Assigning to a field also sets it in the simulation. Copies of the dataset
+    are ordinary datasets and set nothing."""
 
     __slots__ = ("_assign",)
 
     def __setitem__(self, name: Any, value: Any) -> None:
-        """Set a field of the block, local, of the shape that it has here. All processes call this together."""
+        """Set a field of the block and of the simulation. ``value`` is local and has the field's shape here. All
+        processes call this together."""
         assign = getattr(self, "_assign", None)
         if assign is None or not isinstance(name, str):
             super().__setitem__(name, value)
@@ -39,7 +40,8 @@ class Block(xr.Dataset):
 
 
 def block_dataset(simulation: Simulation, state: State, assign: Callable[[str, Any], np.ndarray]) -> Block:
-    """This process's block of all fields, copied. ``assign`` sets a field in the simulation and returns its block."""
+    """This process's block of all fields, copied, without ghost cells, in the run's dtype. ``assign(name, value)``
+    sets a field in the simulation and returns its block."""
     layout, names = simulation.problem.layout, simulation.problem.shown
     blocks = _blocks(simulation, state, names)
     ranges = {name: _ranges(simulation, layout, name) for name in blocks}
@@ -49,8 +51,8 @@ def block_dataset(simulation: Simulation, state: State, assign: Callable[[str, A
 
 
 def grid_dataset(simulation: Simulation, state: State, names: Sequence[str]) -> xr.Dataset | None:
-    """The fields in ``names`` on the whole grid, copied, on rank 0; None on the other processes, which call this together
-    with it."""
+    """The fields in ``names`` on the whole grid, copied, on rank 0; None on the other processes. All processes call
+    this together."""
     layout, whole = simulation.problem.layout, {}
     for name, block in _blocks(simulation, state, names).items():
         starts = [start for start, _ in simulation.ranges]
@@ -66,10 +68,11 @@ def grid_dataset(simulation: Simulation, state: State, names: Sequence[str]) -> 
 def gathered(
     communicator: Communicator, block: np.ndarray, starts: Sequence[int], shape: Sequence[int]
 ) -> np.ndarray | None:
-    """A whole array of ``shape`` on rank 0, from the blocks of all processes; None on the others.
+    """The global array of this ``shape`` on rank 0, put together from the blocks of all processes; None on the other
+    processes.
 
-    ``block`` is this process's, C-contiguous, and ``starts`` its first index along each of the last axes. All processes
-    call this together.
+    ``block`` is this process's block: C-contiguous, without ghost cells, of any dtype. ``starts`` is its first global
+    index along each of the last axes; axes before those are not decomposed. All processes call this together.
     """
     places = communicator.gather((tuple(starts), block.shape))
     if communicator.size == 1:
@@ -91,7 +94,7 @@ def gathered(
 
 
 def _blocks(simulation: Simulation, state: State, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """This process's blocks of the fields, as in the output file, in memory of their own."""
+    """Copies of this process's blocks of the fields, laid out as in the output file."""
     blocks = output_blocks(simulation, dict(state.fields), names, state.clock.time)
     return {name: np.array(block) for name, block in blocks.items()}
 

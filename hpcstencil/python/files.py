@@ -17,13 +17,12 @@ if TYPE_CHECKING:
 
 
 def open(path: str | os.PathLike[str]) -> xr.Dataset:
-    """The fields of an output file as an xarray.Dataset, read when they are used.
+    """The fields of an output file as an xarray.Dataset, whose values are read on use.
 
     Dimensions (time, x, y, z), in an ensemble (member, time, x, y, z); fields in the run's dtype, coordinates float64.
-    Close it, or use it as a context manager, before another run replaces the file. A file with an unfinished change opens
-    as it was before that change. No process waits for another.
-
-    Raises InputError if there is no such file or it is not one of a run, EnvironmentProblem if it cannot be read.
+    Close it, or use it as a context manager, before another run replaces the file. A file with an unfinished change
+    opens in the state before that change. The call is not collective. Raises InputError if the file does not exist or
+    was not written by a run, EnvironmentProblem if it cannot be read.
     """
     return _opened(path, None)
 
@@ -40,7 +39,7 @@ def _opened(path: str | os.PathLike[str], group: str | None) -> xr.Dataset:
     import xarray as xr
 
     place = Path(path)
-    contents = inspect(place)  # refuses what is no file of a run, and what would make HDF5 read other files
+    contents = inspect(place)  # refuses files that no run wrote, and those that would make HDF5 read other files
     if contents.kind == "checkpoint":
         raise InputError(
             f"{place}: expected the output of a run, but this is a checkpoint; go on from it with hpcstencil run --restart"
@@ -53,11 +52,10 @@ def _opened(path: str | os.PathLike[str], group: str | None) -> xr.Dataset:
 
 
 def plot(array: Any, **options: Any) -> Axes:
-    """Draw an array of one or two dimensions on a matplotlib axes, and return it: a line, or an image with x to the
-    right and equal scales. It is an xarray.DataArray, or an array of numpy or jax, which is drawn over its indices.
-
-    ``options`` go to xarray's plotting, such as ``ax``, ``vmin``, ``vmax`` and ``cmap``. Raises InputError for anything
-    else, and for another number of dimensions.
+    """Draw an array of one or two dimensions and return matplotlib's axes: a line, or an image with x to the right and
+    equal scales. ``array`` is an xarray.DataArray, or a numpy or jax array, which is drawn over its indices.
+    ``options`` such as ``ax``, ``vmin``, ``vmax`` and ``cmap`` go to xarray's plotting. Raises InputError for other
+    objects and other numbers of dimensions.
     """
     array = _labelled(array).squeeze()
     if array.ndim not in (1, 2):
@@ -81,7 +79,7 @@ def plot(array: Any, **options: Any) -> Axes:
 
 
 def _labelled(array: Any) -> xr.DataArray:
-    """An array with names for its dimensions."""
+    """The array as an xarray.DataArray, with dimension names if it had none."""
     import numpy as np
     import xarray as xr
 

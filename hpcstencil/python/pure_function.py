@@ -1,12 +1,12 @@
 """The steps of a simulation as a pure JAX function of its state and parameters.
 
-The function calls the same compiled program as `Simulation.step`. Where JAX maps it (`jax.vmap`), the members follow each
-other, so each result equals that of a separate call, bit for bit.
+The function calls the same compiled program as `Simulation.step`. `jax.vmap` makes it run one member after the other,
+so each result equals that of a separate call, bit for bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,6 +16,8 @@ from jax.custom_batching import custom_vmap
 
 from hpcstencil.checkpoint.state import State
 from hpcstencil.distributed.device_blocks import Devices
+from hpcstencil.distributed.halo import Fields
+from hpcstencil.distributed.windows import Parameters
 from hpcstencil.numerics.integrators import MEMORY
 from hpcstencil.numerics.schedule import Clock, StepRange
 from hpcstencil.python.assignment import as_array
@@ -30,7 +32,7 @@ Function = Callable[..., State]
 def function_of(simulation: Simulation, steps: int) -> Function:
     """The function f(state, parameters=None) -> state after ``steps`` steps, see `hpcstencil.Simulation.function`.
 
-    Raises InputError for problems of which it is not available.
+    Raises InputError for problems for which it is not available.
     """
     problem, devices = simulation.problem, simulation.device_grid.devices
     dt = _step_size(simulation)
@@ -39,8 +41,8 @@ def function_of(simulation: Simulation, steps: int) -> Function:
     slopes = simulation.steps.slopes() if problem.method.multistep else None
     remembered = _memory(simulation)
 
-    def first_state(fields: Mapping[str, Any], parameters: Mapping[str, Any]) -> State:
-        """The state at t = 0 of a plain dict of fields."""
+    def first_state(fields: Mapping[str, jax.Array], parameters: Parameters) -> State:
+        """The state at t = 0 with these fields, by name: this process's cells without ghost cells."""
         for name in fields:
             if name not in problem.shown:
                 raise unknown("state", "field", name, problem.shown)
@@ -54,7 +56,7 @@ def function_of(simulation: Simulation, steps: int) -> Function:
         return State(Clock(), whole)
 
     @jax.jit
-    def stepped(state: Any, parameters: Any) -> State:
+    def stepped(state: State | Mapping[str, jax.Array], parameters: Parameters) -> State:
         start = state if isinstance(state, State) else first_state(state, parameters)
         clock = start.clock
         done = jnp.asarray(clock.step - clock.base_step, jnp.int64)
@@ -64,7 +66,7 @@ def function_of(simulation: Simulation, steps: int) -> Function:
         after = Clock(**kept | {"step": clock.step + steps, "time": base + (done + steps) * dt})
         return State(after, _whole(fields, devices))
 
-    def f(state: State | Mapping[str, Any], parameters: Mapping[str, Any] | None = None) -> State:
+    def f(state: State | Mapping[str, Any], parameters: Parameters | None = None) -> State:
         given = dict(parameters or {})
         for name in given:
             if name not in problem.parameters:
@@ -101,16 +103,16 @@ def _step_size(simulation: Simulation) -> float:
     return problem.config.time.dt or problem.dt({})
 
 
-def _mapped_one_by_one(simulation: Simulation) -> Callable[[Any, Any, StepRange], Any]:
-    """The steps as a function that JAX may map, one after the other, and cannot differentiate."""
+def _mapped_one_by_one(simulation: Simulation) -> Callable[[Fields, Parameters, StepRange], Any]:
+    """The steps as a function that JAX can map, one member after the other, but not differentiate."""
 
-    def advance(fields: Any, parameters: Any, these: StepRange) -> Any:
+    def advance(fields: Fields, parameters: Parameters, these: StepRange) -> Any:
         return dict(simulation.steps.advance(fields, parameters, these))
 
     mapped = custom_vmap(advance)
 
     @mapped.def_vmap
-    def of_many(count: int, is_mapped: Any, *arguments: Any) -> tuple[Any, Any]:
+    def of_many(count: int, is_mapped: Sequence[Any], *arguments: Any) -> tuple[Any, Any]:
         def repeated(x: Any, has_axis: bool) -> Any:
             return x if has_axis else jnp.broadcast_to(x, (count, *jnp.shape(x)))
 
@@ -119,7 +121,7 @@ def _mapped_one_by_one(simulation: Simulation) -> Callable[[Any, Any, StepRange]
         return results, jax.tree.map(lambda _: True, results)
 
     @jax.custom_jvp
-    def steps(fields: Any, parameters: Any, these: StepRange) -> Any:
+    def steps(fields: Fields, parameters: Parameters, these: StepRange) -> Any:
         return mapped(fields, parameters, these)
 
     @steps.defjvp
@@ -132,7 +134,8 @@ def _mapped_one_by_one(simulation: Simulation) -> Callable[[Any, Any, StepRange]
 
 
 def _memory(simulation: Simulation) -> dict[str, np.ndarray]:
-    """What a state remembers beside the fields at t = 0, of absorbing layers and a mask: blocks of this process."""
+    """The parts of the state at t = 0 besides the equation's fields: memories of absorbing layers, and a mask. Blocks
+    of this process."""
     problem = simulation.problem
     blocks = initial_blocks(problem, simulation.ranges)
     return {name: blocks[name] for name in problem.memory if not name.endswith(MEMORY)}
@@ -149,7 +152,7 @@ def _checked(simulation: Simulation, name: str, array: Any) -> Any:
     return jnp.asarray(array, simulation.dtype)
 
 
-def _plain(simulation: Simulation, state: Any) -> dict[str, Any]:
+def _plain(simulation: Simulation, state: object) -> dict[str, Any]:
     """The fields of a mapping as arrays that JAX takes; an xarray.Dataset is such a mapping too."""
     if not isinstance(state, Mapping):
         raise InputError(
@@ -166,13 +169,13 @@ def _plain(simulation: Simulation, state: Any) -> dict[str, Any]:
     return {name: converted(name, array) for name, array in state.items()}
 
 
-def _split(fields: Mapping[str, Any], devices: Devices) -> dict[str, Any]:
+def _split(fields: Mapping[str, jax.Array], devices: Devices) -> dict[str, Any]:
     """The fields of a process's block as arrays on its devices, inside compiled code."""
     if not devices.several:
         return dict(fields)
     capacity, count = devices.topology.capacity(), len(devices.devices)
 
-    def split(block: Any) -> Any:
+    def split(block: jax.Array) -> jax.Array:
         parts = []
         for device in range(count):
             here, _ = devices.slices(device)
@@ -183,13 +186,13 @@ def _split(fields: Mapping[str, Any], devices: Devices) -> dict[str, Any]:
     return {name: split(block) for name, block in fields.items()}
 
 
-def _whole(fields: Mapping[str, Any], devices: Devices) -> dict[str, Any]:
+def _whole(fields: Mapping[str, jax.Array], devices: Devices) -> dict[str, Any]:
     """The inverse of `_split`."""
     if not devices.several:
         return dict(fields)
     cells = tuple(stop - start for start, stop in devices.topology.block())
 
-    def joined(array: Any) -> Any:
+    def joined(array: jax.Array) -> jax.Array:
         block = jnp.zeros(cells, array.dtype)
         for device in range(len(devices.devices)):
             here, there = devices.slices(device)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
 import numpy as np
 
 from hpcstencil.problem.problem import Problem
@@ -31,14 +32,14 @@ class Program:
 
 
 class SharedPrograms:
-    """The programs of this process, the one that was used last at the end. All processes of a launch do the same with
-    theirs, in the same order."""
+    """The programs of this process, with the most recently used one last. All processes of a launch make the same
+    calls in the same order."""
 
     def __init__(self) -> None:
         self.programs: list[Program] = []
 
     def take(
-        self, decomposed: Decomposed, devices: Sequence[Any], communicator: Communicator
+        self, decomposed: Decomposed, devices: Sequence[jax.Device], communicator: Communicator
     ) -> tuple[Program, Simulation]:
         """A program for this problem, and the simulation of the problem with it. All processes call this together.
 
@@ -61,7 +62,7 @@ class SharedPrograms:
         self._drop_unused()
 
     def _drop_unused(self) -> None:
-        """Drop the programs that nobody uses, except the last ones, with their communicators."""
+        """Drop unused programs and their communicators, except the most recently used ones."""
         unused = [program for program in self.programs if not program.users]
         for program in unused[: max(0, len(unused) - KEPT)]:
             self.programs.remove(program)
@@ -72,8 +73,8 @@ class SharedPrograms:
 PROGRAMS = SharedPrograms()
 
 
-def dependence(decomposed: Decomposed, devices: Sequence[Any]) -> tuple[Any, ...]:
-    """All that a compiled program depends on; two problems with equal ones can share it."""
+def dependence(decomposed: Decomposed, devices: Sequence[jax.Device]) -> tuple[Any, ...]:
+    """Everything that a compiled program depends on. Two problems with equal results can share a program."""
     problem = decomposed.problem
     config = problem.config
     return (

@@ -1,4 +1,4 @@
-"""A simulation that a Python program holds in its hands: the same steps and the same bits as `hpcstencil run`."""
+"""A simulation in a Python program: the same steps and the same bits as `hpcstencil run`."""
 
 from __future__ import annotations
 
@@ -63,11 +63,10 @@ class Simulation:
 
     >>> sim = Simulation({"grid": {"shape": [64]}, "equation": {"name": "heat"}, "time": {"end": 1.0}})  # doctest: +SKIP
 
-    Under mpirun or srun every process makes it and calls its methods together with the others. The fields are arrays of
-    the run's dtype (float32 unless the input says float64), indexed [x, y, z], on the devices of each process.
-
-    Making one settles the devices of this process (see `configure`). Raises InputError for anything that is wrong with
-    the input, EnvironmentProblem for what is wrong with the machine or the launch; on all processes alike.
+    Under mpirun or srun every process creates it, and all processes call its methods together. The fields are arrays
+    of the run's dtype (float32 unless the input says float64), indexed [x, y, z], on the devices of each process. The
+    first simulation starts jax on this process's devices (see `configure`). Raises InputError if the input is wrong,
+    EnvironmentProblem if the machine or the launch fails; always on all processes.
     """
 
     def __init__(self, tables: Mapping[str, Any]) -> None:
@@ -145,12 +144,14 @@ class Simulation:
 
     @property
     def time(self) -> float:
-        """The time reached, in the input's units. In an ensemble whose members take their own steps: that of the last."""
+        """The time reached, in the input's units. In an ensemble whose members take their own steps: the time of the
+        member that is furthest behind."""
         return self._stepping.clock.time
 
     @property
     def steps(self) -> int:
-        """The number of steps taken since t = 0. In an ensemble whose members take their own steps: of all of them."""
+        """The number of steps taken since t = 0. In an ensemble whose members take their own steps: the sum over the
+        members."""
         return self._stepping.clock.step
 
     @property
@@ -184,10 +185,10 @@ class Simulation:
         return None if whole is None else whole[name]
 
     def to_toml(self) -> str:
-        """The input that does the same, as TOML with the defaults filled in.
+        """The input of this simulation as TOML text, with all defaults. `hpcstencil run` computes the same from it.
 
-        Raises InputError if a field was assigned in a way that no input can say: as an array, as a function, or after
-        the first step.
+        Raises InputError if a field was assigned in a way that an input cannot express: as an array, as a function, or
+        after the first step.
         """
         for name, how in self._assigned.items():
             raise InputError(
@@ -199,7 +200,7 @@ class Simulation:
     # ---- steps -------------------------------------------------------------------------------------------------------
 
     def step(self, steps: int = 1) -> None:
-        """Take ``steps`` steps; all processes together. Callbacks are called as they become due.
+        """Take ``steps`` steps; all processes together. Callbacks run when they are due.
 
         Raises InputError if time.end is nearer, NumericsError if the solution is no longer finite.
         """
@@ -220,10 +221,9 @@ class Simulation:
                 done += self._advance(self._run, int(steps) - done)
 
     def run_until(self, time: float) -> None:
-        """Go on to a ``time``, which a last step of its own lands on exactly; all processes together.
-
-        Later steps are counted from there, unless that is where a step ends anyway. Raises InputError if the time is
-        past or beyond time.end, NumericsError if the solution is no longer finite.
+        """Step to a ``time`` (in the input's units); all processes together. The last step is shortened to end exactly
+        there, unless a step ends there anyway. After a shortened step, later steps are counted from this time. Raises
+        InputError if the time is past or beyond time.end, NumericsError if the solution is no longer finite.
         """
         stepping = self._ready("run_until")
         end, now = self._open.problem.config.time.end, stepping.clock.time
@@ -247,12 +247,11 @@ class Simulation:
                 stepping.end_at(end)
 
     def run(self, output: str | os.PathLike[str] | None = None, *, overwrite: bool = False) -> None:
-        """Go on to time.end; all processes together. With ``output``, write there the file that the command would write:
-        it begins with the state of now. ``overwrite`` replaces a file that is there.
-
-        A signal during a run with output stops it with a checkpoint, as it stops the command: the command goes on with
-        --resume. Raises InputError (nothing written), NumericsError, StoppedEarly after a signal or at the walltime, and
-        EnvironmentProblem if the file cannot be written.
+        """Step to time.end; all processes together. With ``output``, a path, also write the file that the command
+        would write, beginning with the present state. ``overwrite`` replaces an existing file. A signal during a run
+        with output stops it with a checkpoint, and `hpcstencil run` continues it with --resume. Raises InputError
+        (nothing written), NumericsError, StoppedEarly after a signal or at the walltime, and EnvironmentProblem if the
+        file cannot be written.
         """
         stepping = self._ready("run")
         if output is not None:
@@ -267,10 +266,11 @@ class Simulation:
                 self._advance(self._run)
 
     def every(self, interval: float) -> Iterator[Simulation]:
-        """Pause at each multiple of the time ``interval`` up to time.end: ``for sim in sim.every(1.0): ...``.
+        """Loop over the multiples of the time ``interval`` up to time.end: ``for sim in sim.every(1.0): ...``.
 
-        A pause is after the first step at or past its time, with a fixed dt after the nearest step; no step is shortened
-        for it. All processes loop together. Raises InputError for an interval that is no positive number.
+        The body runs after the first step that reaches the multiple, or with a fixed dt after the step nearest to it;
+        no step is shortened. All processes loop together. Raises InputError for an interval that is not a positive
+        number.
         """
         stepping, reached = self._ready("every"), [False]
         pause = AtTimes(_interval("every", interval), partial(reached.__setitem__, 0, True), stepping)
@@ -287,12 +287,11 @@ class Simulation:
         return pauses()
 
     def on(self, *, every_steps: int | None = None, every: float | None = None) -> Callable[[Callback], Callback]:
-        """A decorator: call a function with the simulation at multiples of a step count or of a time (as in
-        `every`), whatever takes the steps.
-
-        ``@sim.on(every_steps=10)``. The function may read the state and assign to fields, but take no steps. It is called
-        on all processes together. An exception that all processes raise ends the steps and reaches their caller; one that
-        only some raise ends all processes. Raises InputError unless one of the two is given.
+        """Decorate a callback: it is called with the simulation at multiples of a step count or of a time (as in
+        `every`), whichever method takes the steps. Example: ``@sim.on(every_steps=10)``. The callback may read the
+        state and assign to fields, but must not take steps. All processes call it together. If it raises on all
+        processes, the steps end and the exception reaches their caller; if it raises on some only, all processes end.
+        Raises InputError unless one of the two is given.
         """
         stepping = self._ready("on")
         if (every_steps is None) == (every is None):
@@ -326,12 +325,12 @@ class Simulation:
         jax.vmap.
 
         A state is a pytree with all that a step needs, indexed by field: ``state["u"]`` is a jax array of this process's
-        cells (on one process: the whole grid), without ghost cells, in the run's dtype. ``f(f(s))`` is twice as many
-        steps. A plain dict of such arrays is the state at t = 0. ``parameters`` is a dict of numbers of the equation;
-        those left out are the simulation's. The simulation itself does not change, and time.end does not count.
-
-        The backend is that of `kernel`. Raises InputError for unknown names, wrong shapes, and where it is not available
-        yet: in an ensemble, where the step follows the solution, with several devices on each of several processes.
+        cells (on one process: the whole grid), without ghost cells, in the run's dtype. ``f(f(s))`` takes twice as
+        many steps. A plain dict of such arrays means the state at t = 0. ``parameters`` is a dict of numbers of the
+        equation; those left out keep the simulation's values. The simulation itself does not change, and time.end is
+        ignored. The backend is that of `kernel`. Raises InputError for unknown names and wrong shapes. It also raises
+        InputError where the function is not available yet: for an ensemble, for a step size that depends on the
+        solution, and for several devices on each of several processes.
         """
         from hpcstencil.python.pure_function import function_of
 
@@ -347,7 +346,7 @@ class Simulation:
         ``value`` is an array indexed [x, y, z] (numpy, jax, xarray, DLPack; in an ensemble with the members first, or one
         for all), a number, a function of the coordinates (called with float64 arrays that broadcast to this process's
         cells), or an expression as in [initial]. It is copied and cast to the run's dtype. Solid cells stay 0, and a
-        multistep method begins anew. Raises InputError for an unknown field, another shape, or values that are not finite.
+        multistep method restarts. Raises InputError for an unknown field, another shape, or values that are not finite.
         """
         key = self._field(name)
         simulation, stepping = self._open, self._stepping
@@ -361,7 +360,7 @@ class Simulation:
         self._replace(name, block)
 
     def _say_initial(self, name: str, text: str, key: str) -> None:
-        """Let the input have the expression that a field was assigned at t = 0."""
+        """Put the expression that was assigned to a field at t = 0 into the input."""
         problem = self._stepping.simulation.problem
         initial = problem.config.initial
         initial = replace(initial, expressions={**initial.expressions, name: text})
@@ -382,8 +381,8 @@ class Simulation:
         return np.array(output_blocks(simulation, dict(state.fields), (name,), state.clock.time)[name])
 
     def _replace(self, name: str, block: np.ndarray) -> None:
-        """Put this process's block of a field into the state. All that follows from the earlier state begins anew: the
-        memory of a multistep method, and a step size that follows the solution."""
+        """Put this process's block of a field into the state. The memory of a multistep method and a step size that
+        depends on the solution are computed again."""
         simulation, stepping = self._open, self._stepping
         problem, fields = simulation.problem, dict(stepping.state.fields)
         if problem.mask is not None:
@@ -413,8 +412,8 @@ class Simulation:
     # ---- the end -----------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Free the fields, and the communicators of programs that nobody uses any more. All processes call this together;
-        a second call does nothing. Raises InputError in a callback, whose simulation is still under way."""
+        """Free the fields, and the communicators of programs that no simulation uses any more. All processes call this
+        together; a second call does nothing. Raises InputError inside a callback."""
         if self._program is None:
             return
         self._refuse_busy("close")
@@ -472,14 +471,14 @@ class Simulation:
             raise InputError(f"{method}: cannot be called in a callback, while steps are taken; call it after them")
 
     def _ready(self, method: str) -> Stepping:
-        """The stepping, with its steps compiled. Raises InputError if the simulation is closed or takes steps now."""
+        """The `Stepping`, with its steps compiled. Raises InputError if the simulation is closed or is taking steps."""
         self._open  # noqa: B018  (refuses a closed one)
         self._refuse_busy(method)
         return self._stepping
 
     @contextmanager
     def _stepping_on(self) -> Iterator[None]:
-        """A context in which steps are taken. They are compiled before the first."""
+        """A context for taking steps, which compiles them at its first use."""
         if not self._compiled:
             compile_steps(self._stepping)
             self._compiled = True
@@ -492,7 +491,7 @@ class Simulation:
             self._busy = False
 
     def _advance(self, run: Run, limit: int | None = None) -> int:
-        """Take steps up to the next event; an interrupt waits until the state is whole."""
+        """Take steps up to the next event. An interrupt waits until the state is consistent."""
         with self._interrupts:
             return run.advance(limit)
 
@@ -532,7 +531,7 @@ class Simulation:
                 stepping.finite.path = None
 
     def _source(self) -> Source:
-        """Where a file that begins now has its state from: the input, or this program."""
+        """The origin of the state in a file that begins now: the input, or this program."""
         clock = self._stepping.clock
         if clock.step == 0 and not self._assigned:
             return Source()
@@ -548,7 +547,8 @@ class Simulation:
 
 @contextmanager
 def _watched() -> Iterator[signals.Request]:
-    """Note the signals that ask a run to stop; outside the main thread, which alone may, there are none."""
+    """Note the signals that ask a run to stop. Outside the main thread this does nothing, since Python allows handlers
+    only there."""
     if threading.current_thread() is threading.main_thread():
         with signals.watched() as request:
             yield request
@@ -568,14 +568,14 @@ def _is_number(value: Any) -> bool:
 
 
 def _refuse_existing(path: Path) -> None:
-    """Raise InputError where ``path`` exists, as the command does, in the words of a program."""
+    """Raise InputError if ``path`` exists, with the Python argument as the remedy."""
     if path.exists():
         raise InputError(f"{path}: exists already; say overwrite=True to replace it, or choose another output")
 
 
-def plain(tables: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """The tables with numpy's numbers, arrays and paths in the form that TOML would give. Raises InputError for what TOML
-    does not have; ``where`` is the key of the tables, with a dot."""
+def plain(tables: Mapping[str, object], where: str = "") -> dict[str, Any]:
+    """The tables with numpy numbers, arrays and paths converted to the types that TOML gives. Raises InputError for
+    values that TOML cannot represent. ``where`` is the dotted key of the tables, with a dot at its end."""
     return {str(key): _plain(value, f"{where}{key}") for key, value in tables.items()}
 
 

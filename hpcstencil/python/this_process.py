@@ -1,7 +1,8 @@
-"""This process, as all simulations of a Python program share it: jax's devices, and the processes of the launch.
+"""The parts of this process that all simulations of a Python program share: jax's devices, and the processes of the
+launch.
 
-jax starts once in a process, and MPI is joined once, so both are kept here for the whole process and belong to no
-simulation. The first `Simulation`, or `configure`, settles them. Importing hpcstencil settles nothing.
+jax and MPI start once per process, so they belong to no single simulation. The first `Simulation`, or `configure`,
+starts jax; importing hpcstencil starts nothing.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ REMEDY = (
 
 
 class ThisProcess:
-    """The devices that jax has here and the communicator of the launch, both None until they are needed. ``default`` is
-    the number of devices of a simulation whose input does not say it."""
+    """jax's devices and the communicator of the launch, both None until they are needed. ``default`` is the number of
+    devices for a simulation whose input does not give it."""
 
     def __init__(self) -> None:
         self.devices: tuple[Any, ...] | None = None
@@ -43,8 +44,7 @@ class ThisProcess:
         self._meeting: Communicator = OneProcess()
 
     def start(self, wanted: int | None) -> None:
-        """Start jax with our settings and ``wanted`` devices (None: all GPUs of this process, or one device on
-        processors).
+        """Start jax with our settings and ``wanted`` devices (None: all GPUs of this process, or one device on CPUs).
 
         Raises EnvironmentProblem if jax has been started with other settings.
         """
@@ -81,9 +81,8 @@ class ThisProcess:
 
     @property
     def communicator(self) -> Communicator:
-        """The processes of this launch. The first use joins them, all of them together.
-
-        Raises EnvironmentProblem if they cannot find each other.
+        """The processes of this launch. All processes make the first access together, which connects them. Raises
+        EnvironmentProblem if they cannot find each other.
         """
         if self._communicator is None:
             found = connect()
@@ -102,8 +101,8 @@ class ThisProcess:
         abort_all(self.communicator, error, why)
 
     def call(self, function: Callable[[], None], name: str) -> None:
-        """Call a function of the user, on all processes together. An exception that all of them raise reaches the caller;
-        one that only some raise ends all processes with a sentence, since the others may wait for these."""
+        """Call a user's function on all processes together. If all raise an exception, it reaches the caller. If only
+        some raise, all processes end with a message, since the others may be waiting for them."""
         communicator, failure = self.communicator, None
         if communicator.size == 1:
             function()
@@ -131,12 +130,11 @@ THIS_PROCESS = ThisProcess()
 
 
 def configure(*, devices: int | None = None, platform: str | None = None) -> None:
-    """Settle the devices of this process and start jax on them, before the first `Simulation`.
+    """Choose the devices of this process and start jax on them, before the first `Simulation`.
 
-    ``devices`` is the number of devices per process, which inputs with `devices = "auto"` then use (default: one on
-    processors, all GPUs of the process otherwise). ``platform`` is "cpu" or "gpu" (default: as jax chooses).
-
-    Sets XLA's options and 64-bit types for the whole process, so jax computations of the program have them too. Raises
+    ``devices`` is the number of devices per process that inputs with `devices = "auto"` use (default: all GPUs of the
+    process, or one device on CPUs). ``platform`` is "cpu" or "gpu" (default: jax's choice). This sets XLA's options
+    and 64-bit types for the whole process, so they also apply to the program's other jax computations. Raises
     InputError for other values, EnvironmentProblem if jax has started with other settings.
     """
     if devices is not None and (isinstance(devices, bool) or not isinstance(devices, int) or devices < 1):

@@ -1,7 +1,7 @@
 """The user's cache folder: compiled programs, which later runs execute, wheels, which quickstart.sh installs, and
 measurements.
 
-Anybody who can write there can make a run execute a program, and checksums are no defence against that. So the folder
+Whoever can write there can make a run execute a program; checksums cannot prevent that. So the folder
 is used only if nobody except the user and root can change it or a folder above it. Otherwise runs do without a cache
 and say so.
 """

@@ -22,20 +22,21 @@ NAP = 0.01  # polling interval, in seconds, of a process that waits for others t
 
 
 class Watch(Protocol):
-    """A watcher over the processes, which hears of their progress (see `watchdog`). ``place`` describes the progress in
-    words."""
+    """A watcher over the processes, to which they report their progress (see `watchdog`)."""
 
     @property
-    def place(self) -> str: ...
+    def place(self) -> str:
+        """The progress of the run in words, such as "at step 100", for error messages."""
 
     def step(self, step: int) -> None:
         """Report that this rank has taken ``step`` steps."""
 
     def outside(self, outside: bool) -> None:
-        """Report that the program does something else than call hpcstencil, and may take no step for long."""
+        """Report that the program has left hpcstencil and may take no step for a long time, or, with False, that it
+        has come back."""
 
     def output(self, path: Path) -> None:
-        """Report the output file, beside which the checkpoints lie."""
+        """Report the path of the output file; checkpoints are in the same folder."""
 
     def failed(self, sentence: str, status: int, at_once: bool = False) -> None:
         """Report that this rank has failed, with the sentence for the user and the exit status."""
@@ -66,7 +67,8 @@ class Unwatched:
 
 
 class Communicator(Protocol):
-    """The collective operations that the program uses. ``mpi`` is the mpi4py communicator, None for one process."""
+    """The collective operations that the program uses. All processes call each of them together, in the same order.
+    ``mpi`` is the mpi4py communicator, None for one process."""
 
     rank: int
     size: int
@@ -74,10 +76,10 @@ class Communicator(Protocol):
     watch: Watch
 
     def barrier(self) -> None:
-        """Wait for all processes."""
+        """Return once all processes have called this."""
 
     def broadcast(self, value: T) -> T:
-        """Rank 0's value, on all processes."""
+        """Rank 0's value, which can be pickled, on all processes."""
 
     def gather(self, value: T) -> list[T] | None:
         """The values of all processes by rank, on rank 0; None on the others."""
@@ -89,14 +91,15 @@ class Communicator(Protocol):
         """Elementwise maximum over all processes."""
 
     def total(self, values: np.ndarray) -> np.ndarray:
-        """Elementwise sum of integers over all processes."""
+        """Elementwise sum over all processes of integers, int64, of the same shape on all. It does not depend on the
+        order."""
 
     def abort(self, status: int) -> None:
         """End all processes with this exit status."""
 
 
 class OneProcess:
-    """The communicator of a run without a launcher, or of a process that plays the part of ``rank`` without
+    """The communicator of a run without a launcher, or of a process that computes the part of ``rank`` without
     communicating."""
 
     size = 1
@@ -129,7 +132,7 @@ class OneProcess:
 
 
 class MpiProcesses:
-    """The processes of an MPI launch, on a communicator of their own."""
+    """The processes of an MPI launch, on a separate communicator."""
 
     def __init__(self, mpi: Any) -> None:
         self.mpi = mpi
@@ -172,8 +175,8 @@ class MpiProcesses:
 def connect() -> Communicator:
     """The communicator of this run.
 
-    Raises EnvironmentProblem if the launcher started several processes that cannot see each other: each would believe
-    itself alone and all would write the same file.
+    Raises EnvironmentProblem if the launcher started several processes that cannot see each other: each would act as
+    the only one, and all would write the same file.
     """
     expected = environment_size()
     if expected == 1:
@@ -185,7 +188,7 @@ def connect() -> Communicator:
             f"same file; start them with 'srun --mpi=pmix' ('srun --mpi=list' says whether this Slurm has it), or with "
             f"the mpirun of the MPI library that mpi4py was built with"
         )
-    # Open MPI would create a semaphore, named after the file alone, for a shared file pointer that nobody uses. A semaphore
+    # Open MPI would create a semaphore, named only after the file, for a shared file pointer that we do not use. A semaphore
     # of that name that belongs to another user prevents opening the file.
     os.environ.setdefault("OMPI_MCA_sharedfp", "^sm")
     try:
@@ -224,16 +227,16 @@ def agree(communicator: Communicator, action: Callable[[], T]) -> T:
 
 
 def from_rank_0(communicator: Communicator, action: Callable[[], T]) -> T:
-    """The result of ``action``, which only rank 0 runs, on all processes. Our own errors of it are raised on all."""
+    """The result of ``action``, which only rank 0 runs, on all processes. If it raises one of our own errors, all
+    processes raise it."""
     result = agree(communicator, lambda: action() if communicator.rank == 0 else None)
     return communicator.broadcast(result)  # type: ignore[return-value]  # rank 0 has run the action
 
 
 def on_first(communicator: Communicator, count: int, action: Callable[[Communicator], T]) -> T | None:
-    """The result of ``action``, which the first ``count`` processes run with a communicator of their own while the
-    others sleep; None on those.
-
-    All processes call this. One of our own errors is raised on all if all of the ``count`` raise it.
+    """The result of ``action``, which the first ``count`` processes run on a separate communicator while the others
+    sleep and get None. All processes call this together. If all ``count`` processes raise one of our own errors, all
+    processes raise it.
     """
     if count == communicator.size:
         return action(communicator)
@@ -259,10 +262,9 @@ def on_first(communicator: Communicator, count: int, action: Callable[[Communica
 
 
 def count_failed(meeting: Communicator, failed: bool, patience: float) -> int | None:
-    """The number of processes that ``failed``, once all of them have called this; None if this one has failed and others
-    do not come within ``patience`` seconds.
-
-    ``meeting`` is a communicator for this alone, since a process that does not come may be inside any other operation.
+    """The number of processes that ``failed``, once all have called this; None if this process has failed and the
+    others do not call it within ``patience`` seconds. ``meeting`` is a communicator used only here, since a process
+    that does not arrive may be inside any other operation.
     """
     if meeting.size == 1:
         return int(failed)

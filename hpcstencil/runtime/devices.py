@@ -96,16 +96,14 @@ def bind_devices(wanted: int | None) -> tuple[int, list[str]]:
 
 
 def jax_has_started() -> bool:
-    """Whether jax has initialized a backend in this process. It is not imported for the answer."""
+    """Whether jax has initialized a backend in this process. This does not import jax."""
     bridge = sys.modules.get("jax._src.xla_bridge")  # the public modules do not say it
     return bridge is not None and bool(bridge.backends_are_initialized())
 
 
 def check_started_jax(count: int, remedy: str) -> tuple[Any, ...]:
-    """The devices of a jax that somebody else has started, at least ``count``.
-
-    Raises EnvironmentProblem, which ends with the ``remedy``, if it was started with other settings than ours: results
-    would have other bits.
+    """At least ``count`` devices of a jax that other code has started. Raises EnvironmentProblem, whose message ends
+    with the ``remedy``, if it was started with other settings than ours, because results would have other bits.
     """
     import jax
 

@@ -1,4 +1,4 @@
-"""The end of a process that fails: the sentence about it, and the end of the others where they do not know of it."""
+"""The end of a process that fails: its message, and the end of the other processes if they do not know of the failure."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def sentence(error: BaseException) -> str:
         said = str(error)[str(error).index(MPI_FAILED) :].splitlines()[0]
         return f"{said}; read what the MPI library printed, and go on from the last checkpoint with --resume"
     trace = "".join(traceback.format_exception(error)).rstrip()
-    return f"{type(error).__name__}, a defect of the program or of what it is built on; please report this:\n{trace}"
+    return f"{type(error).__name__}, a defect of the program or of a library that it uses; please report this:\n{trace}"
 
 
 def abort_all(communicator: Communicator, error: BaseException, why: str = "") -> None:
-    """End all processes at once after a failure that the others do not know of; the message says where it happened and
-    ``why``, by default the error's `sentence`."""
+    """End all processes at once after a failure that the others do not know of. The message says where it happened and
+    ``why`` (default: the error's `sentence`)."""
     place = f"rank {communicator.rank} of {communicator.size} on {host()}, {communicator.watch.place}"
     match error:
         case HpcstencilError():

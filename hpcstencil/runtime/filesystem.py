@@ -1,4 +1,4 @@
-"""The file system, for all processes together: errors as sentences, folders, reserved space, syncs."""
+"""The file system, for all processes together: error messages, folders, reserved space, syncs."""
 
 from __future__ import annotations
 
@@ -165,8 +165,8 @@ def sync(path: Path) -> None:
 
 
 def file_system(folder: Path) -> str:
-    """The type of the file system of ``folder`` in Linux's words ("ext4", "lustre", "nfs4" ...): that of the last mount
-    whose mount point is above it. "" if it is unknown."""
+    """Linux's name for the type of the file system that holds ``folder`` ("ext4", "lustre", "nfs4" ...): that of the
+    last mount whose mount point is above it. "" if it is unknown."""
     there, kind, deepest = folder.resolve(), "", -1
     try:
         mounts = Path("/proc/self/mountinfo").read_text().splitlines()

@@ -1,9 +1,9 @@
-"""The handshake by which the monitors of a run find each other without admitting strangers. Uses the standard library
-alone.
+"""The handshake by which the monitors of a run find each other without admitting strangers. It uses only the standard
+library.
 
-The run's token never crosses the network. The centre sends random bytes; a monitor answers with the HMAC of these under
-the token, and with random bytes of its own; the centre answers with the HMAC of those. All three messages have fixed
-lengths, and nothing else of a connection is interpreted before. The centre listens only while ranks join, and only at
+The run's token never crosses the network. The centre sends random bytes. A monitor answers with their HMAC under the
+token, and with random bytes itself. The centre answers with the HMAC of those. All three messages have fixed lengths,
+and until then nothing else from a connection is interpreted. The centre listens only while ranks join, and only at
 the addresses that they need.
 """
 
@@ -82,7 +82,7 @@ class Door:
         self.waiting, self.accepted = [], 0
 
     def close(self) -> None:
-        """Admit nobody else."""
+        """Close the listening sockets and the connections without a proof."""
         for one in self.listening:
             if one not in self.waiting:
                 self.selector.unregister(one)
@@ -93,7 +93,7 @@ class Door:
 
     def _accept(self, listening: socket.socket) -> None:
         """Accept a connection. If there are too many without a proof, the oldest is closed."""
-        if listening not in self.listening:  # closed since the selector saw somebody
+        if listening not in self.listening:  # closed since the selector reported a connection
             return
         self.accepted += 1
         try:
@@ -212,8 +212,8 @@ def own_addresses() -> list[str]:
 
 
 def where_to_listen(own: Sequence[str], others: Iterable[str]) -> list[str]:
-    """The addresses at which other hosts, with the addresses ``others``, reach this one, with the addresses ``own``:
-    those from which packets to them leave. The loopback if there is no other host."""
+    """The addresses at which other hosts reach this one: those from which packets to the other hosts leave. ``others``
+    are the other hosts' addresses and ``own`` this host's. The loopback if there is no other host."""
     others = set(others)
     if not others:
         return [LOOPBACK]

@@ -1,4 +1,4 @@
-"""A small process beside each rank, which notices when a rank is lost and ends the others.
+"""The monitor: a small process beside each rank, which detects lost ranks and ends the others.
 
 It is separate from the rank because a rank waiting inside MPI or HDF5 can neither answer nor be interrupted from
 Python. The monitor of rank 0 is the centre. All others hold a TCP connection to it, independent of MPI, and send a
@@ -36,7 +36,8 @@ from hpcstencil.runtime.monitored_rank import LOST, MERCY, MonitoredRank
 
 
 class Role(Protocol):
-    """What a monitor does for the ranks together. Its methods follow the events of its own rank, and the time."""
+    """The part of a monitor that concerns all ranks together. Its methods are called at events of its own rank, and
+    every second."""
 
     def told(self, message: dict[str, Any]) -> None:
         """The rank has sent a message about the connections between monitors."""
@@ -121,8 +122,8 @@ class Monitor:
 
 
 class Member:
-    """The role beside every rank but 0: it keeps the connection to the centre, and does what the centre says. Without a
-    connection it speaks for its rank alone."""
+    """The role beside every rank except 0: it keeps the connection to the centre and follows its orders. Without a
+    connection it reports for its own rank only."""
 
     def __init__(self, rank: MonitoredRank, selector: selectors.BaseSelector) -> None:
         self.rank, self.selector = rank, selector
@@ -197,7 +198,7 @@ class Member:
                 self.lost_centre(f"has not been heard from for {PATIENCE:.0f} s")
 
     def after_messages(self) -> None:
-        """Nothing: the centre speaks."""
+        """Nothing: the centre reports."""
 
     def awoke(self, pause: float) -> None:
         """The centre was silent for so long only for this process."""

@@ -1,4 +1,4 @@
-"""The monitor of rank 0 as the centre: it knows all ranks, finds the lost ones, reports once, and ends the run."""
+"""The monitor of rank 0 as the centre: it knows all ranks, detects lost ones, reports once, and ends the run."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Centre:
     # ---- the others ----------------------------------------------------------------------------------------------------
 
     def welcome(self, connection: socket.socket) -> None:
-        """Take in a connection that knows the token: the monitor of a rank, which first sends its rank."""
+        """Take over a connection that has proved the token: the monitor of a rank, which first sends its rank."""
         line = Line(connection, connection)
         self.selector.register(connection, selectors.EVENT_READ, partial(self.from_member, line))
 
@@ -123,7 +123,7 @@ class Centre:
             if not self.rank.done and not peer.gone and peer.stopped is not None and now - peer.stopped > PATIENCE:
                 self.lost(peer, f"has been stopped for {PATIENCE:.0f} s")
         if any(peer.outside and not peer.gone for peer in self.peers.values()):
-            self.stepped()  # nobody can tell a long computation of the user's program from a deadlock
+            self.stepped()  # a long computation of the user's program cannot be told from a deadlock
         if not self.rank.done and now - self.progress > self.warned:
             self.stalled(now)
 
@@ -137,7 +137,7 @@ class Centre:
     # ---- the end -------------------------------------------------------------------------------------------------------
 
     def stalled(self, now: float) -> None:
-        """Show where the ranks of a run without a step are; after ``GIVE_UP`` end it."""
+        """Show the stacks of the ranks of a run that takes no steps, and end the run after ``GIVE_UP`` seconds."""
         self.warned = min(2 * self.warned, GIVE_UP)
         self.collect_stacks(None)
         last = now - self.progress > GIVE_UP

@@ -1,4 +1,5 @@
-"""Parts of the monitors: connections, the state of a rank, and queries of the system. Uses the standard library alone."""
+"""Parts of the monitors: connections, the state of a rank, and queries of the system. They use only the standard
+library."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ FRAMES = 8  # of a stack in the report
 LONGEST = 2**20  # bytes of a message
 PULSE = 1.0  # seconds between pulses
 PATIENCE = 20.0  # seconds of silence after which a rank counts as lost
-KINDS = {  # of what a message may hold
+KINDS = {  # types of the values of a message, by key
     **dict.fromkeys(("rank", "step", "status", "pulse", "dump", "end", "bye", "joined"), int),
     **dict.fromkeys(("host", "token", "output", "stack", "lost", "failed"), str),
     **dict.fromkeys(("stopped", "connected", "at_once", "outside"), bool),
@@ -34,7 +35,7 @@ def message_of(line: bytes) -> dict[str, Any] | None:
 
 
 class Line:
-    """One side of a connection, which sends and receives messages without waiting. Anything that is not a message
+    """One side of a connection, which sends and receives messages without blocking. Anything that is not a message
     closes it."""
 
     def __init__(self, incoming: Any, outgoing: Any) -> None:
@@ -45,8 +46,8 @@ class Line:
         os.set_blocking(incoming.fileno(), False)
         os.set_blocking(outgoing.fileno(), False)
 
-    def send(self, **message: Any) -> None:
-        """Send a message, as far as the connection takes it now."""
+    def send(self, **message: object) -> None:
+        """Send a message, a JSON object, as far as the connection accepts it now; the rest is sent later."""
         self.unsent += json.dumps(message).encode() + b"\n"
         try:
             self.unsent = self.unsent[os.write(self.outgoing.fileno(), self.unsent) :]
@@ -76,8 +77,8 @@ class Line:
 
 
 class Peer:
-    """The centre's knowledge of a rank, its own included. ``stopped`` is the time since when its process is stopped,
-    None if it runs. ``outside`` says that its program does something else between two calls of hpcstencil."""
+    """The centre's knowledge of a rank, its own included. ``stopped`` is the time at which its process was stopped,
+    None if it runs. ``outside`` says that its program is busy outside hpcstencil."""
 
     def __init__(self, rank: int, host: str, line: Line | None) -> None:
         self.rank, self.host, self.line = rank, host, line
@@ -113,8 +114,8 @@ def tell(sentence: str, peers: Iterable[Peer]) -> None:
 
 
 def lost_report(peer: Peer, why: str, others: list[Peer], output: str) -> None:
-    """Print that the rank ``peer`` is lost, with the stacks of the ``others`` and the checkpoint beside the run's
-    ``output`` to go on from."""
+    """Print that the rank ``peer`` is lost, the stacks of the ``others``, and the checkpoint beside the run's
+    ``output`` from which to continue."""
     step = max([peer.step, *(other.step for other in others)])
     place = f"at step {step}" if step >= 0 else "before the first step"
     checkpoints = sorted(glob.glob(f"{glob.escape(output.removesuffix('.h5'))}.checkpoint.*.h5"))

@@ -1,4 +1,5 @@
-"""The rank beside which a monitor runs: messages to it, its stack, and its end. Uses the standard library alone."""
+"""The rank beside which a monitor runs: messages to it, its stack, and its end. This module uses only the standard
+library."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ LAUNCHER_MERCY = 10.0  # seconds a launcher has to leave after its ranks
 
 
 class MonitoredRank:
-    """The rank of number ``number``, the parent of this process. ``known`` is what the monitors know of it, ``done``
+    """The rank of number ``number``, the parent of this process. ``known`` is the monitors' knowledge of it; ``done``
     says that the monitor has nothing left to do."""
 
     def __init__(self, number: int, process: int, dump: int, dump_signal: int) -> None:

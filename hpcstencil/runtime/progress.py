@@ -1,4 +1,4 @@
-"""Progress of a run on standard error: a bar on a terminal, else a plain line from time to time."""
+"""The progress of a run on standard error: a bar on a terminal, otherwise a line from time to time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BAR = "{percentage:3.0f}%|{bar:24}| {desc} [{elapsed}<{remaining}]"
 
 
 def say(text: str) -> None:
-    """Print a line on standard error, from rank 0 alone."""
+    """Print a line on standard error, on rank 0 only."""
     if environment_rank() == 0:
         print(f"hpcstencil: {printable_lines(text)}", file=sys.stderr, flush=True)
 

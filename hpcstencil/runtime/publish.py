@@ -1,4 +1,4 @@
-"""Atomic writes of small files: others see them whole or not at all, and they survive a crash of the machine."""
+"""Atomic writes of small files: readers see them complete or not at all, and they survive a crash of the machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpcstencil.runtime.filesystem import file_errors, sync
 
 
 def write_atomically(path: Path, content: str) -> None:
-    """Write a text atomically; raises EnvironmentProblem and leaves the old file untouched if that fails."""
+    """Write a text atomically. If that fails, raises EnvironmentProblem; the old file is then untouched."""
     publish(path, lambda temporary: temporary.write_text(content, encoding="utf-8"))
 
 

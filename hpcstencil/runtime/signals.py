@@ -1,8 +1,8 @@
 """Signals that ask a run to stop. They are noted, and the run checks the note between two compiled calls.
 
-Python runs its own handlers only when the main thread returns from compiled code or from MPI. A separate thread
-therefore reads the signals from the pipe into which Python's C handler writes them at once. So a second interrupt ends
-the run even if the main thread waits for ever.
+Python runs its own handlers only when the main thread returns from compiled code or from MPI. Python's C handler,
+however, writes each signal into a pipe immediately, and a separate thread reads the pipe. So a second interrupt ends
+the run even if the main thread hangs.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from hpcstencil.validation.errors import StoppedEarly
@@ -33,8 +34,8 @@ class Request:
 
 
 def note() -> None:
-    """Note stopping signals from now on for `watched`: the processes of a run first have to meet, so that they can end
-    together."""
+    """Note stopping signals from now on, for `watched`: the processes of a run must first connect, so that they can
+    end together."""
     for number in STOPPING:
         signal.signal(number, lambda number, _: _noted.append(number))
 
@@ -84,8 +85,8 @@ def watched() -> Iterator[Request]:
 
 
 class HeldInterrupts:
-    """A context in which an interrupt (SIGINT) waits: KeyboardInterrupt is raised at its end, when the state that is
-    computed inside it is whole. Outside the main thread, which alone gets signals, it does nothing."""
+    """A context that defers an interrupt (SIGINT): KeyboardInterrupt is raised at its end, when the state computed
+    inside it is consistent. Outside the main thread, where Python delivers no signals, it does nothing."""
 
     def __init__(self) -> None:
         self.noted = self.holds = False
@@ -95,10 +96,12 @@ class HeldInterrupts:
         if threading.current_thread() is threading.main_thread():
             self.before, self.holds = signal.signal(signal.SIGINT, self._note), True
 
-    def _note(self, number: int, frame: Any) -> None:
+    def _note(self, number: int, frame: FrameType | None) -> None:
         self.noted = True
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self.holds:
             signal.signal(signal.SIGINT, self.before)
             self.holds = False
@@ -108,8 +111,8 @@ class HeldInterrupts:
 
     @contextmanager
     def lifted(self) -> Iterator[None]:
-        """A context inside this one in which interrupts act at once, as while a function of the user runs. It does nothing
-        where no interrupts are held."""
+        """A context inside this one in which interrupts act immediately, for example while a user's callback runs. It
+        does nothing if interrupts are not held."""
         if not self.holds:
             yield
             return

@@ -1,7 +1,7 @@
 """Standard streams that never fail: a run does not depend on whether anybody reads its messages.
 
-A terminal may be gone, a disk full, a reader have left. A closed descriptor would be given to the next file that is
-opened, and messages to standard error would then go into that file.
+The terminal may be closed, the disk full, or the reader of a pipe gone. A closed descriptor's number would go to the
+next file that is opened, and messages to standard error would be written into that file.
 """
 
 from __future__ import annotations

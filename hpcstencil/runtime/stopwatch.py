@@ -1,4 +1,4 @@
-"""The wall time by activity. One activity is under way at every moment, so the shares add up to the whole."""
+"""The wall time by activity. Exactly one activity is in progress at any moment, so the shares add up to the whole."""
 
 from __future__ import annotations
 

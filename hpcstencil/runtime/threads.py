@@ -27,8 +27,8 @@ def _helpers() -> ThreadPoolExecutor:
 
 
 def by_threads(action: Callable[..., T], *arrays: np.ndarray) -> list[T]:
-    """The results of ``action`` on parts of the arrays, which are cut alike along their first axis: one part per core
-    of this process, and at most one per row."""
+    """The results of ``action`` on parts of the arrays, which are all cut along their first axis at the same indices:
+    one part per core of this process, but at most one per row."""
     count = max(1, min(threads_for(1), len(arrays[0])))
     parts = list(zip(*(np.array_split(array, count) for array in arrays), strict=True))
     helped = [_helpers().submit(action, *part) for part in parts[1:]]

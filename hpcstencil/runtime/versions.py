@@ -1,4 +1,4 @@
-"""Versions on which the results depend beside the input: this package's text, and the libraries below it."""
+"""The versions on which results depend besides the input: this package's files, and the libraries that it uses."""
 
 from __future__ import annotations
 

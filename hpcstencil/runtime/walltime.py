@@ -36,8 +36,8 @@ def passed(communicator: Communicator, seconds: float, since: float) -> bool:
 
 
 def within(stopping: float) -> float:
-    """Seconds within which a run stops after a request: the compiled call under way, twice the checkpoint's expected
-    ``stopping`` seconds, and some for the output."""
+    """Seconds within which a run stops after a request: the current compiled call, twice the ``stopping`` seconds that
+    a checkpoint is expected to take, and a few for the output."""
     return CALL + 2 * stopping + MARGIN
 
 

@@ -40,7 +40,7 @@ class Watchdog:
         faulthandler.register(DUMP_SIGNAL, file=self.writing, all_threads=False, chain=False)
         rank, size = communicator.rank, communicator.size
         numbers = (rank, size, os.getpid(), reading, int(DUMP_SIGNAL))
-        # In a session of its own, so that it outlives a rank killed by the launcher long enough to report.
+        # In a separate session, so that it outlives a rank that the launcher kills, and can still report.
         command = [sys.executable, "-S", "-P", "-c", MONITOR, *map(str, numbers)]
 
         started: list[subprocess.Popen[bytes]] = []
@@ -73,8 +73,7 @@ class Watchdog:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _connect(self) -> list[int]:
-        """Join the monitors, which then know each other and nobody else; returns the ranks that cannot reach rank 0's
-        host."""
+        """Connect the monitors with each other; returns the ranks that cannot reach rank 0's host."""
         communicator, rank = self.communicator, self.communicator.rank
         token = communicator.broadcast(secrets.token_hex(32) if rank == 0 else "")
         self._tell(token=token)
@@ -102,7 +101,7 @@ class Watchdog:
         self._tell(step=step)
 
     def outside(self, outside: bool) -> None:
-        """Report that a program that uses hpcstencil does something else, or calls it again."""
+        """Report that the program has left hpcstencil, or calls it again."""
         self._tell(outside=outside)
 
     def output(self, path: Path) -> None:
@@ -122,7 +121,7 @@ class Watchdog:
         self._tell(bye=1)
         faulthandler.unregister(DUMP_SIGNAL)
 
-    def _tell(self, **message: Any) -> None:
+    def _tell(self, **message: object) -> None:
         """Send a message to the monitor. Nothing happens if the monitor has gone."""
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):  # the monitor is gone; the run goes on unwatched
@@ -152,7 +151,7 @@ def end_all(communicator: Communicator, sentence: str, status: int, at_once: boo
 
 
 def end_at_once(communicator: Communicator, status: int) -> None:
-    """End all ranks, or at least this one, from any thread and even if the main thread waits for ever."""
+    """End all ranks, or at least this one, from any thread, even if the main thread hangs."""
     timer = threading.Timer(1.0, os._exit, (status,))
     timer.daemon = True
     timer.start()
@@ -167,5 +166,5 @@ def start(communicator: Communicator) -> None:
     if watch.unreachable:
         say(
             f"warning: no TCP connection to rank 0 from ranks {', '.join(map(str, watch.unreachable))}: if one of them is "
-            "lost, the others may wait for ever"
+            "lost, the others may hang"
         )

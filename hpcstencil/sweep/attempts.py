@@ -1,7 +1,7 @@
 """Attempts at a task in a folder shared by many hosts: one at a time, each with a record of how it ended.
 
-The files ``attempt-001.json``, ``attempt-002.json`` ... are claim and record in one. The process that creates the next
-number owns the task; creating a file that must not yet exist is the one operation that is atomic on every file system.
+The files ``attempt-001.json``, ``attempt-002.json`` ... are both claim and record. The process that creates the next
+number owns the task: creating a file that must not exist yet is the one operation that is atomic on every file system.
 Nothing is ever deleted, so two processes that find the same dead attempt cannot both replace it. While it runs, the
 owner touches its file. At its end the owner replaces the file with a record of how it ended.
 """

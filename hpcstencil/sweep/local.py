@@ -1,4 +1,4 @@
-"""All members of a sweep on this machine, several at a time, each in its own process as in an array job."""
+"""Run all members of a sweep on this machine, several at a time, each in its own process as in an array job."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def run_all(
     """Run all members that are not done (with ``overwrite`` all members), ``jobs`` at a time; return a summary.
 
     ``options`` are passed to `sweep run` of each member. A signal noted in ``request`` is forwarded to the running
-    members, and no more are started. Raises the worst of the members' failures if not all are done.
+    members, and no more are started. If not all members are done, raises the worst of their failures: status 4 before
+    3, 2 and 75.
     """
     waiting = [member for member in planned.members if overwrite or standing(planned, member).state != "done"]
     done, total = len(planned.members) - len(waiting), len(planned.members)
@@ -79,9 +80,9 @@ def _begun(planned: Planned, member: Member, options: Sequence[str], slot: int, 
     share = cores[slot::jobs] or [cores[slot % len(cores)]]
     log = member.folder / LOG
     with file_errors(log, "write"), log.open("ab") as file:
-        os.sched_setaffinity(0, share)  # of this thread, and of what it starts
+        os.sched_setaffinity(0, share)  # of this thread, and of the processes that it starts
         try:
-            # In a session of its own: otherwise Ctrl-C in a terminal would reach it twice, once through us.
+            # In a separate session: otherwise Ctrl-C in a terminal would reach it twice, once through us.
             process = subprocess.Popen(
                 [*line, *options], stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
             )
@@ -98,7 +99,7 @@ def _end_at_once(children: Sequence[Child]) -> None:
 
 
 def _told(child: Child) -> str:
-    """A sentence on how the member's process ended."""
+    """A sentence that says how the member's process ended."""
     status, log = child.process.returncode, child.member.folder / LOG
     if status == 0:
         return f"done in {time.monotonic() - child.began:.1f} s"

@@ -113,7 +113,7 @@ def key_path(name: str) -> tuple[str, ...]:
     return path if value == 0 else (name,)
 
 
-def _leaves(table: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+def _leaves(table: Mapping[str, object], above: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
     """(dotted key, values) of [parameters], for keys written "equation.F", equation.F or in tables."""
     for name, value in table.items():
         path = (*above, *key_path(name))
@@ -163,7 +163,7 @@ def _refuse_too_many(count: int) -> None:
         raise InputError(f"parameters: expected at most {MOST_MEMBERS} members, but got {count}; take fewer values")
 
 
-def _random(parameters: Mapping[str, Any], samples: int | None, seed: int) -> list[Settings]:
+def _random(parameters: Mapping[str, object], samples: int | None, seed: int) -> list[Settings]:
     """Random members. A value depends only on the seed, its key and the member's number, so more samples or another
     parameter leave the other values unchanged."""
     if samples is None:
@@ -182,7 +182,7 @@ def _uniform(seed: int, key: str, samples: int) -> list[float]:
     return ((bits >> np.uint64(11)).astype(np.float64) * 2.0**-53).tolist()
 
 
-def _drawn(key: str, values: Any, uniform: Sequence[float]) -> list[Any]:
+def _drawn(key: str, values: object, uniform: Sequence[float]) -> list[Any]:
     """One value from a list or a range for each number on [0, 1)."""
     where = f"parameters.{key}"
     if isinstance(values, list) and values:
@@ -219,12 +219,12 @@ def _integers(where: str, low: float, high: float, log: bool, uniform: Sequence[
 # ---- the members' inputs ---------------------------------------------------------------------------------------------
 
 
-def overrides(settings: Mapping[str, Any]) -> tuple[str, ...]:
+def overrides(settings: Mapping[str, object]) -> tuple[str, ...]:
     """Settings in the form that ``--set`` takes."""
     return tuple(f"{key}={dump_value(value)}" for key, value in settings.items())
 
 
-def described(settings: Mapping[str, Any]) -> str:
+def described(settings: Mapping[str, object]) -> str:
     """Settings as part of a sentence, without keys that another key has displaced."""
     return ", ".join(f"{key} = {shown(value)}" for key, value in settings.items() if value is not None)
 

@@ -99,7 +99,8 @@ def status_report(planned: Planned, found: Sequence[Standing], folder: Path) -> 
 
 
 def status_json(planned: Planned, found: Sequence[Standing]) -> str:
-    """The same for programs. Settings are numbers or texts as in the input; other values are TOML."""
+    """The content of `status_report` as JSON, for programs. Settings are numbers or texts as in the input; other
+    values are TOML."""
     counts = Counter(here.state for here in found)
     return json.dumps({
         "mode": planned.mode,

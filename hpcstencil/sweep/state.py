@@ -153,7 +153,7 @@ def result(planned: Planned, config: Config) -> tuple[bool, str]:
 
 
 def other_input(contents: Contents, config: Config, parameters: Sequence[str]) -> list[str]:
-    """Keys in which an output's input differs from ``config`` such that the results differ.
+    """The keys in which an output's input differs from ``config`` so that results differ.
 
     Keys that a continued run may change (cadences, decomposition ...) do not count, unless the sweep varies them.
     """
@@ -182,8 +182,8 @@ def start(
 ) -> Start:
     """Claim a member for this process if it needs a run.
 
-    Raises InputError if the settings are wrong or would replace a finished result without being asked,
-    EnvironmentProblem if another living process has the member.
+    Raises InputError if the settings are wrong, or would replace a finished result without ``overwrite``. Raises
+    EnvironmentProblem if another living process runs the member.
     """
     if any(parse_override(text)[0] == ("output", "path") for text in sets):
         raise InputError(
@@ -217,8 +217,8 @@ def _result_differs(planned: Planned, old: Config, new: Config) -> bool:
 
 
 def merged(before: Sequence[str], now: Sequence[str]) -> tuple[str, ...]:
-    """Settings of earlier runs combined with the new ones; the last one for a key (or for a key that displaces it)
-    counts."""
+    """The settings of earlier runs combined with the new ones. For each key, and for keys that displace each other,
+    the last setting counts."""
     texts: dict[tuple[str, ...], str] = {}
     for text in (*before, *now):
         path, _ = parse_override(text)
@@ -249,7 +249,7 @@ def _afresh(planned: Planned, config: Config, overwrite: bool) -> tuple[bool, st
         contents = inspect(path)
     except HpcstencilError as error:
         if list_checkpoints(path):
-            return False, ""  # `run --resume` decides what can be saved
+            return False, ""  # `run --resume` decides whether anything can be saved
         return True, f"its output cannot be read and it has no checkpoint ({error}): it begins afresh"
     other = [key for key in other_input(contents, config, planned.parameters) if key != "time.end"]
     if contents.time is not None and contents.time > config.time.end:

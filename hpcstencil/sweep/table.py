@@ -1,6 +1,6 @@
 """The table of a sweep: one row per member, with its parameters and the final values of its diagnostics.
 
-Only finished runs have values. The row of a member that is not done has NaN, whatever its file holds.
+Only finished runs have values. The row of a member that is not done has NaN, even if its file has values.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def as_csv(table: Table) -> str:
     return text.getvalue()
 
 
-def is_numeric(values: Sequence[Any]) -> bool:
+def is_numeric(values: Sequence[object]) -> bool:
     """Whether a column holds only numbers and missing values."""
     return all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values)
 
@@ -146,8 +146,9 @@ def write_hdf5(table: Table, planned: Planned, path: Path) -> None:
         file["wall_time"].attrs["unit"] = "s"  # not 'units', which xarray would take for a time difference
 
 
-def _array(values: Sequence[Any]) -> np.ndarray:
-    """A column as an array: int64 if all values are integers, float64 with NaN for missing values, else texts."""
+def _array(values: Sequence[object]) -> np.ndarray:
+    """A column as an array (members,): int64 if all values are integers; float64, with NaN for missing values, if they
+    are numbers; otherwise texts."""
     if is_numeric(values):
         whole = all(isinstance(value, int) and abs(value) < 2**63 for value in values)
         return np.array([math.nan if v is None else v for v in values], np.int64 if whole else np.float64)

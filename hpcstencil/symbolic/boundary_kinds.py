@@ -10,7 +10,7 @@ keeps the order of a wider stencil if the solution continues beyond the face wit
 A field that lives on the faces across the boundary (`staggering`) has a value on the boundary itself, and is mirrored
 about that value: kind `wall`, which replaces dirichlet there.
 
-To add a kind, add an entry to KINDS. Every backend and `verify` read that table; an unknown kind is a KeyError
+To add a kind, add an entry to KINDS. Every backend and `verify` read that table, and an unknown kind raises KeyError
 everywhere.
 """
 
@@ -18,9 +18,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from hpcstencil.symbolic.expressions import Constant, Node
+
+
+class Arithmetic(Protocol):
+    """A number of a backend: a float, an array, or a piece of a kernel's text."""
+
+    def __add__(self, other: Any, /) -> Any: ...
+    def __sub__(self, other: Any, /) -> Any: ...
+    def __mul__(self, other: Any, /) -> Any: ...
+    def __truediv__(self, other: Any, /) -> Any: ...
+
+
+N = TypeVar("N", bound=Arithmetic)
 
 
 @dataclass(frozen=True)
@@ -54,17 +66,17 @@ class Kind:
     refuse: Callable[..., str] = lambda *values: ""
 
 
-def _dirichlet(number: Callable[[float], Any], mirror: Any, height: Any, value: Any) -> Any:
+def _dirichlet(number: Callable[[float], N], mirror: N, height: N, value: N) -> N:
     return number(2.0) * value - mirror
 
 
-def _neumann(number: Callable[[float], Any], mirror: Any, height: Any, value: Any) -> Any:
+def _neumann(number: Callable[[float], N], mirror: N, height: N, value: N) -> N:
     return mirror + height * value
 
 
-def _robin(number: Callable[[float], Any], mirror: Any, height: Any, a: Any, b: Any, value: Any) -> Any:
+def _robin(number: Callable[[float], N], mirror: N, height: N, a: N, b: N, value: N) -> N:
     half = height * number(0.5) * a
-    # XLA turns division by a constant into multiplication; what is constant depends on the decomposition.
+    # XLA turns division by a constant into multiplication, and the decomposition decides whether this is a constant.
     inverse = number(1.0) / (half + b)
     return (height * value - (half - b) * mirror) * inverse
 

@@ -1,7 +1,7 @@
-"""Symbolic derivatives, by the chain rule, of trees made of coordinates, time and parameters.
+"""Symbolic derivatives, by the chain rule, of trees of coordinates, time and parameters.
 
-They serve manufactured solutions: a solution put into an equation in place of the fields leaves a source that makes it
-exact (P. Roache, "Code verification by the method of manufactured solutions", J. Fluids Eng. 124 (2002) 4-10).
+They serve manufactured solutions: inserting a chosen solution into an equation gives the source that makes it exact
+(P. Roache, "Code verification by the method of manufactured solutions", J. Fluids Eng. 124 (2002) 4-10).
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ class Constant(Node):
 
 @frozen
 class Field(Node):
-    """An unknown of the equation, by name. ``beyond`` says that it is also used beyond walls, in its ghost cells.
+    """An unknown of the equation, by name. ``beyond`` says that its ghost cells beyond walls are used too.
     `staggering.located` sets it for fields and operators inside the operand of a `Halfway`."""
 
     name: str
@@ -135,7 +135,7 @@ class Field(Node):
 
 @frozen
 class Parameter(Node):
-    """A number that is passed to the compiled code at run time, so that a sweep does not recompile."""
+    """A number of the equation that is passed to compiled code at run time, so that a sweep does not recompile."""
 
     name: str
 
@@ -259,8 +259,8 @@ def product(factors: list[Node]) -> Node:
 
 
 def walk(tree: Node) -> Iterator[Node]:
-    """The node and all nodes below it, shared parts once. A Laplacian holds its operand up to three times, so a nest of
-    them written out would have thousands of times as many nodes."""
+    """The node and all nodes below it, each shared part once. A Laplacian holds its operand up to three times, so
+    nested Laplacians would otherwise give thousands of times as many nodes."""
     seen, pending = set(), [tree]
     while pending:
         part = pending.pop()
@@ -344,6 +344,6 @@ def varies(tree: Node) -> bool:
 
 
 def has_own_ghosts(operand: Node) -> bool:
-    """Whether the operand's ghost cells follow from a boundary condition of its own. If not, it is evaluated in the
-    ghost cells from coordinates and from fields that have such conditions."""
+    """Whether the operand's ghost cells follow from its own boundary condition. If not, it is evaluated in the ghost
+    cells, from coordinates and from fields that have such conditions."""
     return varies(operand) and any(isinstance(part, Field | Operator) and not part.beyond for part in walk(operand))

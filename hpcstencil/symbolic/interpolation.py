@@ -5,7 +5,8 @@ Trefethen, SIAM Rev. 46 (2004) 501-517, eq. (2.1)). With s = (x_s - x_i) / dx an
 window of p cells,
   W_i = Π_(d = 1 .. p - 1) (1 + s/d if r ≥ d, else 1 - s/(p - d)).
 They reproduce polynomials of degree p - 1: the error of a smooth function is O(dx^p), and a source has the moments of δ up to
-that degree. Since a source and a receiver have the same weights, exchanging them leaves the signal as it is (reciprocity; for
+that degree. Since a source and a receiver have the same weights, exchanging them does not change the signal
+(reciprocity; for
 windowed sinc functions, G. J. Hicks, Geophysics 67 (2002) 156-165). On a place where a value lives it has the whole weight.
 
     walls     |   o   o   o   o   o   o      a window that would begin beyond the wall begins beside it: next to the wall the

@@ -35,12 +35,13 @@ SAMPLES = 65  # sample points per axis for the bound of a parameter
 
 def evaluate(
     tree: Node,
-    coordinates: Sequence[Any] = (),
+    coordinates: Sequence[np.ndarray] = (),
     values: Mapping[Any, Any] | None = None,
     index: np.ndarray | None = None,
 ) -> Any:
-    """The value of a tree, float64, in the broadcast shape of ``coordinates``. ``values`` maps each Parameter, Field,
-    Reduction or Time node in it to its value. ``index`` holds the global cell indices for noise."""
+    """The value of a tree, float64, in the broadcast shape of ``coordinates``. ``coordinates`` are float64 arrays, one
+    per axis. ``values`` maps each Parameter, Field, Reduction or Time node in the tree to its value. ``index`` holds
+    the global cell indices for noise, in the shape of the result."""
 
     def value(part: Node) -> Any:
         match part:
@@ -77,13 +78,13 @@ def block_index(grid: Grid, ranges: Sequence[Range]) -> np.ndarray:
     return np.ravel_multi_index(np.ix_(*(np.arange(*r) for r in ranges)), grid.shape)
 
 
-def by_node(parameters: Mapping[str, Any]) -> dict[Node, Any]:
-    """The parameters' values as `evaluate` needs them: numpy scalars, which overflow to infinity where Python floats
-    raise."""
+def by_node(parameters: Mapping[str, float | np.ndarray]) -> dict[Node, Any]:
+    """The parameters' values by node, for `evaluate`. Numbers become float64 scalars, which overflow to infinity,
+    while Python floats would raise."""
     return {Parameter(name): np.float64(value) if np.ndim(value) == 0 else value for name, value in parameters.items()}
 
 
-def taken(tree: Node, parameters: Mapping[str, Any]) -> Node:
+def taken(tree: Node, parameters: Mapping[str, float | np.ndarray]) -> Node:
     """The tree with each where() reduced to the branch that is taken, if the parameters alone decide it. The other
     branch then costs nothing."""
     known = by_node(parameters)
@@ -103,7 +104,7 @@ def taken(tree: Node, parameters: Mapping[str, Any]) -> Node:
 
 
 def block_values(
-    tree: Node, grid: Grid, ranges: Sequence[Range], parameters: Mapping[str, Any], dtype: np.dtype
+    tree: Node, grid: Grid, ranges: Sequence[Range], parameters: Mapping[str, float | np.ndarray], dtype: np.dtype
 ) -> np.ndarray:
     """The values of an initial expression on a block (a global index range per axis, no ghost cells). They are computed
     in float64 and returned as ``dtype``, C-contiguous.
@@ -123,7 +124,7 @@ def block_values(
     return block
 
 
-def largest(tree: Node, grid: Grid, parameters: Mapping[str, Any]) -> float:
+def largest(tree: Node, grid: Grid, parameters: Mapping[str, float | np.ndarray]) -> float:
     """The largest magnitude of an expression of the coordinates, on a coarse sample that includes the corners. It is
     infinite or NaN only if the expression is so at cell centres too (1/x may be infinite at the face x = 0, where no
     cell needs it)."""

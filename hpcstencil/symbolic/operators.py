@@ -78,15 +78,15 @@ class Space:
         return Halfway(node(a), axis, "difference")
 
     def mean(self, a: Operand, axis: int) -> Node:
-        """a interpolated half a cell from where it lives."""
+        """The interpolated value of a, half a cell from where a lives."""
         return Halfway(node(a), axis, "mean")
 
     def below(self, a: Operand, axis: int) -> Node:
-        """The value of a half a cell below."""
+        """The value of a half a cell below, unchanged."""
         return Halfway(node(a), axis, "below")
 
     def above(self, a: Operand, axis: int) -> Node:
-        """The value of a half a cell above."""
+        """The value of a half a cell above, unchanged."""
         return Halfway(node(a), axis, "above")
 
     def stencil(self, name: str, a: Operand) -> Node:

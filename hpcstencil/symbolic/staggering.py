@@ -106,7 +106,7 @@ def located(tree: Node, position: Position, positions: Positions, spacing: Seque
     The operand of a `Halfway` is also evaluated ``beyond`` walls, from the fields' ghost cells. So are inner results on
     faces: a face on the boundary belongs to a cell, and its value follows from the fields alone.
 
-    Raises InputError, starting with ``key``, if a field is used at a place where it does not live.
+    Raises InputError, whose message begins with ``key``, if a field is used at another position than its own.
     """
     known: dict[tuple[int, Position, bool], Node] = {}
 
@@ -150,7 +150,8 @@ def located_on_boundary(tree: Node, position: Position, axis: int, spacing: Sequ
 
 
 def _astray(name: str, lives: Position, wanted: Position) -> str:
-    return f"'{name}' lives {described(lives)}, but stands where values {described(wanted)} are meant; {_advice(lives, wanted)}"
+    wrong = f"'{name}' lives {described(lives)}, but is used where values {described(wanted)} are needed"
+    return f"{wrong}; {_advice(lives, wanted)}"
 
 
 def _advice(lives: Position, wanted: Position) -> str:

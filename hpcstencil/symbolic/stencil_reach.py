@@ -23,7 +23,7 @@ from hpcstencil.symbolic.expressions import (
     walk,
 )
 
-# Operand with ghost cells of its own -> (number of them (lower, upper) per axis, whether corners are needed)
+# Operand that has its own ghost cells -> (their number (lower, upper) per axis, whether corners are needed)
 Needs = dict[Node, tuple[tuple[tuple[int, int], ...], bool]]
 
 
@@ -82,7 +82,7 @@ class Discretization:
         return tuple((width, width) if axis == tree.axis else (0, 0) for axis in range(len(self.spacing)))
 
     def needs(self, trees: Iterable[Node]) -> Needs:
-        """The largest number of ghost cells that any operator needs of each operand with ghost cells of its own. A
+        """The largest number of ghost cells that any operator needs of each operand that has its own ghost cells. A
         field used ``beyond`` walls gets the number that the outermost operator around it needs."""
         result: Needs = {}
 
@@ -103,7 +103,7 @@ class Discretization:
 
     def radius(self, trees: Iterable[Node], coordinates: bool = False) -> tuple[int, ...]:
         """Ghost cells per axis that a block needs to evaluate the trees in it; nested derivatives add up. Operators on
-        ``coordinates`` alone count only if asked for: they need positions outside the block, but no cells there."""
+        coordinates only count if ``coordinates`` is true: they need positions outside the block, but no cells there."""
         ndim = len(self.spacing)
 
         @cache

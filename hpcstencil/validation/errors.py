@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class HpcstencilError(Exception):
-    """A failure, reported to the user in one sentence: what was expected, what came, what to do."""
+    """A failure, reported to the user in one sentence: what was expected, what was found, what to do."""
 
     status = 1
     shared = True  # whether all processes raise it together; if not, the process that raises it ends all

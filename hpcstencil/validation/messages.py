@@ -48,7 +48,7 @@ def nearest(name: str, candidates: Iterable[str], similarity: float = 0.6) -> st
 
 
 def wrong(key: str, expected: str, value: object, advice: str) -> InputError:
-    """The error for a value of ``key`` that is not what was expected."""
+    """The error for an unexpected value of ``key``."""
     return InputError(f"{key}: expected {expected}, but got {shown(value)}; {advice}")
 
 

@@ -64,7 +64,7 @@ def _override_value(text: str) -> Any:
     return table["value"] if len(table) == 1 else text
 
 
-def override(raw: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+def override(raw: Mapping[str, object], overrides: Sequence[str]) -> dict[str, Any]:
     """A copy of the tables ``raw`` with every ``--set`` applied in turn.
 
     A table replaces a whole table. A key of EXCLUSIVE removes its alternatives. Raises InputError if a ``--set`` is
@@ -111,6 +111,6 @@ def is_set(key: str, overrides: Sequence[str]) -> bool:
     return False
 
 
-def _copy(raw: Mapping[str, Any]) -> dict[str, Any]:
+def _copy(raw: Mapping[str, object]) -> dict[str, Any]:
     """A copy of nested tables, without sharing any table."""
     return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in raw.items()}

@@ -1,4 +1,4 @@
-"""Foreign text made safe for a terminal: a title, a unit or a file's name may contain control sequences.
+"""Make foreign text safe for a terminal: a title, a unit or a file name may contain control sequences.
 
 Escape sequences move the cursor, clear the screen or change the window's title. Direction marks change the order in
 which text is displayed. Half a surrogate pair (a file name that is not UTF-8) cannot be printed at all. All of these
@@ -11,13 +11,13 @@ import click
 
 
 def printable(text: object) -> str:
-    """``text`` on one line; each invisible character except blanks becomes an escape such as \\x1b or \\u202e."""
+    """``text`` on one line: each invisible character except a space becomes an escape such as \\x1b or \\u202e."""
     said = str(text)
     return said if said.isprintable() else "".join(c if c.isprintable() else _escape(c) for c in said)
 
 
 def printable_lines(text: object) -> str:
-    """As `printable`, for our own text of several lines that contains foreign text."""
+    """Our own text of several lines, with the foreign text in it made safe as by `printable`; line breaks are kept."""
     return "\n".join(map(printable, str(text).split("\n")))
 
 

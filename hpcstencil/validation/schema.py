@@ -1,4 +1,4 @@
-"""The form of input tables as data: keys, kinds of value, defaults; and the errors for values that do not fit."""
+"""The form of input tables as data: keys, kinds of values, defaults. Also the errors for values that do not fit."""
 
 from __future__ import annotations
 
@@ -21,10 +21,8 @@ class Unfit(Exception):
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of value. ``words`` describes it. ``convert`` returns a value in the form in which the program keeps it,
-    or raises Unfit.
-
-    ``names`` are the texts that it accepts, for suggestions.
+    """A kind of value. ``words`` describes it. ``convert`` turns a value into the program's own type, or raises Unfit.
+    ``names`` are the accepted texts, for suggestions.
     """
 
     words: str
@@ -34,7 +32,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Key:
-    """One key of a table: its kind, its default (REQUIRED for none), an example that may be typed, and its
+    """One key of a table: its kind, its default (REQUIRED if there is none), an example that a user can type, and its
     meaning, with which its row in docs/input.md begins."""
 
     kind: Kind
@@ -45,8 +43,9 @@ class Key:
 
 @dataclass(frozen=True)
 class Entries:
-    """Keys whose names the user chooses: the kind of a value, an example of one, in which {} stands for its name, and
-    their meaning. If they have a table of their own, ``table`` is an example of it; else they stand beside the keys."""
+    """Keys whose names the user chooses: the kind of their values, an example, in which {} stands for the name, and
+    their meaning. If they are in a separate table, ``table`` is an example of it; otherwise they are in the same table
+    as the other keys."""
 
     kind: Kind
     example: str
@@ -78,7 +77,7 @@ def keys_of(settings: type) -> dict[str, Key]:
 
 
 def names_of(settings: type) -> tuple[str, ...]:
-    """The names that a table may hold beside those that the user chooses: its keys, and tables of entries."""
+    """The fixed names in a table: its keys, and its tables of entries."""
     beside = {name for name, spec in entries_of(settings).items() if not spec.table}
     return tuple(f.name for f in fields(settings) if f.name not in beside)
 
@@ -213,7 +212,7 @@ def either(first: Kind, second: Kind) -> Kind:
 
 
 def take(key: str, spec: Key, value: object) -> Any:
-    """``value`` in the form in which the program keeps it. Raises InputError if it does not fit ``key``."""
+    """``value`` converted to the program's own type. Raises InputError if it does not fit ``key``."""
     try:
         return spec.kind.convert(value)
     except Unfit:
@@ -223,13 +222,13 @@ def take(key: str, spec: Key, value: object) -> Any:
 
 
 def table(key: str, value: object, example: str) -> Mapping[str, Any]:
-    """``value`` if it is a table, else InputError, whose sentence names ``key`` and gives the ``example``."""
+    """``value`` if it is a table. Otherwise raises InputError, whose message names ``key`` and gives the ``example``."""
     if not isinstance(value, Mapping):
         raise wrong(key, "a table", value, f"write for example {example}")
     return value
 
 
-def read(name: str, raw: Mapping[str, Any], keys: Mapping[str, Key]) -> dict[str, Any]:
+def read(name: str, raw: Mapping[str, object], keys: Mapping[str, Key]) -> dict[str, Any]:
     """The values of table ``name`` with all defaults. The caller must have refused unknown keys.
 
     Raises InputError for a missing required key or a value that does not fit.

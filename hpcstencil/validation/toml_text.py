@@ -1,4 +1,4 @@
-"""TOML as text: reading with messages for errors, and writing what tomllib reads back."""
+"""TOML as text: reading with error messages, and writing text that tomllib reads back."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def read_file(path: pathlib.Path) -> dict[str, Any]:
 
 
 def bounded(path: pathlib.Path) -> bytes | None:
-    """The content of a file; None if it is longer than LONGEST, as of an endless device. Raises OSError if the file
-    cannot be read, and for a pipe without a writer, on which reading would wait for ever."""
+    """The content of a file; None if it is longer than LONGEST bytes, as an endless device is. Raises OSError if the
+    file cannot be read, and for a pipe without a writer, on which reading would never return."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
         os.set_blocking(descriptor, True)
@@ -64,7 +64,8 @@ def _text(path: pathlib.Path, name: str) -> str:
 
 
 def parse(text: str, origin: str) -> dict[str, Any]:
-    """The tables of TOML ``text``. ``origin``, a file's name, begins the sentence of an InputError."""
+    """The tables of TOML ``text``. Raises InputError, whose message begins with ``origin``, the name of the file, if
+    it is not TOML."""
     if LONG_KEY.search(text):
         raise InputError(f"{origin}: expected keys of a few names, but got one of 100 or more; check its dots")
     try:
@@ -148,7 +149,7 @@ def dump_value(value: object) -> str:
     raise TypeError(f"no TOML for {type(value).__name__}")
 
 
-def dumps(tables: Mapping[str, Any]) -> str:
+def dumps(tables: Mapping[str, object]) -> str:
     """The TOML text of ``tables``: plain keys first, then a ``[table]`` for each table. Tables inside it become
     ``[table.name]``."""
     blocks = ["".join(f"{dump_key(key)} = {dump_value(value)}\n" for key, value in _plain(tables))]
@@ -158,23 +159,23 @@ def dumps(tables: Mapping[str, Any]) -> str:
     return "\n".join(block for block in blocks if block)
 
 
-def _block(path: Path, content: Mapping[str, Any], inline: bool = False) -> str:
+def _block(path: Path, content: Mapping[str, object], inline: bool = False) -> str:
     """The text of one ``[table]``; with ``inline`` its own tables are written inline."""
     entries = content.items() if inline else _plain(content)
     return f"[{dotted(path)}]\n" + "".join(f"{dump_key(key)} = {dump_value(value)}\n" for key, value in entries)
 
 
-def _plain(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _plain(content: Mapping[str, object]) -> Iterator[tuple[str, Any]]:
     """The entries that are not tables."""
     return ((key, value) for key, value in content.items() if not isinstance(value, Mapping))
 
 
-def _tables(content: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _tables(content: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The entries that are tables."""
     return ((key, value) for key, value in content.items() if isinstance(value, Mapping))
 
 
-def flatten(tables: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[str, Any]]:
+def flatten(tables: Mapping[str, object], path: Path = ()) -> Iterator[tuple[str, Any]]:
     """Yield (dotted key, value) for every value in nested tables."""
     for key, value in tables.items():
         if isinstance(value, Mapping):

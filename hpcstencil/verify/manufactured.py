@@ -39,7 +39,7 @@ class Manufactured:
         return self._values(self.solution, time)
 
     def largest_source(self, duration: float) -> tuple[float, str]:
-        """The largest magnitude of the source up to a time, and its field; 0 if it is only rounding."""
+        """(largest magnitude of the source up to a time, its field). The magnitude is 0 if it is only rounding."""
         rates = {name: derivative(tree, Time()) for name, tree in self.solution.items()}
         found, scale = dict.fromkeys(self.source, 0.0), 0.0
         for time in np.linspace(0.0, duration, SAMPLES):

@@ -12,7 +12,7 @@ SIZES = {"space": "cells per axis", "time": "steps"}
 
 
 def opening(config: Config, source: tuple[float, str] | None = None) -> str:
-    """A sentence on what was measured; ``source`` is the largest source that a given solution needs, and its field."""
+    """A sentence about the measurements. ``source`` is the largest source that a given solution needs, and its field."""
     needed = ""
     if source is not None:
         largest, field = source
@@ -46,12 +46,12 @@ def tell(studies: Sequence[Study], findings: Sequence[Finding]) -> list[str]:
 
 
 def verdict(met: bool) -> str:
-    """The word for a measurement that is met or not."""
+    """The word for a passed or a failed measurement."""
     return "ok" if met else "NOT MET"
 
 
 def figure_data(studies: Sequence[Study]) -> list[dict[str, Any]]:
-    """The data for the plot."""
+    """The studies as dicts, in the form that `postprocess.convergence.save` takes."""
     return [
         {"title": f"order in {study.name}", "label": SIZES[study.name], "sizes": study.sizes, "errors": study.errors,
          "observed": study.observed, "promised": study.promised}

@@ -1,4 +1,4 @@
-"""The measurements of `hpcstencil verify`, each with the promised result and whether it is met."""
+"""The measurements of `hpcstencil verify`, each with the expected result and whether it is met."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ AUTO = Decomposition()
 
 @dataclass(frozen=True)
 class Study:
-    """Errors under refinement. ``sizes`` are cells per axis or numbers of steps; ``promised`` is the expected order."""
+    """Errors under refinement, from coarse to fine. ``sizes`` are cells per axis or numbers of steps, ``errors`` root
+    mean squares as in `differences`, and ``promised`` is the expected order."""
 
     name: str
     sizes: tuple[int, ...]
@@ -89,19 +90,19 @@ def adapted(config: Config, cells: Sequence[int], **changes: Any) -> Config:
 
 
 def alone(problem: Problem, devices: int = 1) -> Simulation:
-    """The problem on ``devices`` devices of this process, without other processes."""
+    """The simulation of the problem on ``devices`` devices of this process, without other processes."""
     return by_shift(Decomposed.of(problem, 1, devices), OneProcess(), jax.local_devices()[:devices])
 
 
-def by_shift(decomposed: Decomposed, communicator: Communicator, devices: Sequence[Any]) -> Simulation:
-    """The simulation with the kernel that takes every problem."""
+def by_shift(decomposed: Decomposed, communicator: Communicator, devices: Sequence[jax.Device]) -> Simulation:
+    """The simulation of the problem with the kernel `shift`, which takes every problem."""
     prepared = prepared_with(decomposed, Choice("shift"), communicator)
     return compose(prepared, communicator, devices)
 
 
 def differences(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
-    """Root mean square difference over all cells, for the field where it is largest. Arrays are global and without
-    ghost cells."""
+    """The root mean square difference over all cells, of the field for which it is largest. The arrays, by field, are
+    global and without ghost cells."""
     return max(float(np.sqrt(np.mean((found[name] - expected[name]) ** 2))) for name in expected)
 
 
@@ -241,7 +242,7 @@ def _magnitude(part: Node) -> Node | None:
     return Reduction(part.kind, Pointwise("abs", (part.operand,))) if isinstance(part, Reduction) else None
 
 
-def decompositions(problem: Problem, communicator: Communicator, devices: Sequence[Any]) -> list[Finding]:
+def decompositions(problem: Problem, communicator: Communicator, devices: Sequence[jax.Device]) -> list[Finding]:
     """Bitwise comparison of the decompositions that fit here with one process and one device, for an input's `reduced`
     problem. All processes take part."""
     simulation = alone(problem)

@@ -147,7 +147,7 @@ def test_a_field_on_faces_begins_from_a_file_with_all_of_them(tmp_path):
 REFUSED = {
     "a wall without a value": ({"boundary": {"x": {"neumann": 0.0}}}, "expected a value for 'u', which lives on the faces"),
     "a sum of strangers": ({"diagnostics": {"e": "integral(u*u + v*v)"}}, "'v' lives on y faces, .* with mean_x.* and mean_y"),
-    "half a way in a sum": ({"diagnostics": {"e": "integral(mean_x(h) + h)"}}, "'h' lives at cell centres, but stands"),
+    "half a way in a sum": ({"diagnostics": {"e": "integral(mean_x(h) + h)"}}, "'h' lives at cell centres, but is used"),
     "half a way at the end": (
         {"equation": {"name": "custom", "rhs": {"u": "difference_x(u)", "v": "0", "h": "0"}}, "boundary": {}, "initial": {}},
         "equation.u: expected values at cell centres, but got values on x faces; bring it there with mean_x",

@@ -1,10 +1,10 @@
-"""The backend of generated C++, `native`: made for one problem, compiled on this machine, for processors."""
+"""The backend `native`: C++ generated for one problem and compiled on this machine, for CPUs."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from hpcstencil.runtime.threads import threads_for
 from hpcstencil.symbolic.expressions import Field
 
 if TYPE_CHECKING:
+    import jax
+
     from hpcstencil.distributed.device_grid import DeviceGrid
     from hpcstencil.distributed.exchange import Exchange
 
@@ -29,7 +31,7 @@ FIRST_CELLS = 2**29  # cells of a device times steps in the first call, which ta
 
 @dataclass(frozen=True)
 class NativeBackend:
-    """C++ made for each problem."""
+    """C++ generated for each problem."""
 
     name: str = "native"
     preferred: bool = True
@@ -40,16 +42,16 @@ class NativeBackend:
         check_room(made, problem, topology)
         return LoweredToNative(problem, made)
 
-    def unsuited(self, device: Any) -> str:
+    def unsuited(self, device: jax.Device) -> str:
         return "" if device.platform == "cpu" else f"native code is for processors, and this is a {device.platform}"
 
-    def remark(self, device: Any) -> str:
+    def remark(self, device: jax.Device) -> str:
         return ""
 
 
 def check_room(program: Program, problem: Problem, topology: Topology) -> None:
-    """Raise Unsupported if a section of a step reads further beyond a block than its neighbour is thick. Sections are
-    exchanged one by one where blocks have no room for a whole step."""
+    """Raise Unsupported if a section of a step reads further beyond a block than its neighbour is thick. If blocks
+    have no room for a whole step, each section has its own exchange."""
     if most_steps(problem, topology):
         return
     for axis, cells in enumerate(topology.narrowest()):
@@ -62,7 +64,7 @@ def check_room(program: Program, problem: Problem, topology: Topology) -> None:
 
 @dataclass(frozen=True)
 class LoweredToNative:
-    """A problem and its program."""
+    """A problem and its native program."""
 
     problem: Problem
     program: Program
@@ -72,8 +74,8 @@ class LoweredToNative:
     def begin(self) -> None:
         begun(self.program.text)
 
-    def lack(self, device: Any, topology: Topology) -> str:
-        """The compiler's complaint, or "" if there is none. One process per host compiles, and the others wait for it.
+    def lack(self, device: jax.Device, topology: Topology) -> str:
+        """The compiler's error message, or "" if it compiles. One process per host compiles, and the others wait for it.
         Rank 0 also compiles the cost model, with which it chooses the steps between two exchanges."""
         from hpcstencil.backends.native.ffi_call import native
 
@@ -96,8 +98,9 @@ class LoweredToNative:
         return steps_between_exchanges(self.program, self.problem, topology, costs)
 
     def cells_held(self, plan: Plan) -> tuple[int, int]:
-        """The state, the arrays that it steps in, with ghost cells, and functions of several coordinates. An ensemble
-        holds the state four times, because members are reordered for native code and back."""
+        """See `Lowered`. This counts the state, the arrays with ghost cells in which it steps, and functions of
+        several coordinates. An ensemble holds the state four times, because members are reordered for native code and
+        back."""
         topology, fields = plan.topology, len(self.problem.fields)
         whole = math.prod(n + 2 * h for n, h in zip(topology.capacity(), plan.halo, strict=True))
         if self.problem.members:
@@ -108,7 +111,8 @@ class LoweredToNative:
         return held, held
 
     def exchange(self, plan: Plan, device_grid: DeviceGrid, communicator: Communicator) -> Exchange:
-        """The exchange inside the passes, unless the input asks for messages in XLA's code, or the steps need those."""
+        """The exchange inside the passes, unless the input requests messages in XLA's code, or the steps require
+        these."""
         from hpcstencil.backends.native.edge_exchange import in_passes
 
         config, messages = self.problem.config, device_grid.exchange

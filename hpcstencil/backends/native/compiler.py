@@ -55,7 +55,7 @@ def compiler() -> tuple[str, ...]:
 
 @once
 def identity() -> str:
-    """The compiler and the processor, on which compiled code depends beside its text."""
+    """A text that identifies the compiler and the processor: compiled code depends on both and on the source text."""
     return "\n".join([*compiler(), _told([*compiler(), "--version"])[1], *FLAGS, *LIBRARIES, _processor()])
 
 
@@ -80,8 +80,8 @@ def _processor() -> str:
 
 
 def library(text: str, includes: Sequence[str] = (), quickly: bool = False) -> ctypes.CDLL:
-    """A library made from C++ text and loaded into this process. It is compiled unless an earlier run has cached a
-    sound copy. ``quickly`` compiles without optimization, for code that has little to do.
+    """Compile C++ ``text`` to a library, unless an earlier run has cached a sound copy, and load it into this process.
+    ``quickly`` compiles without optimization, for code that runs only briefly.
 
     Raises Unsupported, with the compiler's message, if the text does not compile.
     """
@@ -114,7 +114,7 @@ def _made(text: str, options: Sequence[str], kept: Path | None, private: Path) -
 
 @once
 def begun(text: str) -> Future[ctypes.CDLL]:
-    """As `library`, in a separate thread and once per process."""
+    """`library` in a separate thread, once per process and text. The result is a future."""
     thread = ThreadPoolExecutor(1)
     made = thread.submit(library, text)
     thread.shutdown(wait=False)
@@ -184,12 +184,12 @@ MESH = 64 << 20  # bytes; a third-level cache of this size or more belongs to ma
 
 
 def cache_bytes() -> int:
-    """Bytes of a core's second-level cache; 512 KiB if unknown."""
+    """The size of a core's second-level cache in bytes; 512 KiB if unknown."""
     return _told_cache(2) or 512 << 10
 
 
 def cache_is_far() -> bool:
-    """Whether the third-level cache is that of a large server's mesh."""
+    """Whether the third-level cache is spread over a large server's mesh, and so slow to reach."""
     return _told_cache(3) >= MESH
 
 

@@ -1,4 +1,4 @@
-"""From trees to C++ statements: the part that all writers share. Subclasses provide the leaves.
+"""From trees to C++ statements: the part that all writers share.
 
 Weights of finite differences are rational: integers times a factor. Equal integers share one multiplication, and
 opposite offsets are added first, so that symmetric fields stay symmetric.
@@ -7,7 +7,7 @@ opposite offsets are added first, so that symmetric fields stay symmetric.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -90,7 +90,8 @@ class Writer(ABC):
 
     @abstractmethod
     def leaf(self, tree: Node, at: Offset) -> str | None:
-        """The C++ expression for a tree that is available as it is; None if it must be computed."""
+        """The C++ expression for a tree whose value is available in the cell at offset ``at``; None if it must be
+        computed."""
 
     @abstractmethod
     def literal(self, value: float) -> str:
@@ -103,7 +104,7 @@ class Writer(ABC):
         self.lines.append(f"const {self.kind} {name} = {text};")
         return name
 
-    def once(self, key: Any, at: Offset, make: Callable[[], str]) -> str:
+    def once(self, key: Hashable, at: Offset, make: Callable[[], str]) -> str:
         """The C++ name stored under ``key`` and ``at``; ``make`` creates it at the first call."""
         if (key, at) not in self.known:
             self.known[key, at] = make()
@@ -143,14 +144,14 @@ class Writer(ABC):
         raise Unsupported(f"{type(tree).__name__} has no native code")
 
     def sum(self, tree: Pointwise, at: Offset) -> str:
-        """A sum, a difference or a negative value."""
+        """The C++ expression for a sum, a difference or a negative value."""
         values = [self.value(argument, at) for argument in tree.arguments]
         if tree.function == "negative":
             return self.let(f"-{values[0]}")
         return self.let(f"{values[0]} {OPERATORS[tree.function]} {values[1]}")
 
     def pointwise(self, tree: Pointwise, at: Offset) -> str:
-        """A function, an arithmetic operation or a comparison."""
+        """The C++ expression for a function, an arithmetic operation or a comparison."""
         match tree:
             case Pointwise("power", (base, Constant(exponent))) if (n := integer_power(exponent)) is not None:
                 return self.power(self.value(base, at), n)
@@ -165,7 +166,7 @@ class Writer(ABC):
         return f"f_{tree.function}({', '.join(values)})"
 
     def power(self, base: str, n: int) -> str:
-        """A power with an integer exponent by repeated squaring, as in `lax.integer_pow`."""
+        """The C++ expression for a power with an integer exponent, by repeated squaring as in `lax.integer_pow`."""
         if n == 0:
             return f"one<{self.kind}>()"
         result, left = "", abs(n)

@@ -7,7 +7,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,13 +19,14 @@ from hpcstencil.backends.native.program import Program
 from hpcstencil.backends.native.snapshot_copies import NativeCopies
 from hpcstencil.backends.native.thin_blocks import Section
 from hpcstencil.distributed.device_blocks import device_number
-from hpcstencil.distributed.windows import Frame
+from hpcstencil.distributed.exchange import Ghosts
+from hpcstencil.distributed.windows import Frame, Parameters
 from hpcstencil.io.direct_write import Pieces
 from hpcstencil.io.snapshot_buffers import Copies
 from hpcstencil.numerics.schedule import StepRange
 
 TARGET = "hpcstencil_native"
-Strips = Mapping[int, tuple[Any | None, Any | None]]  # axis -> ghost cells (lower, upper) of all fields
+Strips = Mapping[int, Ghosts]  # axis -> ghost cells (lower, upper) of all fields
 
 # Blocks whose edges native code exchanges. The bridge knows them by their place here, from 1 on; they live as long as this
 # process.
@@ -43,9 +43,10 @@ def xla_bridge() -> ctypes.CDLL:
 
 @dataclass(frozen=True)
 class Native:
-    """A program ready to be called, in its ``library``; ``threads`` is how many it may use, ``number`` its name in the bridge.
-    With ``blocks`` device blocks whose edges it exchanges itself, it finds the ghost cells for ``every`` steps there;
-    ``first_block`` is the bridge's number of the first one."""
+    """A program ready to be called, in its ``library``, with up to ``threads`` threads. ``number`` identifies it in
+    the bridge. If it exchanges edges itself, ``blocks`` is the number of device blocks of this process,
+    ``first_block`` the bridge's number of the first one, and their edges hold ghost cells for ``every`` steps;
+    otherwise ``blocks`` is 0."""
 
     program: Program
     library: ctypes.CDLL
@@ -56,8 +57,8 @@ class Native:
     first_block: int = 0
 
     def all_finite(self) -> bool:
-        """Whether all values stored by this program since the last call of this method are finite, for any problem that
-        shares the program."""
+        """Whether all values that this program has stored since the last call of this method are finite. Problems that
+        share the program share the answer."""
         return not self.library.stored_not_finite()
 
     def copies(self, pieces: Mapping[str, Pieces]) -> Copies:
@@ -66,48 +67,50 @@ class Native:
 
     def steps(
         self,
-        fields: Mapping[str, Any],
+        fields: Mapping[str, jax.Array],
         strips: Strips,
         widths: Sequence[int],
         frame: Frame,
-        parameters: Mapping[str, Any],
+        parameters: Parameters,
         these: StepRange,
         in_place: bool,
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
         """The fields of a block after ``these`` steps, and `Problem.errors` of the last step, both by field.
 
-        ``fields`` are local arrays without ghost cells. ``strips`` are the ghost cells that were received, ``widths`` cells
-        per axis. Without strips, or with edges of its own, it may take any number of steps; otherwise the
-        widths limit them. With ``in_place`` the results take the memory of the given fields.
+        ``fields`` are the device's own cells without ghost cells, of shape `Frame.cells`, in the run's dtype.
+        ``strips`` are the received ghost cells, ``widths`` cells wide per axis. The widths limit the number of steps,
+        unless there are no strips or the program exchanges edges itself. With ``in_place`` the results take the memory
+        of the given fields.
         """
         names, errors = self.program.fields, self.program.errors
-        unread = [fields[names[0]]] * len(errors)  # whose places the bridge wants filled
+        unread = [fields[names[0]]] * len(errors)  # never read, but the bridge expects an array in each place
         given = [*(fields[name] for name in names), *unread]
         aliases = {n: n for n in range(len(names))} if in_place else None
         results = self._called(given, len(given), strips, widths, frame, parameters, these, aliases)
         first = len(names)
         return dict(zip(names, results[:first], strict=True)), dict(zip(errors, results[first:], strict=True))
 
-    def arrays(self, fields: Mapping[str, Any]) -> dict[int, Any]:
-        """The arrays that a step starts from."""
+    def arrays(self, fields: Mapping[str, jax.Array]) -> dict[int, jax.Array]:
+        """The arrays that a step starts from, by their numbers in the program: the fields."""
         return {n: fields[name] for n, name in enumerate(self.program.fields)}
 
     def section(
         self,
         section: Section,
-        arrays: Mapping[int, Any],
+        arrays: Mapping[int, jax.Array],
         strips: Strips,
         widths: Sequence[int],
         frame: Frame,
-        parameters: Mapping[str, Any],
+        parameters: Parameters,
         these: StepRange,
-    ) -> dict[int, Any]:
-        """The arrays that a section of a step makes; ``strips`` are the ghost cells of those that are exchanged."""
-        unsent = (
-            len(section.given) - section.exchanged
-        )  # which the bridge wants in the strips too, where nothing reads them
+    ) -> dict[int, jax.Array]:
+        """The arrays that a section of a step fills, by number, like the given ``arrays`` without ghost cells.
+        ``strips`` are the ghost cells of the arrays `Section.sent`, ``widths`` cells wide per axis. Called inside
+        compiled code."""
+        # The bridge expects all given arrays in the strips. Nothing reads the strips of those that are not exchanged.
+        unsent = len(section.given) - section.exchanged
 
-        def filled(strip: Any) -> Any:
+        def filled(strip: jax.Array | None) -> jax.Array | None:
             return None if strip is None else jnp.pad(strip, [(0, unsent), *[(0, 0)] * (strip.ndim - 1)])
 
         whole = {axis: (filled(lower), filled(upper)) for axis, (lower, upper) in strips.items()}
@@ -115,29 +118,29 @@ class Native:
         results = self._called(given, len(section.made), whole, widths, frame, parameters, these, None, section.numbers)
         return dict(zip(section.made, results, strict=True))
 
-    def ended(self, arrays: Mapping[int, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The fields and the estimated errors after all sections, in the form that `steps` returns."""
+    def ended(self, arrays: Mapping[int, jax.Array]) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+        """The fields and the estimated errors after all sections, both by field, as `steps` returns them."""
         names, errors = self.program.fields, self.program.errors
         ends = [arrays[n] for n in self.program.ends]
         first = len(names)
         return dict(zip(names, ends[:first], strict=True)), dict(zip(errors, ends[first:], strict=True))
 
-    def _edges(self) -> Any:
+    def _edges(self) -> jax.Array:
         """The bridge's number of the edges of the device block on which the code runs; 0 without."""
         return jnp.asarray(self.first_block + (device_number() if self.blocks > 1 else 0), jnp.int64)
 
     def _called(
         self,
-        given: Sequence[Any],
+        given: Sequence[jax.Array],
         made: int,
         strips: Strips,
         widths: Sequence[int],
         frame: Frame,
-        parameters: Mapping[str, Any],
+        parameters: Parameters,
         these: StepRange,
         aliases: dict[int, int] | None,
         section: Sequence[int] = (0,),
-    ) -> Sequence[Any]:
+    ) -> Sequence[jax.Array]:
         """The ``made`` arrays that the program computes from the ``given`` ones."""
         ndim = len(frame.cells)
         received = [strips.get(a, (None, None))[side] for a in range(ndim) for side in (0, 1)]
@@ -178,8 +181,8 @@ class Native:
 
 
 def native(program: Program, threads: int, every: int = 1, blocks: Sequence[EdgeExchange] = ()) -> Native:
-    """A program ready to be called, compiled and registered. With ``blocks`` it exchanges the edges of this process's device
-    blocks itself. Raises Unsupported, with a sentence, if it does not compile."""
+    """Compile a program and register it with the bridge. With ``blocks`` it exchanges the edges of this process's
+    device blocks itself. Raises Unsupported, with the compiler's message, if it does not compile."""
     loaded, bridge = begun(program.text), xla_bridge()  # where they are not kept, the compiler has time for both
     compiled = loaded.result()
     address = ctypes.cast(compiled.advance, ctypes.c_void_p).value
@@ -193,5 +196,5 @@ def native(program: Program, threads: int, every: int = 1, blocks: Sequence[Edge
 
 
 def hash_of(text: str) -> int:
-    """A number that names a program, the same in every process."""
+    """A number that identifies a program, the same in every process."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")

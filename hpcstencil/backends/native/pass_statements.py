@@ -1,4 +1,5 @@
-"""Statements for the cells of a pass: the cells that they read, and sums gathered to few stencils.
+"""Statements for the cells of a pass, with sums of stencils gathered into few, and a record of the cells that they
+read.
 
 Stencils of one array with one coefficient become one stencil, in integers times a common factor, so that ∇²1 stays
 exactly 0. Coefficients are multiplied once per step.
@@ -28,7 +29,8 @@ from hpcstencil.symbolic.expressions import (
 )
 from hpcstencil.symbolic.stencil_reach import axes_of
 
-FOR_ALL = ("array", "row", "pitch", "slide", "table", "scalar")  # what is known of these holds everywhere in a step
+# Names stored under these keys are valid everywhere in a step.
+FOR_ALL = ("array", "row", "pitch", "slide", "table", "scalar")
 FURTHEST = 7  # cells beside a vector that one which slides reaches, whatever the precision
 Row = tuple[int, int, int]  # an array, and the offsets of a plane and a row
 Term = tuple[tuple[Node, ...], float, str]  # factors that are the same in all cells, a number, and the value in a cell
@@ -39,7 +41,7 @@ class Scope:
     """The context of a cell's statements: a part of the step, and one ``plane`` of those that are computed together.
 
     ``held`` maps the numbers of arrays to the trees that they hold. ``node`` is the time within the step, as a fraction
-    of dt. ``shared`` are trees whose values are also wanted by themselves. In a part of the next step, ``renamed``
+    of dt. ``shared`` are trees whose values are also results themselves. In a part of the next step, ``renamed``
     arrays replace its own.
     """
 
@@ -78,7 +80,7 @@ class Cells(Writer):
 
     scalars: Scalars
     tables: Functions
-    fixed: Functions | None  # None where fixed arrays are not at hand
+    fixed: Functions | None  # None where fixed arrays are not available
     scope: Scope
     by_pitch: bool = False  # rows are found by their distance from one of their plane
     slides: Collection[Row] = ()  # rows whose vectors slide, see vector.hpp
@@ -93,7 +95,7 @@ class Cells(Writer):
         self.made: dict[tuple[int, Offset], str] = {}  # values of arrays that this pass computes
 
     def turn_to(self, scope: Scope) -> None:
-        """Begin another part of the step, to which the following statements belong."""
+        """Begin another scope, to which the following statements belong."""
         self.scope = scope
         self.known = {
             (key, at): name for (key, at), name in self.known.items() if isinstance(key, tuple) and key[0] in FOR_ALL
@@ -185,6 +187,7 @@ class Cells(Writer):
         return row
 
     def slide(self, row: str) -> str:
+        """Declare a sliding vector (`Sliding` in vector.hpp) along the row with this C++ name; returns its name."""
         name = f"s{self.count}"
         self.count += 1
         self.row.append(f"Sliding {name}({row}, x0);")
@@ -232,6 +235,7 @@ class Cells(Writer):
         return name
 
     def sum(self, tree: Pointwise, at: Offset) -> str:
+        """The C++ expression for a sum or difference, with the terms of linear operators gathered."""
         return self.added("", self.terms(tree, at))
 
     def added(self, first: str, terms: Sequence[Term], scale: str = "") -> str:

@@ -66,7 +66,7 @@ class Plan:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields, in the order of the first arrays."""
+        """The names of the fields, in the order of the first arrays."""
         return fields_of(self.problem)
 
     @property
@@ -78,15 +78,16 @@ class Plan:
 
 
 def fields_of(problem: Problem) -> tuple[str, ...]:
-    """The fields of a problem in jax's order, which compiled code and exchanged strips share."""
+    """The fields of a problem, sorted as jax sorts the keys of a dict. Compiled code and exchanged strips use this
+    order."""
     return tuple(sorted(problem.fields))
 
 
 @dataclass(frozen=True)
 class Pass:
-    """Text of a pass and what it needs; ``inputs`` are arrays, how far it looks at them along each axis, whether along one at
-    a time; ``at_once`` planes are computed together. Outputs that are arrays of the next step have numbers beyond those of
-    all arrays."""
+    """The C++ text of a pass, and its needs. ``inputs`` are (number of an array, cells that it reads beyond the
+    current one per axis, whether along one axis at a time). ``at_once`` planes are computed together. Outputs that are
+    arrays of the next step have numbers beyond those of all arrays."""
 
     function: str
     scalars: int
@@ -97,8 +98,8 @@ class Pass:
 
 
 class Text:
-    """The C++ text that the passes of a step share, so far: ``functions`` by name, ``numbers`` of expressions,
-    ``scalars`` computed once per step, functions of coordinates in ``tables`` and ``fixed`` arrays."""
+    """The C++ text that the passes of a step share, as far as it is written: ``functions`` by name, ``numbers`` of
+    expressions, ``scalars`` computed once per step, functions of coordinates in ``tables`` and ``fixed`` arrays."""
 
     def __init__(self, problem: Problem) -> None:
         self.axis_of = AXIS_OF[problem.config.grid.ndim]
@@ -140,8 +141,8 @@ NOWHERE = Scope({}, 0.0)  # before the first part
 
 
 class Trials:
-    """The statements of parts for one cell, written only to count them and to find the cells that they read; each
-    once."""
+    """Trial texts of parts for one cell, to count their statements and to find the cells that they read. Each part is
+    tried once."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -192,8 +193,8 @@ def can_join(plan: Plan, trials: Trials, parts: Parts, before: Parts) -> bool:
 
 
 def written(plan: Plan, trials: Trials, passes: Sequence[Parts], ends: Parts, text: Text) -> list[Pass]:
-    """All passes, whose functions are added to the ``text``; the last one is that of the joined ``ends``, if there are
-    any."""
+    """All passes of a step. Their functions are added to ``text``. If there are joined ``ends``, the last pass is
+    theirs."""
     read = [set(trials.of(parts).reads.reach) for parts in passes]
     faces = plan.problem.faces.values()
     beside = {p.name for face in faces for v in face.values for p in walk(v) if isinstance(p, Field)}
@@ -217,7 +218,7 @@ def planes_at_once(ndim: int, statements: int, few: bool) -> int:
 
 
 def pass_of(trials: Trials, parts: Parts, wanted: Collection[int], few: bool, text: Text) -> Pass:
-    """A pass that stores the ``wanted`` results; its function and scalars are added to the ``text``."""
+    """A pass that stores the ``wanted`` results. Its function and scalars are added to ``text``."""
     tried = trials.of(parts)
     planes = planes_at_once(len(text.axis_of), len(tried.lines), few)
     along = tried.reads.along

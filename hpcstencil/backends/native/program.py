@@ -1,4 +1,4 @@
-"""The C++ text of a step: its passes, the ghost cells of its arrays, and the tables by which `driver.hpp` runs it."""
+"""The C++ text of a step: its passes, the ghost cells of its arrays, and the tables that `driver.hpp` reads to run it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Program:
     """The C++ ``text`` of a problem's step, and how to call it.
 
     ``fields`` are the names of the arrays that it steps, ``errors`` the fields whose estimated errors it returns as well.
-    ``parameters`` and ``constants`` are the values of p[] and c[] in the text, in this order. ``fixed`` is the number of
-    arrays, functions of several coordinates, that it keeps between calls. ``sections`` are those of a step, and ``ends`` the
-    arrays that hold fields and errors after it. ``outline`` is a text that knows the cost of a step but computes none;
-    equations with the same stencils share it.
+    ``parameters`` and ``constants`` are the values of p[] and c[] in the text, in this order. ``fixed`` is the number
+    of arrays with functions of several coordinates that it keeps between calls. ``sections`` are the sections of a
+    step (`thin_blocks`), and ``ends`` the arrays that hold fields and errors after it. ``outline`` is the C++ text of
+    the cost model, which computes no steps; equations with the same stencils share it.
     """
 
     text: str
@@ -43,14 +43,14 @@ DRIVERS = {"blocked": "driver.hpp", "reference": "reference_driver.hpp"}
 
 
 def with_driver(text: str, driver: str) -> str:
-    """The text of a program with another driver of `DRIVERS`: tests compare the blocked drivers with the reference."""
+    """The program's text with another driver of `DRIVERS`. Tests compare the blocked drivers with the reference."""
     if driver not in DRIVERS:
         raise ValueError(f"expected one of the drivers {', '.join(DRIVERS)}, but got {driver}")
     return text.replace(f'#include "{DRIVERS["blocked"]}"', f'#include "{DRIVERS[driver]}"')
 
 
 def program(problem: Problem) -> Program:
-    """The native program of a problem. Raises Unsupported, with a sentence, where there is none."""
+    """The native program of a problem. Raises Unsupported, with the reason, if native code cannot compute it."""
     try:
         step = step_of(problem)
         plan, sides = step.plan, sides_of(step)
@@ -72,8 +72,8 @@ def program(problem: Problem) -> Program:
 
 @dataclass(frozen=True)
 class Side:
-    """The ghost cells of an array at a side of the block: the ``function`` that makes them, its first scalar, and the arrays
-    that it looks at."""
+    """The ghost cells of an array at a side of the block: the ``function`` that computes them, the index of its first
+    scalar, whether the boundary lies on a cell (``wall``), and the arrays that it reads (``nexts``)."""
 
     function: str
     scalars: int
@@ -81,6 +81,8 @@ class Side:
     nexts: tuple[int, ...]
 
     def entry(self, bare: bool) -> str:
+        """The entry of this side in the C++ table of sides; if ``bare``, with a placeholder instead of the
+        function."""
         ids = ", ".join(map(str, self.nexts))
         listed = f"(const int[]){{{ids}}}" if self.nexts else "nullptr"
         called = "fill, 0" if bare else f"{self.function}, {self.scalars}"
@@ -149,7 +151,7 @@ def sides_of(step: Step) -> Sides:
 
 
 def beside(sides: Sides) -> dict[int, set[int]]:
-    """The arrays that the ghost cells of each array look at."""
+    """For each array, the arrays from which its ghost cells are computed."""
     found: dict[int, set[int]] = {}
     for (number, _, _), side in sides.items():
         found.setdefault(number, set()).update(side.nexts)
@@ -157,7 +159,8 @@ def beside(sides: Sides) -> dict[int, set[int]]:
 
 
 def outline(step: Step, sides: Sides) -> str:
-    """The text from which `blocking_choice.hpp` tells the cost of a step: its shape, without the code that computes it."""
+    """The C++ text of a step's cost model: the shape of the step for `blocking_choice.hpp`, without the code that
+    computes it."""
     return "\n".join([
         *counts(step),
         '#include "blocking_choice.hpp"',
@@ -244,8 +247,8 @@ def side(step: Step, number: int, axis: int, end: int) -> Side | None:
 
 @dataclass
 class FaceCells(Cells):
-    """Statements for ghost cells. Fields stand for those next to the boundary. ``across`` the last axis, ghost cells are
-    computed one by one."""
+    """Statements for ghost cells. A field means its values in the cells next to the boundary. If the boundary is
+    ``across`` the last axis, ghost cells are computed one at a time."""
 
     nexts: tuple[str, ...] = ()
     across: bool = False

@@ -9,8 +9,9 @@ from hpcstencil.runtime.communicator import Communicator
 
 
 def shared_memory(size: int, communicator: Communicator) -> mmap.mmap | None:
-    """``size`` bytes, initially zero, that all processes of ``communicator`` see; None if one of them cannot map them. The
-    memory has no name, so nothing of it remains when the last process ends, however it ends. Every process calls this."""
+    """``size`` bytes of memory, initially zero, that all processes of ``communicator`` share; None on all if one of
+    them cannot map it. The memory has no name, so it vanishes when the last process ends, in whatever way. All
+    processes call this together."""
     descriptor, place, memory = None, None, None
     if communicator.rank == 0:
         try:

@@ -1,5 +1,5 @@
-"""Snapshot copies that native code makes while it steps: the rows that it has just stored are still in a cache. Copying
-them later would read them from memory again."""
+"""Snapshot copies that native code makes while it steps: rows that it has just stored are still in a cache. A later
+copy would read them from memory again."""
 
 from __future__ import annotations
 
@@ -59,12 +59,13 @@ class NativeCopies(Copies):
         weakref.finalize(self, library.set_snapshot_copies, None)
 
     def expect(self, wanted: bool) -> None:
-        """Ask the program to copy at the end of its next call, or not."""
+        """Tell the program whether to copy at the end of its next call."""
         self.results.stored = 0
         self.library.set_snapshot_copies(ctypes.byref(self.results) if wanted else None)
 
     def copied(self, name: str, block: np.ndarray) -> Pieces:
-        """The pieces of a field, which are copied now if the program has not copied them."""
+        """The pieces of a field, laid out like the file. ``block`` is this process's block without ghost cells; it is
+        copied now, unless the program has copied it while stepping."""
         return self.pieces[name] if self.results.stored else super().copied(name, block)
 
     def lend(self, until: Future[None]) -> None:
@@ -78,7 +79,7 @@ class NativeCopies(Copies):
 
 
 def table_of(pieces: Pieces, axes: Sequence[int]) -> ctypes.Array[Piece]:
-    """The addresses of the pieces, one after the other, in the order of the file."""
+    """The table of the pieces' addresses and strides for the C++ code, in the order of the file."""
     table = (Piece * len(pieces.cuts))()
     for n, cut in enumerate(pieces.cuts):
         own = pieces.own(n)[0]  # of one time

@@ -1,11 +1,10 @@
-"""The speed of a native program on this machine, measured in a fraction of a second, without jax: the program steps a small
-block by itself."""
+"""The speed of a native program on this machine, measured without jax: the program steps a small block for a fraction
+of a second."""
 
 from __future__ import annotations
 
 import ctypes
 import time
-from typing import Any
 
 import numpy as np
 
@@ -51,8 +50,9 @@ class Call(ctypes.Structure):
 
 
 def probe_shape(topology: Topology, fixed: int = 0) -> tuple[int, ...]:
-    """Cells per axis of the block that is stepped: as this process's largest block, but shorter along its first axes if it
-    has more than `PROBE_CELLS` cells; fewer if ``fixed`` arrays must be filled for it first."""
+    """Cells per axis of the block that is stepped: those of this process's largest block, but shorter along its first
+    axes if it has more than `PROBE_CELLS` cells. With ``fixed`` arrays, which must be filled first, the limit is
+    lower."""
     shape, most = list(topology.capacity()), PROBE_CELLS // (1 + FIXED_COST * fixed)
     for axis in range(len(shape)):
         others = int(np.prod(shape)) // shape[axis]
@@ -60,10 +60,12 @@ def probe_shape(topology: Topology, fixed: int = 0) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def seconds_per_step(program: Program, library: Any, problem: Problem, topology: Topology, threads: int) -> float:
-    """Seconds of a step on a block of `probe_shape` that ends where the grid does: the least of calls of ever more steps, two
-    of each number, since the first one fills the memory that is kept for the next. The time step is 0, so the values
-    stay what they are."""
+def seconds_per_step(
+    program: Program, library: ctypes.CDLL, problem: Problem, topology: Topology, threads: int
+) -> float:
+    """Seconds per step on a block of `probe_shape` whose sides are those of the whole grid. This is the least over
+    calls with growing numbers of steps. Each number is called twice, because the first call also fills the memory that
+    the second reuses. The time step is 0, so the values do not change."""
     config = problem.config
     dtype, shape = np.dtype(config.numerics.precision), probe_shape(topology, program.fixed)
     names = [*program.fields, *program.errors]

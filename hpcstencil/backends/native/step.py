@@ -40,7 +40,8 @@ SHORT = 400  # up to this many statements per cell, inner results are not stored
 
 
 def levels(trees: Mapping[str, Node], held: Collection[Node], chosen: Callable[[Node], bool]) -> dict[Node, int]:
-    """The operands in trees that are ``chosen`` and not ``held``, with the number of the first pass that can compute each."""
+    """The operands in the trees that are ``chosen`` and not ``held``, each with the number of the first pass that can
+    compute it."""
     level: dict[Node, int] = dict.fromkeys(held, 0)
     wanted: dict[Node, int] = {}
     depth: dict[Node, int] = {}
@@ -76,7 +77,7 @@ class Step:
 
 
 def step_of(problem: Problem) -> Step:
-    """The step of a problem. Raises Unsupported, with a sentence, if native code cannot take it."""
+    """The step of a problem. Raises Unsupported, with the reason, if native code cannot take it."""
     trials = Trials(problem)
     plan = planned(problem, trials)
     parts = joined(plan, trials)
@@ -90,7 +91,7 @@ def step_of(problem: Problem) -> Step:
 
 
 def planned(problem: Problem, trials: Trials) -> Plan:
-    """The parts of a step, stage by stage."""
+    """The plan of a step: its parts over arrays, stage by stage."""
     planner = Planner(problem, trials)
     ends = planner.take()
     return Plan(problem, tuple(planner.arrays), tuple(planner.parts), tuple(ends))
@@ -152,7 +153,7 @@ class Planner:
         return self.problem.apart if j and self.problem.apart else self.problem.trees
 
     def slopes(self, j: int, values: Mapping[str, int], trees: Mapping[str, Node]) -> dict[str, int]:
-        """Plan a pass for slopes alone; returns their arrays by field."""
+        """Plan a pass that computes only slopes; returns their arrays by field."""
         node = self.problem.method.nodes[j]
         held = self.inner(values, trees, node)
         made = {name: self.array(None, node) for name in trees}
@@ -168,7 +169,8 @@ class Planner:
         new: int | None,
         keep: bool,
     ) -> None:
-        """The passes of one stage: ``new`` is the value whose slopes are taken here, to ``keep`` for later stages."""
+        """Plan the passes of one stage. ``new`` is the value whose slopes are taken here; the slopes in ``keep`` are
+        stored for later stages."""
         problem, groups = self.problem, self.problem.groups
         trees = {} if new is None else self.trees(new)
         moving = [
@@ -252,8 +254,8 @@ class Planner:
 
     def inner(self, values: Mapping[str, int], trees: Mapping[str, Node], node: float) -> dict[Node, int]:
         """Plan the passes for operands that are not fields; returns the arrays by the tree that they hold. Operands
-        without their own ghost cells, under stencils of few cells, are computed where they are read, unless that takes
-        many statements."""
+        without their own ghost cells that stencils of few cells read are computed at each use, unless that takes many
+        statements."""
         held: dict[Node, int] = {Field(name, b): number for name, number in values.items() for b in (False, True)}
         wanted, every = (levels(trees, held, chosen) for chosen in (has_own_ghosts, varies))
         if len(every) > len(wanted) and self.is_long(trees, held, wanted, node):
@@ -270,7 +272,7 @@ class Planner:
     def is_long(
         self, trees: Mapping[str, Node], held: Mapping[Node, int], inner: Collection[Node], node: float
     ) -> bool:
-        """Whether a pass takes many statements if none but ``inner`` results are arrays."""
+        """Whether a pass takes many statements if only the ``inner`` results are stored in arrays."""
         arrays = {operand: len(self.arrays) + n for n, operand in enumerate(inner)}
         parts = [(list(trees.values()), {**held, **arrays})]
         for operand in inner:
@@ -302,8 +304,8 @@ def check_times(plan: Plan, trials: Trials) -> None:
 
 
 def check_corners(plan: Plan, passes: Sequence[Parts], trials: Trials) -> None:
-    """Raise Unsupported if corners need fields in ghost cells beside a boundary: fields are known there only inside the
-    block."""
+    """Raise Unsupported if corners need fields in ghost cells beside a boundary, where fields are known only inside
+    the block."""
     arrays = plan.arrays
     across = {arrays[n].operand for parts in passes for n in trials.of(parts).reads.corners if n < len(arrays)}
     for (operand, _, _), face in plan.problem.faces.items():

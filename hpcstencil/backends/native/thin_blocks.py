@@ -15,9 +15,9 @@ from hpcstencil.backends.native.passes import Array, Pass
 
 @dataclass(frozen=True)
 class Section:
-    """The passes ``first`` to ``last - 1``. They read the arrays ``given``, of which the first ``exchanged`` need ghost
-    cells, and fill the arrays ``made`` for later sections. ``reach`` is the number of cells per axis that they read
-    beyond the block."""
+    """The passes ``first`` to ``last - 1``. They read the arrays with the numbers ``given``, of which the first
+    ``exchanged`` need ghost cells, and fill the arrays ``made`` for later sections. ``reach`` is how far beyond the
+    block they read, in cells per axis."""
 
     first: int
     last: int
@@ -28,7 +28,7 @@ class Section:
 
     @property
     def sent(self) -> tuple[int, ...]:
-        """The arrays that are exchanged."""
+        """The numbers of the arrays that are exchanged before this section."""
         return self.given[: self.exchanged]
 
     @property

@@ -14,49 +14,52 @@ import numpy as np
 from jax import lax
 
 from hpcstencil.backends.backend import Advance, Attempt
-from hpcstencil.backends.native.ffi_call import Native
+from hpcstencil.backends.native.ffi_call import Native, Strips
 from hpcstencil.backends.native.thin_blocks import Section
 from hpcstencil.backends.xla.time_loop import chosen_by, fused, going_on, in_blocks, most
+from hpcstencil.distributed.device_blocks import Placed
 from hpcstencil.distributed.device_grid import Body, DeviceGrid, among
 from hpcstencil.distributed.halo import Fields
-from hpcstencil.distributed.windows import Frame
+from hpcstencil.distributed.windows import Frame, Number, Parameters
 from hpcstencil.numerics.schedule import StepRange
 
 
 def in_calls(
     native: Native, device_grid: DeviceGrid, every: int, widths: tuple[int, ...], alone: bool, members: int
 ) -> Advance:
-    """Steps taken by native code. One call takes all steps if no exchange is needed, or if native code exchanges
-    ``alone`` inside its passes; otherwise ``every`` steps, with ghost cells of these ``widths``. The ``members`` of
-    an ensemble follow each other."""
+    """Steps taken by native code. If ``alone``, one call takes all steps: no exchange is needed, or native code
+    exchanges inside its passes. Otherwise a call takes ``every`` steps, with ghost cells of these ``widths`` (cells
+    per axis). The ``members`` of an ensemble (their number, 0 without) are stepped one after the other."""
 
-    def block(u: Fields, ghosts: Any, frame: Frame, parameters: Any, these: StepRange) -> Fields:
-        def of_one(u: Fields, ghosts: Any, parameters: Any, these: StepRange) -> Fields:
+    def block(u: Fields, ghosts: Strips, frame: Frame, parameters: Parameters, these: StepRange) -> Fields:
+        def of_one(u: Fields, ghosts: Strips, parameters: Parameters, these: StepRange) -> Fields:
             return native.steps(u, ghosts, widths, frame, parameters, these, alone)[0]
 
         if members:
             return one_by_one(of_one, members, u, ghosts, parameters, these)
         return of_one(u, ghosts, parameters, these)
 
-    def loop(fields: Fields, places: Any, parameters: Any, these: StepRange) -> Fields:
+    def loop(fields: Fields, places: Placed, parameters: Parameters, these: StepRange) -> Fields:
         frame, n = device_grid.frame(places), these.count
 
-        def one(u: Fields, done: Any) -> Fields:
+        def one(u: Fields, done: int | jax.Array) -> Fields:
             ghosts = device_grid.received(u, widths, frame)
             return block(u, ghosts, frame, parameters, these.part(done, jnp.clip(n - done, 0, every)))
 
-        def two(b: Any, u: Fields) -> Fields:  # XLA copies the loop's carry, unless it alternates between two arrays
+        def two(
+            b: jax.Array, u: Fields
+        ) -> Fields:  # XLA copies the loop's carry, unless it alternates between two arrays
             return one(one(u, 2 * b * every), (2 * b + 1) * every)
 
         return lax.fori_loop(0, (most(n) + 2 * every - 1) // (2 * every), two, fields)
 
-    def alone_in_a_call(fields: Fields, places: Any, parameters: Any, these: StepRange) -> Fields:
+    def alone_in_a_call(fields: Fields, places: Placed, parameters: Parameters, these: StepRange) -> Fields:
         return block(fields, {}, device_grid.frame(places), parameters, these)
 
     if alone:
         compiled = device_grid.compiled_in_place(alone_in_a_call)
 
-        def advance(fields: Fields, parameters: Any, these: StepRange) -> Fields:
+        def advance(fields: Fields, parameters: Parameters, these: StepRange) -> Fields:
             after = compiled(fields, device_grid.places, parameters, these)
             # Devices that wait for each other must not starve in a queue of calls (docs/design/forms.md).
             return jax.block_until_ready(after) if device_grid.devices.several else after
@@ -69,14 +72,14 @@ def in_calls(
 
 def by_sections(native: Native, device_grid: DeviceGrid, members: int) -> Advance:
     """Steps taken by native code section by section, with an exchange before each section. The ``members`` of an
-    ensemble follow each other."""
+    ensemble are stepped one after the other."""
     if not device_grid.exchange.fused:
         return in_blocks(one_by_sections(native, device_grid, members), 1)
 
-    def loop(fields: Fields, places: Any, parameters: Any, these: StepRange) -> Fields:
+    def loop(fields: Fields, places: Placed, parameters: Parameters, these: StepRange) -> Fields:
         frame, n = device_grid.frame(places), these.count
 
-        def one(i: Any, u: Fields) -> Fields:
+        def one(i: jax.Array, u: Fields) -> Fields:
             arrays = native.arrays(u)
             for section in native.program.sections:
                 widths = device_grid.widths_of(section.reach)
@@ -94,7 +97,7 @@ def one_by_sections(native: Native, device_grid: DeviceGrid, members: int) -> Ad
     """At most one step per call, with a compiled call for each section."""
     step, chosen = in_sections(native, device_grid, members), chosen_by(device_grid)
 
-    def block(fields: Fields, parameters: Any, these: StepRange) -> Fields:
+    def block(fields: Fields, parameters: Parameters, these: StepRange) -> Fields:
         after = step(fields, parameters, these._replace(count=np.ones_like(these.count)))[0]
         return chosen(after, fields, these.count)
 
@@ -103,19 +106,21 @@ def one_by_sections(native: Native, device_grid: DeviceGrid, members: int) -> Ad
 
 def in_sections(
     native: Native, device_grid: DeviceGrid, members: int
-) -> Callable[[Fields, Any, StepRange], tuple[Fields, Fields]]:
-    """The function step(fields, parameters, one step) -> (fields, their `Problem.errors`), with a compiled call for each
-    section."""
+) -> Callable[[Fields, Parameters, StepRange], tuple[Fields, Fields]]:
+    """The function step(fields, parameters, one step) -> (fields after it, `Problem.errors` of it by field). Each
+    section is a separate compiled call. Fields have no ghost cells."""
 
     def compiled(section: Section) -> Body:
-        def body(arrays: Any, ghosts: Any, frame: Frame, parameters: Any, this: StepRange) -> Any:
+        def body(
+            arrays: Mapping[int, jax.Array], ghosts: Strips, frame: Frame, parameters: Parameters, this: StepRange
+        ) -> dict[int, jax.Array]:
             return section_made(native, section, device_grid, members, arrays, ghosts, frame, parameters, this)
 
         return device_grid.beside_received(body, device_grid.widths_of(section.reach), donate=False, names=section.sent)
 
     programs = [(section, compiled(section)) for section in native.program.sections]
 
-    def step(fields: Fields, parameters: Any, this: StepRange) -> tuple[Fields, Fields]:
+    def step(fields: Fields, parameters: Parameters, this: StepRange) -> tuple[Fields, Fields]:
         arrays = native.arrays(fields)
         for section, program in programs:
             arrays |= jax.block_until_ready(program(among(arrays, section.given), parameters, this))
@@ -129,17 +134,19 @@ def section_made(
     section: Section,
     device_grid: DeviceGrid,
     members: int,
-    arrays: Mapping[int, Any],
-    ghosts: Any,
+    arrays: Mapping[int, jax.Array],
+    ghosts: Strips,
     frame: Frame,
-    parameters: Any,
+    parameters: Parameters,
     this: StepRange,
-) -> dict[int, Any]:
-    """The arrays that a section of ``this`` step computes, from its given arrays and the ghost cells of those that are
-    exchanged."""
+) -> dict[int, jax.Array]:
+    """The arrays that a section of ``this`` step computes, by number. ``arrays`` hold at least its inputs, without
+    ghost cells; ``ghosts`` are the ghost cells of its exchanged inputs, per axis. Called inside compiled code."""
     widths = device_grid.widths_of(section.reach)
 
-    def of_one(arrays: Any, ghosts: Any, parameters: Any, this: StepRange) -> Any:
+    def of_one(
+        arrays: Mapping[int, jax.Array], ghosts: Strips, parameters: Parameters, this: StepRange
+    ) -> dict[int, jax.Array]:
         return native.section(section, arrays, ghosts, widths, frame, parameters, this)
 
     given = among(arrays, section.given)
@@ -151,7 +158,9 @@ def section_made(
 def attempt_in_a_call(native: Native, device_grid: DeviceGrid, widths: tuple[int, ...]) -> Attempt:
     """The attempt of a step by one call of native code with ghost cells of these ``widths``."""
 
-    def body(fields: Fields, ghosts: Any, frame: Frame, parameters: Any, t: Any, dt: Any) -> tuple[Fields, Fields]:
+    def body(
+        fields: Fields, ghosts: Strips, frame: Frame, parameters: Parameters, t: Number, dt: Number
+    ) -> tuple[Fields, Fields]:
         return native.steps(fields, ghosts, widths, frame, parameters, StepRange(t, 0, dt, 1), False)
 
     return device_grid.beside_received(body, widths, donate=False)
@@ -164,8 +173,8 @@ def attempt_by_sections(native: Native, device_grid: DeviceGrid) -> Attempt:
 
 
 def one_by_one(
-    body: Body, members: int, u: Any, ghosts: Any, parameters: Mapping[str, Any], these: StepRange
-) -> dict[Any, Any]:
+    body: Body, members: int, u: Mapping[Any, jax.Array], ghosts: Strips, parameters: Parameters, these: StepRange
+) -> dict[Any, jax.Array]:
     """Run ``body(u, ghosts, parameters, these)`` for each member of an ensemble in turn. The last axis of every array,
     given or returned, is the member. A parameter or step range has one value per member, or one for all."""
     front, back = (

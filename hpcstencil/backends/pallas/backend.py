@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hpcstencil.backends.backend import Steps, Unsupported
 from hpcstencil.backends.xla.backend import cells_held
@@ -16,6 +16,8 @@ from hpcstencil.symbolic.expressions import Convolution, walk
 from hpcstencil.validation.errors import InputError
 
 if TYPE_CHECKING:
+    import jax
+
     from hpcstencil.distributed.device_grid import DeviceGrid
     from hpcstencil.distributed.exchange import Exchange
 
@@ -24,7 +26,7 @@ STEPS_PER_ROUND = 8  # of the loop on a GPU, see `time_loop.repeated`
 
 @dataclass(frozen=True)
 class PallasBackend:
-    """Kernels for GPUs."""
+    """The backend `pallas`: kernels for GPUs, generated for each problem."""
 
     name: str = "pallas"
     preferred: bool = False
@@ -41,16 +43,16 @@ class PallasBackend:
             raise Unsupported(f"stencils of more than {UNROLLED} weights are summed by the other kernels")
         return LoweredToPallas(problem)
 
-    def unsuited(self, device: Any) -> str:
+    def unsuited(self, device: jax.Device) -> str:
         return "" if device.platform == "gpu" else "there is no GPU"
 
-    def remark(self, device: Any) -> str:
+    def remark(self, device: jax.Device) -> str:
         return "" if device.platform == "gpu" else "interpreted, for tests: this is no GPU"
 
 
 @dataclass(frozen=True)
 class LoweredToPallas:
-    """A problem for GPU kernels. On a processor they are interpreted, slowly."""
+    """A problem for GPU kernels. On a CPU they are interpreted, slowly, for tests."""
 
     problem: Problem
     halo_wraps: bool = False
@@ -59,7 +61,7 @@ class LoweredToPallas:
     def begin(self) -> None:
         return None
 
-    def lack(self, device: Any, topology: Topology) -> str:
+    def lack(self, device: jax.Device, topology: Topology) -> str:
         import jax
 
         try:

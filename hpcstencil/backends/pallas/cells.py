@@ -76,7 +76,8 @@ class Tile:
         return self.index(axis) < self.stop[axis] if self.ragged[axis] else None
 
     def mask(self, axes: Sequence[int]) -> jax.Array | None:
-        """A mask, broadcast over these axes, of the cells that are computed; None if all are."""
+        """A bool mask of the computed cells, of a shape that broadcasts to the tile's; None if all cells along these
+        axes are computed."""
         result: jax.Array | None = None
         for axis in axes:
             wanted = self.wanted(axis)
@@ -90,17 +91,18 @@ class Tile:
         return triton.load(self.part(value, at), mask=self.everywhere)
 
     def store(self, value: Value, results: jax.Array) -> None:
-        """Write results to the tile's cells of an array in memory."""
+        """Write ``results``, of the tile's shape, to the tile's cells of an array in memory."""
         triton.store(self.part(value, (0,) * len(self.shape)), results, mask=self.everywhere)
 
     def part(self, value: Value, at: Offset) -> Any:
-        """A reference to the part of an array at the offset ``at`` from the tile's cells."""
+        """A reference to the part of an array at the offset ``at`` (cells per axis) from the tile's cells, of the
+        tile's shape."""
         places = zip(self.start, at, origin(value), self.shape, strict=True)
         return value.array.at[tuple(pl.ds(start + (o - first), n) for start, o, first, n in places)]
 
 
 def origin(value: Value) -> tuple[int, ...]:
-    """The index of the cell at which an array begins."""
+    """The index of the cell at which an array begins, per axis; negative if it has ghost cells."""
     return tuple(window[0] for window in value.windows if window is not None)
 
 
@@ -169,7 +171,7 @@ class Cells:
         raise TypeError(f"no kernel for {type(tree).__name__}")
 
     def number(self, value: float) -> Any:
-        """A number in the precision of the fields."""
+        """A number as a scalar in the run's dtype."""
         return self.rules.dtype.type(value)
 
     def coordinate(self, axis: int, at: Offset) -> jax.Array:
@@ -185,7 +187,7 @@ class Cells:
         return self.tile.along(axis, triton.load(part, mask=self.tile.wanted(axis)))
 
     def pointwise(self, tree: Pointwise, at: Offset) -> jax.Array:
-        """The value of a function, an arithmetic operation or a comparison."""
+        """The value of a function, an arithmetic operation or a comparison at the offset ``at``."""
         match tree:
             case Pointwise("power", (base, Constant(exponent))) if (n := integer_power(exponent)) is not None:
                 return lax.integer_pow(self(base, at), n)
@@ -195,7 +197,7 @@ class Cells:
         return self.functions[tree.function](*values)
 
     def stencil(self, stencil: Stencil, operand: Node, at: Offset) -> jax.Array:
-        """Σ_j w_j operand(at + o_j)."""
+        """Σ_j w_j operand(at + o_j), of a shape that broadcasts to the tile's."""
         return weighted(stencil, lambda offset: self(operand, moved(at, offset)), self.number)
 
     def div_grad(self, tree: DivGrad, at: Offset) -> jax.Array:
@@ -274,10 +276,11 @@ def moved(at: Offset, offset: Offset) -> Offset:
 
 
 def minimum(a: jax.Array, b: jax.Array) -> jax.Array:
-    """The smaller of two values, or NaN if either is NaN; Triton's own function would drop a NaN."""
+    """The smaller of two values, or NaN if either is NaN, in their common shape. Triton's own function would drop a
+    NaN."""
     return jnp.where((a < b) | (a != a), a, b)
 
 
 def maximum(a: jax.Array, b: jax.Array) -> jax.Array:
-    """The larger of two values, or NaN if either is NaN."""
+    """The larger of two values, or NaN if either is NaN, in their common shape."""
     return jnp.where((a > b) | (a != a), a, b)

@@ -30,8 +30,8 @@ LARGE = 64  # trees with this many nodes get tiles of half the size: more values
 
 @dataclass(frozen=True)
 class Launch:
-    """The caller of kernels on the block of a device, which ``frame`` describes. All kernels get ``about``: the frame's
-    run-time values and the parameters. ``interpret`` runs the kernels on CPUs, slowly."""
+    """Launches kernels on a device's block, which ``frame`` describes. All kernels get ``about``: the frame's run-time
+    values and the parameters. With ``interpret`` the kernels run on CPUs, slowly."""
 
     rules: Rules
     frame: Frame
@@ -41,7 +41,7 @@ class Launch:
 
     @staticmethod
     def on(rules: Rules, frame: Frame, parameters: Mapping[str, ArrayLike], interpret: bool) -> Launch:
-        """The caller for a block and the values of the parameters."""
+        """The launcher for a block, with the values of the equation's parameters by name."""
         about = {
             "counts": jnp.stack([jnp.asarray(n, jnp.int32) for n in frame.counts]),
             "touches": jnp.stack([jnp.asarray(touch, jnp.int32) for pair in frame.touches for touch in pair]),
@@ -51,7 +51,7 @@ class Launch:
         return Launch(rules, frame, tuple(parameters), about, interpret)
 
     def blank(self, windows: Windows) -> Value:
-        """A description of an array to be filled by a kernel, with these windows."""
+        """A placeholder for an array that a kernel fills, in the run's dtype, with these windows."""
         return Value(jax.ShapeDtypeStruct([stop - start for start, stop in windows], self.rules.dtype), windows)
 
     def inside(self, windows: Windows, trees: Sequence[Node]) -> Windows:
@@ -109,7 +109,7 @@ class Launch:
         return call(self.about, given)
 
     def near_edge(self, tile: Tile, frame: Frame, reach: Sequence[int]) -> jax.Array | None:
-        """Whether a tile reads cells beyond the block; None if no tile does."""
+        """Whether a tile reads cells beyond the block, as a traced bool; None if no tile does."""
         found = []
         for axis, (low, high) in enumerate(frame.sides):
             if reach[axis] and (low.kind != "halo" or low.boundary):

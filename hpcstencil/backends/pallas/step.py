@@ -43,8 +43,8 @@ class Slopes:
 @dataclass(frozen=True)
 class Fused:
     """The work of a stage's kernel in each cell. It computes slopes according to ``plans``, keeps those that ``later``
-    stages use, and forms the values of the fields ``names`` at the end of the ``stage``, which may depend on the
-    kernel's arguments."""
+    stages use, and forms the values of the fields ``names`` after the stage. ``stage`` makes the `Stage` from the
+    kernel's arguments, which may hold its weights."""
 
     names: Sequence[str]
     plans: Mapping[int, Passes]
@@ -92,7 +92,7 @@ class Kernels:
     interpret: bool
 
     def on(self, parameters: Mapping[str, ArrayLike], frame: Frame) -> Step:
-        """The function that takes a step on a block."""
+        """The function that takes a step on a device's block, with the parameters of the equation by name."""
         return partial(self.step, Launch.on(self.rules, frame, parameters, self.interpret))
 
     def step(self, launch: Launch, u: Values, t: jax.Array, dt: jax.Array, ends: Windows | None) -> dict[str, Value]:

@@ -1,4 +1,4 @@
-"""A problem as array code on this process's devices: the parts that steps and measurements of every backend are made of."""
+"""A problem as array code on this process's devices: its parts serve the steps and the reductions of all backends."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ArrayCode:
         return self.stepper.slopes(0)
 
     def reductions(self, needs: Needs, trees: Sequence[Node]) -> Reductions:
-        """The reductions of ``trees``, which ``needs`` go beyond the block for."""
+        """The reductions of ``trees``; ``needs`` are the ghost cells of their operands."""
         return Reductions(self.stepper.device_grid, self.communicator, self.rules, needs, tuple(trees), self.listed)
 
 

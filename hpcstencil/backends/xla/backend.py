@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hpcstencil.backends.backend import Steps
 from hpcstencil.numerics.integrators import Method
@@ -14,6 +14,8 @@ from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator
 
 if TYPE_CHECKING:
+    import jax
+
     from hpcstencil.distributed.device_grid import DeviceGrid
     from hpcstencil.distributed.exchange import Exchange
 
@@ -28,10 +30,10 @@ class XlaBackend:
     def lower(self, problem: Problem, topology: Topology) -> LoweredToArrays:
         return LoweredToArrays(problem, self.name)
 
-    def unsuited(self, device: Any) -> str:
+    def unsuited(self, device: jax.Device) -> str:
         return ""
 
-    def remark(self, device: Any) -> str:
+    def remark(self, device: jax.Device) -> str:
         return ""
 
 
@@ -47,7 +49,7 @@ class LoweredToArrays:
     def begin(self) -> None:
         return None
 
-    def lack(self, device: Any, topology: Topology) -> str:
+    def lack(self, device: jax.Device, topology: Topology) -> str:
         return ""
 
     def seconds_per_work(self, topology: Topology) -> float | None:

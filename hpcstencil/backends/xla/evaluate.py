@@ -1,4 +1,5 @@
-"""From trees to array code: one right-hand side on one device's block, on the index ranges given by `windows`."""
+"""From trees to array code: the right-hand sides on one device's block. Each `Value` carries the windows of cells that
+it covers."""
 
 from __future__ import annotations
 
@@ -9,11 +10,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from hpcstencil.backends.xla.stencil_kernels import Kernel
 from hpcstencil.distributed.ghost_cells import Ghosts, next_to
-from hpcstencil.distributed.windows import Frame, Value, Window, Windows, common
+from hpcstencil.distributed.windows import Frame, Number, Parameters, Value, Window, Windows, common
+from hpcstencil.numerics.finite_differences import Stencil
 from hpcstencil.numerics.pointwise import functions, integer_power
 from hpcstencil.symbolic.boundary_kinds import NO_FLUX, Face
 from hpcstencil.symbolic.expressions import (
@@ -38,26 +41,28 @@ from hpcstencil.symbolic.stencil_reach import Discretization, Needs
 
 @dataclass(frozen=True)
 class Rules:
-    """Everything that gives a tree its meaning on this run's grid: discretization, kernel, and boundary conditions per
-    (field or inner result, axis, side). Inner results without a condition have no flux."""
+    """The rules by which trees are evaluated on this run's grid: the discretization, the stencil kernel, and the
+    boundary condition per (field or inner result, axis, side). Inner results without a condition have no flux.
+    ``domain`` is (lower, upper) per axis; ``dtype`` is the run's precision, in which everything is computed."""
 
     discretization: Discretization
     kernel: Kernel
     faces: Mapping[tuple[Node, int, int], Face]
     domain: tuple[tuple[float, float], ...]
-    dtype: Any
+    dtype: np.dtype
 
 
 @dataclass
 class Evaluation:
-    """The values of trees at one time; each sub-tree is computed once."""
+    """The values of trees on one device's block at one time. ``fields`` have ghost cells on halo sides. Each sub-tree
+    is computed once."""
 
     rules: Rules
     frame: Frame
     needs: Needs
     fields: Mapping[str, Value]
-    parameters: Mapping[str, Any]
-    time: Any
+    parameters: Parameters
+    time: Number
 
     def __post_init__(self) -> None:
         self.known: dict[Node, Value] = {}
@@ -75,7 +80,7 @@ class Evaluation:
         return self.known[tree]
 
     def compute(self, tree: Node) -> Value:
-        """The value of one node, whose sub-trees are already evaluated."""
+        """The value of one node whose sub-trees are already evaluated. Raises TypeError for a node without array code."""
         match tree:
             case Field(name, beyond):
                 return self.extend(Field(name)) if beyond else self.fields[name]
@@ -101,12 +106,12 @@ class Evaluation:
                 return self.convolution(tree)
         raise TypeError(f"no array code for {type(tree).__name__}")
 
-    def scalar(self, value: Any) -> Value:
-        """A single number as a value of the run's precision."""
+    def scalar(self, value: float | np.ndarray | jax.Array) -> Value:
+        """A single number, the same in all cells, as a value of shape (1, ...) in the run's precision."""
         return Value(jnp.asarray(value).astype(self.rules.dtype).reshape((1,) * self.frame.ndim), self.everywhere)
 
     def coordinate(self, axis: int) -> Value:
-        """Coordinates of the cell centres along an axis."""
+        """The coordinates of the cell centres along an axis, margins included, of length 1 along the other axes."""
         shape = [1] * self.frame.ndim
         shape[axis] = -1
         windows = list(self.everywhere)
@@ -115,7 +120,7 @@ class Evaluation:
         return Value(self.frame.coordinates[axis].astype(self.rules.dtype).reshape(shape), tuple(windows))
 
     def pointwise(self, tree: Pointwise) -> Value:
-        """The value of a pointwise function."""
+        """The value of a pointwise function, on the common windows of its arguments."""
         match tree:
             case Pointwise("power", (base, Constant(exponent))) if (n := integer_power(exponent)) is not None:
                 value = self(base)
@@ -129,7 +134,7 @@ class Evaluation:
         return Value(self.functions[tree.function](*(v.crop(windows).array for v in values)), windows)
 
     def derivative(self, tree: Derivative) -> Value:
-        """The value of a partial derivative."""
+        """The value of a partial derivative; 0 if the operand does not vary along one of its axes."""
         stencil = self.rules.discretization.derivative(tree)
         value = self.extend(tree.operand)
         if any(window is None and order for window, order in zip(value.windows, tree.orders, strict=True)):
@@ -137,7 +142,7 @@ class Evaluation:
         return self.apply(stencil, value, self.shrunk(value, tree.operand, stencil.lower, stencil.upper))
 
     def halfway(self, tree: Halfway) -> Value:
-        """The value half a cell away."""
+        """The value of an operator that leads half a cell along an axis (difference, mean, below, above)."""
         stencil = self.rules.discretization.halfway(tree)
         value = self.extend(tree.operand)
         if value.windows[tree.axis] is None:  # constant along the axis
@@ -145,7 +150,7 @@ class Evaluation:
         return self.apply(stencil, value, self.shrunk(value, tree.operand, stencil.lower, stencil.upper))
 
     def neighbour(self, tree: Neighbour) -> Value:
-        """The value in the next cell."""
+        """The value in the next cell along an axis."""
         (stencil,) = self.rules.discretization.stencils(tree)
         value = self.extend(tree.operand)
         return self.apply(stencil, value, self.shrunk(value, tree.operand, stencil.lower, stencil.upper))
@@ -157,7 +162,8 @@ class Evaluation:
         return self.apply(stencil, value, self.shrunk(value, tree.operand, stencil.lower, stencil.upper))
 
     def div_grad(self, tree: DivGrad) -> Value:
-        """The value of one axis of ∇·(k ∇a)."""
+        """One axis of ∇·(k ∇a): the difference of the fluxes k ∂a/∂x at both faces of a cell, with the mean of k
+        there."""
         gradient, mean, divergence = self.rules.discretization.div_grad(tree)
         value, coefficient = self.extend(tree.operand), self.extend(tree.coefficient)
         if value.windows[tree.axis] is None:  # one value along the axis: no gradient
@@ -176,7 +182,7 @@ class Evaluation:
         flux = Value(coefficient.array * flux.array, common([coefficient, flux]))
         return self.apply(divergence, flux, windows)
 
-    def apply(self, stencil: Any, value: Value, windows: Windows) -> Value:
+    def apply(self, stencil: Stencil, value: Value, windows: Windows) -> Value:
         """The result of a stencil on ``windows``; axes without a window keep their single value. A stencil that only
         copies another cell's value uses no arithmetic, because neighbouring cells may be solid and not finite."""
         kept = tuple(None if have is None else want for have, want in zip(value.windows, windows, strict=True))
@@ -188,8 +194,9 @@ class Evaluation:
             shape.append(1 if have is None or want is None else want[1] - want[0])
         return Value(self.rules.kernel(value.array, stencil, tuple(start), tuple(shape), self.number), kept)
 
-    def number(self, value: float) -> Any:
-        """A number of an expression or a stencil that is passed in at run time."""
+    def number(self, value: float) -> jax.Array:
+        """A number of an expression or a stencil, of shape (), in the run's precision. Numbers in `Frame.constants`
+        are run-time values, which the compiler cannot fold into others."""
         return jnp.asarray(self.frame.constants.get(value, value)).astype(self.rules.dtype)
 
     def shrunk(self, value: Value, operand: Node, lower: Sequence[int], upper: Sequence[int]) -> Windows:
@@ -239,7 +246,7 @@ class Evaluation:
 
     def condition(
         self, operand: Node, corners: Sequence[tuple[int, int]], axis: int, side: int, windows: Windows
-    ) -> tuple[str, list[Any]]:
+    ) -> tuple[str, list[jax.Array]]:
         """The condition of the operand at one side of an axis: its kind, and its values on ``windows``, whose entry for
         that axis is None. With ``corners`` of non-zero width, the fields in those values also have their ghost cells
         along the earlier axes."""
@@ -254,12 +261,12 @@ class Evaluation:
 
 
 def beside(faces: Iterable[Face]) -> set[str]:
-    """The fields that the values at the given faces depend on."""
+    """The names of the fields that the values at the given faces depend on."""
     return {part.name for face in faces for value in face.values for part in walk(value) if isinstance(part, Field)}
 
 
-def moved(value: Value, windows: Windows, offset: Sequence[int]) -> Any:
-    """The value at cells ``offset`` away from the windows."""
+def moved(value: Value, windows: Windows, offset: Sequence[int]) -> jax.Array:
+    """The array of the value in the cells ``offset`` away from the ``windows``, in their shape."""
     shifted = [None if w is None else (w[0] + o, w[1] + o) for w, o in zip(windows, offset, strict=True)]
     return value.crop(shifted).array
 
@@ -268,14 +275,14 @@ def of_members(action: Callable[..., Any], listed: Collection[str]) -> Callable[
     """``action(fields, parameters, time, frame)`` mapped over the members of an ensemble. The last axis of each field
     is the member axis. The members differ in the ``listed`` parameters, and in time if it is an array."""
 
-    def on_all(fields: Mapping[str, Value], parameters: Mapping[str, Any], time: Any, frame: Frame) -> Any:
+    def on_all(fields: Mapping[str, Value], parameters: Parameters, time: Number, frame: Frame) -> Any:
         axes = -1, {name: 0 if name in listed else None for name in parameters}, 0 if jnp.ndim(time) else None
         return jax.vmap(lambda f, p, t: action(f, p, t, frame), axes, -1)(fields, parameters, time)
 
     return on_all
 
 
-RightHandSide = Callable[[Mapping[str, Value], Mapping[str, Any], Any, Frame], dict[str, Value]]
+RightHandSide = Callable[[Mapping[str, Value], Parameters, Number, Frame], dict[str, Value]]
 
 
 def right_hand_side(trees: Mapping[str, Node], rules: Rules, needs: Needs) -> RightHandSide:
@@ -283,7 +290,7 @@ def right_hand_side(trees: Mapping[str, Node], rules: Rules, needs: Needs) -> Ri
     blocks; each result is on the largest windows that the windows of the fields allow."""
     looked_at = beside(rules.faces.values())
 
-    def rhs(fields: Mapping[str, Value], parameters: Mapping[str, Any], time: Any, frame: Frame) -> dict[str, Value]:
+    def rhs(fields: Mapping[str, Value], parameters: Parameters, time: Number, frame: Frame) -> dict[str, Value]:
         used = {part.name for tree in trees.values() for part in walk(tree) if isinstance(part, Field)}
         given = {name: fields[name] for name in used | looked_at}
         if looked_at:  # after a stage some fields reach further than others, further than the face values need

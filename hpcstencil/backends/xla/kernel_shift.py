@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +19,8 @@ def apply(
     shape: tuple[int, ...],
     number: Callable[[float], jax.Array],
 ) -> jax.Array:
-    """Σ_j w_j array[start + i + o_j]. The terms of a large stencil are added one after the other, in a loop."""
+    """Σ_j w_j array[start + i + o_j] for the cells i of ``shape``. Arguments as in `stencil_kernels`. The terms of a large
+    stencil are added one after the other, in a loop."""
     if is_large(stencil):
         return looped(array, stencil, start, shape)
 
@@ -42,10 +42,13 @@ def looped(array: jax.Array, stencil: Stencil, start: tuple[int, ...], shape: tu
     return lax.fori_loop(0, len(stencil.weights), add, jnp.zeros(shape, array.dtype))
 
 
-def weighted(stencil: Stencil, shifted: Callable[[tuple[int, ...]], Any], number: Callable[[float], Any]) -> Any:
-    """Σ_j w_j shifted(o_j). Opposite offsets of equal or opposite weight share one multiplication."""
+def weighted(
+    stencil: Stencil, shifted: Callable[[tuple[int, ...]], jax.Array], number: Callable[[float], jax.Array]
+) -> jax.Array:
+    """Σ_j w_j shifted(o_j), in the shape of ``shifted``. Opposite offsets of equal or opposite weight share one
+    multiplication."""
     left = dict(zip(stencil.offsets, stencil.weights, strict=True))
-    result = None
+    result: jax.Array | None = None
     while left:
         offset, w = left.popitem()
         opposite = tuple(-o for o in offset)

@@ -16,6 +16,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -23,7 +24,7 @@ from jax import lax
 from hpcstencil.backends.xla.evaluate import Evaluation, Rules, of_members
 from hpcstencil.distributed.device_grid import DeviceGrid
 from hpcstencil.distributed.halo import Fields
-from hpcstencil.distributed.windows import Frame, Value
+from hpcstencil.distributed.windows import Frame, Number, Parameters, Value
 from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.runtime.threads import by_threads
 from hpcstencil.symbolic.expressions import OPERATORS, Field, Node, walk
@@ -34,7 +35,7 @@ CELLS_AT_ONCE = 2**16  # worked on at a time by a processor, where XLA keeps 8 b
 CELLS_IN_NUMPY = 2**17  # the same where numpy does, whose threads wait for each other between its functions
 
 # (values of each tree in some rows, which of the cells count) -> a result of these rows
-OfRows = Callable[[list[Any], Any], Any]
+OfRows = Callable[[list[jax.Array], jax.Array], Any]
 
 
 def bits_per_part(cells: int) -> int:
@@ -43,15 +44,15 @@ def bits_per_part(cells: int) -> int:
 
 
 def exact_sum(parts: np.ndarray, exponent: int, bits: int) -> float:
-    """2^exponent Σ_j parts_j 2^(-j bits), rounded once."""
+    """2^exponent Σ_j parts_j 2^(-j bits), j = 1, 2, 3, rounded once. ``parts`` are int64, of shape (3,)."""
     total = sum(Fraction(int(q), 1 << ((j + 1) * bits)) for j, q in enumerate(parts))
     return float(total * Fraction(2) ** exponent)
 
 
 @dataclass(frozen=True)
 class CompiledTrees:
-    """The trees of which compiled code computes the values, and how. The members of an ensemble differ in the
-    ``listed`` parameters; None for a single run."""
+    """Trees whose values compiled code computes. The members of an ensemble differ in the ``listed`` parameters; None
+    for a single run."""
 
     device_grid: DeviceGrid
     rules: Rules
@@ -61,7 +62,8 @@ class CompiledTrees:
 
     @cached_property
     def differ(self) -> bool:
-        """Whether any tree takes a derivative, so that its values need ghost cells and are computed all at once."""
+        """Whether any tree takes a derivative. Then its values need ghost cells and are computed for the whole block
+        at once."""
         return any(isinstance(part, OPERATORS) for tree in self.trees for part in walk(tree))
 
     @property
@@ -71,27 +73,32 @@ class CompiledTrees:
 
     @property
     def grid_axes(self) -> tuple[int, ...]:
-        """The axes of the values that are those of the grid."""
+        """The axes of the values that belong to the grid, not to members."""
         return tuple(range(self.device_grid.grid.ndim))
 
-    def values(self, fields: Mapping[str, Value], parameters: Any, time: Any, frame: Frame) -> list[Any]:
+    def values(
+        self, fields: Mapping[str, Value], parameters: Parameters, time: Number, frame: Frame
+    ) -> list[jax.Array]:
         """The values of each tree in the own cells of ``frame``, with a last axis of members in an ensemble."""
 
-        def of_one(fields: Mapping[str, Value], parameters: Any, time: Any, frame: Frame) -> list[Any]:
+        def of_one(fields: Mapping[str, Value], parameters: Parameters, time: Number, frame: Frame) -> list[jax.Array]:
             evaluate = Evaluation(self.rules, frame, self.needs, fields, parameters, time)
             return [_on_block(evaluate(tree), frame) for tree in self.trees]
 
         cellwise = of_one if self.listed is None else of_members(of_one, self.listed)
         return cellwise(fields, parameters, time, frame)
 
-    def by_rows(self, fields: Mapping[str, Value], parameters: Any, time: Any, frame: Frame, action: OfRows) -> Any:
-        """The results of ``action(values, which cells count)`` for one group of rows after the other, stacked."""
+    def by_rows(
+        self, fields: Mapping[str, Value], parameters: Parameters, time: Number, frame: Frame, action: OfRows
+    ) -> Any:
+        """The results of ``action(values of the trees, which cells count)`` for one group of rows (cells along the
+        first axis) after the other, stacked along a new first axis."""
         values = self.values(fields, parameters, time, frame) if self.differ else []
         in_row = len(self.trees) * math.prod(next(iter(fields.values())).array.shape[1:])
         few = min(frame.cells[0], max(1, CELLS_AT_ONCE // in_row))
         rows = few if on_processor(self.device_grid) else frame.cells[0]
 
-        def some(first: Any) -> Any:
+        def some(first: jax.Array) -> Any:
             start = jnp.minimum(first, frame.cells[0] - rows)
             part = frame.rows(start, rows)
             owned = _owned(part, first - start)
@@ -106,17 +113,17 @@ class CompiledTrees:
 
 def compiled_extremes(trees: CompiledTrees) -> Callable[..., Any]:
     """The function (fields, parameters, time) -> (maximum, -minimum, number of non-finite cells) of each tree over the
-    devices of this process."""
+    devices of this process: float64, (trees, 3), in an ensemble with members last."""
     device_grid, axes = trees.device_grid, trees.grid_axes
 
-    def of_rows(values: list[Any], owned: Any) -> Any:
+    def of_rows(values: list[jax.Array], owned: jax.Array) -> Any:
         high = jnp.stack([jnp.where(owned, v, -jnp.inf).max(axes) for v in values]).astype(jnp.float64)
         low = -jnp.stack([jnp.where(owned, v, jnp.inf).min(axes) for v in values]).astype(jnp.float64)
         # max() may skip a NaN, so non-finite cells are counted separately.
         broken = jnp.stack([jnp.where(owned, ~jnp.isfinite(v), False).sum(axes) for v in values])
         return high, low, broken
 
-    def extremes(fields: Mapping[str, Value], frame: Frame, parameters: Any, time: Any) -> Any:
+    def extremes(fields: Mapping[str, Value], frame: Frame, parameters: Parameters, time: Number) -> Any:
         high, low, broken = trees.by_rows(fields, parameters, time, frame, of_rows)
         found = (
             device_grid.device_max(high.max(0)),
@@ -129,12 +136,15 @@ def compiled_extremes(trees: CompiledTrees) -> Callable[..., Any]:
 
 
 def compiled_sums(trees: CompiledTrees, bits: int) -> Callable[..., Any]:
-    """The function (fields, parameters, time, scales) -> the ``PARTS`` of the sum of each tree over the devices of this
-    process, int64; ``scales`` has the 2^-e of each tree."""
+    """The function (fields, parameters, time, scales) -> the parts q of the sum of each tree over the devices of this
+    process: int64, (trees, PARTS), in an ensemble with members last. ``scales`` has the 2^-e of each tree, float64,
+    (trees,)."""
     device_grid = trees.device_grid
 
-    def sums(fields: Mapping[str, Value], frame: Frame, parameters: Any, time: Any, scales: Any) -> Any:
-        def of_rows(values: list[Any], owned: Any) -> Any:
+    def sums(
+        fields: Mapping[str, Value], frame: Frame, parameters: Parameters, time: Number, scales: np.ndarray | jax.Array
+    ) -> Any:
+        def of_rows(values: list[jax.Array], owned: jax.Array) -> Any:
             totals = []
             for i, v in enumerate(values):
                 rest, parts = jnp.where(owned, v, 0).astype(jnp.float64) * scales[i], []
@@ -175,8 +185,10 @@ class Reductions:
         self.run_extremes = compiled_extremes(left)
         self.run_sums = compiled_sums(left, self.bits)
 
-    def extremes(self, fields: Fields, parameters: Any, time: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(minimum, maximum, number of non-finite cells) of each tree over the whole grid, equal on all processes."""
+    def extremes(
+        self, fields: Fields, parameters: Parameters, time: float
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """See `backend.Reductions`."""
         if not self.trees:
             return np.empty(0), np.empty(0), np.empty(0, np.int64)
         each = self._of_each(
@@ -193,7 +205,7 @@ class Reductions:
             each |= zip(self.compiled, self.device_grid.first(compiled()), strict=True)
         return np.stack([each[n] for n in range(len(self.trees))])
 
-    def _of_field(self, array: Any) -> tuple[float, float, int]:
+    def _of_field(self, array: jax.Array) -> tuple[float, float, int]:
         """(maximum, -minimum, number of non-finite cells) of a field on this process. numpy is several times as fast as
         XLA here."""
         blocks = [block for block in self.device_grid.devices.owned(array) if block.size]
@@ -203,7 +215,7 @@ class Reductions:
             return high, low, 0
         return high, low, sum(int(np.count_nonzero(~np.isfinite(block))) for block in blocks)
 
-    def _sum_of_field(self, array: Any, scale: float) -> np.ndarray:
+    def _sum_of_field(self, array: jax.Array, scale: float) -> np.ndarray:
         """The parts of the sum of a field on this process, in the same form as from compiled code."""
         few = 1 << max(0, 53 - self.bits)  # numbers whose sum is exact in float64, in any order
 
@@ -224,9 +236,8 @@ class Reductions:
         blocks = [block for block in self.device_grid.devices.owned(array) if block.size]
         return np.sum([total for block in blocks for total in by_threads(of_part, block)], 0)
 
-    def sums(self, fields: Fields, parameters: Any, time: float, largest: np.ndarray) -> np.ndarray:
-        """The sum of each tree over all cells of the grid, equal on all processes. ``largest`` has the greatest
-        magnitude of each tree; if it is NaN or infinite, so is the sum."""
+    def sums(self, fields: Fields, parameters: Parameters, time: float, largest: np.ndarray) -> np.ndarray:
+        """See `backend.Reductions`. If ``largest`` is NaN or infinite, so is the sum."""
         if not self.trees:
             return np.empty(0)
         exponents = np.where(np.isfinite(largest), np.frexp(largest)[1], 0)
@@ -245,19 +256,19 @@ class Reductions:
 
 
 def on_processor(device_grid: DeviceGrid) -> bool:
-    """Whether the devices are processors, so that numpy can read their memory."""
+    """Whether the devices are CPUs, so that numpy can read their memory."""
     return bool(device_grid.devices.devices[0].platform == "cpu")
 
 
-def _on_block(value: Value, frame: Frame) -> Any:
+def _on_block(value: Value, frame: Frame) -> jax.Array:
     """A value on the block's own cells, without ghost cells."""
     interior = tuple((0, n) for n in frame.cells)
     return jnp.broadcast_to(value.crop(interior).array, frame.cells)
 
 
-def _owned(frame: Frame, first: Any) -> Any:
+def _owned(frame: Frame, first: int | jax.Array) -> jax.Array:
     """Which cells of an array belong to the block, in the rows from ``first`` on."""
-    owned: Any = (jnp.arange(frame.cells[0]) >= first).reshape([-1] + [1] * (frame.ndim - 1))
+    owned: jax.Array = (jnp.arange(frame.cells[0]) >= first).reshape([-1] + [1] * (frame.ndim - 1))
     for axis, (n, count) in enumerate(zip(frame.cells, frame.counts, strict=True)):
         if count is not n:
             shape = [1] * frame.ndim

@@ -13,7 +13,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from hpcstencil.distributed.windows import Value, common
-from hpcstencil.numerics.integrators import MEMORY, Method, Stage
+from hpcstencil.numerics.integrators import MEMORY, Method, Stage, Terms
 
 Values = Mapping[str, Value]
 
@@ -22,7 +22,7 @@ def combined(
     stage: Stage, dt: Any, values: Mapping[int, Value], slopes: Mapping[int, Value], before: Value | None = None
 ) -> Value:
     """Σ_j a_ij y_j + dt Σ_j b_ij k_j of one field, summed from left to right, on the windows that all terms have.
-    ``before`` is the slope from the previous step."""
+    ``before`` is the slope from the previous step; ``dt`` is a (traced) float64."""
     used = [*((a, values[j], None) for j, a in stage.values), *((b, slopes[j], dt) for j, b in stage.slopes)]
     if before is not None:
         used.append((stage.remembered, before, dt))
@@ -50,7 +50,7 @@ def take(
     slope at u)`` takes the uniform stages."""
     values, slopes, end = {0: u}, {}, len(method.stages)
 
-    def evaluate(terms: Any) -> None:
+    def evaluate(terms: Terms) -> None:
         for j, _ in terms:
             if j not in slopes:
                 slopes[j] = slope(j, values[j])
@@ -95,8 +95,9 @@ def fields_of(
     groups: Mapping[str, int],
     dt: Any,
 ) -> dict[str, Value]:
-    """The fields after a stage: `combined` for each field that the stage changes, the ``last`` value for the others. A
-    stage with a remembered slope stores its own slopes in place of those of the previous step."""
+    """The fields after a stage: `combined` for each field that the stage changes, the value number ``last`` for the
+    others. ``values`` and ``slopes`` are those of earlier stages by number. A stage with a remembered slope stores its
+    own slopes in place of those of the previous step."""
     moved = dict(values.get(last, {}))
     for name in moving(stage, values[0], slopes, groups):
         own = {j: y[name] for j, y in values.items()}, {j: k[name] for j, k in slopes.items() if name in k}

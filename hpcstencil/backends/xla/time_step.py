@@ -6,24 +6,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from hpcstencil.backends.xla.evaluate import RightHandSide
-from hpcstencil.backends.xla.stage_walk import fields_of, take, uniform
+from hpcstencil.backends.xla.stage_walk import Values, fields_of, take, uniform
 from hpcstencil.distributed.device_blocks import values
 from hpcstencil.distributed.device_grid import Body, DeviceGrid
 from hpcstencil.distributed.halo import Fields
-from hpcstencil.distributed.windows import Frame, Value
+from hpcstencil.distributed.windows import Frame, Number, Parameters, Value, Windows
 from hpcstencil.numerics.integrators import ERROR, NEW, Method, Stage
 
+V = TypeVar("V")
 # (fields, t, dt, smallest windows needed, or None for those of the fields) -> fields after a step
-Step = Callable[[Mapping[str, Value], Any, Any, Any], dict[str, Value]]
+Step = Callable[[Mapping[str, Value], Number, Number, Windows | None], dict[str, Value]]
 # (fields, parameters, t, dt) -> (fields after a step, result of weighing their error estimate)
-Attempt = Callable[[Fields, Mapping[str, float], Any, Any], tuple[Fields, Any]]
+Attempt = Callable[[Fields, Parameters, Number, Number], tuple[Fields, Any]]
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Stepper:
     groups: Mapping[str, int]
     every: int
     apart: RightHandSide | None = None
-    kernel: Callable[[Any, Frame], Step] | None = None
+    kernel: Callable[[Parameters, Frame], Step] | None = None
 
     def rhs_of(self, j: int) -> RightHandSide:
         """The right-hand side for the slopes at the j-th value."""
@@ -59,38 +60,43 @@ class Stepper:
 
     # ---- inside compiled code ----
 
-    def step(self, parameters: Any, frame: Frame) -> Step:
+    def step(self, parameters: Parameters, frame: Frame) -> Step:
         """The function that takes one step."""
         if self.kernel is not None:
             return self.kernel(parameters, frame)
 
-        def step(u: Mapping[str, Value], t: Any, dt: Any, ends: Any) -> dict[str, Value]:
+        def step(u: Mapping[str, Value], t: Number, dt: Number, ends: Windows | None) -> dict[str, Value]:
             new, _ = self.one_step(dict(u), parameters, t, dt, frame)
             return new if ends else {name: padded(new[name], u[name].windows) for name in u}
 
         return step
 
-    def one_step(self, u: dict[str, Value], parameters: Any, t: Any, dt: Any, frame: Frame) -> tuple[Any, Any]:
-        """(fields after a step, estimate of their error), on the windows that remain of those of ``u``."""
+    def one_step(
+        self, u: dict[str, Value], parameters: Parameters, t: Number, dt: Number, frame: Frame
+    ) -> tuple[Any, Any]:
+        """(fields after a step, estimate of their error or None). Both are on the windows that remain of those of
+        ``u`` after all evaluations."""
 
-        def evaluate(rhs: RightHandSide, y: Mapping[str, Value], time: Any) -> dict[str, Value]:
+        def evaluate(rhs: RightHandSide, y: Mapping[str, Value], time: Number) -> dict[str, Value]:
             if self.every:
                 return rhs(y, parameters, time, frame)
             own = {name: value.array for name, value in y.items()}
             slopes = rhs(self.device_grid.surrounded(own, self.widths, frame), parameters, time, frame)
             return {name: value.crop(self.device_grid.interior) for name, value in slopes.items()}
 
-        def slope(j: int, y: Any) -> Any:
+        def slope(j: int, y: Mapping[str, Value]) -> dict[str, Value]:
             return evaluate(self.rhs_of(j), y, t + self.method.nodes[j] * dt)
 
-        def combine(i: int, stage: Stage, y: Any, k: Any) -> Any:
+        def combine(i: int, stage: Stage, y: Mapping[int, Values], k: Mapping[int, Values]) -> dict[str, Value]:
             return fields_of(stage, i - 1, y, k, self.groups, dt)
 
-        def loop(u: dict[str, Value], before: Any, last: dict[str, Value], k0: Any) -> dict[str, Value]:
+        def loop(
+            u: dict[str, Value], before: dict[str, Value], last: dict[str, Value], k0: dict[str, Value]
+        ) -> dict[str, Value]:
             """Stages on arrays of constant shape, of which each may leave a rim that is not valid any more."""
             kept: dict[str, Any] = {}
 
-            def body(n: Any, carry: Any) -> Any:
+            def body(n: jax.Array, carry: tuple[dict[str, Value], dict[str, Value]]) -> Any:
                 y = {0: u, -1: carry[0], -2: carry[1]}
                 k = {0: k0, -1: evaluate(self.rhs, y[-1], t + nodes[n] * dt)}
                 new = fields_of(uniform(self.method, weights[n]), 0, y, k, {}, dt)
@@ -113,10 +119,12 @@ class Stepper:
         """The function attempt(fields, parameters, t, dt) -> (fields after one step, ``weigh`` applied to the estimate
         of their error). It needs a method with an error estimate. The given fields are not overwritten."""
 
-        def weighed(state: dict[str, Value], frame: Frame, parameters: Any, t: Any) -> Fields:
+        def weighed(state: dict[str, Value], frame: Frame, parameters: Parameters, t: Number) -> Fields:
             return self.device_grid.cropped(weigh(state, parameters, t, frame))
 
-        def body(u: dict[str, Value], frame: Frame, parameters: Any, t: Any, dt: Any) -> tuple[Fields, Fields]:
+        def body(
+            u: dict[str, Value], frame: Frame, parameters: Parameters, t: Number, dt: Number
+        ) -> tuple[Fields, Fields]:
             new, error = self.one_step(u, parameters, t, dt, frame)
             return self.device_grid.cropped(new), weighed(with_error(u, new, error), frame, parameters, t)
 
@@ -124,16 +132,17 @@ class Stepper:
             return self.device_grid.exchanged(body, self.widths)
         step, measure = self.in_pieces(), self.device_grid.exchanged(weighed, (0,) * self.device_grid.grid.ndim)
 
-        def attempt(fields: Fields, parameters: Any, t: Any, dt: Any) -> tuple[Fields, Any]:
+        def attempt(fields: Fields, parameters: Parameters, t: Number, dt: Number) -> tuple[Fields, Any]:
             new, error = step(fields, parameters, t, dt)
             return new, measure(with_error(fields, new, error), parameters, t)
 
         return attempt
 
     def slopes(self, j: int) -> Body:
-        """The function slopes(fields, parameters, t) at the j-th value, with an exchange of its own."""
+        """The function slopes(fields, parameters, t) -> time derivatives of the fields at the j-th value. It exchanges
+        halos first; fields and slopes have no ghost cells."""
 
-        def body(y: dict[str, Value], frame: Frame, parameters: Any, t: Any) -> Fields:
+        def body(y: dict[str, Value], frame: Frame, parameters: Parameters, t: Number) -> Fields:
             return self.device_grid.cropped(self.rhs_of(j)(y, parameters, t, frame))
 
         return self.device_grid.exchanged(body, self.device_grid.widths(1))
@@ -143,23 +152,23 @@ class Stepper:
         evaluate = self.slopes(0)
         evaluate_later = evaluate if self.apart is None else self.slopes(1)
 
-        def combined(i: int, stage: Stage, y: Mapping[int, Fields], k: Mapping[int, Fields], dt: Any) -> Fields:
+        def combined(i: int, stage: Stage, y: Mapping[int, Fields], k: Mapping[int, Fields], dt: Number) -> Fields:
             at, rates = ({j: values(fields, self.device_grid.interior) for j, fields in x.items()} for x in (y, k))
             return self.device_grid.cropped(fields_of(stage, i - 1, at, rates, self.groups, dt))
 
         @cache
         def combination(i: int, stage: Stage) -> Body:
-            def body(y: Any, k: Any, dt: Any) -> Fields:
+            def body(y: Mapping[int, Fields], k: Mapping[int, Fields], dt: Number) -> Fields:
                 return combined(i, stage, y, k, dt)
 
             return self.device_grid.compiled(body, 1)
 
-        def uniform_body(y: Any, k: Any, weights: Any, dt: Any) -> Fields:
+        def uniform_body(y: Mapping[int, Fields], k: Mapping[int, Fields], weights: jax.Array, dt: Number) -> Fields:
             return combined(0, uniform(self.method, weights), y, k, dt)
 
         combine_uniform = self.device_grid.compiled(uniform_body, 2)
 
-        def step(fields: Fields, parameters: Any, t: Any, dt: Any) -> tuple[Fields, Any]:
+        def step(fields: Fields, parameters: Parameters, t: Number, dt: Number) -> tuple[Fields, Any]:
             def slope(j: int, y: Fields, node: float) -> Fields:
                 return jax.block_until_ready((evaluate_later if j else evaluate)(y, parameters, t + node * dt))
 
@@ -180,24 +189,24 @@ class Stepper:
         return step
 
 
-def with_error(u: Mapping[str, Any], new: Mapping[str, Any], error: Mapping[str, Any]) -> dict[str, Any]:
+def with_error(u: Mapping[str, V], new: Mapping[str, V], error: Mapping[str, V]) -> dict[str, V]:
     """Fields before and after a step and their estimated errors, under the names that `Problem.errors` uses."""
     return {**u, **{NEW + name: y for name, y in new.items()}, **{ERROR + name: e for name, e in error.items()}}
 
 
-def shrunk(windows: Any, before: Any, after: Any, times: int) -> Any:
-    """Windows after ``times`` shrinkages, each by as much as from ``before`` to ``after``."""
+def shrunk(windows: Any, before: Any, after: Any, times: int) -> Windows:
+    """The windows after shrinking ``times`` times, each time as much as from ``before`` to ``after``."""
     return tuple(
         (w[0] + times * (b[0] - a[0]), w[1] + times * (b[1] - a[1]))
         for w, a, b in zip(windows, before, after, strict=True)
     )
 
 
-def padded(value: Value, windows: Any) -> Value:
-    """The value on larger windows, with zeros in the rim, which is never read as valid."""
+def padded(value: Value, windows: Windows) -> Value:
+    """The value on larger windows. The rim is filled with zeros and is never read as valid."""
     padding = []
     for have, want in zip(value.windows, windows, strict=True):
-        assert have is not None  # fields have a window on every axis
+        assert have is not None and want is not None  # fields have a window on every axis
         padding.append((have[0] - want[0], want[1] - have[1], 0))
     padding += [(0, 0, 0)] * (value.array.ndim - len(padding))  # of members
     return Value(lax.pad(value.array, value.array.dtype.type(0), padding), windows)
