@@ -88,6 +88,13 @@ OBSERVED = {
         "numerics": {"order": 4},
     },
     "leapfrog": {"equation": {"name": "wave"}, "numerics": {"integrator": "leapfrog", "order": 6}},
+    "slow diffusion, a stencil": {
+        "grid": {"shape": [60, 40], "upper": [6.0, 4.0]},
+        "equation": {
+            "name": "custom", "rhs": {"u": "blur(u)/4 - u + 0.01*laplacian(u)"}, "stencils": {"blur": [[1], [2], [1]]},
+        },
+        "boundary": {"y": {"neumann": 0.0}},
+    },
     "inner results": {
         "equation": {"name": "cahn_hilliard", "kappa": 0.1},
         "boundary": {"x": {"neumann": 0.0}}, "numerics": {"integrator": "euler"},
@@ -95,7 +102,7 @@ OBSERVED = {
 }  # fmt: skip
 # In CI the study that is special to the input: an order promised less at walls and of upwinding, the steps of other methods.
 IN_CI = (("ssprk3", "space"), ("walls, stages", "space"), ("walls, stages", "time"), ("upwind, a tolerance", "space"),
-         ("leapfrog", "time"), ("inner results", "time"))  # fmt: skip
+         ("leapfrog", "time"), ("inner results", "time"), ("slow diffusion, a stencil", "space"))  # fmt: skip
 
 
 @pytest.mark.parametrize("name, study", [
