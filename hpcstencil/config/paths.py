@@ -15,7 +15,7 @@ def sources(config: Config) -> dict[str, Path]:
     """The data files that the input names, by key."""
     found = {
         "initial.file": config.initial.file,
-        "mask.solid": config.mask and config.mask.dataset and config.mask.dataset[0],
+        "mask.solid": config.mask and config.mask.file and config.mask.file.path,
     }
     return {key: file for key, file in found.items() if file}
 

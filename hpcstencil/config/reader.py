@@ -34,6 +34,7 @@ from hpcstencil.config.settings import (
 )
 from hpcstencil.config.stencil_weights import weights_of
 from hpcstencil.equations import EQUATIONS
+from hpcstencil.io.array_file import IMAGE_SUFFIX, NUMPY_SUFFIX
 from hpcstencil.numerics.grid import AXES, Grid
 from hpcstencil.numerics.integrators import FEWEST_STAGES, INTEGRATORS, MOST_STAGES, SUPER_STEPPING
 from hpcstencil.validation.errors import InputError
@@ -62,7 +63,8 @@ def check_sources(config: Config) -> None:
     for key, file in sources(config).items():
         check_path(key, file)
         if not os.path.isfile(file):
-            raise InputError(f"{key}: expected an HDF5 file, but there is no {file}; check the path")
+            what = {NUMPY_SUFFIX: "a NumPy file", IMAGE_SUFFIX: "an image"}.get(file.suffix, "an HDF5 file")
+            raise InputError(f"{key}: expected {what}, but there is no {file}; check the path")
 
 
 def from_mapping(raw: Mapping[str, object], base: Path, overrides: Sequence[str] = (), stem: str = "output") -> Config:
@@ -299,9 +301,8 @@ def _diagnostics(raw: Mapping[str, object]) -> DiagnosticsConfig:
 def _mask(raw: Mapping[str, object], base: Path) -> MaskConfig:
     _refuse_unknown_keys(raw, "mask")
     mask = MaskConfig(**_table(raw, "mask"))
-    if mask.dataset is not None:
-        file, name = mask.dataset
-        mask = replace(mask, solid=f"{os.path.abspath(base / file)}:{name}")
+    if mask.file is not None:
+        mask = replace(mask, solid=str(replace(mask.file, path=Path(os.path.abspath(base / mask.file.path)))))
     if mask.surface is not None:
         mask = replace(mask, surface=take("mask.surface.value", Key(EXPRESSION, None, "value = 0.0"), mask.surface))
     return mask

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcstencil.config.boundary_conditions import BoundaryConfig
+from hpcstencil.io.array_file import ArrayFile
 from hpcstencil.io.transports.registry import TRANSPORTS, may_write_behind
 from hpcstencil.numerics.finite_differences import Weights
 from hpcstencil.numerics.grid import Grid
@@ -40,7 +41,6 @@ WEIGHTS = either(nested_numbers(), TEXT)
 COUNTS = list_of(COUNT, "a list of positive integers, one per axis", longest=3)
 NUMBERS = list_of(NUMBER, "a list of numbers, one per axis", longest=3)
 STEP_KEYS = ("dt", "cfl", "tolerance")  # of [time], of which one is given
-HDF5_SUFFIXES = (".h5", ".hdf5", ".nc")
 
 
 @dataclass(frozen=True)
@@ -212,10 +212,9 @@ class MaskConfig:
     )
 
     @property
-    def dataset(self) -> tuple[Path, str] | None:
-        """(file, dataset) if ``solid`` is not an expression but "FILE.h5:DATASET"."""
-        file, _, name = self.solid.rpartition(":")
-        return (Path(file), name) if Path(file).suffix in HDF5_SUFFIXES and name else None
+    def file(self) -> ArrayFile | None:
+        """The file that says where cells are solid, if ``solid`` is not an expression."""
+        return ArrayFile.of(self.solid)
 
 
 @dataclass(frozen=True)

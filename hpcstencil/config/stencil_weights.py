@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from hpcstencil.config.paths import check_path
+from hpcstencil.io.array_file import mapped
 from hpcstencil.numerics.finite_differences import Weights
 from hpcstencil.validation.errors import InputError
-from hpcstencil.validation.messages import shown, wrong
+from hpcstencil.validation.messages import wrong
 
 WIDEST = 65  # weights per axis
 EXAMPLE = "write for example [[0, 1, 0], [1, -4, 1], [0, 1, 0]]"
@@ -53,14 +54,9 @@ def _read(key: str, path: Path) -> np.ndarray:
     if not os.path.isfile(path):  # False also for a name that the system refuses
         raise InputError(f"{key}: expected a NumPy file, but there is no {path}; check the path")
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError):
-        array = None
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu":
-        raise InputError(
-            f"{key}: expected an array of real numbers in a file of numpy.save, but {shown(str(path))} is none; write it anew"
-        )
-    return array
+        return mapped(path)
+    except InputError as error:
+        raise InputError(f"{key}: {error}") from None
 
 
 def _tuples(values: Any) -> Any:

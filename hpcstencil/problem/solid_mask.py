@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from hpcstencil.config.settings import Config
+from hpcstencil.io.array_file import ArrayFile
 from hpcstencil.io.dataset_names import MASK_DATASET
 from hpcstencil.symbolic.boundary_kinds import Face
 from hpcstencil.symbolic.expressions import (
@@ -52,21 +52,21 @@ HUGE = {"float32": 3.0e38, "float64": 1.0e308}
 @dataclass(frozen=True)
 class Mask:
     """``solid`` is non-zero in solid cells. It is an expression of coordinates and parameters, or the field SOLID,
-    which never changes and is read from the ``dataset`` (file and name). ``value`` is the value on the solid surface,
+    which never changes and is read from the ``file``. ``value`` is the value on the solid surface,
     or None for no flux. ``reflected`` has the fields per axis whose mirror image across it has the opposite sign. If
     the solid cells are ``kept`` as a field, they too are mirrored beyond the boundary of the domain."""
 
     solid: Node
     value: Node | None
-    dataset: tuple[Path, str] | None
+    file: ArrayFile | None
     discretization: Discretization
     reflected: tuple[Collection[str], ...]
     kept: bool
 
     @property
     def is_read(self) -> bool:
-        """Whether the solid cells are read from a dataset, and so are known only when the run begins."""
-        return self.dataset is not None
+        """Whether the solid cells are read from a file, and so are known only when the run begins."""
+        return self.file is not None
 
     def differs(self, listed: Collection[str]) -> bool:
         """Whether the solid cells depend on one of the ``listed`` parameters, in which the members of an ensemble
@@ -238,8 +238,8 @@ def mask_of(
             'mask.surface: expected "no_flux" for an equation or diagnostics with values on faces of cells (difference_x and '
             "its like, and finite volumes, as in 'euler'), but got a value; change it"
         )
-    if config.mask.dataset is not None:
-        return Mask(Field(SOLID), surface, config.mask.dataset, discretization, reflected, kept=True)
+    if config.mask.file is not None:
+        return Mask(Field(SOLID), surface, config.mask.file, discretization, reflected, kept=True)
     solid = parse(config.mask.solid, Scope(ndim, symbols, time=False), "mask.solid")
     solid = Pointwise("not_equal", (solid, Constant(0.0)))
     for axis, periodic in enumerate(config.boundary.periodic):
@@ -272,7 +272,7 @@ def in_fluid(mask: Mask | None, tree: Node, otherwise: float = 0.0) -> Node:
 
 
 def masked_initial(mask: Mask | None, initial: Mapping[str, Node]) -> dict[str, Node]:
-    """The initial expressions, with 0 in solid cells. A mask from a dataset is not known yet, so the expressions then
+    """The initial expressions, with 0 in solid cells. A mask from a file is not known yet, so the expressions then
     stay unchanged."""
     if mask is None or mask.is_read:
         return dict(initial)

@@ -18,8 +18,10 @@ from hpcstencil.simulation.checkpoint_time import seconds_to_checkpoint
 from hpcstencil.simulation.measurement_cache import key, recall
 from hpcstencil.simulation.memory_estimate import memory
 from hpcstencil.simulation.prepared import Prepared
+from hpcstencil.validation.errors import InputError
 
 SHOWN = 49  # numbers of a stencil that is printed whole
+WIDTH = 64  # of a drawing, in characters, which are twice as high as wide
 PROGRAM = "0.3 GB"  # Python, JAX, MPI, HDF5 and the remains of the compilers, on a CPU
 
 
@@ -34,6 +36,7 @@ def report(prepared: Prepared) -> str:
         to_toml(_without_large_stencils(config)).rstrip(),
         "",
         *_large_stencils(config),
+        *_geometry(config),
         f"fields                {', '.join(problem.shown)}{_memory(problem)}",
         *([f"members               {len(problem.members)}, side by side"] if problem.members else []),
         f"stencil radius        {' x '.join(map(str, plan.radius))} cells, {plan.stages} stage(s) per step",
@@ -70,6 +73,31 @@ def _large_stencils(config: Config) -> list[str]:
         for name, weights in config.equation.stencils.items()
         if not _is_shown(weights)
     ]
+
+
+def _geometry(config: Config) -> list[str]:
+    """A drawing of the solid cells that a file gives, in the middle plane of three dimensions, with y upwards."""
+    file = None if config.mask is None else config.mask.file
+    if file is None or config.grid.ndim == 1:
+        return []
+    shape = config.grid.shape
+    plane = [(0, shape[0]), (0, shape[1]), *((n // 2, n // 2 + 1) for n in shape[2:])]
+    try:
+        cells = file.read(plane, shape)
+    except InputError as error:
+        raise InputError(f"mask.solid: {error}") from None
+    cells = cells.reshape(shape[:2])
+    columns = min(shape[0], WIDTH)
+    rows = min(
+        shape[1], max(1, round(columns / 2 * config.grid.spacing[1] * shape[1] / config.grid.spacing[0] / shape[0]))
+    )
+    drawn = cells[
+        np.ix_(*(((np.arange(k) + 0.5) * n / k).astype(int) for k, n in zip((columns, rows), shape, strict=False)))
+    ]
+    lines = ["".join("#" if cell else "." for cell in row) for row in drawn.T[::-1]]
+    where = "" if config.grid.ndim == 2 else " in the middle plane along z"
+    share = np.count_nonzero(cells) / cells.size
+    return [f"solid cells           {100 * share:.3g} %{where}, drawn as # with x to the right and y upwards", *lines]
 
 
 def _memory(problem: Problem) -> str:

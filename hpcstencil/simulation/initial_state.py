@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hpcstencil.io.array_file import ArrayFile
 from hpcstencil.io.file_read import read_block
 from hpcstencil.numerics.topology import Range
 from hpcstencil.problem.problem import Problem
@@ -44,8 +45,8 @@ def last_snapshot(problem: Problem, ranges: Sequence[Range], output: Path) -> di
 def _of_one(problem: Problem, ranges: Sequence[Range]) -> dict[str, np.ndarray]:
     config, dtype = problem.config, np.dtype(problem.config.numerics.precision)
     blocks: dict[str, np.ndarray] = {}
-    dataset = None if problem.mask is None else problem.mask.dataset
-    solid = None if dataset is None else _solid_cells(problem, ranges, dataset)
+    file = None if problem.mask is None else problem.mask.file
+    solid = None if file is None else _solid_cells(problem, ranges, file)
     for name in problem.fields:
         if name == SOLID and solid is not None:
             block = solid.astype(dtype)
@@ -64,19 +65,18 @@ def _of_one(problem: Problem, ranges: Sequence[Range]) -> dict[str, np.ndarray]:
     return blocks
 
 
-def _solid_cells(problem: Problem, ranges: Sequence[Range], dataset: tuple[Path, str]) -> np.ndarray:
-    """Which cells of this process's block are solid in a dataset, bool."""
+def _solid_cells(problem: Problem, ranges: Sequence[Range], file: ArrayFile) -> np.ndarray:
+    """Which cells of this process's block are solid in a file, bool."""
     try:
-        block = read_block(*dataset, ranges, shape=problem.config.grid.shape)
+        block = file.read(ranges, problem.config.grid.shape)
     except InputError as error:
         raise InputError(f"mask.solid: {error}") from None
-    path, name = dataset
     lost = ~np.isfinite(block)
     if lost.any():
         index, first = np.argwhere(lost)[0], [start for start, _ in ranges]
         cell = ", ".join(str(i + start) for i, start in zip(index.tolist(), first, strict=True))
         raise InputError(
-            f"mask.solid: expected finite numbers in '{name}' of {path}, 0 in fluid cells, but got "
+            f"mask.solid: expected finite numbers in {file}, 0 in fluid cells, but got "
             f"{block[tuple(index)]} in cell [{cell}]; correct it"
         )
     return block != 0

@@ -1,0 +1,82 @@
+"""An array of the grid's shape in a file: a dataset of HDF5, a NumPy file, or an image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hpcstencil.numerics.topology import Range
+from hpcstencil.validation.errors import InputError
+
+HDF5_SUFFIXES = (".h5", ".hdf5", ".nc")
+NUMPY_SUFFIX, IMAGE_SUFFIX = ".npy", ".png"
+DARK = 128  # of 255: grey levels below are dark
+
+
+@dataclass(frozen=True)
+class ArrayFile:
+    """The file at ``path``; ``name`` is that of the dataset, "" in other files than HDF5."""
+
+    path: Path
+    name: str = ""
+
+    @classmethod
+    def of(cls, text: str) -> ArrayFile | None:
+        """The file that a text of an input names: "FILE.h5:DATASET", "FILE.npy" or "FILE.png"; None for other texts."""
+        if Path(text).suffix in (NUMPY_SUFFIX, IMAGE_SUFFIX):
+            return cls(Path(text))
+        file, _, name = text.rpartition(":")
+        return cls(Path(file), name) if Path(file).suffix in HDF5_SUFFIXES and name else None
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.name}" if self.name else str(self.path)
+
+    def read(self, ranges: Sequence[Range], shape: Sequence[int]) -> np.ndarray:
+        """The block ``ranges`` (global, half-open, per axis) of an array of the grid's ``shape``, without ghost cells.
+
+        An image has 1 in cells of dark pixels, else 0. Its x runs to the right and its y upwards, as in plots.
+
+        Raises InputError if the file or dataset is missing or does not fit, EnvironmentProblem if reading fails.
+        """
+        if self.name:
+            from hpcstencil.io.file_read import read_block
+
+            return read_block(self.path, self.name, ranges, shape=shape)
+        whole = dark_pixels(self.path) if self.path.suffix == IMAGE_SUFFIX else mapped(self.path)
+        if whole.shape != tuple(shape):
+            raise InputError(
+                f"{self.path}: it has shape {whole.shape}, expected {tuple(shape)}: it must be on the same grid"
+            )
+        return np.ascontiguousarray(whole[tuple(slice(start, stop) for start, stop in ranges)])
+
+
+def mapped(path: Path) -> np.ndarray:
+    """The array in a NumPy file, mapped into memory: only what is used is read. Raises InputError if it holds no real
+    numbers."""
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        array = None
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+        raise InputError(
+            f"{path}: expected an array of real numbers in a file of numpy.save, but this is none; write it anew"
+        )
+    return array
+
+
+def dark_pixels(path: Path) -> np.ndarray:
+    """Which pixels of an image are dark, 1 or 0, indexed [x, y] with y upwards; transparent ones count as white. Raises
+    InputError if it is no image."""
+    from PIL import Image
+
+    try:
+        with Image.open(path, formats=["PNG"]) as image:
+            coloured = image.convert("RGBA")
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise InputError(f"{path}: expected a PNG image, but got: {error}; write it anew") from None
+    white = Image.new("RGBA", coloured.size, "white")
+    grey = np.asarray(Image.alpha_composite(white, coloured).convert("L"))
+    return (grey[::-1].T < DARK).astype(np.int8)
