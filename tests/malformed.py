@@ -91,9 +91,9 @@ INPUTS = [
             (f"[[{', '.join(['1'] * 67)}]]", "at most 65", "[1, 67]"),
             ("[[1e39]]", "float32 can hold", "1e+39"),
             ("nothing.npy", "a NumPy file", "there is no", "check the path"),
-            ("input.toml", "numpy.save", "write it anew"),
         )
     ),
+    ("equation.stencils.blur=input.toml", "equation.stencils.blur: ", "expected an array", "numpy.save", "write it anew"),
     ("equation.stencils=5", "equation.stencils: expected a table", "got 5"),
     ("equation.stencils.dx=[[1]]", "equation.stencils.dx", "rename"),
     ("equation.stencils.D=[[1]]", "equation.stencils.D: 'D' is a field or parameter already", "rename"),
