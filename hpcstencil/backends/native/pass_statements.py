@@ -193,7 +193,7 @@ class Cells(Writer):
 
     # ---- sums ----
 
-    def sum(self, tree: Pointwise, at: Offset) -> str:
+    def sum_of_terms(self, tree: Pointwise, at: Offset) -> str:
         return self.added("", self.terms(tree, at))
 
     def added(self, first: str, terms: Sequence[Term], scale: str = "") -> str:
