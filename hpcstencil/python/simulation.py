@@ -33,7 +33,6 @@ from hpcstencil.runtime.communicator import agree
 from hpcstencil.runtime.launcher import environment_rank
 from hpcstencil.runtime.progress import Progress
 from hpcstencil.runtime.stopwatch import Stopwatch
-from hpcstencil.runtime.walltime import Walltime
 from hpcstencil.simulation.event_loop import Run
 from hpcstencil.simulation.file_blocks import output_blocks
 from hpcstencil.simulation.prepared import Decomposed
@@ -520,8 +519,7 @@ class Simulation:
         with self._stepping_on(), _watched() as request, claimed(path, communicator) as claim:
             source_of(config, options, communicator)  # refuses a file that is there
             communicator.watch.output(path)
-            walltime = Walltime(config.checkpoint.walltime, communicator, options.started)
-            ready = Ready(stepping, self._source(), walltime, snapshot_buffers(simulation))
+            ready = Ready(stepping, self._source(), snapshot_buffers(simulation))
             stepping.finite.path = path
             try:
                 to_file(ready, options, claim, request, self._stopwatch, self._callbacks)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hpcstencil.checkpoint.checkpoint import read_checkpoint
 from hpcstencil.checkpoint.restart import Source
-from hpcstencil.checkpoint.state import State
+from hpcstencil.checkpoint.state import State, join
 from hpcstencil.numerics.schedule import Clock
-from hpcstencil.runtime.communicator import Communicator
+from hpcstencil.runtime.communicator import Communicator, agree
 from hpcstencil.runtime.progress import say
 from hpcstencil.runtime.stopwatch import Stopwatch
 from hpcstencil.simulation.backend_choice import prepare
 from hpcstencil.simulation.compose import compose
+from hpcstencil.simulation.file_blocks import from_checkpoint
 from hpcstencil.simulation.finite_check import FiniteCheck
+from hpcstencil.simulation.initial_state import last_snapshot
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.simulation.solid_cells import check_fluid_left
@@ -45,6 +48,24 @@ def initial_clocks(simulation: Simulation) -> State:
     """A state without fields at t = 0."""
     problem = simulation.problem
     return State(Clock(), {}, (Clock(),) * (problem.copies if problem.own_steps else 0))
+
+
+def first_state(simulation: Simulation, source: Source, output: Path) -> State:
+    """The state with which a run begins: at t = 0, or where its ``source`` says that it continues. All processes call
+    this together. Raises InputError on all of them."""
+    if not source.history:
+        return initial_state(simulation)
+    communicator, problem = simulation.communicator, simulation.problem
+    scalars: Mapping[str, Any]
+    if source.checkpoint is None:
+        assert source.clock is not None
+        scalars = source.clock
+        blocks = agree(communicator, lambda: last_snapshot(problem, simulation.ranges, output))
+    else:
+        arrays, scalars, _ = read_checkpoint(source.checkpoint, simulation.ranges, communicator, problem.fields)
+        blocks = {name: from_checkpoint(simulation, block) for name, block in arrays.items()}
+    template = replace(initial_clocks(simulation), fields=dict.fromkeys(problem.fields, 0))
+    return join(template, simulation.put(blocks), scalars)
 
 
 def at_start(
