@@ -18,7 +18,7 @@ import numpy as np
 from hpcstencil.checkpoint.checksums import Array, Damaged, checksum, read_seal, seal
 from hpcstencil.checkpoint.paths import checkpoint_path, keep_newest, list_checkpoints
 from hpcstencil.io.file_layout import Attributes, write_attributes, write_coordinates
-from hpcstencil.io.file_read import SCALES, inspect, open_for_reading
+from hpcstencil.io.file_read import SCALES, Contents, inspect, open_for_reading
 from hpcstencil.io.hdf5_access import open_alone
 from hpcstencil.io.hdf5_validation import attributes, numbers
 from hpcstencil.io.transports.choice import chosen_transport, open_transport
@@ -160,6 +160,11 @@ def newest_checkpoint(output: Path, communicator: Communicator) -> Path | None:
             continue
         return path
     return None
+
+
+def can_be_extended(output: Path, contents: Contents) -> bool:
+    """Whether a complete run with these ``contents`` of its ``output`` can continue to a later end."""
+    return contents.clock is not None or bool(list_checkpoints(output))
 
 
 def verify(path: Path, communicator: Communicator) -> None:

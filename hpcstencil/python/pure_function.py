@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
 
-from hpcstencil.checkpoint.state import State
 from hpcstencil.distributed.device_blocks import Devices
 from hpcstencil.numerics.integrators import MEMORY
 from hpcstencil.numerics.schedule import Clock, StepRange
 from hpcstencil.python.assignment import as_array
 from hpcstencil.simulation.initial_state import initial_blocks
 from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.state import State
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import unknown
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpcstencil.checkpoint.restart import Options, Source, source_of
 from hpcstencil.config.paths import check_output_path
 from hpcstencil.config.provenance import to_toml
 from hpcstencil.config.reader import check_sources, from_mapping, load
@@ -36,6 +35,7 @@ from hpcstencil.runtime.stopwatch import Stopwatch
 from hpcstencil.simulation.event_loop import Run
 from hpcstencil.simulation.file_blocks import output_blocks
 from hpcstencil.simulation.prepared import Decomposed
+from hpcstencil.simulation.restart import Options, Source, source_of
 from hpcstencil.simulation.run import Ready, snapshot_buffers, to_file
 from hpcstencil.simulation.same_everywhere import same_everywhere
 from hpcstencil.simulation.simulation import Simulation as Composed

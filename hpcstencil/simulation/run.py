@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcstencil.checkpoint.paths import remove_locks, remove_stale
-from hpcstencil.checkpoint.restart import Options, Source, source_of
 from hpcstencil.io.output_lock import Claim, claimed
 from hpcstencil.io.snapshot_buffers import Copies, pieces_of
 from hpcstencil.numerics.schedule import Schedule
@@ -23,6 +22,7 @@ from hpcstencil.runtime.walltime import Walltime
 from hpcstencil.runtime.watchdog import end_all
 from hpcstencil.simulation.event_loop import Run, StopRequests
 from hpcstencil.simulation.prepared import Decomposed
+from hpcstencil.simulation.restart import Options, Source, source_of
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.simulation.start import at_start, compile_steps, composed, first_state
 from hpcstencil.simulation.stepping import Stepping

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from hpcstencil.checkpoint.checkpoint import read_checkpoint
-from hpcstencil.checkpoint.restart import Source
-from hpcstencil.checkpoint.state import State, join
 from hpcstencil.numerics.schedule import Clock
 from hpcstencil.runtime.communicator import Communicator, agree
 from hpcstencil.runtime.progress import say
@@ -20,8 +18,10 @@ from hpcstencil.simulation.file_blocks import from_checkpoint
 from hpcstencil.simulation.finite_check import FiniteCheck
 from hpcstencil.simulation.initial_state import last_snapshot
 from hpcstencil.simulation.prepared import Decomposed
+from hpcstencil.simulation.restart import Source
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.simulation.solid_cells import check_fluid_left
+from hpcstencil.simulation.state import State, join
 from hpcstencil.simulation.stepping import Stepping
 
 

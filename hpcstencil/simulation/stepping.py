@@ -10,15 +10,15 @@ from dataclasses import replace
 import jax
 import numpy as np
 
-from hpcstencil.checkpoint.restart import Source
-from hpcstencil.checkpoint.state import State
 from hpcstencil.numerics.schedule import Clock, Leap, StepRange, steps_to_reach, together
 from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.runtime.stopwatch import Stopwatch
 from hpcstencil.runtime.walltime import CALL
 from hpcstencil.simulation.adaptive_step import Control
 from hpcstencil.simulation.finite_check import FiniteCheck
+from hpcstencil.simulation.restart import Source
 from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.state import State
 
 STEPS_PER_CALL = 1000  # at most, so that a value that is not finite is found within this many steps
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from hpcstencil.checkpoint.checkpoint import write_checkpoint
-from hpcstencil.checkpoint.state import State, split
 from hpcstencil.numerics.schedule import Clock, Schedule
 from hpcstencil.runtime.progress import say
 from hpcstencil.runtime.stopwatch import Stopwatch
@@ -17,6 +16,7 @@ from hpcstencil.runtime.walltime import passed
 from hpcstencil.simulation.checkpoint_time import remember_checkpoint, seconds_to_checkpoint
 from hpcstencil.simulation.file_blocks import checkpoint_block
 from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.state import State, split
 from hpcstencil.simulation.streams.output import Output
 from hpcstencil.simulation.streams.stream import Stream
 from hpcstencil.validation.errors import EnvironmentProblem

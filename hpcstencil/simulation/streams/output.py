@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from hpcstencil import __version__
-from hpcstencil.checkpoint.restart import Source
-from hpcstencil.checkpoint.state import State, split
 from hpcstencil.config.provenance import sha256, to_toml
 from hpcstencil.io.file_layout import Description
 from hpcstencil.io.output_file import OutputFile
@@ -21,8 +19,10 @@ from hpcstencil.numerics.schedule import Clock, Schedule
 from hpcstencil.runtime.stopwatch import Stopwatch
 from hpcstencil.simulation.diagnostics import Diagnostics
 from hpcstencil.simulation.file_blocks import checkpoint_block, output_blocks
+from hpcstencil.simulation.restart import Source
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.simulation.solid_cells import solid_block
+from hpcstencil.simulation.state import State, split
 
 
 def provenance(simulation: Simulation, source: Source) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The state of a run as stored in a checkpoint: any pytree, so that no part of it can be forgotten.
+"""The state of a run, and its form in a checkpoint: any pytree, so that no part of it can be forgotten.
 
 Leaves over the grid are stored as global arrays and all others as scalars. Each is stored under its path in the tree,
 such as "clock/step"; a field is stored under its own name.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcstencil import __version__
-from hpcstencil.checkpoint.checkpoint import newest_checkpoint, verify
+from hpcstencil.checkpoint.checkpoint import can_be_extended, newest_checkpoint, verify
 from hpcstencil.checkpoint.paths import list_checkpoints, step_of
 from hpcstencil.config.provenance import allowed, differences
 from hpcstencil.config.reader import from_mapping
@@ -138,11 +138,6 @@ def _resumed(config: Config, options: Options, communicator: Communicator) -> So
         repeated=now["kernel"] if same else "",
         history=_continued(config, newest, options.overrides, communicator),
     )
-
-
-def can_be_extended(output: Path, contents: Contents) -> bool:
-    """Whether a complete run can continue to a later end."""
-    return contents.clock is not None or bool(list_checkpoints(output))
 
 
 def _nothing_to_do(config: Config, output: Path, contents: Contents) -> str:
