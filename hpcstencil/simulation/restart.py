@@ -16,7 +16,7 @@ from hpcstencil.config.reader import from_mapping
 from hpcstencil.config.settings import Config
 from hpcstencil.io.file_read import Contents, inspect
 from hpcstencil.io.hdf5_validation import json_attribute
-from hpcstencil.io.output_file import refuse_existing
+from hpcstencil.io.output_preparation import refuse_existing
 from hpcstencil.runtime.communicator import Communicator, agree, from_rank_0
 from hpcstencil.validation.errors import HpcstencilError, InputError
 from hpcstencil.validation.overrides import is_set
