@@ -151,15 +151,14 @@ def to_file(
     streams = [*streams_of(output, checkpoints, stepping.schedule), *further]
     this = Run(stepping, streams, progress, stopwatch)
     try:
-        this.begin()
-        release()
-        this.to_the_end(stops)
+        with progress:
+            this.begin()
+            release()
+            this.to_the_end(stops)
     except (InputError, NumericsError, StoppedEarly) as error:
         this.flush()
         output.close(complete=False, **({} if isinstance(error, StoppedEarly) else {"failure": str(error)}))
         raise
-    finally:
-        progress.close()
     this.finish()
     output.close(complete=True, **output.ended(stepping.state, stepping.schedule))
     stopwatch.lap()

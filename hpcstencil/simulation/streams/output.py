@@ -64,7 +64,8 @@ class Output:
         self.buffers, self.stopwatch = buffers, stopwatch
         self.diagnostics = Diagnostics(problem.diagnostics, simulation.diagnosed, problem.parameters)
         self.rows_written = time.monotonic()  # when rows were last written
-        self.file = self._opened(state, self._kept(state.clock))
+        kept = self._kept(state.clock)
+        self.file = self._opened(state, kept)
 
     def _kept(self, clock: Clock) -> int | None:
         """The step up to which a continued run keeps the contents of its output; None if it keeps all."""
@@ -90,10 +91,10 @@ class Output:
         )
         place, method = (self.path, processes, description), config.method
         buffers = self.buffers if config.is_written_behind(processes.size) else None
-        if self.source.append:
-            file = OutputFile.append(*place, step=cut, method=method, buffers=buffers)
-        else:
+        if not self.source.append:
             file = OutputFile.create(*place, method=method, buffers=buffers)
+        else:
+            file = OutputFile.append(*place, step=cut, method=method, buffers=buffers)
         if solid is not None:
             file.write_solid(solid, simulation.ranges)
         return file
