@@ -242,7 +242,8 @@ def _read_verified(
         blocks, shares = {}, []
         with open_for_reading(path) as file:
             shape = _shape(path, file)
-            own = _slab(shape, communicator) if ranges is None else ranges
+            first, last = (shape[0] * (communicator.rank + i) // communicator.size for i in (0, 1))
+            own = [(first, last), *((0, n) for n in shape[1:])] if ranges is None else ranges
             if len(own) != len(shape) or any(last > n for (_, last), n in zip(own, shape, strict=True)):
                 raise InputError(
                     f"{path}: its grid has shape {shape}: a run that goes on from it must be on the same grid"
@@ -266,13 +267,6 @@ def _read_verified(
         if total != sealed[name].checksum:
             raise Damaged(f"{path}: the values of '{name}' are damaged; take an older checkpoint")
     return blocks, scalars, found
-
-
-def _slab(shape: Sequence[int], communicator: Communicator) -> list[Range]:
-    """The global index range per axis of this process's share of a whole grid."""
-    n, *rest = shape
-    first, last = (n * (communicator.rank + i) // communicator.size for i in (0, 1))
-    return [(first, last), *((0, m) for m in rest)]
 
 
 def _shape(path: Path, file: h5py.File) -> tuple[int, ...]:

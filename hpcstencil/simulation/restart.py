@@ -102,8 +102,8 @@ def _resumed(config: Config, options: Options, communicator: Communicator) -> So
     contents = from_rank_0(communicator, lambda: _output_to_resume(output))
     if contents is None:
         return Source()
-    now = _continued(config, output, options.overrides, communicator)[-1]
-    changed = now["changed"]
+    history = _continued(config, output, options.overrides, communicator)
+    now, changed = history[-1], history[-1]["changed"]
     if contents.complete and contents.time is not None and config.time.end <= contents.time:
         for key in changed:
             if not allowed(key):
@@ -114,7 +114,6 @@ def _resumed(config: Config, options: Options, communicator: Communicator) -> So
         return Source(complete=_nothing_to_do(config, output, contents))
     _check_file_fits(config, output, contents)
     if contents.clock is not None:
-        history = _continued(config, output, options.overrides, communicator)
         return Source(clock=contents.clock, append=True, ended=True, history=history)
     newest = newest_checkpoint(output, communicator)
     if newest is None and contents.complete:
