@@ -142,8 +142,6 @@ def to_file(
         output = Output(options.output, simulation, source, attributes, ready.buffers, stopwatch, stepping.state)
     first = stepping.clock.step
     remove_stale(options.output, communicator, after=first if source.append else -1)
-    if source.from_memory:
-        checkpoints.write(stepping.state)  # no file holds the state from which --resume would begin again
     shown = communicator.rank == 0 and not options.quiet
     progress = Progress(stepping.clock.time, problem.config.time.end, problem.cells_per_step, shown)
     walltime = Walltime(problem.config.checkpoint.walltime, communicator, options.started)

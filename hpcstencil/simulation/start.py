@@ -77,8 +77,11 @@ def at_start(
     All processes call this together. Raises InputError, on all of them, if the state does not pass.
     """
     check_fluid_left(simulation, dict(state.fields))
-    finite = FiniteCheck(simulation, output, state.clock.step)
-    stepping = Stepping(simulation, source, state, finite, stopwatch)
+    schedule, clock = simulation.problem.schedule().going_on(state.clock, source.anew)
+    members = tuple(schedule.going_on(each, source.anew)[1] for each in state.members)
+    state = replace(state, clock=clock, members=members)
+    finite = FiniteCheck(simulation, output, clock.step)
+    stepping = Stepping(simulation, schedule, state, finite, stopwatch)
     with stopwatch.during("checks"):
         finite.extremes(stepping.state)
     if simulation.control is None:

@@ -10,13 +10,12 @@ from dataclasses import replace
 import jax
 import numpy as np
 
-from hpcstencil.numerics.schedule import Clock, Leap, StepRange, steps_to_reach, together
+from hpcstencil.numerics.schedule import Clock, Leap, Schedule, StepRange, steps_to_reach, together
 from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.runtime.stopwatch import Stopwatch
 from hpcstencil.runtime.walltime import CALL
 from hpcstencil.simulation.adaptive_step import Control
 from hpcstencil.simulation.finite_check import FiniteCheck
-from hpcstencil.simulation.restart import Source
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.simulation.state import State
 
@@ -44,12 +43,10 @@ class Stepping:
     clocks of their own in the state; its ``clock`` is then their common progress."""
 
     def __init__(
-        self, simulation: Simulation, source: Source, state: State, finite: FiniteCheck, stopwatch: Stopwatch
+        self, simulation: Simulation, schedule: Schedule, state: State, finite: FiniteCheck, stopwatch: Stopwatch
     ) -> None:
         self.simulation, self.finite, self.stopwatch = simulation, finite, stopwatch
-        self.schedule, clock = simulation.problem.schedule().going_on(state.clock, source.anew)
-        members = tuple(self.schedule.going_on(each, source.anew)[1] for each in state.members)
-        self.state = replace(state, clock=clock, members=members)
+        self.schedule, self.state = schedule, state
         cells = simulation.problem.copies * math.prod(simulation.plan.topology.capacity())
         self.pace = Pace(simulation.steps.first_cells // cells, simulation.communicator, stopwatch)
 

@@ -87,7 +87,9 @@ class Checkpoints(Stream):
         self.writer.write(state, self.others)
 
     def begin(self, state: State) -> None:
-        """The run begins from the input or from a file that holds this state."""
+        """Keep a state that neither the input nor a file holds, so that --resume can begin from it."""
+        if self.output.source.from_memory:
+            self.write(state)
 
     def before(self, state: State, after: Clock) -> None:
         """Keep the state before a step that is shortened to land on the end."""
