@@ -17,6 +17,7 @@ from jax.custom_batching import custom_vmap
 from hpcstencil.distributed.device_blocks import Devices
 from hpcstencil.numerics.integrators import MEMORY
 from hpcstencil.numerics.schedule import Clock, StepRange
+from hpcstencil.problem.stability import cfl_step
 from hpcstencil.python.assignment import as_array
 from hpcstencil.simulation.initial_state import initial_blocks
 from hpcstencil.simulation.simulation import Simulation
@@ -98,7 +99,7 @@ def _step_size(simulation: Simulation) -> float:
         raise InputError(
             f"{key}: not available yet with several devices on each of several processes; use one device per process"
         )
-    return problem.config.time.dt or problem.dt({})
+    return problem.config.time.dt or cfl_step(problem, {})
 
 
 def _mapped_one_by_one(simulation: Simulation) -> Callable[[Any, Any, StepRange], Any]:

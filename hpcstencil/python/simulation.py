@@ -23,6 +23,7 @@ from hpcstencil.numerics.integrators import MEMORY
 from hpcstencil.numerics.schedule import ROUND
 from hpcstencil.problem.build import build, initial_expression
 from hpcstencil.problem.problem import Problem
+from hpcstencil.problem.warnings import warnings_of
 from hpcstencil.python.assignment import block_of, local_block
 from hpcstencil.python.callbacks import AtSteps, AtTimes
 from hpcstencil.python.shared_programs import PROGRAMS, with_problem
@@ -124,7 +125,7 @@ class Simulation:
 
         problem = agree(communicator, built)
         if environment_rank() == 0:
-            for warning in problem.warnings():
+            for warning in warnings_of(problem):
                 warnings.warn(warning, stacklevel=3)
         devices = agree(communicator, lambda: here.devices_for(problem.config))
         same_everywhere(communicator, len(devices), problem)

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from hpcstencil.numerics.schedule import Clock, Leap, Schedule, StepRange, steps_to_reach, together
+from hpcstencil.problem.stability import cfl_step
 from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.runtime.stopwatch import Stopwatch
 from hpcstencil.runtime.walltime import CALL
@@ -73,7 +74,7 @@ class Stepping:
         if self.schedule.fixed_dt is not None:
             return [self.schedule.fixed_dt]
         if not problem.rates_follow_solution:
-            return [each.dt({}) for each in problem.members or (problem,)]
+            return [cfl_step(each, {}) for each in problem.members or (problem,)]
         clocks = state.members or (state.clock,)
         # Measured at fixed distances in steps, whatever else ends a compiled call: outputs, signals, its length in time.
         due = [not clock.measured_dt or self._steps_to_measurement(clock) == 0 for clock in clocks]
@@ -82,7 +83,7 @@ class Stepping:
                 low, high = self.finite.extremes(state)
             largest = np.maximum(np.abs(low), np.abs(high)).reshape(len(problem.measured), len(clocks))
             steps = [
-                own.dt(dict(zip(problem.measured, each, strict=True)))
+                cfl_step(own, dict(zip(problem.measured, each, strict=True)))
                 for own, each in zip(problem.members or (problem,), largest.T.tolist(), strict=True)
             ]
             clocks = tuple(
