@@ -41,7 +41,7 @@ from hpcstencil.simulation.run import Ready, snapshot_buffers, to_file
 from hpcstencil.simulation.same_everywhere import same_everywhere
 from hpcstencil.simulation.simulation import Simulation as Composed
 from hpcstencil.simulation.solid_cells import solid_block
-from hpcstencil.simulation.start import at_start, compile_steps, initial_state
+from hpcstencil.simulation.start import at_start, compile_steps
 from hpcstencil.simulation.stepping import Stepping
 from hpcstencil.simulation.streams.stream import Stream
 from hpcstencil.validation.errors import InputError, StoppedEarly
@@ -132,7 +132,7 @@ class Simulation:
         decomposed = Decomposed.of(problem, communicator.size, len(devices))
         program, simulation = PROGRAMS.take(decomposed, devices, communicator)
         try:
-            self._stepping = at_start(simulation, Source(), initial_state(simulation), None, self._stopwatch)
+            self._stepping = at_start(simulation, Source(), None, self._stopwatch)
         except BaseException:
             PROGRAMS.give_back(program)
             raise

@@ -24,7 +24,7 @@ from hpcstencil.simulation.event_loop import Run, StopRequests
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.restart import Options, Source, source_of
 from hpcstencil.simulation.simulation import Simulation
-from hpcstencil.simulation.start import at_start, compile_steps, composed, first_state
+from hpcstencil.simulation.start import at_start, compile_steps, composed
 from hpcstencil.simulation.stepping import Stepping
 from hpcstencil.simulation.streams.checkpoints import Checkpoints, CheckpointWriter
 from hpcstencil.simulation.streams.output import Output, provenance
@@ -71,8 +71,7 @@ def run(
         communicator.watch.output(options.output)
         with stopwatch.during("compiling"):
             simulation = composed(decomposed, devices, communicator, source.kernel)
-        state = first_state(simulation, source, options.output)
-        stepping = at_start(simulation, source, state, options.output, stopwatch)
+        stepping = at_start(simulation, source, options.output, stopwatch)
         with ThreadPoolExecutor(1) as beside, stopwatch.during("compiling"):
             buffers = beside.submit(snapshot_buffers, simulation)
             compile_steps(stepping)

@@ -50,7 +50,7 @@ def initial_clocks(simulation: Simulation) -> State:
     return State(Clock(), {}, (Clock(),) * (problem.copies if problem.own_steps else 0))
 
 
-def first_state(simulation: Simulation, source: Source, output: Path) -> State:
+def first_state(simulation: Simulation, source: Source, output: Path | None) -> State:
     """The state with which a run begins: at t = 0, or where its ``source`` says that it continues. All processes call
     this together. Raises InputError on all of them."""
     if not source.history:
@@ -58,9 +58,9 @@ def first_state(simulation: Simulation, source: Source, output: Path) -> State:
     communicator, problem = simulation.communicator, simulation.problem
     scalars: Mapping[str, Any]
     if source.checkpoint is None:
-        assert source.clock is not None
-        scalars = source.clock
-        blocks = agree(communicator, lambda: last_snapshot(problem, simulation.ranges, output))
+        assert source.clock is not None and output is not None
+        scalars, path = source.clock, output
+        blocks = agree(communicator, lambda: last_snapshot(problem, simulation.ranges, path))
     else:
         arrays, scalars, _ = read_checkpoint(source.checkpoint, simulation.ranges, communicator, problem.fields)
         blocks = {name: from_checkpoint(simulation, block) for name, block in arrays.items()}
@@ -68,14 +68,13 @@ def first_state(simulation: Simulation, source: Source, output: Path) -> State:
     return join(template, simulation.put(blocks), scalars)
 
 
-def at_start(
-    simulation: Simulation, source: Source, state: State, output: Path | None, stopwatch: Stopwatch
-) -> Stepping:
-    """The stepping of a run that begins with ``state``, which is checked: finite values, some fluid, a step that can be
-    taken. ``output`` is the file of the run, None if it has none.
+def at_start(simulation: Simulation, source: Source, output: Path | None, stopwatch: Stopwatch) -> Stepping:
+    """The stepping of a run at its first state, which is checked: finite values, some fluid, a step that can be taken.
+    ``output`` is the file of the run, None if it has none.
 
-    All processes call this together. Raises InputError, on all of them, if the state does not pass.
+    All processes call this together. Raises InputError, on all of them, if the state cannot be read or does not pass.
     """
+    state = first_state(simulation, source, output)
     check_fluid_left(simulation, dict(state.fields))
     schedule, clock = simulation.problem.schedule().going_on(state.clock, source.anew)
     members = tuple(schedule.going_on(each, source.anew)[1] for each in state.members)
