@@ -7,7 +7,7 @@ such as "clock/step"; a field is stored under its own name.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import jax
@@ -46,6 +46,11 @@ def split(state: State, gather: Callable[[Any], Any]) -> tuple[dict[str, Any], d
         else:
             scalars[name] = leaf
     return arrays, scalars
+
+
+def scalars_of(state: State) -> dict[str, Any]:
+    """The scalars of a state by path: all of it beside its fields."""
+    return dict(_named(replace(state, fields={})))
 
 
 def join(template: State, arrays: Mapping[str, Any], scalars: Mapping[str, Any]) -> State:

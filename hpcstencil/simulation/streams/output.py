@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +16,11 @@ from hpcstencil.io.snapshot_buffers import Copies
 from hpcstencil.numerics.schedule import Clock, Schedule
 from hpcstencil.runtime.stopwatch import Stopwatch
 from hpcstencil.simulation.diagnostics import Diagnostics
-from hpcstencil.simulation.file_blocks import checkpoint_block, output_blocks
+from hpcstencil.simulation.file_blocks import output_blocks
 from hpcstencil.simulation.restart import Source
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.simulation.solid_cells import solid_block
-from hpcstencil.simulation.state import State, split
+from hpcstencil.simulation.state import State, scalars_of
 
 
 def provenance(simulation: Simulation, source: Source) -> dict[str, Any]:
@@ -144,8 +142,7 @@ class Output:
         whole = not problem.members and set(problem.fields) <= set(self.file.fields)
         if not (whole and schedule.is_on_course(state.clock)):
             return {}
-        _, scalars = split(replace(state, fields={}), partial(checkpoint_block, self.simulation))
-        return {"clock": json.dumps(scalars)}
+        return {"clock": json.dumps(scalars_of(state))}
 
     def close(self, complete: bool, **attributes: str) -> None:
         """Close the file of a run that is ``complete`` or not, with ``attributes`` about its end."""
