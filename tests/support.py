@@ -26,6 +26,7 @@ from hpcstencil.numerics.schedule import Clock, StepRange
 from hpcstencil.problem.build import build
 from hpcstencil.problem.decomposition import steps_between_exchanges
 from hpcstencil.problem.problem import Problem
+from hpcstencil.problem.stability import cfl_step
 from hpcstencil.runtime.communicator import Communicator, OneProcess
 from hpcstencil.runtime.launcher import environment_size
 from hpcstencil.simulation.backend_choice import unfit
@@ -113,7 +114,7 @@ def integrated(problem: Problem, simulation: Simulation) -> tuple[dict[str, np.n
         if simulation.control is not None:
             fields, clock = simulation.control.step(fields, clock)
             continue
-        leap = schedule.leap(clock, problem.config.time.dt or problem.dt({}), 10**9)
+        leap = schedule.leap(clock, problem.config.time.dt or cfl_step(problem, {}), 10**9)
         fields = simulation.advance(fields, leap.steps)
         clock = leap.after
     return simulation.get(fields, problem.fields), clock

@@ -17,6 +17,7 @@ from hpcstencil.config.settings import Config
 from hpcstencil.numerics.grid import Grid
 from hpcstencil.problem.build import build
 from hpcstencil.problem.problem import Problem
+from hpcstencil.problem.stability import cfl_step
 from hpcstencil.runtime.communicator import Communicator, on_first
 from hpcstencil.runtime.progress import say
 from hpcstencil.simulation.backend_choice import prepare
@@ -174,4 +175,4 @@ def _step(problem: Problem) -> float:
     time_ = problem.config.time
     if time_.dt is not None:
         return time_.dt
-    return TINY_STEP * time_.end if time_.tolerance else problem.dt(dict.fromkeys(problem.measured, 1.0))
+    return TINY_STEP * time_.end if time_.tolerance else cfl_step(problem, dict.fromkeys(problem.measured, 1.0))

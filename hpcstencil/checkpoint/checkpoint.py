@@ -8,7 +8,7 @@ arrays, so any number of processes can read what any other number has written.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 from hpcstencil.checkpoint.checksums import Array, Damaged, checksum, read_seal, seal
 from hpcstencil.checkpoint.paths import checkpoint_path, keep_newest, list_checkpoints
 from hpcstencil.io.file_layout import Attributes, write_attributes, write_coordinates
-from hpcstencil.io.file_read import SCALES, inspect, open_for_reading
+from hpcstencil.io.file_read import SCALES, Contents, inspect, open_for_reading
 from hpcstencil.io.hdf5_access import open_alone
 from hpcstencil.io.hdf5_validation import attributes, numbers
 from hpcstencil.io.transports.choice import chosen_transport, open_transport
@@ -162,18 +162,17 @@ def newest_checkpoint(output: Path, communicator: Communicator) -> Path | None:
     return None
 
 
+def can_be_extended(output: Path, contents: Contents) -> bool:
+    """Whether a complete run with these ``contents`` of its ``output`` can continue to a later end."""
+    return contents.clock is not None or bool(list_checkpoints(output))
+
+
 def verify(path: Path, communicator: Communicator) -> None:
     """Verify a whole checkpoint, of which each process reads a slab. Raises InputError on all processes if it differs
     from what was written, EnvironmentProblem if it cannot be read."""
-
-    def slab(file: h5py.File) -> list[Range]:
-        n, *rest = _shape(path, file)
-        first, last = (n * (communicator.rank + i) // communicator.size for i in (0, 1))
-        return [(first, last), *((0, m) for m in rest)]
-
     sealed = _sealed(path, communicator)
     for name in sealed:  # one array at a time, to save memory
-        _read_verified(path, sealed, [name], slab, communicator)
+        _read_verified(path, sealed, [name], None, communicator)
 
 
 def read_checkpoint(
@@ -191,14 +190,7 @@ def read_checkpoint(
     missing = [name for name in names or () if name not in sealed]
     if missing:
         raise InputError(f"{path}: no array '{missing[0]}'; it holds {', '.join(sealed) or 'none'}")
-
-    def fitting(file: h5py.File) -> Sequence[Range]:
-        shape = _shape(path, file)
-        if len(ranges) != len(shape) or any(last > n for (_, last), n in zip(ranges, shape, strict=True)):
-            raise InputError(f"{path}: its grid has shape {shape}: a run that goes on from it must be on the same grid")
-        return ranges
-
-    return _read_verified(path, sealed, list(sealed if names is None else names), fitting, communicator)
+    return _read_verified(path, sealed, list(sealed if names is None else names), ranges, communicator)
 
 
 def _sealed(path: Path, communicator: Communicator) -> dict[str, Array]:
@@ -241,24 +233,29 @@ def _read_verified(
     path: Path,
     sealed: Mapping[str, Array],
     names: Sequence[str],
-    ranges_of: Callable[[h5py.File], Sequence[Range]],
+    ranges: Sequence[Range] | None,
     communicator: Communicator,
 ) -> tuple[dict[str, np.ndarray], dict[str, Any], dict[str, Any]]:
-    """Like `read_checkpoint`, but the ranges are chosen from the contents of the file."""
+    """Like `read_checkpoint`. If ``ranges`` is None each process reads a slab of the grid."""
 
     def read() -> tuple[dict[str, np.ndarray], list[int], dict[str, Any], dict[str, Any]]:
         blocks, shares = {}, []
         with open_for_reading(path) as file:
-            _check_kind(path, file)
-            ranges = ranges_of(file)
-            inner = [first for first, _ in ranges]
+            shape = _shape(path, file)
+            first, last = (shape[0] * (communicator.rank + i) // communicator.size for i in (0, 1))
+            own = [(first, last), *((0, n) for n in shape[1:])] if ranges is None else ranges
+            if len(own) != len(shape) or any(last > n for (_, last), n in zip(own, shape, strict=True)):
+                raise InputError(
+                    f"{path}: its grid has shape {shape}: a run that goes on from it must be on the same grid"
+                )
+            inner = [first for first, _ in own]
             for name in names:
                 array = numbers(path, file, name)
                 if array.ndim < len(inner):
                     raise InputError(
                         f"{path}: expected '{name}' over the grid, but got the shape {array.shape}; take another"
                     )
-                block = blocks[name] = array[(..., *(slice(*pair) for pair in ranges))]
+                block = blocks[name] = array[(..., *(slice(*pair) for pair in own))]
                 shares.append(checksum(block, [0] * (block.ndim - len(inner)) + inner))
             group = file.get(SCALARS)
             if not isinstance(group, h5py.Group):
@@ -272,17 +269,14 @@ def _read_verified(
     return blocks, scalars, found
 
 
-def _check_kind(path: Path, file: h5py.File) -> None:
+def _shape(path: Path, file: h5py.File) -> tuple[int, ...]:
+    """The shape of a checkpoint's grid. Raises InputError if the file is no checkpoint of this format."""
     found = attributes(path, file)
     if found.get("kind") != "checkpoint":
         raise InputError(f"{path}: not a checkpoint of hpcstencil")
     version = found.get("format_version", 0)
     if version != FORMAT_VERSION:
         raise InputError(f"{path}: has format version {version}, this hpcstencil reads {FORMAT_VERSION}")
-
-
-def _shape(path: Path, file: h5py.File) -> tuple[int, ...]:
-    """The shape of the grid."""
     shape = tuple(numbers(path, file, axis, 1).size for axis in AXES if axis in file)
     if not shape:
         raise InputError(f"{path}: expected the coordinates of a grid; take another checkpoint")

@@ -11,6 +11,7 @@ from hpcstencil.config.reader import load
 from hpcstencil.config.settings import Config
 from hpcstencil.problem.build import build
 from hpcstencil.problem.problem import Problem
+from hpcstencil.problem.warnings import warnings_of
 from hpcstencil.runtime import watchdog
 from hpcstencil.runtime.communicator import Communicator, agree, connect
 from hpcstencil.runtime.devices import bind_devices
@@ -29,7 +30,7 @@ def problem_of(path: Path, overrides: Sequence[str], communicator: Communicator)
         return config, build(config)
 
     config, problem = agree(communicator, read)
-    for warning in problem.warnings():
+    for warning in warnings_of(problem):
         say(f"warning: {warning}")
     return config, problem
 

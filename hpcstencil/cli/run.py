@@ -14,9 +14,9 @@ from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.printable import echo
 
 if TYPE_CHECKING:
-    from hpcstencil.checkpoint.restart import Options
     from hpcstencil.problem.problem import Problem
     from hpcstencil.runtime.communicator import Communicator
+    from hpcstencil.simulation.restart import Options
 
 
 @click.command()
@@ -50,8 +50,8 @@ def run(
     with signals.watched() as request, processes() as communicator:
         config, problem = problem_of(input_file, overrides, communicator)
 
-        from hpcstencil.checkpoint.restart import Options
         from hpcstencil.config.paths import check_output_path
+        from hpcstencil.simulation.restart import Options
 
         check_output_path(config, input_file, output or config.output.path, "--output")
         path = (output or config.output.path).absolute()

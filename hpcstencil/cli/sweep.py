@@ -129,11 +129,11 @@ def _run_one(
     folder: Path, index: int | None, sets: tuple[str, ...], overwrite: bool, devices: int | None, quiet: bool
 ) -> None:
     """`sweep run --index`."""
-    from hpcstencil.checkpoint.restart import Options
     from hpcstencil.cli.prepare import problem_of, processes
     from hpcstencil.cli.run import execute
     from hpcstencil.runtime.communicator import from_rank_0
     from hpcstencil.runtime.signals import watched
+    from hpcstencil.simulation.restart import Options
     from hpcstencil.sweep.attempts import kept
     from hpcstencil.sweep.folder import read_plan
     from hpcstencil.sweep.members import described

@@ -1,15 +1,13 @@
 """The output file of a run: snapshots and diagnostics in one HDF5 file, for any number of processes.
 
-Rank 0 lays the file out alone (attributes, coordinates, empty datasets). Then all processes open it through one of the
-`transports` and only extend and fill datasets. A snapshot is committed by two flushes: the fields, then ``time`` and
-``step``; readers count snapshots by the length of ``/time``. A `transaction` covers every change, so a run killed at any
-moment leaves all committed snapshots readable.
+Rank 0 prepares the file alone (`output_preparation`). Then all processes open it through one of the `transports` and only
+extend and fill datasets. A snapshot is committed by two flushes: the fields, then the `time_series` by which readers count
+snapshots. A `transaction` covers every change, so a run killed at any moment leaves all committed snapshots readable.
 """
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,38 +20,18 @@ from hpcstencil.io import xdmf
 from hpcstencil.io.async_writer import AsyncWriter
 from hpcstencil.io.dataset_names import MASK_DATASET
 from hpcstencil.io.direct_write import Pieces, placing
-from hpcstencil.io.file_layout import Description, chunk_shape, lay_out, write_attributes
-from hpcstencil.io.file_read import SCALES, fields_in
-from hpcstencil.io.file_spans import UNUSED, sound_unused
-from hpcstencil.io.hdf5_access import open_alone
-from hpcstencil.io.hdf5_validation import WHOLE, attributes, numbers, refuse_other_files
-from hpcstencil.io.rollback_journal import journal_path, living_writer, roll_back
+from hpcstencil.io.file_layout import Description, chunk_shape, write_attributes
+from hpcstencil.io.output_preparation import cut_to_continue, lay_out_anew, refuse_reserved
 from hpcstencil.io.snapshot_buffers import Copies
+from hpcstencil.io.time_series import NO_ROWS, Rows, TimeSeries
 from hpcstencil.io.transaction import Transaction
 from hpcstencil.io.transports.choice import chosen_transport, open_transport
 from hpcstencil.io.transports.protocol import Blocks
 from hpcstencil.io.transports.registry import TRANSPORTS
-from hpcstencil.io.truncate import Prepared, cut_back
+from hpcstencil.io.truncate import Prepared
 from hpcstencil.numerics.topology import Range
 from hpcstencil.runtime.communicator import Communicator, agree, from_rank_0
-from hpcstencil.runtime.filesystem import file_errors, prepare_folder
-from hpcstencil.symbolic.staggering import Layout
-from hpcstencil.validation.errors import InputError
-
-FORMAT_VERSION = 1
-RESERVED = ("diagnostics", *SCALES)  # names at the root of the file that no field may have
-
-Rows = tuple[Sequence[int], Sequence[float], Mapping[str, Any]]  # steps, times and values of diagnostics
-NO_ROWS: Rows = ((), (), {})
-
-
-def refuse_existing(path: Path) -> None:
-    """Raise InputError where ``path`` exists: an output is never replaced unasked."""
-    if path.exists():
-        raise InputError(
-            f"{path}: exists already; say --overwrite to replace it, --resume to continue its run, or choose another "
-            "--output"
-        )
+from hpcstencil.runtime.filesystem import prepare_folder
 
 
 class OutputFile:
@@ -79,17 +57,16 @@ class OutputFile:
         self.communicator = communicator
         self.layout, self.fields = description.layout, tuple(description.fields)
         self.found = found
-        self.rows, self.times = len(found.rows), list(found.times)
-        self.declared: list[tuple[int, Mapping[str, np.ndarray]]] = []
         self.chunk = chunk_shape(self.layout.grid.shape, found.itemsize)
         self.shared = open_transport(path, communicator, transport, placing(math.prod(self.chunk) * found.itemsize))
+        self.series = TimeSeries(self.shared, communicator.rank == 0, found)
         self.transaction = Transaction(path, communicator, self.shared, allocate=not found.compressed)
         self.thread = AsyncWriter(communicator)
         apart = communicator.size == 1 or TRANSPORTS[transport].independent  # else all write together
         self.buffers = buffers if apart else None
         solid = found.solid_axes == self.layout.grid.ndim
         self.xdmf = xdmf.Sidecar(path, communicator, self.layout, self.fields, found.itemsize, solid)
-        self.xdmf.update(self.times, at_once=True)
+        self.xdmf.update(self.series.times, at_once=True)
 
     @classmethod
     def create(
@@ -102,30 +79,11 @@ class OutputFile:
         buffers: Copies | None = None,
     ) -> OutputFile:
         """A new file at ``path``, which replaces an existing one, with ``complete`` = 0 and no snapshot."""
-        clash = [name for name in description.fields if name in RESERVED]
-        if clash:
-            raise InputError(f"field '{clash[0]}': the output file uses this name itself; choose another")
+        refuse_reserved(description.fields)
         transport = chosen_transport(method, communicator, path)
         prepare_folder(path, communicator)
-
-        def create() -> None:
-            if communicator.rank == 0:
-                target = Path(os.path.realpath(path))  # a link, to a larger disk perhaps, stays one
-                temporary = target.with_name(target.name + ".tmp")
-                with file_errors(path, "create"):
-                    temporary.unlink(missing_ok=True)
-                    with open_alone(temporary, "w") as file:
-                        about = {**description.attributes, "kind": "output", "format_version": FORMAT_VERSION}
-                        write_attributes(file, {**about, "complete": 0})
-                        lay_out(file, description)
-                        xdmf.write_mesh(file, description.layout.grid)
-                    journal_path(path).unlink(missing_ok=True)
-                    os.replace(temporary, target)  # whoever reads the old file keeps it whole
-
-        agree(communicator, create)
-        compressed = description.compression != "none"
-        empty = Prepared((), (), (), np.dtype(description.dtype).itemsize, compressed, description.solid_axes)
-        return cls(path, communicator, description, transport, empty, buffers)
+        found = from_rank_0(communicator, lambda: lay_out_anew(path, description))
+        return cls(path, communicator, description, transport, found, buffers)
 
     @classmethod
     def append(
@@ -144,18 +102,7 @@ class OutputFile:
         Raises InputError if the file is not an output with these fields in this layout.
         """
         transport = chosen_transport(method, communicator, path)
-
-        def cut() -> Prepared:
-            if alive := living_writer(path):
-                raise InputError(f"{path}: process {alive} of this host is writing it; go on when that run has ended")
-            with file_errors(path, "append to"):
-                roll_back(path)
-                with open_alone(path, "r") as file:
-                    refuse_other_files(file, path)
-                    _check_same(file, path, description.layout, description.fields)
-                return cut_back(path, description.fields, step, description.attributes)
-
-        found = from_rank_0(communicator, cut)
+        found = from_rank_0(communicator, lambda: cut_to_continue(path, description, step))
         return cls(path, communicator, description, transport, found, buffers)
 
     @property
@@ -186,12 +133,10 @@ class OutputFile:
     def _commit(self) -> None:
         """Commit the change under way: first all values, then the series that declare them."""
         self.shared.apply(lambda file: file.flush())
-        for start, series in self.declared:
-            self._write_series(series, start)
-        self.declared.clear()
+        self.series.commit()
         self.shared.apply(lambda file: file.flush())
         self.transaction.end()
-        self.xdmf.update(self.times)  # only now: what fails here leaves no unfinished change
+        self.xdmf.update(self.series.times)  # only now: what fails here leaves no unfinished change
 
     @property
     def snapshot_bytes(self) -> int:
@@ -258,8 +203,8 @@ class OutputFile:
     ) -> Callable[[], None]:
         """Append rows, allocate a snapshot and write what all processes write together; returns the function that
         writes the rest, each process by itself."""
-        self._append_rows(*rows)
-        n, time_axis = len(self.times), len(self.layout.members)
+        self._append_rows(rows)
+        n, time_axis = len(self.series.times), len(self.layout.members)
         start = (*(0 for _ in self.layout.members), n, *(first for first, _ in ranges))
         given: Blocks = {name: in_time(blocks[name], time_axis) for name in self.fields}
 
@@ -268,8 +213,7 @@ class OutputFile:
                 file[name].resize(n + 1, time_axis)
 
         self.shared.apply(extend)
-        self.declared.append((n, {"step": np.array([step], np.int64), "time": np.array([time])}))
-        self.times.append(time)
+        self.series.add_snapshot(step, time)
         own = self.shared.independent_write(start, given)
         if own is not None:
             return own
@@ -282,22 +226,12 @@ class OutputFile:
         have one entry per row, equal on all processes. ``values`` has every diagnostic; in an ensemble each entry is an
         array over the members."""
         self.thread.wait()
-        self._append_rows(steps, times, values)
+        self._append_rows((steps, times, values))
 
-    def _append_rows(self, steps: Sequence[int], times: Sequence[float], values: Mapping[str, Any]) -> None:
-        if len(steps) == 0:
-            return
-        n = self.rows
-        series = {
-            f"diagnostics/{name}": np.ascontiguousarray(np.asarray(value, np.float64).T)
-            for name, value in values.items()
-        }
-        with self.change(0):
-            if series:
-                self._write_series(series, n)
-            counted = {"step": np.asarray(steps, np.int64), "time": np.asarray(times, np.float64)}
-            self.declared.append((n, {f"diagnostics/{name}": values for name, values in counted.items()}))
-        self.rows += len(steps)
+    def _append_rows(self, rows: Rows) -> None:
+        if len(rows[0]):
+            with self.change(0):
+                self.series.add_rows(rows)
 
     def wait(self) -> None:
         """Wait until everything is written."""
@@ -320,47 +254,9 @@ class OutputFile:
         self.shared.apply(mark)
         self.shared.close()  # this too may change the file's length and its header
         self.transaction.end()
-        self.xdmf.update(self.times, at_once=True)
-
-    def _write_series(self, series: Mapping[str, np.ndarray], start: int) -> None:
-        """Extend the last axis of datasets and write ``series`` from ``start`` on, with rank 0's values."""
-
-        def extend(file: h5py.File) -> None:
-            for name, values in series.items():
-                file[name].resize(start + values.shape[-1], values.ndim - 1)
-
-        self.shared.apply(extend)
-        for name, values in series.items():
-            place = (*(0 for _ in values.shape[1:]), start)
-            self.shared.write(name, place, values if self.communicator.rank == 0 else values[..., :0])
+        self.xdmf.update(self.series.times, at_once=True)
 
 
 def in_time(block: np.ndarray | Pieces, axis: int) -> np.ndarray | Pieces:
     """The block with an axis of time added, which pieces already have."""
     return block if isinstance(block, Pieces) else np.expand_dims(block, axis)
-
-
-def _check_same(file: h5py.File, path: Path, layout: Layout, fields: Sequence[str]) -> None:
-    """Raise InputError if ``file`` is not an output with these fields in this layout, or its series cannot grow."""
-    if attributes(path, file).get("kind") != "output":
-        raise InputError(f"{path}: not an output file of hpcstencil; choose another --output")
-    there = fields_in(file)
-    if set(there) != set(fields):
-        raise InputError(
-            f"{path}: holds the fields {sorted(there)}, this run has {sorted(fields)}; choose another --output"
-        )
-    for name in fields:
-        shape, members = there[name].shape, len(layout.members)
-        found, expected = (*shape[:members], *shape[members + 1 :]), (*layout.members, *layout.shape(name))
-        if found != expected:
-            raise InputError(f"{path}: its grid has shape {found}, this run's {expected}")
-    counted = [numbers(path, file, f"{group}{name}", 1, kinds=kinds) for group in ("", "diagnostics/")
-               for name, kinds in (("time", "f"), ("step", WHOLE))]  # fmt: skip
-    measured = [numbers(path, file["diagnostics"], name, 1, 2) for name in file["diagnostics"]]
-    for dataset in (*counted, *measured, *(there[name] for name in fields)):
-        if dataset.maxshape.count(None) != 1 or dataset.dtype.kind not in "fi" or dataset.dtype.itemsize not in (4, 8):
-            raise InputError(
-                f"{path}: expected a series that can grow in '{dataset.name}', as a run lays it out; choose another --output"
-            )
-    if not sound_unused(file):
-        raise InputError(f"{path}: its attribute '{UNUSED}' is damaged; choose another --output")

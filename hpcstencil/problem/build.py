@@ -34,6 +34,7 @@ from hpcstencil.problem.solid_mask import (
     masked_rates,
     refuse_name,
 )
+from hpcstencil.problem.stability import cfl_step, stable_dt
 from hpcstencil.problem.staggered_terms import Faces, Placed
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.boundary_kinds import Face
@@ -236,9 +237,9 @@ def _check_step(problem: Problem) -> None:
         )
     if problem.rates_follow_solution:
         ones = dict.fromkeys(problem.measured, 1.0)
-        if problem.stable_dt(ones) == 0.0:
-            problem.dt(ones)  # explains the reason
-    elif problem.config.time.end > MOST_STEPS * problem.dt({}):
+        if stable_dt(problem, ones) == 0.0:
+            cfl_step(problem, ones)  # explains the reason
+    elif problem.config.time.end > MOST_STEPS * cfl_step(problem, {}):
         raise wrong("time.cfl", "at most 2**53 steps up to time.end", cfl, "take longer steps, or end earlier")
 
 
@@ -248,5 +249,5 @@ def _with_stages(problem: Problem) -> Problem:
     if numerics.stages is not None or numerics.integrator not in SUPER_STEPPING or dt is None:
         return problem
     known = isinstance(problem.equation, Limited) and not problem.rates_follow_solution
-    stable_step = (lambda m: replace(problem, method=m).stable_dt({})) if known else None
+    stable_step = (lambda m: stable_dt(replace(problem, method=m), {})) if known else None
     return replace(problem, method=with_enough_stages(numerics.integrator, dt, stable_step))

@@ -1,29 +1,21 @@
-"""The complete initial value problem of an input file, with what it needs on a grid and its stable step."""
+"""The complete initial value problem of an input file, with what it needs on a grid."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
+from dataclasses import dataclass, field
 from typing import Any
-
-import numpy as np
 
 from hpcstencil.config.settings import Config
 from hpcstencil.equations import Equation, Limited
-from hpcstencil.equations.user import rates_of
 from hpcstencil.numerics.finite_differences import is_large
-from hpcstencil.numerics.integrators import ERROR, NEW, Method, stability_limits
+from hpcstencil.numerics.integrators import ERROR, NEW, Method
 from hpcstencil.numerics.schedule import Schedule
-from hpcstencil.problem import von_neumann
 from hpcstencil.problem.solid_mask import Mask
-from hpcstencil.problem.stability import stable_step
 from hpcstencil.symbolic.boundary_kinds import Face
 from hpcstencil.symbolic.expressions import Constant, Field, Node, Pointwise, Reduction, node, walk
 from hpcstencil.symbolic.staggering import Layout, Positions
 from hpcstencil.symbolic.stencil_reach import Discretization, Needs
-from hpcstencil.validation.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -154,34 +146,6 @@ class Problem:
             weighed[name] = ratio * ratio
         return weighed
 
-    def stable_dt(self, largest: Mapping[str, float]) -> float:
-        """Largest stable step. ``largest`` maps each ``measured`` name to its greatest magnitude."""
-        assert isinstance(self.equation, Limited)
-        config, bounds = self.config, SimpleNamespace(**self.bounds)
-        rates = rates_of(self.equation, config.equation.in_file, bounds, largest, config.grid.ndim)
-        rates = replace(rates, reaction=rates.reaction + self.damping)
-        return stable_step(rates, self.method, config.numerics.order, config.grid.spacing)
-
-    def dt(self, largest: Mapping[str, float]) -> float:
-        """The step that `cfl` asks for.
-
-        Raises InputError if no step is stable, or if nothing limits the step.
-        """
-        time, integrator = self.config.time, self.config.numerics.integrator
-        stable = self.stable_dt(largest)
-        if stable == 0.0 and 0.0 in stability_limits(self.method):
-            raise InputError(
-                f"numerics.integrator: '{integrator}' is unstable for this equation at any step; use 'rk4' or 'ssprk3'"
-            )
-        if stable == 0.0:
-            raise InputError(
-                "time.cfl: the equation's rates are so large that no step is stable; use smaller parameters"
-            )
-        if math.isinf(stable):
-            raise InputError("time.cfl: nothing in this equation limits the step (all its rates are 0); give time.dt")
-        assert time.cfl is not None
-        return min(time.cfl * stable, time.end)
-
     def schedule(self) -> Schedule:
         """The times of steps, outputs, diagnostics and checkpoints."""
         config = self.config
@@ -193,54 +157,3 @@ class Problem:
             diagnostic_steps=config.diagnostics.every_steps,
             checkpoint_steps=config.checkpoint.every_steps,
         )
-
-    def warnings(self) -> list[str]:
-        """Warnings that a careful user would want before the run."""
-        return [*self._running_backwards(), *self._unstable()]
-
-    def _running_backwards(self) -> list[str]:
-        """A warning for every negative number that makes a diffusion coefficient negative."""
-        equation, config = self.equation, self.config
-        if not isinstance(equation, Limited):
-            return []
-
-        def diffusion(bounds: Mapping[str, float]) -> tuple[float, float]:
-            largest = dict.fromkeys(self.measured, 1.0)
-            rates = rates_of(equation, config.equation.in_file, SimpleNamespace(**bounds), largest, config.grid.ndim)
-            return rates.diffusion, rates.biharmonic
-
-        negative = {name: least for name, value in self.parameters.items() if (least := np.min(value)) < 0}
-        return [
-            f"equation.{name} = {least:g} is negative, and diffusion that goes with it runs backwards: expect the solution to "
-            "blow up, however short the step"
-            for name, least in negative.items()
-            if diffusion({**self.bounds, name: 2 * self.bounds[name]}) != diffusion(self.bounds)
-        ]
-
-    def _unstable(self) -> list[str]:
-        """A warning if the step is too long."""
-        dt, cfl = self.config.time.dt, self.config.time.cfl
-        if cfl is not None and cfl > 1.0:
-            return [f"time.cfl = {cfl:g} is more than the whole stable step: expect the solution to blow up"]
-        if dt is None or self.rates_follow_solution:
-            return []
-        if isinstance(self.equation, Limited):
-            stable, found = self.stable_dt({}), ""
-        else:
-            stable, found = min(run.estimated_step(dt) for run in self.members or (self,)), "about "
-        if dt <= stable:
-            return []
-        return [
-            f"time.dt = {dt:g} is beyond the stable step of {self.config.numerics.integrator} for this equation and "
-            f"grid, {found}{stable:.{3 if found else 6}g}: expect the solution to blow up"
-        ]
-
-    def estimated_step(self, dt: float) -> float:
-        """The largest stable step up to ``dt``, estimated from the trees near the initial state; ``dt`` if the initial
-        state is in a file."""
-        config = self.config
-        if config.initial.file is not None or (self.mask is not None and self.mask.is_read):
-            return dt
-        grid, periodic = config.grid, config.boundary.periodic
-        rates = von_neumann.rates(self.trees, self.initial, self.parameters, grid, periodic, self.discretization)
-        return von_neumann.stable_step(rates, self.method, config.time.end, dt)

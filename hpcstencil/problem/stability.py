@@ -10,13 +10,20 @@ method's stability region (von Neumann's analysis; Hundsdorfer & Verwer (2003), 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 
+from hpcstencil.equations import Limited
 from hpcstencil.equations.base import Rates
+from hpcstencil.equations.user import rates_of
 from hpcstencil.numerics.finite_differences import central
 from hpcstencil.numerics.integrators import Method, stability_limits
+from hpcstencil.problem.problem import Problem
+from hpcstencil.validation.errors import InputError
 
 
 @cache
@@ -48,3 +55,32 @@ def stable_step(rates: Rates, method: Method, order: int, spacing: tuple[float, 
         return min(real / damping, 2.0 * rates.diffusion / speed)
     inverse = (damping / real if damping else 0.0) + (oscillation / imaginary if oscillation else 0.0)
     return 1.0 / inverse if inverse else math.inf
+
+
+def stable_dt(problem: Problem, largest: Mapping[str, float]) -> float:
+    """Largest stable step of a problem whose equation has rates. ``largest`` maps each name of ``problem.measured`` to its
+    greatest magnitude."""
+    assert isinstance(problem.equation, Limited)
+    config, bounds = problem.config, SimpleNamespace(**problem.bounds)
+    rates = rates_of(problem.equation, config.equation.in_file, bounds, largest, config.grid.ndim)
+    rates = replace(rates, reaction=rates.reaction + problem.damping)
+    return stable_step(rates, problem.method, config.numerics.order, config.grid.spacing)
+
+
+def cfl_step(problem: Problem, largest: Mapping[str, float]) -> float:
+    """The step that `time.cfl` asks for; ``largest`` as for `stable_dt`.
+
+    Raises InputError if no step is stable, or if nothing limits the step.
+    """
+    time, integrator = problem.config.time, problem.config.numerics.integrator
+    stable = stable_dt(problem, largest)
+    if stable == 0.0 and 0.0 in stability_limits(problem.method):
+        raise InputError(
+            f"numerics.integrator: '{integrator}' is unstable for this equation at any step; use 'rk4' or 'ssprk3'"
+        )
+    if stable == 0.0:
+        raise InputError("time.cfl: the equation's rates are so large that no step is stable; use smaller parameters")
+    if math.isinf(stable):
+        raise InputError("time.cfl: nothing in this equation limits the step (all its rates are 0); give time.dt")
+    assert time.cfl is not None
+    return min(time.cfl * stable, time.end)

@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hpcstencil.checkpoint.state import State
 from hpcstencil.numerics.schedule import ROUND, Clock
+from hpcstencil.simulation.state import State
 from hpcstencil.simulation.stepping import Stepping
 from hpcstencil.simulation.streams.stream import Stream
 

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from hpcstencil.checkpoint.state import State
 from hpcstencil.io.file_layout import coordinate_name
 from hpcstencil.io.transports.serial import messages
 from hpcstencil.numerics.topology import Range
 from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.simulation.file_blocks import output_blocks
 from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.state import State
 from hpcstencil.symbolic.staggering import FACE, Layout
 
 

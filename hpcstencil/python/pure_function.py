@@ -14,15 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
 
-from hpcstencil.checkpoint.state import State
 from hpcstencil.distributed.device_blocks import Devices
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.distributed.windows import Parameters
 from hpcstencil.numerics.integrators import MEMORY
 from hpcstencil.numerics.schedule import Clock, StepRange
+from hpcstencil.problem.stability import cfl_step
 from hpcstencil.python.assignment import as_array
 from hpcstencil.simulation.initial_state import initial_blocks
 from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.state import State
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import unknown
 
@@ -100,7 +101,7 @@ def _step_size(simulation: Simulation) -> float:
         raise InputError(
             f"{key}: not available yet with several devices on each of several processes; use one device per process"
         )
-    return problem.config.time.dt or problem.dt({})
+    return problem.config.time.dt or cfl_step(problem, {})
 
 
 def _mapped_one_by_one(simulation: Simulation) -> Callable[[Fields, Parameters, StepRange], Any]:

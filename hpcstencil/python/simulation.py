@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpcstencil.checkpoint.restart import Options, Source, source_of
 from hpcstencil.config.paths import check_output_path
 from hpcstencil.config.provenance import to_toml
 from hpcstencil.config.reader import check_sources, from_mapping, load
@@ -24,6 +23,7 @@ from hpcstencil.numerics.integrators import MEMORY
 from hpcstencil.numerics.schedule import ROUND
 from hpcstencil.problem.build import build, initial_expression
 from hpcstencil.problem.problem import Problem
+from hpcstencil.problem.warnings import warnings_of
 from hpcstencil.python.assignment import block_of, local_block
 from hpcstencil.python.callbacks import AtSteps, AtTimes
 from hpcstencil.python.shared_programs import PROGRAMS, with_problem
@@ -33,15 +33,15 @@ from hpcstencil.runtime.communicator import agree
 from hpcstencil.runtime.launcher import environment_rank
 from hpcstencil.runtime.progress import Progress
 from hpcstencil.runtime.stopwatch import Stopwatch
-from hpcstencil.runtime.walltime import Walltime
 from hpcstencil.simulation.event_loop import Run
 from hpcstencil.simulation.file_blocks import output_blocks
 from hpcstencil.simulation.prepared import Decomposed
+from hpcstencil.simulation.restart import Options, Source, source_of
 from hpcstencil.simulation.run import Ready, snapshot_buffers, to_file
 from hpcstencil.simulation.same_everywhere import same_everywhere
 from hpcstencil.simulation.simulation import Simulation as Composed
 from hpcstencil.simulation.solid_cells import solid_block
-from hpcstencil.simulation.start import at_start, compile_steps, initial_state
+from hpcstencil.simulation.start import at_start, compile_steps
 from hpcstencil.simulation.stepping import Stepping
 from hpcstencil.simulation.streams.stream import Stream
 from hpcstencil.validation.errors import InputError, StoppedEarly
@@ -124,14 +124,14 @@ class Simulation:
 
         problem = agree(communicator, built)
         if environment_rank() == 0:
-            for warning in problem.warnings():
+            for warning in warnings_of(problem):
                 warnings.warn(warning, stacklevel=3)
         devices = agree(communicator, lambda: here.devices_for(problem.config))
         same_everywhere(communicator, len(devices), problem)
         decomposed = Decomposed.of(problem, communicator.size, len(devices))
         program, simulation = PROGRAMS.take(decomposed, devices, communicator)
         try:
-            self._stepping = at_start(simulation, Source(), initial_state(simulation), None, self._stopwatch)
+            self._stepping = at_start(simulation, Source(), None, self._stopwatch)
         except BaseException:
             PROGRAMS.give_back(program)
             raise
@@ -519,8 +519,7 @@ class Simulation:
         with self._stepping_on(), _watched() as request, claimed(path, communicator) as claim:
             source_of(config, options, communicator)  # refuses a file that is there
             communicator.watch.output(path)
-            walltime = Walltime(config.checkpoint.walltime, communicator, options.started)
-            ready = Ready(stepping, self._source(), walltime, snapshot_buffers(simulation))
+            ready = Ready(stepping, self._source(), snapshot_buffers(simulation))
             stepping.finite.path = path
             try:
                 to_file(ready, options, claim, request, self._stopwatch, self._callbacks)

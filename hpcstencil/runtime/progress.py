@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any
+from typing import Any, Self
 
 from tqdm import tqdm
 
@@ -22,7 +22,7 @@ def say(text: str) -> None:
 
 
 class Progress:
-    """Progress in simulated time from ``start`` to ``end``; silent where not ``shown``."""
+    """Progress in simulated time from ``start`` to ``end``; silent where not ``shown``. A context, whose end ends the bar."""
 
     def __init__(self, start: float, end: float, cells: int, shown: bool) -> None:
         self.cells, self.end, self.shown = cells, end, shown
@@ -50,7 +50,9 @@ class Progress:
             left = (now - self.began) * (self.end - t) / max(t - self.start, 1e-300)
             print(f"{text}  {left:.0f} s left", file=sys.stderr, flush=True)
 
-    def close(self) -> None:
-        """End the bar."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         if self.bar is not None:
             self.bar.close()

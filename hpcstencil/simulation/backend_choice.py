@@ -16,6 +16,7 @@ from typing import Any
 from hpcstencil.backends.backend import Unsupported
 from hpcstencil.backends.registry import BACKENDS
 from hpcstencil.numerics.schedule import StepRange
+from hpcstencil.problem.decomposition import UNMEASURED
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator, OneProcess, from_rank_0
 from hpcstencil.simulation.cost_measurement import measured_costs
@@ -32,8 +33,9 @@ def prepare(decomposed: Decomposed, devices: Sequence[Any], communicator: Commun
     """The problem ready to be composed on ``devices``, the same on all processes. ``before`` is the kernel of the run
     that is continued. Raises as `chosen`."""
     choice = chosen(decomposed, devices, communicator, before)
-    topology = replace(decomposed.topology, rank=communicator.rank)
-    costs = measured_costs(decomposed.lowered(choice.kernel), decomposed.problem, topology, communicator)
+    costs = UNMEASURED
+    if decomposed.interval is None:
+        costs = measured_costs(decomposed.lowered(choice.kernel), decomposed.problem, decomposed.topology, communicator)
     return prepared_with(decomposed, choice, communicator, costs=costs)
 
 
@@ -66,7 +68,7 @@ def chosen(decomposed: Decomposed, devices: Sequence[Any], communicator: Communi
     """
     wanted, device = decomposed.problem.config.numerics.kernel, devices[0]
     if wanted != "auto":
-        lacks = lacks_of(decomposed, wanted, device, communicator)
+        lacks = lacks_of(decomposed, wanted, device, communicator, requested=True)
         if all(lacks):
             raise unfit(wanted, lacks[0])
         if any(lacks):
@@ -76,8 +78,7 @@ def chosen(decomposed: Decomposed, devices: Sequence[Any], communicator: Communi
         remark = BACKENDS[wanted].remark(device)
         return Choice(wanted, ", ".join(["as the input says", *([remark] if remark else [])]))
     if before in BACKENDS:
-        lack = from_rank_0(communicator, lambda: BACKENDS[before].unsuited(device))
-        lack = lack or missing(lacks_of(decomposed, before, device, communicator))
+        lack = missing(lacks_of(decomposed, before, device, communicator))
         if lack:
             raise other_kernel(before, lack)
         return Choice(before, "as before")
@@ -90,20 +91,23 @@ def chosen(decomposed: Decomposed, devices: Sequence[Any], communicator: Communi
     return Choice(kernel, f"no native code: {lack}", cannot_be=device.platform == "cpu")
 
 
-def lacks_of(decomposed: Decomposed, kernel: str, device: Any, communicator: Communicator) -> list[str]:
-    """Why each process cannot take the steps with a kernel; "" if it can."""
+def lacks_of(
+    decomposed: Decomposed, kernel: str, device: Any, communicator: Communicator, requested: bool = False
+) -> list[str]:
+    """`lack_of` each process."""
+    return communicator.allgather(lack_of(decomposed, kernel, device, communicator.rank, requested))
 
-    def lack() -> str:
-        unsuited = BACKENDS[kernel].unsuited(device)
-        if BACKENDS[kernel].preferred and unsuited:
-            return unsuited  # without the time of lowering
-        try:
-            lowered = decomposed.lowered(kernel)
-        except Unsupported as reason:
-            return str(reason)
-        return lowered.lack(device, replace(decomposed.topology, rank=communicator.rank))
 
-    return communicator.allgather(lack())
+def lack_of(decomposed: Decomposed, kernel: str, device: Any, rank: int, requested: bool = False) -> str:
+    """Why process ``rank`` does not take the steps with a kernel; "" if it can. A kernel that is ``requested`` need not be
+    suited to the device, unless it is preferred elsewhere."""
+    unsuited = BACKENDS[kernel].unsuited(device)
+    if unsuited and (BACKENDS[kernel].preferred or not requested):
+        return unsuited  # without the time of lowering
+    try:
+        return decomposed.lowered(kernel).lack(device, replace(decomposed.topology, rank=rank))
+    except Unsupported as reason:
+        return str(reason)
 
 
 def missing(lacks: Sequence[str]) -> str:
@@ -129,17 +133,9 @@ def other_kernel(before: str, lack: str) -> InputError:
 
 
 def measured(decomposed: Decomposed, device: Any) -> tuple[str, ...]:
-    """The kernels that are measured against each other if the preferred one is not available."""
-
-    def fits(name: str) -> bool:
-        if BACKENDS[name].preferred or BACKENDS[name].unsuited(device):
-            return False
-        try:
-            return not decomposed.lowered(name).lack(device, decomposed.topology)
-        except Unsupported:
-            return False
-
-    return tuple(filter(fits, BACKENDS))
+    """The kernels that rank 0 measures against each other if the preferred one is not available."""
+    others = (name for name, one in BACKENDS.items() if not one.preferred)
+    return tuple(name for name in others if not lack_of(decomposed, name, device, rank=0))
 
 
 def fastest_kernel(decomposed: Decomposed, device: Any) -> str:

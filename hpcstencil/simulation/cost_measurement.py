@@ -7,13 +7,14 @@ takes, never its bits.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from hpcstencil.backends.backend import Lowered
 from hpcstencil.numerics.topology import Topology
-from hpcstencil.problem.decomposition import UNMEASURED, Costs, exchanges
+from hpcstencil.problem.decomposition import Costs
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator, from_rank_0
 from hpcstencil.runtime.hosts import boot, host
@@ -25,9 +26,9 @@ ROUNDS = 4  # exchanges of each; the first one also connects the processes
 
 
 def measured_costs(lowered: Lowered, problem: Problem, topology: Topology, communicator: Communicator) -> Costs:
-    """The costs of a problem on this machine, the same on all processes. Every process calls this."""
-    if not exchanges(problem, topology) or not isinstance(problem.config.decomposition.steps_per_exchange, str):
-        return UNMEASURED
+    """The costs of a problem on this machine, the same on all processes, for blocks of ``topology`` (as rank 0 sees it)
+    that exchange edges. Every process calls this."""
+    topology = replace(topology, rank=communicator.rank)
     latency, bytes_per_second = 0.0, float("inf")
     if communicator.size > 1 and sends_messages(problem, communicator):
         latency, bytes_per_second = message_costs(topology, communicator)

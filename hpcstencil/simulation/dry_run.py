@@ -13,6 +13,7 @@ from hpcstencil.config.provenance import to_toml
 from hpcstencil.config.settings import Config
 from hpcstencil.numerics.finite_differences import Weights
 from hpcstencil.problem.problem import Problem
+from hpcstencil.problem.stability import cfl_step
 from hpcstencil.runtime.walltime import within
 from hpcstencil.simulation.checkpoint_time import seconds_to_checkpoint
 from hpcstencil.simulation.measurement_cache import key, recall
@@ -121,7 +122,7 @@ def _time_step(problem: Problem) -> str:
         return f"such that the estimated error stays below tolerance = {time.tolerance:g}"
     if problem.step_follows_solution:
         return f"cfl = {time.cfl:g} of the stable step, which depends on the solution"
-    return f"{problem.dt({}):.6g} (cfl = {time.cfl:g})"
+    return f"{cfl_step(problem, {}):.6g} (cfl = {time.cfl:g})"
 
 
 def step_count(problem: Problem) -> int | None:
@@ -129,7 +130,7 @@ def step_count(problem: Problem) -> int | None:
     total = problem.schedule().total_steps
     if total is not None or problem.step_follows_solution:
         return total
-    return problem.schedule().steps_of(problem.dt({}))
+    return problem.schedule().steps_of(cfl_step(problem, {}))
 
 
 def _too_much(needed: int) -> str:

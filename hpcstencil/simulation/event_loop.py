@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcstencil.checkpoint.state import State
 from hpcstencil.numerics.schedule import Clock
 from hpcstencil.runtime import signals
 from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.runtime.progress import Progress
 from hpcstencil.runtime.stopwatch import Stopwatch
 from hpcstencil.runtime.walltime import Walltime
+from hpcstencil.simulation.state import State
 from hpcstencil.simulation.stepping import Stepping
 from hpcstencil.simulation.streams.stream import Stream
 from hpcstencil.validation.errors import StoppedEarly

@@ -7,8 +7,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from hpcstencil.checkpoint.state import State
 from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.state import State
 from hpcstencil.validation.errors import InputError, NumericsError
 
 

@@ -25,9 +25,9 @@ def initial_blocks(problem: Problem, ranges: Sequence[Range]) -> dict[str, np.nd
 
     Raises InputError, on this process alone, if a file of the input cannot be read.
     """
+    each = [_of_one(run, ranges) for run in problem.members or (problem,)]
     if not problem.members:
-        return _of_one(problem, ranges)
-    each = [_of_one(member, ranges) for member in problem.members]
+        return each[0]
     return {name: np.stack([blocks[name] for blocks in each], -1) for name in each[0]}
 
 
@@ -36,33 +36,46 @@ def last_snapshot(problem: Problem, ranges: Sequence[Range], output: Path) -> di
 
     Raises InputError, on this process alone, if the file cannot be read.
     """
-    dtype = np.dtype(problem.config.numerics.precision)
-    return {
-        name: read_block(output, name, ranges, shape=problem.layout.shape(name), dtype=dtype) for name in problem.fields
-    }
+    return _read(problem, ranges, output, problem.fields)
 
 
 def _of_one(problem: Problem, ranges: Sequence[Range]) -> dict[str, np.ndarray]:
-    config, dtype = problem.config, np.dtype(problem.config.numerics.precision)
-    blocks: dict[str, np.ndarray] = {}
+    """The initial blocks of one run: read from files, then evaluated where there is an expression, and 0 elsewhere."""
+    grid, dtype = problem.config.grid, np.dtype(problem.config.numerics.precision)
     file = None if problem.mask is None else problem.mask.file
     solid = None if file is None else _solid_cells(problem, ranges, file)
+    read = _from_initial_file(problem, ranges)
+    blocks: dict[str, np.ndarray] = {}
     for name in problem.fields:
         if name == SOLID and solid is not None:
             block = solid.astype(dtype)
         elif name in problem.initial:
-            block = numpy_evaluate.block_values(problem.initial[name], config.grid, ranges, problem.parameters, dtype)
-        elif config.initial.file is not None and name in problem.shown:
-            try:
-                block = read_block(config.initial.file, name, ranges, shape=problem.layout.shape(name), dtype=dtype)
-            except InputError as error:
-                raise InputError(f"initial.file: {error}; every field without an expression is read from it") from None
+            block = numpy_evaluate.block_values(problem.initial[name], grid, ranges, problem.parameters, dtype)
+        elif name in read:
+            block = read[name]
         else:
             block = np.zeros([stop - start for start, stop in ranges], dtype)
         if solid is not None and name != SOLID:
             block[solid] = 0
         blocks[name] = block
     return blocks
+
+
+def _from_initial_file(problem: Problem, ranges: Sequence[Range]) -> dict[str, np.ndarray]:
+    """The blocks of the fields without an expression, if the input names a file to read them from."""
+    file = problem.config.initial.file
+    if file is None:
+        return {}
+    try:
+        return _read(problem, ranges, file, [name for name in problem.shown if name not in problem.initial])
+    except InputError as error:
+        raise InputError(f"initial.file: {error}; every field without an expression is read from it") from None
+
+
+def _read(problem: Problem, ranges: Sequence[Range], path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """The blocks of ``names`` in the last snapshot of a file."""
+    dtype = np.dtype(problem.config.numerics.precision)
+    return {name: read_block(path, name, ranges, shape=problem.layout.shape(name), dtype=dtype) for name in names}
 
 
 def _solid_cells(problem: Problem, ranges: Sequence[Range], file: ArrayFile) -> np.ndarray:

@@ -36,6 +36,15 @@ class Decomposed:
         """Whether blocks have no room for a whole step between two exchanges."""
         return not most_steps(self.problem, self.topology)
 
+    @property
+    def interval(self) -> int | None:
+        """The steps between two exchanges if nothing is to be chosen: those that the input gives, or 1 where blocks
+        exchange nothing; else None."""
+        given = self.problem.config.decomposition.steps_per_exchange
+        if not isinstance(given, str):
+            return given
+        return None if exchanges(self.problem, self.topology) else 1
+
     def begin(self) -> None:
         """Start to compile in the background for the backends that the input may take first."""
         wanted = self.problem.config.numerics.kernel
@@ -90,14 +99,10 @@ def prepared_with(
     costs: Costs = UNMEASURED,
 ) -> Prepared:
     """The problem prepared for the chosen backend, the same on all processes. ``every`` is the number of steps between
-    two exchanges; the input or the backend's cost model, with these ``costs``, says it if that is None. Raises
-    Unsupported."""
+    two exchanges; `Decomposed.interval` or the backend's cost model, with these ``costs``, says it if that is None.
+    Raises Unsupported."""
     problem, topology, lowered = decomposed.problem, decomposed.topology, decomposed.lowered(choice.kernel)
-    given, seconds = problem.config.decomposition.steps_per_exchange, None
-    if every is None and not isinstance(given, str):
-        every = given
-    elif every is None and not exchanges(problem, topology):
-        every = 1
-    elif every is None:
+    every, seconds = decomposed.interval if every is None else every, None
+    if every is None:
         every, seconds = from_rank_0(communicator, lambda: lowered.steps_per_exchange(topology, costs))
     return Prepared(problem, Plan.of(problem, topology, every, seconds), choice, lowered)

@@ -6,30 +6,25 @@ import ctypes
 import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-from hpcstencil.checkpoint.checkpoint import read_checkpoint
 from hpcstencil.checkpoint.paths import remove_locks, remove_stale
-from hpcstencil.checkpoint.restart import Options, Source, source_of
-from hpcstencil.checkpoint.state import State, join
 from hpcstencil.io.output_lock import Claim, claimed
 from hpcstencil.io.snapshot_buffers import Copies, pieces_of
 from hpcstencil.numerics.schedule import Schedule
 from hpcstencil.runtime import signals
-from hpcstencil.runtime.communicator import Communicator, agree
+from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.runtime.filesystem import prepare_folder
 from hpcstencil.runtime.progress import Progress, say
 from hpcstencil.runtime.stopwatch import Stopwatch
 from hpcstencil.runtime.walltime import Walltime
 from hpcstencil.runtime.watchdog import end_all
 from hpcstencil.simulation.event_loop import Run, StopRequests
-from hpcstencil.simulation.file_blocks import from_checkpoint
-from hpcstencil.simulation.initial_state import last_snapshot
 from hpcstencil.simulation.prepared import Decomposed
+from hpcstencil.simulation.restart import Options, Source, source_of
 from hpcstencil.simulation.simulation import Simulation
-from hpcstencil.simulation.start import at_start, compile_steps, composed, initial_clocks, initial_state
+from hpcstencil.simulation.start import at_start, compile_steps, composed
 from hpcstencil.simulation.stepping import Stepping
 from hpcstencil.simulation.streams.checkpoints import Checkpoints, CheckpointWriter
 from hpcstencil.simulation.streams.output import Output, provenance
@@ -74,10 +69,16 @@ def run(
         elif options.resume and options.output.exists() and not options.quiet:
             say(f"{options.output} has no checkpoint to go on from: beginning at the start")
         communicator.watch.output(options.output)
-        ready = _ready(decomposed, options, communicator, devices, source, stopwatch)
+        with stopwatch.during("compiling"):
+            simulation = composed(decomposed, devices, communicator, source.kernel)
+        stepping = at_start(simulation, source, options.output, stopwatch)
+        with ThreadPoolExecutor(1) as beside, stopwatch.during("compiling"):
+            buffers = beside.submit(snapshot_buffers, simulation)
+            compile_steps(stepping)
+        communicator.barrier()
         signals.check_not_stopped(request, communicator)
         with stopwatch.during("other"):
-            return to_file(ready, options, claim, request, stopwatch)
+            return to_file(Ready(stepping, source, buffers.result()), options, claim, request, stopwatch)
 
 
 @dataclass(frozen=True)
@@ -87,28 +88,7 @@ class Ready:
 
     stepping: Stepping
     source: Source
-    walltime: Walltime
     buffers: Copies
-
-
-def _ready(
-    decomposed: Decomposed,
-    options: Options,
-    communicator: Communicator,
-    devices: Sequence[Any],
-    source: Source,
-    stopwatch: Stopwatch,
-) -> Ready:
-    """The compiled run at its ``source``. Nothing is written yet."""
-    walltime = Walltime(decomposed.problem.config.checkpoint.walltime, communicator, options.started)
-    with stopwatch.during("compiling"):
-        simulation = composed(decomposed, devices, communicator, source.kernel)
-    stepping = at_start(simulation, source, _state(simulation, source, options.output), options.output, stopwatch)
-    with ThreadPoolExecutor(1) as beside, stopwatch.during("compiling"):
-        buffers = beside.submit(snapshot_buffers, simulation)
-        compile_steps(stepping)
-    communicator.barrier()
-    return Ready(stepping, source, walltime, buffers.result())
 
 
 def snapshot_buffers(simulation: Simulation) -> Copies:
@@ -161,23 +141,21 @@ def to_file(
         output = Output(options.output, simulation, source, attributes, ready.buffers, stopwatch, stepping.state)
     first = stepping.clock.step
     remove_stale(options.output, communicator, after=first if source.append else -1)
-    if source.from_memory:
-        checkpoints.write(stepping.state)  # no file holds the state from which --resume would begin again
     shown = communicator.rank == 0 and not options.quiet
     progress = Progress(stepping.clock.time, problem.config.time.end, problem.cells_per_step, shown)
-    stops = StopRequests(request, ready.walltime, lambda: checkpoints.seconds, communicator)
+    walltime = Walltime(problem.config.checkpoint.walltime, communicator, options.started)
+    stops = StopRequests(request, walltime, lambda: checkpoints.seconds, communicator)
     streams = [*streams_of(output, checkpoints, stepping.schedule), *further]
     this = Run(stepping, streams, progress, stopwatch)
     try:
-        this.begin()
-        release()
-        this.to_the_end(stops)
+        with progress:
+            this.begin()
+            release()
+            this.to_the_end(stops)
     except (InputError, NumericsError, StoppedEarly) as error:
         this.flush()
         output.close(complete=False, **({} if isinstance(error, StoppedEarly) else {"failure": str(error)}))
         raise
-    finally:
-        progress.close()
     this.finish()
     output.close(complete=True, **output.ended(stepping.state, stepping.schedule))
     stopwatch.lap()
@@ -196,18 +174,3 @@ def to_file(
         every=simulation.plan.every,
         predicted=simulation.plan.seconds,
     )
-
-
-def _state(simulation: Simulation, source: Source, output: Path) -> State:
-    """The state with which the run begins."""
-    if not source.history:
-        return initial_state(simulation)
-    template = replace(initial_clocks(simulation), fields=dict.fromkeys(simulation.problem.fields, 0))
-    communicator = simulation.communicator
-    if source.checkpoint is None:
-        assert source.clock is not None
-        blocks = agree(communicator, lambda: last_snapshot(simulation.problem, simulation.ranges, output))
-        return join(template, simulation.put(blocks), source.clock)
-    arrays, scalars, _ = read_checkpoint(source.checkpoint, simulation.ranges, communicator, simulation.problem.fields)
-    blocks = {name: from_checkpoint(simulation, block) for name, block in arrays.items()}
-    return join(template, simulation.put(blocks), scalars)

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hpcstencil.checkpoint.restart import Source
-from hpcstencil.checkpoint.state import State
+from hpcstencil.checkpoint.checkpoint import read_checkpoint
 from hpcstencil.numerics.schedule import Clock
-from hpcstencil.runtime.communicator import Communicator
+from hpcstencil.runtime.communicator import Communicator, agree
 from hpcstencil.runtime.progress import say
 from hpcstencil.runtime.stopwatch import Stopwatch
 from hpcstencil.simulation.backend_choice import prepare
 from hpcstencil.simulation.compose import compose
+from hpcstencil.simulation.file_blocks import from_checkpoint
 from hpcstencil.simulation.finite_check import FiniteCheck
+from hpcstencil.simulation.initial_state import last_snapshot
 from hpcstencil.simulation.prepared import Decomposed
+from hpcstencil.simulation.restart import Source
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.simulation.solid_cells import check_fluid_left
+from hpcstencil.simulation.state import State, join
 from hpcstencil.simulation.stepping import Stepping
 
 
@@ -47,17 +50,37 @@ def initial_clocks(simulation: Simulation) -> State:
     return State(Clock(), {}, (Clock(),) * (problem.copies if problem.own_steps else 0))
 
 
-def at_start(
-    simulation: Simulation, source: Source, state: State, output: Path | None, stopwatch: Stopwatch
-) -> Stepping:
-    """The stepping of a run that begins with ``state``, which is checked: finite values, some fluid, a step that can be
-    taken. ``output`` is the file of the run, None if it has none.
+def first_state(simulation: Simulation, source: Source, output: Path | None) -> State:
+    """The state with which a run begins: at t = 0, or where its ``source`` says that it continues. All processes call
+    this together. Raises InputError on all of them."""
+    if not source.history:
+        return initial_state(simulation)
+    communicator, problem = simulation.communicator, simulation.problem
+    scalars: Mapping[str, Any]
+    if source.checkpoint is None:
+        assert source.clock is not None and output is not None
+        scalars, path = source.clock, output
+        blocks = agree(communicator, lambda: last_snapshot(problem, simulation.ranges, path))
+    else:
+        arrays, scalars, _ = read_checkpoint(source.checkpoint, simulation.ranges, communicator, problem.fields)
+        blocks = {name: from_checkpoint(simulation, block) for name, block in arrays.items()}
+    template = replace(initial_clocks(simulation), fields=dict.fromkeys(problem.fields, 0))
+    return join(template, simulation.put(blocks), scalars)
 
-    All processes call this together. Raises InputError, on all of them, if the state does not pass.
+
+def at_start(simulation: Simulation, source: Source, output: Path | None, stopwatch: Stopwatch) -> Stepping:
+    """The stepping of a run at its first state, which is checked: finite values, some fluid, a step that can be taken.
+    ``output`` is the file of the run, None if it has none.
+
+    All processes call this together. Raises InputError, on all of them, if the state cannot be read or does not pass.
     """
+    state = first_state(simulation, source, output)
     check_fluid_left(simulation, dict(state.fields))
-    finite = FiniteCheck(simulation, output, state.clock.step)
-    stepping = Stepping(simulation, source, state, finite, stopwatch)
+    schedule, clock = simulation.problem.schedule().going_on(state.clock, source.anew)
+    members = tuple(schedule.going_on(each, source.anew)[1] for each in state.members)
+    state = replace(state, clock=clock, members=members)
+    finite = FiniteCheck(simulation, output, clock.step)
+    stepping = Stepping(simulation, schedule, state, finite, stopwatch)
     with stopwatch.during("checks"):
         finite.extremes(stepping.state)
     if simulation.control is None:

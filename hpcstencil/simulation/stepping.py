@@ -10,15 +10,15 @@ from dataclasses import replace
 import jax
 import numpy as np
 
-from hpcstencil.checkpoint.restart import Source
-from hpcstencil.checkpoint.state import State
-from hpcstencil.numerics.schedule import Clock, Leap, StepRange, steps_to_reach, together
+from hpcstencil.numerics.schedule import Clock, Leap, Schedule, StepRange, steps_to_reach, together
+from hpcstencil.problem.stability import cfl_step
 from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.runtime.stopwatch import Stopwatch
 from hpcstencil.runtime.walltime import CALL
 from hpcstencil.simulation.adaptive_step import Control
 from hpcstencil.simulation.finite_check import FiniteCheck
 from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.state import State
 
 STEPS_PER_CALL = 1000  # at most, so that a value that is not finite is found within this many steps
 
@@ -44,12 +44,10 @@ class Stepping:
     clocks of their own in the state; its ``clock`` is then their common progress."""
 
     def __init__(
-        self, simulation: Simulation, source: Source, state: State, finite: FiniteCheck, stopwatch: Stopwatch
+        self, simulation: Simulation, schedule: Schedule, state: State, finite: FiniteCheck, stopwatch: Stopwatch
     ) -> None:
         self.simulation, self.finite, self.stopwatch = simulation, finite, stopwatch
-        self.schedule, clock = simulation.problem.schedule().going_on(state.clock, source.anew)
-        members = tuple(self.schedule.going_on(each, source.anew)[1] for each in state.members)
-        self.state = replace(state, clock=clock, members=members)
+        self.schedule, self.state = schedule, state
         cells = simulation.problem.copies * math.prod(simulation.plan.topology.capacity())
         self.pace = Pace(simulation.steps.first_cells // cells, simulation.communicator, stopwatch)
 
@@ -76,7 +74,7 @@ class Stepping:
         if self.schedule.fixed_dt is not None:
             return [self.schedule.fixed_dt]
         if not problem.rates_follow_solution:
-            return [each.dt({}) for each in problem.members or (problem,)]
+            return [cfl_step(each, {}) for each in problem.members or (problem,)]
         clocks = state.members or (state.clock,)
         # Measured at fixed distances in steps, whatever else ends a compiled call: outputs, signals, its length in time.
         due = [not clock.measured_dt or self._steps_to_measurement(clock) == 0 for clock in clocks]
@@ -85,7 +83,7 @@ class Stepping:
                 low, high = self.finite.extremes(state)
             largest = np.maximum(np.abs(low), np.abs(high)).reshape(len(problem.measured), len(clocks))
             steps = [
-                own.dt(dict(zip(problem.measured, each, strict=True)))
+                cfl_step(own, dict(zip(problem.measured, each, strict=True)))
                 for own, each in zip(problem.members or (problem,), largest.T.tolist(), strict=True)
             ]
             clocks = tuple(

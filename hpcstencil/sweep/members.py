@@ -19,6 +19,7 @@ from hpcstencil.config.provenance import to_tables
 from hpcstencil.config.reader import load
 from hpcstencil.config.settings import TOP, Config
 from hpcstencil.problem.build import build
+from hpcstencil.problem.warnings import warnings_of
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import listing, nearest, shown, too_many, unknown, wrong
 from hpcstencil.validation.overrides import alternatives, parse_override
@@ -240,7 +241,7 @@ def member_inputs(sweep: Sweep) -> tuple[list[Config], dict[str, list[int]]]:
     for index, settings in enumerate(sweep.members):
         try:
             config = load(sweep.base, overrides(settings))
-            told = build(config).warnings()
+            told = warnings_of(build(config))
         except InputError as error:
             raise InputError(f"member {index} ({described(settings)}): {error}") from error
         configs.append(config)

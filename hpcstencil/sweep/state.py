@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hpcstencil.checkpoint.checkpoint import can_be_extended
 from hpcstencil.checkpoint.paths import list_checkpoints
-from hpcstencil.checkpoint.restart import can_be_extended
 from hpcstencil.config.provenance import allowed, differences, to_tables
 from hpcstencil.config.reader import from_mapping
 from hpcstencil.config.settings import Config

@@ -16,6 +16,7 @@ from hpcstencil.numerics.integrators import SUPER_STEPPING, stability_limits
 from hpcstencil.numerics.schedule import Clock, StepRange
 from hpcstencil.problem.build import build
 from hpcstencil.problem.problem import Problem
+from hpcstencil.problem.stability import cfl_step
 from hpcstencil.runtime.communicator import Communicator, OneProcess
 from hpcstencil.simulation.compose import compose
 from hpcstencil.simulation.diagnostics import Diagnostics
@@ -212,7 +213,7 @@ def step_of(problem: Problem, simulation: Simulation) -> float:
     if simulation.control is not None:
         return simulation.control.step(fields, Clock())[1].time
     low, high, _ = simulation.extremes.extremes(fields, problem.parameters, 0.0)
-    return problem.dt(dict(zip(problem.measured, np.maximum(np.abs(low), np.abs(high)).tolist(), strict=True)))
+    return cfl_step(problem, dict(zip(problem.measured, np.maximum(np.abs(low), np.abs(high)).tolist(), strict=True)))
 
 
 def conservation(problem: Problem) -> list[Finding]:

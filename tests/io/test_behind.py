@@ -58,7 +58,7 @@ def opened(tmp_path):
         grid, path = Grid((3,), (0.0,), (1.0,)), tmp_path / "run.h5"
         buffers = Copies({"u": Pieces(float, (1, 3), cuts((0, 0), (1, 3), (1, 2), (1, 3)))})
         file = OutputFile.create(path, OneProcess(), Description(Layout(grid), ["u"], float), buffers=buffers)
-        file.shared = gate = Gate(file.shared, error)
+        file.shared = file.series.file = gate = Gate(file.shared, error)
         return file, gate, path
 
     return open_file

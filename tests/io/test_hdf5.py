@@ -17,7 +17,8 @@ from output_files import ATTRIBUTES, append, create, described, everything, fiel
 from hpcstencil.io.direct_write import PAGE, DirectWriter, Pieces, cuts, places
 from hpcstencil.io.file_layout import chunk_shape
 from hpcstencil.io.file_read import inspect, read_block
-from hpcstencil.io.output_file import OutputFile, refuse_existing
+from hpcstencil.io.output_file import OutputFile
+from hpcstencil.io.output_preparation import refuse_existing
 from hpcstencil.io.rollback_journal import journal_path
 from hpcstencil.io.snapshot_buffers import pieces_of
 from hpcstencil.io.transports.choice import chosen_transport

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2] / "hpcstencil"
 PACKAGES = (
-    "validation", "numerics", "runtime", "symbolic", "equations", "distributed", "io", "config", "problem", "checkpoint",
+    "validation", "numerics", "runtime", "symbolic", "equations", "distributed", "io", "checkpoint", "config", "problem",
     "backends.backend", "backends.xla", "backends.native", "backends.pallas", "backends.registry", "sweep", "simulation",
     "python", "verify", "benchmark", "doctor", "cli",
 )  # fmt: skip

@@ -4,7 +4,6 @@ import jax
 import pytest
 import support  # noqa: F401  (sets jax up)
 
-from hpcstencil.checkpoint.restart import Options
 from hpcstencil.config.reader import from_mapping
 from hpcstencil.io.async_writer import AsyncWriter
 from hpcstencil.io.output_file import OutputFile
@@ -16,6 +15,7 @@ from hpcstencil.simulation import run, simulation, start
 from hpcstencil.simulation.diagnostics import Diagnostics
 from hpcstencil.simulation.finite_check import FiniteCheck
 from hpcstencil.simulation.prepared import Decomposed
+from hpcstencil.simulation.restart import Options
 from hpcstencil.simulation.streams import checkpoints
 from hpcstencil.simulation.summary import tell
 

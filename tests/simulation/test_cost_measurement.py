@@ -12,7 +12,7 @@ from hpcstencil.backends.native.speed_probe import PROBE_CELLS, PROBE_SECONDS, p
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.decomposition import UNMEASURED, Costs
 from hpcstencil.runtime.communicator import OneProcess
-from hpcstencil.simulation import cost_measurement, measurement_cache
+from hpcstencil.simulation import backend_choice, cost_measurement, measurement_cache
 from hpcstencil.simulation.backend_choice import prepare
 from hpcstencil.simulation.cost_measurement import measured_costs
 from hpcstencil.simulation.prepared import Choice, Decomposed, prepared_with
@@ -76,10 +76,11 @@ def test_a_stored_number_that_nothing_takes_is_measured_again(stored, tmp_path, 
 
 @pytest.mark.parametrize("processes, wish", [(1, "auto"), (2, 3)])
 def test_nothing_is_measured_where_nothing_follows_from_it(processes, wish, monkeypatch):
+    import jax
+
+    monkeypatch.setattr(backend_choice, "measured_costs", None)
     made = decomposed(processes, decomposition={"steps_per_exchange": wish})
-    lowered = made.lowered("native")
-    monkeypatch.setattr(type(lowered), "seconds_per_work", None)
-    assert measured_costs(lowered, made.problem, made.topology, OneProcess()) == UNMEASURED
+    assert prepare(made, jax.local_devices()[:1], OneProcess()).plan.every == (1 if wish == "auto" else wish)
 
 
 def test_other_backends_are_not_measured():

@@ -17,6 +17,7 @@ from hpcstencil.io.output_file import OutputFile
 from hpcstencil.numerics.grid import Grid
 from hpcstencil.numerics.schedule import Clock, StepRange, together
 from hpcstencil.problem.build import build
+from hpcstencil.problem.stability import cfl_step
 from hpcstencil.runtime.communicator import OneProcess
 from hpcstencil.simulation.backend_choice import probe
 from hpcstencil.simulation.diagnostics import Diagnostics
@@ -98,7 +99,7 @@ def test_steps_of_each_members_own(steps_per_exchange, kernel):
         decomposition={"steps_per_exchange": steps_per_exchange},
     )
     simulation = simulation_of(problem, devices=2, kernel=kernel)
-    dt, counts = np.array([member.dt({}) for member in problem.members]), np.array([2, 7, 0])
+    dt, counts = np.array([cfl_step(member, {}) for member in problem.members]), np.array([2, 7, 0])
     starts, firsts = np.array([0.3, 0.0, 0.1]), np.array([1, 0, 5])
     fields = simulation.advance(simulation.initial_fields(), StepRange(starts, firsts, dt, counts))
     found = simulation.get(fields, ["u"])["u"]

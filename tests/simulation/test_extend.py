@@ -10,7 +10,6 @@ import support  # noqa: F401  (sets jax up)
 from commands import contents
 
 from hpcstencil.checkpoint.paths import list_checkpoints, step_of
-from hpcstencil.checkpoint.restart import Options
 from hpcstencil.config.reader import load
 from hpcstencil.numerics.schedule import Clock, Schedule
 from hpcstencil.problem.build import build
@@ -18,6 +17,7 @@ from hpcstencil.runtime.communicator import OneProcess
 from hpcstencil.runtime.signals import Request
 from hpcstencil.simulation.event_loop import Run
 from hpcstencil.simulation.prepared import Decomposed
+from hpcstencil.simulation.restart import Options
 from hpcstencil.simulation.run import run as run_problem
 from hpcstencil.simulation.stepping import Stepping
 from hpcstencil.simulation.summary import tell

@@ -9,13 +9,13 @@ import pytest
 import support  # noqa: F401  (sets jax up)
 
 from hpcstencil.checkpoint.paths import list_checkpoints
-from hpcstencil.checkpoint.restart import Options
 from hpcstencil.config.reader import from_mapping
 from hpcstencil.problem.build import build
 from hpcstencil.runtime.communicator import OneProcess
 from hpcstencil.runtime.signals import Request
 from hpcstencil.simulation import run
 from hpcstencil.simulation.prepared import Decomposed
+from hpcstencil.simulation.restart import Options
 from hpcstencil.simulation.streams.stream import Stream
 from hpcstencil.validation.errors import StoppedEarly
 

@@ -10,6 +10,7 @@ from support import integrate, observed_orders, problem_of, simulation_of, stepp
 from hpcstencil.backends.native import step
 from hpcstencil.numerics.integrators import ab2, stability_limits
 from hpcstencil.problem.decomposition import decompose
+from hpcstencil.problem.stability import cfl_step
 from hpcstencil.simulation.diagnostics import Diagnostics
 from hpcstencil.simulation.file_blocks import output_blocks
 from hpcstencil.symbolic.expressions import Derivative, Field, Parameter, Pointwise, walk
@@ -166,7 +167,7 @@ def test_refused(case):
     tables, sentence = REFUSED[case]
     with pytest.raises(InputError, match=sentence):
         problem = problem_of(**{**BASIN, **tables})
-        problem.dt({"h": 10.0, "u": 0.1, "v": 0.1})
+        cfl_step(problem, {"h": 10.0, "u": 0.1, "v": 0.1})
 
 
 def test_a_grid_too_small_for_images_beyond_a_wall():

@@ -130,7 +130,7 @@ class Writer(ABC):
             case Constant(value):
                 return self.literal(value)
             case Pointwise("add" | "subtract" | "negative"):
-                return self.sum(tree, at)
+                return self.sum_of_terms(tree, at)
             case Pointwise():
                 return self.let(self.pointwise(tree, at))
             case Derivative() | DivGrad() | Halfway() if constant_along(tree):
@@ -143,7 +143,7 @@ class Writer(ABC):
                 return self.div_grad(tree, at)
         raise Unsupported(f"{type(tree).__name__} has no native code")
 
-    def sum(self, tree: Pointwise, at: Offset) -> str:
+    def sum_of_terms(self, tree: Pointwise, at: Offset) -> str:
         """The C++ expression for a sum, a difference or a negative value."""
         values = [self.value(argument, at) for argument in tree.arguments]
         if tree.function == "negative":

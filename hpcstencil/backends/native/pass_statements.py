@@ -234,7 +234,7 @@ class Cells(Writer):
         self.head.append(f"static const real {name}[] = {{{', '.join(map(repr, numbers))}}};")
         return name
 
-    def sum(self, tree: Pointwise, at: Offset) -> str:
+    def sum_of_terms(self, tree: Pointwise, at: Offset) -> str:
         """The C++ expression for a sum or difference, with the terms of linear operators gathered."""
         return self.added("", self.terms(tree, at))
 

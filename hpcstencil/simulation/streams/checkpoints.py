@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from hpcstencil.checkpoint.checkpoint import write_checkpoint
-from hpcstencil.checkpoint.state import State, split
 from hpcstencil.numerics.schedule import Clock, Schedule
 from hpcstencil.runtime.progress import say
 from hpcstencil.runtime.stopwatch import Stopwatch
@@ -17,6 +16,7 @@ from hpcstencil.runtime.walltime import passed
 from hpcstencil.simulation.checkpoint_time import remember_checkpoint, seconds_to_checkpoint
 from hpcstencil.simulation.file_blocks import checkpoint_block
 from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.state import State, split
 from hpcstencil.simulation.streams.output import Output
 from hpcstencil.simulation.streams.stream import Stream
 from hpcstencil.validation.errors import EnvironmentProblem
@@ -87,7 +87,9 @@ class Checkpoints(Stream):
         self.writer.write(state, self.others)
 
     def begin(self, state: State) -> None:
-        """The run begins from the input or from a file that holds this state."""
+        """Keep a state that neither the input nor a file holds, so that --resume can begin from it."""
+        if self.output.source.from_memory:
+            self.write(state)
 
     def before(self, state: State, after: Clock) -> None:
         """Keep the state before a step that is shortened to land on the end."""

@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hpcstencil import __version__
-from hpcstencil.checkpoint.restart import Source
-from hpcstencil.checkpoint.state import State, split
 from hpcstencil.config.provenance import sha256, to_toml
 from hpcstencil.io.file_layout import Description
 from hpcstencil.io.output_file import OutputFile
@@ -20,9 +16,11 @@ from hpcstencil.io.snapshot_buffers import Copies
 from hpcstencil.numerics.schedule import Clock, Schedule
 from hpcstencil.runtime.stopwatch import Stopwatch
 from hpcstencil.simulation.diagnostics import Diagnostics
-from hpcstencil.simulation.file_blocks import checkpoint_block, output_blocks
+from hpcstencil.simulation.file_blocks import output_blocks
+from hpcstencil.simulation.restart import Source
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.simulation.solid_cells import solid_block
+from hpcstencil.simulation.state import State, scalars_of
 
 
 def provenance(simulation: Simulation, source: Source) -> dict[str, Any]:
@@ -64,7 +62,8 @@ class Output:
         self.buffers, self.stopwatch = buffers, stopwatch
         self.diagnostics = Diagnostics(problem.diagnostics, simulation.diagnosed, problem.parameters)
         self.rows_written = time.monotonic()  # when rows were last written
-        self.file = self._opened(state, self._kept(state.clock))
+        kept = self._kept(state.clock)
+        self.file = self._opened(state, kept)
 
     def _kept(self, clock: Clock) -> int | None:
         """The step up to which a continued run keeps the contents of its output; None if it keeps all."""
@@ -90,10 +89,10 @@ class Output:
         )
         place, method = (self.path, processes, description), config.method
         buffers = self.buffers if config.is_written_behind(processes.size) else None
-        if self.source.append:
-            file = OutputFile.append(*place, step=cut, method=method, buffers=buffers)
-        else:
+        if not self.source.append:
             file = OutputFile.create(*place, method=method, buffers=buffers)
+        else:
+            file = OutputFile.append(*place, step=cut, method=method, buffers=buffers)
         if solid is not None:
             file.write_solid(solid, simulation.ranges)
         return file
@@ -143,8 +142,7 @@ class Output:
         whole = not problem.members and set(problem.fields) <= set(self.file.fields)
         if not (whole and schedule.is_on_course(state.clock)):
             return {}
-        _, scalars = split(replace(state, fields={}), partial(checkpoint_block, self.simulation))
-        return {"clock": json.dumps(scalars)}
+        return {"clock": json.dumps(scalars_of(state))}
 
     def close(self, complete: bool, **attributes: str) -> None:
         """Close the file of a run that is ``complete`` or not, with ``attributes`` about its end."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hpcstencil.checkpoint.state import State
 from hpcstencil.numerics.schedule import Clock, Schedule
 from hpcstencil.runtime.walltime import passed
+from hpcstencil.simulation.state import State
 from hpcstencil.simulation.streams.output import Output
 from hpcstencil.simulation.streams.stream import Stream
 

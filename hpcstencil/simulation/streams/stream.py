@@ -14,8 +14,8 @@ All processes call every method together, and `is_due` gives the same answer on 
 
 from __future__ import annotations
 
-from hpcstencil.checkpoint.state import State
 from hpcstencil.numerics.schedule import Clock
+from hpcstencil.simulation.state import State
 
 
 class Stream:

@@ -9,9 +9,8 @@
 #pragma once
 #include "field_drift.hpp"
 #include "ghosts.hpp"
+#include "slanted_tiles.hpp"
 #include "snapshot_copies.hpp"
-
-constexpr long L1_CELLS = 512 * LANES;  // 32 KB, which fit the first-level cache
 
 // The part of a block that a thread works on.
 struct Part {
@@ -109,11 +108,6 @@ struct Wavefront : Plan {
     void work(long n, Buffer& memory);
 };
 
-// How rows are cut into chunks, see `Sweep::chunks`.
-struct Chunks {
-    long lower, end, count, length;
-};
-
 // One sweep of a thread over its part.
 struct Sweep {
     Wavefront& wavefront;
@@ -123,12 +117,13 @@ struct Sweep {
     const Pipeline& pipe;
     const FieldDrift& field_drift;
     bool upward, last;
+    SlantedTiles tiles;
     Drift start_drift[FIELDS];
     real scalars[MAX_STEPS + 1][SCALARS + 1];
     long in[LEVELS][PLANES], out[LEVELS][PLANES];  // offsets from a field's cell (i, 0, 0) without drift
     int field_in[LEVELS][PLANES];
-    long tiles, row0, row1, width;  // width: cells of a row, in whole vectors
-    Chunks chunk[LEVELS];           // of a level's rows in this tile
+    long width;            // cells of a row, in whole vectors
+    Chunks chunk[LEVELS];  // of a level's rows in this tile
     Prefetch upcoming, tile_edge;
     double polled = 0;
 
@@ -141,6 +136,7 @@ struct Sweep {
           field_drift(wavefront.field_drift[wavefront.pipeline_index(k)]),
           upward(k % 2 == 0),
           last(k + 1 == wavefront.sweeps),
+          tiles{pipe, part.from, part.to, {}, upward},
           width(round_up(wavefront.call.count[2], LANES)) {
         for (int t = 0; t <= pipe.steps; t++)
             prepare(call.parameters, call.constants, call.clock[0] + (wavefront.first_step(k) + t) * call.clock[2],
@@ -158,12 +154,9 @@ struct Sweep {
                 out[q][n] = part.row(f, drift(q, f), 0, 0) - part.origin[f];
             }
         }
-        // A tile at a boundary has the rows that ghost cells mirror at every level. Elsewhere the first tile of the
-        // sweep is wider at lower levels.
-        long reach = pipe.level[0].reach[1];
-        row0 = part.from[1] + (wavefront.at_boundary(part, 1, 0) ? reach : upward ? -reach : 0);
-        row1 = part.to[1] - (wavefront.at_boundary(part, 1, 1) ? reach : upward ? 0 : -reach);
-        tiles = max(1, (row1 - row0) / wavefront.rows);
+        for (int a = 0; a < 2; a++)
+            for (int side = 0; side < 2; side++) tiles.boundary[a][side] = wavefront.at_boundary(part, a, side);
+        tiles.lay_out(wavefront.rows);
     }
 
     Drift drift(int q, int f) const {
@@ -172,27 +165,11 @@ struct Sweep {
                       : Drift{start_drift[f].planes - d.planes, start_drift[f].rows - d.rows};
     }
 
-    long lowest(int q, int a) const {
-        return wavefront.at_boundary(part, a, 0) ? 0 : part.from[a] - pipe.level[q].reach[a];
-    }
-    long highest(int q, int a) const {
-        return wavefront.at_boundary(part, a, 1) ? part.to[a] : part.to[a] + pipe.level[q].reach[a];
-    }
-
-    // The first row of tile m at a level.
-    long tile_begin(int q, long m) const {
-        long lo = lowest(q, 1), hi = highest(q, 1);
-        if (m == 0) return lo;
-        if (m == tiles) return hi;
-        long row = row0 + (row1 - row0) * m / tiles, reach = pipe.level[q].reach[1];
-        return max(lo, min(hi, upward ? row + reach : row - reach));
-    }
-
     // Copies the rows beyond this part that other threads own, before they change them. Level 0 loads those of
     // neighbouring blocks on its way, since they may not have arrived yet, and in the first sweep also those of the
     // part itself: results, which may lie where the fields are, are stored behind that.
     void fetch_neighbours() {
-        long i0 = lowest(0, 0), i1 = highest(0, 0), j0 = lowest(0, 1), j1 = highest(0, 1);
+        long i0 = tiles.lowest(0, 0), i1 = tiles.highest(0, 0), j0 = tiles.lowest(0, 1), j1 = tiles.highest(0, 1);
         auto copy_rows = [&](long i, long from, long to) {
             for (long j = from; j < to; j++)
                 for (int f = 0; f < FIELDS && !wavefront.of_neighbour(i, j); f++)
@@ -205,17 +182,17 @@ struct Sweep {
     }
 
     void run() {
-        for (long n = 0; n < tiles; n++) {
+        for (long n = 0; n < tiles.count; n++) {
             // calls: of its pass by each level in a round; in_round: by all levels
-            long m = upward ? n : tiles - 1 - n, first = UNBOUNDED, end = -UNBOUNDED, rows[LEVELS][2], lo[LEVELS],
+            long m = upward ? n : tiles.count - 1 - n, first = UNBOUNDED, end = -UNBOUNDED, rows[LEVELS][2], lo[LEVELS],
                  hi[LEVELS], calls[LEVELS] = {}, in_round = 0, next_round = upward ? AT_ONCE : -AT_ONCE;
             for (int q = 0; q < pipe.levels; q++) {
-                rows[q][0] = tile_begin(q, m), rows[q][1] = tile_begin(q, m + 1), lo[q] = lowest(q, 0),
-                hi[q] = highest(q, 0);
+                rows[q][0] = tiles.begin(q, m), rows[q][1] = tiles.begin(q, m + 1);
+                lo[q] = tiles.lowest(q, 0), hi[q] = tiles.highest(q, 0);
                 first = min(first, lo[q] - pipe.level[q].ahead), end = max(end, hi[q] + pipe.level[q].ahead);
                 if (!q || rows[q][0] >= rows[q][1]) continue;
                 const Pass& pass = passes[pipe.level[q].pass];
-                chunk[q] = chunks(pass, rows[q][1] - rows[q][0]);
+                chunk[q].lay_out(pass, rows[q][1] - rows[q][0], width, call.count[1] == 1);
                 in_round += calls[q] = (rows[q][1] - rows[q][0]) * (AT_ONCE / pass.at_once) * chunk[q].count;
             }
             auto round = [&](long s) {
@@ -238,22 +215,6 @@ struct Sweep {
             else
                 for (long s = end - 1; s > part.from[0] - AT_ONCE; s -= AT_ONCE) round(s);
         }
-    }
-
-    // Cuts rows into chunks of a ``length`` for which all rows that a pass reads stay in the first-level cache. Rows
-    // that are planes get shorter chunks, since prefetches are issued between chunks. The chunk of each row ends
-    // ``lower`` than that of the row before: a row overwrites an earlier row, whose next chunk still reads the cells
-    // beside its own. ``end``: of the last row's chunks.
-    Chunks chunks(const Pass& pass, long rows) const {
-        long rows_read = pass.outputs * pass.at_once, reach = 0;
-        for (int n = 0; n < pass.inputs; n++) {
-            const int* r = pass.input[n].reach;
-            rows_read += pass.at_once * (1 + 2 * r[1]) + 2 * r[0], reach = max(reach, r[2]);
-        }
-        long fits = L1_CELLS / rows_read, longest = call.count[1] == 1 ? fits / 2 : width > fits ? fits * 3 / 4 : width;
-        long lower = width > longest ? round_up(reach, LANES) : 0, end = width + lower * (rows - 1),
-             count = (end - 1) / longest + 1;
-        return {lower, end, count, round_up((end - 1) / count + 1, LANES)};
     }
 
     // Prefetches, during this round, the tile's rows of those planes i .. i + AT_ONCE - 1 that lie in lo .. hi - 1.
@@ -282,21 +243,29 @@ struct Sweep {
         }
     }
 
-    // Computes planes i .. i + AT_ONCE - 1 of a level, of which i0 .. i1 - 1 are wanted.
+    // Makes planes i .. i + AT_ONCE - 1 of a level, of which i0 .. i1 - 1 are wanted.
     void level(int q, long i, long i0, long i1, long j0, long j1) {
-        if (!q) {
-            for (long n = i0; n < i1; n++)
-                for (int f = 0; f < FIELDS; f++) {
-                    bool inside = n >= part.from[0] && n < part.to[0];
-                    for (long j = j0; j < j1; j++)
-                        if (wavefront.of_neighbour(n, j) || (!k && inside && j >= part.from[1] && j < part.to[1]))
-                            copy(part.row(f, start_drift[f], n, j), wavefront.row_of(k, f, n, j, start_drift[f]),
-                                 call.count[2]);
-                }
-            for (long n = i0; n < i1; n++)  // when all planes are there: ghost cells of a wall mirror several
-                for (int f = 0; f < FIELDS; f++) fill_ghosts(q, f, pipe.ring_of[0][f], n, j0, j1);
-            return;
-        }
+        if (!q) return load(i0, i1, j0, j1);
+        compute(q, i, i0, i1, j0, j1);
+        if (q == pipe.levels - 1) store(q, i0, i1, j0, j1);
+    }
+
+    // Level 0: see `fetch_neighbours`.
+    void load(long i0, long i1, long j0, long j1) {
+        for (long n = i0; n < i1; n++)
+            for (int f = 0; f < FIELDS; f++) {
+                bool inside = n >= part.from[0] && n < part.to[0];
+                for (long j = j0; j < j1; j++)
+                    if (wavefront.of_neighbour(n, j) || (!k && inside && j >= part.from[1] && j < part.to[1]))
+                        copy(part.row(f, start_drift[f], n, j), wavefront.row_of(k, f, n, j, start_drift[f]),
+                             call.count[2]);
+            }
+        for (long n = i0; n < i1; n++)  // when all planes are there: ghost cells of a wall mirror several
+            for (int f = 0; f < FIELDS; f++) fill_ghosts(0, f, pipe.ring_of[0][f], n, j0, j1);
+    }
+
+    // A pass, row by row, and the ghost cells that follow from it.
+    void compute(int q, long i, long i0, long i1, long j0, long j1) {
         const Level& mine = pipe.level[q];
         const Pass& pass = passes[mine.pass];
         Rows from[PLANES], to[PLANES];
@@ -327,7 +296,10 @@ struct Sweep {
         }
         for (long n = i0; n < i1; n++)
             for (int o = 0; o < pass.outputs; o++) fill_ghosts(q, field_written(pass, o), pipe.output(q, o), n, j0, j1);
-        if (q < pipe.levels - 1) return;
+    }
+
+    // What others need of the last level: results after the last sweep, snapshots, edges for neighbouring blocks.
+    void store(int q, long i0, long i1, long j0, long j1) {
         EdgeExchange::Stored done;
         for (long n = i0; n < i1; n++)
             for (int f = 0; f < FIELDS; f++) {

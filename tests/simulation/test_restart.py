@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from support import problem_of, random_block, simulation_of
 
-from hpcstencil.checkpoint.state import State, join, split
 from hpcstencil.numerics.schedule import Clock
+from hpcstencil.simulation.state import State, join, split
 
 GRID = {"shape": [29, 23], "upper": [2.9, 2.3]}
 CUSTOM = {"name": "custom", "rhs": {"u": "laplacian(u) - x*dx(u)"}}

@@ -1,4 +1,4 @@
-"""The state of a run as stored in a checkpoint. It may be any pytree, so no part of it can be forgotten.
+"""The state of a run, and its form in a checkpoint. It may be any pytree, so no part of it can be forgotten.
 
 Leaves over the grid are stored as global arrays and all others as scalars. Each is stored under its path in the tree,
 such as "clock/step"; a field is stored under its own name.
@@ -7,7 +7,7 @@ such as "clock/step"; a field is stored under its own name.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import jax
@@ -48,6 +48,11 @@ def split(state: State, gather: Callable[[jax.Array], np.ndarray]) -> tuple[dict
         else:
             scalars[name] = leaf
     return arrays, scalars
+
+
+def scalars_of(state: State) -> dict[str, Any]:
+    """The scalars of a state by path: all of it beside its fields."""
+    return dict(_named(replace(state, fields={})))
 
 
 def join(template: State, arrays: Mapping[str, Any], scalars: Mapping[str, Any]) -> State:

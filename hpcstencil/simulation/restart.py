@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from hpcstencil import __version__
-from hpcstencil.checkpoint.checkpoint import newest_checkpoint, verify
+from hpcstencil.checkpoint.checkpoint import can_be_extended, newest_checkpoint, verify
 from hpcstencil.checkpoint.paths import list_checkpoints, step_of
 from hpcstencil.config.provenance import allowed, differences
 from hpcstencil.config.reader import from_mapping
 from hpcstencil.config.settings import Config
 from hpcstencil.io.file_read import Contents, inspect
 from hpcstencil.io.hdf5_validation import json_attribute
-from hpcstencil.io.output_file import refuse_existing
+from hpcstencil.io.output_preparation import refuse_existing
 from hpcstencil.runtime.communicator import Communicator, agree, from_rank_0
 from hpcstencil.validation.errors import HpcstencilError, InputError
 from hpcstencil.validation.overrides import is_set
@@ -102,8 +102,8 @@ def _resumed(config: Config, options: Options, communicator: Communicator) -> So
     contents = from_rank_0(communicator, lambda: _output_to_resume(output))
     if contents is None:
         return Source()
-    now = _continued(config, output, options.overrides, communicator)[-1]
-    changed = now["changed"]
+    history = _continued(config, output, options.overrides, communicator)
+    now, changed = history[-1], history[-1]["changed"]
     if contents.complete and contents.time is not None and config.time.end <= contents.time:
         for key in changed:
             if not allowed(key):
@@ -114,7 +114,6 @@ def _resumed(config: Config, options: Options, communicator: Communicator) -> So
         return Source(complete=_nothing_to_do(config, output, contents))
     _check_file_fits(config, output, contents)
     if contents.clock is not None:
-        history = _continued(config, output, options.overrides, communicator)
         return Source(clock=contents.clock, append=True, ended=True, history=history)
     newest = newest_checkpoint(output, communicator)
     if newest is None and contents.complete:
@@ -138,11 +137,6 @@ def _resumed(config: Config, options: Options, communicator: Communicator) -> So
         repeated=now["kernel"] if same else "",
         history=_continued(config, newest, options.overrides, communicator),
     )
-
-
-def can_be_extended(output: Path, contents: Contents) -> bool:
-    """Whether a complete run can continue to a later end."""
-    return contents.clock is not None or bool(list_checkpoints(output))
 
 
 def _nothing_to_do(config: Config, output: Path, contents: Contents) -> str:

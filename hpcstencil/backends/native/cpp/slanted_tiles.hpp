@@ -1,0 +1,57 @@
+// Which rows a level computes in a sweep in place: tiles that lean from level to level, and long rows cut into chunks.
+// This is arithmetic alone; a picture of the tiles is in README.md.
+#pragma once
+#include "pipeline.hpp"
+
+constexpr long L1_CELLS = 512 * LANES;  // 32 KB, which fit the first-level cache
+
+// The tiles of a part in a sweep, along the second axis.
+struct SlantedTiles {
+    const Pipeline& pipe;
+    const long *from, *to;  // the part, by axis
+    bool boundary[2][2];    // whether it ends at the boundary of the grid, by axis and side
+    bool upward;            // the direction of the sweep
+    long row0, row1, count;
+
+    // Tiles of about ``rows`` rows. A tile at a boundary has the rows that ghost cells mirror at every level. Elsewhere
+    // the first tile of the sweep is wider at lower levels.
+    void lay_out(long rows) {
+        long reach = pipe.level[0].reach[1];
+        row0 = from[1] + (boundary[1][0] ? reach : upward ? -reach : 0);
+        row1 = to[1] - (boundary[1][1] ? reach : upward ? 0 : -reach);
+        count = max(1, (row1 - row0) / rows);
+    }
+
+    // The cells lowest .. highest - 1 along axis a that a level computes.
+    long lowest(int q, int a) const { return boundary[a][0] ? 0 : from[a] - pipe.level[q].reach[a]; }
+    long highest(int q, int a) const { return boundary[a][1] ? to[a] : to[a] + pipe.level[q].reach[a]; }
+
+    // The first row of tile m at a level.
+    long begin(int q, long m) const {
+        long lo = lowest(q, 1), hi = highest(q, 1);
+        if (m == 0) return lo;
+        if (m == count) return hi;
+        long row = row0 + (row1 - row0) * m / count, reach = pipe.level[q].reach[1];
+        return max(lo, min(hi, upward ? row + reach : row - reach));
+    }
+};
+
+// Chunks of rows of a ``length`` for which all rows that a pass reads stay in the first-level cache. The chunk of each
+// row ends ``lower`` than that of the row before: a row overwrites an earlier row, whose next chunk still reads the
+// cells beside its own. ``end``: of the last row's chunks.
+struct Chunks {
+    long lower, end, count, length;
+
+    // Cuts ``rows`` rows of ``width`` cells. Rows that are planes (``flat``) get shorter chunks, since prefetches are
+    // issued between chunks.
+    void lay_out(const Pass& pass, long rows, long width, bool flat) {
+        long rows_read = pass.outputs * pass.at_once, reach = 0;
+        for (int n = 0; n < pass.inputs; n++) {
+            const int* r = pass.input[n].reach;
+            rows_read += pass.at_once * (1 + 2 * r[1]) + 2 * r[0], reach = max(reach, r[2]);
+        }
+        long fits = L1_CELLS / rows_read, longest = flat ? fits / 2 : width > fits ? fits * 3 / 4 : width;
+        lower = width > longest ? round_up(reach, LANES) : 0, end = width + lower * (rows - 1);
+        count = (end - 1) / longest + 1, length = round_up((end - 1) / count + 1, LANES);
+    }
+};

@@ -1,0 +1,105 @@
+"""The preparation of an output file before all processes open it: laid out anew, or cut back to be continued.
+
+Rank 0 does it alone. A new file is laid out under a temporary name and renamed; cutting is whole or not made. So the
+file at ``path`` is an old output or a new one at every moment, and never half of one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from hpcstencil.io import xdmf
+from hpcstencil.io.file_layout import Description, lay_out, write_attributes
+from hpcstencil.io.file_read import SCALES, fields_in
+from hpcstencil.io.file_spans import UNUSED, sound_unused
+from hpcstencil.io.hdf5_access import open_alone
+from hpcstencil.io.hdf5_validation import WHOLE, attributes, numbers, refuse_other_files
+from hpcstencil.io.rollback_journal import journal_path, living_writer, roll_back
+from hpcstencil.io.truncate import Prepared, cut_back
+from hpcstencil.runtime.filesystem import file_errors
+from hpcstencil.symbolic.staggering import Layout
+from hpcstencil.validation.errors import InputError
+
+FORMAT_VERSION = 1
+RESERVED = ("diagnostics", *SCALES)  # names at the root of the file that no field may have
+
+
+def refuse_existing(path: Path) -> None:
+    """Raise InputError where ``path`` exists: an output is never replaced unasked."""
+    if path.exists():
+        raise InputError(
+            f"{path}: exists already; say --overwrite to replace it, --resume to continue its run, or choose another "
+            "--output"
+        )
+
+
+def refuse_reserved(fields: Sequence[str]) -> None:
+    """Raise InputError if a field has a name that the file uses itself."""
+    clash = [name for name in fields if name in RESERVED]
+    if clash:
+        raise InputError(f"field '{clash[0]}': the output file uses this name itself; choose another")
+
+
+def lay_out_anew(path: Path, description: Description) -> Prepared:
+    """Lay out a new file at ``path``, which replaces an existing one, with ``complete`` = 0 and no snapshot; rank 0
+    alone. Raises EnvironmentProblem if the file system fails."""
+    target, journal = Path(os.path.realpath(path)), journal_path(path)  # a link, to a larger disk perhaps, stays one
+    temporary = target.with_name(target.name + ".tmp")
+    with file_errors(path, "create"):
+        temporary.unlink(missing_ok=True)
+        with open_alone(temporary, "w") as file:
+            about = {**description.attributes, "kind": "output", "format_version": FORMAT_VERSION}
+            write_attributes(file, {**about, "complete": 0})
+            lay_out(file, description)
+            xdmf.write_mesh(file, description.layout.grid)
+        journal.unlink(missing_ok=True)
+        os.replace(temporary, target)  # whoever reads the old file keeps it whole
+    itemsize, compressed = np.dtype(description.dtype).itemsize, description.compression != "none"
+    return Prepared((), (), (), itemsize, compressed, description.solid_axes)
+
+
+def cut_to_continue(path: Path, description: Description, step: int | None) -> Prepared:
+    """Undo what a killed run left unfinished, and cut the file after ``step``, see `truncate.cut_back`; rank 0 alone.
+
+    Raises InputError if the file is not an output with these fields in this layout, or a run of this host is writing
+    it; EnvironmentProblem if the file system fails.
+    """
+    if alive := living_writer(path):
+        raise InputError(f"{path}: process {alive} of this host is writing it; go on when that run has ended")
+    with file_errors(path, "append to"):
+        roll_back(path)
+        with open_alone(path, "r") as file:
+            refuse_other_files(file, path)
+            _check_same(file, path, description.layout, description.fields)
+        return cut_back(path, description.fields, step, description.attributes)
+
+
+def _check_same(file: h5py.File, path: Path, layout: Layout, fields: Sequence[str]) -> None:
+    """Raise InputError if ``file`` is not an output with these fields in this layout, or its series cannot grow."""
+    if attributes(path, file).get("kind") != "output":
+        raise InputError(f"{path}: not an output file of hpcstencil; choose another --output")
+    there = fields_in(file)
+    if set(there) != set(fields):
+        raise InputError(
+            f"{path}: holds the fields {sorted(there)}, this run has {sorted(fields)}; choose another --output"
+        )
+    for name in fields:
+        shape, members = there[name].shape, len(layout.members)
+        found, expected = (*shape[:members], *shape[members + 1 :]), (*layout.members, *layout.shape(name))
+        if found != expected:
+            raise InputError(f"{path}: its grid has shape {found}, this run's {expected}")
+    counted = [numbers(path, file, f"{group}{name}", 1, kinds=kinds) for group in ("", "diagnostics/")
+               for name, kinds in (("time", "f"), ("step", WHOLE))]  # fmt: skip
+    measured = [numbers(path, file["diagnostics"], name, 1, 2) for name in file["diagnostics"]]
+    for dataset in (*counted, *measured, *(there[name] for name in fields)):
+        if dataset.maxshape.count(None) != 1 or dataset.dtype.kind not in "fi" or dataset.dtype.itemsize not in (4, 8):
+            raise InputError(
+                f"{path}: expected a series that can grow in '{dataset.name}', as a run lays it out; choose another --output"
+            )
+    if not sound_unused(file):
+        raise InputError(f"{path}: its attribute '{UNUSED}' is damaged; choose another --output")

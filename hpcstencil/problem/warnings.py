@@ -1,0 +1,58 @@
+"""Warnings that a careful user would want before a run: a step that is too long, a diffusion that runs backwards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+
+import numpy as np
+
+from hpcstencil.equations import Limited
+from hpcstencil.equations.user import rates_of
+from hpcstencil.problem.problem import Problem
+from hpcstencil.problem.stability import stable_dt
+from hpcstencil.problem.von_neumann import estimated_step
+
+
+def warnings_of(problem: Problem) -> list[str]:
+    """The warnings, as sentences; empty if there is nothing to warn of."""
+    return [*_running_backwards(problem), *_unstable(problem)]
+
+
+def _running_backwards(problem: Problem) -> list[str]:
+    """A warning for every negative number that makes a diffusion coefficient negative."""
+    equation, config = problem.equation, problem.config
+    if not isinstance(equation, Limited):
+        return []
+
+    def diffusion(bounds: Mapping[str, float]) -> tuple[float, float]:
+        largest = dict.fromkeys(problem.measured, 1.0)
+        rates = rates_of(equation, config.equation.in_file, SimpleNamespace(**bounds), largest, config.grid.ndim)
+        return rates.diffusion, rates.biharmonic
+
+    negative = {name: least for name, value in problem.parameters.items() if (least := np.min(value)) < 0}
+    return [
+        f"equation.{name} = {least:g} is negative, and diffusion that goes with it runs backwards: expect the solution to "
+        "blow up, however short the step"
+        for name, least in negative.items()
+        if diffusion({**problem.bounds, name: 2 * problem.bounds[name]}) != diffusion(problem.bounds)
+    ]
+
+
+def _unstable(problem: Problem) -> list[str]:
+    """A warning if the step is too long."""
+    dt, cfl = problem.config.time.dt, problem.config.time.cfl
+    if cfl is not None and cfl > 1.0:
+        return [f"time.cfl = {cfl:g} is more than the whole stable step: expect the solution to blow up"]
+    if dt is None or problem.rates_follow_solution:
+        return []
+    if isinstance(problem.equation, Limited):
+        stable, found = stable_dt(problem, {}), ""
+    else:
+        stable, found = min(estimated_step(run, dt) for run in problem.members or (problem,)), "about "
+    if dt <= stable:
+        return []
+    return [
+        f"time.dt = {dt:g} is beyond the stable step of {problem.config.numerics.integrator} for this equation and "
+        f"grid, {found}{stable:.{3 if found else 6}g}: expect the solution to blow up"
+    ]
