@@ -189,6 +189,7 @@ def nested_numbers() -> Kind:
     """Finite numbers in lists, or in lists of lists and so on, kept as floats in tuples."""
 
     def convert(value: object) -> Any:
+        value = value.tolist() if hasattr(value, "tolist") else value  # an array, from Python
         if not isinstance(value, list | tuple) or not value:
             raise Unfit
         return tuple(convert(entry) if isinstance(entry, list | tuple) else NUMBER.convert(entry) for entry in value)

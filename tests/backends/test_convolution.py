@@ -100,16 +100,16 @@ def test_it_is_a_class_s_too(counts, tmp_path):
         problem_of(equation={"name": equation["name"]}, **tables)
 
 
-def test_a_file_gives_the_same_input(tmp_path, monkeypatch):
+def test_a_file_and_an_array_give_the_same_input(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     w = weights(5, 3)
     np.save("kernel.npy", w.astype(np.float32))
     given = {"grid": {"shape": [20, 20]}, "initial": {"u": "x"}}
     made = [
         problem_of(equation={"name": "custom", "rhs": {"u": "blur(u)"}, "stencils": {"blur": blur}}, **given)
-        for blur in ("kernel.npy", w.astype(np.float32).astype(float).tolist())
+        for blur in ("kernel.npy", w.astype(np.float32), w.astype(np.float32).astype(float).tolist())
     ]
-    assert made[0].config == made[1].config and made[0].trees == made[1].trees
+    assert all(problem.config == made[0].config and problem.trees == made[0].trees for problem in made)
 
 
 @pytest.mark.parametrize("array, words", [
