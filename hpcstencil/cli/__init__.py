@@ -17,6 +17,7 @@ from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError
 from hpcstencil.validation.printable import printable_lines
 
 COMMANDS = {
+    "new": "Write an example input to start from; without a NAME, list the examples.",
     "run": "Run the simulation that INPUT.toml describes and write its output file.",
     "check": "Validate INPUT.toml without running: the resolved input, decomposition, memory, predicted time.",
     "equations": "List the equations that an input may name; with a NAME its fields and parameters.",
