@@ -79,12 +79,13 @@ INPUTS = [
     *(
         (f"equation.stencils.blur={weights}", "equation.stencils.blur: expected", *words)
         for weights, *words in (
-            ("5", "nested lists of numbers", "got 5"),
-            ("[]", "nested lists of numbers", "[]"),
-            ("[[1, true, 1]]", "nested lists of numbers", "true"),
-            ("[[1, inf, 1]]", "nested lists of numbers", "inf"),
-            ("[1, 2, 1]", "along 2 axes", "got 1"),
-            ("[[[1]]]", "along 2 axes", "got 3"),
+            ("5", "numbers in nested lists", "got 5"),
+            ("[]", "numbers in nested lists", "[]"),
+            ("[[1, true, 1]]", "numbers in nested lists", "true", ".npy"),
+            ("[[1, inf, 1]]", "finite weights", "some are not"),
+            ("[[1, nan, 1]]", "finite weights", "some are not"),
+            ("[1, 2, 1]", "one level of lists per axis of the grid, 2", "got 1"),
+            ("[[[1]]]", "one level of lists per axis of the grid, 2", "got 3"),
             ("[[1, 2], [1, 2]]", "odd count", "[2, 2]"),
             ("[[1, 2, 1], [1, 2]]", "equal lengths", "write for example"),
             ("[[0, 0, 0]]", "all are 0", "remove it"),
@@ -94,6 +95,9 @@ INPUTS = [
         )
     ),
     ("equation.stencils.blur=input.toml", "equation.stencils.blur: ", "expected an array", "numpy.save", "write it anew"),
+    ("mask.solid=ring.jpg", "mask.solid: expected", "FILE.png", "ring.jpg", "convert"),
+    ("mask.solid=ring.h5", "mask.solid: expected", "FILE.h5:DATASET", "ring.h5", "complete"),
+    ("mask.solid=ring.PNG", "mask.solid: expected an image", "ring.PNG", "check the path"),
     ("equation.stencils=5", "equation.stencils: expected a table", "got 5"),
     ("equation.stencils.dx=[[1]]", "equation.stencils.dx", "rename"),
     ("equation.stencils.D=[[1]]", "equation.stencils.D: 'D' is a field or parameter already", "rename"),

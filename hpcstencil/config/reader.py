@@ -34,7 +34,7 @@ from hpcstencil.config.settings import (
 )
 from hpcstencil.config.stencil_weights import weights_of
 from hpcstencil.equations import EQUATIONS
-from hpcstencil.io.array_file import IMAGE_SUFFIX, NUMPY_SUFFIX
+from hpcstencil.io.array_file import HDF5_SUFFIXES, IMAGE_SUFFIX, NUMPY_SUFFIX
 from hpcstencil.numerics.grid import AXES, Grid
 from hpcstencil.numerics.integrators import FEWEST_STAGES, INTEGRATORS, MOST_STAGES, SUPER_STEPPING
 from hpcstencil.validation.errors import InputError
@@ -43,6 +43,17 @@ from hpcstencil.validation.overrides import override
 from hpcstencil.validation.schema import EXPRESSION, Key, entries_of, keys_of, names_of, read, table, take
 from hpcstencil.validation.toml_text import read_file
 
+OTHER_SUFFIXES = (
+    *HDF5_SUFFIXES,
+    ".npz",
+    ".jpg",
+    ".jpeg",
+    ".gif",
+    ".bmp",
+    ".tif",
+    ".tiff",
+    ".webp",
+)  # no file of a mask
 # Tables whose keys are also looked for if one stands in the wrong table.
 SEARCHED = ("grid", "numerics", "time", "decomposition", "output", "checkpoint")
 
@@ -63,7 +74,8 @@ def check_sources(config: Config) -> None:
     for key, file in sources(config).items():
         check_path(key, file)
         if not os.path.isfile(file):
-            what = {NUMPY_SUFFIX: "a NumPy file", IMAGE_SUFFIX: "an image"}.get(file.suffix, "an HDF5 file")
+            kinds = {NUMPY_SUFFIX: "a NumPy file", IMAGE_SUFFIX: "an image"} if key == "mask.solid" else {}
+            what = kinds.get(file.suffix.lower(), "an HDF5 file")
             raise InputError(f"{key}: expected {what}, but there is no {file}; check the path")
 
 
@@ -301,6 +313,9 @@ def _diagnostics(raw: Mapping[str, object]) -> DiagnosticsConfig:
 def _mask(raw: Mapping[str, object], base: Path) -> MaskConfig:
     _refuse_unknown_keys(raw, "mask")
     mask = MaskConfig(**_table(raw, "mask"))
+    if mask.file is None and Path(mask.solid).suffix.lower() in OTHER_SUFFIXES:
+        expected = '"FILE.h5:DATASET", "FILE.npy", "FILE.png" or an expression'
+        raise wrong("mask.solid", expected, mask.solid, "convert or complete it")
     if mask.file is not None:
         mask = replace(mask, solid=str(replace(mask.file, path=Path(os.path.abspath(base / mask.file.path)))))
     if mask.surface is not None:

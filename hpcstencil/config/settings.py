@@ -37,7 +37,9 @@ from hpcstencil.validation.schema import (
 )
 
 AUTO = choice("auto")
-WEIGHTS = either(nested_numbers(), TEXT)
+WEIGHTS = Kind(
+    "numbers in nested lists, one level per axis, or the name of a .npy file", either(nested_numbers(), TEXT).convert
+)
 COUNTS = list_of(COUNT, "a list of positive integers, one per axis", longest=3)
 NUMBERS = list_of(NUMBER, "a list of numbers, one per axis", longest=3)
 STEP_KEYS = ("dt", "cfl", "tolerance")  # of [time], of which one is given

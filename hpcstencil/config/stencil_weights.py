@@ -15,7 +15,11 @@ from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import wrong
 
 WIDEST = 65  # weights per axis
-EXAMPLE = "write for example [[0, 1, 0], [1, -4, 1], [0, 1, 0]]"
+EXAMPLES = {
+    1: "write for example [1, -2, 1]",
+    2: "write for example [[0, 1, 0], [1, -4, 1], [0, 1, 0]]",
+    3: "write for example [[[1, 1, 1]]], a mean along z",
+}
 
 
 def weights_of(key: str, given: Weights | str, base: Path, ndim: int) -> Weights:
@@ -26,7 +30,9 @@ def weights_of(key: str, given: Weights | str, base: Path, ndim: int) -> Weights
     """
     array = _read(key, Path(os.path.abspath(base / given))) if isinstance(given, str) else _array(key, given)
     if array.ndim != ndim:
-        raise InputError(f"{key}: expected weights along {ndim} axes, as the grid has, but got {array.ndim}; {EXAMPLE}")
+        raise InputError(
+            f"{key}: expected one level of lists per axis of the grid, {ndim}, but got {array.ndim}; {EXAMPLES[ndim]}"
+        )
     if any(n % 2 == 0 or n > WIDEST for n in array.shape):
         raise wrong(
             key,
@@ -45,7 +51,7 @@ def _array(key: str, given: Weights) -> np.ndarray:
     try:
         return np.array(given, dtype=np.float64)
     except ValueError:
-        raise InputError(f"{key}: expected lists of equal lengths, but they differ; {EXAMPLE}") from None
+        raise InputError(f"{key}: expected lists of equal lengths, but they differ; {EXAMPLES[2]}") from None
 
 
 def _read(key: str, path: Path) -> np.ndarray:

@@ -26,7 +26,7 @@ class ArrayFile:
     @classmethod
     def of(cls, text: str) -> ArrayFile | None:
         """The file that a text of an input names: "FILE.h5:DATASET", "FILE.npy" or "FILE.png"; None for other texts."""
-        if Path(text).suffix in (NUMPY_SUFFIX, IMAGE_SUFFIX):
+        if Path(text).suffix.lower() in (NUMPY_SUFFIX, IMAGE_SUFFIX):
             return cls(Path(text))
         file, _, name = text.rpartition(":")
         return cls(Path(file), name) if Path(file).suffix in HDF5_SUFFIXES and name else None
@@ -45,7 +45,10 @@ class ArrayFile:
             from hpcstencil.io.file_read import read_block
 
             return read_block(self.path, self.name, ranges, shape=shape)
-        whole = dark_pixels(self.path) if self.path.suffix == IMAGE_SUFFIX else mapped(self.path)
+        is_image = self.path.suffix.lower() == IMAGE_SUFFIX
+        if is_image and len(shape) != 2:
+            raise InputError(f"{self.path}: an image fits grids with two axes, not {len(shape)}; use a NumPy file")
+        whole = dark_pixels(self.path) if is_image else mapped(self.path)
         if whole.shape != tuple(shape):
             raise InputError(
                 f"{self.path}: it has shape {whole.shape}, expected {tuple(shape)}: it must be on the same grid"

@@ -46,6 +46,7 @@ from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.schema import expression_text
 
 SOLID = "mask.solid"  # user-defined field names contain no dot
+ALL_SOLID = "mask.solid: expected some cells that are not solid, but it covers the whole grid; change it"
 HUGE = {"float32": 3.0e38, "float64": 1.0e308}
 
 
@@ -97,8 +98,7 @@ class Mask:
             match new:
                 case Convolution(_, name):
                     raise InputError(
-                        f"mask: not available yet beside equation.stencils.{name}, which reaches beyond the neighbouring cell; "
-                        "remove one of them"
+                        f"mask: not available yet beside equation.stencils.{name}, which knows no solid cells; remove one"
                     )
                 case Derivative() if varies(new.operand):
                     new = self._derivative(new)

@@ -54,5 +54,5 @@ def _unstable(problem: Problem) -> list[str]:
         return []
     return [
         f"time.dt = {dt:g} is beyond the stable step of {problem.config.numerics.integrator} for this equation and "
-        f"grid, {found}{stable:.{3 if found else 6}g}: expect the solution to blow up"
+        f"grid, {found}{stable:.{3 if found else 6}g}: {'the solution may' if found else 'expect the solution to'} blow up"
     ]

@@ -13,9 +13,11 @@ from hpcstencil.config.provenance import to_toml
 from hpcstencil.config.settings import Config
 from hpcstencil.numerics.finite_differences import Weights
 from hpcstencil.problem.problem import Problem
+from hpcstencil.problem.solid_mask import ALL_SOLID
 from hpcstencil.problem.stability import cfl_step
 from hpcstencil.runtime.walltime import within
 from hpcstencil.simulation.checkpoint_time import seconds_to_checkpoint
+from hpcstencil.simulation.initial_state import solid_in_file
 from hpcstencil.simulation.measurement_cache import key, recall
 from hpcstencil.simulation.memory_estimate import memory
 from hpcstencil.simulation.prepared import Prepared
@@ -36,7 +38,7 @@ def report(prepared: Prepared) -> str:
     lines = [
         to_toml(_without_large_stencils(config)).rstrip(),
         "",
-        *_large_stencils(config),
+        *_stencils(config),
         *_geometry(config),
         f"fields                {', '.join(problem.shown)}{_memory(problem)}",
         *([f"members               {len(problem.members)}, side by side"] if problem.members else []),
@@ -67,38 +69,35 @@ def _without_large_stencils(config: Config) -> Config:
     return replace(config, equation=replace(config.equation, stencils=kept))
 
 
-def _large_stencils(config: Config) -> list[str]:
-    """A line for each stencil of too many numbers to print."""
+def _stencils(config: Config) -> list[str]:
+    """A line for each stencil of the input's own."""
     return [
         f"{'stencil ' + name:<21} {' x '.join(map(str, np.shape(weights)))} weights, whose sum is {np.sum(weights):.6g}"
         for name, weights in config.equation.stencils.items()
-        if not _is_shown(weights)
     ]
 
 
 def _geometry(config: Config) -> list[str]:
     """A drawing of the solid cells that a file gives, in the middle plane of three dimensions, with y upwards."""
     file = None if config.mask is None else config.mask.file
-    if file is None or config.grid.ndim == 1:
+    if file is None:
         return []
-    shape = config.grid.shape
-    plane = [(0, shape[0]), (0, shape[1]), *((n // 2, n // 2 + 1) for n in shape[2:])]
-    try:
-        cells = file.read(plane, shape)
-    except InputError as error:
-        raise InputError(f"mask.solid: {error}") from None
-    cells = cells.reshape(shape[:2])
-    columns = min(shape[0], WIDTH)
-    rows = min(
-        shape[1], max(1, round(columns / 2 * config.grid.spacing[1] * shape[1] / config.grid.spacing[0] / shape[0]))
+    grid = config.grid
+    cells = solid_in_file(
+        file, [(0, n) for n in grid.shape[:2]] + [(n // 2, n // 2 + 1) for n in grid.shape[2:]], grid.shape
     )
-    drawn = cells[
-        np.ix_(*(((np.arange(k) + 0.5) * n / k).astype(int) for k, n in zip((columns, rows), shape, strict=False)))
-    ]
-    lines = ["".join("#" if cell else "." for cell in row) for row in drawn.T[::-1]]
-    where = "" if config.grid.ndim == 2 else " in the middle plane along z"
-    share = np.count_nonzero(cells) / cells.size
-    return [f"solid cells           {100 * share:.3g} %{where}, drawn as # with x to the right and y upwards", *lines]
+    if cells.all() and grid.ndim < 3:
+        raise InputError(ALL_SOLID)
+    cells = cells.reshape(grid.shape[0], -1)
+    columns = min(cells.shape[0], WIDTH)
+    height = columns / 2 * (grid.spacing[1] * grid.shape[1] / grid.spacing[0] / grid.shape[0] if grid.ndim > 1 else 0.0)
+    rows = min(cells.shape[1], max(1, round(height)))
+    places = (((np.arange(k) + 0.5) * n / k).astype(int) for k, n in zip((columns, rows), cells.shape, strict=True))
+    lines = ["".join("#" if cell else "." for cell in row) for row in cells[np.ix_(*places)].T[::-1]]
+    where = " in the middle plane along z" if grid.ndim == 3 else ""
+    share = f"{100 * np.count_nonzero(cells) / cells.size:.3g} %{where}"
+    of = f"one character for {cells.shape[0] / columns:.3g} x {cells.shape[1] / rows:.3g} cells"
+    return [f"solid cells           {share}, drawn as # with x to the right and y upwards, {of}", *lines]
 
 
 def _memory(problem: Problem) -> str:

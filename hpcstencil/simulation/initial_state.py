@@ -6,7 +6,7 @@ cells, in the run's dtype.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +43,7 @@ def _of_one(problem: Problem, ranges: Sequence[Range]) -> dict[str, np.ndarray]:
     """The initial blocks of one run: read from files, then evaluated where there is an expression, and 0 elsewhere."""
     grid, dtype = problem.config.grid, np.dtype(problem.config.numerics.precision)
     file = None if problem.mask is None else problem.mask.file
-    solid = None if file is None else _solid_cells(problem, ranges, file)
+    solid = None if file is None else solid_in_file(file, ranges, grid.shape)
     read = _from_initial_file(problem, ranges)
     blocks: dict[str, np.ndarray] = {}
     for name in problem.fields:
@@ -78,10 +78,13 @@ def _read(problem: Problem, ranges: Sequence[Range], path: Path, names: Sequence
     return {name: read_block(path, name, ranges, shape=problem.layout.shape(name), dtype=dtype) for name in names}
 
 
-def _solid_cells(problem: Problem, ranges: Sequence[Range], file: ArrayFile) -> np.ndarray:
-    """Which cells of this process's block are solid in a file, bool."""
+def solid_in_file(file: ArrayFile, ranges: Sequence[Range], shape: Sequence[int]) -> np.ndarray:
+    """Which cells of the block ``ranges`` of a grid of ``shape`` are solid in a file, bool.
+
+    Raises InputError, on this process alone, if the file does not fit or holds values that are not finite.
+    """
     try:
-        block = file.read(ranges, problem.config.grid.shape)
+        block = file.read(ranges, shape)
     except InputError as error:
         raise InputError(f"mask.solid: {error}") from None
     lost = ~np.isfinite(block)
@@ -93,3 +96,17 @@ def _solid_cells(problem: Problem, ranges: Sequence[Range], file: ArrayFile) -> 
             f"{block[tuple(index)]} in cell [{cell}]; correct it"
         )
     return block != 0
+
+
+def refuse_other_solid_cells(problem: Problem, ranges: Sequence[Range], blocks: Mapping[str, np.ndarray]) -> None:
+    """Raise InputError, on this process alone, if the mask's file gives other solid cells than the ``blocks`` of a run that is
+    continued."""
+    file = None if problem.mask is None else problem.mask.file
+    if file is None:
+        return
+    block = blocks[SOLID][..., 0] if problem.members else blocks[SOLID]
+    if (solid_in_file(file, ranges, problem.config.grid.shape) != (block != 0)).any():
+        raise InputError(
+            f"mask.solid: {file} gives other solid cells than those with which the run began; bring the file back, or begin "
+            "anew without --resume"
+        )

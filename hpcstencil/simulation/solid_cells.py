@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hpcstencil.distributed.halo import Fields
-from hpcstencil.problem.solid_mask import SOLID
+from hpcstencil.problem.solid_mask import ALL_SOLID, SOLID
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.validation.errors import InputError
@@ -37,4 +37,4 @@ def check_fluid_left(simulation: Simulation, fields: Fields) -> None:
     solid = solid_block(simulation, fields)
     fluid = np.sum(solid == 0, axis=tuple(range(-simulation.device_grid.grid.ndim, 0)))
     if (simulation.communicator.total(np.atleast_1d(fluid)) == 0).any():
-        raise InputError("mask.solid: expected some cells that are not solid, but it covers the whole grid; change it")
+        raise InputError(ALL_SOLID)

@@ -16,7 +16,7 @@ from hpcstencil.simulation.backend_choice import prepare
 from hpcstencil.simulation.compose import compose
 from hpcstencil.simulation.file_blocks import from_checkpoint
 from hpcstencil.simulation.finite_check import FiniteCheck
-from hpcstencil.simulation.initial_state import last_snapshot
+from hpcstencil.simulation.initial_state import last_snapshot, refuse_other_solid_cells
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.restart import Source
 from hpcstencil.simulation.simulation import Simulation
@@ -64,6 +64,7 @@ def first_state(simulation: Simulation, source: Source, output: Path | None) -> 
     else:
         arrays, scalars, _ = read_checkpoint(source.checkpoint, simulation.ranges, communicator, problem.fields)
         blocks = {name: from_checkpoint(simulation, block) for name, block in arrays.items()}
+    agree(communicator, lambda: refuse_other_solid_cells(problem, simulation.ranges, blocks))
     template = replace(initial_clocks(simulation), fields=dict.fromkeys(problem.fields, 0))
     return join(template, simulation.put(blocks), scalars)
 

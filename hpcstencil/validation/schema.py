@@ -186,13 +186,18 @@ def list_of(kind: Kind, words: str, longest: int | None = None) -> Kind:
 
 
 def nested_numbers() -> Kind:
-    """Finite numbers in lists, or in lists of lists and so on, kept as floats in tuples."""
+    """Numbers, not all of which need be finite, in lists, or in lists of lists and so on, kept as floats in tuples."""
 
     def convert(value: object) -> Any:
         value = value.tolist() if hasattr(value, "tolist") else value  # an array, from Python
         if not isinstance(value, list | tuple) or not value:
             raise Unfit
-        return tuple(convert(entry) if isinstance(entry, list | tuple) else NUMBER.convert(entry) for entry in value)
+        return tuple(convert(entry) if isinstance(entry, list | tuple) else single(entry) for entry in value)
+
+    def single(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise Unfit
+        return float(value) if abs(value) <= 1.7976931348623157e308 else math.copysign(math.inf, value)
 
     return Kind("nested lists of numbers, one level per axis", convert)
 

@@ -101,6 +101,21 @@ def test_what_a_run_cannot_go_on_with_is_refused_before_anything_is_written(refe
     assert_same(reference / "run.h5", folder / "run.h5")
 
 
+def test_a_drawing_that_changed_is_not_gone_on_with(folder):
+    cells = np.zeros((20, 16), bool)
+    cells[5:9, 4:8] = True
+    np.save(folder / "solid.npy", cells)
+    tables = 'grid.shape = [20, 16]\nequation.name = "heat"\ntime.dt = 0.1\nmask.solid = "solid.npy"\ninitial.u = "x"\n'
+    (folder / "input.toml").write_text(tables + "time.end = 1.0\n")
+    hpcstencil(0, "run", "input.toml", "--output", "run.h5", folder=folder)
+    (folder / "input.toml").write_text(tables + "time.end = 2.0\n")
+    np.save(folder / "solid.npy", cells[::-1])
+    result = hpcstencil(2, "run", "input.toml", "--output", "run.h5", "--resume", folder=folder, status=2)
+    assert "mask.solid: " in result.stderr and "solid.npy gives other solid cells" in result.stderr
+    np.save(folder / "solid.npy", cells)
+    hpcstencil(2, "run", "input.toml", "--output", "run.h5", "--resume", folder=folder)
+
+
 ADAPTIVE = """
 [grid]
 shape = [37, 29]
