@@ -75,14 +75,18 @@ def test_in_one_and_three_dimensions(kernel, counts, shape):
     np.testing.assert_allclose(after, convolved(w, u, ends), rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("kernel", ["native", "shift", "conv", "pallas"])
-def test_coordinates_and_numbers_go_on_beyond_a_boundary(kernel):
+@pytest.mark.parametrize(
+    "kernel, counts",
+    [*((kernel, (3, 5)) for kernel in ("native", "shift", "conv", "pallas")), ("native", (9, 11)), ("shift", (9, 11))],
+)
+def test_coordinates_and_numbers_go_on_beyond_a_boundary(kernel, counts):
     """Also a value that is the same along an axis."""
-    w = weights(3, 5)
+    w = weights(*counts)
     u, after = one_step(w, "blur(x) + blur(2) + blur(x*y) - u", kernel, ("wall", "wall"))
-    x, y = np.meshgrid(*(np.arange(-3, n + 3) + 0.5 for n in SHAPE), indexing="ij")
-    windows = np.lib.stride_tricks.sliding_window_view((x + 2 + x * y)[2:-2, 1:-1], w.shape)
-    np.testing.assert_allclose(after, np.einsum("ijkl,kl->ij", windows, w), rtol=0, atol=1e-12)
+    places = (np.arange(-(c // 2), n + c // 2) + 0.5 for c, n in zip(counts, SHAPE, strict=True))
+    x, y = np.meshgrid(*places, indexing="ij")
+    windows = np.lib.stride_tricks.sliding_window_view(x + 2 + x * y, w.shape)
+    np.testing.assert_allclose(after, np.einsum("ijkl,kl->ij", windows, w), rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("counts", [(3, 3), (9, 9)], ids=str)

@@ -282,6 +282,8 @@ def is_fixed(tree: Node) -> bool:
     that reads neighbours is not stored as a whole; its parts may be."""
     if any(isinstance(part, Neighbour) for part in walk(tree)):
         return False
+    if any(isinstance(part, Convolution) and is_large(part.stencil) for part in walk(tree)):
+        return True
     parts = [part for part in walk(tree) if isinstance(part, Pointwise)]
     return len(parts) > 6 or any(part.function in FUNCTIONS for part in parts)
 
