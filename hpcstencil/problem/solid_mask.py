@@ -9,12 +9,15 @@ expressed in trees, so the kernels know nothing about masks.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from hpcstencil.config.settings import Config
 from hpcstencil.io.array_file import ArrayFile
 from hpcstencil.io.dataset_names import MASK_DATASET
+from hpcstencil.numerics.topology import Range
 from hpcstencil.symbolic.boundary_kinds import Face
 from hpcstencil.symbolic.expressions import (
     OPERATORS,
@@ -247,6 +250,26 @@ def mask_of(
             x = Coordinate(axis)
             solid = solid * (x > config.grid.lower[axis]) * (x < config.grid.upper[axis])
     return Mask(solid, surface, None, discretization, reflected, kept=on_faces)
+
+
+def solid_in_file(file: ArrayFile, ranges: Sequence[Range], shape: Sequence[int]) -> np.ndarray:
+    """Which cells of the block ``ranges`` of a grid of ``shape`` are solid in a file, bool.
+
+    Raises InputError, on this process alone, if the file does not fit or holds values that are not finite.
+    """
+    try:
+        block = file.read(ranges, shape)
+    except InputError as error:
+        raise InputError(f"mask.solid: {error}") from None
+    lost = ~np.isfinite(block)
+    if lost.any():
+        index, first = np.argwhere(lost)[0], [start for start, _ in ranges]
+        cell = ", ".join(str(i + start) for i, start in zip(index.tolist(), first, strict=True))
+        raise InputError(
+            f"mask.solid: expected finite numbers in {file}, 0 in fluid cells, but got "
+            f"{block[tuple(index)]} in cell [{cell}]; correct it"
+        )
+    return block != 0
 
 
 def masked_rates(mask: Mask | None, trees: Mapping[str, Node]) -> dict[str, Node]:

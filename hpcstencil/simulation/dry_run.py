@@ -13,11 +13,10 @@ from hpcstencil.config.provenance import to_toml
 from hpcstencil.config.settings import Config
 from hpcstencil.numerics.finite_differences import Weights
 from hpcstencil.problem.problem import Problem
-from hpcstencil.problem.solid_mask import ALL_SOLID
+from hpcstencil.problem.solid_mask import ALL_SOLID, solid_in_file
 from hpcstencil.problem.stability import cfl_step
 from hpcstencil.runtime.walltime import within
 from hpcstencil.simulation.checkpoint_time import seconds_to_checkpoint
-from hpcstencil.simulation.initial_state import solid_in_file
 from hpcstencil.simulation.measurement_cache import key, recall
 from hpcstencil.simulation.memory_estimate import memory
 from hpcstencil.simulation.prepared import Prepared

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcstencil.io.array_file import ArrayFile
 from hpcstencil.io.file_read import read_block
 from hpcstencil.numerics.topology import Range
 from hpcstencil.problem.problem import Problem
-from hpcstencil.problem.solid_mask import SOLID
+from hpcstencil.problem.solid_mask import SOLID, solid_in_file
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.validation.errors import InputError
 
@@ -76,26 +75,6 @@ def _read(problem: Problem, ranges: Sequence[Range], path: Path, names: Sequence
     """The blocks of ``names`` in the last snapshot of a file."""
     dtype = np.dtype(problem.config.numerics.precision)
     return {name: read_block(path, name, ranges, shape=problem.layout.shape(name), dtype=dtype) for name in names}
-
-
-def solid_in_file(file: ArrayFile, ranges: Sequence[Range], shape: Sequence[int]) -> np.ndarray:
-    """Which cells of the block ``ranges`` of a grid of ``shape`` are solid in a file, bool.
-
-    Raises InputError, on this process alone, if the file does not fit or holds values that are not finite.
-    """
-    try:
-        block = file.read(ranges, shape)
-    except InputError as error:
-        raise InputError(f"mask.solid: {error}") from None
-    lost = ~np.isfinite(block)
-    if lost.any():
-        index, first = np.argwhere(lost)[0], [start for start, _ in ranges]
-        cell = ", ".join(str(i + start) for i, start in zip(index.tolist(), first, strict=True))
-        raise InputError(
-            f"mask.solid: expected finite numbers in {file}, 0 in fluid cells, but got "
-            f"{block[tuple(index)]} in cell [{cell}]; correct it"
-        )
-    return block != 0
 
 
 def refuse_other_solid_cells(problem: Problem, ranges: Sequence[Range], blocks: Mapping[str, np.ndarray]) -> None:
