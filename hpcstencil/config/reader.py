@@ -34,7 +34,7 @@ from hpcstencil.config.settings import (
 )
 from hpcstencil.config.stencil_weights import weights_of
 from hpcstencil.equations import EQUATIONS
-from hpcstencil.io.array_file import HDF5_SUFFIXES, IMAGE_SUFFIX, NUMPY_SUFFIX
+from hpcstencil.io.array_file import HDF5_SUFFIXES
 from hpcstencil.numerics.grid import AXES, Grid
 from hpcstencil.numerics.integrators import FEWEST_STAGES, INTEGRATORS, MOST_STAGES, SUPER_STEPPING
 from hpcstencil.validation.errors import InputError
@@ -71,12 +71,12 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
 def check_sources(config: Config) -> None:
     """Raise InputError if a data file that the input names is missing. `from_mapping` does not check this, because a
     recorded input may be read after the data are gone."""
+    mask = None if config.mask is None else config.mask.file
+    kinds = {"initial.file": "an HDF5 file", "mask.solid": "" if mask is None else mask.kind}
     for key, file in sources(config).items():
         check_path(key, file)
         if not os.path.isfile(file):
-            kinds = {NUMPY_SUFFIX: "a NumPy file", IMAGE_SUFFIX: "an image"} if key == "mask.solid" else {}
-            what = kinds.get(file.suffix.lower(), "an HDF5 file")
-            raise InputError(f"{key}: expected {what}, but there is no {file}; check the path")
+            raise InputError(f"{key}: expected {kinds[key]}, but there is no {file}; check the path")
 
 
 def from_mapping(raw: Mapping[str, object], base: Path, overrides: Sequence[str] = (), stem: str = "output") -> Config:

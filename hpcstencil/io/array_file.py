@@ -12,7 +12,8 @@ from hpcstencil.numerics.topology import Range
 from hpcstencil.validation.errors import InputError
 
 HDF5_SUFFIXES = (".h5", ".hdf5", ".nc")
-NUMPY_SUFFIX, IMAGE_SUFFIX = ".npy", ".png"
+IMAGE = "an image"
+KINDS = {".npy": "a NumPy file", ".png": IMAGE}  # of files that hold a single array, by suffix
 DARK = 128  # of 255: grey levels below are dark
 
 
@@ -26,10 +27,15 @@ class ArrayFile:
     @classmethod
     def of(cls, text: str) -> ArrayFile | None:
         """The file that a text of an input names: "FILE.h5:DATASET", "FILE.npy" or "FILE.png"; None for other texts."""
-        if Path(text).suffix.lower() in (NUMPY_SUFFIX, IMAGE_SUFFIX):
+        if Path(text).suffix.lower() in KINDS:
             return cls(Path(text))
         file, _, name = text.rpartition(":")
         return cls(Path(file), name) if Path(file).suffix in HDF5_SUFFIXES and name else None
+
+    @property
+    def kind(self) -> str:
+        """What the file is, with its article."""
+        return KINDS.get(self.path.suffix.lower(), "an HDF5 file")
 
     def __str__(self) -> str:
         return f"{self.path}:{self.name}" if self.name else str(self.path)
@@ -45,10 +51,9 @@ class ArrayFile:
             from hpcstencil.io.file_read import read_block
 
             return read_block(self.path, self.name, ranges, shape=shape)
-        is_image = self.path.suffix.lower() == IMAGE_SUFFIX
-        if is_image and len(shape) != 2:
+        if self.kind == IMAGE and len(shape) != 2:
             raise InputError(f"{self.path}: an image fits grids with two axes, not {len(shape)}; use a NumPy file")
-        whole = dark_pixels(self.path) if is_image else mapped(self.path)
+        whole = dark_pixels(self.path) if self.kind == IMAGE else mapped(self.path)
         if whole.shape != tuple(shape):
             raise InputError(
                 f"{self.path}: it has shape {whole.shape}, expected {tuple(shape)}: it must be on the same grid"

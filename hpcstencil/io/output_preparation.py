@@ -58,7 +58,7 @@ def lay_out_anew(path: Path, description: Description) -> Prepared:
             lay_out(file, description)
             xdmf.write_mesh(file, description.layout.grid)
         journal.unlink(missing_ok=True)
-        os.replace(temporary, target)  # whoever reads the old file keeps it whole
+        os.replace(temporary, target)  # those who read the old file keep it whole
     itemsize, compressed = np.dtype(description.dtype).itemsize, description.compression != "none"
     return Prepared((), (), (), itemsize, compressed, description.solid_axes)
 

@@ -101,7 +101,8 @@ class Mask:
             match new:
                 case Convolution(_, name):
                     raise InputError(
-                        f"mask: not available yet beside equation.stencils.{name}, which knows no solid cells; remove one"
+                        f"mask: not available yet beside equation.stencils.{name}, which would read solid cells; "
+                        "remove one of them"
                     )
                 case Derivative() if varies(new.operand):
                     new = self._derivative(new)

@@ -82,9 +82,8 @@ def _geometry(config: Config) -> list[str]:
     if file is None:
         return []
     grid = config.grid
-    cells = solid_in_file(
-        file, [(0, n) for n in grid.shape[:2]] + [(n // 2, n // 2 + 1) for n in grid.shape[2:]], grid.shape
-    )
+    plane = [(0, n) if axis < 2 else (n // 2, n // 2 + 1) for axis, n in enumerate(grid.shape)]
+    cells = solid_in_file(file, plane, grid.shape)
     if cells.all() and grid.ndim < 3:
         raise InputError(ALL_SOLID)
     cells = cells.reshape(grid.shape[0], -1)

@@ -101,7 +101,7 @@ def test_what_a_run_cannot_go_on_with_is_refused_before_anything_is_written(refe
     assert_same(reference / "run.h5", folder / "run.h5")
 
 
-def test_a_drawing_that_changed_is_not_gone_on_with(folder):
+def test_resume_refuses_a_mask_that_changed(folder):
     cells = np.zeros((20, 16), bool)
     cells[5:9, 4:8] = True
     np.save(folder / "solid.npy", cells)
