@@ -10,10 +10,11 @@ from pathlib import Path
 from hpcstencil.config.reader import load
 from hpcstencil.config.settings import Config
 from hpcstencil.problem.build import build
+from hpcstencil.problem.parameter_files import contents_of
 from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.warnings import warnings_of
 from hpcstencil.runtime import watchdog
-from hpcstencil.runtime.communicator import Communicator, agree, connect
+from hpcstencil.runtime.communicator import Communicator, agree, connect, from_rank_0
 from hpcstencil.runtime.devices import bind_devices
 from hpcstencil.runtime.failure import abort_all
 from hpcstencil.runtime.progress import say
@@ -25,11 +26,9 @@ def problem_of(path: Path, overrides: Sequence[str], communicator: Communicator)
     """Read and check the input on every process; warnings go to standard error. Raises InputError on all processes
     together."""
 
-    def read() -> tuple[Config, Problem]:
-        config = load(path, overrides)
-        return config, build(config)
-
-    config, problem = agree(communicator, read)
+    config = agree(communicator, lambda: load(path, overrides))
+    contents = from_rank_0(communicator, lambda: contents_of(config))
+    problem = agree(communicator, lambda: build(config, contents))
     for warning in warnings_of(problem):
         say(f"warning: {warning}")
     return config, problem

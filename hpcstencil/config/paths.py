@@ -7,17 +7,22 @@ from pathlib import Path
 
 from hpcstencil.config.limits import LONGEST_FILE_NAME, LONGEST_PATH
 from hpcstencil.config.settings import Config
+from hpcstencil.io.array_file import ArrayFile
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.printable import printable
 
 
 def sources(config: Config) -> dict[str, Path]:
     """The data files that the input names, by key."""
-    found = {
-        "initial.file": config.initial.file,
-        "mask.solid": config.mask and config.mask.file and config.mask.file.path,
-    }
-    return {key: file for key, file in found.items() if file}
+    arrays = {key: file.path for key, file in array_files(config).items()}
+    return arrays if config.initial.file is None else {"initial.file": config.initial.file, **arrays}
+
+
+def array_files(config: Config) -> dict[str, ArrayFile]:
+    """The files with an array of the grid's shape on which the steps depend, by key: solid cells and parameters."""
+    found = {f"equation.{name}": file for name, file in config.equation.files.items()}
+    mask = None if config.mask is None else config.mask.file
+    return found if mask is None else {"mask.solid": mask, **found}
 
 
 def check_path(key: str, path: Path) -> None:

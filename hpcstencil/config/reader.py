@@ -15,7 +15,7 @@ from hpcstencil.config.boundary_conditions import read_boundary
 from hpcstencil.config.ensemble import check_steps, read_ensemble
 from hpcstencil.config.limits import LEAST_TOLERANCE, MOST_CELLS, MOST_EPSILON, MOST_OUTPUTS, MOST_STEPS, WIDTHS
 from hpcstencil.config.names import allowed_name
-from hpcstencil.config.paths import check_output_path, check_path, sources
+from hpcstencil.config.paths import array_files, check_output_path, check_path, sources
 from hpcstencil.config.settings import (
     STEP_KEYS,
     TABLES,
@@ -34,7 +34,7 @@ from hpcstencil.config.settings import (
 )
 from hpcstencil.config.stencil_weights import weights_of
 from hpcstencil.equations import EQUATIONS
-from hpcstencil.io.array_file import HDF5_SUFFIXES
+from hpcstencil.io.array_file import HDF5_SUFFIXES, IMAGE, ArrayFile
 from hpcstencil.numerics.grid import AXES, Grid
 from hpcstencil.numerics.integrators import FEWEST_STAGES, INTEGRATORS, MOST_STAGES, SUPER_STEPPING
 from hpcstencil.validation.errors import InputError
@@ -53,7 +53,7 @@ OTHER_SUFFIXES = (
     ".tif",
     ".tiff",
     ".webp",
-)  # no file of a mask
+)  # no file of an array
 # Tables whose keys are also looked for if one stands in the wrong table.
 SEARCHED = ("grid", "numerics", "time", "decomposition", "output", "checkpoint")
 
@@ -71,8 +71,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
 def check_sources(config: Config) -> None:
     """Raise InputError if a data file that the input names is missing. `from_mapping` does not check this, because a
     recorded input may be read after the data are gone."""
-    mask = None if config.mask is None else config.mask.file
-    kinds = {"initial.file": "an HDF5 file", "mask.solid": "" if mask is None else mask.kind}
+    kinds = {"initial.file": "an HDF5 file", **{key: file.kind for key, file in array_files(config).items()}}
     for key, file in sources(config).items():
         check_path(key, file)
         if not os.path.isfile(file):
@@ -225,12 +224,26 @@ def _equation(raw: Mapping[str, object], base: Path, ndim: int) -> EquationConfi
     for key in rhs:
         if key in raw:
             raise InputError(f"{at('equation', key)}: '{key}' is a field already; give the parameter another name")
-    parameters = _entries(raw, "equation", "parameters", new=custom)
+    parameters = {
+        key: _located(at("equation", key), value, base) if isinstance(value, str) else value
+        for key, value in _entries(raw, "equation", "parameters", new=custom).items()
+    }
     stencils = {
         key: weights_of(at("equation", "stencils", key), given, base, ndim)
         for key, given in _entries(raw, "equation", "stencils", new=True).items()
     }
     return EquationConfig(**values, parameters=parameters, rhs=rhs, stencils=stencils)
+
+
+def _located(key: str, text: str, base: Path) -> str:
+    """The text of a parameter. If it names a file, the file's path is made absolute; it is relative to ``base``."""
+    file = ArrayFile.of(text)
+    if file is None and Path(text).suffix.lower() not in OTHER_SUFFIXES:
+        return text
+    if file is None or file.kind == IMAGE:
+        expected = 'an expression, or a file with numbers, "FILE.npy" or "FILE.h5:DATASET"'
+        raise wrong(key, expected, text, "convert or complete it")
+    return str(replace(file, path=Path(os.path.abspath(base / file.path))))
 
 
 def _initial(raw: Mapping[str, object], base: Path) -> InitialConfig:

@@ -56,8 +56,9 @@ class GridConfig:
 
 @dataclass(frozen=True)
 class EquationConfig:
-    """The name of an equation in a Python file is "FILE.py:CLASS", with the file's absolute path. Only a custom equation
-    has a ``rhs``. ``stencils`` given as a file are read at once, so that an input holds their weights."""
+    """The name of an equation in a Python file is "FILE.py:CLASS", with the file's absolute path. A parameter that is
+    read from a file has the text "FILE.npy" or "FILE.h5:DATASET", with the absolute path too. Only a custom equation has
+    a ``rhs``. ``stencils`` given as a file are read at once, so that an input holds their weights."""
 
     name: str = key(TEXT, REQUIRED, 'name = "heat"', "the equation")
     parameters: Mapping[str, float | str] = entries(EXPRESSION, "{} = 1.0", "its parameters")
@@ -71,6 +72,12 @@ class EquationConfig:
         "the weights of a stencil, to be used like a function",
         "stencils = { blur = [[1, 2, 1], [2, 4, 2], [1, 2, 1]] }",
     )
+
+    @property
+    def files(self) -> dict[str, ArrayFile]:
+        """The parameters that are read from a file, by name."""
+        texts = {name: text for name, text in self.parameters.items() if isinstance(text, str)}
+        return {name: file for name, text in texts.items() if (file := ArrayFile.of(text)) is not None}
 
     @property
     def in_file(self) -> tuple[Path, str] | None:

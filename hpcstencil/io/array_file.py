@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +16,22 @@ from hpcstencil.validation.errors import InputError
 HDF5_SUFFIXES = (".h5", ".hdf5", ".nc")
 IMAGE = "an image"
 KINDS = {".npy": "a NumPy file", ".png": IMAGE}  # of files that hold a single array, by suffix
+VALUES_AT_ONCE = 2**22
 DARK = 128  # of 255: grey levels below are dark
+
+
+@dataclass(frozen=True)
+class ArrayContents:
+    """What an array holds: the SHA-256 of its values, and the least and the largest of them."""
+
+    sha256: str
+    lowest: float
+    largest: float
+
+    @property
+    def magnitude(self) -> float:
+        """The largest absolute value."""
+        return max(abs(self.lowest), abs(self.largest))
 
 
 @dataclass(frozen=True)
@@ -39,6 +56,28 @@ class ArrayFile:
 
     def __str__(self) -> str:
         return f"{self.path}:{self.name}" if self.name else str(self.path)
+
+    def scanned(self, shape: Sequence[int]) -> ArrayContents:
+        """What an array of the grid's ``shape`` holds, read once from end to end, some planes at a time.
+
+        Raises InputError if the file or dataset is missing, does not fit, or holds values that are not finite;
+        EnvironmentProblem if reading fails.
+        """
+        digest, lowest, largest = hashlib.sha256(), math.inf, -math.inf
+        planes = max(1, VALUES_AT_ONCE // math.prod(shape[1:]))
+        for start in range(0, shape[0], planes):
+            ranges = [(start, min(start + planes, shape[0])), *((0, n) for n in shape[1:])]
+            block = np.ascontiguousarray(self.read(ranges, shape))
+            finite = np.isfinite(block)
+            if not finite.all():
+                index = np.argwhere(~finite)[0]
+                cell = ", ".join(map(str, (index + [start, *[0] * (len(shape) - 1)]).tolist()))
+                raise InputError(
+                    f"{self}: expected finite numbers, but got {block[tuple(index)]} in cell [{cell}]; correct it"
+                )
+            digest.update(block.data)
+            lowest, largest = min(lowest, float(block.min())), max(largest, float(block.max()))
+        return ArrayContents(digest.hexdigest(), lowest, largest)
 
     def read(self, ranges: Sequence[Range], shape: Sequence[int]) -> np.ndarray:
         """The block ``ranges`` (global, half-open, per axis) of an array of the grid's ``shape``, without ghost cells.

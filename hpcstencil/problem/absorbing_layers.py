@@ -24,6 +24,7 @@ from hpcstencil.symbolic.expressions import (
     Halfway,
     Node,
     Pointwise,
+    is_parameter_field,
     substitute,
     total,
     walk,
@@ -133,7 +134,7 @@ class Stretching:
         if (
             not plain
             or not isinstance(operand, Field)
-            or any(isinstance(p, Field) for c in coefficients for p in walk(c))
+            or any(isinstance(p, Field) and not is_parameter_field(p) for c in coefficients for p in walk(c))
         ):
             raise InputError(
                 f"boundary.{self.letter}: cpml fits equations whose derivatives are first or second ones of the fields "

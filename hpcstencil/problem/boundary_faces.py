@@ -10,6 +10,7 @@ from hpcstencil.config.settings import Config
 from hpcstencil.equations import Radiating, Walled
 from hpcstencil.equations.user import expressions_of
 from hpcstencil.problem.model import Model
+from hpcstencil.problem.parameter_files import refuse_files
 from hpcstencil.symbolic.boundary_kinds import KINDS, NO_FLUX, WALL, Face
 from hpcstencil.symbolic.expressions import (
     OPERATORS,
@@ -97,6 +98,8 @@ def _on_staggered(face: Face, position: Position, axis: int, config: Config, nam
             f"{face.kind}; write boundary.{name} = {{ {letter} = {{ dirichlet = 0.0 }} }}"
         )
     spacing, key = config.grid.spacing, f"boundary.{name}"
+    for value in face.values:
+        refuse_files(value, key, "a field on faces takes expressions there")
     values = tuple(located_on_boundary(value, position, axis, spacing, key) for value in face.values)
     return Face(WALL if position[axis] else face.kind, values)
 

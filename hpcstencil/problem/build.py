@@ -18,11 +18,13 @@ from hpcstencil.config.settings import Config
 from hpcstencil.equations import Limited, Positive
 from hpcstencil.equations.custom import parameters_used
 from hpcstencil.equations.user import rates_of
+from hpcstencil.io.array_file import ArrayContents
 from hpcstencil.numerics.integrators import SUPER_STEPPING, Method, memory_of, method
 from hpcstencil.problem.absorbing_layers import layered
 from hpcstencil.problem.boundary_faces import faces_of
 from hpcstencil.problem.method_selection import groups_of, with_enough_stages
 from hpcstencil.problem.model import Model, model_of
+from hpcstencil.problem.parameter_files import contents_of, key_of, refuse_files
 from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.solid_mask import (
     SOLID,
@@ -38,27 +40,40 @@ from hpcstencil.problem.stability import cfl_step, stable_dt
 from hpcstencil.problem.staggered_terms import Faces, Placed
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.boundary_kinds import Face
-from hpcstencil.symbolic.expressions import Constant, Convolution, Coordinate, Field, Node, Reduction, shared, walk
+from hpcstencil.symbolic.expressions import (
+    Constant,
+    Convolution,
+    Coordinate,
+    Field,
+    Node,
+    Reduction,
+    is_parameter_field,
+    parameter_field,
+    shared,
+    walk,
+)
 from hpcstencil.symbolic.parser import Scope, parse
 from hpcstencil.symbolic.stencil_reach import Discretization
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import shown, wrong
 
 
-def build(config: Config) -> Problem:
-    """The problem of an input; for an ensemble, that of all its members.
+def build(config: Config, contents: Mapping[str, ArrayContents] | None = None) -> Problem:
+    """The problem of an input; for an ensemble, that of all its members. ``contents`` are those of `contents_of`, which is
+    called if they are not given.
 
     Raises InputError for unknown names, malformed expressions and unsuitable parameters, and if members of an ensemble
     differ in more than numbers and initial states.
     """
-    return _side_by_side(config) if config.ensemble else _alone(config)
+    contents = contents_of(config) if contents is None else contents
+    return _side_by_side(config, contents) if config.ensemble else _alone(config, contents)
 
 
-def _side_by_side(config: Config) -> Problem:
+def _side_by_side(config: Config, contents: Mapping[str, ArrayContents]) -> Problem:
     """The problem of an ensemble: that of the first member, with an array for each parameter in which the members
     differ."""
     listed = {key.partition(".")[2] for key in config.ensemble if key.startswith("equation.")}
-    each = tuple(_alone(member, listed) for member in members(config))
+    each = tuple(_alone(member, contents, listed) for member in members(config))
     first, known = each[0], {f"equation.{name}" for name in each[0].parameters}
     for key in config.ensemble:
         if key.startswith("equation.") and key not in (*known, "equation.seed"):
@@ -77,7 +92,7 @@ def _side_by_side(config: Config) -> Problem:
     return replace(first, config=config, parameters=parameters, bounds=bounds, members=each)
 
 
-def _alone(config: Config, listed: Collection[str] = ()) -> Problem:
+def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collection[str] = ()) -> Problem:
     """The problem of a single run, or of one member of an ensemble whose members differ in the ``listed`` parameters.
     Raises InputError for unknown names, malformed expressions and unsuitable parameters."""
     model = model_of(config)
@@ -90,7 +105,7 @@ def _alone(config: Config, listed: Collection[str] = ()) -> Problem:
         """The conditions of inner results as they appear in `taken` trees."""
         return {(numpy_evaluate.taken(tree, fixed), axis, side): face for (tree, axis, side), face in faces.items()}
 
-    bounds = _bounds(config, model)
+    bounds = _bounds(config, model, contents)
     initial = _initial(config, model)
     chosen = _method(config, model)
     apart = model.damping if chosen.multistep else {}
@@ -113,6 +128,8 @@ def _alone(config: Config, listed: Collection[str] = ()) -> Problem:
     remembered = memory_of(chosen, tuple(layers.trees))
     if mask is not None and mask.kept:
         remembered = (*remembered, SOLID)
+    given = {parameter_field(name).name: file for name, file in config.equation.files.items()}
+    remembered = (*remembered, *given)
     problem = Problem(
         config=config,
         equation=model.equation,
@@ -128,6 +145,8 @@ def _alone(config: Config, listed: Collection[str] = ()) -> Problem:
         groups=groups_of(layers.trees, chosen, config.numerics.integrator),
         discretization=Discretization(config.numerics.order, config.grid.spacing),
         memory=(*layers.memory, *remembered),
+        given=given,
+        contents=contents,
         damping=layers.rate,
         apart=masked_rates(mask, damping),
         measured={
@@ -142,9 +161,14 @@ def _alone(config: Config, listed: Collection[str] = ()) -> Problem:
     return _with_stages(problem)
 
 
-def _bounds(config: Config, model: Model) -> dict[str, float]:
+def _bounds(config: Config, model: Model, contents: Mapping[str, ArrayContents]) -> dict[str, float]:
     """The largest magnitude of each parameter. Raises InputError if the run's precision cannot represent it."""
-    bounds = {name: numpy_evaluate.largest(tree, config.grid, model.numbers) for name, tree in model.symbols.items()}
+    bounds = {
+        name: contents[key_of(name)].magnitude
+        if is_parameter_field(tree)
+        else numpy_evaluate.largest(tree, config.grid, model.numbers)
+        for name, tree in model.symbols.items()
+    }
     precision = config.numerics.precision
     for name, bound in bounds.items():
         if not bound <= float(np.finfo(precision).max):
@@ -173,6 +197,7 @@ def initial_expression(problem: Problem, name: str, text: str, key: str) -> Node
     """The tree of an expression for the values of the field ``name``, as [initial] would have it. Raises InputError,
     which begins with ``key``, for one that cannot be read."""
     tree = parse(text, _initial_scope(problem.config, problem.symbols), key)
+    refuse_files(tree, key, "give an array")
     placed = Placed(problem.config, problem.positions).initial({name: tree}, problem.faces)
     return masked_initial(problem.mask, placed)[name]
 

@@ -19,7 +19,10 @@ def groups_of(trees: Mapping[str, Node], method: Method, name: str) -> dict[str,
     """
     if not method.partitioned:
         return {}
-    drivers = {field: {part.name for part in walk(tree) if isinstance(part, Field)} for field, tree in trees.items()}
+    drivers = {
+        field: {part.name for part in walk(tree) if isinstance(part, Field) and part.name in trees}
+        for field, tree in trees.items()
+    }
     groups: dict[str, int] = {}
     for first in trees:
         pending = [] if first in groups else [(first, 0)]

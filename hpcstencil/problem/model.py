@@ -14,7 +14,16 @@ from hpcstencil.equations.custom import parameters_used
 from hpcstencil.equations.user import expressions_of, guarded, load
 from hpcstencil.numerics.finite_differences import centred
 from hpcstencil.symbolic import numpy_evaluate
-from hpcstencil.symbolic.expressions import Coordinate, Field, Node, Parameter, node, shared, walk
+from hpcstencil.symbolic.expressions import (
+    Coordinate,
+    Field,
+    Node,
+    Parameter,
+    node,
+    parameter_field,
+    shared,
+    walk,
+)
 from hpcstencil.symbolic.operators import Space
 from hpcstencil.symbolic.parser import Scope, parse
 from hpcstencil.symbolic.staggering import Positions
@@ -68,8 +77,11 @@ def model_of(config: Config) -> Model:
     given = _parameters(equation, config, custom)
     symbols: dict[str, Node] = {name: Parameter(name) for name, value in given.items() if not isinstance(value, str)}
     scope = Scope(ndim, dict(symbols), time=False)
+    files = config.equation.files
     for name, text in given.items():
-        if isinstance(text, str):
+        if name in files:
+            symbols[name] = parameter_field(name)
+        elif isinstance(text, str):
             symbols[name] = parse(text, scope, f"equation.{name}")
     unknowns = {name: Field(name) for name in fields}
     numbers, masked = _numbers(config, given, symbols), config.mask is not None
@@ -202,13 +214,13 @@ def _parameters(equation: Equation, config: Config, custom: bool) -> dict[str, f
 def _numbers(
     config: Config, given: Mapping[str, float | str], symbols: Mapping[str, Node]
 ) -> dict[Node, tuple[str, float]]:
-    """Name and value of each parameter that is one number on the whole grid, by its node. The default position of an
+    """Name and value of each parameter that is known as one number on the whole grid, by its node. The default position of an
     unused source may lie anywhere."""
     known = numpy_evaluate.by_node({name: value for name, value in given.items() if not isinstance(value, str)})
     found = {}
     for name, tree in symbols.items():
         off = name not in config.equation.parameters and given.get("source") == 0.0
-        if not off and not any(isinstance(part, Coordinate) for part in walk(tree)):
+        if not off and not any(isinstance(part, Coordinate | Field) for part in walk(tree)):
             found[tree] = name, float(numpy_evaluate.evaluate(tree, values=known))
     return found
 
@@ -228,7 +240,8 @@ def _refuse_unused(config: Config, custom: bool, trees: Sequence[Node], symbols:
         texts = [*config.equation.rhs.values(), *config.initial.expressions.values()]
         texts += [*config.diagnostics.expressions.values(), *config.boundary.texts()]
         texts += [] if config.mask is None else [config.mask.solid, str(config.mask.surface)]
-        texts += [v for v in config.equation.parameters.values() if isinstance(v, str)]
+        files = config.equation.files
+        texts += [v for name, v in config.equation.parameters.items() if isinstance(v, str) and name not in files]
         used = parameters_used(texts)
     else:
         used = {part.name for tree in trees for part in walk(tree) if isinstance(part, Parameter)}

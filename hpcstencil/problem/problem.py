@@ -8,10 +8,11 @@ from typing import Any
 
 from hpcstencil.config.settings import Config
 from hpcstencil.equations import Equation, Limited
+from hpcstencil.io.array_file import ArrayContents, ArrayFile
 from hpcstencil.numerics.finite_differences import is_large
 from hpcstencil.numerics.integrators import ERROR, NEW, Method
 from hpcstencil.numerics.schedule import Schedule
-from hpcstencil.problem.solid_mask import Mask
+from hpcstencil.problem.solid_mask import SOLID, Mask
 from hpcstencil.symbolic.boundary_kinds import Face
 from hpcstencil.symbolic.expressions import Constant, Field, Node, Pointwise, Reduction, node, walk
 from hpcstencil.symbolic.staggering import Layout, Positions
@@ -27,7 +28,9 @@ class Problem:
     are trees over reductions. ``parameters`` are the numbers passed to the compiled code; a parameter in which the
     ``members`` of an ensemble differ is an array. Parameters given as expressions are part of the trees. ``symbols``
     has both kinds as nodes. ``groups`` assigns the fields to the groups of a partitioned ``method``. ``memory`` names
-    the fields added by absorbing layers, a multistep method or a mask. ``damping`` is the fastest damping rate of the
+    the fields added by absorbing layers, a multistep method, a mask or parameters read from files. ``given`` maps the
+    fields of such parameters to their files, and ``contents`` has what these files, and that of a mask, hold, by key of
+    the input. ``damping`` is the fastest damping rate of the
     layers. ``apart`` are the parts of the time derivatives that a multistep method treats separately. ``measured`` are
     the fields, and expressions of them, that the stable step depends on. ``positions`` are those of fields that do not
     live at cell centres. ``mask`` has the solid cells. ``source`` is the text of the equation's Python file.
@@ -47,6 +50,8 @@ class Problem:
     groups: Mapping[str, int]
     discretization: Discretization
     memory: tuple[str, ...] = ()
+    given: Mapping[str, ArrayFile] = field(default_factory=dict)
+    contents: Mapping[str, ArrayContents] = field(default_factory=dict)
     damping: float = 0.0
     apart: Mapping[str, Node] = field(default_factory=dict)
     measured: Mapping[str, Node] = field(default_factory=dict)
@@ -85,6 +90,16 @@ class Problem:
     def shown(self) -> tuple[str, ...]:
         """The fields of the equation, without the memories of absorbing layers."""
         return tuple(name for name in self.fields if name not in self.memory)
+
+    @property
+    def constant(self) -> tuple[str, ...]:
+        """The fields that never change: those of parameters read from files, and a mask."""
+        return tuple(name for name in self.fields if name == SOLID or name in self.given)
+
+    @property
+    def changing(self) -> tuple[str, ...]:
+        """The fields that change in a step, which checkpoints hold."""
+        return tuple(name for name in self.fields if name not in self.constant)
 
     @property
     def step_follows_solution(self) -> bool:

@@ -18,6 +18,7 @@ from hpcstencil.config.settings import Config
 from hpcstencil.io.array_file import ArrayFile
 from hpcstencil.io.dataset_names import MASK_DATASET
 from hpcstencil.numerics.topology import Range
+from hpcstencil.problem.parameter_files import refuse_files
 from hpcstencil.symbolic.boundary_kinds import Face
 from hpcstencil.symbolic.expressions import (
     OPERATORS,
@@ -34,6 +35,7 @@ from hpcstencil.symbolic.expressions import (
     Pointwise,
     Reduction,
     bottom_up,
+    is_parameter_field,
     node,
     rebuilt,
     shared,
@@ -134,7 +136,7 @@ class Mask:
         if side == 0:
             return operand
         image = operand
-        if isinstance(operand, Field) and self.value is not None:
+        if _is_unknown(operand) and self.value is not None:
             image = 2.0 * self._on_face(self.value, axis, side) - operand
         elif isinstance(operand, Field) and operand.name in self.reflected[axis]:
             image = -operand
@@ -172,12 +174,12 @@ class Mask:
         """The flux through a face on the surface. It is zero if the surface has no flux, or if a is the same on both
         sides; ``step`` is the difference for an operand of coordinates alone."""
         operand, k = tree.operand, tree.coefficient
-        if self.value is None or (varies(operand) and not isinstance(operand, Field)):
+        if self.value is None or (varies(operand) and not _is_unknown(operand)):
             return Constant(0.0)
         given = self._on_face(self.value, tree.axis, side)
-        if isinstance(k, Field):
+        if _is_unknown(k):
             k = given
-        elif not varies(k):
+        elif not any(_is_unknown(part) for part in walk(k)):
             k = self._mean(tree, side)
         return k * (2.0 * (given - operand)) if varies(operand) else k * step
 
@@ -217,6 +219,11 @@ class Mask:
         return made[id(tree)]
 
 
+def _is_unknown(part: Node) -> bool:
+    """Whether a node is a field of the equation, on which the surface condition acts."""
+    return isinstance(part, Field) and not is_parameter_field(part)
+
+
 def refuse_name(names: Collection[str]) -> None:
     """Raise InputError if a field or parameter of an input with a mask has the name that the mask has in the output."""
     if MASK_DATASET in names:
@@ -245,6 +252,7 @@ def mask_of(
     if config.mask.file is not None:
         return Mask(Field(SOLID), surface, config.mask.file, discretization, reflected, kept=True)
     solid = parse(config.mask.solid, Scope(ndim, symbols, time=False), "mask.solid")
+    refuse_files(solid, "mask.solid", "write the solid cells to a file too")
     solid = Pointwise("not_equal", (solid, Constant(0.0)))
     for axis, periodic in enumerate(config.boundary.periodic):
         if not periodic:  # there is no solid beyond the boundary: the boundary condition applies there
@@ -256,21 +264,12 @@ def mask_of(
 def solid_in_file(file: ArrayFile, ranges: Sequence[Range], shape: Sequence[int]) -> np.ndarray:
     """Which cells of the block ``ranges`` of a grid of ``shape`` are solid in a file, bool.
 
-    Raises InputError, on this process alone, if the file does not fit or holds values that are not finite.
+    Raises InputError, on this process alone, if the file does not fit.
     """
     try:
-        block = file.read(ranges, shape)
+        return file.read(ranges, shape) != 0
     except InputError as error:
         raise InputError(f"mask.solid: {error}") from None
-    lost = ~np.isfinite(block)
-    if lost.any():
-        index, first = np.argwhere(lost)[0], [start for start, _ in ranges]
-        cell = ", ".join(str(i + start) for i, start in zip(index.tolist(), first, strict=True))
-        raise InputError(
-            f"mask.solid: expected finite numbers in {file}, 0 in fluid cells, but got "
-            f"{block[tuple(index)]} in cell [{cell}]; correct it"
-        )
-    return block != 0
 
 
 def masked_rates(mask: Mask | None, trees: Mapping[str, Node]) -> dict[str, Node]:

@@ -18,10 +18,12 @@ import numpy as np
 from hpcstencil.numerics.finite_differences import Stencil
 from hpcstencil.numerics.grid import Grid
 from hpcstencil.numerics.integrators import Method, amplification
+from hpcstencil.problem.parameter_files import key_of
 from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.differentiate import ONE, RULES, ZERO
 from hpcstencil.symbolic.expressions import (
+    Constant,
     Convolution,
     Derivative,
     DivGrad,
@@ -238,10 +240,13 @@ def _added(symbols: Sequence[Symbol]) -> Symbol:
 
 
 def estimated_step(problem: Problem, dt: float) -> float:
-    """The largest stable step of a problem up to ``dt``, estimated near its initial state; ``dt`` if that is in a file."""
+    """The largest stable step of a problem up to ``dt``, estimated near its initial state; ``dt`` if that is in a file.
+    Parameters in files count with their largest value."""
     config = problem.config
     if config.initial.file is not None or (problem.mask is not None and problem.mask.is_read):
         return dt
     grid, periodic = config.grid, config.boundary.periodic
-    found = rates(problem.trees, problem.initial, problem.parameters, grid, periodic, problem.discretization)
+    largest = {name: Constant(problem.contents[key_of(name)].magnitude) for name in problem.given}
+    initial = {**problem.initial, **largest}
+    found = rates(problem.trees, initial, problem.parameters, grid, periodic, problem.discretization)
     return stable_step(found, problem.method, config.time.end, dt)

@@ -22,6 +22,7 @@ from hpcstencil.io.output_lock import claimed
 from hpcstencil.numerics.integrators import MEMORY
 from hpcstencil.numerics.schedule import ROUND
 from hpcstencil.problem.build import build, initial_expression
+from hpcstencil.problem.parameter_files import contents_of
 from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.warnings import warnings_of
 from hpcstencil.python.assignment import block_of, local_block
@@ -29,7 +30,7 @@ from hpcstencil.python.callbacks import AtSteps, AtTimes
 from hpcstencil.python.shared_programs import PROGRAMS, with_problem
 from hpcstencil.python.this_process import THIS_PROCESS
 from hpcstencil.runtime import signals
-from hpcstencil.runtime.communicator import agree
+from hpcstencil.runtime.communicator import agree, from_rank_0
 from hpcstencil.runtime.launcher import environment_rank
 from hpcstencil.runtime.progress import Progress
 from hpcstencil.runtime.stopwatch import Stopwatch
@@ -119,10 +120,9 @@ class Simulation:
         here = THIS_PROCESS
         self._communicator = communicator = here.communicator
 
-        def built() -> Problem:
-            return build(read())
-
-        problem = agree(communicator, built)
+        config = agree(communicator, read)
+        contents = from_rank_0(communicator, lambda: contents_of(config))
+        problem: Problem = agree(communicator, lambda: build(config, contents))
         if environment_rank() == 0:
             for warning in warnings_of(problem):
                 warnings.warn(warning, stacklevel=3)
@@ -517,7 +517,7 @@ class Simulation:
             agree(communicator, lambda: _refuse_existing(path))
         options = Options(path, overwrite, quiet=True)
         with self._stepping_on(), _watched() as request, claimed(path, communicator) as claim:
-            source_of(config, options, communicator)  # refuses a file that is there
+            source_of(config, self._open.problem.contents, options, communicator)  # refuses a file that is there
             communicator.watch.output(path)
             ready = Ready(stepping, self._source(), snapshot_buffers(simulation))
             stepping.finite.path = path

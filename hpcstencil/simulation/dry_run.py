@@ -12,6 +12,7 @@ import numpy as np
 from hpcstencil.config.provenance import to_toml
 from hpcstencil.config.settings import Config
 from hpcstencil.numerics.finite_differences import Weights
+from hpcstencil.problem.parameter_files import key_of
 from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.solid_mask import ALL_SOLID, solid_in_file
 from hpcstencil.problem.stability import cfl_step
@@ -39,6 +40,7 @@ def report(prepared: Prepared) -> str:
         "",
         *_stencils(config),
         *_geometry(config),
+        *_parameters(problem),
         f"fields                {', '.join(problem.shown)}{_memory(problem)}",
         *([f"members               {len(problem.members)}, side by side"] if problem.members else []),
         f"stencil radius        {' x '.join(map(str, plan.radius))} cells, {plan.stages} stage(s) per step",
@@ -98,8 +100,20 @@ def _geometry(config: Config) -> list[str]:
     return [f"solid cells           {share}, drawn as # with x to the right and y upwards, {of}", *lines]
 
 
+def _parameters(problem: Problem) -> list[str]:
+    """A line for each parameter that is read from a file."""
+    shape = " x ".join(map(str, problem.config.grid.shape))
+    return [
+        f"{'parameter ' + name:<21} {shape} values of {file}, from {found.lowest:.6g} to {found.largest:.6g}"
+        for name, file in problem.config.equation.files.items()
+        for found in [problem.contents[key_of(name)]]
+    ]
+
+
 def _memory(problem: Problem) -> str:
-    return f", and {len(problem.memory)} arrays that layers, the integrator or a mask keep" if problem.memory else ""
+    return (
+        f", and {len(problem.memory)} arrays of layers, the integrator, a mask or parameters" if problem.memory else ""
+    )
 
 
 def human(count: float) -> str:

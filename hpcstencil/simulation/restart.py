@@ -14,6 +14,7 @@ from hpcstencil.checkpoint.paths import list_checkpoints, step_of
 from hpcstencil.config.provenance import allowed, differences
 from hpcstencil.config.reader import from_mapping
 from hpcstencil.config.settings import Config
+from hpcstencil.io.array_file import ArrayContents
 from hpcstencil.io.file_read import Contents, inspect
 from hpcstencil.io.hdf5_validation import json_attribute
 from hpcstencil.io.output_preparation import refuse_existing
@@ -80,29 +81,35 @@ class Source:
         return self.history[-1]["kernel"] if self.history else ""
 
 
-def source_of(config: Config, options: Options, communicator: Communicator) -> Source:
+def source_of(
+    config: Config, contents: Mapping[str, ArrayContents], options: Options, communicator: Communicator
+) -> Source:
     """Choose where the state comes from; all processes call it together. Every file that the run will continue from is
-    verified.
+    verified. ``contents`` are those of the files on which the steps depend, as in `Problem`.
 
     Raises InputError if the output already exists unexpectedly or belongs to another run.
     """
     if options.resume:
-        return _resumed(config, options, communicator)
+        return _resumed(config, contents, options, communicator)
     if not options.overwrite:
         agree(communicator, lambda: refuse_existing(options.output))
     if options.restart is None:
         return Source()
     verify(options.restart, communicator)
-    return Source(options.restart, history=_continued(config, options.restart, options.overrides, communicator))
+    return Source(
+        options.restart, history=_continued(config, contents, options.restart, options.overrides, communicator)
+    )
 
 
-def _resumed(config: Config, options: Options, communicator: Communicator) -> Source:
+def _resumed(
+    config: Config, arrays: Mapping[str, ArrayContents], options: Options, communicator: Communicator
+) -> Source:
     """With --resume: the newest valid checkpoint of this output, unless the run is already complete."""
     output = options.output
     contents = from_rank_0(communicator, lambda: _output_to_resume(output))
     if contents is None:
         return Source()
-    history = _continued(config, output, options.overrides, communicator)
+    history = _continued(config, arrays, output, options.overrides, communicator)
     now, changed = history[-1], history[-1]["changed"]
     if contents.complete and contents.time is not None and config.time.end <= contents.time:
         for key in changed:
@@ -135,7 +142,7 @@ def _resumed(config: Config, options: Options, communicator: Communicator) -> So
         append=True,
         ended=ended,
         repeated=now["kernel"] if same else "",
-        history=_continued(config, newest, options.overrides, communicator),
+        history=_continued(config, arrays, newest, options.overrides, communicator),
     )
 
 
@@ -182,7 +189,11 @@ def _origin(contents: Contents, path: Path) -> Config:
 
 
 def _continued(
-    config: Config, path: Path, overrides: tuple[str, ...], communicator: Communicator
+    config: Config,
+    arrays: Mapping[str, ArrayContents],
+    path: Path,
+    overrides: tuple[str, ...],
+    communicator: Communicator,
 ) -> tuple[dict[str, Any], ...]:
     """The history of the run that wrote ``path``, plus an entry for continuing from there with this input.
 
@@ -209,6 +220,16 @@ def _continued(
                 else f"if that is meant, say it with --set {key}=..."
             )
             raise InputError(f"{key}: {path} was made with another value; {remedy}")
+        known = json_attribute(path, contents.attributes, "arrays_sha256", {})
+        for key, found in arrays.items():
+            if known.get(key, found.sha256) == found.sha256 or key in changed:
+                continue
+            if not is_set(key, overrides):
+                raise InputError(
+                    f"{key}: {path} was made with other values than those in the file now; bring the file back, or, if other "
+                    f"values are meant, say it with --set {key}=..."
+                )
+            changed[key] = known[key], found.sha256
         file = config.equation.in_file
         source = contents.attributes.get("equation_source", "")
         if file is not None and file[0].read_text() != source and not is_set("equation.name", overrides):

@@ -60,7 +60,7 @@ def run(
     stopwatch = Stopwatch(options.started)
     stopwatch.lap("starting up")
     with claimed(options.output, communicator) as claim, stopwatch.during("setting up"):
-        source = source_of(decomposed.problem.config, options, communicator)
+        source = source_of(decomposed.problem.config, decomposed.problem.contents, options, communicator)
         if source.complete:
             return Summary(options.output, complete_before=source.complete)
         if source.history and not options.quiet:

@@ -16,7 +16,7 @@ from hpcstencil.simulation.backend_choice import prepare
 from hpcstencil.simulation.compose import compose
 from hpcstencil.simulation.file_blocks import from_checkpoint
 from hpcstencil.simulation.finite_check import FiniteCheck
-from hpcstencil.simulation.initial_state import last_snapshot, refuse_other_solid_cells
+from hpcstencil.simulation.initial_state import initial_blocks, last_snapshot
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.restart import Source
 from hpcstencil.simulation.simulation import Simulation
@@ -62,9 +62,9 @@ def first_state(simulation: Simulation, source: Source, output: Path | None) -> 
         scalars, path = source.clock, output
         blocks = agree(communicator, lambda: last_snapshot(problem, simulation.ranges, path))
     else:
-        arrays, scalars, _ = read_checkpoint(source.checkpoint, simulation.ranges, communicator, problem.fields)
+        arrays, scalars, _ = read_checkpoint(source.checkpoint, simulation.ranges, communicator, problem.changing)
         blocks = {name: from_checkpoint(simulation, block) for name, block in arrays.items()}
-    agree(communicator, lambda: refuse_other_solid_cells(problem, simulation.ranges, blocks))
+    blocks |= agree(communicator, lambda: initial_blocks(problem, simulation.ranges, problem.constant))
     template = replace(initial_clocks(simulation), fields=dict.fromkeys(problem.fields, 0))
     return join(template, simulation.put(blocks), scalars)
 

@@ -23,6 +23,7 @@ from hpcstencil.symbolic.expressions import (
     Pointwise,
     Time,
     bottom_up,
+    is_parameter_field,
     node,
     substitute,
     total,
@@ -87,14 +88,16 @@ def _power(f: Node, x: tuple[Node, ...], d: tuple[Node, ...]) -> Node:
 
 def derivative(tree: Node, variable: Node) -> Node:
     """∂tree/∂variable, where ``variable`` is a Coordinate or the Time; parameters are constants. The tree must hold no
-    fields or operators."""
+    operators, and no fields but, for the Time, parameters read from files."""
     known: dict[Node, Node] = {}
     for part in bottom_up(tree):
         if isinstance(part, Pointwise):
             slopes = tuple(known[argument] for argument in part.arguments)
             known[part] = RULES[part.function](part, part.arguments, slopes) if set(slopes) != {ZERO} else ZERO
         else:
-            assert isinstance(part, Constant | Coordinate | Parameter | Time), part
+            assert isinstance(part, Constant | Coordinate | Parameter | Time) or (
+                is_parameter_field(part) and variable == Time()
+            ), part
             known[part] = ONE if part == variable else ZERO
     return known[tree]
 

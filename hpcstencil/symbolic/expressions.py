@@ -133,6 +133,19 @@ class Field(Node):
     beyond: bool = False
 
 
+PARAMETER_FIELD = "parameter."  # begins the name of a field that holds a parameter; user-defined names contain no dot
+
+
+def parameter_field(name: str) -> Field:
+    """The field that holds the parameter ``name``, which is read from a file and never changes. It lives at cell centres."""
+    return Field(PARAMETER_FIELD + name)
+
+
+def is_parameter_field(part: Node) -> bool:
+    """Whether a node is a `parameter_field`."""
+    return isinstance(part, Field) and part.name.startswith(PARAMETER_FIELD)
+
+
 @frozen
 class Parameter(Node):
     """A number of the equation that is passed to compiled code at run time, so that a sweep does not recompile."""

@@ -104,10 +104,15 @@ def taken(tree: Node, parameters: Mapping[str, float | np.ndarray]) -> Node:
 
 
 def block_values(
-    tree: Node, grid: Grid, ranges: Sequence[Range], parameters: Mapping[str, float | np.ndarray], dtype: np.dtype
+    tree: Node,
+    grid: Grid,
+    ranges: Sequence[Range],
+    parameters: Mapping[str, float | np.ndarray],
+    dtype: np.dtype,
+    fields: Mapping[Field, np.ndarray] | None = None,
 ) -> np.ndarray:
     """The values of an initial expression on a block (a global index range per axis, no ghost cells). They are computed
-    in float64 and returned as ``dtype``, C-contiguous.
+    in float64 and returned as ``dtype``, C-contiguous. ``fields`` are the blocks of the fields in the tree.
 
     The block is evaluated a few planes at a time, so that the temporaries of a long expression stay small.
     """
@@ -118,9 +123,11 @@ def block_values(
     for start in range(first, last, planes):
         part = [(start, min(start + planes, last)), *rest]
         index = block_index(grid, part) if any(isinstance(node, Noise) for node in walk(tree)) else None
-        values = evaluate(tree, block_coordinates(grid, part), known, index)
+        rows = slice(start - first, part[0][1] - first)
+        here = {field: values[rows].astype(np.float64) for field, values in (fields or {}).items()}
+        values = evaluate(tree, block_coordinates(grid, part), {**known, **here}, index)
         with np.errstate(over="ignore"):
-            block[start - first : part[0][1] - first] = values
+            block[rows] = values
     return block
 
 

@@ -22,6 +22,7 @@ from hpcstencil.symbolic.expressions import (
     Node,
     Reduction,
     bottom_up,
+    is_parameter_field,
     rebuilt,
 )
 from hpcstencil.validation.errors import InputError
@@ -92,7 +93,7 @@ def positions_in(tree: Node, positions: Positions, ndim: int) -> dict[int, Posit
         below = [found[id(child)] for child in part.children]
         here = next((position for position in below if position is not None), None)
         if isinstance(part, Field):
-            here = home(part.name, positions, ndim)
+            here = None if is_parameter_field(part) else home(part.name, positions, ndim)
         elif isinstance(part, Halfway) and here is not None:
             here = flipped(here, part.axis)
         found[id(part)] = here
@@ -100,8 +101,8 @@ def positions_in(tree: Node, positions: Positions, ndim: int) -> dict[int, Posit
 
 
 def located(tree: Node, position: Position, positions: Positions, spacing: Sequence[float], key: str) -> Node:
-    """The tree as it is evaluated at a position. Coordinates become those of the place where they are used, and each
-    `Halfway` gets its target.
+    """The tree as it is evaluated at a position. Coordinates become those of the place where they are used, a parameter
+    from a file its mean there, and each `Halfway` gets its target.
 
     The operand of a `Halfway` is also evaluated ``beyond`` walls, from the fields' ghost cells. So are inner results on
     faces: a face on the boundary belongs to a cell, and its value follows from the fields alone.
@@ -120,6 +121,8 @@ def located(tree: Node, position: Position, positions: Positions, spacing: Seque
         match part:
             case Coordinate(axis):
                 return part - spacing[axis] / 2 if here[axis] else part
+            case Field() if is_parameter_field(part) and any(here):
+                return visit(Halfway(part, here.index(1), "mean"), here, beyond)
             case Field(name):
                 lives = home(name, positions, len(here))
                 if lives != here:

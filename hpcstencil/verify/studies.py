@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from hpcstencil.config.paths import sources
 from hpcstencil.config.settings import Config, Decomposition, DiagnosticsConfig, InitialConfig, OutputConfig, TimeConfig
 from hpcstencil.numerics.grid import Grid
 from hpcstencil.numerics.integrators import SUPER_STEPPING, stability_limits
@@ -79,7 +80,13 @@ class Finding:
 
 
 def adapted(config: Config, cells: Sequence[int], **changes: Any) -> Config:
-    """The input on another grid of the same extent, in float64, without output, diagnostics and mask, undecomposed."""
+    """The input on another grid of the same extent, in float64, without output, diagnostics and mask, undecomposed. Raises
+    InputError if a parameter is read from a file, which fits one grid only."""
+    for name in config.equation.files:
+        raise InputError(
+            f"equation.{name}: expected an expression, since convergence is studied on other grids, but got a file; give one "
+            f"with --set equation.{name}=..."
+        )
     grid = Grid(tuple(cells), config.grid.lower, config.grid.upper)
     numerics = replace(config.numerics, precision="float64", kernel="shift")
     output = replace(config.output, every=None, every_steps=None, fields=None)
@@ -195,9 +202,10 @@ def _adaptively(problem: Problem) -> dict[str, np.ndarray]:
 
 
 def reduced(config: Config) -> Problem:
-    """The input with its own initial state, precision and method, on a grid small enough for a quick check."""
+    """The input with its own initial state, precision and method, on a grid small enough for a quick check, unless a file
+    gives the grid."""
     most = LARGEST[config.grid.ndim]
-    from_file = config.initial.file is not None
+    from_file = bool(sources(config))
     cells = config.grid.shape if from_file else [min(n, most) for n in config.grid.shape]
     output = OutputConfig(config.output.path)
     grid = Grid(tuple(cells), config.grid.lower, config.grid.upper)

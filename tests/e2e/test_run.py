@@ -111,9 +111,35 @@ def test_resume_refuses_a_mask_that_changed(folder):
     (folder / "input.toml").write_text(tables + "time.end = 2.0\n")
     np.save(folder / "solid.npy", cells[::-1])
     result = hpcstencil(2, "run", "input.toml", "--output", "run.h5", "--resume", folder=folder, status=2)
-    assert "mask.solid: " in result.stderr and "solid.npy gives other solid cells" in result.stderr
+    assert "mask.solid: " in result.stderr and "was made with other values than those in the file now" in result.stderr
     np.save(folder / "solid.npy", cells)
     hpcstencil(2, "run", "input.toml", "--output", "run.h5", "--resume", folder=folder)
+
+
+def test_a_parameter_from_a_file_goes_on_with_the_same_values_only(folder):
+    speed = 1 + 0.3 * np.random.default_rng(5).random((20, 16))
+    np.save(folder / "c.npy", speed)
+    (folder / "input.toml").write_text(
+        'grid.shape = [20, 16]\nequation = { name = "acoustic", c = "c.npy" }\ninitial.p = "sin(x)*cos(y)"\n'
+        'numerics.integrator = "leapfrog"\ntime = { end = 4.0, dt = 0.1 }\noutput.every = 1.0\n'
+        'checkpoint.every_steps = 10\ndiagnostics.energy = "integral(p**2/c**2)"\n'
+    )
+    hpcstencil(0, "run", "input.toml", "--output", "whole.h5", folder=folder)
+    hpcstencil(2, "run", "input.toml", "--output", "cut.h5", "--set", "time.end=2.0", folder=folder)
+    arguments = ("run", "input.toml", "--output", "cut.h5", "--resume")
+    with h5py.File(list_checkpoints(folder / "cut.h5")[0]) as file:
+        assert {"p", "q"} < set(file) and "parameter.c" not in file  # what never changes is not stored
+    np.save(folder / "c.npy", 2 * speed)
+    result = hpcstencil(2, *arguments, folder=folder, status=2)
+    assert "equation.c: " in result.stderr and "was made with other values than those in the file now" in result.stderr
+    np.save(folder / "c.npy", speed)
+    hpcstencil(3, *arguments, folder=folder)
+    whole, found = (contents(folder / name)[0] for name in ("whole.h5", "cut.h5"))
+    assert whole.keys() == found.keys() and all(whole[name].tobytes() == found[name].tobytes() for name in whole)
+    np.save(folder / "c.npy", speed / 2)
+    hpcstencil(2, *arguments, "--set", "time.end=5.0", "--set", "equation.c=c.npy", folder=folder)
+    with h5py.File(folder / "cut.h5") as file:
+        assert json.loads(file.attrs["history"])[-1]["changed"].keys() >= {"equation.c"}
 
 
 ADAPTIVE = """

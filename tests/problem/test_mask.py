@@ -210,13 +210,13 @@ def test_a_dataset_is_as_good_as_an_expression(geometry, surface, integrator):
 @pytest.mark.parametrize("name, sentence", [
     ("nothing", "mask.solid: .*no dataset 'nothing'"),
     ("other", r"mask.solid: .*'other' has shape \(32, 23\), expected \(32, 24\)"),
-    ("hole", r"mask.solid: expected finite numbers in .*/geometry.h5:hole, .* got nan in cell \[0, 5\]; correct it"),
+    ("hole", r"mask.solid: .*/geometry.h5:hole: expected finite numbers, but got nan in cell \[0, 5\]; correct it"),
     ("words", "mask.solid: .*/geometry.h5: expected real numbers in 'words', but got texts"),
     ("everything", "it covers the whole grid"),
 ])  # fmt: skip
 def test_datasets_that_are_refused(geometry, name, sentence):
-    simulation = simulation_of(problem_of(**{**tables(), "mask": {"solid": f"{geometry}:{name}"}}))
     with pytest.raises(InputError, match=sentence):
+        simulation = simulation_of(problem_of(**{**tables(), "mask": {"solid": f"{geometry}:{name}"}}))
         check_fluid_left(simulation, simulation.initial_fields())
 
 

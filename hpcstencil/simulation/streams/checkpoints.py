@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,14 +34,15 @@ class CheckpointWriter:
         self.last = time.monotonic()
 
     def write(self, state: State, streams: Sequence[Stream] = ()) -> None:
-        """Write a checkpoint of the whole ``state``, from which a run on any decomposition can continue. ``streams``
-        flush first."""
+        """Write a checkpoint of all of the ``state`` that changes, from which a run on any decomposition can continue.
+        ``streams`` flush first."""
         start = time.perf_counter()
         simulation, config = self.simulation, self.simulation.problem.config
         for stream in streams:
             stream.flush()
         with self.stopwatch.during("checkpoints"):
-            arrays, scalars = split(state, partial(checkpoint_block, simulation))
+            changing = {name: state.fields[name] for name in simulation.problem.changing}
+            arrays, scalars = split(replace(state, fields=changing), partial(checkpoint_block, simulation))
             write_checkpoint(
                 self.path,
                 simulation.communicator,

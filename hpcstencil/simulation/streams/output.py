@@ -39,6 +39,7 @@ def provenance(simulation: Simulation, source: Source) -> dict[str, Any]:
         "decomposition": json.dumps(decomposition),
         "history": json.dumps(source.history),
         "equation_source": simulation.problem.source,
+        "arrays_sha256": json.dumps({key: found.sha256 for key, found in simulation.problem.contents.items()}),
         "fields": json.dumps(simulation.problem.shown),  # in the equation's order; HDF5 lists them by name
     }
 
@@ -139,7 +140,7 @@ class Output:
         """Attributes for the end of a complete run with this ``state``: the ``clock``, from which a run with a later end
         continues. Empty unless the last snapshot holds the whole state and such a run passes through it."""
         problem = self.simulation.problem
-        whole = not problem.members and set(problem.fields) <= set(self.file.fields)
+        whole = not problem.members and set(problem.changing) <= set(self.file.fields)
         if not (whole and schedule.is_on_course(state.clock)):
             return {}
         return {"clock": json.dumps(scalars_of(state))}
