@@ -53,7 +53,7 @@ class Reductions(Protocol):
 
     @property
     def device_grid(self) -> DeviceGrid:
-        """The device grid."""
+        """The device grid that holds the fields which are reduced."""
 
     @property
     def cells(self) -> int:

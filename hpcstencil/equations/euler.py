@@ -114,7 +114,7 @@ def hllc(below: Gas, above: Gas, axis: int, gamma: Node) -> tuple[Node, ...]:
     contact = (above.p - below.p + mass_below * u - mass_above * v) / (mass_below - mass_above)
 
     def side(gas: Gas, speed: Node, mass: Node, outwards: Node) -> list[Node]:
-        """The flux where the contact moves away from this side of the face."""
+        """The HLLC flux through the face where the contact wave moves away from ``gas``."""
         normal = gas.velocity[axis]
         density = mass / (speed - contact)
         energy = gas.energy(gamma) / gas.rho + (contact - normal) * (contact + gas.p / mass)

@@ -125,8 +125,9 @@ def _faces(sides: Sides, key: str, scope: Scope) -> Iterator[tuple[int, Face]]:
     for side, condition in enumerate(sides):
         if condition.kind in KINDS:
             where = f"{key}.{SIDES[side]}.{condition.kind}"
-            if why := KINDS[condition.kind].refuse(*condition.values):
-                raise InputError(f"{where}: {why}; give one of them")
+            numbers = not any(isinstance(value, str) for value in condition.values)
+            if numbers and (why := KINDS[condition.kind].refuse(*condition.values)):
+                raise InputError(f"{where}: {why}")
             values = [
                 parse(v, scope, where) if isinstance(v, str) else node(v) for v in condition.values if v is not None
             ]

@@ -240,13 +240,16 @@ def _added(symbols: Sequence[Symbol]) -> Symbol:
 
 
 def estimated_step(problem: Problem, dt: float) -> float:
-    """The largest stable step of a problem up to ``dt``, estimated near its initial state; ``dt`` if that is in a file.
-    Parameters in files count with their largest value."""
+    """The largest stable step of a problem up to ``dt``, estimated near its initial state; ``dt`` if that is in a file."""
     config = problem.config
     if config.initial.file is not None or (problem.mask is not None and problem.mask.is_read):
         return dt
-    grid, periodic = config.grid, config.boundary.periodic
+    return stable_step(rates_near_start(problem), problem.method, config.time.end, dt)
+
+
+def rates_near_start(problem: Problem) -> np.ndarray:
+    """The `rates` of a problem whose initial state is no file. Parameters in files count with their largest value."""
+    grid, periodic = problem.config.grid, problem.config.boundary.periodic
     largest = {name: Constant(problem.contents[key_of(name)].magnitude) for name in problem.given}
     initial = {**problem.initial, **largest}
-    found = rates(problem.trees, initial, problem.parameters, grid, periodic, problem.discretization)
-    return stable_step(found, problem.method, config.time.end, dt)
+    return rates(problem.trees, initial, problem.parameters, grid, periodic, problem.discretization)

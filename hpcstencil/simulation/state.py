@@ -63,7 +63,9 @@ def join(template: State, arrays: Mapping[str, Any], scalars: Mapping[str, Any])
     found = {**arrays, **scalars}
     missing = [name for name, _ in _named(template) if name not in found]
     if missing:
-        raise InputError(f"'{missing[0]}' is not in the checkpoint; it was written by a run of another kind")
+        raise InputError(
+            f"the checkpoint: expected {missing[0]}, which is missing; a run of another kind or version wrote it, so begin anew"
+        )
     structure = jax.tree_util.tree_structure(template)
     return jax.tree_util.tree_unflatten(structure, [found[name] for name, _ in _named(template)])
 

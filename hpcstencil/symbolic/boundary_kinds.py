@@ -54,8 +54,8 @@ class Kind:
     Pallas kernels and generated C++ all call it, each with its own kind of number. It therefore uses only + - * and 1 /
     x, and makes constants with ``number``, so that every backend rounds alike. ``matching(values, u, slope)`` gives the
     values for which u, with the slope ∂u/∂n, satisfies the condition. ``on_face`` says that the mirror is on the face
-    instead of half a cell before it, because the field has values on the face. ``refuse(*values)`` says why plain
-    numbers are not valid values; "" if they are.
+    instead of half a cell before it, because the field has values on the face. ``refuse(*values)`` says what is wrong with
+    the values and what to do, "" if nothing is; it is called only if all of them are numbers.
     """
 
     ghost: Callable[..., Any]
@@ -90,7 +90,7 @@ KINDS = {
         lambda values, u, slope: (values[0], values[1], values[0] * u + values[1] * slope),
         values=("a", "b", "value"),
         example="{ a = 1.0, b = 0.5, value = 0.0 }",
-        refuse=lambda a, b, value: "expected a or b other than 0, but got 0 for both" if a == b == 0.0 else "",
+        refuse=lambda a, b, value: "" if a or b else "expected a or b other than 0, but got 0 for both; give one of them",
     ),
     WALL: Kind(_dirichlet, lambda values, u, slope: (u,), values=(), on_face=True),
 }

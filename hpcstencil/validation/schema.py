@@ -116,7 +116,7 @@ def number(positive: bool = False) -> Kind:
 
 
 def choice(*options: object) -> Kind:
-    """One of ``options``."""
+    """A kind of value that takes only one of the ``options``, which must have its type too."""
 
     def convert(value: object) -> Any:
         for option in options:

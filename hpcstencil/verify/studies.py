@@ -18,6 +18,7 @@ from hpcstencil.numerics.schedule import Clock, StepRange
 from hpcstencil.problem.build import build
 from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.stability import cfl_step
+from hpcstencil.problem.von_neumann import rates_near_start
 from hpcstencil.runtime.communicator import Communicator, OneProcess
 from hpcstencil.simulation.compose import compose
 from hpcstencil.simulation.diagnostics import Diagnostics
@@ -29,6 +30,9 @@ from hpcstencil.verify.manufactured import Manufactured, default_solution, given
 
 COARSEST = {1: 24, 2: 16, 3: 12}  # cells per axis
 REFINED = (1.0, 1.5, 2.0)
+# The studies last at least as many times as the fastest mode of the coarsest grid needs to react. In a shorter time the errors
+# of the cells beside walls stay in these cells, where they are of lower order.
+REACTIONS = 10.0
 FIRST_STEPS = 60  # steps of the adaptive method on the coarsest grid, which set the duration of the studies
 STEPS = (100, 200, 400)  # of the study in time, or more where a method needs shorter steps:
 STABLE = 1.5  # times those with which it is just stable
@@ -125,12 +129,16 @@ class Orders:
         config = self.config
         ndim = config.grid.ndim
         self.coarsest = min(COARSEST[ndim] + 2 * config.numerics.order, 4 * COARSEST[ndim])
-        self.exact = given_solution(build(adapted(config, [self.coarsest] * ndim, time=self.adaptive(1e-6))))
+        self.end = config.time.end
+        coarse = build(adapted(config, [self.coarsest] * ndim, time=self.adaptive(1e-6)))
+        self.exact = given_solution(coarse)
+        fastest = float(np.abs(rates_near_start(coarse)).max(initial=0.0))
+        self.end = max(self.end, REACTIONS / fastest if fastest > 0.0 else 0.0)
         self.duration = self._duration()
 
     def adaptive(self, tolerance: float) -> TimeConfig:
-        """The input's time table with a tolerance."""
-        return TimeConfig(self.config.time.end, tolerance=tolerance)
+        """The time table of the studies, with a tolerance."""
+        return TimeConfig(self.end, tolerance=tolerance)
 
     def problem(self, cells: int, time: TimeConfig, integrator: str = "dopri5") -> Manufactured:
         """The manufactured problem with ``cells`` cells per axis."""
@@ -141,12 +149,12 @@ class Orders:
 
     def _duration(self) -> float:
         """A time that takes a reasonable number of stable steps on the coarsest grid."""
-        self.duration = self.config.time.end
+        self.duration = self.end
         run = self.problem(self.coarsest, self.adaptive(1e-6))
         simulation = alone(run.problem)
         fields, clock = simulation.initial_fields(), Clock()
         assert simulation.control is not None
-        while clock.step < FIRST_STEPS and clock.time < self.config.time.end:
+        while clock.step < FIRST_STEPS and clock.time < self.end:
             fields, clock = simulation.control.step(fields, clock)
         return clock.time
 

@@ -56,10 +56,10 @@ def test_every_operator_and_function_is_named(name):
 
 
 def test_boundaries_integrators_and_reserved_words_are_named():
-    assert all(f"{{ {kind} = " in section("boundary") for kind in KINDS)
-    assert all(f'`"{kind}"`' in section("boundary") for kind in PLAIN)
-    assert all(f"`{name}`" in section("numerics") for name in INTEGRATORS)
-    assert all(re.search(rf"\b{word}\b", REFERENCE) for word in RESERVED)
+    assert [kind for kind in KINDS if f"{{ {kind} = " not in section("boundary")] == []
+    assert [kind for kind in PLAIN if f'`"{kind}"`' not in section("boundary")] == []
+    assert [name for name in INTEGRATORS if f"`{name}`" not in section("numerics")] == []
+    assert [word for word in RESERVED if not re.search(rf"\b{word}\b", REFERENCE)] == []
 
 
 @pytest.mark.parametrize("tables", EXAMPLES, ids=range(len(EXAMPLES)))

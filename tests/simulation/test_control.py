@@ -159,7 +159,7 @@ def test_native_code_tries_the_steps_of_shift(kind, integrator, precision):
 
 
 def test_a_method_without_an_estimate_is_refused():
-    with pytest.raises(InputError, match='numerics.integrator: expected "bs3" or "dopri5" with time.tolerance'):
+    with pytest.raises(InputError, match='numerics.integrator: expected "bs3".* with time.tolerance'):
         run("rk4", **STIFF)
 
 

@@ -95,6 +95,10 @@ OBSERVED = {
         },
         "boundary": {"y": {"neumann": 0.0}},
     },
+    "a short run, walls": {
+        "grid": {"shape": [40]}, "equation": {"name": "heat"}, "boundary": {"x": {"dirichlet": 0.0}},
+        "time": {"end": 0.3, "dt": 0.1},
+    },
     "inner results": {
         "equation": {"name": "cahn_hilliard", "kappa": 0.1},
         "boundary": {"x": {"neumann": 0.0}}, "numerics": {"integrator": "euler"},
@@ -102,7 +106,8 @@ OBSERVED = {
 }  # fmt: skip
 # In CI the study that is special to the input: an order promised less at walls and of upwinding, the steps of other methods.
 IN_CI = (("ssprk3", "space"), ("walls, stages", "space"), ("walls, stages", "time"), ("upwind, a tolerance", "space"),
-         ("leapfrog", "time"), ("inner results", "time"), ("slow diffusion, a stencil", "space"))  # fmt: skip
+         ("leapfrog", "time"), ("inner results", "time"), ("slow diffusion, a stencil", "space"),
+         ("a short run, walls", "space"))  # fmt: skip
 
 
 @pytest.mark.parametrize("name, study", [
@@ -112,7 +117,8 @@ IN_CI = (("ssprk3", "space"), ("walls, stages", "space"), ("walls, stages", "tim
 def test_orders_are_observed(name, study, two_grids):
     orders = Orders(problem_of(**{**HEAT, **OBSERVED[name]}))
     found = orders.in_space() if study == "space" else orders.in_time()
-    assert found.observed == pytest.approx(found.promised, abs=0.4), found
+    assert found.too_small or found.observed == pytest.approx(found.promised, abs=0.4), found
+    assert name.startswith("upwind") or not found.too_small
 
 
 @pytest.fixture

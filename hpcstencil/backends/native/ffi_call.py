@@ -78,9 +78,9 @@ class Native:
         """The fields of a block after ``these`` steps, and `Problem.errors` of the last step, both by field.
 
         ``fields`` are the device's own cells without ghost cells, of shape `Frame.cells`, in the run's dtype.
-        ``strips`` are the received ghost cells, ``widths`` cells wide per axis. The widths limit the number of steps,
-        unless there are no strips or the program exchanges edges itself. With ``in_place`` the results take the memory
-        of the given fields.
+        ``strips`` are the received ghost cells, ``widths`` cells wide per axis. Where there are strips, their widths
+        limit the number of steps; a program that exchanges edges itself has no such limit. With ``in_place`` the results
+        take the memory of the given fields.
         """
         names, errors = self.program.fields, self.program.errors
         unread = [fields[names[0]]] * len(errors)  # never read, but the bridge expects an array in each place

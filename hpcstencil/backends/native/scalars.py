@@ -70,7 +70,7 @@ class Scalars:
     entries: list[str] = field(default_factory=list)
 
     def text(self, tree: Node, node: float) -> str:
-        """The C++ expression for a tree's value at ``node``, the time within the step as a fraction of dt."""
+        """The C++ expression for a tree's value at the time t + ``node`` dt."""
         if node not in self.writers:
             writer = self.writers[node] = Scalar(self.numbers, self.discretization, self.axis_of, node)
             writer.count = 10000 * len(self.writers)  # all stand in one function

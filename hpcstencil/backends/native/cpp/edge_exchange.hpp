@@ -26,7 +26,7 @@ static int64_t mpi_failure = 0;
 static inline int64_t mpi_has_failed() { return __atomic_load_n(&mpi_failure, __ATOMIC_RELAXED); }
 
 // Non-blocking messages to and from the neighbours whose memory is not visible. The persistent requests were made by
-// mpi4py (edge_exchange.py), one set per edge buffer; here they are started and tested. The functions are MPI_Startall
+// mpi4py (edge_messages.py), one set per edge buffer; here they are started and tested. The functions are MPI_Startall
 // and MPI_Testall.
 struct Messages {
     int (*start_all)(int count, char* requests);
