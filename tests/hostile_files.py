@@ -182,7 +182,7 @@ CHECKPOINTS = {
     "input is brackets": (attribute("input", "a = " + "[" * 200_000), "attribute 'input'"),
     "input is empty": (attribute("input", ""), "grid.shape"),
     "no scalars": (lambda file: file.__delitem__("run-scalars"), "run-scalars"),
-    "scalars are none": (lambda file: file["run-scalars"].attrs.clear(), "which is missing; a run of another kind or version wrote it"),
+    "scalars are none": (lambda file: file["run-scalars"].attrs.clear(), "which is missing; a run of another kind"),
     "x is a group": (put("x", lambda file, name: file.create_group(name)), "a group"),
     "no axes": (lambda file: [file.__delitem__(name) for name in "xy"], "coordinates of a grid"),
     **{

@@ -97,5 +97,6 @@ def _member(config: Config, index: int) -> Config:
         elif name == "seed":
             equation = replace(equation, seed=value)
         else:
-            equation = replace(equation, parameters={**equation.parameters, name: value})
+            series = {other: given for other, given in equation.series.items() if other != name}
+            equation = replace(equation, parameters={**equation.parameters, name: value}, series=series)
     return replace(config, equation=equation, initial=initial, ensemble={})

@@ -14,7 +14,7 @@ from hpcstencil.validation.printable import printable
 
 def sources(config: Config) -> dict[str, Path]:
     """The data files that the input names, by key."""
-    arrays = {key: file.path for key, file in array_files(config).items()}
+    arrays = {key: file.path for key, file in {**array_files(config), **series_files(config)}.items()}
     return arrays if config.initial.file is None else {"initial.file": config.initial.file, **arrays}
 
 
@@ -23,6 +23,11 @@ def array_files(config: Config) -> dict[str, ArrayFile]:
     found = {f"equation.{name}": file for name, file in config.equation.files.items()}
     mask = None if config.mask is None else config.mask.file
     return found if mask is None else {"mask.solid": mask, **found}
+
+
+def series_files(config: Config) -> dict[str, ArrayFile]:
+    """The files of time series, by key."""
+    return {f"equation.{name}": series.file for name, series in config.equation.series.items()}
 
 
 def check_path(key: str, path: Path) -> None:

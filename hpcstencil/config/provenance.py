@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hpcstencil.config.boundary_conditions import boundary_tables
-from hpcstencil.config.settings import Config, MaskConfig
+from hpcstencil.config.settings import Config, EquationConfig, MaskConfig
+from hpcstencil.config.time_series import TimeSeries
 from hpcstencil.validation.schema import entries_of
 from hpcstencil.validation.toml_text import dumps, flatten
 
@@ -31,7 +32,7 @@ def to_tables(config: Config) -> dict[str, Any]:
     tables: dict[str, Any] = {
         "title": config.title,
         "grid": vars(config.grid),
-        "equation": _table(config.equation),
+        "equation": _equation(config.equation),
         "initial": _table(config.initial),
         "boundary": boundary_tables(config.boundary, config.grid.axes),
         "numerics": _table(config.numerics),
@@ -57,6 +58,12 @@ def _table(settings: object) -> dict[str, Any]:
         else:
             table[name] = str(value) if isinstance(value, Path) else value
     return table
+
+
+def _equation(equation: EquationConfig) -> dict[str, Any]:
+    return {
+        name: dict(vars(value)) if isinstance(value, TimeSeries) else value for name, value in _table(equation).items()
+    }
 
 
 def _mask(mask: MaskConfig) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from hpcstencil.config.boundary_conditions import read_boundary
 from hpcstencil.config.ensemble import check_steps, read_ensemble
 from hpcstencil.config.limits import LEAST_TOLERANCE, MOST_CELLS, MOST_EPSILON, MOST_OUTPUTS, MOST_STEPS, WIDTHS
 from hpcstencil.config.names import allowed_name
-from hpcstencil.config.paths import array_files, check_output_path, check_path, sources
+from hpcstencil.config.paths import array_files, check_output_path, check_path, series_files, sources
 from hpcstencil.config.settings import (
     STEP_KEYS,
     TABLES,
@@ -33,6 +33,7 @@ from hpcstencil.config.settings import (
     VerifyConfig,
 )
 from hpcstencil.config.stencil_weights import weights_of
+from hpcstencil.config.time_series import time_series_of
 from hpcstencil.equations import EQUATIONS
 from hpcstencil.io.array_file import HDF5_SUFFIXES, IMAGE, ArrayFile
 from hpcstencil.numerics.grid import AXES, Grid
@@ -71,7 +72,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
 def check_sources(config: Config) -> None:
     """Raise InputError if a data file that the input names is missing. `from_mapping` does not check this, because a
     recorded input may be read after the data are gone."""
-    kinds = {"initial.file": "an HDF5 file", **{key: file.kind for key, file in array_files(config).items()}}
+    arrays = {**array_files(config), **series_files(config)}
+    kinds = {"initial.file": "an HDF5 file", **{key: file.kind for key, file in arrays.items()}}
     for key, file in sources(config).items():
         check_path(key, file)
         if not os.path.isfile(file):
@@ -224,6 +226,11 @@ def _equation(raw: Mapping[str, object], base: Path, ndim: int) -> EquationConfi
     for key in rhs:
         if key in raw:
             raise InputError(f"{at('equation', key)}: '{key}' is a field already; give the parameter another name")
+    in_tables = [
+        key for key, value in raw.items() if isinstance(value, Mapping) and key not in names_of(EquationConfig)
+    ]
+    tables = {key: raw[key] for key in in_tables}
+    raw = {key: value for key, value in raw.items() if key not in tables}
     parameters = {
         key: _located(at("equation", key), value, base) if isinstance(value, str) else value
         for key, value in _entries(raw, "equation", "parameters", new=custom).items()
@@ -232,7 +239,16 @@ def _equation(raw: Mapping[str, object], base: Path, ndim: int) -> EquationConfi
         key: weights_of(at("equation", "stencils", key), given, base, ndim)
         for key, given in _entries(raw, "equation", "stencils", new=True).items()
     }
-    return EquationConfig(**values, parameters=parameters, rhs=rhs, stencils=stencils)
+    return EquationConfig(
+        **values,
+        parameters=parameters,
+        series={
+            key: time_series_of(key, given, base)
+            for key, given in _entries(tables, "equation", "series", new=custom).items()
+        },
+        rhs=rhs,
+        stencils=stencils,
+    )
 
 
 def _located(key: str, text: str, base: Path) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcstencil.config.boundary_conditions import BoundaryConfig
+from hpcstencil.config.time_series import TIME_SERIES, TimeSeries
 from hpcstencil.io.array_file import ArrayFile
 from hpcstencil.io.transports.registry import TRANSPORTS, may_write_behind
 from hpcstencil.numerics.finite_differences import Weights
@@ -57,11 +58,15 @@ class GridConfig:
 @dataclass(frozen=True)
 class EquationConfig:
     """The name of an equation in a Python file is "FILE.py:CLASS", with the file's absolute path. A parameter that is
-    read from a file has the text "FILE.npy" or "FILE.h5:DATASET", with the absolute path too. Only a custom equation has
+    read from a file has the text "FILE.npy" or "FILE.h5:DATASET", with the absolute path too. ``series`` are the
+    parameters that follow time; in the input they stand among the others. Only a custom equation has
     a ``rhs``. ``stencils`` given as a file are read at once, so that an input holds their weights."""
 
     name: str = key(TEXT, REQUIRED, 'name = "heat"', "the equation")
     parameters: Mapping[str, float | str] = entries(EXPRESSION, "{} = 1.0", "its parameters")
+    series: Mapping[str, TimeSeries] = entries(
+        TIME_SERIES, '{} = {{ series = "wavelet.h5:trace", dt = 1e-3 }}', "its parameters that follow time"
+    )
     seed: int | None = key(COUNT, None, "seed = 1", "the value of `seed` in `[initial]`")
     rhs: Mapping[str, str] = entries(
         EXPRESSION_TEXT, '"laplacian(u)"', "the time derivative of each field", 'rhs = { u = "laplacian(u)" }'

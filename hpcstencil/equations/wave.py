@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import ClassVar
 
 from hpcstencil.equations.base import Family, Rates
-from hpcstencil.symbolic.expressions import Node, Parameter, Pointwise, Time
+from hpcstencil.symbolic.expressions import Node, Parameter, Pointwise, Series, Time
 from hpcstencil.symbolic.operators import Space
 
 
@@ -63,7 +63,9 @@ class Acoustic:
 
     @staticmethod
     def source(p: SimpleNamespace, delta: Node) -> Node:
-        """The source S = source δ ricker(t)."""
+        """The source S = source δ ricker(t), or source(t) δ if the source is a time series."""
+        if isinstance(p.source, Series):
+            return p.source * delta
         phase = math.pi * p.f0 * (Time() - p.t0)
         a = phase * phase
         return p.source * (1.0 - 2.0 * a) * Pointwise("exp", (-a,)) * delta

@@ -17,16 +17,19 @@ HDF5_SUFFIXES = (".h5", ".hdf5", ".nc")
 IMAGE = "an image"
 KINDS = {".npy": "a NumPy file", ".png": IMAGE}  # of files that hold a single array, by suffix
 VALUES_AT_ONCE = 2**22
+MOST_SAMPLES = 2**20  # of a time series, which every process holds
 DARK = 128  # of 255: grey levels below are dark
 
 
 @dataclass(frozen=True)
 class ArrayContents:
-    """What an array holds: the SHA-256 of its values, and the least and the largest of them."""
+    """What an array holds: the SHA-256 of its values, and the least and the largest of them. ``samples`` are the values of a
+    time series, empty for others."""
 
     sha256: str
     lowest: float
     largest: float
+    samples: tuple[float, ...] = ()
 
     @property
     def magnitude(self) -> float:
@@ -78,6 +81,25 @@ class ArrayFile:
             digest.update(block.data)
             lowest, largest = min(lowest, float(block.min())), max(largest, float(block.max()))
         return ArrayContents(digest.hexdigest(), lowest, largest)
+
+    def series(self) -> ArrayContents:
+        """The samples of a time series, an array with one axis. Raises as `scanned`."""
+        if self.name:
+            from hpcstencil.io.file_read import read_series
+
+            values = read_series(self.path, self.name)
+        else:
+            values = mapped(self.path)
+        if values.ndim != 1 or not 2 <= values.size <= MOST_SAMPLES:
+            raise InputError(
+                f"{self}: it has shape {values.shape}, expected one axis with 2 to {MOST_SAMPLES} samples; write such an array"
+            )
+        if not np.isfinite(values).all():
+            n = int(np.argmin(np.isfinite(values)))
+            raise InputError(f"{self}: expected finite numbers, but got {values[n]} in sample {n}; correct it")
+        samples = values.astype(np.float64)
+        digest = hashlib.sha256(samples.data).hexdigest()
+        return ArrayContents(digest, float(samples.min()), float(samples.max()), tuple(samples.tolist()))
 
     def read(self, ranges: Sequence[Range], shape: Sequence[int]) -> np.ndarray:
         """The block ``ranges`` (global, half-open, per axis) of an array of the grid's ``shape``, without ghost cells.

@@ -145,6 +145,13 @@ def inspect(path: Path) -> Contents:
         )
 
 
+def read_series(path: Path, name: str) -> np.ndarray:
+    """The dataset ``name``, whole. Each process reads for itself. Raises InputError if the file or dataset is missing or holds
+    no real numbers, EnvironmentProblem if reading fails."""
+    with open_for_reading(path) as file:
+        return np.asarray(numbers(path, file, name)[()])
+
+
 def read_block(
     path: Path, name: str, ranges: Sequence[Range], shape: Sequence[int] | None = None, dtype: Any = None
 ) -> np.ndarray:

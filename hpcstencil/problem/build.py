@@ -24,7 +24,7 @@ from hpcstencil.problem.absorbing_layers import layered
 from hpcstencil.problem.boundary_faces import faces_of
 from hpcstencil.problem.method_selection import groups_of, with_enough_stages
 from hpcstencil.problem.model import Model, model_of
-from hpcstencil.problem.parameter_files import contents_of, key_of, refuse_files
+from hpcstencil.problem.parameter_files import contents_of, key_of, refuse_files, refuse_series
 from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.solid_mask import (
     SOLID,
@@ -47,6 +47,7 @@ from hpcstencil.symbolic.expressions import (
     Field,
     Node,
     Reduction,
+    Series,
     is_parameter_field,
     parameter_field,
     shared,
@@ -95,7 +96,7 @@ def _side_by_side(config: Config, contents: Mapping[str, ArrayContents]) -> Prob
 def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collection[str] = ()) -> Problem:
     """The problem of a single run, or of one member of an ensemble whose members differ in the ``listed`` parameters.
     Raises InputError for unknown names, malformed expressions and unsuitable parameters."""
-    model = model_of(config)
+    model = model_of(config, contents)
     fixed = {name: value for name, value in model.numbers.items() if name not in listed}
 
     def taken(trees: Mapping[str, Node]) -> dict[str, Node]:
@@ -165,7 +166,7 @@ def _bounds(config: Config, model: Model, contents: Mapping[str, ArrayContents])
     """The largest magnitude of each parameter. Raises InputError if the run's precision cannot represent it."""
     bounds = {
         name: contents[key_of(name)].magnitude
-        if is_parameter_field(tree)
+        if is_parameter_field(tree) or isinstance(tree, Series)
         else numpy_evaluate.largest(tree, config.grid, model.numbers)
         for name, tree in model.symbols.items()
     }
@@ -183,7 +184,10 @@ def _initial(config: Config, model: Model) -> dict[str, Node]:
     if seed is not None and "seed" not in parameters_used(texts.values()):
         raise InputError("equation.seed: no initial expression uses it; write noise(seed) in [initial], or remove it")
     scope = _initial_scope(config, model.symbols)
-    return {name: parse(text, scope, f"initial.{name}") for name, text in texts.items()}
+    trees = {name: parse(text, scope, f"initial.{name}") for name, text in texts.items()}
+    for name, tree in trees.items():
+        refuse_series(tree, f"initial.{name}", "give a number")
+    return trees
 
 
 def _initial_scope(config: Config, symbols: Mapping[str, Node]) -> Scope:
@@ -198,6 +202,7 @@ def initial_expression(problem: Problem, name: str, text: str, key: str) -> Node
     which begins with ``key``, for one that cannot be read."""
     tree = parse(text, _initial_scope(problem.config, problem.symbols), key)
     refuse_files(tree, key, "give an array")
+    refuse_series(tree, key, "give a number")
     placed = Placed(problem.config, problem.positions).initial({name: tree}, problem.faces)
     return masked_initial(problem.mask, placed)[name]
 

@@ -12,13 +12,17 @@ from hpcstencil.config.settings import Config
 from hpcstencil.equations import EQUATIONS, Custom, Equation, Reflecting, Signalling, Split, Staggered
 from hpcstencil.equations.custom import parameters_used
 from hpcstencil.equations.user import expressions_of, guarded, load
+from hpcstencil.io.array_file import ArrayContents
 from hpcstencil.numerics.finite_differences import centred
+from hpcstencil.problem.parameter_files import key_of
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.expressions import (
     Coordinate,
     Field,
     Node,
     Parameter,
+    Series,
+    Time,
     node,
     parameter_field,
     shared,
@@ -66,9 +70,9 @@ class Model:
         return {name: Field(name) for name in self.fields}
 
 
-def model_of(config: Config) -> Model:
-    """The model of an input. Raises InputError for unknown names and unsuitable parameters, and if a user's class
-    fails."""
+def model_of(config: Config, contents: Mapping[str, ArrayContents]) -> Model:
+    """The model of an input; ``contents`` as in `Problem`. Raises InputError for unknown names and unsuitable parameters, and
+    if a user's class fails."""
     ndim = config.grid.ndim
     equation, source = _equation(config)
     custom = isinstance(equation, Custom)
@@ -83,6 +87,8 @@ def model_of(config: Config) -> Model:
             symbols[name] = parameter_field(name)
         elif isinstance(text, str):
             symbols[name] = parse(text, scope, f"equation.{name}")
+    for name, series in config.equation.series.items():
+        symbols[name] = Series(Time(), contents[key_of(name)].samples, series.dt)
     unknowns = {name: Field(name) for name in fields}
     numbers, masked = _numbers(config, given, symbols), config.mask is not None
     stencils = {name: centred(weights, ndim) for name, weights in config.equation.stencils.items()}
@@ -203,12 +209,13 @@ def _parameters(equation: Equation, config: Config, custom: bool) -> dict[str, f
     given = dict(config.equation.parameters)
     if custom:
         return given
-    for name in given:
+    for name in (*given, *config.equation.series):
         if name not in equation.parameters:
             near = nearest(name, equation.parameters)
             hint = f"did you mean '{near}'?" if near else f"it has {', '.join(equation.parameters)}"
             raise InputError(f"{at('equation', name)}: '{config.equation.name}' has no such parameter; {hint}")
-    return {**equation.parameters, **given}
+    defaults = {name: value for name, value in equation.parameters.items() if name not in config.equation.series}
+    return {**defaults, **given}
 
 
 def _numbers(
@@ -220,7 +227,7 @@ def _numbers(
     found = {}
     for name, tree in symbols.items():
         off = name not in config.equation.parameters and given.get("source") == 0.0
-        if not off and not any(isinstance(part, Coordinate | Field) for part in walk(tree)):
+        if not off and not any(isinstance(part, Coordinate | Field | Series) for part in walk(tree)):
             found[tree] = name, float(numpy_evaluate.evaluate(tree, values=known))
     return found
 
@@ -246,7 +253,7 @@ def _refuse_unused(config: Config, custom: bool, trees: Sequence[Node], symbols:
     else:
         used = {part.name for tree in trees for part in walk(tree) if isinstance(part, Parameter)}
         used |= {name for name, tree in symbols.items() if not isinstance(tree, Parameter)}
-    for name in config.equation.parameters:
+    for name in (*config.equation.parameters, *config.equation.series):
         if name not in used:
             why = "no expression uses it" if custom else f"it has no effect on a grid with {config.grid.ndim} axes"
             raise InputError(f"equation.{name}: {why}; remove it")

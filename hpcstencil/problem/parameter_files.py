@@ -3,10 +3,10 @@ stepping treat it as they treat the memories of absorbing layers, and checkpoint
 
 from __future__ import annotations
 
-from hpcstencil.config.paths import array_files
+from hpcstencil.config.paths import array_files, series_files
 from hpcstencil.config.settings import Config
 from hpcstencil.io.array_file import ArrayContents
-from hpcstencil.symbolic.expressions import PARAMETER_FIELD, Field, Node, is_parameter_field, walk
+from hpcstencil.symbolic.expressions import PARAMETER_FIELD, Field, Node, Series, is_parameter_field, walk
 from hpcstencil.validation.errors import InputError
 
 
@@ -14,9 +14,9 @@ def contents_of(config: Config) -> dict[str, ArrayContents]:
     """What the files hold on which the steps depend, parameters and solid cells, by key of the input. It reads them from end
     to end. Raises InputError, whose message begins with the key, if one does not fit."""
     found = {}
-    for key, file in array_files(config).items():
+    for key, file in {**array_files(config), **series_files(config)}.items():
         try:
-            found[key] = file.scanned(config.grid.shape)
+            found[key] = file.series() if key in series_files(config) else file.scanned(config.grid.shape)
         except InputError as error:
             raise InputError(f"{key}: {error}") from None
     return found
@@ -35,3 +35,9 @@ def refuse_files(tree: Node, key: str, remedy: str) -> None:
                 f"{key}: expected no parameter that is read from a file, but got {part.name.removeprefix(PARAMETER_FIELD)}; "
                 f"{remedy}"
             )
+
+
+def refuse_series(tree: Node, key: str, remedy: str) -> None:
+    """Raise InputError, whose message begins with ``key``, if the tree uses a parameter that follows time."""
+    if any(isinstance(part, Series) for part in walk(tree)):
+        raise InputError(f"{key}: expected no parameter that follows time, but got a time series; {remedy}")

@@ -14,7 +14,7 @@ from hpcstencil.numerics.integrators import ERROR, NEW, Method
 from hpcstencil.numerics.schedule import Schedule
 from hpcstencil.problem.solid_mask import SOLID, Mask
 from hpcstencil.symbolic.boundary_kinds import Face
-from hpcstencil.symbolic.expressions import Constant, Field, Node, Pointwise, Reduction, node, walk
+from hpcstencil.symbolic.expressions import Constant, Field, Node, Pointwise, Reduction, Series, node, walk
 from hpcstencil.symbolic.staggering import Layout, Positions
 from hpcstencil.symbolic.stencil_reach import Discretization, Needs
 
@@ -135,6 +135,7 @@ class Problem:
         trees = [*self.differentiated(), *values]
         parts = [part for tree in trees for part in walk(tree)]
         numbers = [part.value for part in parts if isinstance(part, Constant)]
+        numbers += [1.0 / part.dt for part in parts if isinstance(part, Series)]
         for part in parts:
             stencils = [stencil for stencil in self.discretization.stencils(part) if not is_large(stencil)]
             numbers += [w for stencil in stencils for w in stencil.weights]

@@ -18,7 +18,7 @@ from hpcstencil.config.settings import Config
 from hpcstencil.io.array_file import ArrayFile
 from hpcstencil.io.dataset_names import MASK_DATASET
 from hpcstencil.numerics.topology import Range
-from hpcstencil.problem.parameter_files import refuse_files
+from hpcstencil.problem.parameter_files import refuse_files, refuse_series
 from hpcstencil.symbolic.boundary_kinds import Face
 from hpcstencil.symbolic.expressions import (
     OPERATORS,
@@ -253,6 +253,7 @@ def mask_of(
         return Mask(Field(SOLID), surface, config.mask.file, discretization, reflected, kept=True)
     solid = parse(config.mask.solid, Scope(ndim, symbols, time=False), "mask.solid")
     refuse_files(solid, "mask.solid", "write the solid cells to a file too")
+    refuse_series(solid, "mask.solid", "solid cells do not change")
     solid = Pointwise("not_equal", (solid, Constant(0.0)))
     for axis, periodic in enumerate(config.boundary.periodic):
         if not periodic:  # there is no solid beyond the boundary: the boundary condition applies there

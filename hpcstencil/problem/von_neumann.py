@@ -32,7 +32,9 @@ from hpcstencil.symbolic.expressions import (
     Neighbour,
     Node,
     Pointwise,
+    Series,
     Time,
+    at_time,
     bottom_up,
     size_and_height,
 )
@@ -96,6 +98,8 @@ class Frozen:
                 return numpy_evaluate.evaluate(self.initial[name], *self._place(at))
             case Time():
                 return np.float64(0.0)
+            case Series():
+                return numpy_evaluate.evaluate(at_time(tree, 0.0))
             case DivGrad():
                 gradient, mean, divergence = self.discretization.div_grad(tree)
 

@@ -90,7 +90,9 @@ KINDS = {
         lambda values, u, slope: (values[0], values[1], values[0] * u + values[1] * slope),
         values=("a", "b", "value"),
         example="{ a = 1.0, b = 0.5, value = 0.0 }",
-        refuse=lambda a, b, value: "" if a or b else "expected a or b other than 0, but got 0 for both; give one of them",
+        refuse=lambda a, b, value: (
+            "" if a or b else "expected a or b other than 0, but got 0 for both; give one of them"
+        ),
     ),
     WALL: Kind(_dirichlet, lambda values, u, slope: (u,), values=(), on_face=True),
 }

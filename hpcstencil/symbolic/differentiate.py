@@ -7,6 +7,7 @@ They serve manufactured solutions: inserting a chosen solution into an equation 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from hpcstencil.numerics.finite_differences import UNROLLED, is_large
@@ -21,6 +22,7 @@ from hpcstencil.symbolic.expressions import (
     Node,
     Parameter,
     Pointwise,
+    Series,
     Time,
     bottom_up,
     is_parameter_field,
@@ -94,6 +96,8 @@ def derivative(tree: Node, variable: Node) -> Node:
         if isinstance(part, Pointwise):
             slopes = tuple(known[argument] for argument in part.arguments)
             known[part] = RULES[part.function](part, part.arguments, slopes) if set(slopes) != {ZERO} else ZERO
+        elif isinstance(part, Series):
+            known[part] = times(replace(part, slope=True), known[part.operand])
         else:
             assert isinstance(part, Constant | Coordinate | Parameter | Time) or (
                 is_parameter_field(part) and variable == Time()
@@ -135,7 +139,7 @@ def exact(tree: Node, fields: Mapping[str, Node], spacing: Sequence[float] = ())
                 variable = Coordinate(axis)
                 flux = times(known[coefficient], derivative(known[operand], variable))
                 known[part] = derivative(flux, variable)
-            case Constant() | Coordinate() | Parameter() | Time():
+            case Constant() | Coordinate() | Parameter() | Time() | Series():
                 known[part] = part
             case _:
                 raise InputError(f"{type(part).__name__.lower()}: there is no derivative of it in closed form")

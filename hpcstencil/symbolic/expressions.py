@@ -166,6 +166,17 @@ class Time(Node):
 
 
 @frozen
+class Series(Node):
+    """A number given by samples ``values``, ``dt`` apart from 0 on: linear in ``operand``, a function of time, and 0 before
+    the first and after the last sample. If ``slope``, it is the derivative of that."""
+
+    operand: Node
+    values: tuple[float, ...]
+    dt: float
+    slope: bool = False
+
+
+@frozen
 class Noise(Node):
     """Uniform noise on [-1, 1) that depends only on the seed, the stream and the global cell index."""
 

@@ -22,6 +22,7 @@ from hpcstencil.symbolic.expressions import (
     Parameter,
     Pointwise,
     Reduction,
+    Series,
     Time,
     bottom_up,
     rebuilt,
@@ -54,6 +55,8 @@ def evaluate(
             case Noise(seed, stream):
                 assert index is not None
                 return uniform(seed, stream, index)
+            case Series(operand):
+                return _sampled(part, value(operand))
             case Pointwise("power", (base, Constant(exponent))) if (n := integer_power(exponent)) is not None:
                 return value(base) ** n
             case Pointwise(function, arguments):
@@ -62,6 +65,15 @@ def evaluate(
 
     with np.errstate(all="ignore"):
         return value(tree)
+
+
+def _sampled(series: Series, at: Any) -> Any:
+    """The value of a time series ``at`` a time."""
+    values, place = np.array(series.values), np.asarray(at, np.float64) / series.dt
+    first = np.clip(np.floor(place), 0, len(values) - 2).astype(np.int64)
+    step = values[first + 1] - values[first]
+    found = step / series.dt if series.slope else values[first] + (place - first) * step
+    return np.where((place >= 0) & (place <= len(values) - 1), found, 0.0)[()]
 
 
 def block_coordinates(grid: Grid, ranges: Sequence[Range]) -> list[np.ndarray]:

@@ -234,19 +234,20 @@ def table(key: str, value: object, example: str) -> Mapping[str, Any]:
     return value
 
 
-def read(name: str, raw: Mapping[str, object], keys: Mapping[str, Key]) -> dict[str, Any]:
-    """The values of table ``name`` with all defaults. The caller must have refused unknown keys.
+def read(path: str | tuple[str, ...], raw: Mapping[str, object], keys: Mapping[str, Key]) -> dict[str, Any]:
+    """The values of the table at ``path`` with all defaults. The caller must have refused unknown keys.
 
     Raises InputError for a missing required key or a value that does not fit.
     """
     values = {}
+    path = (path,) if isinstance(path, str) else path
     for key, spec in keys.items():
         if key in raw:
-            values[key] = take(at(name, key), spec, raw[key])
+            values[key] = take(at(*path, key), spec, raw[key])
         elif spec.default is REQUIRED:
             near = nearest(key, [given for given in raw if given not in keys])
             advice = f"is {shown(near)} meant for it?" if near else f"write for example {spec.example}"
-            raise InputError(f"{at(name, key)}: expected {spec.kind.words}, but the key is missing; {advice}")
+            raise InputError(f"{at(*path, key)}: expected {spec.kind.words}, but the key is missing; {advice}")
         else:
             values[key] = spec.default
     return values

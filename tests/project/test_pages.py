@@ -9,7 +9,7 @@ import pytest
 
 from hpcstencil.config.boundary_conditions import KINDS, PLAIN
 from hpcstencil.config.names import RESERVED
-from hpcstencil.config.paths import array_files
+from hpcstencil.config.paths import array_files, series_files
 from hpcstencil.config.reader import from_mapping
 from hpcstencil.config.settings import TABLES
 from hpcstencil.equations.user import load
@@ -65,7 +65,8 @@ def test_boundaries_integrators_and_reserved_words_are_named():
 @pytest.mark.parametrize("tables", EXAMPLES, ids=range(len(EXAMPLES)))
 def test_examples_of_the_reference_are_inputs(tables):
     config = from_mapping({**EXAMPLES[0], **tables}, Path("/somewhere"))
-    build(config, dict.fromkeys(array_files(config), ArrayContents("", 1.0, 1.0)))  # the files are not here
+    keys = (*array_files(config), *series_files(config))
+    build(config, dict.fromkeys(keys, ArrayContents("", 1.0, 1.0, (1.0, 1.0))))  # the files are not here
 
 
 def test_classes_of_the_page_are_equations(tmp_path):

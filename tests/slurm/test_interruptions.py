@@ -6,7 +6,7 @@ stopped, the input asks for an end a little after the last checkpoint, which a r
 
 import pytest
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]
 
 
 def test_scancel_leaves_a_sound_checkpoint(cluster, submission):

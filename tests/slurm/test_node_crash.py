@@ -2,7 +2,7 @@
 
 import pytest
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]
 
 
 def test_a_node_crash_ends_the_job_and_the_run_goes_on_elsewhere(cluster, submission):

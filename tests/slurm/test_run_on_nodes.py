@@ -2,7 +2,7 @@
 
 import pytest
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]
 
 
 def test_a_run_on_two_nodes_equals_the_run_on_one_process(cluster, submission):

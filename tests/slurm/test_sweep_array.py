@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]
 MEMBERS, FAILING = 8, (2, 5)
 STEPS = [5.0 if member in FAILING else 0.1 for member in range(MEMBERS)]  # 5.0 is far beyond what is stable
 FEEDS = [0.03 + 0.001 * member for member in range(MEMBERS)]

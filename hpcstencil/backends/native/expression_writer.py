@@ -59,6 +59,7 @@ class Numbers:
 
     parameters: Sequence[str]
     constants: list[float] = field(default_factory=list)
+    blocks: dict[tuple[float, ...], int] = field(default_factory=dict)
     furthest: int = 0  # largest offset, in cells, at which a coordinate is read
 
     def constant(self, value: float) -> str:
@@ -66,6 +67,13 @@ class Numbers:
         if value not in self.constants:
             self.constants.append(value)
         return f"c[{self.constants.index(value)}]"
+
+    def block(self, values: tuple[float, ...]) -> int:
+        """The place of the first of consecutive run-time numbers."""
+        if values not in self.blocks:
+            self.blocks[values] = len(self.constants)
+            self.constants.extend(values)
+        return self.blocks[values]
 
 
 def changes(tree: Node) -> bool:

@@ -11,6 +11,7 @@ from hpcstencil.symbolic.expressions import (
     Coordinate,
     Node,
     Parameter,
+    Series,
     Time,
 )
 from hpcstencil.symbolic.stencil_reach import Discretization
@@ -33,6 +34,12 @@ class Scalar(Writer):
                 return f"real(p[{self.numbers.parameters.index(name)}])"
             case Time():
                 return f"real(time + {self.node!r} * dt)" if self.node else "real(time)"
+            case Series(operand, values, dt, slope):
+                time = f"time + {self.node!r} * dt" if operand == Time() else f"double({self.value(operand, at)})"
+                samples, per_second = self.numbers.block(values), self.numbers.constant(1.0 / dt)
+                return (
+                    f"real(series(({time}) * {per_second}, c + {samples}, {len(values)}, {per_second}, {int(slope)}))"
+                )
             case Coordinate(axis):
                 a = self.axis_of[axis]
                 self.numbers.furthest = max(self.numbers.furthest, abs(at[a]))

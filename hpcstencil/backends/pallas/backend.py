@@ -12,7 +12,7 @@ from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.decomposition import Costs, Plan, most_steps, steps_between_exchanges
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator
-from hpcstencil.symbolic.expressions import Convolution, walk
+from hpcstencil.symbolic.expressions import Convolution, Series, walk
 from hpcstencil.validation.errors import InputError
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ class PallasBackend:
         if not most_steps(problem, topology):
             raise Unsupported("blocks are too thin for a whole step between two exchanges")
         parts = [part for tree in problem.differentiated() for part in walk(tree)]
+        if any(isinstance(part, Series) for part in parts):
+            raise Unsupported("time series are computed by the other kernels")
         if any(isinstance(part, Convolution) and is_large(part.stencil) for part in parts):
             raise Unsupported(f"stencils of more than {UNROLLED} weights are summed by the other kernels")
         return LoweredToPallas(problem)

@@ -31,6 +31,7 @@ from hpcstencil.symbolic.expressions import (
     Node,
     Parameter,
     Pointwise,
+    Series,
     Time,
     bottom_up,
     has_own_ghosts,
@@ -90,6 +91,8 @@ class Evaluation:
                 return self.scalar(self.parameters[name])
             case Time():
                 return self.scalar(self.time)
+            case Series(operand):
+                return self.scalar(self.series(tree, self.time if operand == Time() else self(operand).array))
             case Coordinate(axis):
                 return self.coordinate(axis)
             case Pointwise():
@@ -109,6 +112,15 @@ class Evaluation:
     def scalar(self, value: float | np.ndarray | jax.Array) -> Value:
         """A single number, the same in all cells, as a value of shape (1, ...) in the run's precision."""
         return Value(jnp.asarray(value).astype(self.rules.dtype).reshape((1,) * self.frame.ndim), self.everywhere)
+
+    def series(self, tree: Series, time: Any) -> jax.Array:
+        """The value of a time series at a time, in float64 of shape (1,)."""
+        values, per_second = np.array(tree.values), self.frame.constants.get(1.0 / tree.dt, 1.0 / tree.dt)
+        place = jnp.reshape(jnp.asarray(time, jnp.float64), (1,)) * per_second
+        first = jnp.clip(jnp.floor(place), 0, len(values) - 2).astype(jnp.int32)
+        below, above = jnp.asarray(values)[first], jnp.asarray(values)[first + 1]
+        found = (above - below) * per_second if tree.slope else below + (place - first) * (above - below)
+        return jnp.where((place >= 0) & (place <= len(values) - 1), found, 0.0)
 
     def coordinate(self, axis: int) -> Value:
         """The coordinates of the cell centres along an axis, margins included, of length 1 along the other axes."""

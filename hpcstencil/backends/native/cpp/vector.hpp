@@ -105,6 +105,14 @@ static inline W f_sign(W a) {
         for (int l = 0; l < LANES; l++) r[l] = name(v[l]); \
         return r;                                          \
     }
+// A time series at `place`, a time in units of the time between samples: linear between samples, 0 outside; or its slope.
+static inline double series(double place, const double* samples, int64_t count, double per_second, int slope) {
+    if (!(place >= 0.0 && place <= double(count - 1))) return 0.0;
+    const int64_t first = place < double(count - 1) ? int64_t(place) : count - 2;
+    const double step = samples[first + 1] - samples[first];
+    return slope ? step * per_second : samples[first] + (place - double(first)) * step;
+}
+
 LANEWISE(f_abs, OF_LIBRARY(fabs, a))
 LANEWISE(f_sqrt, OF_LIBRARY(sqrt, a))
 LANEWISE(f_tan, OF_LIBRARY(tan, a))

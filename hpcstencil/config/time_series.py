@@ -1,0 +1,53 @@
+"""Parameters that follow time: samples in a file, the first at t = 0."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hpcstencil.io.array_file import IMAGE, ArrayFile
+from hpcstencil.validation.messages import at, unknown, wrong
+from hpcstencil.validation.schema import POSITIVE, REQUIRED, TEXT, Kind, Unfit, key, keys_of, read
+
+
+@dataclass(frozen=True)
+class TimeSeries:
+    """The file of the samples, "FILE.npy" or "FILE.h5:DATASET" with its absolute path, and the time between two of them."""
+
+    series: str = key(TEXT, REQUIRED, 'series = "wavelet.h5:trace"', "the file of the samples")
+    dt: float = key(POSITIVE, REQUIRED, "dt = 1e-3", "time between two samples")
+
+    @property
+    def file(self) -> ArrayFile:
+        """The file of the samples."""
+        file = ArrayFile.of(self.series)
+        assert file is not None, "`time_series_of` refuses other texts"
+        return file
+
+
+def _table(value: object) -> object:
+    if not isinstance(value, Mapping):
+        raise Unfit
+    return value
+
+
+TIME_SERIES = Kind("a table with the series and dt", _table)
+
+
+def time_series_of(name: str, given: Mapping[str, object], base: Path) -> TimeSeries:
+    """The parameter ``name`` of an equation, from its table. The path of the file is relative to ``base``.
+
+    Raises InputError for wrong keys and values, and for a text that names no such file.
+    """
+    keys = keys_of(TimeSeries)
+    for entry in given:
+        if entry not in keys:
+            raise unknown(at("equation", name, entry), "key", entry, tuple(keys))
+    values = read(("equation", name), given, keys)
+    file = ArrayFile.of(values["series"])
+    if file is None or file.kind == IMAGE:
+        expected = 'a file with samples, "FILE.npy" or "FILE.h5:DATASET"'
+        raise wrong(at("equation", name, "series"), expected, values["series"], "convert or complete it")
+    return TimeSeries(str(replace(file, path=Path(os.path.abspath(base / file.path)))), values["dt"])
