@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from hpcstencil.backends.backend import Lowered, Unsupported
-from hpcstencil.backends.registry import BACKENDS, backend
+from hpcstencil.backends.registry import BACKENDS
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.decomposition import UNMEASURED, Costs, Plan, decompose, exchanges, most_steps
 from hpcstencil.problem.problem import Problem
@@ -57,7 +57,7 @@ class Decomposed:
         """The problem in the form of a backend. Raises Unsupported if it does not fit."""
         if kernel not in self.known:
             try:
-                self.known[kernel] = backend(kernel).lower(self.problem, self.topology)
+                self.known[kernel] = BACKENDS[kernel].lower(self.problem, self.topology)
             except Unsupported as reason:
                 self.known[kernel] = reason
         found = self.known[kernel]

@@ -11,7 +11,7 @@ from support import problem_of, simulation_of, stepped
 
 from hpcstencil.backends.backend import Unsupported
 from hpcstencil.backends.native import backend as native_backend
-from hpcstencil.backends.registry import BACKENDS, backend
+from hpcstencil.backends.registry import BACKENDS
 from hpcstencil.backends.xla.backend import XlaBackend
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.runtime.communicator import OneProcess
@@ -37,11 +37,6 @@ def test_the_input_knows_every_backend():
     with pytest.raises(InputError, match="numerics.kernel") as refusal:
         problem_of(**{**HEAT, "numerics": {"kernel": "none of them"}})
     assert all(f'"{name}"' in str(refusal.value) for name in BACKENDS)
-
-
-def test_an_unknown_backend_is_an_error():
-    with pytest.raises(ValueError, match="expected one of the backends native, shift, conv, pallas, but got 'schift'"):
-        backend("schift")
 
 
 def test_a_problem_is_lowered_to_native_code_once(monkeypatch):
