@@ -141,9 +141,7 @@ class Output:
         continues. Empty unless the last snapshot holds the whole state and such a run passes through it."""
         problem = self.simulation.problem
         whole = not problem.members and set(problem.changing) <= set(self.file.fields)
-        if not (whole and schedule.is_on_course(state.clock)):
-            return {}
-        return {"clock": json.dumps(scalars_of(state))}
+        return {"clock": json.dumps(scalars_of(state))} if whole and schedule.is_on_course(state.clock) else {}
 
     def close(self, complete: bool, **attributes: str) -> None:
         """Close the file of a run that is ``complete`` or not, with ``attributes`` about its end."""
