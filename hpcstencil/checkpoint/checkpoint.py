@@ -1,6 +1,6 @@
 """Checkpoints: the whole state of a run at one step, in a separate file beside the output.
 
-``NAME.checkpoint.STEP.h5`` is written under a temporary name, sealed with checksums (see `checksums`), and renamed
+``NAME.checkpoint.STEP.h5`` is written under a temporary name, sealed with checksums (see `seal`), and renamed
 once it is on disk. So a file of that name was once complete, and its seal shows whether it still is. It holds global
 arrays, so any number of processes can read what any other number has written.
 """
@@ -8,22 +8,24 @@ arrays, so any number of processes can read what any other number has written.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
-from hpcstencil.checkpoint.checksums import Array, Damaged, checksum, read_seal, seal
 from hpcstencil.checkpoint.paths import checkpoint_path, keep_newest, list_checkpoints
+from hpcstencil.checkpoint.seal import Array, Damaged, read_seal, seal
 from hpcstencil.io.file_layout import Attributes, write_attributes, write_coordinates
-from hpcstencil.io.file_read import SCALES, Contents, inspect, open_for_reading
+from hpcstencil.io.file_read import SCALES, Contents, grid_shape, open_for_reading
 from hpcstencil.io.hdf5_access import open_alone
 from hpcstencil.io.hdf5_validation import attributes, numbers
 from hpcstencil.io.transports.choice import chosen_transport, open_transport
 from hpcstencil.io.transports.protocol import Transport
-from hpcstencil.numerics.grid import AXES, Grid
+from hpcstencil.numerics.checksum import checksum
+from hpcstencil.numerics.grid import Grid
 from hpcstencil.numerics.topology import Range
 from hpcstencil.runtime.communicator import Communicator, agree, from_rank_0
 from hpcstencil.runtime.filesystem import file_errors, prepare_folder, reserve, sync
@@ -104,8 +106,8 @@ def write_checkpoint(
 
 def _checksums(arrays: Blocks, ranges: Sequence[Range], communicator: Communicator) -> dict[str, int]:
     """Checksum of each global array, computed from the blocks of all processes."""
-    inner = [first for first, _ in ranges]
-    shares = [checksum(block, [0] * (block.ndim - len(inner)) + inner) for block in arrays.values()]
+    start = [first for first, _ in ranges]
+    shares = [checksum(block, start) for block in arrays.values()]
     return dict(zip(arrays, communicator.total(np.array(shares, np.int64)).tolist(), strict=True))
 
 
@@ -170,9 +172,9 @@ def can_be_extended(output: Path, contents: Contents) -> bool:
 def verify(path: Path, communicator: Communicator) -> None:
     """Verify a whole checkpoint, of which each process reads a slab. Raises InputError on all processes if it differs
     from what was written, EnvironmentProblem if it cannot be read."""
-    sealed = _sealed(path, communicator)
-    for name in sealed:  # one array at a time, to save memory
-        _read_verified(path, sealed, [name], None, communicator)
+    sealed = from_rank_0(communicator, lambda: read_seal(path))
+    for name, array in sealed.items():  # one array at a time, to save memory
+        _read_verified(path, {name: array}, None, communicator)
 
 
 def read_checkpoint(
@@ -186,98 +188,64 @@ def read_checkpoint(
 
     Raises InputError if the file is not a valid checkpoint with these arrays on this grid.
     """
-    sealed = _sealed(path, communicator)
-    missing = [name for name in names or () if name not in sealed]
-    if missing:
-        raise InputError(f"{path}: no array '{missing[0]}'; it holds {', '.join(sealed) or 'none'}")
-    return _read_verified(path, sealed, list(sealed if names is None else names), ranges, communicator)
-
-
-def _sealed(path: Path, communicator: Communicator) -> dict[str, Array]:
-    """The arrays of a checkpoint, after rank 0 has verified all bytes except the arrays' own."""
 
     def look() -> dict[str, Array]:
-        with file_errors(path, "read"):
-            if not path.is_file():
-                raise InputError(f"{path}: no such file")
-            if not h5py.is_hdf5(path):
-                raise InputError(f"{path}: not an HDF5 file, so no checkpoint; take another")
-            try:
-                return read_seal(path)
-            except Damaged:
-                _refuse_output(path)
-                raise
+        sealed = read_seal(path)
+        missing = [name for name in names or () if name not in sealed]
+        if missing:
+            raise InputError(f"{path}: no array '{missing[0]}'; it holds {', '.join(sealed) or 'none'}")
+        return sealed if names is None else {name: sealed[name] for name in names}
 
-    return from_rank_0(communicator, look)
-
-
-def _refuse_output(path: Path) -> None:
-    """Raise InputError if an output file is given as a checkpoint. A file named like a checkpoint is not opened with
-    HDF5 here, see `checksums`."""
-    if ".checkpoint." in path.name:
-        return
-    try:
-        kind = inspect(path).kind
-    except HpcstencilError:
-        return
-    if kind == "output":
-        known = list_checkpoints(path)
-        example = known[0].name if known else checkpoint_path(path, 7500).name
-        raise InputError(
-            f"{path}: expected a checkpoint, such as {example}, but got an output file; "
-            + ("give that one" if known else "give a checkpoint of this run, which has none here")
-        )
+    return _read_verified(path, from_rank_0(communicator, look), ranges, communicator)
 
 
 def _read_verified(
-    path: Path,
-    sealed: Mapping[str, Array],
-    names: Sequence[str],
-    ranges: Sequence[Range] | None,
-    communicator: Communicator,
+    path: Path, sealed: Mapping[str, Array], ranges: Sequence[Range] | None, communicator: Communicator
 ) -> tuple[dict[str, np.ndarray], dict[str, Any], dict[str, Any]]:
-    """Like `read_checkpoint`. If ``ranges`` is None each process reads a slab of the grid."""
+    """Like `read_checkpoint`, for the arrays in ``sealed``. If ``ranges`` is None each process reads a slab of the
+    grid."""
 
     def read() -> tuple[dict[str, np.ndarray], list[int], dict[str, Any], dict[str, Any]]:
-        blocks, shares = {}, []
-        with open_for_reading(path) as file:
-            shape = _shape(path, file)
+        with _opened(path) as (file, shape):
             first, last = (shape[0] * (communicator.rank + i) // communicator.size for i in (0, 1))
             own = [(first, last), *((0, n) for n in shape[1:])] if ranges is None else ranges
             if len(own) != len(shape) or any(last > n for (_, last), n in zip(own, shape, strict=True)):
                 raise InputError(
                     f"{path}: its grid has shape {shape}: a run that goes on from it must be on the same grid"
                 )
-            inner = [first for first, _ in own]
-            for name in names:
+            blocks = {}
+            for name in sealed:
                 array = numbers(path, file, name)
-                if array.ndim < len(inner):
+                if array.ndim < len(own):
                     raise InputError(
                         f"{path}: expected '{name}' over the grid, but got the shape {array.shape}; take another"
                     )
-                block = blocks[name] = array[(..., *(slice(*pair) for pair in own))]
-                shares.append(checksum(block, [0] * (block.ndim - len(inner)) + inner))
+                blocks[name] = array[(..., *(slice(*pair) for pair in own))]
             group = file.get(SCALARS)
             if not isinstance(group, h5py.Group):
                 raise InputError(f"{path}: expected a group '{SCALARS}'; take another checkpoint")
-            return blocks, shares, attributes(path, group), attributes(path, file)
+            return blocks, [first for first, _ in own], attributes(path, group), attributes(path, file)
 
-    blocks, shares, scalars, found = agree(communicator, read)
-    for name, total in zip(names, communicator.total(np.array(shares, np.int64)).tolist(), strict=True):
+    blocks, start, scalars, found = agree(communicator, read)
+    shares = [checksum(block, start) for block in blocks.values()]
+    for name, total in zip(sealed, communicator.total(np.array(shares, np.int64)).tolist(), strict=True):
         if total != sealed[name].checksum:
             raise Damaged(f"{path}: the values of '{name}' are damaged; take an older checkpoint")
     return blocks, scalars, found
 
 
-def _shape(path: Path, file: h5py.File) -> tuple[int, ...]:
-    """The shape of a checkpoint's grid. Raises InputError if the file is no checkpoint of this format."""
-    found = attributes(path, file)
-    if found.get("kind") != "checkpoint":
-        raise InputError(f"{path}: not a checkpoint of hpcstencil")
-    version = found.get("format_version", 0)
-    if version != FORMAT_VERSION:
-        raise InputError(f"{path}: has format version {version}, this hpcstencil reads {FORMAT_VERSION}")
-    shape = tuple(numbers(path, file, axis, 1).size for axis in AXES if axis in file)
-    if not shape:
-        raise InputError(f"{path}: expected the coordinates of a grid; take another checkpoint")
-    return shape
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[h5py.File, tuple[int, ...]]]:
+    """The open file of a checkpoint, and the shape of its grid. Raises InputError if the file is no checkpoint of this
+    format."""
+    with open_for_reading(path) as file:
+        found = attributes(path, file)
+        if found.get("kind") != "checkpoint":
+            raise InputError(f"{path}: not a checkpoint of hpcstencil")
+        version = found.get("format_version", 0)
+        if version != FORMAT_VERSION:
+            raise InputError(f"{path}: has format version {version}, this hpcstencil reads {FORMAT_VERSION}")
+        shape = grid_shape(path, file)
+        if not shape:
+            raise InputError(f"{path}: expected the coordinates of a grid; take another checkpoint")
+        yield file, shape

@@ -79,6 +79,11 @@ def fields_in(file: h5py.File) -> dict[str, h5py.Dataset]:
     return found
 
 
+def grid_shape(path: Path, file: h5py.File) -> tuple[int, ...]:
+    """The shape of a file's grid, from the coordinates of the cells; () if the file has none. Raises InputError."""
+    return tuple(numbers(path, file, axis, 1).size for axis in AXES if axis in file)
+
+
 @contextmanager
 def open_for_reading(path: Path) -> Iterator[h5py.File]:
     """The open file, as it was before a change that is unfinished. No lock is taken, so a file that a run still writes
@@ -137,7 +142,7 @@ def inspect(path: Path) -> Contents:
             steps=tuple(map(int, steps[:committed])),
             times=tuple(map(float, times[:committed])),
             fields={name: dataset.dtype for name, dataset in fields_in(file).items()},
-            shape=tuple(numbers(path, file, axis, 1).size for axis in AXES if axis in file),
+            shape=grid_shape(path, file),
             diagnostics=tuple(name for name in diagnostics if name not in SCALES)
             if isinstance(diagnostics, h5py.Group)
             else (),

@@ -10,7 +10,8 @@ from typing import Any
 
 from hpcstencil import __version__
 from hpcstencil.checkpoint.checkpoint import can_be_extended, newest_checkpoint, verify
-from hpcstencil.checkpoint.paths import list_checkpoints, step_of
+from hpcstencil.checkpoint.paths import checkpoint_path, list_checkpoints, step_of
+from hpcstencil.checkpoint.seal import Damaged
 from hpcstencil.config.provenance import allowed, differences
 from hpcstencil.config.reader import from_mapping
 from hpcstencil.config.settings import Config
@@ -19,7 +20,7 @@ from hpcstencil.io.file_read import Contents, inspect
 from hpcstencil.io.hdf5_validation import json_attribute
 from hpcstencil.io.output_preparation import refuse_existing
 from hpcstencil.runtime.communicator import Communicator, agree, from_rank_0
-from hpcstencil.validation.errors import HpcstencilError, InputError
+from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError, InputError
 from hpcstencil.validation.overrides import is_set
 from hpcstencil.validation.toml_text import parse
 
@@ -95,9 +96,31 @@ def source_of(
         agree(communicator, lambda: refuse_existing(options.output))
     if options.restart is None:
         return Source()
-    verify(options.restart, communicator)
-    return Source(
-        options.restart, history=_continued(config, contents, options.restart, options.overrides, communicator)
+    restart = options.restart
+    try:
+        verify(restart, communicator)
+    except Damaged:  # on all processes alike
+        from_rank_0(communicator, lambda: _refuse_output(restart))
+        raise
+    return Source(restart, history=_continued(config, contents, restart, options.overrides, communicator))
+
+
+def _refuse_output(path: Path) -> None:
+    """Raise InputError if a file without a sound seal is an output, or no file of a run. A file named like a checkpoint
+    is not opened with HDF5 here, see `seal`."""
+    if ".checkpoint." in path.name:
+        return
+    try:
+        kind = inspect(path).kind
+    except EnvironmentProblem:  # damaged
+        return
+    if kind != "output":
+        return
+    known = list_checkpoints(path)
+    example = known[0].name if known else checkpoint_path(path, 7500).name
+    raise InputError(
+        f"{path}: expected a checkpoint, such as {example}, but got an output file; "
+        + ("give that one" if known else "give a checkpoint of this run, which has none here")
     )
 
 

@@ -12,7 +12,8 @@ from hostile_files import CHECKPOINTS, DATASETS, OTHER, OUTPUTS
 from malformed import GOOD
 from support import hpcstencil
 
-from hpcstencil.checkpoint.checksums import Array, checksum, read_seal, seal
+from hpcstencil.checkpoint.seal import Array, read_seal, seal
+from hpcstencil.numerics.checksum import checksum
 
 pytestmark = pytest.mark.filterwarnings("error")
 INPUT = (

@@ -3,13 +3,18 @@ decomposition, has the bits of one that was never interrupted."""
 
 from dataclasses import replace
 
+import h5py
 import jax
 import numpy as np
 import pytest
 from support import problem_of, random_block, simulation_of
 
+from hpcstencil.checkpoint.checkpoint import write_checkpoint
 from hpcstencil.numerics.schedule import Clock
+from hpcstencil.runtime.communicator import OneProcess
+from hpcstencil.simulation.restart import Options, source_of
 from hpcstencil.simulation.state import State, join, split
+from hpcstencil.validation.errors import InputError
 
 GRID = {"shape": [29, 23], "upper": [2.9, 2.3]}
 CUSTOM = {"name": "custom", "rhs": {"u": "laplacian(u) - x*dx(u)"}}
@@ -66,3 +71,39 @@ def test_the_state_is_all_there_is(part):
     for name in problem.fields:
         assert np.array_equal(other.block(found.fields[name]), whole.block(expected.fields[name])), name
     assert all(isinstance(field, jax.Array) for field in found.fields.values())
+
+
+@pytest.mark.parametrize(
+    "checkpoints, example", [(["000000000010"], "000000000010"), ([], "000000007500")], ids=["with", "without"]
+)
+def test_an_output_given_as_a_checkpoint_is_refused_with_an_example(tmp_path, checkpoints, example):
+    config = problem_of(grid=GRID, equation=CUSTOM, time={"end": 1.0, "dt": 1e-4}).config
+    for step in checkpoints:
+        (tmp_path / f"other.checkpoint.{step}.h5").touch()
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file.attrs["kind"] = "output"
+        file["time"], file["step"] = np.zeros(1), np.zeros(1, int)
+    given = Options(tmp_path / "run.h5", restart=tmp_path / "other.h5")
+    expected = f"expected a checkpoint, such as other.checkpoint.{example}.h5, but got an output file; give"
+    with pytest.raises(InputError, match=expected):
+        source_of(config, {}, given, OneProcess())
+
+
+def test_a_file_that_is_no_checkpoint_is_told(tmp_path):
+    config = problem_of(grid=GRID, equation=CUSTOM, time={"end": 1.0, "dt": 1e-4}).config
+    (tmp_path / "text.h5").write_text("some text")
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["u"] = np.zeros(3)
+    renamed = write_checkpoint(
+        tmp_path / "run.h5", OneProcess(), config.grid, step=1, time=0.1, arrays={"u": np.zeros(config.grid.shape)},
+        ranges=[(0, n) for n in config.grid.shape], attributes={}, keep=1,
+    ).rename(tmp_path / "renamed.h5")  # fmt: skip
+    with renamed.open("r+b") as file:
+        file.seek(8)
+        file.write(bytes(1000))
+    for name, words in (
+        ("none.h5", "no such file"), ("text.h5", "not an HDF5 file"), ("other.h5", "neither an output nor a checkpoint"),
+        ("renamed.h5", "its description is damaged; take an older checkpoint"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=f"{name}: {words}"):
+            source_of(config, {}, Options(tmp_path / "new.h5", restart=tmp_path / name), OneProcess())
