@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from hpcstencil.checkpoint.checkpoint import read_checkpoint
 from hpcstencil.numerics.schedule import Clock
@@ -55,16 +57,23 @@ def first_state(simulation: Simulation, source: Source, output: Path | None) -> 
     this together. Raises InputError on all of them."""
     if not source.history:
         return initial_state(simulation)
-    communicator, problem = simulation.communicator, simulation.problem
-    scalars: Mapping[str, Any]
-    if source.checkpoint is None:
-        assert source.clock is not None and output is not None
-        scalars, path = source.clock, output
-        blocks = agree(communicator, lambda: last_snapshot(problem, simulation.ranges, path))
-    else:
-        arrays, scalars, _ = read_checkpoint(source.checkpoint, simulation.ranges, communicator, problem.changing)
-        blocks = {name: from_checkpoint(simulation, block) for name, block in arrays.items()}
-    blocks |= agree(communicator, lambda: initial_blocks(problem, simulation.ranges, problem.constant))
+    communicator, problem, ranges = simulation.communicator, simulation.problem, simulation.ranges
+    arrays: dict[str, np.ndarray] = {}
+    scalars = source.clock
+    if source.checkpoint is not None:
+        arrays, scalars, _ = read_checkpoint(source.checkpoint, ranges, communicator, problem.changing)
+    assert scalars is not None
+
+    def continued() -> dict[str, np.ndarray]:
+        """This process's blocks: of what changes from the checkpoint or the last snapshot, of the rest as at t = 0."""
+        if source.checkpoint is None:
+            assert output is not None
+            blocks = last_snapshot(problem, ranges, output)
+        else:
+            blocks = {name: from_checkpoint(simulation, block) for name, block in arrays.items()}
+        return blocks | initial_blocks(problem, ranges, problem.constant)
+
+    blocks = agree(communicator, continued)
     template = replace(initial_clocks(simulation), fields=dict.fromkeys(problem.fields, 0))
     return join(template, simulation.put(blocks), scalars)
 
