@@ -25,7 +25,7 @@ from hpcstencil.io.rollback_journal import Before, pending
 from hpcstencil.numerics.grid import AXES
 from hpcstencil.numerics.topology import Range
 from hpcstencil.runtime.filesystem import file_errors
-from hpcstencil.symbolic.staggering import FACE
+from hpcstencil.symbolic.staggering import FACE, Layout
 from hpcstencil.validation.errors import InputError
 
 SCALES = ("time", "step", "member", *AXES, *(axis + FACE for axis in AXES))  # root datasets that are not fields
@@ -169,17 +169,32 @@ def read_block(
     Raises InputError if the file or dataset is missing or does not fit, EnvironmentProblem if reading fails.
     """
     with open_for_reading(path) as file:
-        dataset = numbers(path, file, name)
-        repeated = dataset.ndim == len(ranges) + 1
-        there = dataset.shape[repeated:]
-        if len(there) != len(ranges) or (shape is not None and there != tuple(shape)):
-            expected = tuple(shape) if shape is not None else f"{len(ranges)} axes"
-            raise InputError(f"{path}: '{name}' has shape {there}, expected {expected}: it must be on the same grid")
-        snapshots = dataset.shape[0] if repeated else 0
-        if repeated and "time" in file:
-            snapshots = min(snapshots, numbers(path, file, "time", 1).size)
-        if repeated and snapshots == 0:
-            raise InputError(f"{path}: '{name}' holds no snapshot yet")
-        index = ((snapshots - 1,) if repeated else ()) + tuple(slice(start, stop) for start, stop in ranges)
-        block = dataset[index]
-    return np.ascontiguousarray(block, dtype=dtype)
+        return _block(path, file, name, ranges, shape, dtype)
+
+
+def read_blocks(
+    path: Path, names: Sequence[str], ranges: Sequence[Range], layout: Layout, dtype: Any
+) -> dict[str, np.ndarray]:
+    """The blocks of several fields, as `read_block` reads one, in the shapes that the ``layout`` gives them. Raises as
+    `read_block`."""
+    with open_for_reading(path) as file:
+        return {name: _block(path, file, name, ranges, layout.shape(name), dtype) for name in names}
+
+
+def _block(
+    path: Path, file: h5py.File, name: str, ranges: Sequence[Range], shape: Sequence[int] | None, dtype: Any
+) -> np.ndarray:
+    """`read_block` of an open file."""
+    dataset = numbers(path, file, name)
+    repeated = dataset.ndim == len(ranges) + 1
+    there = dataset.shape[repeated:]
+    if len(there) != len(ranges) or (shape is not None and there != tuple(shape)):
+        expected = tuple(shape) if shape is not None else f"{len(ranges)} axes"
+        raise InputError(f"{path}: '{name}' has shape {there}, expected {expected}: it must be on the same grid")
+    snapshots = dataset.shape[0] if repeated else 0
+    if repeated and "time" in file:
+        snapshots = min(snapshots, numbers(path, file, "time", 1).size)
+    if repeated and snapshots == 0:
+        raise InputError(f"{path}: '{name}' holds no snapshot yet")
+    index = ((snapshots - 1,) if repeated else ()) + tuple(slice(start, stop) for start, stop in ranges)
+    return np.ascontiguousarray(dataset[index], dtype=dtype)

@@ -3,9 +3,14 @@ stepping treat it as they treat the memories of absorbing layers, and checkpoint
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from hpcstencil.config.paths import array_files, series_files
 from hpcstencil.config.settings import Config
 from hpcstencil.io.array_file import ArrayContents
+from hpcstencil.numerics.topology import Range
 from hpcstencil.symbolic.expressions import PARAMETER_FIELD, Field, Node, Series, is_parameter_field, walk
 from hpcstencil.validation.errors import InputError
 
@@ -17,6 +22,21 @@ def contents_of(config: Config) -> dict[str, ArrayContents]:
     for key, file in {**array_files(config), **series_files(config)}.items():
         try:
             found[key] = file.series() if key in series_files(config) else file.scanned(config.grid.shape)
+        except InputError as error:
+            raise InputError(f"{key}: {error}") from None
+    return found
+
+
+def array_blocks(config: Config, ranges: Sequence[Range]) -> dict[str, np.ndarray]:
+    """The blocks ``ranges`` of parameters and solid cells (global, half-open, per axis), without ghost cells, in the files'
+    dtypes, by key of the input.
+
+    Raises InputError, on this process alone, if one does not fit. Its message begins with the key.
+    """
+    found = {}
+    for key, file in array_files(config).items():
+        try:
+            found[key] = file.read(ranges, config.grid.shape)
         except InputError as error:
             raise InputError(f"{key}: {error}") from None
     return found

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcstencil.io.file_read import read_block
+from hpcstencil.io.file_read import read_blocks
 from hpcstencil.numerics.topology import Range
-from hpcstencil.problem.parameter_files import key_of
+from hpcstencil.problem.parameter_files import array_blocks, key_of
 from hpcstencil.problem.problem import Problem
-from hpcstencil.problem.solid_mask import SOLID, solid_in_file
+from hpcstencil.problem.solid_mask import SOLID
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.expressions import Field
 from hpcstencil.validation.errors import InputError
@@ -24,15 +24,54 @@ from hpcstencil.validation.errors import InputError
 def initial_blocks(
     problem: Problem, ranges: Sequence[Range], names: Sequence[str] | None = None
 ) -> dict[str, np.ndarray]:
-    """The initial blocks of the fields ``names`` (default: all), with a last axis of members in an ensemble.
+    """The initial blocks of the fields ``names`` (default: all), with a last axis of members in an ensemble: parameters
+    and solid cells from their files; of the others those with an expression evaluated, the rest read from a file, or 0.
 
     Raises InputError, on this process alone, if a file of the input cannot be read.
     """
     names = problem.fields if names is None else names
-    each = [_of_one(run, ranges, names) for run in problem.members or (problem,)]
-    if not problem.members:
-        return each[0]
-    return {name: np.stack([blocks[name] for blocks in each], -1) for name in names}
+    grid, dtype = problem.config.grid, np.dtype(problem.config.numerics.precision)
+    arrays, read = _from_files(problem, ranges, names)
+    given = {name: arrays[key_of(name)] for name in problem.given}
+    solid = arrays[SOLID] != 0 if SOLID in arrays else None
+    known = {Field(name): block for name, block in given.items()}
+    blocks: dict[str, np.ndarray] = {}
+    for name in names:
+        if name in given:
+            each = [given[name].astype(dtype)]
+        elif name == SOLID and solid is not None:
+            each = [solid.astype(dtype)]
+        elif name in problem.initial:
+            each = [
+                numpy_evaluate.block_values(run.initial[name], grid, ranges, run.parameters, dtype, known)
+                for run in problem.members or (problem,)
+            ]
+        elif name in read:
+            each = [read[name]]
+        else:
+            each = [np.zeros([stop - start for start, stop in ranges], dtype)]
+        if solid is not None and name not in problem.constant:
+            for block in each:
+                block[solid] = 0
+        shared = problem.copies // len(each)  # members among which a block is shared
+        blocks[name] = np.stack(each * shared, -1) if problem.members else each[0]
+    return blocks
+
+
+def _from_files(
+    problem: Problem, ranges: Sequence[Range], names: Sequence[str]
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The blocks that files give to all members of an ensemble: those of parameters and solid cells, by key of the input,
+    and those of the fields among ``names`` that have no expression, if the input has a file to read them from."""
+    arrays = array_blocks(problem.config, ranges)
+    file = problem.config.initial.file
+    wanted = [name for name in names if name in problem.shown and name not in problem.initial]
+    if file is None or not wanted:
+        return arrays, {}
+    try:
+        return arrays, read_blocks(file, wanted, ranges, problem.layout, problem.config.numerics.precision)
+    except InputError as error:
+        raise InputError(f"initial.file: {error}; every field without an expression is read from it") from None
 
 
 def last_snapshot(problem: Problem, ranges: Sequence[Range], output: Path) -> dict[str, np.ndarray]:
@@ -40,58 +79,4 @@ def last_snapshot(problem: Problem, ranges: Sequence[Range], output: Path) -> di
 
     Raises InputError, on this process alone, if the file cannot be read.
     """
-    return _read(problem, ranges, output, problem.changing)
-
-
-def _of_one(problem: Problem, ranges: Sequence[Range], names: Sequence[str]) -> dict[str, np.ndarray]:
-    """The initial blocks of one run: read from files, then evaluated where there is an expression, and 0 elsewhere."""
-    grid, dtype = problem.config.grid, np.dtype(problem.config.numerics.precision)
-    given = {name: _given(problem, name, ranges) for name in problem.given}
-    known = {Field(name): block for name, block in given.items()}
-    file = None if problem.mask is None else problem.mask.file
-    solid = None if file is None else solid_in_file(file, ranges, grid.shape)
-    read = _from_initial_file(problem, ranges, names)
-    blocks: dict[str, np.ndarray] = {}
-    for name in names:
-        if name in given:
-            blocks[name] = given[name].astype(dtype)
-            continue
-        if name == SOLID and solid is not None:
-            block = solid.astype(dtype)
-        elif name in problem.initial:
-            block = numpy_evaluate.block_values(problem.initial[name], grid, ranges, problem.parameters, dtype, known)
-        elif name in read:
-            block = read[name]
-        else:
-            block = np.zeros([stop - start for start, stop in ranges], dtype)
-        if solid is not None and name != SOLID:
-            block[solid] = 0
-        blocks[name] = block
-    return blocks
-
-
-def _given(problem: Problem, name: str, ranges: Sequence[Range]) -> np.ndarray:
-    """The block of a parameter that is read from a file, in the file's dtype."""
-    try:
-        return problem.given[name].read(ranges, problem.config.grid.shape)
-    except InputError as error:
-        raise InputError(f"{key_of(name)}: {error}") from None
-
-
-def _from_initial_file(problem: Problem, ranges: Sequence[Range], names: Sequence[str]) -> dict[str, np.ndarray]:
-    """The blocks of those of the fields ``names`` without an expression, if the input has a file to read them from."""
-    file = problem.config.initial.file
-    if file is None:
-        return {}
-    try:
-        return _read(
-            problem, ranges, file, [name for name in names if name in problem.shown and name not in problem.initial]
-        )
-    except InputError as error:
-        raise InputError(f"initial.file: {error}; every field without an expression is read from it") from None
-
-
-def _read(problem: Problem, ranges: Sequence[Range], path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """The blocks of ``names`` in the last snapshot of a file."""
-    dtype = np.dtype(problem.config.numerics.precision)
-    return {name: read_block(path, name, ranges, shape=problem.layout.shape(name), dtype=dtype) for name in names}
+    return read_blocks(output, problem.changing, ranges, problem.layout, problem.config.numerics.precision)

@@ -10,6 +10,7 @@ from support import integrated, problem_of, simulation_of
 
 from hpcstencil.config.ensemble import members
 from hpcstencil.config.provenance import to_toml
+from hpcstencil.io import file_read
 from hpcstencil.io.file_layout import Description
 from hpcstencil.io.file_read import inspect
 from hpcstencil.io.file_spans import SettledSpans
@@ -22,6 +23,7 @@ from hpcstencil.runtime.communicator import OneProcess
 from hpcstencil.simulation.backend_choice import probe
 from hpcstencil.simulation.diagnostics import Diagnostics
 from hpcstencil.simulation.finite_check import first_not_finite
+from hpcstencil.simulation.initial_state import initial_blocks
 from hpcstencil.symbolic.staggering import Layout
 from hpcstencil.validation.errors import InputError
 
@@ -209,3 +211,26 @@ def test_a_file_of_an_ensemble_is_cut_and_continued(tmp_path, compression):
 
 def test_a_kernel_is_timed_on_one_member():
     assert probe(problem_of(**PATTERN), jax.local_devices()[0], "shift")() > 0
+
+
+def test_members_share_what_files_give_which_are_opened_once(tmp_path, monkeypatch):
+    u, solid = np.random.default_rng(0).random((48, 10)), np.zeros((48, 10), bool)
+    solid[5, 3] = True
+    np.save(tmp_path / "solid.npy", solid)
+    with h5py.File(tmp_path / "start.h5", "w") as file:
+        file["u"], file["v"] = u, np.stack([u, 2 * u])  # the last snapshot counts
+    problem = problem_of(
+        grid={"shape": [48, 10]},
+        equation={"name": "gray_scott"},
+        initial={"file": str(tmp_path / "start.h5")},
+        mask={"solid": str(tmp_path / "solid.npy")},
+        ensemble={"equation.F": [0.03, 0.04, 0.05]},
+    )
+    opened, open_for_reading = [], file_read.open_for_reading
+    monkeypatch.setattr(file_read, "open_for_reading", lambda path: opened.append(path) or open_for_reading(path))
+    blocks = initial_blocks(problem, [(4, 48), (0, 7)])
+    assert opened == [tmp_path / "start.h5"]
+    expected = {"u": np.where(solid, 0, u), "v": np.where(solid, 0, 2 * u), "mask.solid": solid}
+    for name, field in expected.items():
+        here = field[4:, :7].astype(blocks[name].dtype)
+        assert np.array_equal(blocks[name], np.stack([here] * 3, -1)), name
