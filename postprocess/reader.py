@@ -270,7 +270,7 @@ def _remedy(path: Path) -> str:
     if ".checkpoint." not in path.name:
         checkpoints = sorted(path.parent.glob(f"{path.stem}.checkpoint.*.h5"))
         if checkpoints:
-            return f"go on from {checkpoints[-1]} with `hpcstencil run INPUT.toml --restart` and that file"
+            return f"continue from {checkpoints[-1]} with `hpcstencil run INPUT.toml --restart` and that file"
         return "run its input again"
     return "use an older checkpoint, or run its input again"
 

@@ -211,7 +211,7 @@ def _read_verified(
             own = [(first, last), *((0, n) for n in shape[1:])] if ranges is None else ranges
             if len(own) != len(shape) or any(last > n for (_, last), n in zip(own, shape, strict=True)):
                 raise InputError(
-                    f"{path}: its grid has shape {shape}: a run that goes on from it must be on the same grid"
+                    f"{path}: its grid has shape {shape}: a run that continues from it must be on the same grid"
                 )
             blocks = {}
             for name in sealed:

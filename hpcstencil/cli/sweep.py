@@ -276,7 +276,7 @@ def _named(number: int) -> Iterator[None]:
     try:
         yield
     except HpcstencilError as error:
-        text = str(error).replace("run the same command with --resume to go on", "run the same command to go on")
+        text = str(error).replace("run the same command with --resume to continue", "run the same command to continue")
         raise type(error)(f"member {number}: {text}") from error
 
 

@@ -70,7 +70,7 @@ def cut_to_continue(path: Path, description: Description, step: int | None) -> P
     it; EnvironmentProblem if the file system fails.
     """
     if alive := living_writer(path):
-        raise InputError(f"{path}: process {alive} of this host is writing it; go on when that run has ended")
+        raise InputError(f"{path}: process {alive} of this host is writing it; continue when that run has ended")
     with file_errors(path, "append to"):
         roll_back(path)
         with open_alone(path, "r") as file:

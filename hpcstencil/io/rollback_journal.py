@@ -43,7 +43,7 @@ class Journal:
 
 
 def journal_path(path: Path) -> Path:
-    """``NAME.h5.journal`` beside ``NAME.h5``. For a link, it lies beside the file itself, where whoever opens that file
+    """``NAME.h5.journal`` beside ``NAME.h5``. For a link, it lies beside the file itself, where a program that opens that file
     finds it."""
     return Path(f"{os.path.realpath(path)}.journal")
 

@@ -42,7 +42,7 @@ def _opened(path: str | os.PathLike[str], group: str | None) -> xr.Dataset:
     contents = inspect(place)  # refuses files that no run wrote, and those that would make HDF5 read other files
     if contents.kind == "checkpoint":
         raise InputError(
-            f"{place}: expected the output of a run, but this is a checkpoint; go on from it with hpcstencil run --restart"
+            f"{place}: expected the output of a run, but this is a checkpoint; continue from it with hpcstencil run --restart"
         )
     unfinished = pending(place)
     source: Any = place if unfinished is None else Before(place, unfinished)

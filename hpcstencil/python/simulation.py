@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from hpcstencil.python.pure_function import Function
 
 Callback = Callable[["Simulation"], Any]
-SAME_COMMAND = "run the same command with --resume to go on"
+SAME_COMMAND = "run the same command with --resume to continue"
 
 
 class Simulation:
@@ -257,7 +257,7 @@ class Simulation:
         if output is not None:
             if not isinstance(output, str | os.PathLike):
                 raise InputError(
-                    f"run: expected the path of a file for output, but got {output!r}; to go on to a time use run_until()"
+                    f"run: expected the path of a file for output, but got {output!r}; to continue to a time use run_until()"
                 )
             self._run_to_file(Path(output).absolute(), overwrite)
             return
@@ -524,7 +524,7 @@ class Simulation:
             try:
                 to_file(ready, options, claim, request, self._stopwatch, self._callbacks)
             except StoppedEarly as error:
-                command = f"go on with hpcstencil run INPUT.toml --output {path} --resume"
+                command = f"continue with hpcstencil run INPUT.toml --output {path} --resume"
                 raise StoppedEarly(str(error).replace(SAME_COMMAND, command)) from None
             finally:
                 stepping.finite.path = None

@@ -33,7 +33,7 @@ def sentence(error: BaseException) -> str:
         return f"out of memory ({said}): take a coarser grid or more processes; hpcstencil check says what each needs"
     if MPI_FAILED in str(error):
         said = str(error)[str(error).index(MPI_FAILED) :].splitlines()[0]
-        return f"{said}; read what the MPI library printed, and go on from the last checkpoint with --resume"
+        return f"{said}; read what the MPI library printed, and continue from the last checkpoint with --resume"
     trace = "".join(traceback.format_exception(error)).rstrip()
     return f"{type(error).__name__}, a defect of the program or of a library that it uses; please report this:\n{trace}"
 

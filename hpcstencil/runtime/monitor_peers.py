@@ -120,7 +120,7 @@ def lost_report(peer: Peer, why: str, others: list[Peer], output: str) -> None:
     place = f"at step {step}" if step >= 0 else "before the first step"
     checkpoints = sorted(glob.glob(f"{glob.escape(output.removesuffix('.h5'))}.checkpoint.*.h5"))
     state = (
-        f"The last good state is {checkpoints[-1]}: run the same command with --resume to go on"
+        f"The last good state is {checkpoints[-1]}: run the same command with --resume to continue"
         if output and checkpoints
         else "There is no checkpoint yet"
     )

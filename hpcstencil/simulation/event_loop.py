@@ -113,7 +113,7 @@ class Run:
             clock = self.stepping.clock
             raise StoppedEarly(
                 f"stopped by {reason} at step {clock.step}, t = {clock.time:g}, with a checkpoint; run the "
-                f"same command with --resume to go on"
+                f"same command with --resume to continue"
             )
 
     def flush(self) -> None:

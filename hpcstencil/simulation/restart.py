@@ -148,8 +148,8 @@ def _resumed(
     newest = newest_checkpoint(output, communicator)
     if newest is None and contents.complete:
         raise InputError(
-            f"{output}: the run is complete and its checkpoint, from which it would go on, is gone; use --overwrite to run it "
-            "again"
+            f"{output}: the run is complete, but the checkpoint from which it would continue is gone; use --overwrite to run "
+            "it again"
         )
     if newest is None and from_rank_0(communicator, lambda: bool(list_checkpoints(output))):
         raise InputError(
@@ -172,7 +172,7 @@ def _resumed(
 def _nothing_to_do(config: Config, output: Path, contents: Contents) -> str:
     """A sentence that the run is complete, until when, and whether it could continue."""
     beyond = "" if config.time.end == contents.time else f", beyond the time.end = {config.time.end:g} asked for"
-    further = "set a later time.end to go on" if can_be_extended(output, contents) else "its checkpoint is gone"
+    further = "set a later time.end to continue" if can_be_extended(output, contents) else "its checkpoint is gone"
     return f"{output} is complete up to t = {contents.time:g}{beyond}; nothing to do ({further})"
 
 
@@ -181,7 +181,7 @@ def _output_to_resume(output: Path) -> Contents | None:
     checkpoints = list_checkpoints(output)
     advice = "begin anew with --overwrite"
     if checkpoints:
-        advice = f"go on from {checkpoints[0]} with --restart and another --output, or {advice}"
+        advice = f"continue from {checkpoints[0]} with --restart and another --output, or {advice}"
     if not output.exists():
         if checkpoints:
             raise InputError(f"{output}: does not exist, but checkpoints of it do; {advice}")
@@ -201,7 +201,7 @@ def _check_file_fits(config: Config, output: Path, contents: Contents) -> None:
     ):
         if there != wanted:
             raise InputError(
-                f"{key}: {output} was begun with {there} and cannot go on with {wanted}; go on from a checkpoint with "
+                f"{key}: {output} was begun with {there} and cannot continue with {wanted}; continue from a checkpoint with "
                 "--restart and another --output"
             )
 

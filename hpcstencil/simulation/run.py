@@ -65,9 +65,9 @@ def run(
             return Summary(options.output, complete_before=source.complete)
         if source.history and not options.quiet:
             last = source.history[-1]
-            say(f"going on from {last['from']} (step {last['step']}, t = {last['time']:g})")
+            say(f"continuing from {last['from']} (step {last['step']}, t = {last['time']:g})")
         elif options.resume and options.output.exists() and not options.quiet:
-            say(f"{options.output} has no checkpoint to go on from: beginning at the start")
+            say(f"{options.output} has no checkpoint to continue from: beginning at the start")
         communicator.watch.output(options.output)
         with stopwatch.during("compiling"):
             simulation = composed(decomposed, devices, communicator, source.kernel)

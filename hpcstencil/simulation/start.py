@@ -31,7 +31,7 @@ def composed(
     decomposed: Decomposed, devices: Sequence[Any], communicator: Communicator, before: str = ""
 ) -> Simulation:
     """The simulation of a problem on these devices; warns if its kernel is not the best one, or another than ``before``,
-    that of the run which goes on. All processes call this together. Raises as `backend_choice.chosen`."""
+    that of the run that continues. All processes call this together. Raises as `backend_choice.chosen`."""
     prepared = prepare(decomposed, devices, communicator, before)
     choice = prepared.choice
     if choice.cannot_be:

@@ -124,5 +124,5 @@ def _verdict(planned: Planned, ended: dict[int, int], waiting: Sequence[int]) ->
     count = len(failed) + len(stopped) + len(waiting)
     raise next(kind for kind in WORST if kind in kinds)(
         f"{count} of {len(planned.members)} members are not done ({parts}); see hpcstencil sweep status {planned.folder}, "
-        "and run the same command to go on"
+        "and run the same command to continue"
     )

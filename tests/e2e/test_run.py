@@ -89,9 +89,12 @@ def test_what_a_run_cannot_go_on_with_is_refused_before_anything_is_written(refe
     for more, told in (
         (
             ("numerics.precision=float64",),
-            r"numerics\.precision: \S+ was begun with float32 and cannot go on with float64",
+            r"numerics\.precision: \S+ was begun with float32 and cannot continue with float64",
         ),
-        (("diagnostics.more=integral(u)",), r"diagnostics: \S+ was begun with mass and cannot go on with mass, more"),
+        (
+            ("diagnostics.more=integral(u)",),
+            r"diagnostics: \S+ was begun with mass and cannot continue with mass, more",
+        ),
         (("time.end=9.0", "equation.k=0.06"), r"equation\.k: \S+ is complete, and nothing would be computed"),
     ):
         settings = [part for text in more for part in ("--set", text)]
@@ -219,7 +222,7 @@ def test_other_physics_are_not_resumed(begun, folder):
     result = hpcstencil(0, "run", "input.toml", "--resume", folder=folder, status=2)
     assert "equation.D_u" in result.stderr
     result = hpcstencil(0, "run", "input.toml", "--resume", "--set", "equation.D_u=0.03", folder=folder)
-    assert "hpcstencil: going on from run.h5 (step 90, t = 9)" in result.stderr
+    assert "hpcstencil: continuing from run.h5 (step 90, t = 9)" in result.stderr
     with h5py.File(folder / "run.h5") as file:
         assert "D_u = 0.03" in file.attrs["input"]
         (entry,) = json.loads(file.attrs["history"])

@@ -168,7 +168,7 @@ def test_one_of_many_runs_of_a_member_and_after_its_death_one_more(folder):
     assert states[2] == "interrupted" and "killed" in found["members"][2]["reason"]
     assert sweep("status", "runs", "--unfinished", folder=folder).stdout == "0-4\n"
 
-    # It goes on from its checkpoint, with the settings it was given, and a signal stops it with a checkpoint.
+    # It continues from its checkpoint, with the settings it was given, and a signal stops it with a checkpoint.
     again = begin("run", "runs", "--index", "2", "--quiet", folder=folder)
     until(lambda: len(list((folder / "runs" / "0002").glob("attempt-*"))) == 2, "no second attempt")
     first = max(path.name for path in (folder / "runs" / "0002").glob("*.checkpoint.*.h5"))

@@ -1,4 +1,4 @@
-"""What a checkpoint stores is all that a run goes on from: a run that is put together again from its state, on another
+"""What a checkpoint stores is all that a run continues from: a run that is put together again from its state, on another
 decomposition, has the bits of one that was never interrupted."""
 
 from dataclasses import replace
