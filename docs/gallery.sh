@@ -16,6 +16,7 @@ fitzhugh_nagumo --field u
 gray_scott --field v
 heat
 kuramoto_sivashinsky
+layered_ground --time 0.7
 maxwell --time 2.4
 neural_field
 nonlinear_diffusion
@@ -38,6 +39,6 @@ while read -r name options; do
 import sys
 from PIL import Image
 image = Image.open(sys.argv[1]).convert("RGB")
-image.resize((image.width // 2, image.height // 2), Image.LANCZOS).quantize(256).save(sys.argv[2], optimize=True)
+image.resize((image.width // 2, image.height // 2), Image.LANCZOS).quantize(256, kmeans=2).save(sys.argv[2], optimize=True)
 PYTHON
 done <<<"$pictures"

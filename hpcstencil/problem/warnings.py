@@ -16,7 +16,15 @@ from hpcstencil.problem.von_neumann import estimated_step
 
 def warnings_of(problem: Problem) -> list[str]:
     """The warnings, as sentences; empty if there is nothing to warn of."""
-    return [*_running_backwards(problem), *_unstable(problem)]
+    return [*_without_solid_cells(problem), *_running_backwards(problem), *_unstable(problem)]
+
+
+def _without_solid_cells(problem: Problem) -> list[str]:
+    """A warning if the file of a mask marks no cell."""
+    found = problem.contents.get("mask.solid")
+    if found is None or found.magnitude > 0:
+        return []
+    return ["mask.solid: no cell of the file is solid, since all its values are 0: expect a domain without obstacles"]
 
 
 def _running_backwards(problem: Problem) -> list[str]:

@@ -6,6 +6,7 @@ from PIL import Image
 from support import hpcstencil, problem_of, simulation_of
 
 from hpcstencil.io.array_file import ArrayFile
+from hpcstencil.problem.warnings import warnings_of
 from hpcstencil.validation.errors import InputError
 
 SHAPE = (7, 5)
@@ -41,6 +42,14 @@ def test_a_mask_takes_it(folder, name):
     simulation = simulation_of(problem)
     u = simulation.get(simulation.initial_fields(), problem.fields)["u"]
     assert np.array_equal(u == 0, SOLID)
+
+
+def test_a_mask_without_solid_cells_is_warned_of(folder):
+    np.save("none.npy", np.zeros(SHAPE))
+    tables = {"grid": {"shape": list(SHAPE)}, "equation": {"name": "heat"}, "initial": {"u": "1"}}
+    (warning,) = warnings_of(problem_of(**tables, mask={"solid": "none.npy"}))
+    assert warning.startswith("mask.solid: no cell of the file is solid")
+    assert warnings_of(problem_of(**tables, mask={"solid": "solid.npy"})) == []
 
 
 @pytest.mark.parametrize("name, words", [
