@@ -1,4 +1,5 @@
-"""Every code block of docs/python.md runs, one after the other, then that of the README, and the script under mpirun."""
+"""Every code block of docs/python.md and docs/how_to.md runs, one after the other, then that of the README, and the script under
+mpirun."""
 
 import re
 from pathlib import Path
@@ -7,7 +8,7 @@ import pytest
 from commands import python
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/python.md").read_text() + (ROOT / "README.md").read_text()
+PAGE = "".join((ROOT / name).read_text() for name in ("docs/python.md", "docs/how_to.md", "README.md"))
 BLOCKS = re.findall(r"(`script.py`:\n\n)?```python\n(.*?)```", PAGE, re.DOTALL)
 
 
