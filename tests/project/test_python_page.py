@@ -1,5 +1,4 @@
-"""Every code block of docs/python.md and docs/how_to.md runs, one after the other, then that of the README, and the script under
-mpirun."""
+"""Every block of docs/python.md, docs/how_to.md and the README runs, one after the other; the script under mpirun."""
 
 import re
 from pathlib import Path
