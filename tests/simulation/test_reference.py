@@ -73,6 +73,14 @@ ONCE_WRONG = {  # found by random problems
             "diagnostics": {"slope": "integral(x*dx(upwind(u, 0.7)))"},
         },
     ),
+    "a function of coordinates that looks further along one axis than along the other": (
+        {"u": "dxx(div_grad(1.253, dx(cos(1.3*x + 1)*cos(0.9*y + 1.4)))) + 0*u"},
+        {
+            "grid": {"shape": [6, 3], "upper": [6.3, 2.7]},
+            "initial": {"u": "x"},
+            "boundary": {"x": "periodic", "y": {"neumann": 0.0}},
+        },
+    ),
 }  # fmt: skip
 
 

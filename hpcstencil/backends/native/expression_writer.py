@@ -60,7 +60,9 @@ class Numbers:
     parameters: Sequence[str]
     constants: list[float] = field(default_factory=list)
     blocks: dict[tuple[float, ...], int] = field(default_factory=dict)
-    furthest: int = 0  # largest offset, in cells, at which a coordinate is read
+    furthest: list[int] = field(
+        default_factory=lambda: [0, 0, 0]
+    )  # largest offset of a coordinate, per axis of the driver
 
     def constant(self, value: float) -> str:
         """The C++ name of a constant, which becomes a run-time number of the program."""

@@ -90,11 +90,11 @@ class Side:
 
 
 Sides = dict[tuple[int, int, int], Side]  # by array, axis and end
-OTHERS = ("PARAMETERS", "CONSTANTS", "MAX_OFFSET", "TABLES", "FIXED", "SCALARS")  # which an outline has none of
+OTHERS = ("PARAMETERS", "CONSTANTS", "TABLES", "FIXED", "SCALARS")  # which an outline has none of
 
 
-def counts(step: Step, **others: int) -> list[str]:
-    """The definitions that `driver.hpp` needs before it is included."""
+def counts(step: Step, furthest: Sequence[int] = (0, 0, 0), **others: int) -> list[str]:
+    """The definitions that `driver.hpp` needs before it is included; ``furthest`` as in `Numbers`."""
     real = {"float32": "float", "float64": "double"}[step.plan.problem.config.numerics.precision]
     return [
         f"typedef {real} real;",
@@ -102,6 +102,7 @@ def counts(step: Step, **others: int) -> list[str]:
         f"PASSES = {len(step.parts)}, AT_ONCE = {max(p.at_once for p in step.passes)}, "
         f"PLANES = {max(max(len(p.planes), len(p.outputs) * p.at_once) for p in step.passes)};",
         f"constexpr int {', '.join(f'{name} = {others.get(name, 0)}' for name in OTHERS)};",
+        f"constexpr long MAX_OFFSET[3] = {{{', '.join(map(str, furthest))}}};",
         f"constexpr bool JOINS_STEPS = {str(step.joins_steps).lower()};",
         f"constexpr double STATEMENTS = {step.statements:.1f};",
     ]
@@ -181,8 +182,13 @@ def text(step: Step, sides: Sides) -> str:
     table_axes = [step.text.axis_of[axis] for tree in step.text.tables.texts for axis in axes_of(tree)]
     return "\n".join([
         *counts(
-            step, PARAMETERS=len(step.plan.problem.parameters), CONSTANTS=len(step.text.numbers.constants),
-            MAX_OFFSET=step.text.numbers.furthest, TABLES=len(tables), FIXED=len(fixed), SCALARS=len(step.text.scalars.entries),
+            step,
+            step.text.numbers.furthest,
+            PARAMETERS=len(step.plan.problem.parameters),
+            CONSTANTS=len(step.text.numbers.constants),
+            TABLES=len(tables),
+            FIXED=len(fixed),
+            SCALARS=len(step.text.scalars.entries),
         ),
         '#include "driver.hpp"',
         '#include "vector.hpp"',

@@ -42,7 +42,7 @@ class Scalar(Writer):
                 )
             case Coordinate(axis):
                 a = self.axis_of[axis]
-                self.numbers.furthest = max(self.numbers.furthest, abs(at[a]))
+                self.numbers.furthest[a] = max(self.numbers.furthest[a], abs(at[a]))
                 return f"real(coordinates[{a}][index[{a}] + ({at[a]})])"
         return None
 

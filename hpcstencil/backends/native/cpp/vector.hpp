@@ -105,10 +105,13 @@ static inline W f_sign(W a) {
         for (int l = 0; l < LANES; l++) r[l] = name(v[l]); \
         return r;                                          \
     }
-// A time series at `place`, a time in units of the time between samples: linear between samples, 0 outside; or its slope.
+// A time series at `place`, a time in units of the time between samples: linear between samples, 0 outside; or its slope. A
+// time that rounding has moved beyond the last sample is still that of the sample.
 static inline double series(double place, const double* samples, int64_t count, double per_second, int slope) {
-    if (!(place >= 0.0 && place <= double(count - 1))) return 0.0;
-    const int64_t first = place < double(count - 1) ? int64_t(place) : count - 2;
+    const double last = double(count - 1);
+    if (!(place >= 0.0 && place <= last * (1.0 + 1e-15))) return 0.0;
+    if (place > last) place = last;
+    const int64_t first = place < last ? int64_t(place) : count - 2;
     const double step = samples[first + 1] - samples[first];
     return slope ? step * per_second : samples[first] + (place - double(first)) * step;
 }
