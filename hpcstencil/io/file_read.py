@@ -150,11 +150,20 @@ def inspect(path: Path) -> Contents:
         )
 
 
-def read_series(path: Path, name: str) -> np.ndarray:
-    """The dataset ``name``, whole. Each process reads for itself. Raises InputError if the file or dataset is missing or holds
-    no real numbers, EnvironmentProblem if reading fails."""
+def read_series(path: Path, name: str, longest: int) -> np.ndarray:
+    """The dataset ``name``, whole, of one axis with at most ``longest`` numbers. Each process reads for itself.
+
+    Raises InputError if the file or dataset is missing, does not fit or holds no real numbers, EnvironmentProblem if
+    reading fails.
+    """
     with open_for_reading(path) as file:
-        return np.asarray(numbers(path, file, name)[()])
+        dataset = numbers(path, file, name)
+        if dataset.ndim != 1 or dataset.size > longest:
+            raise InputError(
+                f"{path}: '{name}' has shape {dataset.shape}, expected one axis with 2 to {longest} samples; write such a "
+                "dataset"
+            )
+        return np.asarray(dataset[()])
 
 
 def read_block(

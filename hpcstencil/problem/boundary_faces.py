@@ -10,13 +10,14 @@ from hpcstencil.config.settings import Config
 from hpcstencil.equations import Radiating, Walled
 from hpcstencil.equations.user import expressions_of
 from hpcstencil.problem.model import Model
-from hpcstencil.problem.parameter_files import refuse_files
+from hpcstencil.problem.parameter_files import refuse_files, refuse_series
 from hpcstencil.symbolic.boundary_kinds import KINDS, NO_FLUX, WALL, Face
 from hpcstencil.symbolic.expressions import (
     OPERATORS,
     Constant,
     Field,
     Node,
+    is_parameter_field,
     node,
     walk,
 )
@@ -67,7 +68,7 @@ def faces_of(
     for text, given in boundary.operators.items():
         key = at("boundary", "operators", text)
         operand = located(parse(text, inner, key), (0,) * config.grid.ndim, {}, config.grid.spacing, key)
-        if isinstance(operand, Field):
+        if isinstance(operand, Field) and not is_parameter_field(operand):
             raise InputError(
                 f"{key}: expected an inner result, but got a field; write its conditions in [boundary.{operand.name}]"
             )
@@ -100,6 +101,7 @@ def _on_staggered(face: Face, position: Position, axis: int, config: Config, nam
     spacing, key = config.grid.spacing, f"boundary.{name}"
     for value in face.values:
         refuse_files(value, key, "a field on faces takes expressions there")
+        refuse_series(value, key, "a field on faces takes expressions there")
     values = tuple(located_on_boundary(value, position, axis, spacing, key) for value in face.values)
     return Face(WALL if position[axis] else face.kind, values)
 

@@ -174,7 +174,8 @@ def _bounds(config: Config, model: Model, contents: Mapping[str, ArrayContents])
     for name, bound in bounds.items():
         if not bound <= float(np.finfo(precision).max):
             expected = f"values that {precision} can hold on the whole grid"
-            raise wrong(f"equation.{name}", expected, model.given[name], f"it is {bound:g} somewhere; change it")
+            given = model.given.get(name, "a time series")
+            raise wrong(f"equation.{name}", expected, given, f"it is {bound:g} somewhere; change it")
     return bounds
 
 

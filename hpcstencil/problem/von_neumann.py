@@ -37,6 +37,7 @@ from hpcstencil.symbolic.expressions import (
     at_time,
     bottom_up,
     size_and_height,
+    substitute,
 )
 from hpcstencil.symbolic.stencil_reach import Discretization
 
@@ -255,5 +256,9 @@ def rates_near_start(problem: Problem) -> np.ndarray:
     """The `rates` of a problem whose initial state is no file. Parameters in files count with their largest value."""
     grid, periodic = problem.config.grid, problem.config.boundary.periodic
     largest = {name: Constant(problem.contents[key_of(name)].magnitude) for name in problem.given}
-    initial = {**problem.initial, **largest}
+
+    def known(part: Node) -> Node | None:
+        return largest.get(part.name) if isinstance(part, Field) else None
+
+    initial = {**{name: substitute(tree, known) for name, tree in problem.initial.items()}, **largest}
     return rates(problem.trees, initial, problem.parameters, grid, periodic, problem.discretization)

@@ -245,12 +245,13 @@ def _continued(
             raise InputError(f"{key}: {path} was made with another value; {remedy}")
         known = json_attribute(path, contents.attributes, "arrays_sha256", {})
         for key, found in arrays.items():
-            if known.get(key, found.sha256) == found.sha256 or key in changed:
+            named = f"{key}.series" if found.samples else key
+            if known.get(key, found.sha256) == found.sha256 or named in changed:
                 continue
-            if not is_set(key, overrides):
+            if not is_set(named, overrides):
                 raise InputError(
                     f"{key}: {path} was made with other values than those in the file now; bring the file back, or, if other "
-                    f"values are meant, say it with --set {key}=..."
+                    f"values are meant, say it with --set {named}=..."
                 )
             changed[key] = known[key], found.sha256
         file = config.equation.in_file

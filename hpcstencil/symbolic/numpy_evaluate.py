@@ -31,6 +31,7 @@ from hpcstencil.symbolic.expressions import (
 
 FUNCTIONS = functions(np, np.float64)
 CELLS_AT_ONCE = 2**18
+ROUNDED = 1e-15  # so much, relatively, rounding may move the time of a series' last sample
 SAMPLES = 65  # sample points per axis for the bound of a parameter
 
 
@@ -69,11 +70,14 @@ def evaluate(
 
 def _sampled(series: Series, at: Any) -> Any:
     """The value of a time series ``at`` a time."""
-    values, place = np.array(series.values), np.asarray(at, np.float64) / series.dt
-    first = np.clip(np.floor(place), 0, len(values) - 2).astype(np.int64)
+    values, place = np.array(series.values), np.asarray(at, np.float64) * (1.0 / series.dt)
+    last = len(values) - 1
+    inside = (place >= 0) & (place <= last * (1 + ROUNDED))
+    place = np.minimum(place, last)
+    first = np.clip(np.floor(place), 0, last - 1).astype(np.int64)
     step = values[first + 1] - values[first]
     found = step / series.dt if series.slope else values[first] + (place - first) * step
-    return np.where((place >= 0) & (place <= len(values) - 1), found, 0.0)[()]
+    return np.where(inside, found, 0.0)[()]
 
 
 def block_coordinates(grid: Grid, ranges: Sequence[Range]) -> list[np.ndarray]:

@@ -85,11 +85,11 @@ class Finding:
 
 def adapted(config: Config, cells: Sequence[int], **changes: Any) -> Config:
     """The input on another grid of the same extent, in float64, without output, diagnostics and mask, undecomposed. Raises
-    InputError if a parameter is read from a file, which fits one grid only."""
-    for name in config.equation.files:
+    InputError if a parameter is read from a file, which fits one grid only, or follows the straight lines between samples."""
+    for name in (*config.equation.files, *config.equation.series):
         raise InputError(
-            f"equation.{name}: expected an expression, since convergence is studied on other grids, but got a file; give one "
-            f"with --set equation.{name}=..."
+            f"equation.{name}: expected an expression, since convergence is studied with smooth functions on other grids, but "
+            f"got a file; give one with --set equation.{name}=..."
         )
     grid = Grid(tuple(cells), config.grid.lower, config.grid.upper)
     numerics = replace(config.numerics, precision="float64", kernel="shift")

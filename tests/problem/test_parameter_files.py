@@ -116,6 +116,26 @@ def test_an_initial_state_may_use_it(tmp_path):
     np.testing.assert_allclose(blocks["u"], 2 * np.load(tmp_path / "D.npy")[3:9] + x, rtol=1e-15)
 
 
+def test_check_judges_a_step_whose_initial_state_uses_it(tmp_path):
+    custom = {"name": "custom", "D": str(tmp_path / "D.npy"), "rhs": {"u": "u*laplacian(u) + 0*D"}}
+    in_file(tmp_path, "D", SPEED)
+    given = tables("heat", initial={"u": "D"}) | {"equation": custom, "time": {"end": 1.0, "dt": 0.1}}
+    assert "blow up" in warnings_of(problem_of(**given))[0]
+
+
+def test_a_condition_of_its_own(tmp_path):
+    """A parameter from a file is an inner result, which [boundary.operators] may give a condition."""
+    np.save(tmp_path / "k.npy", np.ones(8))
+    equation = {"name": "custom", "k": str(tmp_path / "k.npy"), "rhs": {"u": "laplacian(k)"}}
+    walls = {"x": {"neumann": 0.0}, "operators": {"k": {"dirichlet": 3.0}}}
+    for kernel in ("shift", "native"):
+        problem = problem_of(
+            grid={"shape": [8]}, equation=equation, boundary=walls, time={"end": 1.0, "dt": 1.0},
+            numerics={"precision": "float64", "integrator": "euler"},
+        )  # fmt: skip
+        assert integrate(problem, kernel)["u"].tolist() == [4.0, *[0.0] * 6, 4.0]  # (2*3 - 1) - 2 + 1
+
+
 def test_the_stable_step_follows_the_largest_value(tmp_path):
     given = tables("heat", tmp_path, time={"end": 0.1, "dt": 0.002})
     (warning,) = warnings_of(problem_of(**given))

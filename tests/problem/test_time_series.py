@@ -15,7 +15,7 @@ from hpcstencil.validation.errors import InputError
 
 SAMPLES = np.array([1.0, 3.0, -2.0, 0.5])
 DT = 0.25
-TRIANGLES = "where(t < 0.25, 1 + 8*t, where(t < 0.5, 8 - 20*t, where(t <= 0.75, 10*t - 7, 0)))"  # the same in words
+TRIANGLES = "where(t < 0.25, 1 + 8*t, where(t < 0.5, 8 - 20*t, where(t < 0.76, 10*t - 7, 0)))"  # the same in words
 
 
 @pytest.fixture
@@ -46,6 +46,16 @@ def test_a_series_gives_the_steps_of_its_expression(samples, kernel, integrator)
     found, expected = (integrate(each, kernel)["u"] for each in (given, expression))
     assert np.abs(expected).max() > 0.1
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("kernel", ["shift", "native"])
+def test_the_last_sample_counts_though_its_time_is_rounded(tmp_path, kernel):
+    np.save(tmp_path / "ones.npy", np.ones(8))
+    assert 0.07 * (1 / 0.01) > 7  # in floating point
+    tables = {"grid": {"shape": [8]}, "numerics": {"integrator": "ssprk2", "precision": "float64"}}
+    equation = {"name": "custom", "g": {"series": str(tmp_path / "ones.npy"), "dt": 0.01}, "rhs": {"u": "g"}}
+    u = integrate(problem_of(**tables, equation=equation, time={"end": 0.07, "dt": 0.01}), kernel)["u"]
+    np.testing.assert_allclose(u, 0.07, rtol=1e-14)  # its last stage is at the end
 
 
 @pytest.mark.parametrize("time", [-0.1, 0.0, 0.1, 0.25, 0.6, 0.75, 0.76, 9.0])
@@ -96,6 +106,7 @@ def saved(folder, values):
     (lambda f: {"series": saved(f, np.ones((3, 3))), "dt": 1.0}, r"equation.g: .*shape \(3, 3\), expected one axis with 2 to"),
     (lambda f: {"series": saved(f, np.ones(1)), "dt": 1.0}, r"equation.g: .*has shape \(1,\), expected one axis with 2 to"),
     (lambda f: {"series": saved(f, np.array([0.0, np.inf])), "dt": 1.0}, "equation.g: .*finite numbers, .* inf in sample 1"),
+    (lambda f: {"series": saved(f, np.array([1.0, 1e39])), "dt": 1.0}, "equation.g: expected values that float32 can hold"),
     (lambda f: {"series": "x", "dt": 1.0}, 'equation.g.series: expected a file with samples, "FILE.npy"'),
     (lambda f: {"series": "x.png", "dt": 1.0}, "equation.g.series: expected a file with samples"),
     (lambda f: {"series": "x.npy"}, "equation.g.dt: .*missing"),
@@ -105,7 +116,7 @@ def saved(folder, values):
 ])  # fmt: skip
 def test_what_is_no_series_is_refused(tmp_path, value, words):
     with pytest.raises(InputError, match=words):
-        problem(value(tmp_path))
+        problem(value(tmp_path), numerics={"precision": "float32"})
 
 
 def test_where_nothing_may_follow_time(samples):
@@ -114,3 +125,10 @@ def test_where_nothing_may_follow_time(samples):
         problem(series, initial={"u": "g"})
     with pytest.raises(InputError, match="mask.solid: expected no parameter that follows time"):
         problem(series, mask={"solid": "g > 1"})
+    tables = {
+        "grid": {"shape": [8, 6]},
+        "initial": {"h": "1"},
+        "boundary": {"u": {"x": {"dirichlet": "f"}}, "x": {"neumann": 0.0}},
+    }
+    with pytest.raises(InputError, match="boundary.u: expected no parameter that follows time"):
+        problem_of(**tables, equation={"name": "shallow_water", "f": series})

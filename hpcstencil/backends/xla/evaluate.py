@@ -37,6 +37,7 @@ from hpcstencil.symbolic.expressions import (
     has_own_ghosts,
     walk,
 )
+from hpcstencil.symbolic.numpy_evaluate import ROUNDED
 from hpcstencil.symbolic.stencil_reach import Discretization, Needs
 
 
@@ -117,10 +118,13 @@ class Evaluation:
         """The value of a time series at a time, in float64 of shape (1,)."""
         values, per_second = np.array(tree.values), self.frame.constants.get(1.0 / tree.dt, 1.0 / tree.dt)
         place = jnp.reshape(jnp.asarray(time, jnp.float64), (1,)) * per_second
-        first = jnp.clip(jnp.floor(place), 0, len(values) - 2).astype(jnp.int32)
+        last = len(values) - 1
+        inside = (place >= 0) & (place <= last * (1 + ROUNDED))
+        place = jnp.minimum(place, last)
+        first = jnp.clip(jnp.floor(place), 0, last - 1).astype(jnp.int32)
         below, above = jnp.asarray(values)[first], jnp.asarray(values)[first + 1]
         found = (above - below) * per_second if tree.slope else below + (place - first) * (above - below)
-        return jnp.where((place >= 0) & (place <= len(values) - 1), found, 0.0)
+        return jnp.where(inside, found, 0.0)
 
     def coordinate(self, axis: int) -> Value:
         """The coordinates of the cell centres along an axis, margins included, of length 1 along the other axes."""
