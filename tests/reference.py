@@ -124,7 +124,7 @@ class Reference:
         self.read_boundary(tables.get("boundary", {}))
         self.fields: dict[str, np.ndarray] = {}
         self.t = 0.0
-        self.solid, self.surface = np.zeros(self.shape, bool), None
+        self.solid, self.surface, self.masked = np.zeros(self.shape, bool), None, "mask" in tables
         self.here = Place((0,) * self.ndim, (0,) * self.ndim)
         if "mask" in tables:
             self.solid = np.broadcast_to(self.value(parsed(tables["mask"]["solid"]), self.here) != 0, self.shape)
@@ -234,7 +234,7 @@ class Reference:
         pair = [AXES.index(letter) for letter in letters]
         if len(pair) == 2 and pair[0] == pair[1]:
             return self.derivative(args[0], place, {pair[0]: second}) / self.h[pair[0]] ** 2
-        if len(pair) == 2 and self.solid.any():
+        if len(pair) == 2 and self.masked:
             inner = ast.Call(ast.Name(f"d{letters[0]}"), [args[0]], [])  # one axis after the other
             return self.operator(f"d{letters[1]}", [inner], place)
         return self.derivative(args[0], place, dict.fromkeys(pair, first)) / math.prod(self.h[a] for a in pair)

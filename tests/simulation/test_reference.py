@@ -73,6 +73,15 @@ ONCE_WRONG = {  # found by random problems
             "diagnostics": {"slope": "integral(x*dx(upwind(u, 0.7)))"},
         },
     ),
+    "a mixed derivative with a mask that has no solid cell": (
+        {"u": "dxy(u)"},
+        {
+            "grid": {"shape": [7, 5], "upper": [3.5, 2.5]},
+            "initial": {"u": "1 + 0.3*x*y"},
+            "boundary": {"x": {"dirichlet": "1 + 0.2*y"}, "y": {"neumann": "0.3*x"}},
+            "mask": {"solid": "(x - 1)**2 + (y - 1)**2 < 0.01"},
+        },
+    ),
     "a function of coordinates that looks further along one axis than along the other": (
         {"u": "dxx(div_grad(1.253, dx(cos(1.3*x + 1)*cos(0.9*y + 1.4)))) + 0*u"},
         {
