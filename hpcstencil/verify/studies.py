@@ -18,20 +18,20 @@ from hpcstencil.numerics.schedule import Clock, StepRange
 from hpcstencil.problem.build import build
 from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.stability import cfl_step
-from hpcstencil.problem.von_neumann import rates_near_start
+from hpcstencil.problem.von_neumann import rates
 from hpcstencil.runtime.communicator import Communicator, OneProcess
 from hpcstencil.simulation.compose import compose
 from hpcstencil.simulation.diagnostics import Diagnostics
 from hpcstencil.simulation.prepared import Choice, Decomposed, prepared_with
 from hpcstencil.simulation.simulation import Simulation
-from hpcstencil.symbolic.expressions import Derivative, Node, Pointwise, Reduction, substitute, walk
+from hpcstencil.symbolic.expressions import Derivative, Node, Pointwise, Reduction, at_time, substitute, walk
 from hpcstencil.validation.errors import InputError
 from hpcstencil.verify.manufactured import Manufactured, default_solution, given_solution, manufactured
 
 COARSEST = {1: 24, 2: 16, 3: 12}  # cells per axis
 REFINED = (1.0, 1.5, 2.0)
-# The studies last at least as many times as the fastest mode of the coarsest grid needs to react. In a shorter time the errors
-# of the cells beside walls stay in these cells, where they are of lower order.
+# With walls, the studies last at least as many times as the fastest mode of the coarsest grid needs to react. In a shorter time
+# the errors of the cells beside walls stay in these cells, where they are of lower order.
 REACTIONS = 10.0
 FIRST_STEPS = 60  # steps of the adaptive method on the coarsest grid, which set the duration of the studies
 STEPS = (100, 200, 400)  # of the study in time, or more where a method needs shorter steps:
@@ -132,8 +132,8 @@ class Orders:
         self.end = config.time.end
         coarse = build(adapted(config, [self.coarsest] * ndim, time=self.adaptive(1e-6)))
         self.exact = given_solution(coarse)
-        fastest = float(np.abs(rates_near_start(coarse)).max(initial=0.0))
-        self.end = max(self.end, REACTIONS / fastest if fastest > 0.0 else 0.0)
+        if not all(config.boundary.periodic):
+            self.end = max(self.end, self._time_to_react(coarse))
         self.duration = self._duration()
 
     def adaptive(self, tolerance: float) -> TimeConfig:
@@ -146,6 +146,15 @@ class Orders:
         stages = self.method.evaluations if integrator in SUPER_STEPPING else None
         problem = build(replace(config, numerics=replace(config.numerics, integrator=integrator, stages=stages)))
         return manufactured(problem, self.exact or default_solution(problem, self.duration))
+
+    def _time_to_react(self, problem: Problem) -> float:
+        """The time of `REACTIONS`, from the rates of the problem near the solution of the studies at t = 0."""
+        solution = self.exact or default_solution(problem, self.end)
+        start = {name: at_time(tree, 0.0) for name, tree in solution.items()}
+        grid, periodic = problem.config.grid, problem.config.boundary.periodic
+        found = rates(problem.trees, start, problem.parameters, grid, periodic, problem.discretization)
+        fastest = float(np.abs(found).max(initial=0.0))
+        return REACTIONS / fastest if fastest > 0.0 else 0.0
 
     def _duration(self) -> float:
         """A time that takes a reasonable number of stable steps on the coarsest grid."""
