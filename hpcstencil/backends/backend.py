@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import jax
     import numpy as np
 
+    from hpcstencil.distributed.cell_samples import Cells, CellSamples
+    from hpcstencil.distributed.device_blocks import Devices
     from hpcstencil.distributed.device_grid import Body, DeviceGrid
     from hpcstencil.distributed.exchange import Exchange
     from hpcstencil.distributed.halo import Fields
@@ -82,7 +84,8 @@ class Steps:
     ``advance`` takes steps of known size. ``attempt`` makes the function that takes one step and estimates its error.
     ``slopes`` makes the function of (fields, parameters, t) that computes the time derivatives of the fields, which a
     multistep method needs at its start. ``reductions(needs, trees)`` makes the reductions of ``trees``; ``needs`` are
-    the ghost cells of their operands. ``snapshot_buffers`` makes the buffers for asynchronous output.
+    the ghost cells of their operands. ``snapshot_buffers`` makes the buffers for asynchronous output, and
+    ``cell_samples(cells, values, devices)`` the recorder of single cells.
     ``stayed_finite`` says whether all measured quantities of this process are known to have been finite since its last
     call. ``first_cells`` limits the first call of ``advance``, in cells times steps: it takes at least one step, and
     more only within this limit.
@@ -93,6 +96,7 @@ class Steps:
     slopes: Callable[[], Body]
     reductions: Callable[[Needs, Sequence[Node]], Reductions]
     snapshot_buffers: Callable[[Mapping[str, Pieces]], Copies]
+    cell_samples: Callable[[Mapping[str, Cells], np.ndarray, Devices], CellSamples]
     stayed_finite: Callable[[], bool] = never_known
     first_cells: int = 1
 

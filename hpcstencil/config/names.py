@@ -41,6 +41,7 @@ def check_fields(config: Config, fields: tuple[str, ...]) -> None:
     named += [("output.fields", name) for name in config.output.fields or ()]
     named += [(at("output", "units", name), name) for name in config.output.units]
     named += [(at("output", "long_name", name), name) for name in config.output.long_name]
+    named += [(at("probes", name, "field"), probe.field) for name, probe in config.probes.items()]
     for key, name in named:
         if name not in fields:
             raise unknown(key, "field", name, fields)

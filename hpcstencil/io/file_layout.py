@@ -10,11 +10,12 @@ from typing import Any, Literal
 import h5py
 import numpy as np
 
-from hpcstencil.io.dataset_names import MASK_DATASET
+from hpcstencil.io.dataset_names import DIAGNOSTICS, MASK_DATASET, PROBES, VALUES
 from hpcstencil.numerics.grid import Grid
 from hpcstencil.symbolic.staggering import FACE, Layout
 
-ROWS = 1024  # chunk of a time series
+ROWS = 1024  # of a chunk of a time series, at most
+MOST_VALUES = 2**17  # of a chunk of a time series
 
 Attributes = Mapping[str, str | int | float]
 Compression = Literal["none", "gzip"]
@@ -27,7 +28,8 @@ class Description:
     ``fields`` are the names of float arrays of ``dtype``, of the shapes of ``layout``; ``units`` and ``long_names``
     describe some of them (default "1" and the name). ``diagnostics`` are the names of time series. ``attributes`` go to
     the root, beside ``kind``, ``format_version``, ``complete``. ``solid_axes`` is the number of axes of the mask, which
-    `OutputFile.write_solid` writes; 0 without a mask.
+    `OutputFile.write_solid` writes; 0 without a mask. ``receivers`` has the places of the receivers of each table of
+    [probes], float64 (receivers, axes), and ``probed`` the field that they record.
     """
 
     layout: Layout
@@ -39,6 +41,8 @@ class Description:
     long_names: Mapping[str, str] = field(default_factory=dict)
     compression: Compression = "none"
     solid_axes: int = 0
+    receivers: Mapping[str, np.ndarray] = field(default_factory=dict)
+    probed: Mapping[str, str] = field(default_factory=dict)
 
 
 def lay_out(file: h5py.File, description: Description) -> None:
@@ -49,6 +53,8 @@ def lay_out(file: h5py.File, description: Description) -> None:
     if description.solid_axes:
         lay_out_solid(file, layout, of_members=description.solid_axes > layout.grid.ndim)
     lay_out_diagnostics(file, description.diagnostics, layout.members)
+    for name in description.receivers:
+        lay_out_probes(file.create_group(f"{PROBES}/{name}"), description, name)
 
 
 def chunk_shape(shape: Sequence[int], itemsize: int, target: int = 4 * 2**20) -> tuple[int, ...]:
@@ -73,16 +79,22 @@ def write_attributes(file: h5py.File, attributes: Attributes) -> None:
 
 
 def _series(
-    group: h5py.Group, name: str, dtype: Any, fillvalue: float | int, members: tuple[int, ...] = ()
+    group: h5py.Group,
+    name: str,
+    dtype: Any,
+    fillvalue: float | int,
+    members: tuple[int, ...] = (),
+    receivers: tuple[int, ...] = (),
 ) -> h5py.Dataset:
-    """An empty, unlimited series, of numbers or, where there are members, of one per member."""
+    """An empty, unlimited series (members, rows, receivers), of which the first and the last axis may be missing."""
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    properties.set_chunk((*members, ROWS))
+    own = math.prod(receivers)
+    properties.set_chunk((*members, max(1, min(ROWS, MOST_VALUES // own)), *(min(n, MOST_VALUES) for n in receivers)))
     # Space for a further chunk is made when the series grows, on all ranks alike: made by the write instead, as a file laid
     # out serially would have it, the second chunk fails with MPI_ERR_TYPE on several ranks (HDF5 1.10.8).
     properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     properties.set_fill_value(np.array(fillvalue, dtype))
-    space = h5py.h5s.create_simple((*members, 0), (*members, h5py.h5s.UNLIMITED))
+    space = h5py.h5s.create_simple((*members, 0, *receivers), (*members, h5py.h5s.UNLIMITED, *receivers))
     kind = h5py.h5t.py_create(np.dtype(dtype), logical=True)
     return h5py.Dataset(h5py.h5d.create(group.id, name.encode(), kind, space, dcpl=properties))
 
@@ -178,7 +190,7 @@ def coordinate_name(key: str) -> str:
 
 def lay_out_diagnostics(file: h5py.File, names: Sequence[str], members: tuple[int, ...]) -> None:
     """The group ``diagnostics`` with one empty series per name, float64, and with its own ``time`` and ``step``."""
-    group = file.create_group("diagnostics")
+    group = file.create_group(DIAGNOSTICS)
     time = _series(group, "time", np.float64, np.nan)
     time.make_scale("time")
     series = [
@@ -189,3 +201,26 @@ def lay_out_diagnostics(file: h5py.File, names: Sequence[str], members: tuple[in
         dataset.dims[dataset.ndim - 1].attach_scale(time)
         if dataset.ndim > 1:
             dataset.dims[0].attach_scale(file["member"])
+
+
+def lay_out_probes(group: h5py.Group, description: Description, name: str) -> None:
+    """``values`` (time, receiver) of a table of [probes], empty, in the run's dtype; its own ``time`` and ``step``; and
+    ``x``, ``y``, ``z``, the places of the receivers, float64 (receiver,)."""
+    places, probed = description.receivers[name], description.probed[name]
+    time = _series(group, "time", np.float64, np.nan)
+    time.make_scale("time")
+    time.attrs["long_name"] = "time"
+    step = _series(group, "step", np.int64, -1)
+    group["receiver"] = np.arange(len(places))
+    group["receiver"].make_scale("receiver")
+    values = _series(group, VALUES, description.dtype, np.nan, receivers=(len(places),))
+    for series in (step, values):
+        series.dims[0].attach_scale(time)
+    values.dims[1].attach_scale(group["receiver"])
+    for axis, along in zip(description.layout.grid.axes, places.T, strict=True):
+        group[axis] = along
+        group[axis].dims[0].attach_scale(group["receiver"])
+        group[axis].attrs["long_name"] = axis
+    values.attrs["coordinates"] = " ".join(description.layout.grid.axes)  # as the CF conventions have it
+    values.attrs["units"] = description.units.get(probed, "1")
+    values.attrs["long_name"] = description.long_names.get(probed, probed)

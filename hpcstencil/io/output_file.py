@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -23,7 +22,7 @@ from hpcstencil.io.direct_write import Pieces, placing
 from hpcstencil.io.file_layout import Description, chunk_shape, write_attributes
 from hpcstencil.io.output_preparation import cut_to_continue, lay_out_anew, refuse_reserved
 from hpcstencil.io.snapshot_buffers import Copies
-from hpcstencil.io.time_series import NO_ROWS, Rows, TimeSeries
+from hpcstencil.io.time_series import NO_ROWS, RowsOf, TimeSeries
 from hpcstencil.io.transaction import Transaction
 from hpcstencil.io.transports.choice import chosen_transport, open_transport
 from hpcstencil.io.transports.protocol import Blocks
@@ -59,7 +58,7 @@ class OutputFile:
         self.found = found
         self.chunk = chunk_shape(self.layout.grid.shape, found.itemsize)
         self.shared = open_transport(path, communicator, transport, placing(math.prod(self.chunk) * found.itemsize))
-        self.series = TimeSeries(self.shared, communicator.rank == 0, found)
+        self.series = TimeSeries(self.shared, communicator.rank == 0, found, len(self.layout.members))
         self.transaction = Transaction(path, communicator, self.shared, allocate=not found.compressed)
         self.thread = AsyncWriter(communicator)
         apart = communicator.size == 1 or TRANSPORTS[transport].independent  # else all write together
@@ -110,10 +109,10 @@ class OutputFile:
         """Step of the last snapshot that the file held before this run wrote; -1 if there was none."""
         return max(self.found.steps, default=-1)
 
-    @property
-    def last_row(self) -> int:
-        """Step of the last row of diagnostics that the file held before this run wrote; -1 if there was none."""
-        return max(self.found.rows, default=-1)
+    def last_row(self, group: str) -> int:
+        """Step of the last row of a group (`time_series.RowsOf`) that the file held before this run wrote; -1 if there
+        was none."""
+        return max(self.found.rows[group], default=-1)
 
     def had(self, step: int, time: float) -> bool:
         """Whether the file held the snapshot of this step and time before this run wrote."""
@@ -163,10 +162,10 @@ class OutputFile:
         time: float,
         blocks: Mapping[str, np.ndarray | Pieces],
         ranges: Sequence[Range],
-        rows: Rows = NO_ROWS,
+        rows: RowsOf = NO_ROWS,
         behind: bool = False,
     ) -> None:
-        """Append ``rows`` of diagnostics and the state at ``time``, after ``step`` steps, in one change. With ``behind``
+        """Append ``rows``, as in `write_rows`, and the state at ``time``, after ``step`` steps, in one change. With ``behind``
         a thread writes it if it can (see the class), and the caller may change the fields at once.
 
         ``blocks`` maps every field to this process's block of the global index ``ranges`` (local, without ghost cells,
@@ -193,13 +192,13 @@ class OutputFile:
             return block
         return self.buffers.copied(name, block)
 
-    def _append(self, step: int, time: float, blocks: Blocks, ranges: Sequence[Range], rows: Rows) -> None:
+    def _append(self, step: int, time: float, blocks: Blocks, ranges: Sequence[Range], rows: RowsOf) -> None:
         """Append rows and a snapshot in one change, on one process."""
         with self.change(self.snapshot_bytes):
             self._extend(step, time, blocks, ranges, rows)()
 
     def _extend(
-        self, step: int, time: float, blocks: Blocks, ranges: Sequence[Range], rows: Rows
+        self, step: int, time: float, blocks: Blocks, ranges: Sequence[Range], rows: RowsOf
     ) -> Callable[[], None]:
         """Append rows, allocate a snapshot and write what all processes write together; returns the function that
         writes the rest, each process by itself."""
@@ -221,16 +220,18 @@ class OutputFile:
             self.shared.write(name, start, block.joined() if isinstance(block, Pieces) else block)
         return lambda: None
 
-    def write_diagnostics(self, steps: Sequence[int], times: Sequence[float], values: Mapping[str, Any]) -> None:
-        """Append rows to the time series, in a change of their own. ``steps``, ``times`` and each of ``values``
-        have one entry per row, equal on all processes. ``values`` has every diagnostic; in an ensemble each entry is an
-        array over the members."""
+    def write_rows(self, rows: RowsOf) -> None:
+        """Append rows to the time series of each group, in a change of their own. Steps, times and values have one
+        entry per row. They are equal on all processes, except that rank 0 alone needs the values. A group has all of its
+        series; in an ensemble each entry is an array over the members."""
         self.thread.wait()
-        self._append_rows((steps, times, values))
+        self._append_rows(rows)
 
-    def _append_rows(self, rows: Rows) -> None:
-        if len(rows[0]):
-            with self.change(0):
+    def _append_rows(self, rows: RowsOf) -> None:
+        if any(len(steps) for steps, _, _ in rows.values()):
+            with self.change(
+                sum(np.asarray(value).nbytes for _, _, series in rows.values() for value in series.values())
+            ):
                 self.series.add_rows(rows)
 
     def wait(self) -> None:

@@ -28,6 +28,7 @@ from hpcstencil.simulation.start import at_start, compile_steps, composed
 from hpcstencil.simulation.stepping import Stepping
 from hpcstencil.simulation.streams.checkpoints import Checkpoints, CheckpointWriter
 from hpcstencil.simulation.streams.output import Output, provenance
+from hpcstencil.simulation.streams.probes import Probes
 from hpcstencil.simulation.streams.snapshots import DiagnosticRows, LateRows, Snapshots
 from hpcstencil.simulation.streams.stream import Stream
 from hpcstencil.simulation.summary import Summary
@@ -36,6 +37,7 @@ from hpcstencil.validation.errors import InputError, NumericsError, StoppedEarly
 # What is written at given steps, in this order; all of it flushes before a checkpoint. A further stream is a line here.
 WRITTEN: tuple[Callable[[Output, Schedule], Stream], ...] = (
     DiagnosticRows,
+    Probes,
     Snapshots,
 )
 

@@ -130,6 +130,7 @@ class LoweredToNative:
         from hpcstencil.backends.native.ffi_call import native
         from hpcstencil.backends.native.time_loop import attempt_by_sections, attempt_in_a_call, by_sections, in_calls
         from hpcstencil.backends.xla.array_code import array_code
+        from hpcstencil.distributed.cell_samples import CellSamples
         from hpcstencil.io.snapshot_buffers import Copies
 
         problem, members = self.problem, len(self.problem.members)
@@ -150,6 +151,9 @@ class LoweredToNative:
             slopes=array.slopes,
             reductions=array.reductions,
             snapshot_buffers=code.copies if alone and not device_grid.devices.several else Copies,
+            cell_samples=code.samples
+            if plan.every and not members and not device_grid.devices.several
+            else CellSamples,
             stayed_finite=code.all_finite if measures_fields_only else never_known,
             first_cells=FIRST_CELLS,
         )

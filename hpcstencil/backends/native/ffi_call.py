@@ -12,13 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hpcstencil.backends.native.cell_samples import NativeSamples
 from hpcstencil.backends.native.compiler import SOURCES, begun, cache_bytes, cache_is_far, library
 from hpcstencil.backends.native.edge_exchange import EdgeExchange
 from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.backends.native.program import Program
 from hpcstencil.backends.native.snapshot_copies import NativeCopies
 from hpcstencil.backends.native.thin_blocks import Section
-from hpcstencil.distributed.device_blocks import device_number
+from hpcstencil.distributed.cell_samples import Cells, CellSamples
+from hpcstencil.distributed.device_blocks import Devices, device_number
 from hpcstencil.distributed.exchange import Ghosts
 from hpcstencil.distributed.windows import Frame, Parameters
 from hpcstencil.io.direct_write import Pieces
@@ -64,6 +66,13 @@ class Native:
     def copies(self, pieces: Mapping[str, Pieces]) -> Copies:
         """Snapshot buffers that are filled while the last step is computed, if steps are taken in place."""
         return NativeCopies(pieces, self.library, self.program.fields)
+
+    def samples(self, cells: Mapping[str, Cells], values: np.ndarray, devices: Devices) -> CellSamples:
+        """The recorder of single cells: while many steps are taken at once, if the passes of a step store these fields
+        after every step."""
+        if not set(cells) <= set(self.program.stored):
+            return CellSamples(cells, values, devices)
+        return NativeSamples(cells, values, devices, self.library, self.program.fields)
 
     def steps(
         self,

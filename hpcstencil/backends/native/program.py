@@ -24,7 +24,8 @@ class Program:
     ``fields`` are the names of the arrays that it steps, ``errors`` the fields whose estimated errors it returns as well.
     ``parameters`` and ``constants`` are the values of p[] and c[] in the text, in this order. ``fixed`` is the number
     of arrays with functions of several coordinates that it keeps between calls. ``sections`` are the sections of a
-    step (`thin_blocks`), and ``ends`` the arrays that hold fields and errors after it. ``outline`` is the C++ text of
+    step (`thin_blocks`), and ``ends`` the arrays that hold fields and errors after it. ``stored`` are the fields whose
+    values a pass stores after every step, also within a call of many steps. ``outline`` is the C++ text of
     the cost model, which computes no steps; equations with the same stencils share it.
     """
 
@@ -37,6 +38,7 @@ class Program:
     fixed: int
     sections: tuple[Section, ...]
     ends: tuple[int, ...]
+    stored: tuple[str, ...]
 
 
 DRIVERS = {"blocked": "driver.hpp", "reference": "reference_driver.hpp"}
@@ -65,9 +67,22 @@ def program(problem: Problem) -> Program:
             fixed=len(step.text.fixed.texts),
             sections=sections(step.passes[: len(step.parts)], plan.arrays, beside(sides), plan.ends, step.text.axis_of),
             ends=plan.ends,
+            stored=stored(step),
         )
     except RecursionError:
         raise Unsupported("an expression is too deeply nested") from None
+
+
+def stored(step: Step) -> tuple[str, ...]:
+    """The fields whose values a pass stores after every step. A pass that joins two steps may leave out those that no
+    later pass reads."""
+    plan, passes = step.plan, step.passes[: len(step.parts)]
+    made = {array for each in passes for array in each.outputs}
+    if step.joins_steps:
+        joined = set(step.passes[-1].outputs)
+        first = {array for array in passes[0].outputs if array + len(plan.arrays) not in joined}
+        made -= first | (set(passes[-1].outputs) - joined)
+    return tuple(name for name, end in zip(plan.fields, plan.ends, strict=False) if end in made)
 
 
 @dataclass(frozen=True)

@@ -88,6 +88,7 @@ class LoweredToPallas:
         from hpcstencil.backends.pallas.step import kernels
         from hpcstencil.backends.xla.array_code import array_code
         from hpcstencil.backends.xla.time_loop import by_stepper
+        from hpcstencil.distributed.cell_samples import CellSamples
         from hpcstencil.io.snapshot_buffers import Copies
 
         if plan.every == 0:
@@ -103,4 +104,5 @@ class LoweredToPallas:
             slopes=code.slopes,
             reductions=code.reductions,
             snapshot_buffers=Copies,
+            cell_samples=CellSamples,
         )

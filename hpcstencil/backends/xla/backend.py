@@ -67,6 +67,7 @@ class LoweredToArrays:
     def steps(self, plan: Plan, device_grid: DeviceGrid, communicator: Communicator) -> Steps:
         from hpcstencil.backends.xla.array_code import array_code
         from hpcstencil.backends.xla.time_loop import by_stepper
+        from hpcstencil.distributed.cell_samples import CellSamples
         from hpcstencil.io.snapshot_buffers import Copies
 
         code = array_code(self.problem, plan, device_grid, communicator, self.kernel)
@@ -76,6 +77,7 @@ class LoweredToArrays:
             slopes=code.slopes,
             reductions=code.reductions,
             snapshot_buffers=Copies,
+            cell_samples=CellSamples,
         )
 
 

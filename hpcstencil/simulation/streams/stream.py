@@ -14,7 +14,7 @@ All processes call every method together, and `is_due` gives the same answer on 
 
 from __future__ import annotations
 
-from hpcstencil.numerics.schedule import Clock
+from hpcstencil.numerics.schedule import Clock, Leap
 from hpcstencil.simulation.state import State
 
 
@@ -50,8 +50,8 @@ class Stream:
         if self.is_due(state.clock):
             self.write(state)
 
-    def before(self, state: State, after: Clock) -> None:
-        """The next steps, from ``state``, lead to ``after``."""
+    def before(self, state: State, leap: Leap) -> None:
+        """The next compiled call takes these steps from ``state``."""
 
     def poll(self) -> None:
         """Raise the error of a write in the background that has failed. Does not wait for writes under way."""

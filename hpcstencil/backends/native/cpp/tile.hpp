@@ -1,6 +1,7 @@
 // One tile streamed through the pipeline: from memory, level by level, back to memory; and the ghost cells of its
 // planes.
 #pragma once
+#include "cell_samples.hpp"
 #include "ghosts.hpp"
 
 // An end of a tile along an axis; neither: the cells beyond are loaded.
@@ -179,6 +180,7 @@ struct Tile {
             Place place = {scalars[w.step] + w.pass->scalars, plan.tables, i + k};
             w.pass->compute(place, in, out, w.j0, w.j1, w.x0, w.x1);
             upcoming.next_portion();
+            if (cell_samples) record_cells(call, *w.pass, job.first + w.step, i + k, out, from, to);
         }
         for (long n = max(i, w.lo); n < min(i + AT_ONCE, w.hi); n++)
             for (int o = 0; o < w.pass->outputs; o++) fill_ghosts(pipe.output(w.level, o), n);

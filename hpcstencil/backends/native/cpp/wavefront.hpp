@@ -7,6 +7,7 @@
 // temporal blocking for stencil computations by multicore-aware wavefront parallelization", COMPSAC 2009, here shifted
 // along both axes). The next sweep goes the other way and shifts them back.
 #pragma once
+#include "cell_samples.hpp"
 #include "field_drift.hpp"
 #include "ghosts.hpp"
 #include "slanted_tiles.hpp"
@@ -293,6 +294,11 @@ struct Sweep {
                     pass.compute(place, from, to, j, j + 1, x0, x1);
                     upcoming.next_portion(), tile_edge.next_portion();
                 }
+            if (cell_samples) {
+                const long first[AXES] = {max(i0, part.from[0]), max(j0, part.from[1]), 0},
+                           end[AXES] = {min(i1, part.to[0]), min(j1, part.to[1]), call.count[2]};
+                record_cells(call, pass, wavefront.first_step(k) + mine.step, i + n, to, first, end);
+            }
         }
         for (long n = i0; n < i1; n++)
             for (int o = 0; o < pass.outputs; o++) fill_ghosts(q, field_written(pass, o), pipe.output(q, o), n, j0, j1);
