@@ -85,7 +85,7 @@ class Steps:
     ``slopes`` makes the function of (fields, parameters, t) that computes the time derivatives of the fields, which a
     multistep method needs at its start. ``reductions(needs, trees)`` makes the reductions of ``trees``; ``needs`` are
     the ghost cells of their operands. ``snapshot_buffers`` makes the buffers for asynchronous output, and
-    ``cell_samples(cells, values, devices)`` the recorder of single cells.
+    ``cell_samples`` the recorder of single cells, with the arguments of `CellSamples`.
     ``stayed_finite`` says whether all measured quantities of this process are known to have been finite since its last
     call. ``first_cells`` limits the first call of ``advance``, in cells times steps: it takes at least one step, and
     more only within this limit.
@@ -96,7 +96,7 @@ class Steps:
     slopes: Callable[[], Body]
     reductions: Callable[[Needs, Sequence[Node]], Reductions]
     snapshot_buffers: Callable[[Mapping[str, Pieces]], Copies]
-    cell_samples: Callable[[Mapping[str, Cells], np.ndarray, Devices], CellSamples]
+    cell_samples: Callable[[Mapping[str, Cells], np.ndarray, int, Devices], CellSamples]
     stayed_finite: Callable[[], bool] = never_known
     first_cells: int = 1
 

@@ -22,12 +22,13 @@ class Cells:
 
 
 class CellSamples:
-    """Records of the ``cells`` of each field, in ``values``: (records, size), in the run's dtype. This class copies
-    them from the devices between compiled calls; a backend may have a subclass that records them ``while_stepping``."""
+    """Records of the ``cells`` of each field, in ``values``: (records, size), in the run's dtype. Cells in ``width``
+    slots from a multiple on may be neighbours along the last axis. This class copies cells from the devices between
+    compiled calls; a backend may have a subclass that records them ``while_stepping``."""
 
     while_stepping = False
 
-    def __init__(self, cells: Mapping[str, Cells], values: np.ndarray, devices: Devices) -> None:
+    def __init__(self, cells: Mapping[str, Cells], values: np.ndarray, width: int, devices: Devices) -> None:
         self.values = values
         self.parts: dict[str, list[tuple[int, tuple[np.ndarray, ...], np.ndarray]]] = {}
         for name, each in cells.items():
@@ -59,6 +60,20 @@ class CellSamples:
 
     def expect_nothing(self) -> None:
         """The next compiled call is not one of this run, or is not recorded."""
+
+    def weighted(self, start: int, count: int, weights: np.ndarray) -> np.ndarray:
+        """Weighted sums of the first ``count`` records, whose slots from ``start`` on are (receivers, rows, width), with
+        ``weights``, float64 of this shape: (count, receivers), in the run's dtype. The products of a column are added
+        row by row, then the columns, in float64."""
+        receivers, rows, width = weights.shape
+        values = self.values[:count, start : start + weights.size].reshape(count, *weights.shape)
+        columns = np.zeros((count, receivers, width))
+        for row in range(rows):
+            columns += weights[:, row] * values[:, :, row]
+        total = np.zeros((count, receivers))
+        for column in range(width):
+            total += columns[:, :, column]
+        return total.astype(self.values.dtype)
 
 
 @jax.jit

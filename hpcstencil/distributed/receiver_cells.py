@@ -3,8 +3,8 @@
 Each receiver belongs to one process, which has the first of its cells. A process records the cells of its block that its own
 receivers need, and those that receivers of other processes need, which are sent later, many records at once.
 
-    record    | cells of own receivers, point by point          | cells for others |
-              | group 0: points x receivers | group 1: ...      |                  |
+    record    | cells of own receivers                          | cells for others |
+              | group 0: receivers x points | group 1: ...      |                  |
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hpcstencil.distributed.cell_samples import Cells
+from hpcstencil.distributed.cell_samples import Cells, CellSamples
 from hpcstencil.numerics.topology import Topology, split
 
 TAG = 7  # of the messages, on a communicator of their own
@@ -39,14 +39,15 @@ class Group(Protocol):
 
 @dataclass(frozen=True)
 class ReceiverCells:
-    """This process's part. ``own`` are the numbers of its own receivers in each group, ``cells`` the local cells that it
-    records, and ``size`` the values of a record. ``sent`` and ``received`` map other ranks to the slots of the record that
+    """This process's part. ``own`` are the numbers of its own receivers in each group (`own_receivers`), ``cells`` the local cells that it
+    records, in pieces of ``width`` cells along the last axis, and ``size`` the values of a record. ``sent`` and ``received`` map other ranks to the slots of the record that
     go to them, or come from them."""
 
     groups: tuple[Group, ...]
     own: tuple[np.ndarray, ...]
     cells: dict[str, Cells]
     size: int
+    width: int
     sent: dict[int, np.ndarray]
     received: dict[int, np.ndarray]
 
@@ -66,22 +67,30 @@ class ReceiverCells:
         for rank, slots in self.received.items():
             values[:, slots] = arrived[rank]
 
-    def at_receivers(self, values: np.ndarray) -> list[np.ndarray]:
-        """The values at this process's receivers of each group, float64 (records, own receivers), from complete records.
-
-        The terms are added one after the other, so the sum does not depend on who adds it."""
+    def at_receivers(self, samples: CellSamples, count: int, weights: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The values at this process's receivers of each group, (count, own receivers), from the first ``count`` records,
+        which are complete. ``weights`` are those of `own_weights`. The order of the terms is fixed, so the sum does not
+        depend on who adds it."""
         found, start = [], 0
-        for group, own in zip(self.groups, self.own, strict=True):
-            total = np.zeros((len(values), len(own)))
-            for weights in group.weights[:, own]:
-                total += weights * values[:, start : start + len(own)]
-                start += len(own)
-            found.append(total)
+        for each in weights:
+            found.append(samples.weighted(start, count, each))
+            start += each.size
         return found
 
+    def own_weights(self) -> list[np.ndarray]:
+        """The weights of the cells around this process's receivers of each group, float64 (receivers, rows, width):
+        ``width`` cells along the last axis."""
+        return [
+            np.ascontiguousarray(group.weights[:, own].T).reshape(
+                len(own), len(group.weights) // self.width, self.width
+            )
+            for group, own in zip(self.groups, self.own, strict=True)
+        ]
 
-def receiver_cells(groups: Sequence[Group], topology: Topology) -> ReceiverCells:
-    """The part of the process ``topology.rank``. All processes find the same order of cells in their messages."""
+
+def receiver_cells(groups: Sequence[Group], width: int, topology: Topology) -> ReceiverCells:
+    """The part of the process ``topology.rank``; the points around a receiver are in rows of ``width`` cells. All
+    processes find the same order of cells in their messages."""
     rank, corner = topology.rank, np.array([start for start, _ in topology.block()])
     own, size = [], 0
     index: dict[str, list[np.ndarray]] = {group.field: [] for group in groups}
@@ -91,8 +100,8 @@ def receiver_cells(groups: Sequence[Group], topology: Topology) -> ReceiverCells
     for group in groups:
         where = ranks_of(group.cells, topology)
         owner = where[0]
-        mine = np.flatnonzero(owner == rank)
-        slots = size + np.arange(len(where) * len(mine)).reshape(len(where), len(mine))
+        mine = own_receivers(group, topology, rank)
+        slots = size + np.arange(len(mine) * len(where)).reshape(len(mine), len(where)).T
         size += slots.size
         own.append(mine)
         here = where[:, mine] == rank
@@ -116,9 +125,17 @@ def receiver_cells(groups: Sequence[Group], topology: Topology) -> ReceiverCells
         own=tuple(own),
         cells={name: Cells(np.concatenate(index[name]), np.concatenate(slot[name])) for name in index},
         size=size,
+        width=width,
         sent={other: np.concatenate(slots) for other, slots in sent.items()},
         received={other: np.concatenate(slots) for other, slots in received.items()},
     )
+
+
+def own_receivers(group: Group, topology: Topology, rank: int) -> np.ndarray:
+    """The numbers of the receivers of a process, int64, in the order in which their cells lie in memory."""
+    first = group.cells[0]
+    order = np.lexsort(first.T[::-1])
+    return order[ranks_of(first[order], topology) == rank]
 
 
 def ranks_of(cells: np.ndarray, topology: Topology) -> np.ndarray:

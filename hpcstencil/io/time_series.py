@@ -16,7 +16,7 @@ from hpcstencil.io.transports.protocol import Transport
 from hpcstencil.io.truncate import Prepared
 
 # Steps, times, and for each series its values: in an array, the first axis is that of the rows.
-Rows = tuple[Sequence[int], Sequence[float], Mapping[str, Any]]
+Rows = tuple[Sequence[int] | np.ndarray, Sequence[float] | np.ndarray, Mapping[str, Any]]
 RowsOf = Mapping[str, Rows]  # by group of the file: "diagnostics" or "probes/NAME"
 NO_ROWS: RowsOf = {}
 

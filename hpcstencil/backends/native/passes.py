@@ -171,8 +171,9 @@ def joined(plan: Plan, trials: Trials) -> list[Parts]:
 
 
 def joined_ends(plan: Plan, trials: Trials, passes: Sequence[Parts]) -> Parts:
-    """The last pass of a step and the first one of the next step; empty if they cannot be joined."""
-    if len(passes) < 2 or plan.problem.errors():
+    """The last pass of a step and the first one of the next step; empty if they cannot be joined, or if the joined pass
+    would not store a field that is recorded after every step."""
+    if len(passes) < 2 or plan.problem.errors() or not recorded_ends(plan) <= ends_read(plan, trials, passes):
         return ()
     results = [array for part in passes[0] for array in part.outputs]
     renamed = dict(enumerate(plan.ends)) | {array: array + len(plan.arrays) for array in results}
@@ -196,17 +197,36 @@ def written(plan: Plan, trials: Trials, passes: Sequence[Parts], ends: Parts, te
     """All passes of a step. Their functions are added to ``text``. If there are joined ``ends``, the last pass is
     theirs."""
     read = [set(trials.of(parts).reads.reach) for parts in passes]
-    faces = plan.problem.faces.values()
-    beside = {p.name for face in faces for v in face.values for p in walk(v) if isinstance(p, Field)}
+    beside = fields_beside_faces(plan)
     at_faces = {array.beside[name] for array in plan.arrays if array.beside for name in beside}
     wanted = {*plan.ends, *at_faces, *(array for arrays in read for array in arrays)}
     few = all(len(trials.of(parts).lines) <= FEW for parts in passes)
     results = [pass_of(trials, parts, wanted, few, text) for parts in passes]
     if ends:
-        later = {array for arrays in read[1:] for array in arrays}
-        kept = {end for n, end in enumerate(plan.ends) if n in later or plan.fields[n] in beside}
-        results.append(pass_of(trials, ends, kept | {array + len(plan.arrays) for array in later}, few, text))
+        later = {array + len(plan.arrays) for arrays in read[1:] for array in arrays}
+        results.append(pass_of(trials, ends, ends_read(plan, trials, passes) | later, few, text))
     return results
+
+
+def ends_read(plan: Plan, trials: Trials, passes: Sequence[Parts]) -> set[int]:
+    """The arrays of fields after a step that a pass of the next step reads, its first one excepted, or the ghost cells of
+    a boundary."""
+    later = {array for parts in passes[1:] for array in trials.of(parts).reads.reach}
+    beside = fields_beside_faces(plan)
+    return {end for n, end in enumerate(plan.ends) if n in later or (n < len(plan.fields) and plan.fields[n] in beside)}
+
+
+def recorded_ends(plan: Plan) -> set[int]:
+    """The arrays after a step of the fields that probes record."""
+    recorded = {each.field for each in plan.problem.receivers.values()}
+    return {end for name, end in zip(plan.fields, plan.ends, strict=False) if name in recorded}
+
+
+def fields_beside_faces(plan: Plan) -> set[str]:
+    """The fields that conditions of boundaries read."""
+    return {
+        p.name for face in plan.problem.faces.values() for v in face.values for p in walk(v) if isinstance(p, Field)
+    }
 
 
 def planes_at_once(ndim: int, statements: int, few: bool) -> int:
