@@ -19,8 +19,8 @@ Weights = Sequence[Any]  # numbers, or Weights of one axis less
 
 @dataclass(frozen=True)
 class Stencil:
-    """A stencil: offsets in cells, one entry per axis, and a weight for each offset. The weights carry the units of the
-    derivative."""
+    """A stencil: ``offsets`` in cells, each with one entry per axis, and a weight for each offset. The weights carry
+    the units of the derivative."""
 
     offsets: tuple[tuple[int, ...], ...]
     weights: tuple[float, ...]
@@ -50,8 +50,8 @@ def is_large(stencil: Stencil) -> bool:
 
 
 def centred(values: Weights, ndim: int) -> Stencil:
-    """The stencil of ``ndim`` nested sequences with an odd count of entries per axis, of which the middle one is the weight of
-    the cell itself. Entries that are 0 are left out."""
+    """The stencil with the weights ``values``: sequences nested ``ndim`` deep, with an odd number of entries along each
+    axis. The middle entry is the weight of the cell itself. Entries that are 0 are left out."""
     places: dict[tuple[int, ...], Any] = {(): values}
     for _ in range(ndim):
         places = {
@@ -63,8 +63,9 @@ def centred(values: Weights, ndim: int) -> Stencil:
 
 @cache
 def weights(derivative: int, points: tuple[Fraction, ...]) -> tuple[Fraction, ...]:
-    """Weights of the ``derivative``-th derivative at 0 from values at ``points``, which are in units of the spacing.
-    They are exact for polynomials of degree ``len(points) - 1``."""
+    """The weights of the ``derivative``-th derivative at 0, given values at ``points``. They are exact fractions, one
+    per point, and exact for polynomials of degree ``len(points) - 1``. Points are in units of the spacing, so weights
+    must still be divided by spacing^derivative."""
     count = len(points)
     table = [[Fraction(0)] * count for _ in range(derivative + 1)]
     table[0][0] = Fraction(1)
@@ -94,30 +95,34 @@ def _line(derivative: int, offsets: Sequence[int], at: Fraction, axis: int, spac
 
 
 def central(derivative: int, order: int, axis: int, spacing: Sequence[float]) -> Stencil:
-    """Central difference of a derivative along ``axis``: error O(dx^order), order even."""
+    """The central difference for a derivative along ``axis``, with error O(dx^order); ``order`` is even. ``spacing``
+    has the cell width of every axis."""
     radius = (derivative + 1) // 2 - 1 + order // 2
     return _line(derivative, range(-radius, radius + 1), Fraction(0), axis, spacing)
 
 
 def biased(order: int, side: int, axis: int, spacing: Sequence[float]) -> Stencil:
-    """First derivative along ``axis`` with one extra point on ``side`` (-1 lower, +1 upper): error O(dx^(order - 1))."""
+    """The stencil of a first derivative along ``axis`` with one extra point on ``side`` (-1 lower, +1 upper) and error
+    O(dx^(order - 1)). ``spacing`` has the cell width of every axis."""
     first = -(order // 2) if side < 0 else 1 - order // 2
     return _line(1, range(first, first + order), Fraction(0), axis, spacing)
 
 
 def staggered(derivative: int, order: int, side: int, axis: int, spacing: Sequence[float]) -> Stencil:
-    """Derivative (1) or interpolation (0) at the face half a cell away on ``side`` (-1, +1): error O(dx^order)."""
+    """The stencil of a derivative (``derivative`` = 1) or of an interpolation (0) at the face half a cell away along
+    ``axis``, on the lower (``side`` = -1) or upper (+1) side, with error O(dx^order). ``spacing`` has the cell width of
+    every axis."""
     first = 1 - order // 2 if side > 0 else -(order // 2)
     return _line(derivative, range(first, first + order), side * HALF, axis, spacing)
 
 
 def shifted(offset: int, axis: int, ndim: int) -> Stencil:
-    """The stencil that returns the value ``offset`` cells away along an axis unchanged."""
+    """The stencil that copies the value ``offset`` cells away along ``axis``, on a grid with ``ndim`` axes."""
     return Stencil((tuple(offset if a == axis else 0 for a in range(ndim)),), (1.0,))
 
 
 def product(*stencils: Stencil) -> Stencil:
-    """Tensor product of stencils along different axes: a mixed derivative."""
+    """The tensor product of stencils along different axes, which gives a mixed derivative."""
     offsets, values = stencils[0].offsets, stencils[0].weights
     for other in stencils[1:]:
         pairs = [
