@@ -23,7 +23,7 @@ Strips = ctypes.c_void_p * 2 * 3
 
 
 class Messages(ctypes.Structure):
-    """The struct of edge_exchange.hpp, and what must live as long as it (``kept``)."""
+    """The struct of the same name in edge_exchange.hpp. ``kept`` holds the objects to which it points."""
 
     kept: list[Any]
     _fields_ = (
@@ -41,7 +41,7 @@ class Messages(ctypes.Structure):
 
 
 def lack_of_messages() -> str:
-    """Why native code cannot send messages in this process, as half a sentence; "" if it can."""
+    """Why native code cannot send messages in this process, as a clause for a longer sentence; "" if it can."""
     from mpi4py import MPI
 
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
@@ -70,9 +70,9 @@ def messages_of(
     device: int,
     communicator: Any,
 ) -> Messages:
-    """The messages of a block: its own edges, at the address ``own``, go to the ``blocks`` (rank, device) at some offsets,
-    whose edges arrive in ``mirrors``, addresses of memory with the layout of theirs. ``communicator`` is the mpi4py
-    communicator of these messages alone."""
+    """The messages of one block. Its own edges, at the address ``own``, go to ``blocks``, which are (rank, device) by
+    offset. Their edges arrive in ``mirrors``: the addresses, by offset, of memory with the layout of theirs.
+    ``communicator`` is an mpi4py communicator that is used for nothing else."""
     from mpi4py import MPI
 
     kind = {4: MPI.FLOAT, 8: MPI.DOUBLE}[layout.itemsize]
@@ -131,6 +131,6 @@ def messages_of(
 
 
 def _first_tag(device: int, offset: Offset) -> int:
-    """The tag of the first piece from the block at ``offset`` to a device of a process. Every piece has a tag of its own, since
-    MPI_Startall may start requests in any order."""
+    """The tag of the first piece of a strip that a process's ``device`` receives from the block at ``offset``. Every
+    piece has a tag of its own, since MPI_Startall may start requests in any order."""
     return (device * len(OFFSETS) + OFFSETS.index(offset)) * PIECES

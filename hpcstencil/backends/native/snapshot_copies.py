@@ -1,4 +1,4 @@
-"""Snapshot copies that native code makes while it steps: rows that it has just stored are still in a cache. A later
+"""Snapshot copies that native code makes while it steps. Rows that it has just stored are still in a cache; a later
 copy would read them from memory again."""
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class SnapshotCopies(ctypes.Structure):
 
 
 class NativeCopies(Copies):
-    """Copies of the ``fields`` of a program in its ``library``. The copy is made later instead if the program computes
-    in tiles, or if the writing thread still reads the previous snapshot."""
+    """Snapshot buffers of which native code fills those of its ``fields``, in the last step of a call. If it cannot (it
+    computes in tiles, or a thread still reads the previous snapshot), `copied` copies later."""
 
     def __init__(self, pieces: Mapping[str, Pieces], library: ctypes.CDLL, fields: Sequence[str]) -> None:
         super().__init__(pieces)
@@ -59,17 +59,17 @@ class NativeCopies(Copies):
         weakref.finalize(self, library.set_snapshot_copies, None)
 
     def expect(self, wanted: bool) -> None:
-        """Tell the program whether to copy at the end of its next call."""
+        """Tell the program whether its next call is to copy its results to the buffers."""
         self.results.stored = 0
         self.library.set_snapshot_copies(ctypes.byref(self.results) if wanted else None)
 
     def copied(self, name: str, block: np.ndarray) -> Pieces:
-        """The pieces of a field, laid out like the file. ``block`` is this process's block without ghost cells; it is
-        copied now, unless the program has copied it while stepping."""
+        """The buffer of a field, laid out like the file. ``block`` is this process's block (local, without ghost
+        cells); it is copied now, unless the program has copied it while stepping."""
         return self.pieces[name] if self.results.stored else super().copied(name, block)
 
     def lend(self, until: Future[None]) -> None:
-        """Do not overwrite the buffers before ``until`` completes."""
+        """Do not overwrite the buffers before ``until`` completes, since a thread reads them."""
 
         def give_back(_: Future[None]) -> None:
             self.results.lent = 0
@@ -79,7 +79,8 @@ class NativeCopies(Copies):
 
 
 def table_of(pieces: Pieces, axes: Sequence[int]) -> ctypes.Array[Piece]:
-    """The table of the pieces' addresses and strides for the C++ code, in the order of the file."""
+    """The table of the addresses and strides of the pieces for the C++ code, in the order of the file. ``axes`` are the
+    driver's axes of the grid's axes."""
     table = (Piece * len(pieces.cuts))()
     for n, cut in enumerate(pieces.cuts):
         own = pieces.own(n)[0]  # of one time

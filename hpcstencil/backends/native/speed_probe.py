@@ -50,9 +50,9 @@ class Call(ctypes.Structure):
 
 
 def probe_shape(topology: Topology, fixed: int = 0) -> tuple[int, ...]:
-    """Cells per axis of the block that is stepped: those of this process's largest block, but shorter along its first
-    axes if it has more than `PROBE_CELLS` cells. With ``fixed`` arrays, which must be filled first, the limit is
-    lower."""
+    """The cells per axis of the block to step: this process's largest block, shortened along its first axes if it has
+    more than `PROBE_CELLS` cells. The limit is lower for a program with ``fixed`` arrays, which must be filled
+    first."""
     shape, most = list(topology.capacity()), PROBE_CELLS // (1 + FIXED_COST * fixed)
     for axis in range(len(shape)):
         others = int(np.prod(shape)) // shape[axis]
@@ -63,9 +63,11 @@ def probe_shape(topology: Topology, fixed: int = 0) -> tuple[int, ...]:
 def seconds_per_step(
     program: Program, library: ctypes.CDLL, problem: Problem, topology: Topology, threads: int
 ) -> float:
-    """Seconds per step on a block of `probe_shape` whose sides are those of the whole grid. This is the least over
-    calls with growing numbers of steps. Each number is called twice, because the first call also fills the memory that
-    the second reuses. The time step is 0, so the values do not change."""
+    """The seconds that the program takes per step on a block of `probe_shape`, whose sides are those of the whole grid.
+
+    This is the least over calls with growing numbers of steps. Each number is called twice, because the first call also
+    fills the memory that the second one reuses. The time step is 0, so the values do not change.
+    """
     config = problem.config
     dtype, shape = np.dtype(config.numerics.precision), probe_shape(topology, program.fixed)
     names = [*program.fields, *program.errors]
