@@ -1,7 +1,7 @@
 """The time series of an output file: rows of diagnostics, and the steps and times of snapshots.
 
-Readers count rows and snapshots by the length of ``time`` and ``step``. These series are therefore only noted while a
-change is under way, and written when all other values are in the file.
+Readers count rows and snapshots by the length of ``time`` and ``step``. While a change is under way these two are
+therefore only noted; they are written when all other values are in the file.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ NO_ROWS: Rows = ((), (), {})
 
 
 class TimeSeries:
-    """The series of the open ``file``, which held what was ``found`` in it. All processes call every method together,
-    with equal values; ``writes`` is true on the one process that writes them. ``times`` are those of all snapshots."""
+    """The series of the open ``file``; ``found`` is what the file held when this run opened it. All processes call
+    every method together, with equal values; ``writes`` is true on the one process that writes them. ``times`` are
+    those of all snapshots."""
 
     def __init__(self, file: Transport, writes: bool, found: Prepared) -> None:
         self.file, self.writes = file, writes
@@ -29,7 +30,7 @@ class TimeSeries:
         self.noted: list[tuple[int, Mapping[str, np.ndarray]]] = []
 
     def add_rows(self, rows: Rows) -> None:
-        """Append rows of diagnostics, see `OutputFile.write_diagnostics`. Readers see them after the `commit`."""
+        """Append rows of diagnostics, see `OutputFile.write_diagnostics`. Readers see them after `commit`."""
         steps, times, values = rows
         series = {
             f"diagnostics/{name}": np.ascontiguousarray(np.asarray(value, np.float64).T)
@@ -42,12 +43,12 @@ class TimeSeries:
         self.rows += len(steps)
 
     def add_snapshot(self, step: int, time: float) -> None:
-        """Append the step and time of a snapshot. Readers see it after the `commit`."""
+        """Append the step and time of a snapshot. Readers see it after `commit`."""
         self.noted.append((len(self.times), {"step": np.array([step], np.int64), "time": np.array([time])}))
         self.times.append(time)
 
     def commit(self) -> None:
-        """Write the series by which readers count what was added."""
+        """Write the steps and times of everything that was added, by which readers count it."""
         for start, series in self.noted:
             self._write(series, start)
         self.noted.clear()
