@@ -36,7 +36,8 @@ class Array:
 
 
 def seal(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Append the seal to the closed file at ``path``. Raises OSError."""
+    """Append the seal, with the places and checksums of the ``arrays``, to the closed file at ``path``. Raises
+    OSError."""
     with path.open("r+b") as file:
         end = path.stat().st_size
         rest = _digest_of_rest(file, end, arrays)

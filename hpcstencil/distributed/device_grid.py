@@ -118,7 +118,7 @@ class DeviceGrid:
 
     @property
     def interior(self) -> tuple[tuple[int, int], ...]:
-        """The windows of a device's own cells, one per axis."""
+        """The windows of a device's own cells: (0, cells) per axis."""
         return tuple((0, n) for n in self.topology.capacity())
 
     def cropped(self, fields: Mapping[str, Value]) -> Fields:

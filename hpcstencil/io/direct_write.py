@@ -49,7 +49,8 @@ class Cut:
 
     @property
     def rows(self) -> int:
-        """The number of leading axes along which the runs are enumerated."""
+        """The number of leading axes over which the runs are enumerated. Along the axes after them the part is
+        contiguous in the file."""
         shape = _shape(self.inside)
         axis = len(shape) - 1
         while axis > 0 and shape[axis] == self.chunk[axis]:
@@ -142,7 +143,7 @@ class Pieces:
         by_threads(copy, np.arange(len(self.cuts)))
 
     def own(self, n: int) -> np.ndarray:
-        """The cells of the n-th piece that belong to the block."""
+        """The cells of the n-th piece that belong to the block, as a view."""
         return self.pieces[n][self.cuts[n].inside] if self.cuts[n].whole else self.pieces[n]
 
     def joined(self) -> np.ndarray:
@@ -169,7 +170,7 @@ class DirectWriter:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.file: os.stat_result | None = None  # the one of the first write
+        self.file: os.stat_result | None = None  # the file that the first write found
         self.buffer = _pages(PAGE)
 
     def write(self, parts: Sequence[tuple[np.ndarray | Pieces, Sequence[Place]]]) -> None:

@@ -78,8 +78,8 @@ def _series(
     """An empty, unlimited series, of numbers or, where there are members, of one per member."""
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     properties.set_chunk((*members, ROWS))
-    # Space for a further chunk is made when the series grows, on all ranks alike: made by the write instead, as a file laid
-    # out serially would have it, the second chunk fails with MPI_ERR_TYPE on several ranks (HDF5 1.10.8).
+    # Space for a further chunk is allocated when the series grows, on all ranks alike. If the write allocated it, as is usual
+    # in a file laid out serially, the second chunk would fail with MPI_ERR_TYPE on several ranks (HDF5 1.10.8).
     properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     properties.set_fill_value(np.array(fillvalue, dtype))
     space = h5py.h5s.create_simple((*members, 0), (*members, h5py.h5s.UNLIMITED))
@@ -147,7 +147,7 @@ def lay_out_fields(file: h5py.File, description: Description) -> None:
         h5py.h5d.create(file.id, name.encode(), h5py.h5t.py_create(dtype), space, properties)
         for dimension, scale in zip(file[name].dims, (*scales, "time", *layout.dimensions(name)), strict=True):
             dimension.attach_scale(file[scale])
-        if members:  # as the CF conventions have it, for what is no dimension
+        if members:  # the attribute of the CF conventions for coordinates that are no dimensions
             file[name].attrs["coordinates"] = " ".join(coordinate_name(key) for key in layout.ensemble)
         file[name].attrs["units"] = description.units.get(name, "1")
         file[name].attrs["long_name"] = description.long_names.get(name, name)

@@ -18,8 +18,8 @@ class SettledSpans:
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
-        self.chunk_rows: dict[str, int] = {}  # of each dataset that grows
-        self.rows: dict[str, int] = {}  # found of it
+        self.chunk_rows: dict[str, int] = {}  # rows per chunk of each dataset that grows
+        self.rows: dict[str, int] = {}  # rows whose spans have been found
 
     def find(self, file: h5py.File) -> None:
         """Add the spans that are new in the open ``file``, while nothing else uses it.

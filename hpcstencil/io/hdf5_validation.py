@@ -22,9 +22,9 @@ REAL = "fiub"  # kinds of numpy types: real numbers and truth values
 WHOLE = "iu"
 LONGEST_TEXT = 4 * 2**20  # characters of an attribute: an input file has at most 2**20 bytes
 LONGEST_SERIES = 2**26  # values that are read as a whole, as times are
-LEAST_CHECKED = 2**26  # bytes of a dataset that may be there without having been written
+LEAST_CHECKED = 2**26  # bytes that a dataset may declare without having been written
 MOST_PACKED = 1100  # deflate packs at most 1032 bytes into one
-DEEPEST = 16  # groups in one another
+DEEPEST = 16  # levels of nested groups
 KINDS = {"S": "texts", "U": "texts", "c": "complex numbers", "V": "compound values", "O": "texts or references"}
 TEXT_ATTRIBUTES = ("kind", "title", "input", "input_sha256", "hpcstencil_version", "decomposition", "history",
                    "equation_source", "fields", "clock", "failure", "units", "long_name")  # fmt: skip

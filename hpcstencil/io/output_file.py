@@ -180,7 +180,7 @@ class OutputFile:
         """
         self.thread.wait()
         given = {name: self._unchanging(name, block) for name, block in blocks.items()}
-        if self.communicator.size == 1:  # journal and syncs are the thread's too
+        if self.communicator.size == 1:  # the thread also writes the journal and syncs
             own, together = lambda: self._append(step, time, given, ranges, rows), lambda: None
         else:
             self.transaction.begin(self.snapshot_bytes)

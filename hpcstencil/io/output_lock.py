@@ -63,7 +63,7 @@ class Claim:
         if not _is_at(descriptor, self.path):
             os.close(descriptor)
             return False
-        with suppress(OSError):  # for the sentence above only
+        with suppress(OSError):  # only the message above uses it
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, json.dumps(_myself()).encode(), 0)
         self.descriptor = descriptor

@@ -40,7 +40,7 @@ class Transaction:
             reserve(self.path, size + size // 100 + MARGIN, self.communicator, allocate=self.allocate)
 
         def find(file: h5py.File) -> None:
-            if self.communicator.rank == 0:  # which writes the journal
+            if self.communicator.rank == 0:  # only rank 0 writes the journal
                 self.settled.find(file)
 
         def begin() -> None:

@@ -13,8 +13,8 @@ from functools import cache
 from typing import Any
 
 HALF = Fraction(1, 2)
-UNROLLED = 64  # weights of a stencil, at most, for which code has a term each
-Weights = Sequence[Any]  # numbers, or Weights of one axis less
+UNROLLED = 64  # stencils with more weights are summed in loops
+Weights = Sequence[Any]  # numbers, or Weights with one axis less
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ class Stencil:
 
     @property
     def lower(self) -> tuple[int, ...]:
-        """Cells needed below the point, per axis (non-negative)."""
+        """The number of cells that the stencil reads below its point, per axis; not negative."""
         return tuple(max(0, -min(o)) for o in zip(*self.offsets, strict=True))
 
     @property
     def upper(self) -> tuple[int, ...]:
-        """Cells needed above the point, per axis (non-negative)."""
+        """The number of cells that the stencil reads above its point, per axis; not negative."""
         return tuple(max(0, *o) for o in zip(*self.offsets, strict=True))
 
     def collapsed(self, axes: Collection[int]) -> Stencil:

@@ -31,7 +31,7 @@ from hpcstencil.symbolic.expressions import (
 
 FUNCTIONS = functions(np, np.float64)
 CELLS_AT_ONCE = 2**18
-ROUNDED = 1e-15  # so much, relatively, rounding may move the time of a series' last sample
+ROUNDED = 1e-15  # relative error by which rounding may move the time of a series' last sample
 SAMPLES = 65  # sample points per axis for the bound of a parameter
 
 

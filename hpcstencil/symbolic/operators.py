@@ -52,7 +52,7 @@ class Space:
         return Derivative(node(a), tuple(axes.count(axis) for axis in range(self.ndim)))
 
     def laplacian(self, a: Operand) -> Node:
-        """∇²a."""
+        """∇²a: the sum of the second derivatives along all axes."""
         return total([self.derivative(a, axis, axis) for axis in range(self.ndim)])
 
     def gradient(self, a: Operand) -> tuple[Node, ...]:
@@ -60,11 +60,11 @@ class Space:
         return tuple(self.derivative(a, axis) for axis in range(self.ndim))
 
     def gradient_squared(self, a: Operand) -> Node:
-        """|∇a|²."""
+        """|∇a|²: the sum of the squared first derivatives along all axes."""
         return total([d * d for d in self.gradient(a)])
 
     def divergence(self, *components: Operand) -> Node:
-        """∇·(a, b, c), one component per axis."""
+        """∇·(a, b, c), with one component per axis."""
         return total([self.derivative(a, axis) for axis, a in enumerate(components)])
 
     def div_grad(self, coefficient: Operand, a: Operand) -> Node:

@@ -62,8 +62,8 @@ WISHES = {
     "ln": ("log", "write log(a)"),
 }
 
-# Python reads more than this language has: '#' would hide the rest of a line, and letters of other alphabets would be
-# taken for those that they look like.
+# Python accepts more than this language has: '#' would hide the rest of a line, and letters of other alphabets would be
+# read as the letters that they look like.
 FOREIGN = re.compile(r"[^ -~\t\n\r]|[#\\]")
 BREAKS = re.compile(r"[\t\n\r]")
 
@@ -227,7 +227,7 @@ class _Parser:
 
     def number(self, part: ast.Constant) -> float:
         """The value of a number; it must be finite in float64."""
-        assert isinstance(part.value, int | float)  # `convert` hands in no other constants
+        assert isinstance(part.value, int | float)  # `convert` passes no other constants
         try:
             value = float(part.value)
         except OverflowError:
@@ -250,7 +250,7 @@ class _Parser:
         return "this is not part of the expression language (numbers, names, + - * / **, comparisons and functions)"
 
     def symbol(self, part: ast.Name, name: str) -> Node:
-        """The node of a bare name."""
+        """The node of a bare name. Raises InputError if it is not known."""
         if name in self.symbols:
             return self.symbols[name]
         if name in self.calls:
@@ -258,7 +258,8 @@ class _Parser:
         self.fail(part.col_offset, f"unknown name {_short(name)}", _suggestion(name, self.symbols))
 
     def call(self, part: ast.Call, name: str, arguments: list[ast.expr], depth: int) -> Node:
-        """The node of a function call."""
+        """The node of a function call. Raises InputError if the function is not known or takes another number of
+        arguments."""
         if name not in self.calls:
             if name in self.symbols:
                 advice = f"write {name}*(...) to multiply"

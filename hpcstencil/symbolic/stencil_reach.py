@@ -60,7 +60,7 @@ class Discretization:
         return staggered(int(tree.kind == "difference"), self.order, side, tree.axis, self.spacing)
 
     def stencils(self, tree: Node) -> tuple[Stencil, ...]:
-        """All stencils that an operator applies; empty for other nodes."""
+        """The stencils that an operator applies: three for `DivGrad`, one for the others, none for other nodes."""
         match tree:
             case Derivative():
                 return (self.derivative(tree),)

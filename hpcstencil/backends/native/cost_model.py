@@ -18,12 +18,12 @@ from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.decomposition import MOST_STEPS, Costs, Plan, most_steps
 from hpcstencil.problem.problem import Problem
 
-SECONDS_PER_WORK = 1.5e-10  # of a cell of a pass, if it is not measured
-WAITING = 5e-5  # seconds per exchange in which blocks wait for each other, whatever they exchange
+SECONDS_PER_WORK = 1.5e-10  # for one cell of a pass, unless it is measured
+WAITING = 5e-5  # seconds per exchange that blocks wait for each other, however much they exchange
 # Part of the computing between two exchanges that hides messages: a sweep over the last tile of rows in three dimensions, and
 # nearly the whole sweep where planes are single rows.
 HIDDEN = {1: 0.8, 2: 0.8, 3: 0.25}
-MUCH_THE_SAME = 1.005  # times the least cost: within it the thinner halo is chosen
+MUCH_THE_SAME = 1.005  # among costs within this factor of the least one, the thinnest halo is chosen
 
 
 @cache
@@ -56,7 +56,7 @@ def least_work(program: Program, topology: Topology, shape: Sequence[int]) -> fl
 
 
 def ones(topology: Topology) -> tuple[int, ...]:
-    """One block per axis."""
+    """The numbers of blocks per axis of a grid that is not cut: all 1."""
     return (1,) * topology.ndim
 
 

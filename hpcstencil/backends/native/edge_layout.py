@@ -59,11 +59,11 @@ class EdgeLayout:
         return PAGE + cells * self.itemsize
 
     def read_here(self, offset: Offset) -> Box:
-        """The part of the strip of the block at ``offset`` that this block reads."""
+        """The part that this block reads of the strip of the block at ``offset``."""
         return self._part(offset, [-d for d in offset], strip_axis(offset))
 
     def read_there(self, offset: Offset) -> Box:
-        """The part of this block's strip that the block at ``offset`` reads."""
+        """The part that the block at ``offset`` reads of this block's strip."""
         return self._part(HERE, offset, strip_axis(offset))
 
     def _part(self, block: Offset, towards: Sequence[int], axis: int) -> Box:

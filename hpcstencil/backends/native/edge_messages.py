@@ -14,10 +14,10 @@ from typing import Any
 
 from hpcstencil.backends.native.edge_layout import HERE, OFFSETS, Box, EdgeLayout, Offset, strip_axis
 
-# A strip is sent in pieces that Open MPI sends over TCP at once. Before a larger message it would ask the receiver, which costs
-# two more delays.
+# A strip is sent in pieces so short that Open MPI sends them over TCP at once. Before a larger message it would ask the
+# receiver, which costs two more delays.
 PIECE_BYTES = 60_000
-PIECES = 128  # at most, of a strip; longer strips have longer pieces, so that tags stay small
+PIECES = 128  # largest number per strip; longer strips have longer pieces, so that tags stay small
 Counts = ctypes.c_int64 * 2 * 3
 Strips = ctypes.c_void_p * 2 * 3
 
@@ -79,7 +79,8 @@ def messages_of(
     kept: list[Any] = []
 
     def pieces(address: int, offset: Offset, axis: int, side: int, buffer: int, box: Box) -> list[Any]:
-        """The message buffers of a box of a strip."""
+        """The mpi4py buffers for the part ``box`` of a strip: pieces of its bytes if that is the whole strip, else one
+        buffer with a datatype for the part."""
         sizes, starts, counts = ([entry[n] for entry in box] for n in (0, 1, 2))
         size = layout.itemsize * math.prod(sizes)
         strip = MPI.buffer.fromaddress(address + layout.start(offset, axis, side, buffer), size)
@@ -102,7 +103,7 @@ def messages_of(
         return [communicator.Send_init(piece, rank, tag + n) for n, piece in enumerate(buffers)]
 
     def handles(requests: Sequence[Any]) -> int:
-        """The address of the requests' handles, one after the other."""
+        """The address of an array with the handles of the requests."""
         size = MPI._sizeof(MPI.Request)
         array = ctypes.create_string_buffer(max(1, len(requests)) * size)
         for n, request in enumerate(requests):

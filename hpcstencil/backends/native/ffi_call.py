@@ -188,7 +188,7 @@ class Native:
 def native(program: Program, threads: int, every: int = 1, blocks: Sequence[EdgeExchange] = ()) -> Native:
     """Compile a program and register it with the bridge. With ``blocks``, the program exchanges the edges of this
     process's device blocks itself. Raises Unsupported, with the compiler's message, if it does not compile."""
-    loaded, bridge = begun(program.text), xla_bridge()  # where they are not kept, the compiler has time for both
+    loaded, bridge = begun(program.text), xla_bridge()  # if neither is cached, both compile at the same time
     compiled = loaded.result()
     address = ctypes.cast(compiled.advance, ctypes.c_void_p).value
     number = hash_of(program.text)

@@ -31,9 +31,9 @@ from hpcstencil.symbolic.stencil_reach import axes_of
 
 # Names stored under these keys are valid everywhere in a step.
 FOR_ALL = ("array", "row", "pitch", "slide", "table", "scalar")
-FURTHEST = 7  # cells beside a vector that one which slides reaches, whatever the precision
+FURTHEST = 7  # largest distance, in cells, at which a sliding vector is read in either precision
 Row = tuple[int, int, int]  # an array, and the offsets of a plane and a row
-Term = tuple[tuple[Node, ...], float, str]  # factors that are the same in all cells, a number, and the value in a cell
+Term = tuple[tuple[Node, ...], float, str]  # (factors that are the same in all cells, a number, the value in a cell)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,8 @@ class Reads:
     along: dict[Row, set[int]] = field(default_factory=dict)
 
     def plane(self, array: int, offset: int) -> int:
-        """The number of a plane of an array."""
+        """The number of the plane of ``array`` at ``offset`` along the first axis. A plane gets the next number when it
+        is first read."""
         return self.planes.setdefault((array, offset), len(self.planes))
 
     def note(self, array: int, away: list[int]) -> None:
@@ -206,7 +207,7 @@ class Cells(Writer):
     # ---- sums ----
 
     def in_loops(self, stencil: Stencil, operand: Node) -> bool:
-        """Whether a stencil is summed in loops. Its operand must be in an array."""
+        """Whether a stencil is summed in loops. This is so for large stencils whose operand is in an array."""
         return is_large(stencil) and operand in self.scope.held
 
     def weighted(self, stencil: Stencil, operand: Node, at: Offset) -> str:

@@ -22,7 +22,7 @@ MOST_PLANES = 256  # of the arrays that a pass reads or writes
 LONG = 150  # from this many statements per cell on, a pass computes one plane at a time
 FEW = 40  # up to this many statements in each pass, four planes that are single rows are computed at a time
 MOST_SLIDING = 6  # rows whose vectors slide; each keeps three vectors in registers
-MANY_ROWS = 12  # read for a cell; for more rows the processor lacks registers for all addresses
+MANY_ROWS = 12  # rows read for a cell; with more, the processor lacks registers for all addresses
 
 Write = Callable[[Cells, Offset], str]  # writes the statements for an array's value in a cell, and names it
 

@@ -92,7 +92,7 @@ class Side:
 
 
 Sides = dict[tuple[int, int, int], Side]  # by array, axis and end
-OTHERS = ("PARAMETERS", "CONSTANTS", "TABLES", "FIXED", "SCALARS")  # which an outline has none of
+OTHERS = ("PARAMETERS", "CONSTANTS", "TABLES", "FIXED", "SCALARS")  # an outline has none of these
 
 
 def counts(step: Step, furthest: Sequence[int] = (0, 0, 0), **others: int) -> list[str]:

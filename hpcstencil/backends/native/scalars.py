@@ -81,7 +81,8 @@ class Scalars:
         """The C++ expression for a tree's value at the time t + ``node`` dt."""
         if node not in self.writers:
             writer = self.writers[node] = Scalar(self.numbers, self.discretization, self.axis_of, node)
-            writer.count = 10000 * len(self.writers)  # all stand in one function
+            # All writers write into one C++ function, so their names must differ.
+            writer.count = 10000 * len(self.writers)
         return self.writers[node].value(tree)
 
     def lines(self) -> list[str]:

@@ -24,7 +24,7 @@ def shared_memory(size: int, communicator: Communicator) -> mmap.mmap | None:
     if place is not None:
         try:
             with open(place[0], "r+b") as file:
-                # Where processes are counted apart, as in containers, the number may be another process's.
+                # Where process numbers are separate, as in containers, this one may belong to another process.
                 if _identity(file.fileno()) == place[1]:
                     memory = mmap.mmap(file.fileno(), size)
         except (OSError, ValueError):

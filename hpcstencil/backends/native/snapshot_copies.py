@@ -17,13 +17,15 @@ from hpcstencil.io.snapshot_buffers import Copies
 
 
 class Piece(ctypes.Structure):
-    """The struct of the same name in snapshot_copies.hpp."""
+    """The struct of snapshot_copies.hpp for one piece: the address that cell (0, 0, 0) of the block would have in it,
+    and the bytes between its planes and rows."""
 
     _fields_ = (("cell", ctypes.c_void_p), ("plane", ctypes.c_int64), ("row", ctypes.c_int64))
 
 
 class SnapshotCopies(ctypes.Structure):
-    """The struct of the same name in snapshot_copies.hpp."""
+    """The struct of snapshot_copies.hpp for all buffers: whether they are lent to a thread, whether the last call has
+    filled them, how blocks are cut into chunks, and the pieces of each field."""
 
     _fields_ = (
         ("lent", ctypes.c_int64),
@@ -42,7 +44,7 @@ class NativeCopies(Copies):
     def __init__(self, pieces: Mapping[str, Pieces], library: ctypes.CDLL, fields: Sequence[str]) -> None:
         super().__init__(pieces)
         one = next(iter(pieces.values()))  # all fields are cut alike
-        axes = AXIS_OF[len(one.shape) - 1]  # the first one is of time
+        axes = AXIS_OF[len(one.shape) - 1]  # the first axis is time
         assert all(len(each.cuts) == len(one.cuts) for each in pieces.values())
         self.tables = {name: table_of(each, axes) for name, each in pieces.items()}
         self.places = (ctypes.c_void_p * len(fields))()  # null for those that are not copied
@@ -83,7 +85,7 @@ def table_of(pieces: Pieces, axes: Sequence[int]) -> ctypes.Array[Piece]:
     driver's axes of the grid's axes."""
     table = (Piece * len(pieces.cuts))()
     for n, cut in enumerate(pieces.cuts):
-        own = pieces.own(n)[0]  # of one time
+        own = pieces.own(n)[0]  # without the axis of time
         before = sum(part.start * stride for part, stride in zip(cut.index[1:], own.strides, strict=True))
         stride = dict(zip(axes, own.strides, strict=True))
         table[n] = Piece(own.ctypes.data - before, stride.get(0, 0), stride.get(1, 0))

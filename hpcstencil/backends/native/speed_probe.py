@@ -15,16 +15,17 @@ from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.problem import Problem
 
 PROBE_CELLS = 2**22
-FIXED_COST = 64  # of a cell of a fixed array (coordinate_tables.hpp), in steps of a cell
-PROBE_STEPS = 16  # at most, in a call
-PROBE_SECONDS = 0.05  # after which no longer call is tried
+FIXED_COST = 64  # of filling a cell of a fixed array (coordinate_tables.hpp), in steps of a cell
+PROBE_STEPS = 16  # largest number of steps in a call
+PROBE_SECONDS = 0.05  # after this time no call with more steps is tried
 MARGIN = 64  # coordinates beyond the block
 Three = ctypes.c_int64 * 3
 Pointers = ctypes.POINTER(ctypes.c_void_p)
 
 
 class Call(ctypes.Structure):
-    """The struct of the same name in pipeline.hpp."""
+    """The struct of pipeline.hpp with the arguments of a call: the arrays and numbers of a block, the steps to take,
+    the shape and sides of the block, and what is known of the processor."""
 
     _fields_ = (
         ("fields", Pointers),
@@ -100,5 +101,5 @@ def seconds_per_step(
             library.advance(ctypes.byref(call))
             best = min(best, (time.perf_counter() - start) / steps)
         steps *= 2
-    library.stored_not_finite()  # whatever the block held is no business of the run
+    library.stored_not_finite()  # the run asks about its own values, not those of this block
     return best

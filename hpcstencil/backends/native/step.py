@@ -151,7 +151,7 @@ class Planner:
         return list(told)
 
     def trees(self, j: int) -> Mapping[str, Node]:
-        """The right-hand sides whose slopes at the j-th value the method uses."""
+        """The right-hand sides, by field, whose slopes at the j-th value the method uses."""
         return self.problem.apart if j and self.problem.apart else self.problem.trees
 
     def slopes(self, j: int, values: Mapping[str, int], trees: Mapping[str, Node]) -> dict[str, int]:
@@ -183,7 +183,7 @@ class Planner:
             if all(name in (trees if j == new else slopes[j]) for j, _ in stage.slopes)
             and (stage.group is None or groups[name] == stage.group)
         ]
-        # in one order in all stages, whose inner passes are then the same functions
+        # the same order in all stages, so that their inner passes are the same functions
         wanted = {name: tree for name, tree in trees.items() if keep or name in moving}
         node = 0.0 if new is None else problem.method.nodes[new]
         held = self.inner(values[new or 0], wanted, node)
@@ -252,7 +252,7 @@ class Planner:
             self.parts.append(Part(outputs, Scope(dict(held), node, shared)))
 
     def array(self, operand: Node | None, node: float, deep: bool = False) -> int:
-        """Add an array to the step; returns its number."""
+        """Add an array to the step, with these values as in `Array`, and return its number."""
         self.arrays.append(Array(operand, node, deep))
         return len(self.arrays) - 1
 

@@ -33,7 +33,7 @@ class Section:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The section as `Call::section` of pipeline.hpp expects it."""
+        """The section as integers, in the form that `Call::section` of pipeline.hpp expects."""
         return (self.first, self.last, len(self.given), len(self.made), *self.given, *self.made)
 
 

@@ -173,7 +173,7 @@ def attempt_in_a_call(native: Native, device_grid: DeviceGrid, widths: tuple[int
 
 
 def attempt_by_sections(native: Native, device_grid: DeviceGrid) -> Attempt:
-    """The function that attempts a step section by section."""
+    """The function that attempts a step section by section, with an exchange before each section."""
     step = in_sections(native, device_grid, 0)
     return lambda fields, parameters, t, dt: step(fields, parameters, StepRange(t, 0, dt, 1))
 

@@ -73,7 +73,7 @@ class Fused:
 
 
 def evaluated(cells: Cells, trees: Mapping[str, Node]) -> dict[str, Value]:
-    """The values of trees in the cells of a tile, by name, without windows."""
+    """The values of ``trees`` in the cells of a tile, by name, each as a `Value` without windows."""
     return {name: Value(cells(tree), ()) for name, tree in trees.items()}
 
 
@@ -113,7 +113,7 @@ class Kernels:
             return {**y[i - 1], **moved}
 
         def loop(u: Values, before: Values, last: Values, k0: Slopes) -> Values:
-            """The equal stages, by one kernel with the weights as arguments."""
+            """Take the uniform stages with one kernel, which gets their weights as arguments."""
 
             @jax.jit
             def next_stage(before: Values, last: Values, kept: Values, weights: jax.Array, time: ArrayLike) -> Values:
@@ -194,7 +194,8 @@ class Kernels:
 
 
 def kernels(problem: Problem, rules: Rules, interpret: bool) -> Kernels:
-    """The step of a problem by kernels."""
+    """The kernels for the steps of a problem, whose trees are evaluated by ``rules``. With ``interpret`` they run on
+    CPUs, slowly."""
     given = [value for face in problem.faces.values() for value in face.values]
     trees = [*problem.trees.values(), *problem.apart.values(), *given]
     timed = any(isinstance(part, Time) for tree in trees for part in walk(tree))

@@ -32,7 +32,8 @@ class ArrayCode:
     listed: Collection[str] | None
 
     def attempt(self) -> Attempt:
-        """The function that takes one step and estimates its error."""
+        """The function (fields, parameters, t, dt) -> (fields after one step, `Problem.errors` of it by field), without
+        ghost cells. The method must have an error estimate."""
         return self.stepper.attempt(right_hand_side(self.problem.errors(), self.rules, {}))
 
     def slopes(self) -> Body:

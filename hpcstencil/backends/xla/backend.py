@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class XlaBackend:
-    """Array code with the stencil kernel ``name``."""
+    """A backend of array code, with the stencil kernel ``name``: "shift" or "conv"."""
 
     name: str
     preferred: bool = False

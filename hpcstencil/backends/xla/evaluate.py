@@ -169,13 +169,13 @@ class Evaluation:
         return self.apply(stencil, value, self.shrunk(value, tree.operand, stencil.lower, stencil.upper))
 
     def neighbour(self, tree: Neighbour) -> Value:
-        """The value in the next cell along an axis."""
+        """The value of the operand in the next cell along the node's axis, on its side."""
         (stencil,) = self.rules.discretization.stencils(tree)
         value = self.extend(tree.operand)
         return self.apply(stencil, value, self.shrunk(value, tree.operand, stencil.lower, stencil.upper))
 
     def convolution(self, tree: Convolution) -> Value:
-        """The weighted sum of the values in the cells around."""
+        """The sum of the operand's values in the cells around, with the weights of the node's stencil."""
         value = self.extend(tree.operand)
         stencil = tree.stencil.collapsed([axis for axis, window in enumerate(value.windows) if window is None])
         return self.apply(stencil, value, self.shrunk(value, tree.operand, stencil.lower, stencil.upper))

@@ -31,8 +31,8 @@ from hpcstencil.symbolic.expressions import OPERATORS, Field, Node, walk
 from hpcstencil.symbolic.stencil_reach import Needs
 
 PARTS = 3
-CELLS_AT_ONCE = 2**16  # worked on at a time by a processor, where XLA keeps 8 bytes or more of each
-CELLS_IN_NUMPY = 2**17  # the same where numpy does, whose threads wait for each other between its functions
+CELLS_AT_ONCE = 2**16  # cells per call on a processor, where XLA keeps at least 8 bytes for each
+CELLS_IN_NUMPY = 2**17  # the same in numpy, whose threads wait for each other between its functions
 
 # (values of each tree in some rows, which of the cells count) -> a result of these rows
 OfRows = Callable[[list[jax.Array], jax.Array], Any]
@@ -189,7 +189,8 @@ class Reductions:
     def extremes(
         self, fields: Fields, parameters: Parameters, time: float
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """See `backend.Reductions`."""
+        """(minimum, maximum, number of non-finite cells) of each tree over the whole grid at ``time``; see
+        `backend.Reductions` for shapes and dtypes. All processes call this together."""
         if not self.trees:
             return np.empty(0), np.empty(0), np.empty(0, np.int64)
         each = self._of_each(
@@ -238,7 +239,8 @@ class Reductions:
         return np.sum([total for block in blocks for total in by_threads(of_part, block)], 0)
 
     def sums(self, fields: Fields, parameters: Parameters, time: float, largest: np.ndarray) -> np.ndarray:
-        """See `backend.Reductions`. If ``largest`` is NaN or infinite, so is the sum."""
+        """The sum of each tree over the whole grid at ``time``, rounded once to float64; see `backend.Reductions` for
+        shapes and ``largest``. All processes call this together."""
         if not self.trees:
             return np.empty(0)
         exponents = np.where(np.isfinite(largest), np.frexp(largest)[1], 0)

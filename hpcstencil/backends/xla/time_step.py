@@ -47,7 +47,7 @@ class Stepper:
     kernel: Callable[[Parameters, Frame], Step] | None = None
 
     def rhs_of(self, j: int) -> RightHandSide:
-        """The right-hand side for the slopes at the j-th value."""
+        """The right-hand side for the slopes at the j-th value: ``apart``, if there is one, for all but the first."""
         return self.rhs if j == 0 or self.apart is None else self.apart
 
     @property
@@ -65,7 +65,8 @@ class Stepper:
     # ---- inside compiled code ----
 
     def step(self, parameters: Parameters, frame: Frame) -> Step:
-        """The function that takes one step on a block, for use inside compiled code."""
+        """The function (fields, t, dt, smallest windows needed) -> fields after one step, for use inside compiled
+        code."""
         if self.kernel is not None:
             return self.kernel(parameters, frame)
 
@@ -214,5 +215,5 @@ def padded(value: Value, windows: Windows) -> Value:
     for have, want in zip(value.windows, windows, strict=True):
         assert have is not None and want is not None  # fields have a window on every axis
         padding.append((have[0] - want[0], want[1] - have[1], 0))
-    padding += [(0, 0, 0)] * (value.array.ndim - len(padding))  # of members
+    padding += [(0, 0, 0)] * (value.array.ndim - len(padding))  # for the axis of members
     return Value(lax.pad(value.array, value.array.dtype.type(0), padding), windows)
