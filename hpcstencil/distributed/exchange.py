@@ -41,7 +41,8 @@ class Exchange(Protocol):
 
     @property
     def name(self) -> str:
-        """The means by which processes exchange, for users, as "mpi4jax"; "" if nothing is sent between processes."""
+        """The means by which processes exchange, for users, such as "mpi4jax"; "" if nothing is sent between
+        processes."""
 
     @property
     def fused(self) -> bool:

@@ -47,7 +47,7 @@ class ArrayFile:
 
     @classmethod
     def of(cls, text: str) -> ArrayFile | None:
-        """The file that the text of an input names, as "FILE.h5:DATASET", "FILE.npy" or "FILE.png"; None for other
+        """The file that the text of an input names, such as "FILE.h5:DATASET", "FILE.npy" or "FILE.png"; None for other
         texts."""
         if Path(text).suffix.lower() in KINDS:
             return cls(Path(text))
@@ -85,8 +85,8 @@ class ArrayFile:
         return ArrayContents(digest.hexdigest(), lowest, largest)
 
     def series(self) -> ArrayContents:
-        """The contents of a time series, which is an array with one axis of 2 to MOST_SAMPLES samples. Raises as
-        `scanned`."""
+        """The contents of a time series, which is an array with one axis of 2 to MOST_SAMPLES samples. Raises the same
+        errors as `scanned`."""
         if self.name:
             from hpcstencil.io.file_read import read_series
 

@@ -26,8 +26,8 @@ class Description:
 
     ``fields`` are the names of arrays of the float type ``dtype``, in the shapes of ``layout``; ``units`` and
     ``long_names`` describe some of them (default: "1" and the name). ``diagnostics`` are the names of time series.
-    ``attributes`` go to the root, beside ``kind``, ``format_version`` and ``complete``. ``solid_axes`` is the number of
-    axes of the mask, which `OutputFile.write_solid` writes; 0 without a mask.
+    ``attributes`` go to the root, in addition to ``kind``, ``format_version`` and ``complete``. ``solid_axes`` is the
+    number of axes of the mask, which `OutputFile.write_solid` writes; 0 without a mask.
     """
 
     layout: Layout

@@ -189,7 +189,7 @@ def read_blocks(
     path: Path, names: Sequence[str], ranges: Sequence[Range], layout: Layout, dtype: Any
 ) -> dict[str, np.ndarray]:
     """The blocks of several fields, by name, each read like one of `read_block`; their global shapes must be those of
-    ``layout``. Raises as `read_block`."""
+    ``layout``. Raises the same errors as `read_block`."""
     with open_for_reading(path) as file:
         return {name: _block(path, file, name, ranges, layout.shape(name), dtype) for name in names}
 

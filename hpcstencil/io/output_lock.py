@@ -87,8 +87,8 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 @contextmanager
 def claimed(output: Path, communicator: Communicator) -> Iterator[Claim]:
-    """A context in which this run has the right to write ``output``, taken at once if its folder exists. Raises as
-    `Claim.take`."""
+    """A context in which this run has the right to write ``output``, taken at once if its folder exists. Raises the
+    same errors as `Claim.take`."""
     claim = Claim(output, communicator)
     claim.take()
     try:

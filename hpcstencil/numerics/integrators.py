@@ -56,7 +56,7 @@ class Method:
 
     @property
     def multistep(self) -> bool:
-        """Whether the method uses the slopes of the previous step. The state then stores them beside the fields
+        """Whether the method uses the slopes of the previous step. The state then stores them in addition to the fields
         (`memory_of`)."""
         return any(stage.remembered for stage in self.stages)
 
@@ -247,7 +247,7 @@ NEW, ERROR = "new ", "error "  # prefixes of the names of a field after a step a
 
 
 def memory_of(method: Method, fields: Sequence[str]) -> tuple[str, ...]:
-    """The names of the arrays that a multistep method stores beside the fields: the slopes of the fields at the
+    """The names of the arrays that a multistep method stores in addition to the fields: the slopes of the fields at the
     beginning of the previous step. Empty for other methods."""
     return tuple(name + MEMORY for name in fields) if method.multistep else ()
 

@@ -178,5 +178,5 @@ def mode(amplitude: float, phases: list[Node]) -> Node:
 
 def residual(tree: Node, solution: Node, fields: Mapping[str, Node], spacing: Sequence[float] = ()) -> Node:
     """The source for which ``solution`` solves ∂u/∂t = tree + source: ∂(solution)/∂t minus the exact value of ``tree``.
-    ``fields`` has the exact solutions of all fields, this one included. Raises as `exact`."""
+    ``fields`` has the exact solutions of all fields, this one included. Raises the same errors as `exact`."""
     return total([derivative(solution, Time()), times(Constant(-1.0), exact(tree, fields, spacing))])

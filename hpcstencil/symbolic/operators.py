@@ -134,7 +134,7 @@ class Space:
 
     def at(self, a: Operand, *position: Operand) -> Node:
         """The value of a at a position with one entry per axis: the integral of a times δ, as a tree of reductions.
-        Near solid cells it is divided by the part of δ that lies in the fluid. Raises as `point`."""
+        Near solid cells it is divided by the part of δ that lies in the fluid. Raises the same errors as `point`."""
         point = self.point(*position)
         value = Reduction("integral", node(a) * point)
         return value / Reduction("integral", point) if self.masked else value

@@ -75,7 +75,7 @@ def home(name: str, positions: Positions, ndim: int) -> Position:
 
 
 def described(position: Position) -> str:
-    """A position in words, as "on x faces" or "at cell centres"."""
+    """A position in words, such as "on x faces" or "at cell centres"."""
     faces = [AXES[axis] for axis, half in enumerate(position) if half]
     return f"on {' and '.join(faces)} faces" if faces else "at cell centres"
 
@@ -152,7 +152,7 @@ def located(tree: Node, position: Position, positions: Positions, spacing: Seque
 
 def located_on_boundary(tree: Node, position: Position, axis: int, spacing: Sequence[float], key: str) -> Node:
     """The tree of a value given on a boundary across ``axis``, for a field at ``position``, in the form in which it is
-    evaluated there. Its coordinate along ``axis`` is that of the boundary. Raises as `located`."""
+    evaluated there. Its coordinate along ``axis`` is that of the boundary. Raises the same errors as `located`."""
     along = tuple(0 if a == axis else half for a, half in enumerate(position))
     return located(tree, along, {}, spacing, key)
 
@@ -168,7 +168,8 @@ def _advice(lives: Position, wanted: Position) -> str:
 
 
 def located_reductions(tree: Node, positions: Positions, spacing: Sequence[float], key: str) -> Node:
-    """The tree of a diagnostic in which each reduction is evaluated where its operand lives. Raises as `located`."""
+    """The tree of a diagnostic in which each reduction is evaluated where its operand lives. Raises the same errors as
+    `located`."""
     ndim = len(spacing)
 
     def visit(part: Node) -> Node:

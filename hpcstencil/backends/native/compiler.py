@@ -118,7 +118,7 @@ def _made(text: str, options: Sequence[str], kept: Path | None, private: Path) -
 @once
 def begun(text: str) -> Future[ctypes.CDLL]:
     """The future of `library` for ``text``. A thread compiles it, once per process and text; the future's result raises
-    as `library`."""
+    the errors of `library`."""
     thread = ThreadPoolExecutor(1)
     made = thread.submit(library, text)
     thread.shutdown(wait=False)

@@ -39,7 +39,7 @@ def account(program: Program) -> ctypes.CDLL:
 def work_per_step(program: Program, topology: Topology) -> Callable[[int], float]:
     """The function that maps the number of steps between two exchanges to the work per cell and step, in units of one
     pass over one cell. It is for this topology's largest block, with neighbours on all axes that are cut. Raises
-    Unsupported as `account`."""
+    Unsupported like `account`."""
     work = account(program).work_per_step
     work.restype = ctypes.c_double
     block = _block(topology)
@@ -48,7 +48,7 @@ def work_per_step(program: Program, topology: Topology) -> Callable[[int], float
 
 def least_work(program: Program, topology: Topology, shape: Sequence[int]) -> float:
     """The least work per cell and step on a block of ``shape`` cells per axis without exchanges, in units of one pass
-    over one cell. Raises Unsupported as `account`."""
+    over one cell. Raises Unsupported like `account`."""
     work = work_per_step(
         program, replace(topology, shape=tuple(shape), processes=ones(topology), devices=ones(topology))
     )
@@ -71,7 +71,7 @@ def steps_between_exchanges(
     C is the computing time per step: the work w of the cost model for each of N cells, in units of σ seconds. It
     includes halo cells that several blocks compute. An exchange takes λ + B / β, where B are its bytes (k times
     `Plan.halo_bytes_per_step`); the fraction η of the computing between two exchanges can hide it. L is the time per
-    exchange that neighbours wait for each other even without messages. Raises Unsupported as `account`.
+    exchange that neighbours wait for each other even without messages. Raises Unsupported like `account`.
     """
     most = most_steps(problem, topology)
     if not most:
@@ -95,8 +95,8 @@ def steps_between_exchanges(
 
 
 def cells_beside(program: Program, topology: Topology, every: int, threads: int) -> int:
-    """The number of values that native code keeps per device beside the fields of a block, for all its ``threads``
-    together, with ``every`` steps between two exchanges. Raises Unsupported as `account`."""
+    """The number of values that native code keeps per device in addition to the fields of a block, for all its
+    ``threads`` together, with ``every`` steps between two exchanges. Raises Unsupported like `account`."""
     room = account(program).cells_beside_fields
     room.restype = ctypes.c_int64
     cut = any(topology.is_split(axis) for axis in range(topology.ndim))

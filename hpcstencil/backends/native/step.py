@@ -275,7 +275,7 @@ class Planner:
     def is_long(
         self, trees: Mapping[str, Node], held: Mapping[Node, int], inner: Collection[Node], node: float
     ) -> bool:
-        """Whether a pass takes many statements if, beside the arrays in ``held``, only the ``inner`` results are
+        """Whether a pass takes many statements if, besides the arrays in ``held``, only the ``inner`` results are
         stored."""
         arrays = {operand: len(self.arrays) + n for n, operand in enumerate(inner)}
         parts = [(list(trees.values()), {**held, **arrays})]

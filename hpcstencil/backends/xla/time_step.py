@@ -98,7 +98,8 @@ class Stepper:
         def loop(
             u: dict[str, Value], before: dict[str, Value], last: dict[str, Value], k0: dict[str, Value]
         ) -> dict[str, Value]:
-            """Stages on arrays of constant shape, of which each may leave a rim that is not valid any more."""
+            """Take the uniform stages on arrays of constant shape. Each stage may leave a rim that is no longer
+            valid."""
             kept: dict[str, Any] = {}
 
             def body(n: jax.Array, carry: tuple[dict[str, Value], dict[str, Value]]) -> Any:
