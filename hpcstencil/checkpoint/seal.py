@@ -23,7 +23,7 @@ PIECE = 2**20  # bytes read at a time
 
 
 class Damaged(InputError):
-    """A checkpoint differs from what was written."""
+    """The error for a checkpoint that differs from what was written."""
 
 
 @dataclass(frozen=True)

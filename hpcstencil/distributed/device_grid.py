@@ -62,13 +62,13 @@ class DeviceGrid:
         return frame_of(self.topology, self.sides, self.margin, places, self.constants)
 
     def widths(self, radii: int) -> tuple[int, ...]:
-        """Ghost cells per axis on either side for ``radii`` consecutive evaluations between two exchanges; 0 on axes
-        without a halo."""
+        """The number of ghost cells per axis, on either side, for ``radii`` consecutive evaluations of the right-hand
+        side between two exchanges; 0 on axes without a halo."""
         return self.widths_of([radii * r for r in self.radius])
 
     def widths_of(self, reach: Sequence[int]) -> tuple[int, ...]:
-        """Ghost cells per axis on either side for code that reads ``reach`` cells beyond the block; 0 on axes without
-        a halo."""
+        """The number of ghost cells per axis, on either side, for code that reads ``reach`` cells beyond the block; 0
+        on axes without a halo."""
         return tuple(
             r if "halo" in (low.kind, high.kind) else 0 for r, (low, high) in zip(reach, self.sides, strict=True)
         )
@@ -122,7 +122,7 @@ class DeviceGrid:
         return tuple((0, n) for n in self.topology.capacity())
 
     def cropped(self, fields: Mapping[str, Value]) -> Fields:
-        """The fields cut to the device's own cells, without ghost cells."""
+        """The arrays of the fields by name, cut to the device's own cells, without ghost cells."""
         return {name: value.crop(self.interior).array for name, value in fields.items()}
 
     def received(
@@ -158,8 +158,8 @@ class DeviceGrid:
     def beside_received(
         self, body: Body, widths: tuple[int, ...], donate: bool, names: Collection[Any] | None = None
     ) -> Body:
-        """Like `exchanged`, for a ``body(fields, ghost cells, frame, *shared)`` that takes the ghost cells separately.
-        Only the fields in ``names`` are exchanged, if given."""
+        """Like `exchanged`, for a ``body(fields, ghost cells, frame, *shared)`` that takes the ghost cells as separate
+        arrays, as `received` returns them. If ``names`` is given, only these fields are exchanged."""
 
         def whole(fields: Fields, places: Placed, outer: Outer, shared: tuple[Any, ...]) -> Any:
             frame = self.frame(places)

@@ -52,7 +52,8 @@ def lay_out(file: h5py.File, description: Description) -> None:
 
 
 def chunk_shape(shape: Sequence[int], itemsize: int, target: int = 4 * 2**20) -> tuple[int, ...]:
-    """The chunk of one snapshot of ``shape`` cells, at most ``target`` bytes. It depends on the grid alone.
+    """The shape of the chunks of a snapshot of ``shape`` cells, each of at most ``target`` bytes. It depends on the
+    grid alone.
 
     The longest axis is halved until the chunk fits. The last axis counts an eighth of its length, because contiguous
     runs make writing fast. Chunk edges then lie on the cuts into 2, 4, 8 ... blocks, and no chunk reaches far beyond

@@ -35,7 +35,7 @@ class Copies:
         return self.pieces[name]
 
     def lend(self, until: Future[None]) -> None:
-        """Do not overwrite the buffers before ``until`` completes: a thread reads them."""
+        """Do not overwrite the buffers before ``until`` completes, since a thread reads them."""
 
 
 def pieces_of(

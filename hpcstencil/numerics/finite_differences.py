@@ -36,7 +36,8 @@ class Stencil:
         return tuple(max(0, *o) for o in zip(*self.offsets, strict=True))
 
     def collapsed(self, axes: Collection[int]) -> Stencil:
-        """The stencil for values that are constant along ``axes``: its weights summed along them, in order."""
+        """The stencil with the same result for values that are constant along ``axes``: its weights are summed along
+        them, in order."""
         sums: dict[tuple[int, ...], float] = {}
         for offset, w in zip(self.offsets, self.weights, strict=True):
             place = tuple(0 if axis in axes else o for axis, o in enumerate(offset))

@@ -26,7 +26,7 @@ class Grid:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """Names of the axes, in the order in which arrays are indexed."""
+        """The names of the axes ("x", "y", "z"), in the order in which arrays are indexed."""
         return AXES[: self.ndim]
 
     @property

@@ -143,7 +143,8 @@ class Schedule:
         return clock.step >= self.total_steps if self.total_steps is not None else clock.time >= self.end
 
     def is_on_course(self, end: Clock) -> bool:
-        """Whether a run with a later end also passes through ``end``: no step was shortened only to land here."""
+        """Whether a run with a later end also passes through the clock ``end``. It does unless a step was shortened
+        only to land there."""
         if self.fixed_dt is not None:
             return not self._last_differs()
         return self.output_time is not None and end.time == round(end.time / self.output_time) * self.output_time

@@ -301,7 +301,8 @@ def walk(tree: Node) -> Iterator[Node]:
 
 
 def bottom_up(tree: Node, leaves: tuple[type[Node], ...] = ()) -> Iterator[Node]:
-    """Like `walk`, but each node comes after the nodes below it. Nodes of the types ``leaves`` are not entered."""
+    """The tree's nodes as in `walk`, but with each node after the nodes below it. Nodes of the types ``leaves`` are not
+    entered."""
     seen, pending = set(), [(tree, False)]
     while pending:
         part, ready = pending.pop()
@@ -353,7 +354,7 @@ def on_plane(tree: Node, axis: int, place: float) -> Node:
 
 
 def shared(trees: Mapping[str, Node]) -> dict[str, Node]:
-    """The same trees with equal parts merged into one object, so that comparing them is fast."""
+    """The same trees by name, with equal parts merged into one object, so that comparing them is fast."""
     one: dict[tuple[Any, ...], Node] = {}
     made: dict[int, Node] = {}
 

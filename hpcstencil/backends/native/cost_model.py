@@ -104,7 +104,8 @@ def cells_beside(program: Program, topology: Topology, every: int, threads: int)
 
 
 def _block(topology: Topology) -> list[Any]:
-    """The largest block as programs take it: cells, which axes wrap around, and which end at boundaries; the cache."""
+    """The C arguments that describe the largest block: its cells per axis of the driver, which axes wrap around, which
+    ones end at boundaries, and the caches of the processor."""
     count, wraps, boundary = [1, 1, 1], [0, 0, 0], [0, 0, 0]
     for axis, b in enumerate(AXIS_OF[topology.ndim]):
         count[b] = topology.capacity()[axis]

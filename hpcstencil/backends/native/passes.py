@@ -151,8 +151,8 @@ NOWHERE = Scope({}, 0.0)  # before the first part
 
 
 class Trials:
-    """Trial texts of parts for one cell, to count their statements and to find the cells that they read. Each part is
-    tried once."""
+    """Trial statements of parts for one cell, to count them and to find the cells that they read. Each group of parts
+    is tried once."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -203,8 +203,8 @@ def can_join(plan: Plan, trials: Trials, parts: Parts, before: Parts) -> bool:
 
 
 def written(plan: Plan, trials: Trials, passes: Sequence[Parts], ends: Parts, text: Text) -> list[Pass]:
-    """All passes of a step. Their functions are added to ``text``. If there are joined ``ends``, the last pass is
-    theirs."""
+    """All passes of a step, each of which stores the results that are needed after it. Their functions are added to
+    ``text``. If there are joined ``ends``, the last pass is theirs."""
     read = [set(trials.of(parts).reads.reach) for parts in passes]
     faces = plan.problem.faces.values()
     beside = {p.name for face in faces for v in face.values for p in walk(v) if isinstance(p, Field)}

@@ -139,7 +139,7 @@ class Evaluation:
         return Value(self.frame.coordinates[axis].astype(self.rules.dtype).reshape(shape), tuple(windows))
 
     def pointwise(self, tree: Pointwise) -> Value:
-        """The value of a pointwise function, on the common windows of its arguments."""
+        """The value of a pointwise function in the run's precision, on the common windows of its arguments."""
         match tree:
             case Pointwise("power", (base, Constant(exponent))) if (n := integer_power(exponent)) is not None:
                 value = self(base)
@@ -161,7 +161,8 @@ class Evaluation:
         return self.apply(stencil, value, self.shrunk(value, tree.operand, stencil.lower, stencil.upper))
 
     def halfway(self, tree: Halfway) -> Value:
-        """The value of an operator that leads half a cell along an axis (difference, mean, below, above)."""
+        """The value of a `Halfway`: a difference, a mean or a neighbour's value, half a cell from where the operand
+        lives."""
         stencil = self.rules.discretization.halfway(tree)
         value = self.extend(tree.operand)
         if value.windows[tree.axis] is None:  # constant along the axis

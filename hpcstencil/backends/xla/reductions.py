@@ -44,7 +44,8 @@ def bits_per_part(cells: int) -> int:
 
 
 def exact_sum(parts: np.ndarray, exponent: int, bits: int) -> float:
-    """2^exponent Σ_j parts_j 2^(-j bits), j = 1, 2, 3, rounded once. ``parts`` are int64, of shape (3,)."""
+    """2^exponent Σ_j parts_j 2^(-j bits), j = 1, 2, 3, computed exactly and rounded once to float64. ``parts`` are
+    int64 of shape (3,)."""
     total = sum(Fraction(int(q), 1 << ((j + 1) * bits)) for j, q in enumerate(parts))
     return float(total * Fraction(2) ** exponent)
 
@@ -73,7 +74,7 @@ class CompiledTrees:
 
     @property
     def grid_axes(self) -> tuple[int, ...]:
-        """The axes of the values that belong to the grid, not to members."""
+        """The axes of the values' arrays that belong to the grid. In an ensemble the axis of members follows them."""
         return tuple(range(self.device_grid.grid.ndim))
 
     def values(
@@ -218,7 +219,7 @@ class Reductions:
         return high, low, sum(int(np.count_nonzero(~np.isfinite(block))) for block in blocks)
 
     def _sum_of_field(self, array: jax.Array, scale: float) -> np.ndarray:
-        """The parts of the sum of a field on this process, in the same form as from compiled code."""
+        """The parts of the sum of a field on this process: int64 of shape (PARTS,), as from compiled code."""
         few = 1 << max(0, 53 - self.bits)  # numbers whose sum is exact in float64, in any order
 
         def of_part(part: np.ndarray) -> np.ndarray:
