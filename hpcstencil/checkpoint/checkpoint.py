@@ -55,12 +55,13 @@ def write_checkpoint(
     keep: int,
     method: str = "auto",
 ) -> Path:
-    """Write the state after ``step`` steps and keep the newest ``keep`` checkpoints of this run; return the new path.
+    """Write the state after ``step`` steps, at ``time``, and keep the newest ``keep`` checkpoints of this run. Returns
+    the path of the new one. All processes call this together.
 
     ``arrays`` maps names, in which "/" makes groups, to this process's blocks: local, without ghost cells,
     C-contiguous, of any dtype. ``ranges`` is the block's global index range per axis; a block may have further axes
     before those of the grid. All processes pass the same names in the same order, and equal ``scalars`` and
-    ``attributes``.
+    ``attributes``. ``method`` is the `output.method` of the input.
 
     Raises EnvironmentProblem if the file system fails; earlier checkpoints are then untouched.
     """
@@ -105,7 +106,7 @@ def write_checkpoint(
 
 
 def _checksums(arrays: Blocks, ranges: Sequence[Range], communicator: Communicator) -> dict[str, int]:
-    """Checksum of each global array, computed from the blocks of all processes."""
+    """The checksum of each global array by name, computed from the blocks of all processes."""
     start = [first for first, _ in ranges]
     shares = [checksum(block, start) for block in arrays.values()]
     return dict(zip(arrays, communicator.total(np.array(shares, np.int64)).tolist(), strict=True))
@@ -152,7 +153,7 @@ def _lay_out(
 def newest_checkpoint(output: Path, communicator: Communicator) -> Path | None:
     """The newest valid checkpoint of the run that writes ``output``; None if there is none.
 
-    All processes verify it together. Each damaged checkpoint that is skipped is reported.
+    All processes call this together and verify it together. Damaged checkpoints are skipped with a warning each.
     """
     for path in from_rank_0(communicator, lambda: list_checkpoints(output)):
         try:
@@ -165,13 +166,13 @@ def newest_checkpoint(output: Path, communicator: Communicator) -> Path | None:
 
 
 def can_be_extended(output: Path, contents: Contents) -> bool:
-    """Whether a complete run with these ``contents`` of its ``output`` can continue to a later end."""
+    """Whether a complete run can continue to a later end. ``contents`` are those of its ``output``."""
     return contents.clock is not None or bool(list_checkpoints(output))
 
 
 def verify(path: Path, communicator: Communicator) -> None:
-    """Verify a whole checkpoint, of which each process reads a slab. Raises InputError on all processes if it differs
-    from what was written, EnvironmentProblem if it cannot be read."""
+    """Verify a whole checkpoint, of which each process reads a slab. All processes call this together. Raises
+    InputError on all processes if the file differs from what was written, EnvironmentProblem if it cannot be read."""
     sealed = from_rank_0(communicator, lambda: read_seal(path))
     for name, array in sealed.items():  # one array at a time, to save memory
         _read_verified(path, {name: array}, None, communicator)
@@ -180,13 +181,14 @@ def verify(path: Path, communicator: Communicator) -> None:
 def read_checkpoint(
     path: Path, ranges: Sequence[Range], communicator: Communicator, names: Sequence[str] | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, Any], dict[str, Any]]:
-    """(arrays, scalars, attributes) of the checkpoint at ``path``, verified. All processes call it together.
+    """(arrays, scalars, attributes) of the checkpoint at ``path``, verified. All processes call this together.
 
-    ``arrays`` are this process's blocks (local, without ghost cells, dtype as in the file) of the global index
-    ``ranges``. The decomposition may differ from that of the run that wrote them, but the ranges of all processes must
-    cover the grid. ``names`` selects arrays (default: all).
+    ``arrays`` has, by name, this process's blocks of the global index ``ranges``: local, without ghost cells, in the
+    dtype of the file, with any further axes in front. The decomposition may differ from that of the run that wrote
+    them, but the ranges of all processes must cover the grid, each cell once. ``names`` selects arrays (default: all).
 
-    Raises InputError if the file is not a valid checkpoint with these arrays on this grid.
+    Raises InputError if the file is not a valid checkpoint with these arrays on this grid, EnvironmentProblem if it
+    cannot be read.
     """
 
     def look() -> dict[str, Array]:

@@ -39,9 +39,10 @@ class Group(Protocol):
 
 @dataclass(frozen=True)
 class ReceiverCells:
-    """This process's part. ``own`` are the numbers of its own receivers in each group (`own_receivers`), ``cells`` the local cells that it
-    records, in pieces of ``width`` cells along the last axis, and ``size`` the values of a record. ``sent`` and ``received`` map other ranks to the slots of the record that
-    go to them, or come from them."""
+    """This process's part. ``own`` are the numbers of its own receivers in each group (`own_receivers`), and ``cells`` the
+    local cells that it records, in pieces of ``width`` cells along the last axis. A record has ``size`` values. ``sent``
+    and ``received`` map other ranks to the slots of a record that go to them, or come from them.
+    """
 
     groups: tuple[Group, ...]
     own: tuple[np.ndarray, ...]

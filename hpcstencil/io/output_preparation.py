@@ -1,7 +1,8 @@
-"""The preparation of an output file before all processes open it: laid out anew, or cut back to be continued.
+"""The preparation of an output file before all processes open it: a new file is laid out, or an old one is cut back to
+be continued.
 
-Rank 0 does it alone. A new file is laid out under a temporary name and renamed; cutting is whole or not made. So the
-file at ``path`` is an old output or a new one at every moment, and never half of one.
+Rank 0 does it alone. A new file is laid out under a temporary name and renamed; an old one is cut as a whole or not at
+all. So the file at ``path`` is an old output or a new one at every moment, and never half of one.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ RESERVED = (DIAGNOSTICS, PROBES, *SCALES)  # names at the root of the file that 
 
 
 def refuse_existing(path: Path) -> None:
-    """Raise InputError where ``path`` exists: an output is never replaced unasked."""
+    """Raise InputError if ``path`` exists: an output is never replaced unless the user asks for it."""
     if path.exists():
         raise InputError(
             f"{path}: exists already; say --overwrite to replace it, --resume to continue its run, or choose another "
@@ -46,8 +47,8 @@ def refuse_reserved(fields: Sequence[str]) -> None:
 
 
 def lay_out_anew(path: Path, description: Description) -> Prepared:
-    """Lay out a new file at ``path``, which replaces an existing one, with ``complete`` = 0 and no snapshot; rank 0
-    alone. Raises EnvironmentProblem if the file system fails."""
+    """Lay out a new file at ``path``, which replaces an existing one, with ``complete`` = 0 and no snapshot. Only rank
+    0 calls this. Raises EnvironmentProblem if the file system fails."""
     target, journal = Path(os.path.realpath(path)), journal_path(path)  # a link, to a larger disk perhaps, stays one
     temporary = target.with_name(target.name + ".tmp")
     with file_errors(path, "create"):
@@ -65,7 +66,8 @@ def lay_out_anew(path: Path, description: Description) -> Prepared:
 
 
 def cut_to_continue(path: Path, description: Description, step: int | None) -> Prepared:
-    """Undo what a killed run left unfinished, and cut the file after ``step``, see `truncate.cut_back`; rank 0 alone.
+    """Undo what a killed run left unfinished, and cut the file after ``step`` (see `truncate.cut_back`). Only rank 0
+    calls this.
 
     Raises InputError if the file is not an output with these fields in this layout, or a run of this host is writing
     it; EnvironmentProblem if the file system fails.

@@ -1,7 +1,7 @@
 """The time series of an output file: rows of diagnostics and of probes, and the steps and times of snapshots.
 
-Readers count rows and snapshots by the length of ``time`` and ``step``. These series are therefore only noted while a
-change is under way, and written when all other values are in the file.
+Readers count rows and snapshots by the length of ``time`` and ``step``. While a change is under way these two are
+therefore only noted; they are written when all other values are in the file.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def _floats(values: Any) -> np.ndarray:
 
 
 class TimeSeries:
-    """The series of the open ``file``, which held what was ``found`` in it. All processes call every method together,
-    with equal values; ``writes`` is true on the one process that writes them. In an ensemble series have one axis of
-    ``members`` before that of the rows. ``times`` are those of all snapshots."""
+    """The series of the open ``file``; ``found`` is what the file held when this run opened it. All processes call
+    every method together, with equal values; ``writes`` is true on the one process that writes them. In an ensemble
+    series have one axis of ``members`` before that of the rows. ``times`` are those of all snapshots."""
 
     def __init__(self, file: Transport, writes: bool, found: Prepared, members: int) -> None:
         self.file, self.writes, self.members = file, writes, members
@@ -48,12 +48,12 @@ class TimeSeries:
             self.rows[group] += len(steps)
 
     def add_snapshot(self, step: int, time: float) -> None:
-        """Append the step and time of a snapshot. Readers see it after the `commit`."""
+        """Append the step and time of a snapshot. Readers see it after `commit`."""
         self.noted.append((len(self.times), {"step": np.array([step], np.int64), "time": np.array([time])}))
         self.times.append(time)
 
     def commit(self) -> None:
-        """Write the series by which readers count what was added."""
+        """Write the steps and times of everything that was added, by which readers count it."""
         for start, series in self.noted:
             self._write(series, start)
         self.noted.clear()

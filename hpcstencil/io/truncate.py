@@ -1,4 +1,4 @@
-"""Cut an output file back to the step from which a run continues. The file is whole at every moment."""
+"""Cutting an output file back to the step from which a run continues. The file is whole at every moment."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ ENDED = ("failure", "clock")  # attributes about the end of a run, see `OutputFi
 
 @dataclass(frozen=True)
 class Prepared:
-    """The contents of a prepared file: steps and times of snapshots, steps of the rows of each group of time series,
-    bytes of one value of a field."""
+    """The contents of a prepared output: ``steps`` and ``times`` of snapshots, steps of the ``rows`` of each group of
+    time series, size of a value of a field in bytes (``itemsize``), and whether fields are ``compressed``."""
 
     steps: tuple[int, ...]
     times: tuple[float, ...]
@@ -33,10 +33,11 @@ class Prepared:
 
 
 def cut_back(path: Path, fields: Sequence[str], step: int | None, attributes: Attributes) -> Prepared:
-    """Cut all series of the file after ``step``, or only to equal lengths if that is None; rank 0 alone.
+    """Cut all series of the file after ``step``, or only to equal lengths if that is None, and return what is left.
+    Only rank 0 calls this. Raises OSError or RuntimeError if the file system or HDF5 fails.
 
-    There are three changes, each whole or not made: the short series, by which readers count; the fields, whose space
-    HDF5 may release at once; the note of the space that is left unused.
+    There are three changes, each made as a whole or not at all: the short series, by which readers count; the fields,
+    whose space HDF5 may release at once; and the note of the space that is left unused.
     """
 
     def shorten_series(file: h5py.File) -> None:

@@ -1,4 +1,4 @@
-"""The backend of GPU kernels: one kernel per stage of the integrator, written with Pallas."""
+"""The backend of GPU kernels, written with Pallas: one kernel per stage of the integrator."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class PallasBackend:
 
 @dataclass(frozen=True)
 class LoweredToPallas:
-    """A problem for GPU kernels. On a CPU they are interpreted, slowly, for tests."""
+    """A problem for GPU kernels. See `backend.Lowered`. On a CPU the kernels are interpreted, slowly, for tests."""
 
     problem: Problem
     halo_wraps: bool = False
