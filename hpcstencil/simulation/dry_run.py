@@ -36,7 +36,7 @@ def report(prepared: Prepared) -> str:
     block = " x ".join(str(stop - start) for start, stop in topology.block(0))
     needed = memory(prepared)
     lines = [
-        to_toml(_without_large_stencils(config)).rstrip(),
+        to_toml(_without_long_lists(config)).rstrip(),
         "",
         *_stencils(config),
         *_geometry(config),
@@ -54,6 +54,7 @@ def report(prepared: Prepared) -> str:
         f"steps                 {_steps(problem)}",
         f"predicted time        {_predicted(problem, topology.size)}",
         f"output                {_output(problem, itemsize)}",
+        *_probes(problem, itemsize),
         f"stopping early        takes up to {within(seconds_to_checkpoint(problem)):.0f} s after a signal, with a checkpoint; "
         "it begins as long before the walltime",
     ]
@@ -65,9 +66,11 @@ def _is_shown(weights: Weights) -> bool:
     return bool(np.size(weights) <= SHOWN)
 
 
-def _without_large_stencils(config: Config) -> Config:
+def _without_long_lists(config: Config) -> Config:
+    """The input without large stencils and without tables of many receivers, which have a line of their own."""
     kept = {name: weights for name, weights in config.equation.stencils.items() if _is_shown(weights)}
-    return replace(config, equation=replace(config.equation, stencils=kept))
+    probes = {name: probe for name, probe in config.probes.items() if len(probe.x) <= SHOWN}
+    return replace(config, equation=replace(config.equation, stencils=kept), probes=probes)
 
 
 def _stencils(config: Config) -> list[str]:
@@ -76,6 +79,16 @@ def _stencils(config: Config) -> list[str]:
         f"{'stencil ' + name:<21} {' x '.join(map(str, np.shape(weights)))} weights, whose sum is {np.sum(weights):.6g}"
         for name, weights in config.equation.stencils.items()
     ]
+
+
+def _probes(problem: Problem, itemsize: int) -> list[str]:
+    """A line for each table of [probes]."""
+    lines, steps = [], step_count(problem)
+    for name, each in problem.receivers.items():
+        often = "after every step" if each.every == 1 else f"every {each.every} steps"
+        size = "" if steps is None else f", {human((steps // each.every + 1) * len(each.places) * itemsize)} in all"
+        lines.append(f"{'probes ' + name:<21} {each.field} at {len(each.places)} receivers, {often}{size}")
+    return lines
 
 
 def _geometry(config: Config) -> list[str]:
