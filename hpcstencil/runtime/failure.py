@@ -20,7 +20,8 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def of_environment(error: BaseException) -> bool:
-    """Whether an exception of a library or of native code means that memory or the MPI library failed."""
+    """Whether an exception of a library or of native code means that memory ran out or the MPI library failed. Such a
+    failure has the exit status of EnvironmentProblem."""
     return out_of_memory(error) or MPI_FAILED in str(error)
 
 
@@ -39,8 +40,9 @@ def sentence(error: BaseException) -> str:
 
 
 def abort_all(communicator: Communicator, error: BaseException, why: str = "") -> None:
-    """End all processes at once after a failure that the others do not know of. The message says where it happened and
-    ``why`` (default: the error's `sentence`)."""
+    """End all processes at once after a failure on this process that the others do not know of. The message says where
+    it happened and ``why`` (default: the error's `sentence`). The exit status is that of the error: 130 for
+    KeyboardInterrupt, 1 for an unexpected exception. Does not return."""
     place = f"rank {communicator.rank} of {communicator.size} on {host()}, {communicator.watch.place}"
     match error:
         case HpcstencilError():
