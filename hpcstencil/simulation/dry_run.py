@@ -29,7 +29,8 @@ PROGRAM = "0.3 GB"  # Python, JAX, MPI, HDF5 and the remains of the compilers, o
 
 
 def report(prepared: Prepared) -> str:
-    """The text of `hpcstencil check`, for CPUs (on GPUs there is no native code)."""
+    """The text of `hpcstencil check`: the settings, the decomposition, and what the run will need. It assumes CPUs,
+    since on GPUs there is no native code. Raises InputError if a mask from a file covers the whole grid."""
     problem, plan, config = prepared.problem, prepared.plan, prepared.problem.config
     itemsize = np.dtype(config.numerics.precision).itemsize
     fields, topology = len(problem.fields) * problem.copies, plan.topology
@@ -71,7 +72,7 @@ def _without_large_stencils(config: Config) -> Config:
 
 
 def _stencils(config: Config) -> list[str]:
-    """A line for each stencil of the input's own."""
+    """A line for each stencil in [equation.stencils]."""
     return [
         f"{'stencil ' + name:<21} {' x '.join(map(str, np.shape(weights)))} weights, whose sum is {np.sum(weights):.6g}"
         for name, weights in config.equation.stencils.items()
@@ -117,7 +118,7 @@ def _memory(problem: Problem) -> str:
 
 
 def human(count: float) -> str:
-    """Bytes in a readable unit."""
+    """A number of bytes with three significant digits and a unit."""
     for unit in ("B", "KB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
