@@ -89,7 +89,7 @@ def bench(
 
 
 def draw(told: Mapping[str, Any], path: Path) -> None:
-    """Write the picture. Raises EnvironmentProblem where it cannot be written."""
+    """Write the roofline picture of the results to ``path``. Raises EnvironmentProblem if it cannot be written."""
     from hpcstencil.runtime.filesystem import file_errors
     from hpcstencil.runtime.publish import publish
     from postprocess.roofline import save_roofline  # matplotlib is slow to load, and only needed here

@@ -26,7 +26,7 @@ def equations(name: str | None) -> None:
 
 
 def overview() -> list[str]:
-    """The lines of the list, one for each equation."""
+    """The lines of the list of equations: the name and the first line of the documentation of each."""
     width = max(map(len, KNOWN))
     return [f"{name:{width}}  {_documentation(name).splitlines()[0]}" for name in KNOWN]
 

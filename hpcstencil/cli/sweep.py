@@ -241,7 +241,7 @@ def collect(folder: Path, output: Path | None) -> None:
 
 
 def busy(member: Member) -> bool:
-    """Whether a process is running the member now."""
+    """Whether some process is running the member now."""
     from hpcstencil.sweep.attempts import attempts, running
 
     found = attempts(member.folder)

@@ -30,8 +30,8 @@ class FiniteCheck:
         """(least, greatest) value of every measured quantity over the whole grid: float64 arrays (quantities,), in an
         ensemble (quantities, members). All processes call this together.
 
-        Raises, on all processes, NumericsError if a value is not finite; InputError if that is so before the first
-        step.
+        Raises, on all processes, NumericsError if a value is not finite; InputError instead at the first state of the
+        run.
         """
         simulation, problem = self.simulation, self.simulation.problem
         low, high, broken = simulation.extremes.extremes(dict(state.fields), problem.parameters, state.clock.time)

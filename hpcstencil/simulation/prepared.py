@@ -1,7 +1,7 @@
 """Everything that is chosen before a run is composed. It is chosen once and then handed on.
 
-Decomposed a problem on its blocks: known before jax is imported Prepared with the backend that takes its steps, and the
-number of steps between two exchanges
+Decomposed   a problem on its blocks: known before jax is imported
+Prepared     with the backend that takes its steps, and the number of steps between two exchanges
 """
 
 from __future__ import annotations

@@ -93,8 +93,8 @@ def source_of(
     """Choose where the state of a run comes from. Every file from which the run would continue is verified.
     ``contents`` are those of the files on which the steps depend, as in `Problem`. All processes call this together.
 
-    Raises, on all processes, InputError if the output exists although that was not expected, or belongs to another run;
-    EnvironmentProblem if a file is damaged.
+    Raises, on all processes, InputError if the output exists although that was not expected or belongs to another run,
+    and if a checkpoint is damaged; EnvironmentProblem if a file cannot be read.
     """
     if options.resume:
         return _resumed(config, contents, options, communicator)
