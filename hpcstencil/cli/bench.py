@@ -78,7 +78,7 @@ def bench(
         if scaling and communicator.size > 1:
             cases = scaling_cases(problem, communicator.size, count)
         elif scaling:
-            say("--scaling: one process has its own row alone; for more, mpirun -n 4 hpcstencil bench --scaling")
+            say("--scaling: one process gives one row; for more rows, mpirun -n 4 hpcstencil bench --scaling")
         told = result(*measure(cases, communicator, local))
         if environment_rank() == 0:
             echo(json.dumps(told) if as_json else table(told))

@@ -265,7 +265,7 @@ def _index(option: int | None) -> int:
         return option
     task = os.environ.get("SLURM_ARRAY_TASK_ID", "")
     if not task.isdigit():
-        raise InputError("--index: expected the number of a member, but there is neither it nor a Slurm array task "
+        raise InputError("--index: expected the number of a member, but got neither it nor a Slurm array task "
                          "(SLURM_ARRAY_TASK_ID); write for example --index 0")  # fmt: skip
     return int(task)
 

@@ -41,7 +41,9 @@ def check_path(key: str, path: Path) -> None:
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise InputError(f"{key}: expected a path in UTF-8, but got {printable(path)}; rename what is not") from None
+        raise InputError(
+            f"{key}: expected a path in UTF-8, but got {printable(path)}; rename the part that is not"
+        ) from None
 
 
 def check_output_path(config: Config, path: Path | None, output: Path, key: str) -> None:

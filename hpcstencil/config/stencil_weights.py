@@ -39,7 +39,7 @@ def weights_of(key: str, given: Weights | str, base: Path, ndim: int) -> Weights
             key,
             f"an odd count of at most {WIDEST} weights per axis",
             list(array.shape),
-            "the middle one is that of the cell itself",
+            "add or drop some, so that the middle one belongs to the cell itself",
         )
     if not np.isfinite(array).all():
         raise InputError(f"{key}: expected finite weights, but some are not; correct them")

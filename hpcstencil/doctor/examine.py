@@ -144,7 +144,7 @@ class Examination:
             if not self.every and self.own:
                 report.add(self.alone())
             if self.late:
-                what = f"{what}, {self.late} did not come to its end"
+                what = f"{what}, {self.late} did not finish"
             report.add([places.interrupted(self.probe, what, said, report.several)])
             for line in output.splitlines()[-TAIL:]:
                 print(f"  | {line}", file=sys.stderr, flush=True)
@@ -169,7 +169,7 @@ def examine(folder: Path, patience: float) -> int:
             ended = attended(examination, child)
     except Stopped as stopped:
         examination.tell_failure(
-            f"was being tried when {stopped} came to end all processes (the reason may stand on standard error)", None
+            f"was being tried when {stopped} came to end all processes (standard error may give the reason)", None
         )
         child.kill()
         finish(examination.report)

@@ -89,7 +89,9 @@ def slurm(facts: Facts, library: str) -> Iterable[Check]:
             found = f"srun has no pmix, only {known or 'unknown kinds of MPI'}"
             yield Check("warning", "Slurm", found, "start with mpirun inside the job instead of srun")
         else:
-            yield Check("ok", "Slurm", "srun --mpi=pmix is there" if "pmix" in kinds["said"] else "srun is there")
+            yield Check(
+                "ok", "Slurm", "srun --mpi=pmix is available" if "pmix" in kinds["said"] else "srun is available"
+            )
     if left is not None and "said" in left:
         minutes = time_left(left["said"])
         if minutes is not None and minutes < MINUTES_LEFT:

@@ -87,7 +87,7 @@ def layered(
             fastest = float(condition.values[1] or speed)
             if not fastest:
                 key = f"{_key(config, axis, side)}.cpml.speed"
-                raise InputError(f"{key}: expected the speed of the waves, which this equation does not tell; add it")
+                raise InputError(f"{key}: expected the speed of the waves, which this equation does not state; add it")
             strength, alpha = -1.5 * fastest * math.log(REFLECTED) / width, SHIFT * fastest / width
             sigma = strength * _depth(config, axis, side, width) ** 2
             before = stretched.get(name)

@@ -76,7 +76,7 @@ def faces_of(
             )
         if operand not in operands:
             raise InputError(
-                f"{key}: no derivative is taken of this expression; write it as it stands inside laplacian(), dx() and the like"
+                f"{key}: no derivative is taken of this expression; write it exactly as inside laplacian(), dx() and the like"
             )
         for axis, own_sides in enumerate(given):
             for side, face in _faces(own_sides or (PERIODIC, PERIODIC), f"{key}.{axes[axis]}", scope):

@@ -82,8 +82,8 @@ def _side_by_side(config: Config, contents: Mapping[str, ArrayContents]) -> Prob
     for member, problem in enumerate(each):
         if (problem.trees, problem.faces, problem.method) != (first.trees, first.faces, first.method):
             raise InputError(
-                f"ensemble: member {member} differs from the first in more than numbers, as where an absorbing layer follows "
-                "the speed of the waves; give each its own run, with hpcstencil sweep"
+                f"ensemble: member {member} differs from the first in more than numbers, as happens if an absorbing layer "
+                "follows the speed of the waves; give each its own run, with hpcstencil sweep"
             )
     parameters = {
         name: np.array([problem.parameters[name] for problem in each]) if name in listed else value

@@ -176,7 +176,9 @@ def _check_given_interval(problem: Problem, topology: Topology) -> None:
     if isinstance(given, str):
         return
     if given > MOST_STEPS:
-        raise InputError(f"decomposition.steps_per_exchange: expected at most {MOST_STEPS}, got {given}")
+        raise InputError(
+            f"decomposition.steps_per_exchange: expected at most {MOST_STEPS}, but got {given}; take fewer"
+        )
     most, longest = most_steps(problem, topology), 1 if control.tolerance is not None else control.dt_every
     if given > most:
         raise InputError(
@@ -188,10 +190,10 @@ def _check_given_interval(problem: Problem, topology: Topology) -> None:
             'exchanges; give "auto" (an exchange per stage) or fewer processes and devices'
         )
     if problem.step_follows_solution and given > longest:
-        what = "with time.tolerance" if control.tolerance is not None else f"after time.dt_every = {longest}"
+        what = "each step with time.tolerance" if control.tolerance is not None else f"time.dt_every = {longest} steps"
         raise InputError(
-            f"decomposition.steps_per_exchange: {given} is too much, since {what} the step is determined anew; give at "
-            f'most {longest}, or "auto"'
+            f"decomposition.steps_per_exchange: {given} steps are too many, since the step size is chosen anew after {what}; "
+            f'give at most {longest}, or "auto"'
         )
 
 

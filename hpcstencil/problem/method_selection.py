@@ -47,14 +47,14 @@ def with_enough_stages(name: str, dt: float, stable_step: Callable[[Method], flo
     Raises InputError if ``stable_step`` is None, or if no member is stable with ``dt``.
     """
     if stable_step is None:
-        why = "whose stable step is not known beforehand"
+        why = "its stable step is not known beforehand"
     else:
         for stages in range(FEWEST_STAGES, MOST_STAGES + 1):
             method = SUPER_STEPPING[name](stages)
             if dt <= MARGIN * stable_step(method):
                 return method
-        why = f"for which {MOST_STAGES} are too few with time.dt = {dt:g}"
+        why = f"even {MOST_STAGES} stages are too few with time.dt = {dt:g}"
     raise InputError(
-        f"numerics.stages: expected how many stages to take for this equation, {why}; write for example stages = 9, of which s "
-        "reach as far as (s² + s - 2) / 4 steps of forward Euler, or a shorter time.dt"
+        f"numerics.stages: expected a number of stages for this equation, because {why}; write for example stages = 9 (s "
+        "stages reach as far as (s² + s - 2) / 4 steps of forward Euler), or a shorter time.dt"
     )

@@ -102,8 +102,8 @@ class Mask:
             leads_back = isinstance(part, Halfway) and part.onto == "centres"
             if isinstance(part, OPERATORS) and not at_home and not leads_back:
                 raise InputError(
-                    "mask: not available yet for operators on values at faces, other than those that lead back to centres of "
-                    "cells; bring the values back first, or remove it"
+                    "mask: not available yet for operators on face values, other than those that take them back to cell "
+                    "centres; take the values back first, or remove the mask"
                 )
             match new:
                 case Convolution(_, name):
@@ -329,7 +329,7 @@ def masked_diagnostics(mask: Mask | None, trees: Mapping[str, Node], precision: 
             return None
         if any(position_of(part.operand, {}, len(mask.reflected)) or ()):
             raise InputError(
-                "diagnostics: not available yet on faces of cells with [mask]; bring values back to centres with mean_x() and "
+                "diagnostics: not available yet for face values with [mask]; take them back to cell centres with mean_x() and "
                 "its like"
             )
         left_out = {"min": HUGE[precision], "max": -HUGE[precision]}.get(part.kind, 0.0)

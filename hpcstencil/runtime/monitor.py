@@ -121,7 +121,7 @@ class Monitor:
                 return
         if not rank.line.open:
             self.selector.unregister(rank.line.incoming)
-            self.role.rank_ended("ended without a word (killed, or out of memory)")
+            self.role.rank_ended("ended without a message (killed, or out of memory)")
 
 
 class Member:
@@ -159,7 +159,7 @@ class Member:
             if self.rank.done:
                 return
         if not line.open:
-            self.lost_centre("ended without a word, or its host did")
+            self.lost_centre("ended without a message, or its host did")
 
     def lost_centre(self, why: str) -> None:
         """Handle the loss of rank 0's monitor: the lowest remaining rank reports, because it waits least."""

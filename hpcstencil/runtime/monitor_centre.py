@@ -97,7 +97,7 @@ class Centre:
             self.selector.unregister(line.incoming)
             line.incoming.close()
             if peer is not None and not peer.gone:
-                self.lost(peer, "ended without a word, or its host did")
+                self.lost(peer, "ended without a message, or its host did")
 
     # ---- the time ------------------------------------------------------------------------------------------------------
 

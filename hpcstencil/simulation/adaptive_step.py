@@ -79,8 +79,8 @@ class Control:
             if dt < COLLAPSED * end or clock.time + dt == clock.time:
                 raise NumericsError(
                     f"the step collapsed to {dt:.3g} at step {clock.step}, t = {clock.time:g}, after {rejected} rejected "
-                    f"ones: no step meets time.tolerance = {problem.config.time.tolerance:g}, as where a solution blows up or "
-                    "jumps; allow a larger tolerance, or look at the equation there"
+                    f"ones: no step meets time.tolerance = {problem.config.time.tolerance:g}, as happens where a solution "
+                    "blows up or jumps; allow a larger tolerance, or check the equation there"
                 )
             leap = self.tried(clock, dt)
             after, errors = self.attempt(fields, problem.parameters, clock.time, leap.steps.dt)

@@ -74,7 +74,7 @@ def chosen(decomposed: Decomposed, devices: Sequence[Any], communicator: Communi
             raise unfit(wanted, lacks[0])
         if any(lacks):
             raise EnvironmentProblem(
-                f'numerics.kernel: expected "{wanted}" on all ranks, but {missing(lacks)}; mend that, or give "auto"'
+                f'numerics.kernel: expected "{wanted}" on all ranks, but {missing(lacks)}; correct that, or give "auto"'
             )
         remark = BACKENDS[wanted].remark(device)
         return Choice(wanted, ", ".join(["as the input says", *([remark] if remark else [])]))
@@ -122,14 +122,16 @@ def missing(lacks: Sequence[str]) -> str:
 
 def unfit(kernel: str, reason: str) -> InputError:
     """The error for an input that requests a kernel that is not available for the ``reason``."""
-    return InputError(f'numerics.kernel: expected a run that "{kernel}" fits, but {reason}; give "auto"')
+    return InputError(
+        f'numerics.kernel: expected a kernel that supports this run, but "{kernel}" does not: {reason}; give "auto"'
+    )
 
 
 def other_kernel(before: str, lack: str) -> InputError:
     """The error for continuing a run where its kernel ``before`` is not available, because of the ``lack``."""
     return InputError(
-        f'numerics.kernel: expected "{before}", with which the run was computed so far, but it cannot be had here ({lack}); go '
-        "on where it can, or take another one, which rounds differently, with --set numerics.kernel=shift"
+        f'numerics.kernel: expected "{before}", with which the run was computed so far, but it is not available '
+        f"here ({lack}); continue where it is, or with another kernel, which rounds differently: --set numerics.kernel=shift"
     )
 
 

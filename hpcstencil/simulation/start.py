@@ -36,7 +36,7 @@ def composed(
     prepared = prepare(decomposed, devices, communicator, before)
     choice = prepared.choice
     if choice.cannot_be:
-        say(f"warning: {choice.why}; kernel {choice.kernel} is taken, which is slower and rounds differently")
+        say(f"warning: {choice.why}; kernel {choice.kernel} is used, which is slower and rounds differently")
     elif before not in ("", choice.kernel):
         say(f"warning: kernel {choice.kernel}, {choice.why}, rounds differently than {before}, the one so far")
     return compose(prepared, communicator, devices)

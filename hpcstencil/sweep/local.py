@@ -62,7 +62,7 @@ def run_all(
             children.append(_begun(planned, waiting.pop(0), options, free, jobs))
         if request.number and not handed:
             handed = request.number
-            say(f"{signal.Signals(handed).name}: handed on to {len(children)} members under way; no more are begun")
+            say(f"{signal.Signals(handed).name}: passed on to {len(children)} running members; no more are started")
             for child in children:
                 child.process.send_signal(handed)
         time.sleep(LOOK)

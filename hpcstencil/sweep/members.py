@@ -253,7 +253,7 @@ def member_inputs(sweep: Sweep) -> tuple[list[Config], dict[str, list[int]]]:
         for text in told:
             warnings.setdefault(text, []).append(index)
     if _text(sweep.base, "the base of the sweep, an input file,") != sweep.texts["base"]:
-        raise InputError(f"{sweep.base}: expected it to stay as it is, but it was changed meanwhile; plan again")
+        raise InputError(f"{sweep.base}: expected it to stay unchanged during planning, but it was edited; plan again")
     return configs, warnings
 
 

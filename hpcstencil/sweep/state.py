@@ -123,7 +123,7 @@ def _state(planned: Planned, member: Member, config: Config, newest: Attempt | N
     if newest is None or not _same_start(newest, member):
         return "planned", problem or ("" if newest is None else "changed since its last run")
     if newest.status == "running":
-        return "interrupted", problem or "ended without a word: killed, or the program failed (see its log)"
+        return "interrupted", problem or "ended without a message: killed, or the program failed (see its log)"
     if newest.status == "done":
         return "planned", problem or f"its output {member.output} is gone"
     return newest.status, newest.reason
@@ -192,7 +192,7 @@ def start(
     """
     if any(parse_override(text)[0] == ("output", "path") for text in sets):
         raise InputError(
-            f"--set output.path: expected to leave it, as this member's output is {member.output}; remove it"
+            f"--set output.path: expected no other output, since this member's is {member.output}; remove it"
         )
     while True:
         _wait_for_verdict(member, say)
