@@ -41,7 +41,7 @@ class Case:
 
     @property
     def problem(self) -> Problem:
-        """The problem."""
+        """The problem that is measured."""
         return self.decomposed.problem
 
     @property

@@ -115,7 +115,7 @@ def tell(text: str, status: int) -> int:
 
 
 def leave_at_once(status: int) -> NoReturn:
-    """Exit without the finalization of the interpreter and of MPI, in which HDF5 would close files collectively."""
+    """Exit with this status, without the finalization of Python and of MPI, in which HDF5 would close files collectively."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

@@ -32,7 +32,7 @@ def overview() -> list[str]:
 
 
 def description(name: str) -> list[str]:
-    """The lines that describe one equation: documentation, fields and parameters."""
+    """The lines that describe the equation called ``name``: its documentation, fields and parameters."""
     lines = [_documentation(name), ""]
     if name == "custom":
         return [*lines, "fields      the keys of [equation.rhs]", "parameters  the other keys of [equation]"]

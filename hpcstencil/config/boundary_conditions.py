@@ -90,7 +90,8 @@ class BoundaryConfig:
         return tuple(lower == PERIODIC for lower, _ in self.axes)
 
     def condition(self, name: str, axis: int, side: int) -> Condition:
-        """The condition of a field at one side (0 lower, 1 upper) of an axis."""
+        """The condition of a field at one side (0 lower, 1 upper) of an axis: its own if the input gives one, else that
+        of the axis."""
         own = self.fields.get(name, (None,) * len(self.axes))[axis]
         return (own or self.axes[axis])[side]
 

@@ -83,13 +83,13 @@ class EquationConfig:
 
     @property
     def files(self) -> dict[str, ArrayFile]:
-        """The parameters that are read from a file, by name."""
+        """The parameters that are read from a file, by name. Time series are not among them."""
         texts = {name: text for name, text in self.parameters.items() if isinstance(text, str)}
         return {name: file for name, text in texts.items() if (file := ArrayFile.of(text)) is not None}
 
     @property
     def in_file(self) -> tuple[Path, str] | None:
-        """(file, class) of an equation in a Python file."""
+        """(absolute path, class name) of an equation in a Python file; None for a built-in or custom equation."""
         path, colon, name = self.name.rpartition(":")
         return (Path(path), name) if colon else None
 
@@ -139,7 +139,8 @@ class TimeConfig:
 
 @dataclass(frozen=True)
 class Decomposition:
-    """The requested decomposition: "auto", or counts per axis; ``devices`` may be one number per process."""
+    """The table [decomposition]: each entry is "auto" or given in counts, one per axis for ``processes`` and ``tiles``.
+    ``devices`` may also be one number, of devices per process. ``steps_per_exchange`` counts time steps."""
 
     processes: tuple[int, ...] | str = key(either(AUTO, COUNTS), "auto", "processes = [2, 1]", "blocks over processes")
     devices: int | tuple[int, ...] | str = key(
@@ -192,7 +193,7 @@ class DiagnosticsConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """How often checkpoints are written, and how many are kept."""
+    """The table [checkpoint]: how often checkpoints are written, how many are kept, and when the run has to stop."""
 
     every_steps: int | None = key(COUNT, None, "every_steps = 1000", "steps between two checkpoints")
     every_minutes: float | None = key(
@@ -236,7 +237,8 @@ class MaskConfig:
 
 @dataclass(frozen=True)
 class VerifyConfig:
-    """Settings of `hpcstencil verify`."""
+    """The table [verify], settings of `hpcstencil verify`: the manufactured solution by field, and the names of
+    diagnostics that must not drift."""
 
     exact: Mapping[str, str] = entries(
         EXPRESSION_TEXT, '"exp(-t)*sin(x)"', "the manufactured solution", 'exact = { u = "exp(-t)*sin(x)" }'

@@ -164,7 +164,7 @@ def cores(every: Sequence[Facts]) -> Check:
 
 
 def compiler(every: Sequence[Facts]) -> Check:
-    """The verdict on the C++ compiler, which every process that computes on CPUs needs."""
+    """The verdict on the C++ compiler, which native code needs on every process that computes on CPUs."""
     wanting = [rank for rank, facts in enumerate(every) if facts.get("devices", {}).get("platform", "cpu") == "cpu"]
     without = [rank for rank in wanting if not every[rank]["compiler"]]
     if without:

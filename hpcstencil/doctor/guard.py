@@ -50,7 +50,7 @@ def own_environment() -> dict[str, str]:
 
 
 def probe_command(module: str, *arguments: str) -> list[str]:
-    """The command line of a probe: a module of this package and its arguments."""
+    """The command line of a probe, a module of this package, with its arguments."""
     return [sys.executable, "-P", "-m", f"hpcstencil.doctor.{module}", *arguments]
 
 

@@ -97,7 +97,8 @@ def required() -> list[str]:
 
 
 def launcher_cores() -> int | None:
-    """Number of cores that Open MPI's launcher, the parent of this process, may use on this host; None if unknown."""
+    """The number of cores that Open MPI's launcher, the parent of this process, may use on this host; None if unknown
+    or for another launcher."""
     if "OMPI_COMM_WORLD_SIZE" not in os.environ:
         return None
     try:

@@ -98,7 +98,8 @@ def same_folder(ranks: Ranks, folder: Path) -> Facts:
 
 
 def h5py_build() -> Facts:
-    """How h5py was built, and the MPI libraries that it loads beside mpi4py's."""
+    """How h5py was built, after importing it: ``parallel``, the version ``hdf5``, the ``file`` of h5py, and in
+    ``other_mpi`` the MPI libraries that it has loaded beside mpi4py's."""
     before = mpi_libraries()
     import h5py
 

@@ -19,7 +19,7 @@ Facts = dict[str, Any]
 
 
 def start() -> None:
-    """Make this process die with its parent: a launcher may kill the parent at any time, and no child must stay."""
+    """Make this process end with its parent, which a launcher may kill at any time: no child must be left over."""
     ctypes.CDLL(None).prctl(KILL_WITH_PARENT, signal.SIGKILL)
 
 

@@ -59,12 +59,13 @@ class Plan:
 
     @classmethod
     def of(cls, problem: Problem, topology: Topology, every: int, seconds: float | None = None) -> Plan:
-        """The plan of a problem on the blocks of ``topology``."""
+        """The plan of a problem on the blocks of ``topology``, with ``every`` steps between two exchanges and the
+        predicted ``seconds`` per step."""
         return cls(topology, every, problem.radius, problem.method.evaluations, seconds)
 
     @property
     def rounds(self) -> int:
-        """Evaluations of the right-hand side between two exchanges."""
+        """Number of evaluations of the right-hand side between two exchanges, at least 1."""
         return self.every * self.stages or 1
 
     @property

@@ -61,7 +61,7 @@ class Model:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """The parameters that are numbers. They are passed to the compiled code at run time."""
+        """The parameters that are numbers, by name. They are passed to the compiled code at run time."""
         return {name: value for name, value in self.given.items() if not isinstance(value, str)}
 
     @property

@@ -94,7 +94,8 @@ class Problem:
 
     @property
     def cells_per_step(self) -> int:
-        """Number of cells that one step advances. If members take their own steps, that is one member's cells."""
+        """Number of cells that one step advances: those of all runs side by side, or of one member if members take
+        their own steps."""
         return self.config.grid.cells if self.own_steps else self.cells
 
     @property
@@ -104,7 +105,7 @@ class Problem:
 
     @property
     def constant(self) -> tuple[str, ...]:
-        """The fields that never change: those of parameters read from files, and a mask."""
+        """The fields that never change: those of parameters read from files, and that of a mask."""
         return tuple(name for name in self.fields if name == SOLID or name in self.given)
 
     @property

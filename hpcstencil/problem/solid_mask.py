@@ -170,7 +170,8 @@ class Mask:
         return total(fluxes) * node(1.0 / self.discretization.spacing[tree.axis] ** 2)
 
     def _mean(self, tree: DivGrad, side: int) -> Node:
-        """The coefficient at the face between two cells."""
+        """The coefficient of a flux at the face on ``side`` of a cell: the mean of both cells, or itself if it is
+        constant along the axis."""
         k = tree.coefficient
         if not varies(k) and tree.axis not in axes_of(k):
             return k
@@ -191,7 +192,7 @@ class Mask:
         return k * (2.0 * (given - operand)) if varies(operand) else k * step
 
     def _halfway(self, tree: Halfway) -> Node:
-        """A `Halfway` from cell centres to faces."""
+        """The form near the surface of a `Halfway` that leads from cell centres to faces."""
         operand, axis = tree.operand, tree.axis
         image = self._mirrored(operand, axis)
 
@@ -210,7 +211,7 @@ class Mask:
         return (above - below) * node(1.0 / self.discretization.spacing[axis])
 
     def _mirrored(self, tree: Node, axis: int) -> Node:
-        """The mirror image of a tree across a face, at the tree's own position."""
+        """The mirror image of a tree across a face normal to ``axis``, as a tree at the tree's own position."""
         made: dict[int, Node] = {}
         for part in bottom_up(tree):
             new = rebuilt(part, lambda child: made[id(child)])
@@ -232,7 +233,8 @@ def _is_unknown(part: Node) -> bool:
 
 
 def refuse_name(names: Collection[str]) -> None:
-    """Raise InputError if a field or parameter of an input with a mask has the name that the mask has in the output."""
+    """Raise InputError if one of the ``names``, those of the fields and parameters of an input with a mask, is the name
+    that the output gives to the solid cells."""
     if MASK_DATASET in names:
         raise InputError(
             f"mask: the output has the solid cells under the name '{MASK_DATASET}'; rename the field or parameter"

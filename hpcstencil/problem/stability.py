@@ -28,7 +28,8 @@ from hpcstencil.validation.errors import InputError
 
 @cache
 def largest_symbol(derivative: int, order: int, axis: int, spacing: tuple[float, ...]) -> float:
-    """max over θ of |Σ w_j exp(i j θ)| for a central difference along one axis, in 1/length^derivative."""
+    """max over θ of |Σ w_j exp(i j θ)| for the central difference of a ``derivative`` (1 or 2) with accuracy ``order``
+    along one axis, in 1/length^derivative. ``spacing`` is the cell size per axis."""
     stencil = central(derivative, order, axis, spacing)
     theta = np.linspace(0.0, np.pi, 2001)
     offsets = np.array([o[axis] for o in stencil.offsets])

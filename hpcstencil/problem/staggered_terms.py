@@ -60,7 +60,8 @@ class Placed:
         }
 
     def at_home(self, trees: Mapping[str, Node], key: str) -> dict[str, Node]:
-        """Trees by field, each where the field lives; ``key`` is the input table that they come from."""
+        """The trees by field, each evaluated where its field lives. ``key`` is the input table that they come from, for
+        messages. Raises InputError if a field is used at another position than its own."""
         grid = self.config.grid
         return {
             name: located(tree, home(name, self.positions, grid.ndim), self.positions, grid.spacing, f"{key}.{name}")
@@ -70,7 +71,7 @@ class Placed:
         }
 
     def with_walls(self, trees: Mapping[str, Node], faces: Faces, on_wall: Callable[[Node], Node]) -> dict[str, Node]:
-        """The trees, with ``on_wall(given value)`` on the lower boundary."""
+        """The trees by field, with ``on_wall(given value)`` instead in the cells whose value lies on the lower boundary."""
         grid, result = self.config.grid, dict(trees)
         for (operand, axis, side), face in faces.items():
             if face.kind == WALL and side == 0 and isinstance(operand, Field) and operand.name in result:

@@ -53,7 +53,8 @@ Symbol = dict[str, np.ndarray]  # of each field, of shape (cells or 1, angles)
 
 
 class Frozen:
-    """An equation linearized at its initial state: values of trees in a sample of cells, and their symbols."""
+    """An equation linearized at its initial state: the values of trees in a sample of cells, and their symbols.
+    ``initial`` are the initial expressions by field, and ``per_axis`` is the number of cells sampled per axis."""
 
     def __init__(
         self,
@@ -222,8 +223,8 @@ def stable_step(rates: np.ndarray, method: Method, end: float, dt: float) -> flo
 
 
 def _amplified(method: Method, z: np.ndarray) -> np.ndarray:
-    """The factor by which one step multiplies each mode; infinite beyond the ``limits`` of a method without an
-    amplification factor."""
+    """The factor by which one step multiplies each mode, for z = dt λ. For a method without an amplification factor it
+    is 1 within the method's ``limits`` and infinite beyond."""
     if method.limits is None:
         with np.errstate(all="ignore"):
             return np.nan_to_num(np.abs(amplification(method, z)), nan=math.inf, posinf=math.inf)

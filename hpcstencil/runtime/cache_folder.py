@@ -79,7 +79,8 @@ def unsafe(place: Path) -> str:
 
 
 def is_own(path: Path) -> bool:
-    """Whether a file or folder, not a link, belongs to this user and nobody else can write it."""
+    """Whether ``path`` is a regular file or a folder (not a link) that belongs to this user and that nobody else can
+    write."""
     try:
         status = os.lstat(path)
     except OSError:

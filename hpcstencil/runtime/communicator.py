@@ -22,14 +22,15 @@ NAP = 0.01  # polling interval, in seconds, of a process that waits for others t
 
 
 class Watch(Protocol):
-    """A watcher over the processes, to which they report their progress (see `watchdog`)."""
+    """A watcher over the processes. Each process reports its progress to it, see `watchdog`. Reports are not collective
+    and do not wait for other processes."""
 
     @property
     def place(self) -> str:
         """The progress of the run in words, such as "at step 100", for error messages."""
 
     def step(self, step: int) -> None:
-        """Report that this rank has taken ``step`` steps."""
+        """Report that the run has reached step number ``step`` on this rank."""
 
     def outside(self, outside: bool) -> None:
         """Report that the program has left hpcstencil (``outside`` is True) or has come back to it (False). Outside, it
@@ -47,7 +48,7 @@ class Watch(Protocol):
 
 
 class Unwatched:
-    """No watcher: there is one process, or the watchdog has not started yet."""
+    """A watcher that does nothing: there is one process, or the watchdog has not started yet."""
 
     place = "at the start"
 

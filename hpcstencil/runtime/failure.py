@@ -26,7 +26,7 @@ def of_environment(error: BaseException) -> bool:
 
 
 def sentence(error: BaseException) -> str:
-    """The sentence that reports an exception to the user. For an unexpected exception it includes the traceback."""
+    """The sentence that reports an exception to the user. For an unexpected exception it is followed by the traceback."""
     if isinstance(error, HpcstencilError):
         return str(error)
     if out_of_memory(error):

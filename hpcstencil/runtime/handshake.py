@@ -203,7 +203,7 @@ def _exactly(connection: socket.socket, count: int, until: float) -> bytes:
 
 
 def own_addresses() -> list[str]:
-    """This host's IPv4 addresses except the loopback."""
+    """This host's IPv4 addresses as texts, without those of the loopback."""
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def host() -> str:
-    """Name of this host."""
+    """The network name of this host."""
     return socket.gethostname()
 
 

@@ -78,7 +78,8 @@ class Watchdog:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _connect(self) -> list[int]:
-        """Connect the monitors with each other; returns the ranks that cannot reach rank 0's host."""
+        """Connect the monitors with each other; returns the ranks that cannot reach rank 0's host. All processes call
+        this together."""
         communicator, rank = self.communicator, self.communicator.rank
         token = communicator.broadcast(secrets.token_hex(32) if rank == 0 else "")
         self._tell(token=token)
@@ -101,7 +102,7 @@ class Watchdog:
         return unreachable
 
     def step(self, step: int) -> None:
-        """Report that the run has reached this step."""
+        """Report that the run has reached step number ``step``, which also becomes its ``place``."""
         self.place = f"at step {step}"
         self._tell(step=step)
 

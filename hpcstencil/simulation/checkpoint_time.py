@@ -12,7 +12,8 @@ WRITING_SHOWS = 10**7  # bytes from which on a checkpoint measures the speed
 
 
 def seconds_to_checkpoint(problem: Problem) -> float:
-    """The expected seconds of a checkpoint, from the speed of the last one on this machine."""
+    """The time in seconds that a checkpoint of the problem is expected to take, from the speed of the last one on this
+    machine, or a default speed if there was none."""
     speed = recall(WRITING)
     return WRITING_OVERHEAD + state_bytes(problem) / (speed if isinstance(speed, float) else WRITING_UNMEASURED)
 

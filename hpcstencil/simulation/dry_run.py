@@ -138,7 +138,7 @@ def _time_step(problem: Problem) -> str:
 
 
 def step_count(problem: Problem) -> int | None:
-    """The approximate number of steps of the run; None if it depends on the solution."""
+    """The number of steps of the run, approximate unless the step is fixed; None if it depends on the solution."""
     total = problem.schedule().total_steps
     if total is not None or problem.step_follows_solution:
         return total

@@ -28,7 +28,7 @@ class Decomposed:
 
     @classmethod
     def of(cls, problem: Problem, processes: int, devices: int) -> Decomposed:
-        """The problem on ``processes`` processes of ``devices`` devices each. Raises InputError if blocks do not fit."""
+        """The problem on ``processes`` processes of ``devices`` devices each. Raises InputError as `decompose`."""
         return cls(problem, decompose(problem, processes, devices))
 
     @property

@@ -112,8 +112,8 @@ def source_of(
 
 
 def _refuse_output(path: Path) -> None:
-    """Raise InputError if a file without a sound seal is an output, or no file of a run. A file named like a checkpoint
-    is not opened with HDF5 here, see `seal`."""
+    """Raise InputError if ``path``, which has no sound seal, is an output file or no file of a run. A file named like a
+    checkpoint is not opened with HDF5 here, see `seal`."""
     if ".checkpoint." in path.name:
         return
     try:

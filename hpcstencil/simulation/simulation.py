@@ -98,7 +98,8 @@ class Simulation:
         return {name: self.block(fields[name]) for name in names}
 
     def block(self, array: jax.Array) -> np.ndarray:
-        """This process's block of one device array, C-contiguous."""
+        """This process's block of one device array as a C-contiguous numpy array, with a last axis of members in an
+        ensemble."""
         return np.ascontiguousarray(self.device_grid.devices.get(array))
 
     def per_member(self, value: float) -> Any:

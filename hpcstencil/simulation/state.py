@@ -56,9 +56,9 @@ def scalars_of(state: State) -> dict[str, Any]:
 
 
 def join(template: State, arrays: Mapping[str, Any], scalars: Mapping[str, Any]) -> State:
-    """A state with the template's structure and the leaves given by path.
+    """A state with the structure of ``template`` and the leaves given by path, as `split` names them.
 
-    Raises InputError if one is missing because the checkpoint comes from a run with a smaller state.
+    Raises InputError if one is missing, as in a checkpoint of a run with a smaller state.
     """
     found = {**arrays, **scalars}
     missing = [name for name, _ in _named(template) if name not in found]

@@ -55,7 +55,7 @@ class Stepping:
 
     @property
     def clock(self) -> Clock:
-        """The clock of the state."""
+        """The clock of the state: the step and time that the run has reached."""
         return self.state.clock
 
     def end_at(self, end: float) -> None:

@@ -35,7 +35,8 @@ class Summary:
 
     @property
     def cells_per_second(self) -> float:
-        """Cells advanced by one step per second of computing (including exchange, excluding compilation and output)."""
+        """Cells times steps per second of computing, which includes exchanges but neither compilation nor output; 0
+        without steps."""
         computing = self.seconds["computing"]
         return self.cells * self.steps / computing if computing else 0.0
 

@@ -134,7 +134,7 @@ def _over(job: str) -> bool:
 
 
 def _age(path: Path) -> float:
-    """Seconds since the file was touched, by the file server's clock if it can be asked."""
+    """Seconds since the file was touched, by the file server's clock if possible; 0 if the file cannot be read."""
     probe = hidden(path)
     try:
         touched = path.stat().st_mtime
@@ -170,7 +170,7 @@ def process() -> dict[str, Any]:
 
 
 def born(pid: int) -> int | None:
-    """Start time of process ``pid`` on this machine, in clock ticks since boot; None if there is no such process, or it
+    """Start time of process ``pid`` on this machine, in clock ticks since boot; None if there is no such process or it
     is a zombie."""
     try:
         values = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -50,7 +50,7 @@ class Planned:
     members: tuple[Member, ...]
 
     def member(self, index: int) -> Member:
-        """The member with this number; raises InputError if there is none."""
+        """The member with number ``index``. Raises InputError if there is none, or if its folder is a link."""
         if not 0 <= index < len(self.members):
             raise InputError(
                 f"--index: expected a member of {self.folder}, 0 to {len(self.members) - 1}, but got {index}"

@@ -109,7 +109,7 @@ def _text(path: Path, what: str) -> str:
 
 
 def key_path(name: str) -> tuple[str, ...]:
-    """The parts of a dotted key; a text that is not a dotted key is its own single part."""
+    """The parts of a dotted key. A text that is not a dotted key is returned as a single part."""
     try:
         path, value = parse_override(f"{name}=0")
     except InputError:

@@ -30,7 +30,8 @@ def array_list(indices: Sequence[int]) -> str:
 
 
 def warned(warnings: Mapping[str, Sequence[int]]) -> list[str]:
-    """The warnings about the members' inputs, one sentence each; only the first few of many."""
+    """The warnings about the members' inputs, from each text to its members' numbers, as one sentence each. Only the
+    first few are written out."""
     told = [
         f"warning: member{'s' if len(who) > 1 else ''} {array_list(who)}: {text}"
         for text, who in list(warnings.items())[:MOST_WARNINGS]
@@ -100,8 +101,8 @@ def status_report(planned: Planned, found: Sequence[Standing], folder: Path) -> 
 
 
 def status_json(planned: Planned, found: Sequence[Standing]) -> str:
-    """The content of `status_report` as JSON, for programs. Settings are numbers or texts as in the input; other
-    values are TOML."""
+    """What `status_report` tells, as a JSON text for programs. Settings are numbers or texts as in the input; other
+    values are written as TOML."""
     counts = Counter(here.state for here in found)
     return json.dumps({
         "mode": planned.mode,

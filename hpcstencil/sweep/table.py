@@ -121,7 +121,8 @@ def is_numeric(values: Sequence[object]) -> bool:
 
 
 def write_hdf5(table: Table, planned: Planned, path: Path) -> None:
-    """Write the table as a file that xarray opens: dimension `member`, with the parameters as coordinates along it."""
+    """Write the table to the HDF5 file ``path`` so that xarray can open it: dimension `member`, with the parameters as
+    coordinates along it."""
     with h5py.File(path, "w") as file:
         attributes = {
             "kind": "sweep",

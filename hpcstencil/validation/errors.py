@@ -16,7 +16,7 @@ class HpcstencilError(Exception):
 
 
 class InputError(HpcstencilError):
-    """Bad input or usage; nothing has been written."""
+    """Bad input or usage: the user has to change something. As a rule nothing has been written yet."""
 
     status = 2
 
@@ -29,7 +29,7 @@ class NumericsError(HpcstencilError):
 
 
 class EnvironmentProblem(HpcstencilError):
-    """MPI, a device, HDF5 or the file system failed."""
+    """MPI, a device, HDF5, the file system or memory failed: the input may be right, but not this machine or launch."""
 
     status = 4
 

@@ -16,7 +16,7 @@ REQUIRED: Any = object()
 
 
 class Unfit(Exception):
-    """A value that is not of the expected kind. It never leaves this module."""
+    """A value is not of the expected kind. `Kind.convert` raises it, and `take` turns it into an InputError."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,8 @@ EXPRESSION_TEXT = Kind(EXPRESSION.words, lambda value: expression_text(EXPRESSIO
 
 
 def clock_time() -> Kind:
-    """Durations as "HH:MM:SS" with any number of hours, kept as texts. TOML's own times of day are converted."""
+    """Durations as "HH:MM:SS" with up to five digits of hours, kept as texts. TOML's own times of day are converted to
+    such texts."""
 
     def convert(value: object) -> str:
         text = value.isoformat("seconds") if isinstance(value, datetime.time) else value
@@ -163,7 +164,7 @@ def clock_time() -> Kind:
 
 
 def any_text() -> Kind:
-    """A text, which may be empty."""
+    """A text, which may be empty, without NUL characters."""
 
     def convert(value: object) -> str:
         if not isinstance(value, str) or "\0" in value:
@@ -203,7 +204,7 @@ def nested_numbers() -> Kind:
 
 
 def either(first: Kind, second: Kind) -> Kind:
-    """Values of one of two kinds."""
+    """Values of one of two kinds; ``first`` is tried first."""
 
     def convert(value: object) -> Any:
         try:

@@ -83,8 +83,8 @@ def parse(text: str, origin: str) -> dict[str, Any]:
 
 
 def refuse_deep(value: object, origin: str) -> None:
-    """Raise InputError if tables and lists are nested more than DEEPEST deep, deeper than any input needs: other
-    functions recurse over them."""
+    """Raise InputError, whose message begins with ``origin``, if tables and lists are nested more than DEEPEST deep. No
+    input needs that, and other functions recurse over them."""
     level, depth = [value], 0
     while level:
         if depth > DEEPEST:
@@ -113,7 +113,7 @@ def dump_key(name: str) -> str:
 
 
 def dotted(path: Sequence[str]) -> str:
-    """A dotted key, as ``--set`` takes it."""
+    """The parts of a key as one dotted key, as ``--set`` takes it; parts are quoted where TOML requires it."""
     return ".".join(map(dump_key, path))
 
 

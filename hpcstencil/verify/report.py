@@ -47,12 +47,12 @@ def tell(studies: Sequence[Study], findings: Sequence[Finding]) -> list[str]:
 
 
 def verdict(met: bool) -> str:
-    """The word for a passed or a failed measurement."""
+    """The word for a measurement that is met or not: "ok" or "NOT MET"."""
     return "ok" if met else "NOT MET"
 
 
 def figure_data(studies: Sequence[Study]) -> list[dict[str, Any]]:
-    """The studies as dicts, in the form that `postprocess.convergence.save` takes."""
+    """The studies as dicts, one each, in the form that `postprocess.convergence.save` takes."""
     return [
         {"title": f"order in {study.name}", "label": SIZES[study.name], "sizes": study.sizes, "errors": study.errors,
          "observed": study.observed, "promised": study.promised}

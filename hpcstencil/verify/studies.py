@@ -106,7 +106,8 @@ def adapted(config: Config, cells: Sequence[int], **changes: Any) -> Config:
 
 
 def alone(problem: Problem, devices: int = 1) -> Simulation:
-    """The simulation of the problem on ``devices`` devices of this process, without other processes."""
+    """The simulation of the whole problem on ``devices`` devices of this process, without other processes, with the
+    kernel `shift`."""
     return by_shift(Decomposed.of(problem, 1, devices), OneProcess(), jax.local_devices()[:devices])
 
 
@@ -154,7 +155,8 @@ class Orders:
         return manufactured(problem, self.exact or default_solution(problem, self.duration))
 
     def _time_to_react(self, problem: Problem) -> float:
-        """The time of `REACTIONS`, from the rates of the problem near the solution of the studies at t = 0."""
+        """The time of REACTIONS reactions of the fastest mode, in the unit of time, from the rates of the problem near
+        the solution of the studies at t = 0."""
         solution = self.exact or default_solution(problem, self.end)
         start = {name: at_time(tree, 0.0) for name, tree in solution.items()}
         grid, periodic = problem.config.grid, problem.config.boundary.periodic
