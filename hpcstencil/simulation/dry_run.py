@@ -29,7 +29,8 @@ PROGRAM = "0.3 GB"  # Python, JAX, MPI, HDF5 and the remains of the compilers, o
 
 
 def report(prepared: Prepared) -> str:
-    """The text of `hpcstencil check`, for CPUs (on GPUs there is no native code)."""
+    """The text of `hpcstencil check`: the settings, the decomposition, and what the run will need. It assumes CPUs,
+    since on GPUs there is no native code. Raises InputError if a mask from a file covers the whole grid."""
     problem, plan, config = prepared.problem, prepared.plan, prepared.problem.config
     itemsize = np.dtype(config.numerics.precision).itemsize
     fields, topology = len(problem.fields) * problem.copies, plan.topology
@@ -74,7 +75,7 @@ def _without_long_lists(config: Config) -> Config:
 
 
 def _stencils(config: Config) -> list[str]:
-    """A line for each stencil of the input's own."""
+    """A line for each stencil in [equation.stencils]."""
     return [
         f"{'stencil ' + name:<21} {' x '.join(map(str, np.shape(weights)))} weights, whose sum is {np.sum(weights):.6g}"
         for name, weights in config.equation.stencils.items()
@@ -130,7 +131,7 @@ def _memory(problem: Problem) -> str:
 
 
 def human(count: float) -> str:
-    """Bytes in a readable unit."""
+    """A number of bytes with three significant digits and a unit."""
     for unit in ("B", "KB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
@@ -150,7 +151,7 @@ def _time_step(problem: Problem) -> str:
 
 
 def step_count(problem: Problem) -> int | None:
-    """The approximate number of steps of the run; None if it depends on the solution."""
+    """The number of steps of the run, approximate unless the step is fixed; None if it depends on the solution."""
     total = problem.schedule().total_steps
     if total is not None or problem.step_follows_solution:
         return total
