@@ -374,6 +374,10 @@ INPUTS = [
     ("output.long_name=u", "output.long_name: expected a table", '"u"'),
     ("output.long_name.u=[]", "output.long_name.u: expected a text", "[]"),
     ("output.file=a.h5", "output.file: unknown key", "did you mean"),
+    # [probes]
+    ("probes=3", "probes: expected a table"),
+    ("probes.p=3", "probes.p: expected a table"),
+    ("probes.p={field='u', x=1, y=99}", "probes.p.y: expected places in the grid"),
     # [diagnostics]
     ("diagnostics.every=5", "diagnostics.every: unknown key", '"every_steps"'),
     ("diagnostics.every_step=5", "diagnostics.every_step: unknown key", '"every_steps"'),

@@ -76,7 +76,7 @@ def test_every_field_of_the_settings_declares_its_key():
     assert declaring == {*settings.TABLES.values(), settings.Config}
     for table in settings.TABLES.values():
         assert {*keys_of(table), *entries_of(table)} == {field.name for field in fields(table)}
-    assert set(settings.TOP) == {"title", "boundary", "ensemble", *settings.TABLES}
+    assert set(settings.TOP) == {"title", "boundary", "ensemble", "probes", *settings.TABLES}
 
 
 def test_names_that_others_rely_on_are_declared():

@@ -454,7 +454,7 @@ def test_scripts(plane, tmp_path):
 
 def test_postprocess_knows_neither_jax_nor_mpi_nor_the_solver():
     """Of the package it knows how its files are read safely, and how texts are printed, and nothing of the solver."""
-    known = ["", ".io", ".io.hdf5_validation", ".io.rollback_journal", ".validation", ".validation.errors",
+    known = ["", ".io", ".io.dataset_names", ".io.hdf5_validation", ".io.rollback_journal", ".validation", ".validation.errors",
              ".validation.printable", ".validation.toml_text"]  # fmt: skip
     code = (
         "import sys, postprocess.plot, postprocess.summary\n"
