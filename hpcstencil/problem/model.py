@@ -81,7 +81,7 @@ def model_of(config: Config, contents: Mapping[str, ArrayContents]) -> Model:
     given = _parameters(equation, config, custom)
     symbols: dict[str, Node] = {name: Parameter(name) for name, value in given.items() if not isinstance(value, str)}
     scope = Scope(ndim, dict(symbols), time=False)
-    files = config.equation.files
+    files = config.equation.arrays
     for name, text in given.items():
         if name in files:
             symbols[name] = parameter_field(name)
@@ -247,7 +247,7 @@ def _refuse_unused(config: Config, custom: bool, trees: Sequence[Node], symbols:
         texts = [*config.equation.rhs.values(), *config.initial.expressions.values()]
         texts += [*config.diagnostics.expressions.values(), *config.boundary.texts()]
         texts += [] if config.mask is None else [config.mask.solid, str(config.mask.surface)]
-        files = config.equation.files
+        files = config.equation.arrays
         texts += [v for name, v in config.equation.parameters.items() if isinstance(v, str) and name not in files]
         used = parameters_used(texts)
     else:

@@ -8,10 +8,11 @@ from typing import Any
 
 from hpcstencil.config.settings import Config
 from hpcstencil.equations import Equation, Limited
-from hpcstencil.io.array_file import ArrayContents, ArrayFile
+from hpcstencil.io.array_file import ArrayContents, ArrayFile, ArrayInMemory
 from hpcstencil.numerics.finite_differences import is_large
 from hpcstencil.numerics.integrators import ERROR, NEW, Method
 from hpcstencil.numerics.schedule import Schedule
+from hpcstencil.problem.parameter_files import Blocks
 from hpcstencil.problem.receivers import Receivers
 from hpcstencil.problem.solid_mask import SOLID, Mask
 from hpcstencil.symbolic.boundary_kinds import Face
@@ -29,9 +30,10 @@ class Problem:
     are trees over reductions. ``parameters`` are the numbers passed to the compiled code; a parameter in which the
     ``members`` of an ensemble differ is an array. Parameters given as expressions are part of the trees. ``symbols``
     has both kinds as nodes. ``groups`` assigns the fields to the groups of a partitioned ``method``. ``memory`` names
-    the fields added by absorbing layers, a multistep method, a mask or parameters read from files. ``given`` maps the
-    fields of such parameters to their files, and ``contents`` has what these files, and that of a mask, hold, by key of
-    the input. ``damping`` is the fastest damping rate of the
+    the fields added by absorbing layers, a multistep method, a mask or parameters given as arrays. ``given`` maps the
+    fields of such parameters to their arrays, and ``contents`` has what these arrays, and that of a mask, hold, by key of
+    the input. ``held`` are the arrays of a Python program, by key of the input, while the initial state is made; those of
+    initial values are in the run's dtype, with the members of an ensemble last. ``damping`` is the fastest damping rate of the
     layers. ``apart`` are the parts of the time derivatives that a multistep method treats separately. ``measured`` are
     the fields, and expressions of them, that the stable step depends on. ``positions`` are those of fields that do not
     live at cell centres. ``mask`` has the solid cells. ``receivers`` are those of each table of [probes]. ``source`` is the
@@ -52,8 +54,9 @@ class Problem:
     groups: Mapping[str, int]
     discretization: Discretization
     memory: tuple[str, ...] = ()
-    given: Mapping[str, ArrayFile] = field(default_factory=dict)
+    given: Mapping[str, ArrayFile | ArrayInMemory] = field(default_factory=dict)
     contents: Mapping[str, ArrayContents] = field(default_factory=dict)
+    held: Mapping[str, Blocks] = field(default_factory=dict)
     damping: float = 0.0
     apart: Mapping[str, Node] = field(default_factory=dict)
     measured: Mapping[str, Node] = field(default_factory=dict)

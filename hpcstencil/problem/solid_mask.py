@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hpcstencil.config.settings import Config
-from hpcstencil.io.array_file import ArrayFile
+from hpcstencil.io.array_file import ArrayFile, ArrayInMemory
 from hpcstencil.io.dataset_names import MASK_DATASET
 from hpcstencil.numerics.topology import Range
 from hpcstencil.problem.parameter_files import refuse_files, refuse_series
@@ -58,21 +58,21 @@ HUGE = {"float32": 3.0e38, "float64": 1.0e308}
 @dataclass(frozen=True)
 class Mask:
     """``solid`` is non-zero in solid cells. It is an expression of coordinates and parameters, or the field SOLID,
-    which never changes and is read from the ``file``. ``value`` is the value on the solid surface,
+    which never changes and is read from the ``array``. ``value`` is the value on the solid surface,
     or None for no flux. ``reflected`` has the fields per axis whose mirror image across it has the opposite sign. If
     the solid cells are ``kept`` as a field, they too are mirrored beyond the boundary of the domain."""
 
     solid: Node
     value: Node | None
-    file: ArrayFile | None
+    array: ArrayFile | ArrayInMemory | None
     discretization: Discretization
     reflected: tuple[Collection[str], ...]
     kept: bool
 
     @property
     def is_read(self) -> bool:
-        """Whether the solid cells are read from a file, and so are known only when the run begins."""
-        return self.file is not None
+        """Whether the solid cells are read from an array, and so are known only when the run begins."""
+        return self.array is not None
 
     def differs(self, listed: Collection[str]) -> bool:
         """Whether the solid cells depend on one of the ``listed`` parameters, in which the members of an ensemble
@@ -249,8 +249,8 @@ def mask_of(
             'mask.surface: expected "no_flux" for an equation or diagnostics with values on faces of cells (difference_x and '
             "its like, and finite volumes, as in 'euler'), but got a value; change it"
         )
-    if config.mask.file is not None:
-        return Mask(Field(SOLID), surface, config.mask.file, discretization, reflected, kept=True)
+    if config.mask.array is not None:
+        return Mask(Field(SOLID), surface, config.mask.array, discretization, reflected, kept=True)
     solid = parse(config.mask.solid, Scope(ndim, symbols, time=False), "mask.solid")
     refuse_files(solid, "mask.solid", "write the solid cells to a file too")
     refuse_series(solid, "mask.solid", "solid cells do not change")
@@ -262,7 +262,7 @@ def mask_of(
     return Mask(solid, surface, None, discretization, reflected, kept=on_faces)
 
 
-def solid_in_file(file: ArrayFile, ranges: Sequence[Range], shape: Sequence[int]) -> np.ndarray:
+def solid_in_file(file: ArrayFile | ArrayInMemory, ranges: Sequence[Range], shape: Sequence[int]) -> np.ndarray:
     """Which cells of the block ``ranges`` of a grid of ``shape`` are solid in a file, bool.
 
     Raises InputError, on this process alone, if the file does not fit.

@@ -245,15 +245,17 @@ def _added(symbols: Sequence[Symbol]) -> Symbol:
 
 
 def estimated_step(problem: Problem, dt: float) -> float:
-    """The largest stable step of a problem up to ``dt``, estimated near its initial state; ``dt`` if that is in a file."""
+    """The largest stable step of a problem up to ``dt``, estimated near its initial state; ``dt`` if that is in a
+    file or an array."""
     config = problem.config
-    if config.initial.file is not None or (problem.mask is not None and problem.mask.is_read):
+    in_array = any(key.startswith("initial.") for key in problem.held)
+    if config.initial.file is not None or in_array or (problem.mask is not None and problem.mask.is_read):
         return dt
     return stable_step(rates_near_start(problem), problem.method, config.time.end, dt)
 
 
 def rates_near_start(problem: Problem) -> np.ndarray:
-    """The `rates` of a problem whose initial state is no file. Parameters in files count with their largest value."""
+    """The `rates` of a problem whose initial state is an expression. Parameters in arrays count with their largest value."""
     grid, periodic = problem.config.grid, problem.config.boundary.periodic
     largest = {name: Constant(problem.contents[key_of(name)].magnitude) for name in problem.given}
 

@@ -86,7 +86,7 @@ class Finding:
 def adapted(config: Config, cells: Sequence[int], **changes: Any) -> Config:
     """The input on another grid of the same extent, in float64, without output, diagnostics and mask, undecomposed. Raises
     InputError if a parameter is read from a file, which fits one grid only, or follows the straight lines between samples."""
-    for name in (*config.equation.files, *config.equation.series):
+    for name in (*config.equation.arrays, *config.equation.series):
         raise InputError(
             f"equation.{name}: expected an expression, since convergence is studied with smooth functions on other grids, but "
             f"got a file; give one with --set equation.{name}=..."
