@@ -86,6 +86,7 @@ def model_of(config: Config, contents: Mapping[str, ArrayContents]) -> Model:
         if name in files:
             symbols[name] = parameter_field(name)
         elif isinstance(text, str):
+            _refuse_others(config, name, text, given)
             symbols[name] = parse(text, scope, f"equation.{name}")
     for name, series in config.equation.series.items():
         symbols[name] = Series(Time(), contents[key_of(name)].samples, series.dt)
@@ -230,6 +231,19 @@ def _numbers(
         if not off and not any(isinstance(part, Coordinate | Field | Series) for part in walk(tree)):
             found[tree] = name, float(numpy_evaluate.evaluate(tree, values=known))
     return found
+
+
+def _refuse_others(config: Config, name: str, text: str, given: Mapping[str, float | str]) -> None:
+    """Raise InputError if the expression ``text`` of the parameter ``name`` uses a parameter that is no number."""
+    used = parameters_used([text])
+    for other in (*given, *config.equation.series):
+        if other in used and isinstance(given.get(other, ""), str):
+            array = other in config.equation.arrays
+            kind = "an array" if array else "a time series" if other in config.equation.series else "an expression"
+            raise InputError(
+                f"{at('equation', name)}: expected no other parameters than numbers in {shown(text)}, but {other} is {kind}; "
+                + ("compute the values with NumPy, and give them as an array too" if array else "write it into rhs")
+            )
 
 
 def _refuse_taken(stencils: Iterable[str], names: Collection[str]) -> None:
