@@ -7,27 +7,31 @@ from pathlib import Path
 
 from hpcstencil.config.limits import LONGEST_FILE_NAME, LONGEST_PATH
 from hpcstencil.config.settings import Config
-from hpcstencil.io.array_file import ArrayFile
+from hpcstencil.io.array_file import ArrayFile, ArrayInMemory
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.printable import printable
 
 
 def sources(config: Config) -> dict[str, Path]:
     """The data files that the input names, as absolute paths by key. The Python file of an equation is not among them."""
-    arrays = {key: file.path for key, file in {**array_files(config), **series_files(config)}.items()}
+    arrays = {
+        key: file.path
+        for key, file in {**array_files(config), **series_files(config)}.items()
+        if isinstance(file, ArrayFile)
+    }
     return arrays if config.initial.file is None else {"initial.file": config.initial.file, **arrays}
 
 
-def array_files(config: Config) -> dict[str, ArrayFile]:
-    """The files with an array of the grid's shape on which the steps depend (solid cells and parameters), by key."""
-    found = {f"equation.{name}": file for name, file in config.equation.files.items()}
-    mask = None if config.mask is None else config.mask.file
+def array_files(config: Config) -> dict[str, ArrayFile | ArrayInMemory]:
+    """The arrays of the grid's shape on which the steps depend, by key: solid cells and parameters."""
+    found = {f"equation.{name}": array for name, array in config.equation.arrays.items()}
+    mask = None if config.mask is None else config.mask.array
     return found if mask is None else {"mask.solid": mask, **found}
 
 
-def series_files(config: Config) -> dict[str, ArrayFile]:
-    """The files of parameters that follow time, by key."""
-    return {f"equation.{name}": series.file for name, series in config.equation.series.items()}
+def series_files(config: Config) -> dict[str, ArrayFile | ArrayInMemory]:
+    """The arrays of parameters that follow time, by key."""
+    return {f"equation.{name}": series.array for name, series in config.equation.series.items()}
 
 
 def check_path(key: str, path: Path) -> None:

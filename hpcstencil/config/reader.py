@@ -36,7 +36,7 @@ from hpcstencil.config.settings import (
 from hpcstencil.config.stencil_weights import weights_of
 from hpcstencil.config.time_series import time_series_of
 from hpcstencil.equations import EQUATIONS
-from hpcstencil.io.array_file import HDF5_SUFFIXES, IMAGE, ArrayFile
+from hpcstencil.io.array_file import HDF5_SUFFIXES, IMAGE, ArrayFile, ArrayInMemory, array_of
 from hpcstencil.numerics.grid import AXES, Grid
 from hpcstencil.numerics.integrators import FEWEST_STAGES, INTEGRATORS, MOST_STAGES, SUPER_STEPPING
 from hpcstencil.validation.errors import InputError
@@ -257,8 +257,8 @@ def _equation(raw: Mapping[str, object], base: Path, ndim: int) -> EquationConfi
 
 def _located(key: str, text: str, base: Path) -> str:
     """The text of a parameter. If it names a file, the file's path is made absolute; it is relative to ``base``."""
-    file = ArrayFile.of(text)
-    if file is None and Path(text).suffix.lower() not in OTHER_SUFFIXES:
+    file = array_of(text)
+    if isinstance(file, ArrayInMemory) or file is None and Path(text).suffix.lower() not in OTHER_SUFFIXES:
         return text
     if file is None or file.kind == IMAGE:
         expected = 'an expression, or a file with numbers, "FILE.npy" or "FILE.h5:DATASET"'
@@ -346,11 +346,11 @@ def _diagnostics(raw: Mapping[str, object]) -> DiagnosticsConfig:
 def _mask(raw: Mapping[str, object], base: Path) -> MaskConfig:
     _refuse_unknown_keys(raw, "mask")
     mask = MaskConfig(**_table(raw, "mask"))
-    if mask.file is None and Path(mask.solid).suffix.lower() in OTHER_SUFFIXES:
+    if mask.array is None and Path(mask.solid).suffix.lower() in OTHER_SUFFIXES:
         expected = '"FILE.h5:DATASET", "FILE.npy", "FILE.png" or an expression'
         raise wrong("mask.solid", expected, mask.solid, "convert or complete it")
-    if mask.file is not None:
-        mask = replace(mask, solid=str(replace(mask.file, path=Path(os.path.abspath(base / mask.file.path)))))
+    if isinstance(mask.array, ArrayFile):
+        mask = replace(mask, solid=str(replace(mask.array, path=Path(os.path.abspath(base / mask.array.path)))))
     if mask.surface is not None:
         mask = replace(mask, surface=take("mask.surface.value", Key(EXPRESSION, None, "value = 0.0"), mask.surface))
     return mask

@@ -13,7 +13,7 @@ from typing import Any
 from hpcstencil.config.boundary_conditions import BoundaryConfig
 from hpcstencil.config.probes import ProbeConfig
 from hpcstencil.config.time_series import TIME_SERIES, TimeSeries
-from hpcstencil.io.array_file import ArrayFile
+from hpcstencil.io.array_file import ArrayFile, ArrayInMemory, array_of
 from hpcstencil.io.transports.registry import TRANSPORTS, may_write_behind
 from hpcstencil.numerics.finite_differences import Weights
 from hpcstencil.numerics.grid import Grid
@@ -83,10 +83,10 @@ class EquationConfig:
     )
 
     @property
-    def files(self) -> dict[str, ArrayFile]:
-        """The parameters that are read from a file, by name. Time series are not among them."""
+    def arrays(self) -> dict[str, ArrayFile | ArrayInMemory]:
+        """The parameters with one number per cell, from a file or a Python program, by name."""
         texts = {name: text for name, text in self.parameters.items() if isinstance(text, str)}
-        return {name: file for name, text in texts.items() if (file := ArrayFile.of(text)) is not None}
+        return {name: array for name, text in texts.items() if (array := array_of(text)) is not None}
 
     @property
     def in_file(self) -> tuple[Path, str] | None:
@@ -231,9 +231,9 @@ class MaskConfig:
     )
 
     @property
-    def file(self) -> ArrayFile | None:
-        """The file that marks the solid cells; None if ``solid`` is an expression."""
-        return ArrayFile.of(self.solid)
+    def array(self) -> ArrayFile | ArrayInMemory | None:
+        """The array that marks the solid cells; None if ``solid`` is an expression."""
+        return array_of(self.solid)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Parameters that follow time: samples in a file, the first at t = 0."""
+"""Parameters that follow time: samples in a file or an array, the first at t = 0."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hpcstencil.io.array_file import IMAGE, ArrayFile
+from hpcstencil.io.array_file import IMAGE, ArrayFile, ArrayInMemory, array_of
 from hpcstencil.validation.messages import at, unknown, wrong
 from hpcstencil.validation.schema import POSITIVE, REQUIRED, TEXT, Kind, Unfit, key, keys_of, read
 
@@ -21,11 +21,11 @@ class TimeSeries:
     dt: float = key(POSITIVE, REQUIRED, "dt = 1e-3", "time between two samples")
 
     @property
-    def file(self) -> ArrayFile:
-        """The file of the samples."""
-        file = ArrayFile.of(self.series)
-        assert file is not None, "`time_series_of` refuses other texts"
-        return file
+    def array(self) -> ArrayFile | ArrayInMemory:
+        """The samples."""
+        array = array_of(self.series)
+        assert array is not None, "`time_series_of` refuses other texts"
+        return array
 
 
 def _table(value: object) -> object:
@@ -48,7 +48,9 @@ def time_series_of(name: str, given: Mapping[str, object], base: Path) -> TimeSe
         if entry not in keys:
             raise unknown(at("equation", name, entry), "key", entry, tuple(keys))
     values = read(("equation", name), given, keys)
-    file = ArrayFile.of(values["series"])
+    file = array_of(values["series"])
+    if isinstance(file, ArrayInMemory):
+        return TimeSeries(str(file), values["dt"])
     if file is None or file.kind == IMAGE:
         expected = 'a file with samples, "FILE.npy" or "FILE.h5:DATASET"'
         raise wrong(at("equation", name, "series"), expected, values["series"], "convert or complete it")

@@ -1,12 +1,14 @@
-"""An array of the grid's shape, or a time series, in a file: a dataset of HDF5, a NumPy file, or an image."""
+"""An array of the grid's shape, or a time series: in a file (a dataset of HDF5, a NumPy file, an image) or in the memory of a
+Python program."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -17,6 +19,7 @@ HDF5_SUFFIXES = (".h5", ".hdf5", ".nc")
 IMAGE = "an image"
 KINDS = {".npy": "a NumPy file", ".png": IMAGE}  # of files that hold a single array, by suffix
 VALUES_AT_ONCE = 2**22
+IN_MEMORY = "array in memory"  # the text of an array that a Python program gives
 MOST_SAMPLES = 2**20  # of a time series, which every process holds
 DARK = 128  # of 255: grey levels below are dark
 
@@ -52,7 +55,7 @@ class ArrayFile:
         if Path(text).suffix.lower() in KINDS:
             return cls(Path(text))
         file, _, name = text.rpartition(":")
-        return cls(Path(file), name) if Path(file).suffix in HDF5_SUFFIXES and name else None
+        return cls(Path(file), name) if Path(file).suffix.lower() in HDF5_SUFFIXES and name else None
 
     @property
     def kind(self) -> str:
@@ -62,48 +65,19 @@ class ArrayFile:
     def __str__(self) -> str:
         return f"{self.path}:{self.name}" if self.name else str(self.path)
 
-    def scanned(self, shape: Sequence[int]) -> ArrayContents:
-        """The contents of an array of the grid's ``shape``, read once from end to end, some planes at a time.
+    @property
+    def prefix(self) -> str:
+        """The beginning of messages about the values, after the key."""
+        return f"{self}: "
 
-        Raises InputError if the file or dataset is missing, does not fit, or holds values that are not finite;
-        EnvironmentProblem if reading fails.
-        """
-        digest, lowest, largest = hashlib.sha256(), math.inf, -math.inf
-        planes = max(1, VALUES_AT_ONCE // math.prod(shape[1:]))
-        for start in range(0, shape[0], planes):
-            ranges = [(start, min(start + planes, shape[0])), *((0, n) for n in shape[1:])]
-            block = np.ascontiguousarray(self.read(ranges, shape))
-            finite = np.isfinite(block)
-            if not finite.all():
-                index = np.argwhere(~finite)[0]
-                cell = ", ".join(map(str, (index + [start, *[0] * (len(shape) - 1)]).tolist()))
-                raise InputError(
-                    f"{self}: expected finite numbers, but got {block[tuple(index)]} in cell [{cell}]; correct it"
-                )
-            digest.update(block.data)
-            lowest, largest = min(lowest, float(block.min())), max(largest, float(block.max()))
-        return ArrayContents(digest.hexdigest(), lowest, largest)
+    def samples(self) -> np.ndarray:
+        """The array of a time series, in its dtype. Raises InputError if the file or dataset is missing or has too many
+        values; EnvironmentProblem if reading fails."""
+        if not self.name:
+            return mapped(self.path)
+        from hpcstencil.io.file_read import read_series
 
-    def series(self) -> ArrayContents:
-        """The contents of a time series, which is an array with one axis of 2 to MOST_SAMPLES samples. Raises the same
-        errors as `scanned`."""
-        if self.name:
-            from hpcstencil.io.file_read import read_series
-
-            values = read_series(self.path, self.name, MOST_SAMPLES)
-        else:
-            values = mapped(self.path)
-        if values.ndim != 1 or not 2 <= values.size <= MOST_SAMPLES:
-            raise InputError(
-                f"{self}: it has shape {values.shape}, expected one axis with 2 to {MOST_SAMPLES} samples; write such an array"
-            )
-        with np.errstate(over="ignore"):
-            samples = values.astype(np.float64)
-        if not np.isfinite(samples).all():
-            n = int(np.argmin(np.isfinite(samples)))
-            raise InputError(f"{self}: expected finite numbers, but got {samples[n]} in sample {n}; correct it")
-        digest = hashlib.sha256(samples.data).hexdigest()
-        return ArrayContents(digest, float(samples.min()), float(samples.max()), tuple(samples.tolist()))
+        return read_series(self.path, self.name, MOST_SAMPLES)
 
     def read(self, ranges: Sequence[Range], shape: Sequence[int]) -> np.ndarray:
         """The block ``ranges`` (global, half-open, per axis) of an array of the grid's ``shape``: C-contiguous, without
@@ -126,6 +100,81 @@ class ArrayFile:
                 f"{self.path}: it has shape {whole.shape}, expected {tuple(shape)}: it must be on the same grid"
             )
         return np.ascontiguousarray(whole[tuple(slice(start, stop) for start, stop in ranges)])
+
+
+@dataclass(frozen=True)
+class ArrayInMemory:
+    """An array that a Python program gives: the whole grid, or a time series, in any real dtype. ``values`` None stands for an
+    array that is gone, as in the input that an output stores; reading it raises InputError."""
+
+    values: np.ndarray | None = field(default=None, compare=False, repr=False)
+    kind: ClassVar[str] = IN_MEMORY
+    prefix: ClassVar[str] = ""
+
+    def __str__(self) -> str:
+        return IN_MEMORY
+
+    def samples(self) -> np.ndarray:
+        """The array itself."""
+        if self.values is None:
+            raise InputError(
+                f'expected a file with numbers, but got "{IN_MEMORY}", which stands for an array of a Python program; save it '
+                "with numpy.save and name that file"
+            )
+        return self.values
+
+    def read(self, ranges: Sequence[Range], shape: Sequence[int]) -> np.ndarray:
+        """The block ``ranges`` (global, half-open, per axis) of an array of the grid's ``shape``, without ghost cells. Raises
+        InputError if it has another shape."""
+        whole = self.samples()
+        if whole.shape != tuple(shape):
+            raise InputError(f"expected an array of the grid's shape {tuple(shape)}, but got {whole.shape}; change it")
+        return np.ascontiguousarray(whole[tuple(slice(start, stop) for start, stop in ranges)])
+
+
+def array_of(text: str) -> ArrayFile | ArrayInMemory | None:
+    """The array that a text of an input names; None for other texts."""
+    return ArrayInMemory() if text == IN_MEMORY else ArrayFile.of(text)
+
+
+def scanned(array: ArrayFile | ArrayInMemory, shape: Sequence[int]) -> ArrayContents:
+    """What an array of the grid's ``shape`` holds, read once from end to end, some planes at a time.
+
+    Raises InputError if it is missing, does not fit, or holds values that are not finite; EnvironmentProblem if reading a
+    file fails.
+    """
+    digest, lowest, largest = hashlib.sha256(), math.inf, -math.inf
+    planes = max(1, VALUES_AT_ONCE // math.prod(shape[1:]))
+    for start in range(0, shape[0], planes):
+        ranges = [(start, min(start + planes, shape[0])), *((0, n) for n in shape[1:])]
+        block = array.read(ranges, shape)
+        finite = np.isfinite(block)
+        if not finite.all():
+            index = np.argwhere(~finite)[0]
+            cell = ", ".join(map(str, (index + [start, *[0] * (len(shape) - 1)]).tolist()))
+            raise InputError(
+                f"{array.prefix}expected finite numbers, but got {block[tuple(index)]} in cell [{cell}]; correct it"
+            )
+        digest.update(block.data)
+        lowest, largest = min(lowest, float(block.min())), max(largest, float(block.max()))
+    return ArrayContents(digest.hexdigest(), lowest, largest)
+
+
+def series_in(array: ArrayFile | ArrayInMemory) -> ArrayContents:
+    """The samples of a time series, an array with one axis. Raises as `scanned`."""
+    values = array.samples()
+    if values.ndim != 1 or not 2 <= values.size <= MOST_SAMPLES:
+        raise InputError(
+            f"{array.prefix}it has shape {values.shape}, expected one axis with 2 to {MOST_SAMPLES} samples; "
+            "write such an array"
+        )
+    with np.errstate(over="ignore"):
+        samples = values.astype(np.float64)
+    if not np.isfinite(samples).all():
+        n = int(np.argmin(np.isfinite(samples)))
+        raise InputError(f"{array.prefix}expected finite numbers, but got {samples[n]} in sample {n}; correct it")
+    digest = hashlib.sha256(samples.data).hexdigest()
+    return ArrayContents(digest, float(samples.min()), float(samples.max()), tuple(samples.tolist()))
 
 
 def mapped(path: Path) -> np.ndarray:

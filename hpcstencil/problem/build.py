@@ -130,7 +130,7 @@ def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collec
     remembered = memory_of(chosen, tuple(layers.trees))
     if mask is not None and mask.kept:
         remembered = (*remembered, SOLID)
-    given = {parameter_field(name).name: file for name, file in config.equation.files.items()}
+    given = {parameter_field(name).name: file for name, file in config.equation.arrays.items()}
     remembered = (*remembered, *given)
     problem = Problem(
         config=config,

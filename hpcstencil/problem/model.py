@@ -85,11 +85,12 @@ def model_of(config: Config, contents: Mapping[str, ArrayContents]) -> Model:
     given = _parameters(equation, config, custom)
     symbols: dict[str, Node] = {name: Parameter(name) for name, value in given.items() if not isinstance(value, str)}
     scope = Scope(ndim, dict(symbols), time=False)
-    files = config.equation.files
+    files = config.equation.arrays
     for name, text in given.items():
         if name in files:
             symbols[name] = parameter_field(name)
         elif isinstance(text, str):
+            _refuse_others(config, name, text, given)
             symbols[name] = parse(text, scope, f"equation.{name}")
     for name, series in config.equation.series.items():
         symbols[name] = Series(Time(), contents[key_of(name)].samples, series.dt)
@@ -236,6 +237,19 @@ def _numbers(
     return found
 
 
+def _refuse_others(config: Config, name: str, text: str, given: Mapping[str, float | str]) -> None:
+    """Raise InputError if the expression ``text`` of the parameter ``name`` uses a parameter that is no number."""
+    used = parameters_used([text])
+    for other in (*given, *config.equation.series):
+        if other in used and isinstance(given.get(other, ""), str):
+            array = other in config.equation.arrays
+            kind = "an array" if array else "a time series" if other in config.equation.series else "an expression"
+            raise InputError(
+                f"{at('equation', name)}: expected no other parameters than numbers in {shown(text)}, but {other} is {kind}; "
+                + ("compute the values with NumPy, and give them as an array too" if array else "write it into rhs")
+            )
+
+
 def _refuse_taken(stencils: Iterable[str], names: Collection[str]) -> None:
     """Raise InputError for a stencil with the name of a field or parameter."""
     for name in stencils:
@@ -251,7 +265,7 @@ def _refuse_unused(config: Config, custom: bool, trees: Sequence[Node], symbols:
         texts = [*config.equation.rhs.values(), *config.initial.expressions.values()]
         texts += [*config.diagnostics.expressions.values(), *config.boundary.texts()]
         texts += [] if config.mask is None else [config.mask.solid, str(config.mask.surface)]
-        files = config.equation.files
+        files = config.equation.arrays
         texts += [v for name, v in config.equation.parameters.items() if isinstance(v, str) and name not in files]
         used = parameters_used(texts)
     else:

@@ -8,10 +8,11 @@ from typing import Any
 
 from hpcstencil.config.settings import Config
 from hpcstencil.equations import Equation, Limited
-from hpcstencil.io.array_file import ArrayContents, ArrayFile
+from hpcstencil.io.array_file import ArrayContents, ArrayFile, ArrayInMemory
 from hpcstencil.numerics.finite_differences import is_large
 from hpcstencil.numerics.integrators import ERROR, NEW, Method
 from hpcstencil.numerics.schedule import Schedule
+from hpcstencil.problem.parameter_files import Blocks
 from hpcstencil.problem.receivers import Receivers
 from hpcstencil.problem.solid_mask import SOLID, Mask
 from hpcstencil.symbolic.boundary_kinds import Face
@@ -26,7 +27,7 @@ class Problem:
     over the grid, and is the same on all processes.
 
     ``fields``          names of all arrays of the state, in order: the equation's fields, then those in ``memory``
-    ``memory``          those added for absorbing layers, a multistep method, a mask or parameters read from files
+    ``memory``          those added for absorbing layers, a multistep method, a mask or parameters given as arrays
     ``trees``           time derivative of each field that the method integrates
     ``apart``           the parts of time derivatives that a multistep method treats separately, by field
     ``parameters``      numbers passed to compiled code at run time, by name: a float, or an array (members,) of those
@@ -37,8 +38,10 @@ class Problem:
     ``faces``           boundary condition at each side of non-periodic axes, by (field or inner result, axis, side)
     ``diagnostics``     trees over reductions, by name
     ``groups``          group (0 or 1) of each field if ``method`` is partitioned, else empty
-    ``given``           the file of each field that holds a parameter, by the field's name
-    ``contents``        contents of the files of parameters and of the mask, by key of the input
+    ``given``           the array (file, or array of a Python program) of each field that holds a parameter, by its name
+    ``contents``        contents of the arrays of parameters and of the mask, by key of the input
+    ``held``            arrays of a Python program, by key of the input, while the initial state is made; those of
+                        initial values are in the run's dtype, with the members of an ensemble last
     ``damping``         fastest damping rate of the absorbing layers, in 1/time
     ``measured``        the fields, and expressions of them, on whose largest magnitudes the stable step depends
     ``positions``       positions of the fields that do not live at cell centres
@@ -62,8 +65,9 @@ class Problem:
     groups: Mapping[str, int]
     discretization: Discretization
     memory: tuple[str, ...] = ()
-    given: Mapping[str, ArrayFile] = field(default_factory=dict)
+    given: Mapping[str, ArrayFile | ArrayInMemory] = field(default_factory=dict)
     contents: Mapping[str, ArrayContents] = field(default_factory=dict)
+    held: Mapping[str, Blocks] = field(default_factory=dict)
     damping: float = 0.0
     apart: Mapping[str, Node] = field(default_factory=dict)
     measured: Mapping[str, Node] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hpcstencil.config.settings import Config
-from hpcstencil.io.array_file import ArrayFile
+from hpcstencil.io.array_file import ArrayFile, ArrayInMemory
 from hpcstencil.io.dataset_names import MASK_DATASET
 from hpcstencil.numerics.topology import Range
 from hpcstencil.problem.parameter_files import refuse_files, refuse_series
@@ -60,7 +60,7 @@ class Mask:
     """The solid cells and the condition on their surface.
 
     ``solid`` is non-zero in solid cells. It is an expression of coordinates and parameters, or the field SOLID, which
-    never changes and is read from the ``file``. ``value`` is the value on the solid surface as an expression of
+    never changes and is read from the ``array``. ``value`` is the value on the solid surface as an expression of
     coordinates, time and parameters, or None for no flux. ``reflected`` has, per axis, the fields whose mirror image
     across it has the opposite sign. With ``kept`` the solid cells are a field of the state (SOLID), and are then
     mirrored beyond the boundary of the domain as other fields are.
@@ -68,15 +68,15 @@ class Mask:
 
     solid: Node
     value: Node | None
-    file: ArrayFile | None
+    array: ArrayFile | ArrayInMemory | None
     discretization: Discretization
     reflected: tuple[Collection[str], ...]
     kept: bool
 
     @property
     def is_read(self) -> bool:
-        """Whether the solid cells are read from a file, and so are known only when the run begins."""
-        return self.file is not None
+        """Whether the solid cells are read from an array, and so are known only when the run begins."""
+        return self.array is not None
 
     def differs(self, listed: Collection[str]) -> bool:
         """Whether the solid cells depend on one of the ``listed`` parameters. Those are the names of the parameters in
@@ -262,8 +262,8 @@ def mask_of(
             'mask.surface: expected "no_flux" for an equation or diagnostics with values on faces of cells (difference_x and '
             "its like, and finite volumes, as in 'euler'), but got a value; change it"
         )
-    if config.mask.file is not None:
-        return Mask(Field(SOLID), surface, config.mask.file, discretization, reflected, kept=True)
+    if config.mask.array is not None:
+        return Mask(Field(SOLID), surface, config.mask.array, discretization, reflected, kept=True)
     solid = parse(config.mask.solid, Scope(ndim, symbols, time=False), "mask.solid")
     refuse_files(solid, "mask.solid", "write the solid cells to a file too")
     refuse_series(solid, "mask.solid", "solid cells do not change")
@@ -275,7 +275,7 @@ def mask_of(
     return Mask(solid, surface, None, discretization, reflected, kept=on_faces)
 
 
-def solid_in_file(file: ArrayFile, ranges: Sequence[Range], shape: Sequence[int]) -> np.ndarray:
+def solid_in_file(file: ArrayFile | ArrayInMemory, ranges: Sequence[Range], shape: Sequence[int]) -> np.ndarray:
     """The solid cells that a file gives in a block of the grid: bool, in the block's shape, without ghost cells.
     ``ranges`` are global and half-open, one per axis; ``shape`` is that of the grid.
 

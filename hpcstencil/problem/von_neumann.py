@@ -250,16 +250,17 @@ def _added(symbols: Sequence[Symbol]) -> Symbol:
 
 def estimated_step(problem: Problem, dt: float) -> float:
     """The largest stable step of a problem up to ``dt``, estimated near its initial state. It is ``dt`` itself if the
-    initial state or the mask is read from a file."""
+    initial state or the mask comes from a file or an array."""
     config = problem.config
-    if config.initial.file is not None or (problem.mask is not None and problem.mask.is_read):
+    in_array = any(key.startswith("initial.") for key in problem.held)
+    if config.initial.file is not None or in_array or (problem.mask is not None and problem.mask.is_read):
         return dt
     return stable_step(rates_near_start(problem), problem.method, config.time.end, dt)
 
 
 def rates_near_start(problem: Problem) -> np.ndarray:
-    """The `rates` of a problem near its initial state, which must not be read from a file. Parameters read from files
-    count with their largest magnitude."""
+    """The `rates` of a problem near its initial state, which must not come from a file or an array. Parameters given as
+    arrays count with their largest magnitude."""
     grid, periodic = problem.config.grid, problem.config.boundary.periodic
     largest = {name: Constant(problem.contents[key_of(name)].magnitude) for name in problem.given}
 

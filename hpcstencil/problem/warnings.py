@@ -20,11 +20,11 @@ def warnings_of(problem: Problem) -> list[str]:
 
 
 def _without_solid_cells(problem: Problem) -> list[str]:
-    """A warning if the file of a mask marks no cell."""
+    """A warning if the array of a mask marks no cell."""
     found = problem.contents.get("mask.solid")
     if found is None or found.magnitude > 0:
         return []
-    return ["mask.solid: no cell of the file is solid, since all its values are 0: expect a domain without obstacles"]
+    return ["mask.solid: no cell is solid, since all its values are 0: expect a domain without obstacles"]
 
 
 def _running_backwards(problem: Problem) -> list[str]:

@@ -7,10 +7,12 @@ members in an ensemble.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from hpcstencil.numerics.topology import Range
 from hpcstencil.problem.build import initial_expression
 from hpcstencil.problem.problem import Problem
 from hpcstencil.simulation.simulation import Simulation
@@ -27,7 +29,7 @@ def block_of(simulation: Simulation, name: str, value: Any, key: str) -> np.ndar
     problem = simulation.problem
     if isinstance(value, str):
         return from_expression(simulation, name, value, key)
-    if callable(value) and not hasattr(value, "__array__"):
+    if is_function(value):
         return from_function(simulation, name, value, key)
     array = as_array(value, (*problem.layout.dimensions(name),), key)
     whole, cells = problem.layout.shape(name), problem.config.grid.shape
@@ -35,11 +37,29 @@ def block_of(simulation: Simulation, name: str, value: Any, key: str) -> np.ndar
     return _cast(simulation, _of_shape(problem, array, (cells, whole), "the whole grid", key)[index], key)
 
 
+def is_function(value: Any) -> bool:
+    """Whether a value is a function of the coordinates; arrays of some libraries can be called too."""
+    return callable(value) and not hasattr(value, "__array__")
+
+
+@dataclass(frozen=True)
+class InitialValue:
+    """The ``value`` that a program gives a field at t = 0, as `block_of` takes it."""
+
+    simulation: Simulation
+    name: str
+    value: Any
+
+    def read(self, ranges: Sequence[Range], shape: Sequence[int]) -> np.ndarray:
+        """This process's block, see `block_of`; ``ranges`` and ``shape`` are those of the simulation."""
+        return block_of(self.simulation, self.name, self.value, f"initial.{self.name}")
+
+
 def local_block(simulation: Simulation, name: str, value: Any, key: str) -> np.ndarray:
     """This process's block of a ``value`` for this block only: an array of the block's shape, or a number. Result and
     errors as in `block_of`."""
     problem = simulation.problem
-    if isinstance(value, str) or (callable(value) and not hasattr(value, "__array__")):
+    if isinstance(value, str) or is_function(value):
         raise InputError(
             f"{key}: expected an array or a number, but got {type(value).__name__}; assign it to the whole field, "
             f"{key.replace('.local', '')}"

@@ -21,7 +21,6 @@ from hpcstencil.numerics.integrators import MEMORY
 from hpcstencil.numerics.schedule import Clock, StepRange
 from hpcstencil.problem.stability import cfl_step
 from hpcstencil.python.assignment import as_array
-from hpcstencil.simulation.initial_state import initial_blocks
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.simulation.state import State
 from hpcstencil.validation.errors import InputError
@@ -30,8 +29,9 @@ from hpcstencil.validation.messages import unknown
 Function = Callable[..., State]
 
 
-def function_of(simulation: Simulation, steps: int) -> Function:
+def function_of(simulation: Simulation, steps: int, constant: Mapping[str, np.ndarray]) -> Function:
     """The function f(state, parameters=None) -> state after ``steps`` steps, see `hpcstencil.Simulation.function`.
+    ``constant`` are this process's blocks of the fields that never change: parameters given as arrays, and a mask.
 
     Raises InputError for problems for which it is not available.
     """
@@ -40,7 +40,7 @@ def function_of(simulation: Simulation, steps: int) -> Function:
     simulation.device_grid.places  # noqa: B018  (made once, and not while JAX traces)
     advance = _mapped_one_by_one(simulation)
     slopes = simulation.steps.slopes() if problem.method.multistep else None
-    remembered = _memory(simulation)
+    remembered = {**_memory(simulation), **constant}
 
     def first_state(fields: Mapping[str, jax.Array], parameters: Parameters) -> State:
         """The state at t = 0 with these fields, by name: this process's cells without ghost cells."""
@@ -135,11 +135,9 @@ def _mapped_one_by_one(simulation: Simulation) -> Callable[[Fields, Parameters, 
 
 
 def _memory(simulation: Simulation) -> dict[str, np.ndarray]:
-    """The parts of the state at t = 0 besides the equation's fields: memories of absorbing layers, and a mask. Blocks
-    of this process."""
-    problem = simulation.problem
-    blocks = initial_blocks(problem, simulation.ranges)
-    return {name: blocks[name] for name in problem.memory if not name.endswith(MEMORY)}
+    """The memories of absorbing layers at t = 0. Blocks of this process."""
+    cells = [stop - start for start, stop in simulation.ranges]
+    return {name: np.zeros(cells, simulation.dtype) for name in simulation.problem.memory if not name.endswith(MEMORY)}
 
 
 def _checked(simulation: Simulation, name: str, array: Any) -> Any:

@@ -18,6 +18,7 @@ from hpcstencil.config.paths import check_output_path
 from hpcstencil.config.provenance import to_toml
 from hpcstencil.config.reader import check_sources, from_mapping, load
 from hpcstencil.config.settings import Config
+from hpcstencil.io.array_file import ArrayContents
 from hpcstencil.io.output_lock import claimed
 from hpcstencil.numerics.integrators import MEMORY
 from hpcstencil.numerics.schedule import ROUND
@@ -25,9 +26,10 @@ from hpcstencil.problem.build import build, initial_expression
 from hpcstencil.problem.parameter_files import contents_of
 from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.warnings import warnings_of
-from hpcstencil.python.assignment import block_of, local_block
+from hpcstencil.python.assignment import InitialValue, block_of, local_block
 from hpcstencil.python.callbacks import AtSteps, AtTimes
 from hpcstencil.python.shared_programs import PROGRAMS, with_problem
+from hpcstencil.python.tables import Tables, refuse_differing
 from hpcstencil.python.this_process import THIS_PROCESS
 from hpcstencil.runtime import signals
 from hpcstencil.runtime.communicator import agree, from_rank_0
@@ -46,7 +48,7 @@ from hpcstencil.simulation.start import at_start, compile_steps
 from hpcstencil.simulation.stepping import Stepping
 from hpcstencil.simulation.streams.stream import Stream
 from hpcstencil.validation.errors import InputError, StoppedEarly
-from hpcstencil.validation.messages import unknown
+from hpcstencil.validation.messages import at, unknown
 from hpcstencil.validation.toml_text import dump_value
 
 if TYPE_CHECKING:
@@ -71,7 +73,7 @@ class Simulation:
     """
 
     def __init__(self, tables: Mapping[str, Any]) -> None:
-        def read() -> Config:
+        def read() -> tuple[Config, Tables]:
             if not isinstance(tables, Mapping):
                 raise InputError(
                     f"Simulation: expected a dict with the tables of an input, but got {type(tables).__name__}; for a file use "
@@ -83,10 +85,11 @@ class Simulation:
                     raise InputError(
                         f'"{key}": expected tables in tables, but got a key with a dot; write {{"{table}": {{"{rest}": ...}}}}'
                     )
-            config = from_mapping(plain(tables), Path.cwd())
+            given = Tables.of(tables)
+            config = from_mapping(given.plain, Path.cwd())
             check_sources(config)
             check_output_path(config, None, config.output.path, "output.path")
-            return config
+            return config, given
 
         self._make(read)
 
@@ -96,46 +99,52 @@ class Simulation:
         ``from_toml("input.toml", **{"time.end": 80.0})``. Raises as the class does."""
         self = cls.__new__(cls)
 
-        def read() -> Config:
+        def read() -> tuple[Config, Tables]:
             if not isinstance(path, str | os.PathLike):
                 raise InputError(
                     f"Simulation.from_toml: expected the path of an input file, but got {type(path).__name__}; for a dict use "
                     "Simulation(tables)"
                 )
-            texts = [f"{key}={dump_value(value)}" for key, value in plain(overrides).items()]
-            return load(Path(path), texts)
+            given = Tables.of(overrides)
+            texts = [f"{key}={dump_value(value)}" for key, value in given.plain.items()]
+            return load(Path(path), texts), given
 
         self._make(read)
         return self
 
-    def _make(self, read: Callable[[], Config]) -> None:
+    def _make(self, read: Callable[[], tuple[Config, Tables]]) -> None:
         """Compose the simulation of an input, at its initial state."""
         self._program: Any = None  # None also once the simulation is closed
         self._busy = False  # while steps are taken
         self._compiled = False
-        self._assigned: dict[str, str] = {}  # fields that no input could set so, and how they were set
         self._slopes: Any = None
         self._interrupts = signals.HeldInterrupts()
         self._stopwatch = Stopwatch()
         here = THIS_PROCESS
         self._communicator = communicator = here.communicator
 
-        config = agree(communicator, read)
-        contents = from_rank_0(communicator, lambda: contents_of(config))
-        problem: Problem = agree(communicator, lambda: build(config, contents))
-        if environment_rank() == 0:
-            for warning in warnings_of(problem):
-                warnings.warn(warning, stacklevel=3)
+        config, given = agree(communicator, read)
+        contents = from_rank_0(communicator, lambda: contents_of(config, given.arrays))
+        refuse_differing(communicator, config, given.arrays, contents)
+        problem: Problem = agree(communicator, lambda: _built(config, contents, given))
         devices = agree(communicator, lambda: here.devices_for(problem.config))
         same_everywhere(communicator, len(devices), problem)
         decomposed = Decomposed.of(problem, communicator.size, len(devices))
         program, simulation = PROGRAMS.take(decomposed, devices, communicator)
+        initial = {f"initial.{name}": InitialValue(simulation, name, value) for name, value in given.initial.items()}
+        begun = replace(problem, held={**given.arrays, **initial})
+        if environment_rank() == 0:
+            for warning in warnings_of(begun):
+                warnings.warn(warning, stacklevel=3)
         try:
-            self._stepping = at_start(simulation, Source(), None, self._stopwatch)
+            self._stepping = at_start(with_problem(simulation, begun), Source(), None, self._stopwatch)
         except BaseException:
             PROGRAMS.give_back(program)
             raise
         self._program = program
+        self._take(simulation)  # the arrays of the program are not kept
+        self._assigned = dict.fromkeys(given.initial, "as values")
+        self._arrays = tuple(given.arrays)
         self._callbacks: list[Stream] = []
         silent = Progress(0.0, problem.config.time.end, problem.cells_per_step, shown=False)
         self._run = Run(self._stepping, self._callbacks, silent, self._stopwatch)
@@ -187,9 +196,14 @@ class Simulation:
     def to_toml(self) -> str:
         """The input of this simulation as TOML text, with all defaults. `hpcstencil run` computes the same from it.
 
-        Raises InputError if a field was assigned in a way that an input cannot express: as an array, as a function, or
-        after the first step.
+        Raises InputError if a parameter or solid cells are an array of the program, or if a field was assigned in a way that
+        an input cannot express: as an array, as a function, or after the first step.
         """
+        for key in self._arrays:
+            raise InputError(
+                f"to_toml: {key} is an array, which TOML cannot hold; save it with numpy.save and make the simulation with the "
+                'name of that file, as in "c.npy"'
+            )
         for name, how in self._assigned.items():
             raise InputError(
                 f"to_toml: {name} was assigned {how}, which no input can say; write the state with sim.run(output=...), and "
@@ -336,7 +350,9 @@ class Simulation:
 
         if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 1:
             raise InputError(f"function: expected a number of steps, but got {steps!r}; give a positive integer")
-        return function_of(self._open, int(steps))
+        simulation = self._open
+        constant = simulation.get(dict(self._stepping.state.fields), simulation.problem.constant)
+        return function_of(simulation, int(steps), constant)
 
     # ---- assignment --------------------------------------------------------------------------------------------------
 
@@ -367,7 +383,10 @@ class Simulation:
         tree = initial_expression(problem, name, text, key)
         config = replace(problem.config, initial=initial)
         problem = replace(problem, config=config, initial={**problem.initial, name: tree})
-        simulation = with_problem(self._stepping.simulation, problem)
+        self._take(with_problem(self._stepping.simulation, problem))
+
+    def _take(self, simulation: Composed) -> None:
+        """Let the next steps be those of another simulation with the same program and state."""
         self._stepping.simulation = self._stepping.finite.simulation = simulation
 
     def _set_local(self, name: str, value: Any) -> np.ndarray:
@@ -572,32 +591,10 @@ def _refuse_existing(path: Path) -> None:
         raise InputError(f"{path}: exists already; say overwrite=True to replace it, or choose another output")
 
 
-def plain(tables: Mapping[str, object], where: str = "") -> dict[str, Any]:
-    """The tables with numpy numbers, arrays and paths converted to the types that TOML gives. Raises InputError for
-    values that TOML cannot represent. ``where`` is the dotted key of the tables, with a dot at its end."""
-    return {str(key): _plain(value, f"{where}{key}") for key, value in tables.items()}
-
-
-def _plain(value: Any, key: str) -> Any:
-    if key.startswith("initial.") and (callable(value) or getattr(value, "ndim", 0) > 0):
-        name = key.removeprefix("initial.")
-        raise InputError(
-            f"{key}: expected a number or an expression (a text in quotes), but got {type(value).__name__}; assign it to the "
-            f'simulation, sim["{name}"] = ...'
-        )
-    match value:
-        case Mapping():
-            return plain(value, f"{key}.")
-        case np.generic():
-            return _plain(value.item(), key)
-        case np.ndarray():
-            return _plain(value.tolist(), key)
-        case os.PathLike():
-            return os.fspath(value)
-        case list() | tuple():
-            return [_plain(entry, key) for entry in value]
-    try:
-        dump_value(value)
-    except TypeError as error:
-        raise InputError(f"{key}: expected a value that TOML has, but got {type(value).__name__}; change it") from error
-    return value
+def _built(config: Config, contents: Mapping[str, ArrayContents], given: Tables) -> Problem:
+    """The problem of an input. Raises InputError also for initial values of fields that the equation does not have."""
+    problem = build(config, contents)
+    for name in given.initial:
+        if name not in problem.shown:
+            raise unknown(at("initial", name), "field", name, problem.shown)
+    return problem

@@ -94,7 +94,7 @@ def _probes(problem: Problem, itemsize: int) -> list[str]:
 
 def _geometry(config: Config) -> list[str]:
     """A drawing of the solid cells that a file gives, in the middle plane of three dimensions, with y upwards."""
-    file = None if config.mask is None else config.mask.file
+    file = None if config.mask is None else config.mask.array
     if file is None:
         return []
     grid = config.grid
@@ -119,7 +119,7 @@ def _parameters(problem: Problem) -> list[str]:
     shape = " x ".join(map(str, problem.config.grid.shape))
     return [
         f"{'parameter ' + name:<21} {shape} values of {file}, from {found.lowest:.6g} to {found.largest:.6g}"
-        for name, file in problem.config.equation.files.items()
+        for name, file in problem.config.equation.arrays.items()
         for found in [problem.contents[key_of(name)]]
     ]
 

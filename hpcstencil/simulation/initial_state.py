@@ -1,4 +1,4 @@
-"""The state with which a run begins: this process's blocks, from expressions and files.
+"""The state with which a run begins: this process's blocks, from expressions, files and arrays of a Python program.
 
 Blocks are numpy arrays of the cells in ``ranges``, the global index range (half-open) per axis: local, without ghost
 cells, in the run's dtype.
@@ -25,23 +25,30 @@ def initial_blocks(
     problem: Problem, ranges: Sequence[Range], names: Sequence[str] | None = None
 ) -> dict[str, np.ndarray]:
     """The initial blocks of the fields ``names`` (default: all), with a last axis of members in an ensemble. Parameters
-    and solid cells come from their files. A field with an expression gets the values of it; any other is read from the
-    file that the input names, or is 0. Solid cells are 0.
+    and solid cells come from their arrays. A field that a Python program holds, or that has an expression, gets those
+    values; any other is read from the file that the input names, or is 0. Solid cells are 0.
 
     Raises InputError, on this process alone, if a file of the input cannot be read.
     """
     names = problem.fields if names is None else names
     grid, dtype = problem.config.grid, np.dtype(problem.config.numerics.precision)
-    arrays, read = _from_files(problem, ranges, names)
+    arrays, read = _from_arrays(problem, ranges, names)
     given = {name: arrays[key_of(name)] for name in problem.given}
     solid = arrays[SOLID] != 0 if SOLID in arrays else None
     known = {Field(name): block for name, block in given.items()}
+    held = {name: array for name in names if (array := problem.held.get(f"initial.{name}")) is not None}
+    dry = [solid] if solid is not None else solid_in_expression(problem, ranges) if held else []
     blocks: dict[str, np.ndarray] = {}
     for name in names:
         if name in given:
             each = [given[name].astype(dtype)]
         elif name == SOLID and solid is not None:
             each = [solid.astype(dtype)]
+        elif name in held:
+            values = held[name].read(ranges, grid.shape)
+            each = list(np.moveaxis(values, -1, 0)) if problem.members else [values]
+            for member, cells in zip(each, dry * len(each), strict=False):
+                member[cells] = 0
         elif name in problem.initial:
             each = [
                 numpy_evaluate.block_values(run.initial[name], grid, ranges, run.parameters, dtype, known)
@@ -59,15 +66,31 @@ def initial_blocks(
     return blocks
 
 
-def _from_files(
+def solid_in_expression(problem: Problem, ranges: Sequence[Range]) -> list[np.ndarray]:
+    """Which cells of the block ``ranges`` are solid by the expression of a mask, bool: one array, or if the members of an
+    ensemble differ in it, one for each; none without such a mask."""
+    mask = problem.mask
+    if mask is None or mask.is_read:
+        return []
+    listed = {name for name, value in problem.parameters.items() if np.ndim(value)} if problem.members else set()
+    each = problem.members if mask.differs(listed) else (problem.members or (problem,))[:1]
+    dtype = np.dtype(bool)
+    return [numpy_evaluate.block_values(mask.solid, one.config.grid, ranges, one.parameters, dtype) for one in each]
+
+
+def _from_arrays(
     problem: Problem, ranges: Sequence[Range], names: Sequence[str]
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """The blocks that files give, the same for all members: those of parameters and solid cells by key of the input,
+    """The blocks that arrays give, the same for all members: those of parameters and solid cells by key of the input,
     and those of the fields among ``names`` that have no expression by name, empty if the input names no file for
     them."""
-    arrays = array_blocks(problem.config, ranges)
+    arrays = array_blocks(problem.config, ranges, problem.held)
     file = problem.config.initial.file
-    wanted = [name for name in names if name in problem.shown and name not in problem.initial]
+    wanted = [
+        name
+        for name in names
+        if name in problem.shown and name not in problem.initial and f"initial.{name}" not in problem.held
+    ]
     if file is None or not wanted:
         return arrays, {}
     try:

@@ -232,6 +232,10 @@ def _continued(
     freely. Other changes need --set, and the grid can never change.
     """
 
+    def name_of(key: str) -> str:
+        """The dotted key that names the file of an array."""
+        return f"{key}.series" if arrays[key].samples else key
+
     def compared() -> tuple[dict[str, Any], ...]:
         contents = inspect(path)
         origin = _origin(contents, path)
@@ -241,6 +245,9 @@ def _continued(
                 "set a later end"
             )
         changed = differences(origin, config)
+        known = json_attribute(path, contents.attributes, "arrays_sha256", {})
+        same = {name_of(key) for key, found in arrays.items() if known.get(key) == found.sha256}
+        changed = {key: values for key, values in changed.items() if key not in same}
         for key in changed:
             given = is_set(key, overrides)
             if allowed(key) or (given and not key.startswith("grid.")):
@@ -251,9 +258,8 @@ def _continued(
                 else f"if that is meant, say it with --set {key}=..."
             )
             raise InputError(f"{key}: {path} was made with another value; {remedy}")
-        known = json_attribute(path, contents.attributes, "arrays_sha256", {})
         for key, found in arrays.items():
-            named = f"{key}.series" if found.samples else key
+            named = name_of(key)
             if known.get(key, found.sha256) == found.sha256 or named in changed:
                 continue
             if not is_set(named, overrides):

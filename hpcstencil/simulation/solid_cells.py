@@ -6,8 +6,8 @@ import numpy as np
 
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.problem.solid_mask import ALL_SOLID, SOLID
+from hpcstencil.simulation.initial_state import solid_in_expression
 from hpcstencil.simulation.simulation import Simulation
-from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.validation.errors import InputError
 
 
@@ -19,15 +19,8 @@ def solid_block(simulation: Simulation, fields: Fields) -> np.ndarray:
     if mask.is_read:
         block = simulation.block(fields[SOLID])
         return np.ascontiguousarray(block[..., 0] if problem.members else block, np.int8)
-    listed = {name for name, value in problem.parameters.items() if np.ndim(value)} if problem.members else set()
-    each = problem.members if mask.differs(listed) else (problem.members or (problem,))[:1]
-    blocks = [
-        numpy_evaluate.block_values(
-            mask.solid, member.config.grid, simulation.ranges, member.parameters, np.dtype(np.int8)
-        )
-        for member in each
-    ]
-    return np.stack(blocks) if len(each) > 1 else blocks[0]
+    blocks = [block.astype(np.int8) for block in solid_in_expression(problem, simulation.ranges)]
+    return np.stack(blocks) if len(blocks) > 1 else blocks[0]
 
 
 def check_fluid_left(simulation: Simulation, fields: Fields) -> None:

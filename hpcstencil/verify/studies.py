@@ -90,7 +90,7 @@ def adapted(config: Config, cells: Sequence[int], **changes: Any) -> Config:
     Raises InputError if a parameter is read from a file: an array fits one grid only, and a time series is not smooth
     between its samples.
     """
-    for name in (*config.equation.files, *config.equation.series):
+    for name in (*config.equation.arrays, *config.equation.series):
         raise InputError(
             f"equation.{name}: expected an expression, since convergence is studied with smooth functions on other grids, but "
             f"got a file; give one with --set equation.{name}=..."

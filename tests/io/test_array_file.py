@@ -48,7 +48,7 @@ def test_a_mask_without_solid_cells_is_warned_of(folder):
     np.save("none.npy", np.zeros(SHAPE))
     tables = {"grid": {"shape": list(SHAPE)}, "equation": {"name": "heat"}, "initial": {"u": "1"}}
     (warning,) = warnings_of(problem_of(**tables, mask={"solid": "none.npy"}))
-    assert warning.startswith("mask.solid: no cell of the file is solid")
+    assert warning.startswith("mask.solid: no cell is solid")
     assert warnings_of(problem_of(**tables, mask={"solid": "solid.npy"})) == []
 
 

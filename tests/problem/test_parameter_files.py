@@ -169,6 +169,23 @@ def test_what_does_not_fit_is_refused(value, words, tmp_path):
         problem_of(**given)
 
 
+def test_another_parameter_cannot_use_it(tmp_path):
+    given = tables("heat", tmp_path)
+    equation = {"name": "custom", "D": given["equation"]["D"], "k": "2*D", "rhs": {"u": "k*D*laplacian(u)"}}
+    words = 'equation.k: expected no other parameters than numbers in "2\\*D", but D is an array; compute the values with NumPy'
+    with pytest.raises(InputError, match=words):
+        problem_of(**given | {"equation": equation})
+    with pytest.raises(InputError, match="but D is an expression; write it into rhs"):
+        problem_of(**given | {"equation": equation | {"D": "1 + x"}})
+
+
+def test_the_suffix_may_be_in_capitals(tmp_path):
+    with h5py.File(tmp_path / "MODEL.H5", "w") as file:
+        file["D"] = np.full(GRID["shape"], 0.25)
+    given = tables("heat") | {"equation": {"name": "heat", "D": f"{tmp_path}/MODEL.H5:D"}}
+    assert problem_of(**given).bounds == {"D": 0.25}
+
+
 def test_a_mask_cannot_use_it(tmp_path):
     with pytest.raises(InputError, match="mask.solid: expected no parameter that is read from a file, but got D"):
         problem_of(**tables("heat", tmp_path, mask={"solid": "D > 1"}))

@@ -4,7 +4,7 @@ import os
 
 import h5py
 import pytest
-from commands import INPUT, assert_same, hpcstencil, python
+from commands import INPUT, assert_same, contents, hpcstencil, python
 
 pytestmark = pytest.mark.e2e
 
@@ -77,6 +77,45 @@ def test_scripts_have_the_bits_of_the_command_on_any_number_of_processes(folder)
         assert_same(folder / "run.h5", folder / f"on{processes}.h5")
     with h5py.File(folder / "run.h5") as one, h5py.File(folder / "on0.h5") as other:
         assert one.attrs["input_sha256"] == other.attrs["input_sha256"]
+
+
+ARRAYS = """
+import os
+import numpy as np
+import hpcstencil as hs
+
+x = (np.arange(31)[:, None] + 0.5) / 10
+y = (np.arange(23)[None] + 0.5) / 10
+tables = {
+    "grid": {"shape": [31, 23], "upper": [3.1, 2.3]},
+    "equation": {"name": "acoustic", "c": 1 + 0.3 * np.sin(x) * y, "source": {"series": np.hanning(20), "dt": 0.02}},
+    "initial": {"p": np.exp(-4 * ((x - 1) ** 2 + (y - 1) ** 2)), "q": lambda x, y: x * y}, "boundary": {"y": "open"},
+    "time": {"end": 0.4, "cfl": 0.4},
+}
+rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", 0))
+with hs.Simulation(tables) as sim:
+    sim.run(output=os.environ["WRITTEN"])
+if "OMPI_COMM_WORLD_SIZE" in os.environ:
+    tables["equation"]["c"] = tables["equation"]["c"] + (rank == 1)
+    try:
+        hs.Simulation(tables)
+    except hs.InputError as error:
+        os.write(1, f"{error}\\n".encode())
+"""
+
+
+def test_arrays_of_a_script_give_the_same_bits_on_any_number_of_processes(folder):
+    for processes in (0, 2, 3):
+        told = python(folder, ARRAYS, processes, WRITTEN=f"on{processes}.h5")
+        said = told.stdout.splitlines()
+        sentence = (
+            "equation.c: expected the array that rank 0 has, but got another; give every process the same whole array"
+        )
+        assert said == [f"rank 1: {sentence}"] * processes
+    first, *others = (contents(folder / f"on{processes}.h5")[0] for processes in (0, 2, 3))
+    for other in others:
+        for name in ("p", "q", "time", "step"):
+            assert first[name].tobytes() == other[name].tobytes(), name
 
 
 def test_a_callback_that_raises_on_one_rank_ends_all_with_one_sentence(folder):
