@@ -85,7 +85,9 @@ class Steps:
     the ghost cells of their operands. ``snapshot_buffers`` makes the buffers for asynchronous output.
     ``stayed_finite`` says whether all measured quantities of this process are known to have been finite since its last
     call. ``first_cells`` limits the first call of ``advance``, in cells times steps: it takes at least one step, and
-    more only within this limit.
+    more only within this limit. ``inside`` makes a form of ``advance`` for use inside other compiled code, which may
+    call it several times at once; without it that is ``advance`` itself. If the exchange is not `Exchange.fused`,
+    neither form can be used there.
     """
 
     advance: Advance
@@ -95,6 +97,7 @@ class Steps:
     snapshot_buffers: Callable[[Mapping[str, Pieces]], Copies]
     stayed_finite: Callable[[], bool] = never_known
     first_cells: int = 1
+    inside: Callable[[], Advance] | None = None
 
 
 class Lowered(Protocol):

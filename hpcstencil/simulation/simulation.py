@@ -99,7 +99,7 @@ class Simulation:
         """This process's block of one device array, C-contiguous."""
         return np.ascontiguousarray(self.device_grid.devices.get(array))
 
-    def per_member(self, value: float) -> Any:
+    def per_member(self, value: float | np.integer) -> Any:
         """The value once per member that takes its own steps, or one value for all."""
         return np.full(self.problem.copies, value) if self.problem.own_steps else value
 
