@@ -40,6 +40,9 @@ Advance = Callable[["Fields", "Parameters", "StepRange"], "Fields"]
 Attempt = Callable[["Fields", "Parameters", "Number", "Number"], "tuple[Fields, Fields]"]
 
 
+BY_FFT = 'equation.stencils.{} has method = "fft", which rounds differently on each decomposition'
+
+
 class Unsupported(Exception):
     """A backend cannot take the steps of a problem. The message gives the reason, as a clause for a longer sentence."""
 

@@ -185,6 +185,15 @@ def list_of(kind: Kind, words: str, longest: int | None = None) -> Kind:
     return Kind(words, convert)
 
 
+def _table_of_any_keys(value: object) -> object:
+    if not isinstance(value, Mapping):
+        raise Unfit
+    return value
+
+
+ANY_TABLE = Kind("a table", _table_of_any_keys)
+
+
 def nested_numbers() -> Kind:
     """Numbers, not all of which need be finite, in lists, or in lists of lists and so on, kept as floats in tuples."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcstencil.backends.backend import Advance, Steps, Unsupported, never_known
+from hpcstencil.backends.backend import BY_FFT, Advance, Steps, Unsupported, never_known
 from hpcstencil.backends.native.compiler import begun, compiler
 from hpcstencil.backends.native.cost_model import account, cells_beside, least_work, steps_between_exchanges
 from hpcstencil.backends.native.program import Program, program
@@ -37,6 +37,8 @@ class NativeBackend:
     preferred: bool = True
 
     def lower(self, problem: Problem, topology: Topology) -> LoweredToNative:
+        if problem.by_fft:
+            raise Unsupported(BY_FFT.format(problem.by_fft))
         compiler()  # raises Unsupported if there is none
         made = program(problem)
         check_room(made, problem, topology)
