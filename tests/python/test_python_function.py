@@ -77,6 +77,17 @@ def test_members_may_take_steps_of_their_own():
             assert float(end.clock.time[member]) == sim.time
 
 
+def test_fields_on_faces_may_have_those_at_the_upper_boundary():
+    waves = {"grid": {"shape": [12, 9]}, "equation": {"name": "maxwell"}, "initial": {"Ez": "exp(-(x - 5)**2)"}}
+    walls = {"boundary": {"x": {"dirichlet": 0.0}, "y": {"dirichlet": 0.0}}, "time": {"end": 9.0, "dt": 0.1}}
+    with hs.Simulation({**waves, **walls}) as sim:
+        f = sim.function(4)
+        twice = f(f(sim.state))
+        sim.step(8)
+        assert sim["Ez"].shape == (13, 10)
+        assert_same(twice, {name: sim[name].values[:12, :9] for name in sim})
+
+
 @pytest.mark.parametrize("way", ["native", "two devices"])
 def test_several_calls_in_one_compiled_function(way):
     """XLA may start them in any order."""
