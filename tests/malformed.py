@@ -98,6 +98,16 @@ INPUTS = [
     ("mask.solid=ring.jpg", "mask.solid: expected", "FILE.png", "ring.jpg", "convert"),
     ("mask.solid=ring.h5", "mask.solid: expected", "FILE.h5:DATASET", "ring.h5", "complete"),
     ("mask.solid=ring.PNG", "mask.solid: expected an image", "ring.PNG", "check the path"),
+    (
+        ("equation.stencils.blur.weights=[[1, 2, 1]]", "equation.stencils.blur.method=fourier"),
+        "equation.stencils.blur.method", "fft", "fourier",
+    ),
+    ("equation.stencils.blur.method=fft", "equation.stencils.blur.weights: expected", "missing"),
+    (
+        ("equation.stencils.blur.weights=[[1, 2]]", "equation.stencils.blur.method=fft"),
+        "equation.stencils.blur.weights: expected", "odd",
+    ),
+    ("equation.stencils.blur={weight=[[1]]}", "equation.stencils.blur.weight: unknown key", "weights"),
     ("equation.stencils=5", "equation.stencils: expected a table", "got 5"),
     ("equation.stencils.dx=[[1]]", "equation.stencils.dx", "rename"),
     ("equation.stencils.D=[[1]]", "equation.stencils.D: 'D' is a field or parameter already", "rename"),

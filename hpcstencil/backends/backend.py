@@ -42,6 +42,9 @@ Advance = Callable[["Fields", "Parameters", "StepRange"], "Fields"]
 Attempt = Callable[["Fields", "Parameters", "Number", "Number"], "tuple[Fields, Fields]"]
 
 
+BY_FFT = 'equation.stencils.{} has method = "fft", which rounds differently on each decomposition'
+
+
 class Unsupported(Exception):
     """A backend cannot take the steps of a problem. The message gives the reason, as a clause for a longer sentence."""
 
@@ -99,6 +102,9 @@ class Steps:
     ``stayed_finite()`` returns whether all measured quantities of this process are known to have been finite since its
     last call. ``first_cells`` limits the first call of ``advance``: cells of a device times steps may not exceed it,
     unless the call takes a single step.
+
+    ``inside`` makes a form of ``advance`` for use inside other compiled code, which may call it several times at once;
+    without it that is ``advance`` itself. If the exchange is not `Exchange.fused`, neither form can be used there.
     """
 
     advance: Advance
@@ -109,6 +115,7 @@ class Steps:
     cell_samples: Callable[[Mapping[str, Cells], np.ndarray, int, Devices], CellSamples]
     stayed_finite: Callable[[], bool] = never_known
     first_cells: int = 1
+    inside: Callable[[], Advance] | None = None
 
 
 class Lowered(Protocol):

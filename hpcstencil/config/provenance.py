@@ -63,9 +63,14 @@ def _table(settings: object) -> dict[str, Any]:
 
 
 def _equation(equation: EquationConfig) -> dict[str, Any]:
-    return {
+    table = {
         name: dict(vars(value)) if isinstance(value, TimeSeries) else value for name, value in _table(equation).items()
     }
+    stencils = {
+        name: stencil.weights if stencil.method == "direct" else dict(vars(stencil))
+        for name, stencil in equation.stencils.items()
+    }
+    return table | {"stencils": stencils}
 
 
 def _mask(mask: MaskConfig) -> dict[str, Any]:

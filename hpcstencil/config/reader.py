@@ -33,6 +33,7 @@ from hpcstencil.config.settings import (
     TimeConfig,
     VerifyConfig,
 )
+from hpcstencil.config.stencil_config import StencilConfig
 from hpcstencil.config.stencil_weights import weights_of
 from hpcstencil.config.time_series import time_series_of
 from hpcstencil.equations import EQUATIONS
@@ -128,7 +129,7 @@ def _refuse_extremes(config: Config) -> None:
     if every is not None and end / every > MOST_OUTPUTS:
         raise wrong("output.every", "at most 2**31 outputs up to time.end", every, "write output less often")
     for name, stencil in config.equation.stencils.items():
-        largest = float(np.abs(stencil).max())
+        largest = float(np.abs(stencil.weights).max())
         if largest > float(np.finfo(precision).max):
             raise wrong(f"equation.stencils.{name}", f"weights that {precision} can hold", largest, "scale them")
     least, most = WIDTHS[precision]
@@ -240,7 +241,7 @@ def _equation(raw: Mapping[str, object], base: Path, ndim: int) -> EquationConfi
         for key, value in _entries(raw, "equation", "parameters", new=custom).items()
     }
     stencils = {
-        key: weights_of(at("equation", "stencils", key), given, base, ndim)
+        key: _stencil(("equation", "stencils", key), given, base, ndim)
         for key, given in _entries(raw, "equation", "stencils", new=True).items()
     }
     return EquationConfig(
@@ -253,6 +254,18 @@ def _equation(raw: Mapping[str, object], base: Path, ndim: int) -> EquationConfi
         rhs=rhs,
         stencils=stencils,
     )
+
+
+def _stencil(path: tuple[str, ...], given: object, base: Path, ndim: int) -> StencilConfig:
+    """A stencil of the input's own, from its weights or a table."""
+    keys, key = keys_of(StencilConfig), at(*path)
+    if not isinstance(given, Mapping):
+        return StencilConfig(weights_of(key, given, base, ndim))  # type: ignore[arg-type]
+    for name in given:
+        if name not in keys:
+            raise unknown(at(*path, name), "key", name, tuple(keys))
+    values = read(path, given, keys)
+    return StencilConfig(weights_of(at(*path, "weights"), values["weights"], base, ndim), values["method"])
 
 
 def _located(key: str, text: str, base: Path) -> str:

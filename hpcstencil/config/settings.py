@@ -12,10 +12,10 @@ from typing import Any
 
 from hpcstencil.config.boundary_conditions import BoundaryConfig
 from hpcstencil.config.probes import ProbeConfig
+from hpcstencil.config.stencil_config import WEIGHTS_OR_TABLE, StencilConfig
 from hpcstencil.config.time_series import TIME_SERIES, TimeSeries
 from hpcstencil.io.array_file import ArrayFile, ArrayInMemory, array_of
 from hpcstencil.io.transports.registry import TRANSPORTS, may_write_behind
-from hpcstencil.numerics.finite_differences import Weights
 from hpcstencil.numerics.grid import Grid
 from hpcstencil.numerics.integrators import INTEGRATORS
 from hpcstencil.validation.schema import (
@@ -35,13 +35,9 @@ from hpcstencil.validation.schema import (
     entries,
     key,
     list_of,
-    nested_numbers,
 )
 
 AUTO = choice("auto")
-WEIGHTS = Kind(
-    "numbers in nested lists, one level per axis, or the name of a .npy file", either(nested_numbers(), TEXT).convert
-)
 COUNTS = list_of(COUNT, "a list of positive integers, one per axis", longest=3)
 NUMBERS = list_of(NUMBER, "a list of numbers, one per axis", longest=3)
 STEP_KEYS = ("dt", "cfl", "tolerance")  # of [time], of which one is given
@@ -75,8 +71,8 @@ class EquationConfig:
     rhs: Mapping[str, str] = entries(
         EXPRESSION_TEXT, '"laplacian(u)"', "the time derivative of each field", 'rhs = { u = "laplacian(u)" }'
     )
-    stencils: Mapping[str, Weights] = entries(
-        WEIGHTS,
+    stencils: Mapping[str, StencilConfig] = entries(
+        WEIGHTS_OR_TABLE,
         "{} = [[1, 2, 1], [2, 4, 2], [1, 2, 1]]",
         "the weights of a stencil, to be used like a function",
         "stencils = { blur = [[1, 2, 1], [2, 4, 2], [1, 2, 1]] }",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hpcstencil.io.array_file import IMAGE, ArrayFile, ArrayInMemory, array_of
 from hpcstencil.validation.messages import at, unknown, wrong
-from hpcstencil.validation.schema import POSITIVE, REQUIRED, TEXT, Kind, Unfit, key, keys_of, read
+from hpcstencil.validation.schema import ANY_TABLE, POSITIVE, REQUIRED, TEXT, Kind, key, keys_of, read
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,7 @@ class TimeSeries:
         return array
 
 
-def _table(value: object) -> object:
-    if not isinstance(value, Mapping):
-        raise Unfit
-    return value
-
-
-TIME_SERIES = Kind("a table with the series and dt", _table)
+TIME_SERIES = Kind("a table with the series and dt", ANY_TABLE.convert)
 
 
 def time_series_of(name: str, given: Mapping[str, object], base: Path) -> TimeSeries:

@@ -20,10 +20,11 @@ Weights = Sequence[Any]  # numbers, or Weights with one axis less
 @dataclass(frozen=True)
 class Stencil:
     """A stencil: ``offsets`` in cells, each with one entry per axis, and a weight for each offset. The weights carry
-    the units of the derivative."""
+    the units of the derivative. ``by_fft`` asks for Fourier transforms instead of the direct sum."""
 
     offsets: tuple[tuple[int, ...], ...]
     weights: tuple[float, ...]
+    by_fft: bool = False
 
     @property
     def lower(self) -> tuple[int, ...]:
@@ -42,15 +43,15 @@ class Stencil:
         for offset, w in zip(self.offsets, self.weights, strict=True):
             place = tuple(0 if axis in axes else o for axis, o in enumerate(offset))
             sums[place] = sums.get(place, 0.0) + w
-        return Stencil(tuple(sums), tuple(sums.values()))
+        return Stencil(tuple(sums), tuple(sums.values()), self.by_fft)
 
 
 def is_large(stencil: Stencil) -> bool:
-    """Whether a stencil is summed in a loop. Code for smaller ones has a term for each weight."""
+    """Whether a stencil is too large for a direct sum without a loop. Code for smaller ones has a term for each weight."""
     return len(stencil.weights) > UNROLLED
 
 
-def centred(values: Weights, ndim: int) -> Stencil:
+def centred(values: Weights, ndim: int, by_fft: bool = False) -> Stencil:
     """The stencil with the weights ``values``: sequences nested ``ndim`` deep, with an odd number of entries along each
     axis. The middle entry is the weight of the cell itself. Entries that are 0 are left out."""
     places: dict[tuple[int, ...], Any] = {(): values}
@@ -59,7 +60,7 @@ def centred(values: Weights, ndim: int) -> Stencil:
             (*place, n - len(inner) // 2): entry for place, inner in places.items() for n, entry in enumerate(inner)
         }
     kept = {place: w for place, w in places.items() if w}
-    return Stencil(tuple(kept), tuple(kept.values()))
+    return Stencil(tuple(kept), tuple(kept.values()), by_fft)
 
 
 @cache

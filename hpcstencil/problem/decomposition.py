@@ -165,10 +165,11 @@ def exchanges(problem: Problem, topology: Topology) -> bool:
 
 def most_steps(problem: Problem, topology: Topology) -> int:
     """The most steps between two exchanges for which the thinnest block has room; 0 if there is not even room for one
-    step, MOST_STEPS if nothing is exchanged."""
+    step, MOST_STEPS if nothing is exchanged. A stencil applied by Fourier transforms needs 0, since it spreads what
+    cells of a used up halo hold."""
     stages, narrowest = problem.method.evaluations, topology.narrowest()
     room = [narrowest[axis] // (r * stages) for axis, r in enumerate(problem.radius) if r and topology.is_split(axis)]
-    return min(room, default=MOST_STEPS)
+    return 0 if room and problem.by_fft else min(room, default=MOST_STEPS)
 
 
 def _check_given_interval(problem: Problem, topology: Topology) -> None:
@@ -179,6 +180,11 @@ def _check_given_interval(problem: Problem, topology: Topology) -> None:
     if given > MOST_STEPS:
         raise InputError(
             f"decomposition.steps_per_exchange: expected at most {MOST_STEPS}, but got {given}; take fewer"
+        )
+    if problem.by_fft and exchanges(problem, topology):
+        raise InputError(
+            f'decomposition.steps_per_exchange: expected "auto" with equation.stencils.{problem.by_fft} by "fft", which '
+            f"needs an exchange per stage, but got {given}; remove it"
         )
     most, longest = most_steps(problem, topology), 1 if control.tolerance is not None else control.dt_every
     if given > most:

@@ -96,7 +96,10 @@ def model_of(config: Config, contents: Mapping[str, ArrayContents]) -> Model:
         symbols[name] = Series(Time(), contents[key_of(name)].samples, series.dt)
     unknowns = {name: Field(name) for name in fields}
     numbers, masked = _numbers(config, given, symbols), config.mask is not None
-    stencils = {name: centred(weights, ndim) for name, weights in config.equation.stencils.items()}
+    stencils = {
+        name: centred(stencil.weights, ndim, stencil.method == "fft")
+        for name, stencil in config.equation.stencils.items()
+    }
     _refuse_taken(stencils, (*fields, *given))
     space = Space(ndim, config.grid, config.boundary.periodic, numbers, config.numerics.order, masked, stencils)
     trees = shared(_right_hand_sides(equation, config, unknowns, symbols, space))

@@ -16,7 +16,7 @@ from hpcstencil.problem.parameter_files import Blocks
 from hpcstencil.problem.receivers import Receivers
 from hpcstencil.problem.solid_mask import SOLID, Mask
 from hpcstencil.symbolic.boundary_kinds import Face
-from hpcstencil.symbolic.expressions import Constant, Field, Node, Pointwise, Reduction, Series, node, walk
+from hpcstencil.symbolic.expressions import Constant, Convolution, Field, Node, Pointwise, Reduction, Series, node, walk
 from hpcstencil.symbolic.staggering import Layout, Positions
 from hpcstencil.symbolic.stencil_reach import Discretization, Needs
 
@@ -129,6 +129,12 @@ class Problem:
     def rates_follow_solution(self) -> bool:
         """Whether the equation knows its stable step and that step depends on the fields."""
         return isinstance(self.equation, Limited) and self.equation.solution_dependent
+
+    @property
+    def by_fft(self) -> str:
+        """The name of a stencil in the time derivatives that Fourier transforms apply; "" without one."""
+        parts = (part for tree in self.rates() for part in walk(tree))
+        return next((part.name for part in parts if isinstance(part, Convolution) and part.stencil.by_fft), "")
 
     @property
     def radius(self) -> tuple[int, ...]:

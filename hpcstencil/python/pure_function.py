@@ -7,6 +7,7 @@ so each result equals that of a separate call, bit for bit.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -19,80 +20,99 @@ from hpcstencil.distributed.halo import Fields
 from hpcstencil.distributed.windows import Parameters
 from hpcstencil.numerics.integrators import MEMORY
 from hpcstencil.numerics.schedule import Clock, StepRange
+from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.stability import cfl_step
 from hpcstencil.python.assignment import as_array
+from hpcstencil.runtime.communicator import agree
+from hpcstencil.simulation.initial_state import initial_blocks
 from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.solid_cells import solid_block
 from hpcstencil.simulation.state import State
+from hpcstencil.symbolic.expressions import parameter_field
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import unknown
 
-Function = Callable[..., State]
+
+@dataclass(frozen=True, eq=False)
+class Function:
+    """The function f(state, parameters=None) -> state after ``steps`` steps, see `hpcstencil.Simulation.function`.
+
+    ``kernel`` is the name of the backend that takes the steps.
+    """
+
+    steps: int
+    kernel: str
+    _simulation: Simulation
+    _stepped: Callable[..., State]
+
+    def __call__(self, state: State | Mapping[str, Any], parameters: Mapping[str, Any] | None = None) -> State:
+        given = state if isinstance(state, State) else _plain(self._simulation, state)
+        return self._stepped(given, *_parameters(self._simulation, parameters or {}))
+
+    def __repr__(self) -> str:
+        return f"<{self.steps} steps of {self._simulation.problem.config.equation.name} by {self.kernel}>"
 
 
 def function_of(simulation: Simulation, steps: int, constant: Mapping[str, np.ndarray]) -> Function:
-    """The function f(state, parameters=None) -> state after ``steps`` steps, see `hpcstencil.Simulation.function`.
-    ``constant`` are this process's blocks of the fields that never change: parameters given as arrays, and a mask.
+    """The function of ``steps`` steps. All processes call this together, and each takes and returns its own block.
+    ``constant`` are this process's blocks of the fields that never change (parameters given as arrays, and a mask), in
+    an ensemble with the members last.
 
     Raises InputError for problems for which it is not available.
     """
     problem, devices = simulation.problem, simulation.device_grid.devices
-    dt = _step_size(simulation)
+    _refuse_unavailable(simulation)
+    dt = _step_sizes(problem)
+    members = len(problem.members)
     simulation.device_grid.places  # noqa: B018  (made once, and not while JAX traces)
     advance = _mapped_one_by_one(simulation)
     slopes = simulation.steps.slopes() if problem.method.multistep else None
-    remembered = {**_memory(simulation), **constant}
+    kept, solid = _kept(simulation, constant)
+    remembered = {name: block for name, block in kept.items() if name not in problem.constant}
 
-    def first_state(fields: Mapping[str, jax.Array], parameters: Parameters) -> State:
+    def on_devices(fields: Mapping[str, jax.Array]) -> dict[str, Any]:
+        last = {name: jnp.moveaxis(block, 0, -1) if members else block for name, block in fields.items()}
+        return _split(last, devices)
+
+    def as_state(fields: Mapping[str, jax.Array]) -> dict[str, Any]:
+        whole = _whole({name: array for name, array in fields.items() if name in problem.changing}, devices)
+        return {name: jnp.moveaxis(block, -1, 0) if members else block for name, block in whole.items()}
+
+    def first_state(fields: Mapping[str, jax.Array], parameters: Parameters, constant: Fields) -> State:
         """The state at t = 0 with these fields, by name: this process's cells without ghost cells."""
-        for name in fields:
-            if name not in problem.shown:
-                raise unknown("state", "field", name, problem.shown)
-        missing = [name for name in problem.shown if name not in fields]
-        if missing:
-            raise InputError(f"state: expected all fields, but {missing[0]} is missing; add it")
-        whole = {name: _checked(simulation, name, array) for name, array in fields.items()} | remembered
+        whole: dict[str, Any] = {name: _checked(simulation, name, fields[name]) for name in problem.shown}
+        if solid is not None:
+            whole = {name: jnp.where(solid, 0, block) for name, block in whole.items()}
+        whole |= remembered
         if slopes is not None:
-            made = slopes(_split(whole, devices), parameters, 0.0)
-            whole |= _whole({name + MEMORY: slope for name, slope in made.items()}, devices)
-        return State(Clock(), whole)
+            made = slopes(on_devices(whole | constant), parameters, simulation.per_member(0.0))
+            whole |= as_state({name + MEMORY: slope for name, slope in made.items()})
+        clock: dict[str, Any] = {
+            name: jnp.asarray(simulation.per_member(value)) for name, value in vars(Clock()).items()
+        }
+        return State(Clock(**clock), whole)
 
     @jax.jit
-    def stepped(state: State | Mapping[str, jax.Array], parameters: Parameters) -> State:
-        start = state if isinstance(state, State) else first_state(state, parameters)
+    def stepped(state: State | Mapping[str, jax.Array], parameters: Parameters, constant: Fields) -> State:
+        constant = {
+            name: jnp.asarray(block) for name, block in {**kept, **constant}.items() if name in problem.constant
+        }
+        start = state if isinstance(state, State) else first_state(state, parameters, constant)
         clock = start.clock
         done = jnp.asarray(clock.step - clock.base_step, jnp.int64)
         base = jnp.asarray(clock.base_time, jnp.float64)
-        fields = advance(_split(start.fields, devices), parameters, StepRange(base, done, dt, np.int64(steps)))
-        kept: dict[str, Any] = {name: jnp.asarray(value) for name, value in vars(clock).items()}
-        after = Clock(**kept | {"step": clock.step + steps, "time": base + (done + steps) * dt})
-        return State(after, _whole(fields, devices))
+        these = StepRange(base, done, dt, simulation.per_member(np.int64(steps)))
+        fields = advance(on_devices({**start.fields, **constant}), parameters, these)
+        same: dict[str, Any] = {name: jnp.asarray(value) for name, value in vars(clock).items()}
+        after = Clock(**same | {"step": clock.step + steps, "time": base + (done + steps) * dt})
+        return State(after, as_state(fields))
 
-    def f(state: State | Mapping[str, Any], parameters: Parameters | None = None) -> State:
-        given = dict(parameters or {})
-        for name in given:
-            if name not in problem.parameters:
-                raise unknown("parameters", "parameter", name, tuple(problem.parameters))
-        if given and problem.config.time.dt is None:
-            raise InputError(
-                "parameters: not available yet with time.cfl, since the stable step depends on them; give time.dt"
-            )
-        for name, value in given.items():
-            if jnp.shape(value) != ():
-                raise InputError(
-                    f'parameters["{name}"]: expected a number, but got the shape {jnp.shape(value)}; map over it with '
-                    "jax.vmap"
-                )
-        numbers = {name: jnp.asarray(given.get(name, value), jnp.float64) for name, value in problem.parameters.items()}
-        return stepped(state if isinstance(state, State) else _plain(simulation, state), numbers)
-
-    return f
+    return Function(steps, simulation.kernel, simulation, stepped)
 
 
-def _step_size(simulation: Simulation) -> float:
-    """The size of all steps. Raises InputError if there is no such size, or the steps cannot be one JAX function."""
+def _refuse_unavailable(simulation: Simulation) -> None:
+    """Raise InputError if the steps cannot be one JAX function."""
     problem, key = simulation.problem, "sim.function"
-    if problem.members:
-        raise InputError(f"{key}: not available yet for an [ensemble]; leave it out and use jax.vmap")
     if problem.step_follows_solution:
         raise InputError(
             f"{key}: not available yet where the step follows the solution ({problem.config.time.given}); give time.dt"
@@ -101,14 +121,61 @@ def _step_size(simulation: Simulation) -> float:
         raise InputError(
             f"{key}: not available yet with several devices on each of several processes; use one device per process"
         )
-    return problem.config.time.dt or cfl_step(problem, {})
+
+
+def _step_sizes(problem: Problem) -> Any:
+    """The size of all steps, or one per member that takes its own steps."""
+    if not problem.own_steps:
+        return problem.config.time.dt or cfl_step(problem, {})
+    return np.array([cfl_step(member, {}) for member in problem.members])
+
+
+def _parameters(simulation: Simulation, given: Mapping[str, Any]) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+    """All numbers of the equation, and the parameter fields among those ``given``, by name of the field. Raises
+    InputError for parameters that cannot be given."""
+    problem = simulation.problem
+    fields = {
+        name: parameter_field(name).name for name in problem.symbols if parameter_field(name).name in problem.given
+    }
+    for name, value in given.items():
+        key = f'parameters["{name}"]'
+        if name in fields:
+            continue
+        if name in problem.symbols and name not in problem.parameters:
+            raise InputError(
+                f"{key}: expected a number or a field read from a file, but the input has an expression or a time series "
+                "for it; give it a number there, or make another simulation"
+            )
+        if name not in problem.parameters:
+            raise unknown("parameters", "parameter", name, (*problem.parameters, *fields))
+        shapes = {(), np.shape(problem.parameters[name])}
+        if jnp.shape(value) not in shapes:
+            expected = " or ".join(["a number", *(f"the shape {shape} of the members" for shape in shapes if shape)])
+            raise InputError(
+                f"{key}: expected {expected}, but got the shape {jnp.shape(value)}; map over it with jax.vmap"
+            )
+    if given and problem.config.time.dt is None:
+        raise InputError(
+            "parameters: not available yet with time.cfl, since the stable step depends on them; give time.dt"
+        )
+    numbers = {}
+    for name, value in problem.parameters.items():
+        array = jnp.asarray(given.get(name, value), jnp.float64)
+        numbers[name] = jnp.broadcast_to(array, np.shape(value))
+    arrays = {
+        fields[name]: _checked(simulation, fields[name], value, f'parameters["{name}"]')
+        for name, value in given.items()
+        if name in fields
+    }
+    return numbers, arrays
 
 
 def _mapped_one_by_one(simulation: Simulation) -> Callable[[Fields, Parameters, StepRange], Any]:
     """The steps as a function that JAX can map, one member after the other, but not differentiate."""
+    inside = simulation.steps.inside() if simulation.steps.inside else simulation.steps.advance
 
     def advance(fields: Fields, parameters: Parameters, these: StepRange) -> Any:
-        return dict(simulation.steps.advance(fields, parameters, these))
+        return dict(inside(fields, parameters, these))
 
     mapped = custom_vmap(advance)
 
@@ -134,21 +201,33 @@ def _mapped_one_by_one(simulation: Simulation) -> Callable[[Fields, Parameters, 
     return steps
 
 
-def _memory(simulation: Simulation) -> dict[str, np.ndarray]:
-    """The memories of absorbing layers at t = 0. Blocks of this process."""
-    cells = [stop - start for start, stop in simulation.ranges]
-    return {name: np.zeros(cells, simulation.dtype) for name in simulation.problem.memory if not name.endswith(MEMORY)}
+def _kept(
+    simulation: Simulation, constant: Mapping[str, np.ndarray]
+) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
+    """What a state at t = 0 has besides the equation's fields (the memories of absorbing layers, and the ``constant``
+    fields), and which cells are solid. Blocks of this process, in an ensemble with the members first."""
+    problem = simulation.problem
+    names = [name for name in problem.memory if not name.endswith(MEMORY) and name not in problem.constant]
+    blocks = agree(simulation.communicator, lambda: initial_blocks(problem, simulation.ranges, names)) | dict(constant)
+    solid = None if problem.mask is None else solid_block(simulation, simulation.put(blocks)) != 0
+    return {name: np.moveaxis(block, -1, 0) if problem.members else block for name, block in blocks.items()}, solid
 
 
-def _checked(simulation: Simulation, name: str, array: Any) -> Any:
-    """An array of a plain dict as a field of the state: this process's cells, in the run's dtype."""
+def _checked(simulation: Simulation, name: str, array: Any, key: str = "") -> Any:
+    """An array as a field of the state: this process's cells, in an ensemble with the members first, in the run's
+    dtype. The faces at an upper boundary, which the condition there sets, are left out."""
     cells = tuple(stop - start for start, stop in simulation.ranges)
-    if jnp.shape(array) != cells:
+    problem, members = simulation.problem, simulation.problem.layout.members
+    upper = [stop == n for (_, stop), n in zip(simulation.ranges, problem.config.grid.shape, strict=True)]
+    shown = tuple(n + more * last for n, more, last in zip(cells, problem.layout.extra(name), upper, strict=True))
+    shape = jnp.shape(array)
+    if shape not in {(*first, *rest) for first in {(), members} for rest in (cells, shown)}:
         raise InputError(
-            f'state["{name}"]: expected the shape {cells} of this process\'s cells, but got {jnp.shape(array)}; '
-            "change the array"
+            f"{key or f'state[{chr(34)}{name}{chr(34)}]'}: expected the shape {(*members, *cells)} of this process's cells, "
+            f"but got {shape}; change the array"
         )
-    return jnp.asarray(array, simulation.dtype)
+    own = jnp.asarray(array, simulation.dtype)[(..., *(slice(0, n) for n in cells))]
+    return jnp.broadcast_to(own, (*members, *cells))
 
 
 def _plain(simulation: Simulation, state: object) -> dict[str, Any]:
@@ -159,27 +238,33 @@ def _plain(simulation: Simulation, state: object) -> dict[str, Any]:
             f'{{"{simulation.problem.shown[0]}": array}}'
         )
     names, layout = simulation.problem.shown, simulation.problem.layout
+    for name in state:
+        if name not in names:
+            raise unknown("state", "field", str(name), names)
+    for name in names:
+        if name not in state:
+            raise InputError(f"state: expected all fields, but {name} is missing; add it")
 
     def converted(name: str, array: Any) -> Any:
-        if not hasattr(array, "dims") or name not in names:
-            return array
-        return as_array(array, layout.dimensions(name), f'state["{name}"]')
+        return as_array(array, layout.dimensions(name), f'state["{name}"]') if hasattr(array, "dims") else array
 
     return {name: converted(name, array) for name, array in state.items()}
 
 
 def _split(fields: Mapping[str, jax.Array], devices: Devices) -> dict[str, Any]:
-    """The fields of a process's block as arrays on its devices, inside compiled code."""
+    """The fields of a process's block as arrays on its devices, inside compiled code. Members of an ensemble are last."""
     if not devices.several:
         return dict(fields)
     capacity, count = devices.topology.capacity(), len(devices.devices)
+    ndim = len(capacity)
 
     def split(block: jax.Array) -> jax.Array:
         parts = []
         for device in range(count):
             here, _ = devices.slices(device)
             part = block[here]
-            parts.append(jnp.pad(part, [(0, most - n) for most, n in zip(capacity, part.shape, strict=True)]))
+            missing = [(0, most - n) for most, n in zip(capacity, part.shape[:ndim], strict=True)]
+            parts.append(jnp.pad(part, [*missing, *[(0, 0)] * (part.ndim - ndim)]))
         return jnp.stack(parts)
 
     return {name: split(block) for name, block in fields.items()}
@@ -192,7 +277,7 @@ def _whole(fields: Mapping[str, jax.Array], devices: Devices) -> dict[str, Any]:
     cells = tuple(stop - start for start, stop in devices.topology.block())
 
     def joined(array: jax.Array) -> jax.Array:
-        block = jnp.zeros(cells, array.dtype)
+        block = jnp.zeros((*cells, *array.shape[1 + len(cells) :]), array.dtype)
         for device in range(len(devices.devices)):
             here, there = devices.slices(device)
             block = block.at[here].set(array[device][there])

@@ -336,15 +336,18 @@ class Simulation:
 
     def function(self, steps: int) -> Function:
         """The next ``steps`` steps as a pure JAX function ``f(state, parameters=None) -> state``, for jax.jit and
-        jax.vmap.
+        jax.vmap. All processes call this together, and then the function.
 
         A state is a pytree with all that a step needs, indexed by field: ``state["u"]`` is a jax array of this process's
-        cells (on one process: the whole grid), without ghost cells, in the run's dtype. ``f(f(s))`` takes twice as
-        many steps. A plain dict of such arrays means the state at t = 0. ``parameters`` is a dict of numbers of the
-        equation; those left out keep the simulation's values. The simulation itself does not change, and time.end is
-        ignored. The backend is that of `kernel`. Raises InputError for unknown names and wrong shapes. It also raises
-        InputError where the function is not available yet: for an ensemble, for a step size that depends on the
-        solution, and for several devices on each of several processes.
+        cells (on one process: the whole grid), without ghost cells, in the run's dtype; in an ensemble with the members
+        first. ``f(f(s))`` takes twice as many steps. A plain dict of such arrays means the state at t = 0; an array
+        without the axis of members serves all of them. ``parameters`` is a dict of the equation's parameters: numbers,
+        or one per member where members differ, and arrays of this process's cells for those read from files. Those left
+        out keep the simulation's values. The simulation itself does not change, and time.end is ignored. ``f.kernel`` is
+        the backend. If members take their own steps, each takes ``steps`` of them, and the clock has an entry per
+        member. Raises InputError for unknown names and wrong shapes. It also raises InputError where the function is not
+        available yet: for a step size that depends on the solution, and for several devices on each of several
+        processes.
         """
         from hpcstencil.python.pure_function import function_of
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from hpcstencil.backends.backend import Unsupported
+from hpcstencil.backends.backend import BY_FFT, Unsupported
 from hpcstencil.backends.registry import BACKENDS
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.problem.decomposition import UNMEASURED
@@ -76,8 +76,9 @@ def chosen(decomposed: Decomposed, devices: Sequence[Any], communicator: Communi
             raise EnvironmentProblem(
                 f'numerics.kernel: expected "{wanted}" on all ranks, but {missing(lacks)}; correct that, or give "auto"'
             )
-        remark = BACKENDS[wanted].remark(device)
-        return Choice(wanted, ", ".join(["as the input says", *([remark] if remark else [])]))
+        fourier = decomposed.problem.by_fft
+        remarks = [BACKENDS[wanted].remark(device), BY_FFT.format(fourier) if fourier else ""]
+        return Choice(wanted, ", ".join(["as the input says", *filter(None, remarks)]))
     if before in BACKENDS:
         lack = missing(lacks_of(decomposed, before, device, communicator))
         if lack:
@@ -89,7 +90,8 @@ def chosen(decomposed: Decomposed, devices: Sequence[Any], communicator: Communi
         if not lack:
             return Choice(name, "made for this equation")
     kernel = from_rank_0(communicator, lambda: fastest_kernel(decomposed, device))
-    return Choice(kernel, f"no native code: {lack}", cannot_be=device.platform == "cpu")
+    cannot_be = device.platform == "cpu" and not decomposed.problem.by_fft  # which the input itself asks for
+    return Choice(kernel, f"no native code: {lack}", cannot_be=cannot_be)
 
 
 def lacks_of(

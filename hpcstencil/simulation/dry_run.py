@@ -23,6 +23,7 @@ from hpcstencil.simulation.memory_estimate import memory
 from hpcstencil.simulation.prepared import Prepared
 from hpcstencil.validation.errors import InputError
 
+BY_METHOD = {"direct": "", "fft": ", applied by Fourier transforms: the last digits depend on the decomposition"}
 SHOWN = 49  # numbers of a stencil that is printed whole
 WIDTH = 64  # of a drawing, in characters, which are twice as high as wide
 PROGRAM = "0.3 GB"  # Python, JAX, MPI, HDF5 and the remains of the compilers, on a CPU
@@ -69,7 +70,7 @@ def _is_shown(weights: Weights) -> bool:
 
 def _without_long_lists(config: Config) -> Config:
     """The input without large stencils and without tables of many receivers, which have a line of their own."""
-    kept = {name: weights for name, weights in config.equation.stencils.items() if _is_shown(weights)}
+    kept = {name: stencil for name, stencil in config.equation.stencils.items() if _is_shown(stencil.weights)}
     probes = {name: probe for name, probe in config.probes.items() if len(probe.x) <= SHOWN}
     return replace(config, equation=replace(config.equation, stencils=kept), probes=probes)
 
@@ -77,8 +78,9 @@ def _without_long_lists(config: Config) -> Config:
 def _stencils(config: Config) -> list[str]:
     """A line for each stencil in [equation.stencils]."""
     return [
-        f"{'stencil ' + name:<21} {' x '.join(map(str, np.shape(weights)))} weights, whose sum is {np.sum(weights):.6g}"
-        for name, weights in config.equation.stencils.items()
+        f"{'stencil ' + name:<21} {' x '.join(map(str, np.shape(stencil.weights)))} weights, whose sum is "
+        f"{np.sum(stencil.weights):.6g}{BY_METHOD[stencil.method]}"
+        for name, stencil in config.equation.stencils.items()
     ]
 
 

@@ -102,7 +102,7 @@ class Simulation:
         ensemble."""
         return np.ascontiguousarray(self.device_grid.devices.get(array))
 
-    def per_member(self, value: float) -> Any:
+    def per_member(self, value: float | np.integer) -> Any:
         """``value`` as a member of a `StepRange`: an array (members,) if members take their own steps, else the number
         itself."""
         return np.full(self.problem.copies, value) if self.problem.own_steps else value

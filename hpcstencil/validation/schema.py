@@ -185,6 +185,15 @@ def list_of(kind: Kind, words: str, longest: int | None = None) -> Kind:
     return Kind(words, convert)
 
 
+def _table_of_any_keys(value: object) -> object:
+    if not isinstance(value, Mapping):
+        raise Unfit
+    return value
+
+
+ANY_TABLE = Kind("a table", _table_of_any_keys)
+
+
 def nested_numbers() -> Kind:
     """Numbers in lists, or in lists of lists and so on, converted to floats in tuples. They need not be finite. Numpy
     arrays count as lists."""

@@ -22,6 +22,7 @@ start = {name: array.values for name, array in sim.local.data_vars.items()}
 for _ in range(3):
     sim.step(4)
     fine.step(2)
+import jax
 steps = []
 
 @sim.on(every_steps=30)
@@ -37,6 +38,12 @@ end = f(f(f(start)))
 other = hs.Simulation.from_toml("input.toml")
 other.step(12)
 assert all(np.asarray(end[name]).tobytes() == other.local[name].values.tobytes() for name in start)
+changed = {**start, "u": 0.9 * start["u"]}
+together = jax.jit(lambda a, b: (f(a), f(b)))(start, changed)
+mapped = jax.jit(jax.vmap(lambda scale: f({**start, "u": scale * start["u"]})["v"]))(np.float32([1.0, 0.9]))
+for n, single in enumerate((f(start), f(changed))):
+    assert np.asarray(together[n]["u"]).tobytes() == np.asarray(single["u"]).tobytes()
+    assert np.asarray(mapped[n]).tobytes() == np.asarray(single["v"]).tobytes()
 other.step()
 other["u"] = lambda x, y: np.cos(x) * y
 v = other.local["v"].values

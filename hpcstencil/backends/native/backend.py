@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcstencil.backends.backend import Steps, Unsupported, never_known
+from hpcstencil.backends.backend import BY_FFT, Advance, Steps, Unsupported, never_known
 from hpcstencil.backends.native.compiler import begun, compiler
 from hpcstencil.backends.native.cost_model import account, cells_beside, least_work, steps_between_exchanges
 from hpcstencil.backends.native.program import Program, program
@@ -37,6 +37,8 @@ class NativeBackend:
     preferred: bool = True
 
     def lower(self, problem: Problem, topology: Topology) -> LoweredToNative:
+        if problem.by_fft:
+            raise Unsupported(BY_FFT.format(problem.by_fft))
         compiler()  # raises Unsupported if there is none
         made = program(problem)
         check_room(made, problem, topology)
@@ -127,7 +129,7 @@ class LoweredToNative:
         )
 
     def steps(self, plan: Plan, device_grid: DeviceGrid, communicator: Communicator) -> Steps:
-        from hpcstencil.backends.native.edge_exchange import blocks_of
+        from hpcstencil.backends.native.edge_exchange import InPasses, blocks_of
         from hpcstencil.backends.native.ffi_call import native
         from hpcstencil.backends.native.time_loop import attempt_by_sections, attempt_in_a_call, by_sections, in_calls
         from hpcstencil.backends.xla.array_code import array_code
@@ -144,6 +146,17 @@ class LoweredToNative:
             advance = in_calls(code, device_grid, plan.every, widths, alone, members)
         else:
             advance = by_sections(code, device_grid, members)
+
+        def by_messages() -> Advance:
+            """The same steps with messages in XLA's code. Two calls at once would both use the memory of the edges, and
+            XLA may start them in another order on each device and process."""
+            if not isinstance(device_grid.exchange, InPasses):
+                return advance
+            grid = replace(device_grid, exchange=device_grid.exchange.messages)
+            grid.places  # noqa: B018  (made once, and not while JAX traces)
+            without_edges = replace(code, blocks=0, first_block=0)
+            return in_calls(without_edges, grid, plan.every, widths, False, members)
+
         return Steps(
             advance=advance,
             attempt=lambda: (
@@ -157,4 +170,5 @@ class LoweredToNative:
             else CellSamples,
             stayed_finite=code.all_finite if measures_fields_only else never_known,
             first_cells=FIRST_CELLS,
+            inside=by_messages,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hpcstencil.backends.backend import Steps, Unsupported
+from hpcstencil.backends.backend import BY_FFT, Steps, Unsupported
 from hpcstencil.backends.xla.backend import cells_held
 from hpcstencil.numerics.finite_differences import UNROLLED, is_large
 from hpcstencil.numerics.topology import Topology
@@ -32,6 +32,8 @@ class PallasBackend:
     preferred: bool = False
 
     def lower(self, problem: Problem, topology: Topology) -> LoweredToPallas:
+        if problem.by_fft:
+            raise Unsupported(BY_FFT.format(problem.by_fft))
         if problem.members:
             raise Unsupported("ensembles are computed by the other kernels")
         if problem.config.time.tolerance is not None:

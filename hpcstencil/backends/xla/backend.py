@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from hpcstencil.distributed.exchange import Exchange
 
 
+TRANSFORMED = 6  # arrays of a block while a stencil is applied by Fourier transforms
+
+
 @dataclass(frozen=True)
 class XlaBackend:
     """A backend of array code, with the stencil kernel ``name``: "shift" or "conv"."""
@@ -44,8 +47,11 @@ class LoweredToArrays:
 
     problem: Problem
     kernel: str
-    halo_wraps: bool = True
     ghosts_apart: bool = False
+
+    @property
+    def halo_wraps(self) -> bool:
+        return not self.problem.by_fft
 
     def begin(self) -> None:
         return None
@@ -90,7 +96,8 @@ def cells_held(problem: Problem, plan: Plan, axes_of_arrays: int = 1) -> tuple[i
     """
     fields, capacity = len(problem.fields), plan.topology.capacity()
     whole = math.prod(n + 2 * h for n, h in zip(capacity, plan.halo, strict=True))
-    return fields * math.prod(capacity), fields * whole * _arrays(problem.method, fields) * axes_of_arrays
+    transformed = TRANSFORMED * whole if problem.by_fft else 0
+    return fields * math.prod(capacity), fields * whole * _arrays(problem.method, fields) * axes_of_arrays + transformed
 
 
 def _arrays(method: Method, fields: int) -> int:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from hpcstencil.backends.xla.fourier_sum import by_fft
 from hpcstencil.backends.xla.stencil_kernels import Kernel
 from hpcstencil.distributed.ghost_cells import Ghosts, next_to
 from hpcstencil.distributed.windows import Frame, Number, Parameters, Value, Window, Windows, common
@@ -179,7 +180,35 @@ class Evaluation:
         """The sum of the operand's values in the cells around, with the weights of the node's stencil."""
         value = self.extend(tree.operand)
         stencil = tree.stencil.collapsed([axis for axis, window in enumerate(value.windows) if window is None])
-        return self.apply(stencil, value, self.shrunk(value, tree.operand, stencil.lower, stencil.upper))
+        windows = self.shrunk(value, tree.operand, stencil.lower, stencil.upper)
+        if not stencil.by_fft or len(stencil.weights) == 1:
+            return self.apply(stencil, value, windows)
+        start = tuple(
+            0 if want is None or have is None else want[0] - have[0]
+            for have, want in zip(value.windows, windows, strict=True)
+        )
+        shape = tuple(1 if want is None else want[1] - want[0] for want in windows)
+        return Value(by_fft(self.known_cells(value, tree), stencil, start, shape), windows)
+
+    def known_cells(self, value: Value, tree: Convolution) -> jax.Array:
+        """The array of the operand of a stencil, with zeros in the cells that this device does not know: those beyond
+        the ghost cells of a boundary, and of a block that is smaller than the array. No result that is used depends on
+        them, but Fourier transforms would spread what they hold."""
+        array = value.array
+        for axis, window in enumerate(value.windows):
+            if window is None:
+                continue
+            count, cells, sides = self.frame.counts[axis], self.frame.cells[axis], self.frame.sides[axis]
+            place = lax.broadcasted_iota(jnp.int64, array.shape, axis) + window[0]
+            if not isinstance(count, int):
+                array = jnp.where(place < count + (window[1] - cells), array, 0)
+            if tree.beyond:
+                continue
+            for side, reach in enumerate((tree.stencil.lower[axis], tree.stencil.upper[axis])):
+                if sides[side].boundary:
+                    unknown = place >= count + reach if side else place < -reach
+                    array = jnp.where(self.frame.touches[axis][side] & unknown, 0, array)
+        return array
 
     def div_grad(self, tree: DivGrad) -> Value:
         """One term of ∇·(k ∇a): the difference of the fluxes k ∂a/∂x at both faces of a cell, with the mean of k

@@ -1,0 +1,36 @@
+"""Stencils by Fourier transforms of a block and its ghost cells.
+
+The time does not depend on the number of weights. The result equals the direct sum up to rounding, which depends on the
+size of the block and on its largest value.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from hpcstencil.numerics.finite_differences import Stencil
+
+
+def by_fft(array: jax.Array, stencil: Stencil, start: tuple[int, ...], shape: tuple[int, ...]) -> jax.Array:
+    """Σ_j w_j array[start + i + o_j] for the cells i of ``shape``. Arguments as in `stencil_kernels`.
+
+    The correlation of the cells that it reads is periodic over at least their number, so only results that are not
+    wanted wrap around.
+    """
+    from scipy.fft import next_fast_len
+
+    lower, upper = stencil.lower, stencil.upper
+    weights = np.zeros([a + b + 1 for a, b in zip(lower, upper, strict=True)], array.dtype)
+    for offset, w in zip(stencil.offsets, stencil.weights, strict=True):
+        weights[tuple(o + a for o, a in zip(offset, lower, strict=True))] = w
+    first = [s - a for s, a in zip(start, lower, strict=True)]
+    last = [s + n + b for s, n, b in zip(start, shape, upper, strict=True)]
+    window = lax.slice(array, first, last)
+    sizes = [next_fast_len(n, real=True) for n in window.shape]
+    axes = range(array.ndim)
+    kernel = lax.optimization_barrier(jnp.asarray(weights))  # else XLA transforms it, slowly, while it compiles
+    transformed = jnp.fft.rfftn(window, sizes, axes) * jnp.conj(jnp.fft.rfftn(kernel, sizes, axes))
+    return jnp.fft.irfftn(transformed, sizes, axes)[tuple(slice(0, n) for n in shape)]

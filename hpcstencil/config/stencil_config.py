@@ -1,0 +1,21 @@
+"""A stencil of the input's own: its weights, and how the sum is computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpcstencil.numerics.finite_differences import Weights
+from hpcstencil.validation.schema import ANY_TABLE, REQUIRED, TEXT, Kind, choice, either, key, nested_numbers
+
+WEIGHTS = Kind(
+    "numbers in nested lists, one level per axis, or the name of a .npy file", either(nested_numbers(), TEXT).convert
+)
+WEIGHTS_OR_TABLE = Kind(f"{WEIGHTS.words}, or a table of these and a method", either(WEIGHTS, ANY_TABLE).convert)
+
+
+@dataclass(frozen=True)
+class StencilConfig:
+    """A stencil of the input's own. In the input, weights alone are summed directly."""
+
+    weights: Weights = key(WEIGHTS, REQUIRED, "weights = [[1, 2, 1], [2, 4, 2], [1, 2, 1]]", "the weights")
+    method: str = key(choice("direct", "fft"), "direct", 'method = "fft"', "how the sum is computed")
