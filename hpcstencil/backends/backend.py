@@ -39,6 +39,9 @@ Advance = Callable[["Fields", "Parameters", "StepRange"], "Fields"]
 # (fields, parameters, t, dt) -> (fields after one step, `Problem.errors` of it by field). The given fields are kept.
 Attempt = Callable[["Fields", "Parameters", "Number", "Number"], "tuple[Fields, Fields]"]
 
+# (fields, parameters, t) -> the values of given trees in every cell, arrays like the fields. All processes call this together.
+Cellwise = Callable[["Fields", "Parameters", "Number"], "list[jax.Array]"]
+
 
 class Unsupported(Exception):
     """A backend cannot take the steps of a problem. The message gives the reason, as a clause for a longer sentence."""
@@ -82,7 +85,8 @@ class Steps:
     ``advance`` takes steps of known size. ``attempt`` makes the function that takes one step and estimates its error.
     ``slopes`` makes the function of (fields, parameters, t) that computes the time derivatives of the fields, which a
     multistep method needs at its start. ``reductions(needs, trees)`` makes the reductions of ``trees``; ``needs`` are
-    the ghost cells of their operands. ``snapshot_buffers`` makes the buffers for asynchronous output.
+    the ghost cells of their operands. ``cellwise``, with the same arguments, makes the function that computes the values of
+    trees in every cell. ``snapshot_buffers`` makes the buffers for asynchronous output.
     ``stayed_finite`` says whether all measured quantities of this process are known to have been finite since its last
     call. ``first_cells`` limits the first call of ``advance``, in cells times steps: it takes at least one step, and
     more only within this limit.
@@ -92,6 +96,7 @@ class Steps:
     attempt: Callable[[], Attempt]
     slopes: Callable[[], Body]
     reductions: Callable[[Needs, Sequence[Node]], Reductions]
+    cellwise: Callable[[Needs, Sequence[Node]], Cellwise]
     snapshot_buffers: Callable[[Mapping[str, Pieces]], Copies]
     stayed_finite: Callable[[], bool] = never_known
     first_cells: int = 1

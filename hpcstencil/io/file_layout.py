@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 
 from hpcstencil.io.dataset_names import MASK_DATASET
-from hpcstencil.numerics.grid import Grid
+from hpcstencil.numerics.grid import Grid, Subgrid
 from hpcstencil.symbolic.staggering import FACE, Layout
 
 ROWS = 1024  # chunk of a time series
@@ -111,7 +111,7 @@ def lay_out_axes(file: h5py.File, layout: Layout) -> None:
                 file[scale].attrs["long_name"] = f"faces across {layout.grid.axes[axis]}"
 
 
-def write_coordinates(file: h5py.File, grid: Grid) -> None:
+def write_coordinates(file: h5py.File, grid: Grid | Subgrid) -> None:
     """``/x``, ``/y``, ``/z``: cell centres, float64, dimension scales."""
     for axis, name in enumerate(grid.axes):
         file[name] = grid.centres(axis)

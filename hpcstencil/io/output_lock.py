@@ -12,7 +12,7 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -85,14 +85,16 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 @contextmanager
-def claimed(output: Path, communicator: Communicator) -> Iterator[Claim]:
-    """Take the right to write ``output`` if its folder exists, and give it back at the end."""
-    claim = Claim(output, communicator)
-    claim.take()
+def claimed(outputs: Sequence[Path], communicator: Communicator) -> Iterator[list[Claim]]:
+    """Take the right to write each of the ``outputs`` whose folder exists, and give them back at the end."""
+    claims = [Claim(output, communicator) for output in outputs]
     try:
-        yield claim
+        for claim in claims:
+            claim.take()
+        yield claims
     finally:
-        claim.give_back()
+        for claim in claims:
+            claim.give_back()
 
 
 def _myself() -> dict[str, str | int]:

@@ -33,7 +33,8 @@ class Problem:
     the input. ``damping`` is the fastest damping rate of the
     layers. ``apart`` are the parts of the time derivatives that a multistep method treats separately. ``measured`` are
     the fields, and expressions of them, that the stable step depends on. ``positions`` are those of fields that do not
-    live at cell centres. ``mask`` has the solid cells. ``source`` is the text of the equation's Python file.
+    live at cell centres. ``mask`` has the solid cells. ``source`` is the text of the equation's Python file. ``derived``
+    are the expressions of streams, by the stream's name and their own.
     """
 
     config: Config
@@ -59,6 +60,7 @@ class Problem:
     members: tuple[Problem, ...] = ()
     mask: Mask | None = None
     source: str = ""
+    derived: Mapping[str, Mapping[str, Node]] = field(default_factory=dict)
 
     @property
     def layout(self) -> Layout:
@@ -123,7 +125,7 @@ class Problem:
 
     def differentiated(self) -> list[Node]:
         """All trees that are evaluated with ghost cells."""
-        return [*self.rates(), *self.reduced()]
+        return [*self.rates(), *self.reduced(), *self.in_streams()]
 
     def rates(self) -> list[Node]:
         """All trees that are parts of time derivatives."""
@@ -148,6 +150,10 @@ class Problem:
                 part.operand for tree in self.diagnostics.values() for part in walk(tree) if isinstance(part, Reduction)
             )
         )
+
+    def in_streams(self) -> tuple[Node, ...]:
+        """All expressions of streams."""
+        return tuple(dict.fromkeys(tree for each in self.derived.values() for tree in each.values()))
 
     def errors(self) -> dict[str, Node]:
         """The squared relative error (e / (tol + tol max(|u|, |new u|)))² of each field that changes. It uses the

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from hpcstencil.backends.backend import Reductions, Steps
+from hpcstencil.backends.backend import Cellwise, Reductions, Steps
 from hpcstencil.distributed.device_grid import DeviceGrid
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.numerics.integrators import MEMORY
@@ -32,7 +32,8 @@ class Simulation:
     """A prepared problem on this process.
 
     ``control`` takes the steps if a tolerance governs them. ``extremes`` reduces the fields and the other measured
-    quantities, ``diagnosed`` the quantities of the diagnostics. ``exchange_mpi`` is the mpi4py communicator of the
+    quantities, ``diagnosed`` the quantities of the diagnostics. ``derived`` computes the expressions of a stream, in the
+    order of `Problem.derived`. ``exchange_mpi`` is the mpi4py communicator of the
     exchange alone, None on one process.
     """
 
@@ -43,6 +44,7 @@ class Simulation:
     control: Control | None
     extremes: Reductions
     diagnosed: Reductions
+    derived: Mapping[str, Cellwise]
     exchange_mpi: Any = None
 
     @property
@@ -98,6 +100,14 @@ class Simulation:
     def block(self, array: jax.Array) -> np.ndarray:
         """This process's block of one device array, C-contiguous."""
         return np.ascontiguousarray(self.device_grid.devices.get(array))
+
+    def cells(self, array: jax.Array, chosen: Sequence[slice]) -> np.ndarray:
+        """The ``chosen`` cells of this process's block of one device array, one slice per axis: a copy, C-contiguous."""
+        if not self.device_grid.devices.several:
+            array = array[tuple(chosen)] if self.device_grid.devices.on_gpu else array
+            part = np.asarray(array)
+            return np.array(part if self.device_grid.devices.on_gpu else part[tuple(chosen)], order="C")
+        return np.array(self.device_grid.devices.get(array)[tuple(chosen)], order="C")
 
     def per_member(self, value: float) -> Any:
         """The value once per member that takes its own steps, or one value for all."""

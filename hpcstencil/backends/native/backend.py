@@ -149,6 +149,7 @@ class LoweredToNative:
             ),
             slopes=array.slopes,
             reductions=array.reductions,
+            cellwise=array.cellwise,
             snapshot_buffers=code.copies if alone and not device_grid.devices.several else Copies,
             stayed_finite=code.all_finite if measures_fields_only else never_known,
             first_cells=FIRST_CELLS,

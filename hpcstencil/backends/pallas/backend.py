@@ -102,5 +102,6 @@ class LoweredToPallas:
             attempt=code.attempt,
             slopes=code.slopes,
             reductions=code.reductions,
+            cellwise=code.cellwise,
             snapshot_buffers=Copies,
         )

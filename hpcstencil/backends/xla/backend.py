@@ -75,6 +75,7 @@ class LoweredToArrays:
             attempt=code.attempt,
             slopes=code.slopes,
             reductions=code.reductions,
+            cellwise=code.cellwise,
             snapshot_buffers=Copies,
         )
 
