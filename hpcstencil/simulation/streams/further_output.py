@@ -21,7 +21,7 @@ from hpcstencil.io.file_read import inspect, open_for_reading
 from hpcstencil.io.hdf5_validation import json_attribute, numbers
 from hpcstencil.io.output_file import OutputFile
 from hpcstencil.io.snapshot_buffers import Copies
-from hpcstencil.numerics.schedule import Clock, Schedule
+from hpcstencil.numerics.schedule import ROUND, Clock, Schedule
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator, from_rank_0
 from hpcstencil.simulation.restart import Options
@@ -48,6 +48,7 @@ class FurtherOutput(Stream):
         self.description = described(problem, name, output.attributes, self.simulation.dtype)
         self.multiples = None if self.asked.every is None else Multiples(self.asked.every)
         self.average: TimeAverage | None = None
+        self.now = 0.0  # when the last step ended that was averaged
         self.file: OutputFile | None = None
 
     # ---- when --------------------------------------------------------------------------------------------------------
@@ -81,20 +82,23 @@ class FurtherOutput(Stream):
             self.multiples.go_past(self.schedule, clock)
         goes_on = source.append and from_rank_0(processes, self.path.exists)
         self.file = self._opened(append=goes_on, cut=self.output.kept_without_loss(clock))
+        if self.file.last_step == clock.step:  # at the end of the earlier run, whose time may be rounded otherwise
+            self.file.correct_last_time(clock.time)
+        self.now = clock.time
         if self.asked.average:
-            self.average = self._average(clock, goes_on)
+            self.average = self._average(goes_on)
         elif self.file.last_step < 0:
             self._store(clock, self._values(state))
 
-    def _average(self, clock: Clock, goes_on: bool) -> TimeAverage:
-        """The means that begin at ``clock``, or go on there from the checkpoint at which the run continues."""
+    def _average(self, goes_on: bool) -> TimeAverage:
+        """The means that begin now, or continue those in the checkpoint from which the run ``goes_on``."""
         fields, shape = list(self.description.fields), tuple(last - first for first, last in self.ranges)
-        average, checkpoint = TimeAverage(fields, shape, clock.time), self.output.source.checkpoint
+        average, checkpoint = TimeAverage(fields, shape), self.output.source.checkpoint
         names, processes = {self._place(field): field for field in fields}, self.simulation.communicator
         if goes_on and checkpoint is not None and holds(checkpoint, list(names), processes):
             sums, scalars, _ = read_checkpoint(checkpoint, self.ranges, processes, list(names))
-            since = float(scalars[self._place("since")])
-            average.go_on({names[place]: sums[place] for place in names}, since, clock.time)
+            average.sums = {names[place]: sums[place] for place in names}
+            average.duration = float(scalars[self._place("duration")])
         return average
 
     def _place(self, name: str) -> str:
@@ -123,7 +127,7 @@ class FurtherOutput(Stream):
         with self.output.stopwatch.during("output"):
             values = self._values(state)
             if self.average is not None:
-                self.average.add(values, state.clock.time)
+                self.average.add(values, self._step_size(state.clock.time))
             if record and self.average is not None:
                 dtype = self.simulation.dtype
                 values = {name: mean.astype(dtype) for name, mean in self.average.take().items()}
@@ -131,6 +135,12 @@ class FurtherOutput(Stream):
             self._store(state.clock, values)
             if self.multiples is not None:
                 self.multiples.go_past(self.schedule, state.clock)
+
+    def _step_size(self, time: float) -> float:
+        """The size of the step that ends at ``time``. A fixed step has its own, without the rounding of times."""
+        dt, fixed = time - self.now, self.schedule.fixed_dt
+        self.now = time
+        return dt if fixed is None or abs(dt - fixed) > ROUND * fixed else fixed
 
     def _store(self, clock: Clock, blocks: Mapping[str, np.ndarray]) -> None:
         """Write a record, unless a killed run has left it in the file."""
@@ -152,7 +162,7 @@ class FurtherOutput(Stream):
         arrays = {
             self._place(name): Part(sums, self.ranges, self.cells.shape) for name, sums in self.average.sums.items()
         }
-        return arrays, {self._place("since"): self.average.since}
+        return arrays, {self._place("duration"): self.average.duration}
 
     def wait(self) -> None:
         """Wait until all records are written."""

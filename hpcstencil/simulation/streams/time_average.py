@@ -1,38 +1,34 @@
 """Means over time of arrays that change from step to step:
 
-    mean = Σ_i (t_i - t_(i-1)) v_i / (t_n - t_0),
+    mean = Σ_i dt_i v_i / Σ_i dt_i,
 
-v_i being the values after step i, and t_0 the time at which the last mean ended.
+v_i being the values after a step of the size dt_i.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 
 class TimeAverage:
-    """The means of arrays by name, from the time ``since`` on. Sums are float64, in the arrays' shape."""
+    """The means of arrays by name, all of one ``shape``. ``sums`` are the Σ dt v so far, float64, and ``duration`` the Σ dt."""
 
-    def __init__(self, names: list[str], shape: tuple[int, ...], since: float) -> None:
+    def __init__(self, names: Sequence[str], shape: tuple[int, ...]) -> None:
         self.sums = {name: np.zeros(shape) for name in names}
-        self.since = self.now = since
+        self.duration = 0.0
 
-    def go_on(self, sums: Mapping[str, np.ndarray], since: float, now: float) -> None:
-        """Continue with the sums from the time ``since`` to ``now``."""
-        self.sums, self.since, self.now = dict(sums), since, now
-
-    def add(self, values: Mapping[str, np.ndarray], time: float) -> None:
-        """Add the values after a step that ends at ``time``."""
+    def add(self, values: Mapping[str, np.ndarray], dt: float) -> None:
+        """Add the values after a step of the size ``dt``."""
         for name, total in self.sums.items():
-            total += np.multiply(values[name], time - self.now, dtype=np.float64)
-        self.now = time
+            total += np.multiply(values[name], dt, dtype=np.float64)
+        self.duration += dt
 
     def take(self) -> dict[str, np.ndarray]:
-        """The means up to now, float64; the next ones begin here."""
-        means = {name: total / (self.now - self.since) for name, total in self.sums.items()}
+        """The means of what was added, float64; the next ones begin here."""
+        means = {name: total / self.duration for name, total in self.sums.items()}
         for total in self.sums.values():
             total[...] = 0.0
-        self.since = self.now
+        self.duration = 0.0
         return means
