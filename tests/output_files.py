@@ -54,7 +54,9 @@ def append(path: Path, grid: Grid, step: int | None, **changes) -> OutputFile:
 
 def write_snapshots(output: OutputFile, grid: Grid, indices) -> None:
     for index in indices:
-        output.write_diagnostics([10 * index, 10 * index + 5], [index, index + 0.5], {"mass": [index, -index]})
+        output.write_rows(
+            {"diagnostics": ([10 * index, 10 * index + 5], [index, index + 0.5], {"mass": [index, -index]})}
+        )
         output.write_snapshot(
             10 * index, 1.0 * index, {"u": field(grid, index), "v": -field(grid, index)}, everything(grid)
         )

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import jax
     import numpy as np
 
+    from hpcstencil.distributed.cell_samples import Cells, CellSamples
+    from hpcstencil.distributed.device_blocks import Devices
     from hpcstencil.distributed.device_grid import Body, DeviceGrid
     from hpcstencil.distributed.exchange import Exchange
     from hpcstencil.distributed.halo import Fields
@@ -48,48 +50,59 @@ class Unsupported(Exception):
 
 
 class Reductions(Protocol):
-    """Extrema and sums over the whole grid. They have the same bits on all processes and for every decomposition."""
+    """Extrema and sums of a fixed list of trees over the whole grid. The results are bitwise equal on all processes and
+    for every decomposition."""
 
     @property
     def trees(self) -> Sequence[Node]:
-        """The n trees that are reduced."""
+        """The n trees to reduce, in the order of the results."""
 
     @property
     def device_grid(self) -> DeviceGrid:
-        """The device grid that holds the fields which are reduced."""
+        """The device grid on which the reduced fields live."""
 
     @property
     def cells(self) -> int:
-        """The number of cells of the grid."""
+        """The number of cells of the whole grid, not counted once per member of an ensemble."""
 
     def extremes(
         self, fields: Fields, parameters: Parameters, time: float
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(minimum, maximum, number of non-finite cells) of each tree over the whole grid, at ``time``. Each is an
-        array of shape (n,), in an ensemble (n, members): float64, float64 and int64. All processes call this together."""
+        """The minimum, the maximum and the number of non-finite cells of each tree over the whole grid at ``time``.
+        Each is an array of shape (n,), or (n, members) in an ensemble; the dtypes are float64, float64 and int64.
+
+        Extrema of a tree with non-finite cells are not reliable, since NaN may be skipped. All processes call this
+        together.
+        """
 
     def sums(self, fields: Fields, parameters: Parameters, time: float, largest: np.ndarray) -> np.ndarray:
-        """The sum of each tree over all cells of the grid, float64, of shape (n,), in an ensemble (n, members).
-        ``largest`` is the greatest magnitude of each tree, in the same shape. All processes call this together."""
+        """The sum of each tree over all cells of the grid at ``time``: float64 of shape (n,), or (n, members) in an
+        ensemble.
+
+        ``largest`` is the greatest magnitude of each tree, in the same shape. Where it is NaN or infinite, so is the
+        sum. All processes call this together.
+        """
 
 
 def never_known() -> bool:
-    """`Steps.stayed_finite` of a backend that does not check the values that it stores."""
+    """Always False: the `Steps.stayed_finite` of a backend that does not check the values it stores."""
     return False
 
 
 @dataclass(frozen=True)
 class Steps:
-    """The functions of a problem on this process's devices.
+    """The functions that step a problem's fields on this process's devices.
 
-    ``advance`` takes steps of known size. ``attempt`` makes the function that takes one step and estimates its error.
-    ``slopes`` makes the function of (fields, parameters, t) that computes the time derivatives of the fields, which a
-    multistep method needs at its start. ``reductions(needs, trees)`` makes the reductions of ``trees``; ``needs`` are
-    the ghost cells of their operands. ``cellwise``, with the same arguments, makes the function that computes the values of
-    trees in every cell. ``snapshot_buffers`` makes the buffers for asynchronous output.
-    ``stayed_finite`` says whether all measured quantities of this process are known to have been finite since its last
-    call. ``first_cells`` limits the first call of ``advance``, in cells times steps: it takes at least one step, and
-    more only within this limit.
+    ``advance`` takes steps of known size. ``attempt()`` returns the function that takes one step and estimates its
+    error. ``slopes()`` returns the function (fields, parameters, t) -> time derivatives of the fields by name, which a
+    multistep method needs at its start. ``reductions(needs, trees)`` returns the reductions of ``trees``; ``needs`` has
+    the ghost cells of the operands in them. ``cellwise``, with the same arguments, returns the function that
+    computes the values of trees in every cell. ``snapshot_buffers`` makes the buffers for asynchronous output from this
+    process's `Pieces` by field, and ``cell_samples`` the recorder of single cells, with the arguments of `CellSamples`.
+
+    ``stayed_finite()`` returns whether all measured quantities of this process are known to have been finite since its
+    last call. ``first_cells`` limits the first call of ``advance``: cells of a device times steps may not exceed it,
+    unless the call takes a single step.
     """
 
     advance: Advance
@@ -98,40 +111,42 @@ class Steps:
     reductions: Callable[[Needs, Sequence[Node]], Reductions]
     cellwise: Callable[[Needs, Sequence[Node]], Cellwise]
     snapshot_buffers: Callable[[Mapping[str, Pieces]], Copies]
+    cell_samples: Callable[[Mapping[str, Cells], np.ndarray, int, Devices], CellSamples]
     stayed_finite: Callable[[], bool] = never_known
     first_cells: int = 1
 
 
 class Lowered(Protocol):
-    """A problem lowered to a backend: its cost, its memory, and its steps."""
+    """A problem in the form of a backend: its cost, its memory, and its steps."""
 
     @property
     def halo_wraps(self) -> bool:
-        """Whether the exchange also fills the ghost cells of periodic axes that are not cut, if one evaluation is made
-        between two exchanges."""
+        """Whether the exchange also fills the ghost cells of periodic axes that are not cut. This applies only if the
+        right-hand side is evaluated once between two exchanges."""
 
     @property
     def ghosts_apart(self) -> bool:
-        """Whether the code takes ghost cells as separate arrays, instead of fields padded with them."""
+        """Whether the code takes ghost cells as separate arrays. Otherwise it takes fields padded with them."""
 
     def begin(self) -> None:
-        """Start to compile in the background, if there is anything to compile. Returns at once."""
+        """Start to compile in the background if there is anything to compile, and return at once."""
 
     def lack(self, device: jax.Device, topology: Topology) -> str:
-        """Why this process cannot take the steps on ``device``; "" if it can. ``topology`` has this process's rank.
-        This call compiles the code that the steps need, and waits for it."""
+        """Why this process cannot take the steps on ``device``, as a clause for a longer sentence; "" if it can.
+        ``topology`` has this process's rank. The call compiles the code that the steps need, and waits for it."""
 
     def seconds_per_work(self, topology: Topology) -> float | None:
-        """`Costs.seconds_per_work` of this process, measured now in a fraction of a second; None for a backend that
-        does not use it."""
+        """The seconds that one unit of work of this backend's cost model takes on this process
+        (`Costs.seconds_per_work`), measured now in a fraction of a second. None for a backend that does not use it."""
 
     def steps_per_exchange(self, topology: Topology, costs: Costs) -> tuple[int, float | None]:
-        """(steps between two exchanges with the least estimated cost, predicted seconds per step). The number is 0 for
-        several exchanges per step. The prediction is None if the ``costs`` are not measured."""
+        """(number of steps between two exchanges with the least estimated cost, predicted seconds per step). The number
+        is 0 if one step needs several exchanges. The prediction is None if ``costs`` are not measured or the backend
+        predicts nothing."""
 
     def cells_held(self, plan: Plan) -> tuple[int, int]:
-        """(values held between steps, values held while stepping) on each device, all fields and ghost cells included.
-        Multiply by the size of the dtype for bytes."""
+        """(values held between steps, values held while stepping) on each device. They count all fields with their
+        ghost cells, and in an ensemble only one member. Multiply by the size of the dtype for bytes."""
 
     def exchange(self, plan: Plan, device_grid: DeviceGrid, communicator: Communicator) -> Exchange:
         """The exchange between the blocks of ``device_grid`` that the steps use: the grid's own, or one that this
@@ -142,23 +157,28 @@ class Lowered(Protocol):
 
 
 class Backend(Protocol):
-    """A value of numerics.kernel. "auto" takes the first backend that is ``preferred`` and fits, otherwise the
-    fastest."""
+    """A way to take the steps, selected by numerics.kernel.
+
+    With "auto", a continued run keeps its kernel. Otherwise the run takes the first ``preferred`` backend that every
+    process can use. If there is none, it takes the first of the others that fits, unless another was clearly faster
+    when rank 0 measured them.
+    """
 
     @property
     def name(self) -> str:
-        """The value of numerics.kernel."""
+        """The value of numerics.kernel that selects this backend."""
 
     @property
     def preferred(self) -> bool:
-        """Whether "auto" takes this backend without measuring it against others."""
+        """Whether "auto" takes this backend, if every process can use it, without measuring it against others."""
 
     def lower(self, problem: Problem, topology: Topology) -> Lowered:
-        """Lower the problem to this backend. Nothing is compiled. Raises Unsupported if the problem does not fit."""
+        """The problem in the form of this backend. Nothing is compiled. Raises Unsupported if the problem does not
+        fit."""
 
     def unsuited(self, device: jax.Device) -> str:
-        """Why "auto" does not take this backend on ``device``; "" if it may. A preferred backend cannot be requested
-        there either."""
+        """Why "auto" does not take this backend on ``device``, as a clause for a longer sentence; "" if it may. A
+        preferred backend cannot be requested there either."""
 
     def remark(self, device: jax.Device) -> str:
-        """A remark for the user who requests this backend on ``device``; "" if there is none."""
+        """A remark for the user who requests this backend on ``device``, as a clause; "" if there is none."""

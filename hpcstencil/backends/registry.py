@@ -1,4 +1,4 @@
-"""The backends by name."""
+"""The backends by name, in the order in which "auto" considers them."""
 
 from __future__ import annotations
 

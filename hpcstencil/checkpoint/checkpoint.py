@@ -70,12 +70,13 @@ def write_checkpoint(
     method: str = "auto",
     apart: Mapping[str, Part] = NOTHING,
 ) -> Path:
-    """Write the state after ``step`` steps and keep the newest ``keep`` checkpoints of this run; return the new path.
+    """Write the state after ``step`` steps, at ``time``, and keep the newest ``keep`` checkpoints of this run. Returns
+    the path of the new one. All processes call this together.
 
     ``arrays`` maps names, in which "/" makes groups, to this process's blocks: local, without ghost cells,
     C-contiguous, of any dtype. ``ranges`` is the block's global index range per axis; a block may have further axes
-    before those of the grid. ``apart`` are further arrays over parts of the grid. All processes pass the same names in
-    the same order, and equal ``scalars`` and ``attributes``.
+    before those of the grid. ``apart`` are further arrays, over parts of the grid. All processes pass the same
+    names in the same order, and equal ``scalars`` and ``attributes``. ``method`` is the `output.method` of the input.
 
     Raises EnvironmentProblem if the file system fails; earlier checkpoints are then untouched.
     """
@@ -121,7 +122,7 @@ def write_checkpoint(
 
 
 def _checksums(parts: Mapping[str, Part], communicator: Communicator) -> dict[str, int]:
-    """Checksum of each global array, computed from the blocks of all processes."""
+    """The checksum of each global array by name, computed from the blocks of all processes."""
     shares = [checksum(part.block, [first for first, _ in part.ranges]) for part in parts.values()]
     return dict(zip(parts, communicator.total(np.array(shares, np.int64)).tolist(), strict=True))
 
@@ -174,7 +175,7 @@ def _lay_out(
 def newest_checkpoint(output: Path, communicator: Communicator) -> Path | None:
     """The newest valid checkpoint of the run that writes ``output``; None if there is none.
 
-    All processes verify it together. Each damaged checkpoint that is skipped is reported.
+    All processes call this together and verify it together. Damaged checkpoints are skipped with a warning each.
     """
     for path in from_rank_0(communicator, lambda: list_checkpoints(output)):
         try:
@@ -187,13 +188,13 @@ def newest_checkpoint(output: Path, communicator: Communicator) -> Path | None:
 
 
 def can_be_extended(output: Path, contents: Contents) -> bool:
-    """Whether a complete run with these ``contents`` of its ``output`` can continue to a later end."""
+    """Whether a complete run can continue to a later end. ``contents`` are those of its ``output``."""
     return contents.clock is not None or bool(list_checkpoints(output))
 
 
 def verify(path: Path, communicator: Communicator) -> None:
-    """Verify a whole checkpoint, of which each process reads a slab. Raises InputError on all processes if it differs
-    from what was written, EnvironmentProblem if it cannot be read."""
+    """Verify a whole checkpoint, of which each process reads a slab. All processes call this together. Raises
+    InputError on all processes if the file differs from what was written, EnvironmentProblem if it cannot be read."""
     sealed = from_rank_0(communicator, lambda: read_seal(path))
     for name, array in sealed.items():  # one array at a time, to save memory
         _read_verified(path, {name: array}, None, communicator)
@@ -202,14 +203,16 @@ def verify(path: Path, communicator: Communicator) -> None:
 def read_checkpoint(
     path: Path, ranges: Sequence[Range], communicator: Communicator, names: Sequence[str] | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, Any], dict[str, Any]]:
-    """(arrays, scalars, attributes) of the checkpoint at ``path``, verified. All processes call it together.
+    """(arrays, scalars, attributes) of the checkpoint at ``path``, verified. All processes call this together.
 
-    ``arrays`` are this process's blocks (local, without ghost cells, dtype as in the file) of the global index
-    ``ranges``. The decomposition may differ from that of the run that wrote them, but the ranges of all processes must
-    cover the grid. ``names`` selects arrays (default: all).
+    ``arrays`` has, by name, this process's blocks of the global index ``ranges``: local, without ghost cells, in the
+    dtype of the file, with any further axes in front. The decomposition may differ from that of the run that wrote
+    them, but the ranges of all processes must cover the grid, each cell once. ``names`` selects arrays (default: all).
 
-    Raises InputError if the file is not a valid checkpoint with these arrays on this grid. An array over a part of the
-    grid is read with ``ranges`` that are those of the array.
+    An array over a part of the grid is read with ``ranges`` that are those of the array.
+
+    Raises InputError if the file is not a valid checkpoint with these arrays on this grid, EnvironmentProblem if it
+    cannot be read.
     """
 
     def look() -> dict[str, Array]:

@@ -10,12 +10,13 @@ from hpcstencil.runtime.filesystem import file_errors
 
 
 def checkpoint_path(output: Path, step: int) -> Path:
-    """``NAME.checkpoint.STEP.h5`` beside the output ``NAME.h5``."""
+    """The path of the checkpoint of ``step``: ``NAME.checkpoint.STEP.h5`` beside the output ``NAME.h5``."""
     return output.with_name(f"{output.stem}.checkpoint.{step:012d}.h5")
 
 
 def list_checkpoints(output: Path) -> list[Path]:
-    """Checkpoints of the run that writes ``output``, newest first, valid or not, without temporary files."""
+    """The checkpoints of the run that writes ``output``, newest first, whether they are valid or not. Temporary files
+    are left out."""
     return _siblings(output, r"\.h5")
 
 
@@ -25,7 +26,8 @@ def step_of(path: Path) -> int:
 
 
 def remove_stale(output: Path, communicator: Communicator, after: int | None = None) -> None:
-    """Remove half-written files of a killed run beside ``output``; with ``after``, also checkpoints of later steps.
+    """Remove the half-written checkpoints of a killed run beside ``output``; with ``after``, also checkpoints of later
+    steps. All processes call this together. Raises EnvironmentProblem if a file cannot be removed.
 
     A run that starts again under an old name passes ``after=-1``, and one that continues from step n passes
     ``after=n``. Otherwise a later checkpoint of the abandoned run would count as the newest.
@@ -42,7 +44,8 @@ def remove_stale(output: Path, communicator: Communicator, after: int | None = N
 
 
 def remove_locks(output: Path, communicator: Communicator) -> None:
-    """Remove the lock files of MPI-IO that a killed run left beside ``output`` and its checkpoints."""
+    """Remove the lock files of MPI-IO that a killed run left beside ``output`` and its checkpoints. All processes call
+    this together. Raises EnvironmentProblem if one cannot be removed."""
     pattern = re.compile(rf"{re.escape(output.stem)}(\.checkpoint\.\d{{12,}})?\.h5(\.tmp)?-\d+-\d+\.lock")
 
     def remove() -> None:
@@ -55,7 +58,8 @@ def remove_locks(output: Path, communicator: Communicator) -> None:
 
 
 def keep_newest(output: Path, newest: Path, keep: int) -> None:
-    """Remove all checkpoints except ``newest`` and the ``keep`` - 1 before it."""
+    """Remove all checkpoints of the run that writes ``output``, except ``newest`` and the ``keep`` - 1 latest others.
+    Raises EnvironmentProblem if one cannot be removed."""
     for old in [path for path in list_checkpoints(output) if path != newest][max(keep - 1, 0) :]:
         with file_errors(old, "remove"):
             old.unlink(missing_ok=True)

@@ -12,10 +12,11 @@ from hpcstencil.validation.errors import InputError
 
 
 def repaired(path: Path) -> list[str]:
-    """Undo the unfinished change to ``path`` and remove half-written checkpoints beside it; return what was done, as
-    sentences.
+    """Undo the unfinished change to the output at ``path``, remove half-written checkpoints and lock files beside it,
+    and return what was done, as sentences.
 
-    Raises InputError if the process that writes the file is alive, or if the file does not exist.
+    Raises InputError if the process that writes the file is alive, or if the file does not exist; EnvironmentProblem if
+    the file system fails.
     """
     with file_errors(path, "read"):
         if not path.is_file():

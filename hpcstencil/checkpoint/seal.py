@@ -1,9 +1,9 @@
-"""The seal of a checkpoint: a line of text after the end of the HDF5 data, which shows whether the file is as it was
-written.
+"""The seal of a checkpoint: a line of text after the end of the HDF5 data, which shows whether the file is still as it
+was written.
 
 The seal holds the checksum of each array (`numerics.checksum`), and the SHA-256 of all other bytes of the file. It ends
-with its own SHA-256. HDF5 ignores bytes after its data. It does not open a file before the seal has shown that the file
-is sound, because damaged metadata may crash it.
+with its own SHA-256. HDF5 ignores bytes after its data. Readers check the seal before HDF5 opens the file, because
+damaged metadata may crash it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ PIECE = 2**20  # bytes read at a time
 
 
 class Damaged(InputError):
-    """A checkpoint differs from what was written."""
+    """The error for a checkpoint that differs from what was written."""
 
 
 @dataclass(frozen=True)
 class Array:
-    """The place of an array's bytes in the file, and their checksum."""
+    """The place of an array's bytes in the file (``offset`` and ``size``), and the checksum of the global array."""
 
     offset: int
     size: int
@@ -36,7 +36,8 @@ class Array:
 
 
 def seal(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Append the seal to the closed file at ``path``. Raises OSError."""
+    """Append the seal, with the places and checksums of the ``arrays``, to the closed file at ``path``. Raises
+    OSError."""
     with path.open("r+b") as file:
         end = path.stat().st_size
         rest = _digest_of_rest(file, end, arrays)

@@ -43,6 +43,7 @@ def to_tables(config: Config) -> dict[str, Any]:
         "checkpoint": _table(config.checkpoint),
         "mask": _mask(config.mask) if config.mask else {},
         "ensemble": {key: list(values) for key, values in config.ensemble.items()},
+        "probes": {name: _table(probe) for name, probe in config.probes.items()},
         "verify": _table(config.verify),
     }
     return {name: _without_nothing(value) for name, value in tables.items() if value != {}}

@@ -16,6 +16,7 @@ from hpcstencil.config.ensemble import check_steps, read_ensemble
 from hpcstencil.config.limits import LEAST_TOLERANCE, MOST_CELLS, MOST_EPSILON, MOST_OUTPUTS, MOST_STEPS, WIDTHS
 from hpcstencil.config.names import allowed_name
 from hpcstencil.config.paths import array_files, check_output_path, check_path, series_files, sources
+from hpcstencil.config.probes import read_probes
 from hpcstencil.config.settings import (
     STEP_KEYS,
     TABLES,
@@ -108,6 +109,7 @@ def from_mapping(raw: Mapping[str, object], base: Path, overrides: Sequence[str]
         mask=_mask(raw, base) if "mask" in raw else None,
         verify=_verify(raw),
         ensemble=read_ensemble(_section(raw, "ensemble")),
+        probes=read_probes(_section(raw, "probes"), base, grid),
     )
     if config.ensemble:
         check_steps(config)

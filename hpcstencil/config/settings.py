@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcstencil.config.boundary_conditions import BoundaryConfig
+from hpcstencil.config.probes import ProbeConfig
 from hpcstencil.config.streams import TABLE, StreamConfig
 from hpcstencil.config.time_series import TIME_SERIES, TimeSeries
 from hpcstencil.io.array_file import ArrayFile
@@ -272,6 +273,7 @@ class Config:
     mask: MaskConfig | None = None
     verify: VerifyConfig = VerifyConfig()
     ensemble: Mapping[str, tuple[float | str, ...]] = field(default_factory=dict)
+    probes: Mapping[str, ProbeConfig] = field(default_factory=dict)
 
 
 TOP = tuple(field.name for field in fields(Config))

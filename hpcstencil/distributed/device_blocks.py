@@ -24,9 +24,10 @@ DEVICE_AXIS = "device"  # of arrays over the devices of a process, in mapped cod
 
 
 def sides(topology: Topology, wrapped_as_halo: Sequence[bool]) -> tuple[tuple[Side, Side], ...]:
-    """The kinds of both sides (lower, upper) of this process's device blocks, per axis.
+    """The kinds of the (lower, upper) side of this process's device blocks, per axis.
 
-    ``wrapped_as_halo`` marks periodic axes that are not cut but still exchanged, by the block with itself.
+    ``wrapped_as_halo`` marks, per axis, the periodic axes that are not cut but are exchanged all the same, by the block
+    with itself.
     """
     result: list[tuple[Side, Side]] = []
     for axis in range(topology.ndim):
@@ -42,10 +43,10 @@ def sides(topology: Topology, wrapped_as_halo: Sequence[bool]) -> tuple[tuple[Si
 
 
 def device_number() -> jax.Array:
-    """The number of the device on which mapped code runs, int, from 0.
+    """The number of the device on which mapped code runs: an int scalar, from 0.
 
-    It contains a collective: the minimum over the devices, which is 0, is added. XLA starts a program with a
-    collective on all devices together, and devices that wait for each other in native code rely on that.
+    It contains a collective: the minimum over the devices, which is 0, is added. XLA starts a program with a collective
+    on all devices together, and devices that wait for each other in native code rely on that.
     """
     device = lax.axis_index(DEVICE_AXIS)
     return device + lax.pmin(device, DEVICE_AXIS)
@@ -53,12 +54,12 @@ def device_number() -> jax.Array:
 
 @dataclass(frozen=True)
 class Places:
-    """The places of the devices' blocks in the grid: arrays with a leading device axis, passed to compiled code at run
-    time.
+    """The places of this process's device blocks in the grid: numpy arrays with a leading device axis, passed to
+    compiled code at run time.
 
-    ``coordinates`` has one float64 array per axis: the cell centres, (devices, cells + 2 margins), in the input's unit
-    of length. ``counts``, (devices, axes), is the number of owned cells. ``touches``, bool (devices, axes, 2), says
-    which sides are the physical boundary.
+    ``coordinates`` are the cell centres in the input's unit of length: one float64 array per axis, of shape (devices,
+    cells + 2 margins). ``counts``, of shape (devices, axes), is the number of owned cells. ``touches``, bool of shape
+    (devices, axes, 2), says which sides (lower, upper) are the physical boundary.
     """
 
     coordinates: tuple[np.ndarray, ...]
@@ -67,8 +68,8 @@ class Places:
 
     @staticmethod
     def of(topology: Topology, grid: Grid, margin: Sequence[int]) -> Places:
-        """The places of all devices of a process. Per axis, ``margin`` more coordinates are added on both sides of a
-        block."""
+        """The places of all devices of this process. ``margin`` is the number of coordinates, per axis, that are added
+        on both sides of a block."""
         coordinates: list[list[np.ndarray]] = [[] for _ in range(topology.ndim)]
         counts, touches = [], []
         for device in range(topology.device_count):
@@ -88,9 +89,9 @@ class Places:
 
 
 class Placed(TypedDict):
-    """`Places` on the devices, as compiled code gets them. With several devices the arrays have a leading device axis,
-    which mapped code does not see. ``once`` is a 1 for loops of one round; ``constants`` are the numbers of expressions,
-    float64."""
+    """`Places` on the devices, in the form that compiled code gets. With several devices the arrays have a leading
+    device axis, which mapped code does not see. ``once`` is a 1 (int64) for loops of one round; ``constants`` are the
+    numbers of expressions, float64."""
 
     coordinates: tuple[jax.Array, ...]
     counts: jax.Array
@@ -106,8 +107,9 @@ def frame_of(
     places: Placed,
     constants: Sequence[float],
 ) -> Frame:
-    """The frame of the device with these (possibly traced) ``places``. On axes that divide evenly the counts are the
-    array's cells."""
+    """The frame of the device with these (possibly traced) ``places``. ``constants`` are the numbers whose run-time
+    values are in ``places``, in the same order. On axes that divide evenly the counts are plain integers, the array's
+    cells."""
     cells = topology.capacity()
     uneven = [(stop - start) % d != 0 for (start, stop), d in zip(topology.block(), topology.devices, strict=True)]
     return Frame(
@@ -123,7 +125,7 @@ def frame_of(
 
 @dataclass(frozen=True)
 class Devices:
-    """The devices of this process, and the distribution of its block over them."""
+    """The devices of this process, and the distribution of the process's block over them."""
 
     topology: Topology
     devices: tuple[jax.Device, ...]
@@ -140,14 +142,14 @@ class Devices:
 
     @property
     def sharding(self) -> Any:
-        """The sharding of arrays with a leading device axis; with one device, that device."""
+        """The sharding of arrays with a leading device axis. With one device it is that device."""
         if not self.several:
             return self.devices[0]
         return NamedSharding(Mesh(np.array(self.devices), (DEVICE_AXIS,)), PartitionSpec(DEVICE_AXIS))
 
     def slices(self, device: int) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-        """The cells that a device owns, as (slices of the process's block, slices of the device's array), one slice
-        per axis. Both leave out ghost cells."""
+        """The cells that a device owns, as (slices of the process's block, slices of the device's array), one slice per
+        axis. Neither block nor array has ghost cells."""
         origin = [start for start, _ in self.topology.block()]
         block = self.topology.device_block(device)
         return (
@@ -156,9 +158,9 @@ class Devices:
         )
 
     def put(self, block: np.ndarray) -> jax.Array:
-        """Put a process's block on its devices. ``block`` is local and without ghost cells: (cells per axis), in an
-        ensemble with members last. The result has the same dtype, and a leading device axis if there are several
-        devices; cells that no device owns are 0."""
+        """Put this process's block on its devices. ``block`` is local and without ghost cells: one axis per axis of the
+        grid, and in an ensemble the members last. The result has the same dtype, and a leading device axis if there are
+        several devices; cells that no device owns are 0."""
         if not self.several:
             return jax.device_put(block, self.devices[0])
         members = block.shape[self.topology.ndim :]
@@ -169,8 +171,8 @@ class Devices:
         return jax.device_put(stacked, self.sharding)
 
     def owned(self, array: jax.Array) -> list[np.ndarray]:
-        """The cells that each device owns of an array, as a list of local arrays without ghost cells; on CPUs without a
-        copy."""
+        """The cells of ``array`` that each device owns: one local numpy array per device, without ghost cells. On CPUs
+        nothing is copied."""
         if not self.several:
             return [np.asarray(array)]
         return [
@@ -192,7 +194,7 @@ class Devices:
         return block
 
     def put_places(self, places: Places, constants: Sequence[float]) -> Placed:
-        """Put `Places` and the constants of expressions on the devices."""
+        """Put ``places`` and the numbers of expressions, ``constants``, on the devices."""
 
         def move(a: np.ndarray) -> jax.Array:
             return jax.device_put(a if self.several else a[0], self.sharding)
@@ -207,5 +209,6 @@ class Devices:
 
 
 def values(fields: Mapping[str, jax.Array], windows: tuple[tuple[int, int], ...]) -> dict[str, Value]:
-    """The arrays of a device's block, (cells per axis), as values that all cover the same ``windows`` (one per axis)."""
+    """The arrays of a device's block as values by name. Each array covers the same ``windows``, one (start, stop) per
+    axis."""
     return {name: Value(array, windows) for name, array in fields.items()}

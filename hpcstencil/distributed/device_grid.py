@@ -1,4 +1,4 @@
-"""A decomposed grid on this process's devices: surrounds fields with halos, and runs code on every block."""
+"""A decomposed grid on this process's devices, which surrounds fields with halos and runs code on every block."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ Body = Callable[..., Any]
 
 @dataclass(frozen=True)
 class DeviceGrid:
-    """A decomposed grid on this process's devices. Fields have the shapes that `device_blocks` describes, without
-    ghost cells.
+    """A decomposed grid on this process's devices. Fields have the shapes that `device_blocks` describes, without ghost
+    cells.
 
-    ``exchange`` brings the ghost cells that other blocks own. ``radius`` is the reach of one evaluation in cells per axis;
-    ``margin`` is the number of coordinates beyond a block. ``halo_wraps`` says that the exchange fills the ghost cells of
-    whole periodic axes, instead of each derivative.
+    ``exchange`` brings the ghost cells that other blocks own. ``radius`` is the reach of one evaluation of the
+    right-hand side, in cells per axis. ``margin`` is the number of coordinates beyond a block, per axis. If
+    ``halo_wraps``, the exchange also fills the ghost cells of whole periodic axes; otherwise each derivative does.
 
     ``constants`` are the numbers of the expressions. They are passed to compiled code at run time: otherwise the
     compiler would fold them into others in some decompositions and not in others.
@@ -48,34 +48,35 @@ class DeviceGrid:
 
     @cached_property
     def sides(self) -> tuple[tuple[Side, Side], ...]:
-        """The sides of this process's device blocks, see `device_blocks.sides`."""
+        """The (lower, upper) sides of this process's device blocks, per axis; see `device_blocks.sides`."""
         cells = self.topology.capacity()
         return sides(self.topology, [self.halo_wraps and n >= r for n, r in zip(cells, self.radius, strict=True)])
 
     @cached_property
     def places(self) -> Placed:
-        """`Places` of the device blocks, on the devices. They are put there at the first access."""
+        """The `Places` of the device blocks on the devices, put there at the first access."""
         return self.devices.put_places(Places.of(self.topology, self.grid, self.margin), self.constants)
 
     def frame(self, places: Placed) -> Frame:
-        """The frame of the device with these ``places``, inside compiled code."""
+        """The frame of the device with these ``places``. For use inside compiled code."""
         return frame_of(self.topology, self.sides, self.margin, places, self.constants)
 
     def widths(self, radii: int) -> tuple[int, ...]:
-        """Ghost cells per axis on either side for ``radii`` consecutive evaluations between two exchanges; 0 on axes
-        without a halo."""
+        """The number of ghost cells per axis, on either side, for ``radii`` consecutive evaluations of the right-hand
+        side between two exchanges; 0 on axes without a halo."""
         return self.widths_of([radii * r for r in self.radius])
 
     def widths_of(self, reach: Sequence[int]) -> tuple[int, ...]:
-        """Ghost cells per axis on either side for code that reads ``reach`` cells beyond the block; 0 on axes without
-        a halo."""
+        """The number of ghost cells per axis, on either side, for code that reads ``reach`` cells beyond the block; 0
+        on axes without a halo."""
         return tuple(
             r if "halo" in (low.kind, high.kind) else 0 for r, (low, high) in zip(reach, self.sides, strict=True)
         )
 
     def compiled(self, body: Body, shared: int, donate: bool = False) -> Body:
-        """``body(fields, places, ..., shared arguments)``, compiled for every device. The last ``shared`` arguments are
-        the same for all devices, the others have a device axis. With ``donate`` the memory of the fields is reused."""
+        """``body(fields, places, ..., shared arguments)``, compiled for every device. With several devices all
+        arguments and results have a leading device axis, except the last ``shared`` arguments, which are the same for
+        all devices. With ``donate`` the memory of the fields is reused."""
         donated = (0,) if donate else ()
         if not self.devices.several:
             return jax.jit(body, donate_argnums=donated)
@@ -84,10 +85,11 @@ class DeviceGrid:
         return jax.pmap(body, DEVICE_AXIS, in_axes=axes, devices=self.devices.devices, donate_argnums=donated)
 
     def compiled_in_place(self, body: Body) -> Body:
-        """``body(fields, places, parameters, which steps)`` compiled for every device. The memory of the fields is reused.
+        """``body(fields, places, parameters, which steps)`` compiled for every device. The memory of the fields is
+        reused for the result.
 
-        With several devices the fields keep their device axis, of length 1: XLA would copy them to take it away and to put
-        it back.
+        With several devices the fields keep their device axis inside the body, with length 1: XLA would copy them to
+        remove it and to put it back.
         """
         if not self.devices.several:
             return self.compiled(body, 2, donate=True)
@@ -104,8 +106,9 @@ class DeviceGrid:
     def surrounded(
         self, fields: Mapping[str, jax.Array], widths: tuple[int, ...], frame: Frame, outer: Outer = NOTHING
     ) -> dict[str, Value]:
-        """The fields with halos of ``widths`` cells per axis, inside compiled code. ``fields`` are a device's own
-        cells; ``outer`` holds the ghost cells that were exchanged outside compiled code."""
+        """The fields as values with halos of ``widths`` cells per axis. For use inside compiled code. ``fields`` are a
+        device's own cells without ghost cells; ``outer`` holds the ghost cells that were exchanged outside compiled
+        code."""
         framed = surround(fields, widths, frame.counts, self.exchange, outer)
         windows = tuple(
             (-w * (low.kind == "halo"), n + w * (high.kind == "halo"))
@@ -115,29 +118,32 @@ class DeviceGrid:
 
     @property
     def interior(self) -> tuple[tuple[int, int], ...]:
-        """The windows of a device's own cells, one per axis."""
+        """The windows of a device's own cells: (0, cells) per axis."""
         return tuple((0, n) for n in self.topology.capacity())
 
     def cropped(self, fields: Mapping[str, Value]) -> Fields:
-        """The fields cut to the device's own cells, without ghost cells."""
+        """The arrays of the fields by name, cut to the device's own cells, without ghost cells."""
         return {name: value.crop(self.interior).array for name, value in fields.items()}
 
     def received(
         self, fields: Mapping[Any, jax.Array], widths: tuple[int, ...], frame: Frame, outer: Outer = NOTHING
     ) -> dict[int, Ghosts]:
-        """The ghost cells (lower, upper) of all fields by axis, inside compiled code, for code that takes them as
-        separate arrays. ``fields`` are a device's own cells. Each array of ghost cells has the shape (fields, cells
-        per axis), ``widths[axis]`` cells along its axis."""
+        """The ghost cells (lower, upper) of all fields by axis, for code that takes them as separate arrays. For use
+        inside compiled code.
+
+        ``fields`` are a device's own cells. Each array of ghost cells has the shape (fields, cells per axis), with
+        ``widths[axis]`` cells along its axis. It is None if no device of this process has a neighbour on that side.
+        """
         ghosts = received(fields, widths, frame.counts, self.exchange, outer)
         return {part.axis: (part.lower, part.upper) for part in ghosts}
 
     def exchanged(self, body: Body, widths: tuple[int, ...], has_loop: bool = False, donate: bool = False) -> Body:
-        """The function (fields, *shared) that runs ``body(values, frame, *shared)`` on every block, surrounded by
-        ``widths`` ghost cells per axis. The ``shared`` arguments are the same for all devices. In the phased form the
-        exchange between processes precedes it. With ``donate`` the memory of the fields is reused.
+        """The compiled function of (fields, *shared) that runs ``body(values, frame, *shared)`` on every block,
+        surrounded by ``widths`` ghost cells per axis. The ``shared`` arguments are the same for all devices.
 
-        XLA's convolutions differ inside and outside of loops. So a body without a loop (``has_loop`` false) runs inside
-        one.
+        If the exchange is not fused, its part between processes runs first. With ``donate`` the memory of the fields is
+        reused. A body without a loop (``has_loop`` false) runs inside one, because XLA's convolutions give different
+        results inside and outside of loops.
         """
 
         def whole(fields: Fields, places: Placed, outer: Outer, shared: tuple[Any, ...]) -> Any:
@@ -152,8 +158,8 @@ class DeviceGrid:
     def beside_received(
         self, body: Body, widths: tuple[int, ...], donate: bool, names: Collection[Any] | None = None
     ) -> Body:
-        """Like `exchanged`, for a ``body(fields, ghost cells, frame, *shared)`` that takes the ghost cells separately.
-        Only the fields in ``names`` are exchanged, if given."""
+        """Like `exchanged`, for a ``body(fields, ghost cells, frame, *shared)`` that takes the ghost cells as separate
+        arrays, as `received` returns them. If ``names`` is given, only these fields are exchanged."""
 
         def whole(fields: Fields, places: Placed, outer: Outer, shared: tuple[Any, ...]) -> Any:
             frame = self.frame(places)
@@ -171,8 +177,8 @@ class DeviceGrid:
         return lambda fields, *arguments: run(fields, self.places, outside(among(fields, names)), arguments)
 
     def outside(self, widths: tuple[int, ...]) -> Callable[[Fields], Outer]:
-        """The part of an exchange that precedes compiled code, as a function of the fields: see `Exchange.outside`.
-        ``widths`` are ghost cells per axis. All processes call the function together."""
+        """The part of an exchange that precedes compiled code, as a function of the fields; see `Exchange.outside`.
+        ``widths`` are ghost cells per axis. All processes call the returned function together."""
 
         def strips_along(axis: int) -> StripsOf:
             def body(fields: Fields, places: Placed, outer: Outer) -> Any:
@@ -184,16 +190,18 @@ class DeviceGrid:
         return self.exchange.outside(widths, strips_along)
 
     def device_sum(self, x: jax.Array) -> jax.Array:
-        """The elementwise sum of ``x`` over the devices of this process, inside compiled code, in x's shape and dtype."""
+        """The elementwise sum of ``x`` over the devices of this process, in the shape and dtype of ``x``. For use
+        inside compiled code."""
         return lax.psum(x, DEVICE_AXIS) if self.devices.several else x
 
     def device_max(self, x: jax.Array) -> jax.Array:
-        """The elementwise maximum of ``x`` over the devices of this process, inside compiled code, in x's shape and
-        dtype."""
+        """The elementwise maximum of ``x`` over the devices of this process, in the shape and dtype of ``x``. For use
+        inside compiled code."""
         return lax.pmax(x, DEVICE_AXIS) if self.devices.several else x
 
     def first(self, result: Any) -> Any:
-        """A tree of arrays that are the same on all devices, as numpy arrays without the device axis."""
+        """A tree of device arrays that are equal on all devices of this process, as numpy arrays without the device
+        axis."""
 
         def one(a: jax.Array) -> Any:
             return jax.device_get(a.addressable_shards[0].data)[0] if self.devices.several else jax.device_get(a)
@@ -202,7 +210,7 @@ class DeviceGrid:
 
 
 def among(fields: Mapping[Any, jax.Array], names: Collection[Any] | None) -> dict[Any, jax.Array]:
-    """The fields in ``names`` (or numbers of arrays); all fields if that is None."""
+    """The fields (or numbered arrays) whose keys are in ``names``; all of them if that is None."""
     return dict(fields) if names is None else {name: fields[name] for name in names}
 
 

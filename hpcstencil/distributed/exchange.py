@@ -41,36 +41,39 @@ class Exchange(Protocol):
 
     @property
     def name(self) -> str:
-        """The means by which processes exchange, for users; "" on one process."""
+        """The means by which processes exchange, for users, such as "mpi4jax"; "" if nothing is sent between
+        processes."""
 
     @property
     def fused(self) -> bool:
-        """Whether everything is exchanged inside compiled code. Then `outside` returns nothing."""
+        """Whether the whole exchange happens inside compiled code. Then `outside` has nothing to do."""
 
     def along(self, axis: int, first: jax.Array, last: jax.Array, outer: Outer) -> Ghosts:
-        """The ghost cells of one axis in return for a block's own strips, inside compiled code.
+        """The ghost cells (lower, upper) of one axis, in return for a block's own strips. For use inside compiled code.
 
-        ``first`` and ``last`` are the device's own strips next to the lower and the upper side, (fields, cells per
-        axis), in the fields' dtype. They include the ghost cells of earlier axes. ``outer`` is the result of
-        `outside`. The ghost cells have the shape of the strips.
+        ``first`` and ``last`` are the device's own strips next to its lower and upper side: arrays of shape (fields,
+        cells per axis) in the fields' dtype, which include the ghost cells of earlier axes. ``outer`` is the result of
+        `outside`. The ghost cells have the shape of the strips. On a side without a neighbour they are None, or zeros
+        if the axis is cut between devices of a process.
         """
 
     def outside(self, widths: Sequence[int], strips_along: Callable[[int], StripsOf]) -> Callable[[Fields], Outer]:
         """The function of the fields that does the part of an exchange that must run before compiled code.
 
-        It returns the ghost cells (lower, upper) per axis for every device of this process; nothing if the exchange is
-        `fused`. ``widths`` is the number of ghost cells per axis. ``strips_along`` compiles the function that cuts the strips
-        of an axis."""
+        The function returns the ghost cells (lower, upper) of this process's devices, by axis; it returns nothing if
+        the exchange is `fused`. ``widths`` is the number of ghost cells per axis. ``strips_along(axis)`` compiles the
+        function that cuts the strips of an axis on all devices.
+        """
 
     def waited(self) -> float | None:
-        """Seconds that this process has waited for its neighbours so far; None if this kind of exchange does not count
-        them."""
+        """The seconds that this process has waited for its neighbours so far, on average over its devices; None if this
+        kind of exchange does not count them."""
 
 
 @dataclass(frozen=True)
 class OwnStrips:
-    """Nothing is sent. A block gets its own strips back, even where a neighbour's belong; `benchmark` times steps in
-    this way."""
+    """No exchange: a block gets its own strips back, even where a neighbour's belong. This is right for a single block,
+    whose only neighbour is itself. The benchmark also uses it to time steps without messages."""
 
     topology: Topology
     name = ""
@@ -88,7 +91,7 @@ class OwnStrips:
 
 @dataclass(frozen=True)
 class BetweenDevices:
-    """The devices of one process exchange by `lax.ppermute`."""
+    """The exchange of one process with several devices, by `lax.ppermute`."""
 
     topology: Topology
     name = ""
@@ -108,9 +111,10 @@ class BetweenDevices:
 
 @dataclass(frozen=True)
 class Mpi4jax:
-    """Processes of one device each exchange by one message per direction for all fields, inside compiled code.
+    """The exchange between processes of one device each, by mpi4jax inside compiled code: one message per direction for
+    all fields.
 
-    ``communicator`` is the mpi4py communicator of the exchange alone.
+    ``communicator`` is an mpi4py communicator that is used for nothing else.
     """
 
     topology: Topology
@@ -127,7 +131,8 @@ class Mpi4jax:
         return lower, upper
 
     def shift(self, strip: jax.Array, source: int | None, target: int | None, tag: int) -> jax.Array | None:
-        """Send a strip to ``target`` and receive one from ``source``; None without a source."""
+        """Send a strip to rank ``target``, and return the one received from rank ``source``, of the same shape. None as
+        ``target`` sends nothing; None as ``source`` receives nothing and returns None."""
         import mpi4jax
 
         comm = self.communicator
@@ -146,8 +151,11 @@ class Mpi4jax:
 
 @dataclass(frozen=True)
 class Phased:
-    """Several processes of several devices each. Their devices exchange inside compiled code; before it, the strips of all
-    devices go to one device, and from there ``between`` processes. (mpi4jax cannot be called in code mapped over devices.)
+    """The exchange of several processes with several devices each.
+
+    Devices of a process exchange inside compiled code. Before that, the strips of all devices go to one device, and
+    from there ``between`` exchanges them with other processes, because mpi4jax cannot be called in code mapped over
+    devices.
     """
 
     topology: Topology
@@ -186,7 +194,8 @@ class Phased:
         return exchange
 
     def edges_along(self, axis: int) -> Callable[[jax.Array, jax.Array], Strips]:
-        """The exchange between processes for the strips (devices, fields, ...) of all devices, on one device.
+        """The compiled exchange between processes along an axis: from the strips of all devices, each of shape
+        (devices, fields, cells per axis) on one device, to ghost cells of the same shape.
 
         Only the devices at the process's edge take part. The others, and edges without a neighbour, get zeros.
         """
@@ -217,10 +226,10 @@ BETWEEN_PROCESSES: dict[str, Callable[[Topology, Any], Exchange]] = {
 
 
 def exchange_for(kind: str, topology: Topology, devices: Devices, communicator: Any) -> Exchange:
-    """The exchange between the blocks of a grid, as the input's ``kind`` (`decomposition.exchange`) says.
+    """The exchange between the blocks of a grid that the input's ``kind`` (`decomposition.exchange`) selects.
 
-    ``communicator`` is the mpi4py communicator of the exchange alone. Without one nothing is sent between processes. Raises
-    InputError if there is no such kind.
+    ``communicator`` is an mpi4py communicator for this exchange alone; if it is None, nothing is sent between
+    processes. Raises InputError for an unknown kind.
     """
     if kind not in BETWEEN_PROCESSES:
         known = ", ".join(f'"{name}"' for name in BETWEEN_PROCESSES)
@@ -232,14 +241,15 @@ def exchange_for(kind: str, topology: Topology, devices: Devices, communicator: 
 
 
 def of_neighbours(topology: Topology, axis: int, lower: jax.Array, upper: jax.Array) -> Ghosts:
-    """The strips as ghost cells of an axis; None on a side without a neighbouring process."""
+    """The given strips as the ghost cells (lower, upper) of an axis: None on a side where this process has no
+    neighbour."""
     below, above = (topology.neighbour(axis, direction) is not None for direction in (-1, 1))
     return lower if below else None, upper if above else None
 
 
 def of_devices(topology: Topology, axis: int, first: jax.Array, last: jax.Array) -> Strips:
-    """The ghost cells from the neighbouring devices of this process, in mapped code, of the shape of the strips; zeros
-    without a neighbour.
+    """The ghost cells (lower, upper) from the neighbouring devices of this process, of the shape of the strips; zeros
+    without a neighbour. For use in code mapped over devices.
 
     A periodic axis that is not cut between processes wraps around within the process.
     """
@@ -256,5 +266,5 @@ def of_devices(topology: Topology, axis: int, first: jax.Array, last: jax.Array)
 
 
 def nothing(fields: Fields) -> Outer:
-    """`Exchange.outside` of an exchange that happens inside compiled code: no ghost cells."""
+    """No ghost cells: the `Exchange.outside` of an exchange that happens inside compiled code."""
     return {}

@@ -1,7 +1,7 @@
-"""Ghost cells of a value on one device's block (see `windows`): their places and their values.
+"""Ghost cells of a value on one device's block (see `windows`): where they lie, and how their values are computed.
 
-Beyond a side that wraps they are copies from the other end. Beyond the physical boundary `boundary_kinds` computes them
-from their mirror images. On a halo side the neighbour's cells are already there.
+Beyond a side that wraps, they are copies from the other end. Beyond the physical boundary, `boundary_kinds` computes
+them from their mirror images. On a halo side the neighbour's cells are already there.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Condition = Callable[[int, int, Windows], tuple[str, list[Any]]]
 
 @dataclass(frozen=True)
 class Ghosts:
-    """Ghost cells of one operand on a device's block. ``spacing`` is the cell width per axis, in the input's unit of
-    length. ``widths`` is the number of ghost cells (lower, upper) per axis that its derivatives need; ``condition`` is
-    its condition on the physical boundary."""
+    """The ghost cells of one operand on a device's block. ``spacing`` is the cell width per axis, in the input's unit
+    of length. ``widths`` is the number of ghost cells (lower, upper) per axis that its derivatives need; ``condition``
+    is its condition on the physical boundary."""
 
     frame: Frame
     spacing: Sequence[float]
@@ -34,8 +34,9 @@ class Ghosts:
     condition: Condition
 
     def around(self, value: Value, corners: bool) -> Value:
-        """The value with ghost cells on all sides that need them. With ``corners``, which mixed derivatives need, axis
-        after axis at full width; else only the cells straight beyond each side (cheaper: one padded array)."""
+        """The value with ghost cells on all sides that need them; its windows grow accordingly. With ``corners``, which
+        mixed derivatives need, axis after axis is extended at full width. Otherwise only the cells straight beyond each
+        side are valid, which is cheaper: it takes one padded array."""
         axes = [axis for axis, widths in enumerate(self.widths) if max(widths)]
         if corners:
             for axis in axes:
@@ -65,8 +66,8 @@ class Ghosts:
         return Value(array, windows)
 
     def along(self, value: Value, axis: int) -> Value:
-        """The value with its ghost cells along one axis, in a padded array. XLA would recompute a concatenation
-        wherever it is used, stage after stage."""
+        """The value with its ghost cells along one axis, written into a padded array. XLA would recompute a
+        concatenation wherever it is used, stage after stage."""
         value = self.replaced(value, axis)
         lower, upper = self.strips(value, axis)
         before, after = (0 if strip is None else strip.shape[axis] for strip in (lower, upper))
@@ -80,7 +81,8 @@ class Ghosts:
         return Value(array, widened(value.windows, axis, before, after))
 
     def strips(self, value: Value, axis: int) -> tuple[jax.Array | None, jax.Array | None]:
-        """The ghost cells before and after the value along an axis; None on a halo side or if none are needed."""
+        """The ghost cells (before, after) of the value along an axis. Each is None on a halo side, or if no ghost cells
+        are needed there."""
         lower, upper = self.widths[axis]
         low, high = self.frame.sides[axis]
         if low.kind == "wrap":
@@ -91,7 +93,8 @@ class Ghosts:
         return strips[0], strips[1]
 
     def replaced(self, value: Value, axis: int) -> Value:
-        """The value with halo cells replaced by ghost cells where this device touches the physical boundary."""
+        """The value with its halo cells along an axis replaced by ghost cells where this device touches the physical
+        boundary."""
         frame, array = self.frame, value.array
         window = value.windows[axis]
         assert window is not None
@@ -110,7 +113,9 @@ class Ghosts:
         return Value(array, value.windows)
 
     def reflected(self, value: Value, axis: int, side: int, width: int, face: int | jax.Array) -> jax.Array:
-        """``width`` ghost cells beyond the boundary at array index ``face`` (on a face side: the array's end)."""
+        """``width`` ghost cells beyond the physical boundary on one ``side`` (0 lower, 1 upper) of an axis, from their
+        mirror images. The boundary lies before the array index ``face``; on a side of kind "face" it is the end of the
+        array."""
         array = value.array
         if self.frame.sides[axis][side].kind == "face":
             face = array.shape[axis] if side else 0
@@ -132,20 +137,20 @@ class Ghosts:
 
 
 def widened(windows: Windows, axis: int, lower: int, upper: int) -> Windows:
-    """The windows extended along an axis by ``lower`` cells before and ``upper`` cells after."""
+    """The windows, larger by ``lower`` cells before and ``upper`` cells after along an axis."""
     window = windows[axis]
     assert window is not None  # a value with ghost cells varies, so it has a window on every axis
     return with_window(windows, axis, (window[0] - lower, window[1] + upper))
 
 
 def with_window(windows: Windows, axis: int, window: Window | None) -> Windows:
-    """The windows with ``window`` along an axis."""
+    """The windows with the one along ``axis`` replaced by ``window``."""
     return (*windows[:axis], window, *windows[axis + 1 :])
 
 
 def next_to(field: Value, axis: int, side: int, frame: Frame) -> Value:
-    """The values of a field in the cells next to a boundary. The result has length 1 along ``axis``, and no window
-    there."""
+    """The values of a field in the cells of the block next to its boundary on one ``side`` (0 lower, 1 upper) of an
+    axis. The result has length 1 along ``axis``, and no window there."""
     window = field.windows[axis]
     assert window is not None
     index = (frame.counts[axis] - 1 if side else 0) - window[0]

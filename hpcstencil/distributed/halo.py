@@ -21,8 +21,12 @@ Fields = dict[str, jax.Array]  # by name; a device's own cells without ghost cel
 
 @dataclass(frozen=True)
 class Received:
-    """The ghost cells of one axis. ``lower`` and ``upper`` have the shape (fields, cells per axis), ``width`` cells
-    along the axis; None without a neighbour. ``count`` is the number of cells along the axis that the device owns."""
+    """The ghost cells of all fields along one axis, on one device.
+
+    ``lower`` and ``upper`` are arrays of shape (fields, cells per axis), ``width`` cells wide along the axis; along
+    earlier axes they include those axes' ghost cells. Each is None if no device of this process has a neighbour on that
+    side. ``count`` is the number of cells along the axis that the device owns.
+    """
 
     axis: int
     width: int
@@ -38,10 +42,12 @@ def received(
     exchange: Exchange,
     outer: Outer,
 ) -> list[Received]:
-    """The ghost cells of the fields, ``widths`` cells per axis (0: none), inside compiled code.
+    """The ghost cells of the fields, one `Received` per axis with a width other than 0, in the order of the axes. For
+    use inside compiled code.
 
-    ``fields`` are the device's cells without ghost cells. ``counts`` is the number of owned cells per axis (traced if
-    it differs between devices). ``outer`` is the result of `Exchange.outside`.
+    ``fields`` are the device's own cells without ghost cells. ``widths`` is the number of ghost cells on either side
+    per axis, and ``counts`` the number of owned cells per axis (traced if it differs between devices). ``outer`` is the
+    result of `Exchange.outside`.
     """
     earlier: list[Received] = []
     for axis, width in enumerate(widths):
@@ -59,7 +65,8 @@ def surround(
     exchange: Exchange,
     outer: Outer,
 ) -> Fields:
-    """The fields padded with their ghost cells on both sides of each axis; arguments as in `received`."""
+    """The fields by name, each padded with its ghost cells on both sides of each axis. A side that receives no ghost
+    cells is not padded. The arguments are those of `received`."""
     ghosts = received(fields, widths, counts, exchange, outer)
     return {name: _assembled(field, i, ghosts) for i, (name, field) in enumerate(fields.items())}
 
@@ -67,8 +74,9 @@ def surround(
 def strips(
     fields: Mapping[Any, jax.Array], axis: int, width: int, count: int | jax.Array, earlier: Sequence[Received]
 ) -> Strips:
-    """The strips of ``width`` cells of all fields next to both sides of an axis, (fields, ...), extended by the ghost cells
-    of ``earlier`` axes; ``count`` is the number of owned cells."""
+    """The strips of all fields next to the (lower, upper) side of an axis: two arrays of shape (fields, cells per
+    axis), ``width`` cells wide along ``axis`` and extended by the ghost cells of the ``earlier`` axes. ``count`` is the
+    number of owned cells along ``axis``."""
     first = [lax.slice_in_dim(field, 0, width, axis=axis) for field in fields.values()]
     last = [lax.dynamic_slice_in_dim(field, count - width, width, axis) for field in fields.values()]
     first = [_extended(strip, 0, i, axis, earlier) for i, strip in enumerate(first)]
@@ -84,7 +92,8 @@ def strips_after(
     outer: Outer,
     axis: int,
 ) -> Strips:
-    """The `strips` of one axis, after the axes before it have been exchanged; arguments as in `received`."""
+    """The `strips` of ``axis``, including the ghost cells of the axes before it, which this function gets with
+    `received`. For use inside compiled code; the other arguments are those of `received`."""
     earlier = received(fields, widths[:axis], counts, exchange, outer)
     return strips(fields, axis, widths[axis], counts[axis], earlier)
 
@@ -92,7 +101,8 @@ def strips_after(
 def _extended(
     strip: jax.Array, start: int | jax.Array, index: int, axis: int, received: Sequence[Received]
 ) -> jax.Array:
-    """A strip cut at ``start`` of ``axis`` from field ``index``, extended by the ghost cells of earlier axes."""
+    """A strip of field ``index``, extended by the ghost cells of the earlier axes. The strip begins at the cell
+    ``start`` of ``axis``."""
     for earlier in received:
         ghosts = [
             None if side is None else lax.dynamic_slice_in_dim(side[index], start, strip.shape[axis], axis)

@@ -1,4 +1,4 @@
-"""A device's block as its code sees it, and values on parts of the block.
+"""A device's block in the view of its code, and values on parts of the block.
 
 A value lives on a *window* of cell indices per axis; [0, cells) is the block itself. The kind of a side says what lies
 beyond it:
@@ -33,16 +33,17 @@ Windows = tuple[Window | None, ...]
 @partial(jax.tree_util.register_dataclass, data_fields=["array"], meta_fields=["windows"])
 @dataclass(frozen=True)
 class Value:
-    """An array and the window that it covers per axis. None: one value for all cells, and the array has length 1 there.
+    """An array, and the window (start, stop) of cell indices that it covers along each axis. A window of None means one
+    value for all cells along that axis; the array has length 1 there.
 
-    ``array`` is a (traced) jax.Array, and in the kernels of `pallas` a reference to one in memory.
+    ``array`` is a (traced) jax.Array, or in the kernels of `pallas` a reference to one in memory.
     """
 
     array: Any
     windows: Windows
 
     def crop(self, windows: Sequence[Window | None]) -> Value:
-        """The part of the value on smaller windows. Axes with one value for all cells keep it."""
+        """The part of the value on smaller ``windows``. Axes with one value for all cells keep it."""
         array, kept = self.array, []
         for axis, (have, want) in enumerate(zip(self.windows, windows, strict=True)):
             kept.append(have if have is None or want is None else want)
@@ -52,13 +53,13 @@ class Value:
         return Value(array, tuple(kept))
 
     def spread(self, windows: Sequence[Window | None]) -> Value:
-        """The value on smaller windows, broadcast so that every axis has all its cells."""
+        """The value on smaller ``windows``, broadcast so that each axis with a window has all its cells."""
         shape = [1 if window is None else window[1] - window[0] for window in windows]
         return Value(jnp.broadcast_to(self.crop(windows).array, shape), tuple(windows))
 
     def rows(self, start: int | jax.Array, count: int) -> Value:
-        """The value in ``count`` cells along the first axis from the (perhaps traced) cell ``start``, as cells [0,
-        count)."""
+        """The value in ``count`` cells along the first axis, starting at the (perhaps traced) cell ``start``. The
+        window of the result along this axis is [0, count)."""
         if self.windows[0] is None:
             return self
         array = lax.dynamic_slice_in_dim(self.array, start - self.windows[0][0], count)
@@ -66,7 +67,8 @@ class Value:
 
 
 def common(values: Sequence[Value]) -> Windows:
-    """The largest windows that all values cover; None on axes on which all have one value for all cells."""
+    """The largest windows that all ``values`` cover. It is None along axes on which each of them has one value for all
+    cells."""
     result: list[Window | None] = []
     for windows in zip(*(value.windows for value in values), strict=True):
         real = [w for w in windows if w is not None]
@@ -76,7 +78,8 @@ def common(values: Sequence[Value]) -> Windows:
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a block: its kind, and for a halo whether the side is the physical boundary for some device."""
+    """One side of a block: its ``kind`` ("wrap", "face" or "halo"), and for a halo whether it is the physical
+    ``boundary`` of some device."""
 
     kind: str
     boundary: bool = False
@@ -84,13 +87,13 @@ class Side:
 
 @dataclass(frozen=True)
 class Frame:
-    """A device's block as its code sees it.
+    """A device's block in the view of its code.
 
-    ``cells`` is the array's shape without ghost cells, the same on all devices; ``sides`` are (lower, upper) per axis.
-    ``counts`` is the number of cells per axis that this device owns, and ``touches`` says per axis and side whether it
-    is the physical boundary; both are traced under `pmap`. ``coordinates`` are the cell centres, one float64 array per
-    axis, with ``margin`` more cells on both sides. ``constants`` maps the numbers of expressions to float64 values
-    that are known only at run time.
+    ``cells`` is the shape of its arrays without ghost cells, the same on all devices; ``sides`` are (lower, upper) per
+    axis. ``counts`` is the number of cells per axis that this device owns, and ``touches`` says per axis and side
+    whether it is the physical boundary; both are traced under `pmap`. ``coordinates`` are the cell centres in the
+    input's unit: one float64 array per axis, with ``margin`` more cells on both sides. ``constants`` maps the numbers
+    of expressions to float64 values that are known only at run time.
     """
 
     cells: tuple[int, ...]
@@ -107,8 +110,8 @@ class Frame:
         return len(self.cells)
 
     def rows(self, start: int | jax.Array, count: int) -> Frame:
-        """The frame of ``count`` cells along the first axis from ``start``, for `Value.rows`. Its sides along that axis
-        are not used."""
+        """The frame of ``count`` cells along the first axis from ``start``, to go with `Value.rows`. The sides along
+        this axis do not apply to it."""
         along = lax.dynamic_slice_in_dim(self.coordinates[0], start, count + 2 * self.margin[0])
         return replace(
             self,
@@ -119,8 +122,8 @@ class Frame:
 
 
 def wrapped(array: jax.Array, axis: int, lower: int, upper: int) -> tuple[jax.Array | None, jax.Array | None]:
-    """The ghost cells (lower, upper) of a periodic axis that is whole in ``array``; there may be more of them than
-    cells."""
+    """The ghost cells (before, after) along a periodic axis that is whole in ``array``: ``lower`` and ``upper`` cells,
+    which may be more than the array has. Each is None if its number is 0."""
     cells = array.shape[axis]
 
     def take(first: int, count: int) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Nonlinear transport with viscosity."""
+"""Nonlinear advection with viscosity."""
 
 from __future__ import annotations
 

@@ -13,7 +13,9 @@ from hpcstencil.symbolic.parser import Scope, parse
 
 
 class Custom:
-    """∂u/∂t = [equation.rhs] u, one expression per field; parameters are the keys beside the equation's name."""
+    """An equation given by [equation.rhs]: ``expressions`` maps each field to the text of its time derivative. The
+    parameters come from the [equation] table, so ``parameters`` is empty. `rhs` raises InputError for a malformed
+    expression."""
 
     parameters: ClassVar[Mapping[str, float]] = {}
 
@@ -29,5 +31,5 @@ class Custom:
 
 
 def parameters_used(texts: Iterable[str]) -> set[str]:
-    """Names that occur in any of the expressions."""
+    """The names that occur in any of the expressions, those of fields and functions included."""
     return {name for text in texts for name in re.findall(r"[A-Za-z_]\w*", text)}

@@ -15,26 +15,27 @@ from hpcstencil.symbolic.operators import Space
 
 @dataclass(frozen=True)
 class Gas:
-    """The state of a gas in primitive variables: density, velocity per axis, pressure."""
+    """The state of a gas in primitive variables, as nodes: density ``rho``, ``velocity`` with one component per axis,
+    pressure ``p``. ``gamma`` in the methods is the ratio of specific heats."""
 
     rho: Node
     velocity: tuple[Node, ...]
     p: Node
 
     def energy(self, gamma: Node) -> Node:
-        """Internal and kinetic energy per volume."""
+        """The energy per volume, internal and kinetic."""
         return self.p / (gamma - 1.0) + 0.5 * self.rho * total([u * u for u in self.velocity])
 
     def sound(self, gamma: Node) -> Node:
-        """Speed of sound."""
+        """The speed of sound."""
         return Pointwise("sqrt", (gamma * self.p / self.rho,))
 
     def conserved(self, gamma: Node) -> tuple[Node, ...]:
-        """Density, momentum per axis, energy."""
+        """The conserved quantities: density, momentum per axis, energy per volume."""
         return (self.rho, *(self.rho * u for u in self.velocity), self.energy(gamma))
 
     def flux(self, axis: int, gamma: Node) -> tuple[Node, ...]:
-        """The flux of each conserved quantity through a face across ``axis``."""
+        """The flux of each quantity of `conserved` through a face across ``axis``."""
         normal = self.velocity[axis]
         mass = self.rho * normal
         momentum = [mass * u + self.p if a == axis else mass * u for a, u in enumerate(self.velocity)]
@@ -71,7 +72,7 @@ class Euler:
         return (f"m{AXES[axis]}",)
 
     def gas(self, f: SimpleNamespace, p: SimpleNamespace, ndim: int) -> Gas:
-        """The state of the gas from the conserved fields."""
+        """The state of the gas, given its conserved fields ``f`` and the parameters ``p``."""
         momentum = [vars(f)[f"m{axis}"] for axis in AXES[:ndim]]
         velocity = tuple(m / f.rho for m in momentum)
         kinetic = 0.5 * total([m * u for m, u in zip(momentum, velocity, strict=True)])
@@ -87,7 +88,8 @@ class Euler:
 
 
 def reconstructed(gas: Gas, axis: int, space: Space) -> tuple[Gas, Gas]:
-    """The gas on both sides of the faces across an axis, below and above them."""
+    """(state below, state above) the faces across ``axis``, reconstructed linearly from the cells on that side. The
+    nodes live on the faces."""
 
     def sides(value: Node) -> tuple[Node, Node]:
         jump = space.above(value, axis) - space.below(value, axis)
@@ -100,13 +102,14 @@ def reconstructed(gas: Gas, axis: int, space: Space) -> tuple[Gas, Gas]:
 
 
 def van_leer(a: Node, b: Node) -> Node:
-    """The harmonic mean of two slopes of the same sign, 0 if the signs differ."""
+    """The harmonic mean of two slopes of the same sign; 0 if the signs differ."""
     return Pointwise("where", (a * b > 0.0, 2.0 * a * b / (a + b), Constant(0.0)))
 
 
 def hllc(below: Gas, above: Gas, axis: int, gamma: Node) -> tuple[Node, ...]:
-    """The flux through the faces across an axis between two states: Toro, "Riemann Solvers and Numerical Methods for Fluid
-    Dynamics", 3rd ed. (2009), eq. (10.37), (10.39) and (10.71)."""
+    """The flux of each quantity of `Gas.conserved` through the faces across ``axis``, between the states ``below`` and
+    ``above`` them: Toro, "Riemann Solvers and Numerical Methods for Fluid Dynamics", 3rd ed. (2009), eq. (10.37),
+    (10.39) and (10.71)."""
     u, v = below.velocity[axis], above.velocity[axis]
     a, b = below.sound(gamma), above.sound(gamma)
     slowest, fastest = Pointwise("minimum", (u - a, v - b)), Pointwise("maximum", (u + a, v + b))

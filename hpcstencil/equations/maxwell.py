@@ -51,7 +51,7 @@ class Maxwell:
 
     @staticmethod
     def curl(f: SimpleNamespace, kind: str, axis: int, space: Space) -> Node:
-        """(∇×E) or (∇×B) along an axis, from the components and axes that exist."""
+        """The component along ``axis`` of ∇×E or ∇×B (``kind`` "E" or "B"), from the components and axes that exist."""
         before, after = (axis + 1) % 3, (axis + 2) % 3
         terms = []
         for along, component in ((before, after), (after, before)):

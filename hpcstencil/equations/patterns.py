@@ -1,4 +1,4 @@
-"""Patterns from an instability at a wavelength of its own."""
+"""Patterns that arise from an instability and have a wavelength of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A quantum particle, its wave function as two real fields."""
+"""A quantum particle, with its wave function as two real fields."""
 
 from __future__ import annotations
 

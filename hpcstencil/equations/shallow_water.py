@@ -59,7 +59,7 @@ class ShallowWater:
 
     @staticmethod
     def demo_friction(f: SimpleNamespace, space: Space) -> Node:
-        """The demo's form of ∇²v: gradients from u to v, and none through the first row of cells."""
+        """The demo's form of ∇²v: gradients from u to v, and none through the first row of cells along y."""
         assert space.grid is not None
         (dx, dy), below, above = space.grid.spacing, space.below, space.above
         across_x = (above(f.v, 0) - below(f.u, 1)) / dx

@@ -71,7 +71,8 @@ def _module(path: Path) -> ModuleType:
 
 
 def guarded(path: Path, action: Callable[[], T]) -> T:
-    """Call the user's code and return its result; an exception becomes an InputError with the line of the code."""
+    """The result of ``action``, which calls the user's code in the file at ``path``. An exception of that code becomes
+    an InputError that names its line."""
     try:
         return action()
     except InputError:
@@ -87,10 +88,11 @@ def guarded(path: Path, action: Callable[[], T]) -> T:
 def expressions_of(
     equation: Equation, in_file: tuple[Path, str] | None, method: str, fields: Collection[str] | None, *arguments: Any
 ) -> dict[str, Node]:
-    """The expressions by name that ``method`` of the equation returns. Those of a user's class are checked; their names
-    must be among ``fields``, if given.
+    """The expressions, by name, that the equation's ``method`` returns for the ``arguments``. ``in_file`` is the file
+    and class of a user's equation, whose result is checked; it is None for a built-in equation. The names must be among
+    ``fields``, unless that is None.
 
-    Raises InputError if the code fails or returns anything else.
+    Raises InputError if a user's code fails or returns anything else.
     """
     action: Callable[[], Any] = partial(getattr(equation, method), *arguments)
     if in_file is None:
@@ -109,9 +111,11 @@ def expressions_of(
 def rates_of(
     equation: Limited, in_file: tuple[Path, str] | None, p: SimpleNamespace, largest: Mapping[str, float], ndim: int
 ) -> Rates:
-    """The equation's rates; those of a user's class (``in_file``: file and class) are checked.
+    """The equation's `Rates` on a grid with ``ndim`` axes. ``p`` and ``largest`` are the arguments of `Limited.rates`.
+    ``in_file`` is the file and class of a user's equation, whose result is checked; it is None for a built-in equation.
 
-    Raises InputError if the code fails, or returns anything but Rates of finite, non-negative numbers.
+    Raises InputError if a user's code fails or does not return Rates, if a number is not finite, if one other than a
+    ``velocity`` is negative, or if ``velocity`` or ``upwind`` has more than ``ndim`` entries.
     """
     if in_file is None:
         return equation.rates(p, largest, ndim)
@@ -127,12 +131,13 @@ def rates_of(
         else:
             fits, expected = _is_rate(value), "a finite number"
         if not fits:
-            raise InputError(f"{wanted} Rates with {expected}, not negative, but got {key} = {value!r}; correct it")
+            sign = "" if key == "velocity" else ", not negative"
+            raise InputError(f"{wanted} Rates with {expected}{sign}, but got {key} = {value!r}; correct it")
     return rates
 
 
 def _entries(values: Any, ndim: int, signed: bool) -> bool:
-    """Whether ``values`` is one rate per axis; a velocity may have any sign."""
+    """Whether ``values`` has at most one rate per axis; with ``signed``, as for a velocity, rates may have any sign."""
     try:
         each = list(values)
     except TypeError:

@@ -63,7 +63,8 @@ class Acoustic:
 
     @staticmethod
     def source(p: SimpleNamespace, delta: Node) -> Node:
-        """The source S = source δ ricker(t), or source(t) δ if the source is a time series."""
+        """The source S = source δ ricker(t), or source(t) δ if the parameter is a time series. ``delta`` is the node of
+        δ."""
         if isinstance(p.source, Series):
             return p.source * delta
         phase = math.pi * p.f0 * (Time() - p.t0)

@@ -1,4 +1,4 @@
-"""An array of the grid's shape in a file: a dataset of HDF5, a NumPy file, or an image."""
+"""An array of the grid's shape, or a time series, in a file: a dataset of HDF5, a NumPy file, or an image."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ DARK = 128  # of 255: grey levels below are dark
 
 @dataclass(frozen=True)
 class ArrayContents:
-    """What an array holds: the SHA-256 of its values, and the least and the largest of them. ``samples`` are the values of a
-    time series, empty for others."""
+    """A summary of an array: the SHA-256 of its values, and the least and the largest of them. ``samples`` are the
+    values of a time series, and empty for other arrays."""
 
     sha256: str
     lowest: float
@@ -33,20 +33,22 @@ class ArrayContents:
 
     @property
     def magnitude(self) -> float:
-        """The largest absolute value."""
+        """The largest absolute value in the array."""
         return max(abs(self.lowest), abs(self.largest))
 
 
 @dataclass(frozen=True)
 class ArrayFile:
-    """The file at ``path``; ``name`` is that of the dataset, "" in other files than HDF5."""
+    """The file at ``path`` that holds an array. ``name`` is that of the dataset in an HDF5 file, and "" for other
+    files."""
 
     path: Path
     name: str = ""
 
     @classmethod
     def of(cls, text: str) -> ArrayFile | None:
-        """The file that a text of an input names: "FILE.h5:DATASET", "FILE.npy" or "FILE.png"; None for other texts."""
+        """The file that the text of an input names, such as "FILE.h5:DATASET", "FILE.npy" or "FILE.png"; None for other
+        texts."""
         if Path(text).suffix.lower() in KINDS:
             return cls(Path(text))
         file, _, name = text.rpartition(":")
@@ -54,14 +56,14 @@ class ArrayFile:
 
     @property
     def kind(self) -> str:
-        """What the file is, with its article."""
+        """The kind of file in words, for messages: "an HDF5 file", "a NumPy file" or "an image"."""
         return KINDS.get(self.path.suffix.lower(), "an HDF5 file")
 
     def __str__(self) -> str:
         return f"{self.path}:{self.name}" if self.name else str(self.path)
 
     def scanned(self, shape: Sequence[int]) -> ArrayContents:
-        """What an array of the grid's ``shape`` holds, read once from end to end, some planes at a time.
+        """The contents of an array of the grid's ``shape``, read once from end to end, some planes at a time.
 
         Raises InputError if the file or dataset is missing, does not fit, or holds values that are not finite;
         EnvironmentProblem if reading fails.
@@ -83,7 +85,8 @@ class ArrayFile:
         return ArrayContents(digest.hexdigest(), lowest, largest)
 
     def series(self) -> ArrayContents:
-        """The samples of a time series, an array with one axis. Raises as `scanned`."""
+        """The contents of a time series, which is an array with one axis of 2 to MOST_SAMPLES samples. Raises the same
+        errors as `scanned`."""
         if self.name:
             from hpcstencil.io.file_read import read_series
 
@@ -103,9 +106,11 @@ class ArrayFile:
         return ArrayContents(digest, float(samples.min()), float(samples.max()), tuple(samples.tolist()))
 
     def read(self, ranges: Sequence[Range], shape: Sequence[int]) -> np.ndarray:
-        """The block ``ranges`` (global, half-open, per axis) of an array of the grid's ``shape``, without ghost cells.
+        """The block ``ranges`` (global, half-open, per axis) of an array of the grid's ``shape``: C-contiguous, without
+        ghost cells, in the dtype of the file.
 
-        An image has 1 in cells of dark pixels, else 0. Its x runs to the right and its y upwards, as in plots.
+        The block of an image is int8: 1 in cells of dark pixels, else 0. The image's x runs to the right and its y
+        upwards, as in plots.
 
         Raises InputError if the file or dataset is missing or does not fit, EnvironmentProblem if reading fails.
         """
@@ -124,8 +129,8 @@ class ArrayFile:
 
 
 def mapped(path: Path) -> np.ndarray:
-    """The array in a NumPy file, mapped into memory: only what is used is read. Raises InputError if it holds no real
-    numbers."""
+    """The array in a NumPy file, mapped into memory, so that only what is used is read. Raises InputError if the file
+    holds no array of real numbers."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception:  # numpy's reader lets almost any exception out of a damaged header
@@ -138,8 +143,8 @@ def mapped(path: Path) -> np.ndarray:
 
 
 def dark_pixels(path: Path) -> np.ndarray:
-    """Which pixels of an image are dark, 1 or 0, indexed [x, y] with y upwards; transparent ones count as white. Raises
-    InputError if it is no image."""
+    """The dark pixels of a PNG image: an int8 array of 1 (dark) and 0, indexed [x, y] with y upwards. Transparent
+    pixels count as white. Raises InputError if the file is no such image."""
     from PIL import Image
 
     try:

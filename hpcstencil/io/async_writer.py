@@ -1,4 +1,4 @@
-"""Asynchronous writing: a thread of each process writes while the process goes on."""
+"""Asynchronous writing: a thread of each process writes while the process continues to compute."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hpcstencil.runtime.communicator import Communicator, agree
 
 
 class AsyncWriter:
-    """One write at a time, in a thread of each process. All processes call each method together. If a write fails on any
-    process, the next call raises the error on all."""
+    """Writes in a thread of each process, one at a time. All processes call each method together. If a write fails on
+    any process, the next `wait`, `poll` or `close` raises the error on all."""
 
     def __init__(self, communicator: Communicator) -> None:
         self.communicator = communicator
@@ -20,21 +20,22 @@ class AsyncWriter:
         self.under_way: tuple[Future[None], Callable[[], None]] | None = None
 
     def begin(self, own: Callable[[], None], together: Callable[[], None]) -> Future[None]:
-        """Call ``own`` in the thread. When it has returned on all processes, a later `wait` or `poll` calls
-        ``together`` on all."""
+        """Call ``own`` in the thread, and return its future. When it has returned on all processes, the next `wait` or
+        `poll` calls ``together`` on all. Any earlier write must have been waited for."""
         written = self.thread.submit(own)
         self.under_way = written, together
         return written
 
     def wait(self) -> None:
-        """Wait until everything is written."""
+        """Wait until the write is finished on all processes. Returns at once if there is none."""
         if self.under_way is not None:
             (own, together), self.under_way = self.under_way, None
             agree(self.communicator, own.result)
             together()
 
     def poll(self) -> None:
-        """Finish a write whose threads have all returned by now, and raise its failure. Does not wait."""
+        """Finish the write if the threads of all processes have returned by now, and raise its failure. Does not
+        wait."""
         if self.under_way is None:
             return
         busy = int(not self.under_way[0].done())
@@ -42,6 +43,6 @@ class AsyncWriter:
             self.wait()
 
     def close(self) -> None:
-        """Wait until everything is written, and end the thread."""
+        """Wait until the write is finished, and end the thread."""
         self.wait()
         self.thread.shutdown()

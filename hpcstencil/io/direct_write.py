@@ -32,9 +32,9 @@ LEAST_PAST = 2**20  # bytes from which on a chunk bypasses the page cache
 
 @dataclass(frozen=True)
 class Cut:
-    """The part of a block that lies in one chunk. ``chunk`` is the chunk's shape and ``corner`` its first cell in the
-    dataset; ``inside`` are the part's cells in the chunk, ``index`` its cells in the block. A ``whole`` part is all
-    that the dataset has of the chunk."""
+    """The part of a block that lies in one chunk of a dataset. ``chunk`` is the chunk's shape and ``corner`` its first
+    cell in the dataset. ``inside`` are the part's cells in the chunk, and ``index`` its cells in the block. A part is
+    ``whole`` if it has every cell that the dataset has in the chunk."""
 
     corner: tuple[int, ...]
     chunk: tuple[int, ...]
@@ -44,12 +44,13 @@ class Cut:
 
     @property
     def runs(self) -> int:
-        """The number of contiguous runs of the part in the file."""
+        """The number of contiguous runs in the file that the part consists of."""
         return 1 if self.whole else math.prod(_shape(self.inside)[: self.rows])
 
     @property
     def rows(self) -> int:
-        """The number of leading axes along which the runs are enumerated."""
+        """The number of leading axes over which the runs are enumerated. Along the axes after them the part is
+        contiguous in the file."""
         shape = _shape(self.inside)
         axis = len(shape) - 1
         while axis > 0 and shape[axis] == self.chunk[axis]:
@@ -58,7 +59,8 @@ class Cut:
 
 
 def cuts(start: Sequence[int], shape: Sequence[int], chunk: Sequence[int], ends: Sequence[int]) -> list[Cut]:
-    """The parts of a block with its first cell at ``start``, one per chunk, in a dataset of shape ``ends``."""
+    """The parts of a block of ``shape`` with its first cell at ``start``, one per chunk it touches, in a dataset of
+    shape ``ends`` with chunks of shape ``chunk``."""
     result = []
     firsts = [range(a - a % c, a + n, c) if n else range(0) for a, n, c in zip(start, shape, chunk, strict=True)]
     for corner in itertools.product(*firsts):
@@ -73,7 +75,7 @@ def cuts(start: Sequence[int], shape: Sequence[int], chunk: Sequence[int], ends:
 
 
 def scattered(parts: Sequence[Cut], size: int) -> bool:
-    """Whether parts of ``size`` bytes in total lie in many runs of less than SHORTEST_RUN."""
+    """Whether ``parts`` of ``size`` bytes in total lie in many runs that are shorter than SHORTEST_RUN on average."""
     runs = sum(part.runs for part in parts)
     return runs > FEW_RUNS and size < runs * SHORTEST_RUN
 
@@ -82,8 +84,8 @@ Place = tuple[Cut, int]  # the byte of the file at which the chunk begins
 
 
 def places(dataset: h5py.Dataset, start: Sequence[int], shape: Sequence[int]) -> list[Place] | None:
-    """The places in the file of a block of ``shape`` with its first cell at ``start``. None if the dataset is
-    compressed, its chunks are not all allocated, or the block is scattered."""
+    """The place in the file of each part of a block, which has the given ``shape`` and its first cell at ``start``.
+    None if the dataset is compressed, its chunks are not all allocated, or the block is scattered."""
     if dataset.compression is not None:
         return None
     parts = cuts(start, shape, dataset.chunks, dataset.shape)
@@ -94,9 +96,9 @@ def places(dataset: h5py.Dataset, start: Sequence[int], shape: Sequence[int]) ->
 
 
 def placing(chunk: int) -> dict[str, int]:
-    """Arguments of h5py.File for chunks of ``chunk`` bytes. If that is a whole number of pages, large chunks are aligned
-    to pages, so that they can be written straight from memory, bypassing the page cache. Other chunks are not aligned,
-    because every journal would copy the gaps."""
+    """Arguments of h5py.File for a file with chunks of ``chunk`` bytes. If that is a whole number of pages, large
+    chunks are aligned to pages, so that they can be written straight from memory, past the page cache. Other chunks are
+    not aligned, because every journal would copy the gaps."""
     return {"alignment_threshold": LEAST_PAST, "alignment_interval": PAGE} if chunk % PAGE == 0 else {}
 
 
@@ -113,8 +115,8 @@ def _pages(size: int) -> mmap.mmap:
 
 
 class Pieces:
-    """A buffer for a block (``dtype``, local ``shape``), cut like the file: one piece per chunk, each in its own pages.
-    A piece has the shape of its chunk if the block has all of it, else that of the part.
+    """A buffer for this process's block of ``dtype`` and local ``shape``, cut like the file: one piece per chunk, each
+    in its own pages. A piece has the shape of its chunk if the block has all of it, else that of the part.
 
     Pages are pre-faulted: a first touch can cost more than the copy.
     """
@@ -131,7 +133,7 @@ class Pieces:
         ]
 
     def take(self, block: np.ndarray) -> None:
-        """Copy ``block``, with as many cells as the buffer, on all threads."""
+        """Copy ``block`` into the buffer on all threads. It must have as many cells as the buffer."""
         block = block.reshape(self.shape)
 
         def copy(numbers: np.ndarray) -> None:
@@ -141,11 +143,11 @@ class Pieces:
         by_threads(copy, np.arange(len(self.cuts)))
 
     def own(self, n: int) -> np.ndarray:
-        """The cells of the n-th piece that belong to the block."""
+        """The cells of the n-th piece that belong to the block, as a view."""
         return self.pieces[n][self.cuts[n].inside] if self.cuts[n].whole else self.pieces[n]
 
     def joined(self) -> np.ndarray:
-        """The block as one array; a view if the buffer has a single piece."""
+        """The block as one array of the buffer's shape; a view if the buffer has a single piece."""
         if len(self.pieces) == 1 and self.pieces[0].shape == self.shape:
             return self.pieces[0]
         block = np.empty(self.shape, self.dtype)
@@ -155,24 +157,25 @@ class Pieces:
 
 
 def as_cut(block: np.ndarray | Pieces, where: Sequence[Place]) -> np.ndarray | Pieces:
-    """The block, joined if its pieces differ from the places: the chunks of a continued file may differ from this
-    run's."""
+    """The block in a form that fits the places: joined into one array if its pieces differ from them, since the chunks
+    of a continued file may differ from this run's."""
     if isinstance(block, Pieces) and [cut.index for cut in block.cuts] != [cut.index for cut, _ in where]:
         return block.joined()
     return block
 
 
 class DirectWriter:
-    """Writes blocks to their places in the file at ``path``, past the page cache where the file system allows it:
-    caching cells that nobody reads soon would cost processor time and memory."""
+    """A writer of blocks to their places in the file at ``path``. It bypasses the page cache where the file system
+    allows that: caching cells that nobody reads soon would cost processor time and memory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.file: os.stat_result | None = None  # the one of the first write
+        self.file: os.stat_result | None = None  # the file that the first write found
         self.buffer = _pages(PAGE)
 
     def write(self, parts: Sequence[tuple[np.ndarray | Pieces, Sequence[Place]]]) -> None:
-        """Write blocks and wait until they are on disk. Raises OSError."""
+        """Write blocks to their places, and wait until they are on disk. Raises OSError, also if another file has taken
+        the place of the one that was written first."""
         cached, past = os.open(self.path, os.O_WRONLY), self._open_past()
         try:
             self.file = self.file or os.fstat(cached)
@@ -197,7 +200,7 @@ class DirectWriter:
                 os.close(past)
 
     def _open_past(self) -> int | None:
-        """A descriptor that bypasses the page cache; None if the system or the file system has none."""
+        """A file descriptor that bypasses the page cache; None if the system or the file system has none."""
         try:
             return os.open(self.path, os.O_WRONLY | os.O_DIRECT)
         except (OSError, AttributeError):  # missing on some systems and file systems
@@ -235,8 +238,13 @@ class DirectWriter:
 def own_write(
     file: h5py.File, writer: DirectWriter, start: Sequence[int], blocks: Mapping[str, np.ndarray | Pieces]
 ) -> Callable[[], None] | None:
-    """A function that writes this process's own blocks straight to their places in the file; None if the places are not
-    available."""
+    """A function that writes this process's own blocks straight to their places in the open ``file``; None if the
+    places of some are not available. ``start`` is the global index of the blocks, which are local and without ghost
+    cells.
+
+    Raises TypeError if a block has another dtype than its dataset. The function raises EnvironmentProblem if writing
+    fails.
+    """
     asked = []
     for name, block in blocks.items():
         dataset = file[name]
@@ -291,8 +299,8 @@ def _write_runs(descriptor: int, part: np.ndarray, cut: Cut, byte: int) -> None:
 
 
 def write_all(descriptor: int, arrays: Sequence[np.ndarray], byte: int) -> None:
-    """Write all values of the arrays, one after the other. The system may write less than it is given, so this repeats.
-    Raises OSError."""
+    """Write all values of the arrays, one after the other, from the byte ``byte`` of the file on. The system may write
+    less than it is given, so this repeats. Raises OSError."""
     left = [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays]
     while left:
         written = os.pwritev(descriptor, [array.data for array in left[:MOST_AT_ONCE]], byte)

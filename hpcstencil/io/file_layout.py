@@ -1,4 +1,4 @@
-"""Layout of the files of a run: attributes, coordinates and empty datasets, written by one process."""
+"""The layout of a run's files: attributes, coordinates and empty datasets, written by one process."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any, Literal
 import h5py
 import numpy as np
 
-from hpcstencil.io.dataset_names import MASK_DATASET
+from hpcstencil.io.dataset_names import DIAGNOSTICS, MASK_DATASET, PROBES, VALUES
 from hpcstencil.numerics.grid import Grid, Subgrid
 from hpcstencil.symbolic.staggering import FACE, Layout
 
-ROWS = 1024  # chunk of a time series
+ROWS = 1024  # of a chunk of a time series, at most
+MOST_VALUES = 2**17  # of a chunk of a time series
 
 Attributes = Mapping[str, str | int | float]
 Compression = Literal["none", "gzip"]
@@ -22,12 +23,13 @@ Compression = Literal["none", "gzip"]
 
 @dataclass(frozen=True)
 class Description:
-    """The description of an output file: all that is in it beside values.
+    """The description of an output file: everything in it except values.
 
-    ``fields`` are the names of float arrays of ``dtype``, of the shapes of ``layout``; ``units`` and ``long_names``
-    describe some of them (default "1" and the name). ``diagnostics`` are the names of time series. ``attributes`` go to
-    the root, beside ``kind``, ``format_version``, ``complete``. ``solid_axes`` is the number of axes of the mask, which
-    `OutputFile.write_solid` writes; 0 without a mask.
+    ``fields`` are the names of arrays of the float type ``dtype``, in the shapes of ``layout``; ``units`` and
+    ``long_names`` describe some of them (default: "1" and the name). ``diagnostics`` are the names of time series.
+    ``attributes`` go to the root, in addition to ``kind``, ``format_version`` and ``complete``. ``solid_axes`` is the
+    number of axes of the mask, which `OutputFile.write_solid` writes; 0 without a mask. ``receivers`` has the places of
+    the receivers of each table of [probes], float64 (receivers, axes), and ``probed`` the field that they record.
     """
 
     layout: Layout
@@ -39,20 +41,25 @@ class Description:
     long_names: Mapping[str, str] = field(default_factory=dict)
     compression: Compression = "none"
     solid_axes: int = 0
+    receivers: Mapping[str, np.ndarray] = field(default_factory=dict)
+    probed: Mapping[str, str] = field(default_factory=dict)
 
 
 def lay_out(file: h5py.File, description: Description) -> None:
-    """The coordinates and all datasets that the description names, empty."""
+    """Write the coordinates, and all datasets that the description names, empty."""
     layout = description.layout
     lay_out_axes(file, layout)
     lay_out_fields(file, description)
     if description.solid_axes:
         lay_out_solid(file, layout, of_members=description.solid_axes > layout.grid.ndim)
     lay_out_diagnostics(file, description.diagnostics, layout.members)
+    for name in description.receivers:
+        lay_out_probes(file.create_group(f"{PROBES}/{name}"), description, name)
 
 
 def chunk_shape(shape: Sequence[int], itemsize: int, target: int = 4 * 2**20) -> tuple[int, ...]:
-    """The chunk of one snapshot of ``shape`` cells, at most ``target`` bytes. It depends on the grid alone.
+    """The shape of the chunks of a snapshot of ``shape`` cells, each of at most ``target`` bytes. It depends on the
+    grid alone.
 
     The longest axis is halved until the chunk fits. The last axis counts an eighth of its length, because contiguous
     runs make writing fast. Chunk edges then lie on the cuts into 2, 4, 8 ... blocks, and no chunk reaches far beyond
@@ -67,28 +74,35 @@ def chunk_shape(shape: Sequence[int], itemsize: int, target: int = 4 * 2**20) ->
 
 
 def write_attributes(file: h5py.File, attributes: Attributes) -> None:
-    """Set attributes of the root."""
+    """Set attributes of the file's root, or of a group."""
     for name, value in attributes.items():
         file.attrs[name] = value
 
 
 def _series(
-    group: h5py.Group, name: str, dtype: Any, fillvalue: float | int, members: tuple[int, ...] = ()
+    group: h5py.Group,
+    name: str,
+    dtype: Any,
+    fillvalue: float | int,
+    members: tuple[int, ...] = (),
+    receivers: tuple[int, ...] = (),
 ) -> h5py.Dataset:
-    """An empty, unlimited series, of numbers or, where there are members, of one per member."""
+    """An empty, unlimited series (members, rows, receivers), of which the first and the last axis may be missing."""
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    properties.set_chunk((*members, ROWS))
-    # Space for a further chunk is made when the series grows, on all ranks alike: made by the write instead, as a file laid
-    # out serially would have it, the second chunk fails with MPI_ERR_TYPE on several ranks (HDF5 1.10.8).
+    own = math.prod(receivers)
+    properties.set_chunk((*members, max(1, min(ROWS, MOST_VALUES // own)), *(min(n, MOST_VALUES) for n in receivers)))
+    # Space for a further chunk is allocated when the series grows, on all ranks alike. If the write allocated it, as is usual
+    # in a file laid out serially, the second chunk would fail with MPI_ERR_TYPE on several ranks (HDF5 1.10.8).
     properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     properties.set_fill_value(np.array(fillvalue, dtype))
-    space = h5py.h5s.create_simple((*members, 0), (*members, h5py.h5s.UNLIMITED))
+    space = h5py.h5s.create_simple((*members, 0, *receivers), (*members, h5py.h5s.UNLIMITED, *receivers))
     kind = h5py.h5t.py_create(np.dtype(dtype), logical=True)
     return h5py.Dataset(h5py.h5d.create(group.id, name.encode(), kind, space, dcpl=properties))
 
 
 def lay_out_axes(file: h5py.File, layout: Layout) -> None:
-    """``time`` and ``step``, the cell centres, and faces that fields live on; all but ``step`` are dimension scales."""
+    """Write ``time`` and ``step``, the cell centres, the members of an ensemble, and the faces on which fields live.
+    All but ``step`` and the members' values are dimension scales."""
     time = _series(file, "time", np.float64, np.nan)
     time.make_scale("time")
     time.attrs["long_name"] = "time"
@@ -112,7 +126,7 @@ def lay_out_axes(file: h5py.File, layout: Layout) -> None:
 
 
 def write_coordinates(file: h5py.File, grid: Grid | Subgrid) -> None:
-    """``/x``, ``/y``, ``/z``: cell centres, float64, dimension scales."""
+    """Write ``/x``, ``/y``, ``/z``: the cell centres in float64, as dimension scales."""
     for axis, name in enumerate(grid.axes):
         file[name] = grid.centres(axis)
         file[name].make_scale(name)
@@ -120,8 +134,8 @@ def write_coordinates(file: h5py.File, grid: Grid | Subgrid) -> None:
 
 
 def lay_out_fields(file: h5py.File, description: Description) -> None:
-    """One dataset (time, x, y, z) per field, of an ensemble (member, time, x, y, z), without snapshots, its dimension scales
-    attached; ``x_face`` instead of ``x`` where it lives on these faces.
+    """Make a dataset (time, x, y, z) without snapshots for each field, or (member, time, x, y, z) in an ensemble, and
+    attach its dimension scales. The scale of an axis on whose faces a field lives is ``x_face`` instead of ``x``.
 
     The chunks depend on the grid alone, so that the file is the same for every decomposition. They are allocated when
     the dataset grows: several processes could not write them otherwise, compressed ones least of all (HDF5 1.10.8 then
@@ -146,15 +160,16 @@ def lay_out_fields(file: h5py.File, description: Description) -> None:
         h5py.h5d.create(file.id, name.encode(), h5py.h5t.py_create(dtype), space, properties)
         for dimension, scale in zip(file[name].dims, (*scales, "time", *layout.dimensions(name)), strict=True):
             dimension.attach_scale(file[scale])
-        if members:  # as the CF conventions have it, for what is no dimension
+        if members:  # the attribute of the CF conventions for coordinates that are no dimensions
             file[name].attrs["coordinates"] = " ".join(coordinate_name(key) for key in layout.ensemble)
         file[name].attrs["units"] = description.units.get(name, "1")
         file[name].attrs["long_name"] = description.long_names.get(name, name)
 
 
 def lay_out_solid(file: h5py.File, layout: Layout, of_members: bool) -> None:
-    """The mask, int8, along the axes of the grid; if the members of an ensemble differ in it, (member, x, y, z).
-    Allocated, never filled, and chunked because journals leave out chunks."""
+    """Make the dataset of the mask, int8, with the axes of the grid, or (member, x, y, z) if it differs among the
+    members of an ensemble (``of_members``). It is allocated, never filled, and chunked because journals leave out
+    chunks."""
     members = layout.members if of_members else ()
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     properties.set_chunk((*(1 for _ in members), *chunk_shape(layout.grid.shape, 1)))
@@ -171,14 +186,16 @@ def lay_out_solid(file: h5py.File, layout: Layout, of_members: bool) -> None:
 
 
 def coordinate_name(key: str) -> str:
-    """The last part of a dotted key, or all of it if that is the name of a field."""
+    """The name of the dataset that lists the values of a dotted key in which the members of an ensemble differ: the
+    last part of the key. For a key of [initial] it is the whole key, since the last part names a field."""
     table, _, name = key.rpartition(".")
     return key if table == "initial" else name
 
 
 def lay_out_diagnostics(file: h5py.File, names: Sequence[str], members: tuple[int, ...]) -> None:
-    """The group ``diagnostics`` with one empty series per name, float64, and with its own ``time`` and ``step``."""
-    group = file.create_group("diagnostics")
+    """Make the group ``diagnostics`` with one empty float64 series per name, and with its own ``time`` and ``step``.
+    ``members`` is the shape of an entry: (), or (members,) in an ensemble."""
+    group = file.create_group(DIAGNOSTICS)
     time = _series(group, "time", np.float64, np.nan)
     time.make_scale("time")
     series = [
@@ -189,3 +206,26 @@ def lay_out_diagnostics(file: h5py.File, names: Sequence[str], members: tuple[in
         dataset.dims[dataset.ndim - 1].attach_scale(time)
         if dataset.ndim > 1:
             dataset.dims[0].attach_scale(file["member"])
+
+
+def lay_out_probes(group: h5py.Group, description: Description, name: str) -> None:
+    """``values`` (time, receiver) of a table of [probes], empty, in the run's dtype; its own ``time`` and ``step``; and
+    ``x``, ``y``, ``z``, the places of the receivers, float64 (receiver,)."""
+    places, probed = description.receivers[name], description.probed[name]
+    time = _series(group, "time", np.float64, np.nan)
+    time.make_scale("time")
+    time.attrs["long_name"] = "time"
+    step = _series(group, "step", np.int64, -1)
+    group["receiver"] = np.arange(len(places))
+    group["receiver"].make_scale("receiver")
+    values = _series(group, VALUES, description.dtype, np.nan, receivers=(len(places),))
+    for series in (step, values):
+        series.dims[0].attach_scale(time)
+    values.dims[1].attach_scale(group["receiver"])
+    for axis, along in zip(description.layout.grid.axes, places.T, strict=True):
+        group[axis] = along
+        group[axis].dims[0].attach_scale(group["receiver"])
+        group[axis].attrs["long_name"] = axis
+    values.attrs["coordinates"] = " ".join(description.layout.grid.axes)  # as the CF conventions have it
+    values.attrs["units"] = description.units.get(probed, "1")
+    values.attrs["long_name"] = description.long_names.get(probed, probed)

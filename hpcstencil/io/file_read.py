@@ -1,4 +1,4 @@
-"""Read the files of a run, each process by itself. Needs neither MPI nor jax."""
+"""Reading of a run's files, by each process for itself. It needs neither MPI nor jax."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ SCALES = ("time", "step", "member", *AXES, *(axis + FACE for axis in AXES))  # r
 
 @dataclass(frozen=True)
 class Contents:
-    """The contents of a run's file. ``steps`` and ``times`` are those of the committed snapshots of an output, or the
-    single one of a checkpoint. ``shape`` is the grid's; ``fields`` maps the names of its arrays to their dtypes."""
+    """The contents of a run's file, without the values of fields. ``kind`` is "output" or "checkpoint". ``steps`` and
+    ``times`` are those of the committed snapshots of an output, or the single one of a checkpoint. ``shape`` is the
+    grid's; ``fields`` maps the names of its arrays to their dtypes."""
 
     kind: str
     complete: bool
@@ -51,24 +52,25 @@ class Contents:
 
     @property
     def clock(self) -> dict[str, Any] | None:
-        """The clock at the end of a complete output, as `state.split` stores it; None if the last snapshot does not
-        hold the whole state."""
+        """The clock at the end of a complete output, in the form that `state.split` stores; None if the last snapshot
+        does not hold the whole state."""
         return self.attributes["clock"] if self.complete and "clock" in self.attributes else None
 
     @property
     def step(self) -> int | None:
-        """Step of the last committed snapshot."""
+        """The step of the last committed snapshot; None if there is none."""
         return self.steps[-1] if self.steps else None
 
     @property
     def time(self) -> float | None:
-        """Time of the last committed snapshot."""
+        """The time of the last committed snapshot; None if there is none."""
         return self.times[-1] if self.times else None
 
 
 def fields_in(file: h5py.File) -> dict[str, h5py.Dataset]:
-    """The fields of a file, arrays of floats. In an ensemble they have an axis of members and those of the grid; a
-    dataset with a single axis there lists the values in which the members differ."""
+    """The fields of a file, by name: its arrays of floats, without coordinates. In an ensemble they have an axis of
+    members before those of the grid; a dataset with a single axis lists values in which the members differ, and is no
+    field."""
     found = {
         name: item
         for name, item in file.items()
@@ -80,14 +82,15 @@ def fields_in(file: h5py.File) -> dict[str, h5py.Dataset]:
 
 
 def grid_shape(path: Path, file: h5py.File) -> tuple[int, ...]:
-    """The shape of a file's grid, from the coordinates of the cells; () if the file has none. Raises InputError."""
+    """The shape of a file's grid, from the coordinates of its cells; () if the file has none. Raises InputError if the
+    coordinates are no lists of numbers."""
     return tuple(numbers(path, file, axis, 1).size for axis in AXES if axis in file)
 
 
 @contextmanager
 def open_for_reading(path: Path) -> Iterator[h5py.File]:
-    """The open file, as it was before a change that is unfinished. No lock is taken, so a file that a run still writes
-    opens too.
+    """The open file at ``path``, in the state before an unfinished change if there is one. No lock is taken, so a file
+    that a run still writes can be opened too.
 
     Raises InputError if the file is missing, not HDF5, or would make HDF5 read another file; EnvironmentProblem if
     reading fails.
@@ -109,9 +112,9 @@ def open_for_reading(path: Path) -> Iterator[h5py.File]:
 
 
 def inspect(path: Path) -> Contents:
-    """The contents of the output or checkpoint at ``path``; reads no field.
+    """The contents of the output or checkpoint at ``path``. No field is read.
 
-    Raises InputError if the file is missing or of another kind, EnvironmentProblem if it cannot be read.
+    Raises InputError if the file is missing, damaged or of another kind, EnvironmentProblem if it cannot be read.
     """
     with open_for_reading(path) as file:
         found = attributes(path, file)
@@ -151,7 +154,8 @@ def inspect(path: Path) -> Contents:
 
 
 def read_series(path: Path, name: str, longest: int) -> np.ndarray:
-    """The dataset ``name``, whole, of one axis with at most ``longest`` numbers. Each process reads for itself.
+    """The whole dataset ``name``, which has one axis with at most ``longest`` numbers, in the dtype of the file. Each
+    process reads for itself.
 
     Raises InputError if the file or dataset is missing, does not fit or holds no real numbers, EnvironmentProblem if
     reading fails.
@@ -169,11 +173,11 @@ def read_series(path: Path, name: str, longest: int) -> np.ndarray:
 def read_block(
     path: Path, name: str, ranges: Sequence[Range], shape: Sequence[int] | None = None, dtype: Any = None
 ) -> np.ndarray:
-    """The hyperslab ``ranges`` (global, half-open, per axis) of dataset ``name``: an array of the ranges' lengths,
-    without ghost cells.
+    """The hyperslab ``ranges`` (global, half-open, per axis) of the dataset ``name``: a C-contiguous array without
+    ghost cells, converted to ``dtype`` if that is given.
 
-    A dataset with one more leading axis is a series of snapshots; the last committed one is read. If ``shape`` (of the
-    whole grid) is given, the dataset must have it; ``dtype`` converts. Each process reads for itself.
+    Of a dataset with one more axis, in front, which is a series of snapshots, the last committed one is read. If
+    ``shape`` (of the whole grid) is given, the dataset must have it. Each process reads for itself.
 
     Raises InputError if the file or dataset is missing or does not fit, EnvironmentProblem if reading fails.
     """
@@ -184,8 +188,8 @@ def read_block(
 def read_blocks(
     path: Path, names: Sequence[str], ranges: Sequence[Range], layout: Layout, dtype: Any
 ) -> dict[str, np.ndarray]:
-    """The blocks of several fields, as `read_block` reads one, in the shapes that the ``layout`` gives them. Raises as
-    `read_block`."""
+    """The blocks of several fields, by name, each read like one of `read_block`; their global shapes must be those of
+    ``layout``. Raises the same errors as `read_block`."""
     with open_for_reading(path) as file:
         return {name: _block(path, file, name, ranges, layout.shape(name), dtype) for name in names}
 

@@ -1,4 +1,4 @@
-"""Settled bytes of an output file: values that no later change touches, which a journal may leave out."""
+"""Settled bytes of an output file: those that no later change touches, so that a journal may leave them out."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ UNUSED = "unused-bytes"  # attribute of the root: spans that shortened series ha
 
 
 class SettledSpans:
-    """The settled bytes of a file in ``spans``, found step by step while its series grow."""
+    """The settled bytes of a file, as ``spans``, found step by step while its series grow."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
-        self.chunk_rows: dict[str, int] = {}  # of each dataset that grows
-        self.rows: dict[str, int] = {}  # found of it
+        self.chunk_rows: dict[str, int] = {}  # rows per chunk of each dataset that grows
+        self.rows: dict[str, int] = {}  # rows whose spans have been found
 
     def find(self, file: h5py.File) -> None:
-        """Find the spans that are new in the open ``file``, while nothing else uses it.
+        """Add the spans that are new in the open ``file``, while nothing else uses it.
 
         Settled are whole chunks of committed rows, all values of datasets that do not grow, and unused bytes.
         """
@@ -51,20 +51,20 @@ class SettledSpans:
 
 
 def datasets(file: h5py.File) -> list[tuple[str, h5py.Dataset]]:
-    """Every dataset of the file with its path."""
+    """(path, dataset) of every dataset in the file."""
     found: list[tuple[str, h5py.Dataset]] = []
     file.visititems(lambda name, item: found.append((name, item)) if isinstance(item, h5py.Dataset) else None)
     return found
 
 
 def growing_axis(dataset: h5py.Dataset) -> int:
-    """The axis along which a series grows; the first one if none does. In an ensemble the axis of the members precedes
-    it."""
+    """The axis along which a dataset can grow; 0 if it cannot. In an ensemble the axis of the members precedes it."""
     return dataset.maxshape.index(None) if None in dataset.maxshape else 0
 
 
 def chunks_of(dataset: h5py.Dataset, first: int, last: int) -> Iterator[Span]:
-    """The byte spans of the chunks of rows [first, last); ``first`` lies on the edge of a chunk."""
+    """The byte spans of the chunks that hold the rows [first, last) along the growing axis; ``first`` lies on the edge
+    of a chunk. Chunks that are not allocated are left out."""
     starts = [range(0, n, chunk) for n, chunk in zip(dataset.shape, dataset.chunks, strict=True)]
     axis = growing_axis(dataset)
     starts[axis] = range(first, last, dataset.chunks[axis])
@@ -75,14 +75,14 @@ def chunks_of(dataset: h5py.Dataset, first: int, last: int) -> Iterator[Span]:
 
 
 def all_values(file: h5py.File, names: list[str]) -> list[Span]:
-    """The byte spans, merged, of all chunks of the datasets ``names``, rows that are not yet committed included."""
+    """The byte spans of all chunks of the datasets ``names``, merged. Rows that are not committed yet are included."""
     return merged(
         span for name in names for span in chunks_of(file[name], 0, file[name].shape[growing_axis(file[name])])
     )
 
 
 def sound_unused(file: h5py.File) -> bool:
-    """Whether the note of unused bytes, if there is one, consists of pairs of integers."""
+    """Whether the note of unused bytes consists of pairs of integers; true if there is none."""
     if UNUSED not in file.attrs:
         return True
     shape, dtype = file.attrs.get_id(UNUSED).shape, file.attrs.get_id(UNUSED).dtype
@@ -90,7 +90,7 @@ def sound_unused(file: h5py.File) -> bool:
 
 
 def remember_unused(file: h5py.File, spans: list[Span]) -> None:
-    """Add spans that no dataset uses any more to the note of unused bytes."""
+    """Add ``spans``, which no dataset uses any more, to the note of unused bytes."""
     before = [(int(start), int(stop)) for start, stop in file.attrs.get(UNUSED, ())]
     if spans:
         file.attrs[UNUSED] = np.array(merged([*before, *spans]), np.int64)

@@ -28,16 +28,17 @@ CAN_UNLOCK = (1, 10, 7) <= h5py.version.hdf5_version_tuple[:3] < (1, 12, 0) or h
 def open_alone(
     path: Path, mode: Literal["r", "r+", "w"], cache: int = CHUNK_CACHE, placing: Placing = None
 ) -> h5py.File:
-    """Open ``path`` in this process alone, without a lock if HDF5 allows it. An unfinished change is visible
-    (`file_read.open_for_reading` hides it). ``cache`` is the chunk cache in bytes per dataset; ``placing`` aligns new
-    chunks."""
+    """Open the file at ``path`` in this process alone, without a lock if HDF5 allows it. An unfinished change is
+    visible (`file_read.open_for_reading` hides it). ``cache`` is the size of the chunk cache in bytes per dataset;
+    ``placing`` aligns new chunks."""
     unlocked = {"locking": False} if CAN_UNLOCK else {}
     cached = {} if mode == "r" else {"libver": LIBVER, "rdcc_nbytes": cache}
     return h5py.File(path, mode, **unlocked, **cached, **(placing or {}))
 
 
 def select(dataset: h5py.Dataset, start: Sequence[int], shape: Sequence[int]) -> tuple[Any, Any]:
-    """(memory space, file space) of the hyperslab of ``shape`` at ``start``; selects nothing if it is empty."""
+    """(memory space, file space) of the hyperslab of ``shape`` at the index ``start``. They select nothing if it is
+    empty."""
     file_space = dataset.id.get_space()
     if 0 in shape:
         memory_space = h5py.h5s.create_simple((1,) * len(shape))
@@ -50,13 +51,14 @@ def select(dataset: h5py.Dataset, start: Sequence[int], shape: Sequence[int]) ->
 
 
 def check_type(dataset: h5py.Dataset, dtype: np.dtype) -> None:
-    """Raise TypeError if the dtypes of the dataset and of a block differ."""
+    """Raise TypeError if a block of this ``dtype`` does not have the dtype of the dataset."""
     if dtype != dataset.dtype:
         raise TypeError(f"{dataset.name} holds {dataset.dtype}, the block {dtype}")
 
 
 def write_hyperslab(dataset: h5py.Dataset, start: Sequence[int], block: np.ndarray, transfer: Any = None) -> None:
-    """Write ``block`` (C-contiguous, the dataset's dtype and number of axes) at the global index ``start``.
+    """Write ``block`` (C-contiguous, with the dtype and number of axes of the dataset) at the global index ``start``.
+    Raises TypeError if the dtypes differ.
 
     h5py's indexing would skip the call for an empty block, and a collective write would then wait for ever. So this
     uses the low-level interface.

@@ -1,9 +1,9 @@
-"""Validate HDF5 files: they hold real numbers in the file itself, and attributes that are texts or numbers.
+"""Validation of HDF5 files: they must hold real numbers in the file itself, and attributes that are texts or numbers.
 
 HDF5 allows more. A link may lead to another file, and a dataset may take its values from the bytes of any file
-(external storage) or from datasets of other files (virtual ones). Whoever reads a file from somebody else would then
-copy a file of their own unnoticed. Such files are refused as a whole, before anything in them is opened. Each reader of
-a dataset or an attribute states here what it expects.
+(external storage) or from datasets of other files (virtual ones). A user who reads a file from somebody else could then
+copy one of their own files without noticing. Such files are refused as a whole, before anything in them is opened. Each
+reader of a dataset or an attribute states here what it expects.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ REAL = "fiub"  # kinds of numpy types: real numbers and truth values
 WHOLE = "iu"
 LONGEST_TEXT = 4 * 2**20  # characters of an attribute: an input file has at most 2**20 bytes
 LONGEST_SERIES = 2**26  # values that are read as a whole, as times are
-LEAST_CHECKED = 2**26  # bytes of a dataset that may be there without having been written
+LEAST_CHECKED = 2**26  # bytes that a dataset may declare without having been written
 MOST_PACKED = 1100  # deflate packs at most 1032 bytes into one
-DEEPEST = 16  # groups in one another
+DEEPEST = 16  # levels of nested groups
 KINDS = {"S": "texts", "U": "texts", "c": "complex numbers", "V": "compound values", "O": "texts or references"}
 TEXT_ATTRIBUTES = ("kind", "title", "input", "input_sha256", "hpcstencil_version", "decomposition", "history",
                    "equation_source", "fields", "clock", "failure", "units", "long_name")  # fmt: skip
@@ -38,7 +38,7 @@ EXPECTED: dict[str, tuple[str, Any]] = {
 
 
 def refuse_other_files(file: h5py.File, path: Path) -> None:
-    """Raise InputError if anything in the file would make HDF5 read another one."""
+    """Raise InputError if anything in the file would make HDF5 read another file."""
     remedy = "copy the values into the file itself (h5repack does)"
     for name, link, identity in _links(file, path):
         if link not in (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT):
@@ -50,7 +50,8 @@ def refuse_other_files(file: h5py.File, path: Path) -> None:
 
 
 def _links(file: h5py.File, path: Path) -> Iterator[tuple[str, int, Any]]:
-    """(name, kind of link, the object itself for a hard link) of everything in the file, each group once.
+    """(name, kind of link, the object itself for a hard link) of everything in the file, with each group once. Raises
+    InputError if groups are nested too deeply.
 
     HDF5's own visit would recurse as deep as the groups are nested.
     """
@@ -71,7 +72,8 @@ def _links(file: h5py.File, path: Path) -> Iterator[tuple[str, int, Any]]:
 
 
 def kind_of(dataset: h5py.Dataset) -> str:
-    """The kind of a dataset's numpy type; "" if numpy has no such type, or the dataset holds no value."""
+    """The kind of a dataset's numpy type, as in `numpy.dtype.kind`; "" if numpy has no such type or the dataset holds
+    no value."""
     try:
         return "" if dataset.shape is None else dataset.dtype.kind
     except TypeError:  # times, opaque and other types of HDF5's
@@ -79,8 +81,8 @@ def kind_of(dataset: h5py.Dataset) -> str:
 
 
 def numbers(path: Path, group: h5py.Group, name: str, *axes: int, kinds: str = REAL) -> h5py.Dataset:
-    """The dataset ``name`` of real numbers, of the given ``kinds``, and with one of the given counts of ``axes``, if
-    any.
+    """The dataset ``name`` of a group. It must hold real numbers of the given ``kinds`` (of numpy's types), and have
+    one of the given numbers of ``axes`` if there are any. ``path`` is for messages.
 
     Raises InputError if there is no such dataset.
     """
@@ -100,7 +102,8 @@ def numbers(path: Path, group: h5py.Group, name: str, *axes: int, kinds: str = R
 
 
 def series(path: Path, group: h5py.Group, name: str, kinds: str = REAL) -> np.ndarray:
-    """The values of a dataset with one axis. Raises InputError if there is none, or it is longer than any run writes."""
+    """The values of the dataset ``name``, which has one axis. Raises InputError if there is no such dataset, or if it
+    is longer than any that a run writes."""
     dataset = numbers(path, group, name, 1, kinds=kinds)
     if dataset.size > LONGEST_SERIES:
         raise InputError(
@@ -110,7 +113,7 @@ def series(path: Path, group: h5py.Group, name: str, kinds: str = REAL) -> np.nd
 
 
 def refuse_unwritten(path: Path, dataset: h5py.Dataset) -> None:
-    """Raise InputError if a dataset declares far more values than the file can hold, however compressed: reading them
+    """Raise InputError if a dataset declares far more values than the file can hold, however compressed. Reading them
     would never end."""
     stored = dataset.id.get_storage_size()
     if dataset.nbytes > LEAST_CHECKED + MOST_PACKED * stored:
@@ -129,7 +132,7 @@ def _contents(group: h5py.Group) -> str:
 
 
 def attributes(path: Path, item: h5py.Group | h5py.Dataset) -> dict[str, Any]:
-    """The attributes that are a text or a real number, as Python values; others are left out.
+    """The attributes of ``item`` that are a text or a real number, as Python values by name; others are left out.
 
     Raises InputError if an attribute that a run writes has another type, or a text is too long.
     """
@@ -168,7 +171,8 @@ def _attribute(item: h5py.Group | h5py.Dataset, name: str) -> Any:
 
 
 def json_attribute(path: Path, found: dict[str, Any], name: str, empty: Any) -> Any:
-    """The attribute ``name``, JSON of the type of ``empty``, which stands for a missing one. Raises InputError."""
+    """The value of the attribute ``name`` among those ``found``, read as JSON. It must have the type of ``empty``,
+    which is the result if the attribute is missing. Raises InputError if it does not."""
     try:
         value = json.loads(found.get(name) or json.dumps(empty))
     except (ValueError, RecursionError):

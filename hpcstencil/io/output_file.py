@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -24,7 +23,7 @@ from hpcstencil.io.direct_write import Pieces, placing
 from hpcstencil.io.file_layout import Description, chunk_shape, write_attributes
 from hpcstencil.io.output_preparation import cut_to_continue, lay_out_anew, refuse_reserved
 from hpcstencil.io.snapshot_buffers import Copies
-from hpcstencil.io.time_series import NO_ROWS, Rows, TimeSeries
+from hpcstencil.io.time_series import NO_ROWS, RowsOf, TimeSeries
 from hpcstencil.io.transaction import Transaction
 from hpcstencil.io.transports.choice import chosen_transport, open_transport
 from hpcstencil.io.transports.protocol import Blocks
@@ -36,12 +35,12 @@ from hpcstencil.runtime.filesystem import prepare_folder
 
 
 class OutputFile:
-    """The open output file, with the thread that writes it, its transactions and its XDMF file. All processes call every
-    method together, and one thing is written after the other.
+    """The open output file of a run, with the thread that writes it, its transactions and its XDMF file. All processes
+    call every method together; one thing is written after the other.
 
-    With snapshot ``buffers``, and if the transport allows it, `write_snapshot` may leave the writing to a thread. If that
-    fails on any process, the next call raises the error on all. Raises EnvironmentProblem if the file system fails
-    (``UnsharedProblem`` if perhaps only one process knows).
+    With snapshot ``buffers``, and if the transport allows it, `write_snapshot` may leave the writing to a thread. If
+    that fails on any process, the next call raises the error on all. Methods raise EnvironmentProblem if the file
+    system fails (``UnsharedProblem`` if perhaps only one process knows).
     """
 
     def __init__(
@@ -53,14 +52,15 @@ class OutputFile:
         found: Prepared,
         buffers: Copies | None,
     ) -> None:
-        """Open a file that ``create`` or ``append`` has prepared, with what they ``found`` in it; not for direct use."""
+        """Open a file that `create` or `append` has prepared, with what they ``found`` in it. Use one of these
+        instead."""
         self.path = path
         self.communicator = communicator
         self.layout, self.fields = description.layout, tuple(description.fields)
         self.found = found
         self.chunk = chunk_shape(self.layout.grid.shape, found.itemsize)
         self.shared = open_transport(path, communicator, transport, placing(math.prod(self.chunk) * found.itemsize))
-        self.series = TimeSeries(self.shared, communicator.rank == 0, found)
+        self.series = TimeSeries(self.shared, communicator.rank == 0, found, len(self.layout.members))
         self.transaction = Transaction(path, communicator, self.shared, allocate=not found.compressed)
         self.thread = AsyncWriter(communicator)
         apart = communicator.size == 1 or TRANSPORTS[transport].independent  # else all write together
@@ -79,7 +79,8 @@ class OutputFile:
         method: str = "auto",
         buffers: Copies | None = None,
     ) -> OutputFile:
-        """A new file at ``path``, which replaces an existing one, with ``complete`` = 0 and no snapshot."""
+        """A new output at ``path``, which replaces an existing file, with ``complete`` = 0 and no snapshot. ``method``
+        is the `output.method` of the input. Raises InputError if a field has a name that the file uses itself."""
         refuse_reserved(description.fields)
         transport = chosen_transport(method, communicator, path)
         prepare_folder(path, communicator)
@@ -97,8 +98,9 @@ class OutputFile:
         method: str = "auto",
         buffers: Copies | None = None,
     ) -> OutputFile:
-        """Continue an existing file. Snapshots and diagnostics later than ``step`` are cut (None: none), ``complete``
-        becomes 0, and the attributes of the ``description`` (a new decomposition, say) replace those of the same names.
+        """Continue the existing output at ``path``. Snapshots and diagnostics later than ``step`` are cut (None: none
+        are). ``complete`` becomes 0, and the attributes of the ``description`` (a new decomposition, say) replace those
+        of the same names.
 
         Raises InputError if the file is not an output with these fields in this layout.
         """
@@ -108,13 +110,13 @@ class OutputFile:
 
     @property
     def last_step(self) -> int:
-        """Step of the last snapshot that the file held before this run wrote; -1 if there was none."""
+        """The step of the last snapshot that the file held before this run wrote; -1 if there was none."""
         return max(self.found.steps, default=-1)
 
-    @property
-    def last_row(self) -> int:
-        """Step of the last row of diagnostics that the file held before this run wrote; -1 if there was none."""
-        return max(self.found.rows, default=-1)
+    def last_row(self, group: str) -> int:
+        """The step of the last row of a group (`time_series.RowsOf`) that the file held before this run wrote; -1 if
+        there was none."""
+        return max(self.found.rows[group], default=-1)
 
     def had(self, step: int, time: float) -> bool:
         """Whether the file held the snapshot of this step and time before this run wrote."""
@@ -122,8 +124,9 @@ class OutputFile:
 
     @contextmanager
     def change(self, size: int) -> Iterator[None]:
-        """Make the writes inside one change of at most ``size`` bytes of values, which is whole or not made if the run
-        is killed. Calls may nest. Nothing begins if there is no space for it."""
+        """A context whose writes form one change of at most ``size`` bytes of values: if the run is killed, the file
+        holds all of it or nothing. Contexts may nest. Raises EnvironmentProblem at the start if the disk lacks the
+        space."""
         if self.transaction.under_way:
             yield
             return
@@ -141,7 +144,7 @@ class OutputFile:
 
     @property
     def snapshot_bytes(self) -> int:
-        """Bytes of a snapshot of all fields in the file, in whole chunks."""
+        """The size in bytes of a snapshot of all fields in the file, in whole chunks."""
         cells = sum(
             math.prod(-(-n // c) * c for n, c in zip(self.layout.shape(name), self.chunk, strict=True))
             for name in self.fields
@@ -150,8 +153,8 @@ class OutputFile:
 
     def write_solid(self, block: np.ndarray, ranges: Sequence[Range]) -> None:
         """Write the mask, if the file has one: this process's ``block`` (int8, local, without ghost cells) of the
-        global index ``ranges``. A continued run writes the same values again, because a kill may have come before they
-        were complete."""
+        global index ``ranges``, with a first axis of members if they differ in it. A continued run writes the same
+        values again, because a kill may have come before they were complete."""
         if block.ndim != self.found.solid_axes:
             return
         with self.change(0):
@@ -164,20 +167,20 @@ class OutputFile:
         time: float,
         blocks: Mapping[str, np.ndarray | Pieces],
         ranges: Sequence[Range],
-        rows: Rows = NO_ROWS,
+        rows: RowsOf = NO_ROWS,
         behind: bool = False,
     ) -> None:
-        """Append ``rows`` of diagnostics and the state at ``time``, after ``step`` steps, in one change. With ``behind``
-        a thread writes it if it can (see the class), and the caller may change the fields at once.
+        """Append ``rows``, as in `write_rows`, and the state at ``time``, after ``step`` steps, in one change. With
+        ``behind`` a thread writes it if possible (see the class), and the caller may change the fields at once.
 
         ``blocks`` maps every field to this process's block of the global index ``ranges`` (local, without ghost cells,
-        C-contiguous, the run's dtype). A field on faces includes the values on an upper boundary, on the processes
-        beside it. In an ensemble each block has a first axis of members. A block that is not writeable is taken for a
-        view of the fields, and copied where a thread is to write it.
+        C-contiguous, in the run's dtype). A field on faces includes the values on an upper boundary, on the processes
+        next to it. In an ensemble each block has a first axis of members. A block that is not writeable counts as a
+        view of the fields, and is copied if a thread is to write it.
         """
         self.thread.wait()
         given = {name: self._unchanging(name, block) for name, block in blocks.items()}
-        if self.communicator.size == 1:  # journal and syncs are the thread's too
+        if self.communicator.size == 1:  # the thread also writes the journal and syncs
             own, together = lambda: self._append(step, time, given, ranges, rows), lambda: None
         else:
             self.transaction.begin(self.snapshot_bytes)
@@ -194,13 +197,13 @@ class OutputFile:
             return block
         return self.buffers.copied(name, block)
 
-    def _append(self, step: int, time: float, blocks: Blocks, ranges: Sequence[Range], rows: Rows) -> None:
+    def _append(self, step: int, time: float, blocks: Blocks, ranges: Sequence[Range], rows: RowsOf) -> None:
         """Append rows and a snapshot in one change, on one process."""
         with self.change(self.snapshot_bytes):
             self._extend(step, time, blocks, ranges, rows)()
 
     def _extend(
-        self, step: int, time: float, blocks: Blocks, ranges: Sequence[Range], rows: Rows
+        self, step: int, time: float, blocks: Blocks, ranges: Sequence[Range], rows: RowsOf
     ) -> Callable[[], None]:
         """Append rows, allocate a snapshot and write what all processes write together; returns the function that
         writes the rest, each process by itself."""
@@ -230,29 +233,32 @@ class OutputFile:
                 self.series.correct_last_time(time)
             self.found = replace(self.found, times=tuple(self.series.times))
 
-    def write_diagnostics(self, steps: Sequence[int], times: Sequence[float], values: Mapping[str, Any]) -> None:
-        """Append rows to the time series, in a change of their own. ``steps``, ``times`` and each of ``values``
-        have one entry per row, equal on all processes. ``values`` has every diagnostic; in an ensemble each entry is an
-        array over the members."""
+    def write_rows(self, rows: RowsOf) -> None:
+        """Append rows to the time series of each group, in a change of their own. Steps, times and values have one
+        entry per row. They are equal on all processes, except that rank 0 alone needs the values. A group has all of its
+        series by name; in an ensemble each entry is an array of shape (members,)."""
         self.thread.wait()
-        self._append_rows((steps, times, values))
+        self._append_rows(rows)
 
-    def _append_rows(self, rows: Rows) -> None:
-        if len(rows[0]):
-            with self.change(0):
+    def _append_rows(self, rows: RowsOf) -> None:
+        if any(len(steps) for steps, _, _ in rows.values()):
+            with self.change(
+                sum(np.asarray(value).nbytes for _, _, series in rows.values() for value in series.values())
+            ):
                 self.series.add_rows(rows)
 
     def wait(self) -> None:
-        """Wait until everything is written."""
+        """Wait until everything is written. Raises the failure of a write in a thread, on all processes."""
         self.thread.wait()
 
     def poll(self) -> None:
-        """Commit a snapshot that the threads of all processes have written by now, and raise its failure. Does not
+        """Commit a snapshot if the threads of all processes have written it by now, and raise its failure. Does not
         wait."""
         self.thread.poll()
 
     def close(self, complete: bool, **attributes: str) -> None:
-        """Mark the run as ``complete`` or not, add ``attributes`` about its end (`truncate.ENDED`), and close."""
+        """Mark the run as ``complete`` or not, add ``attributes`` about its end (named in `truncate.ENDED`), and close
+        the file."""
 
         def mark(file: h5py.File) -> None:
             file.attrs.modify("complete", int(complete))
@@ -267,5 +273,5 @@ class OutputFile:
 
 
 def in_time(block: np.ndarray | Pieces, axis: int) -> np.ndarray | Pieces:
-    """The block with an axis of time added, which pieces already have."""
+    """The block with an axis of time, of length 1, inserted at ``axis``; pieces already have one."""
     return block if isinstance(block, Pieces) else np.expand_dims(block, axis)

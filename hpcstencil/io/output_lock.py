@@ -1,8 +1,9 @@
-"""The output lock: one run at a time writes an output. Rank 0 holds ``NAME.h5.lock`` locked while its run goes on.
+"""The output lock: only one run at a time writes an output. Rank 0 holds a lock on ``NAME.h5.lock`` while its run
+lasts.
 
 The system releases the lock when the process ends, however it ends, so a killed run never blocks the one that resumes
 it. Only a file server may not have noticed yet that a host is dead. A requeued Slurm job therefore ignores its own
-former lock, and the error says what to remove. On a file system without locks, `output_file` notices between two
+former lock, and the error says what to remove. On a file system without locks, the `transaction` notices between two
 changes that somebody else has changed the file.
 """
 
@@ -25,7 +26,7 @@ HELD = (errno.EWOULDBLOCK, errno.EACCES)
 
 
 class Claim:
-    """The right to write ``output``, not yet taken."""
+    """The right to write ``output``. The constructor does not take it."""
 
     def __init__(self, output: Path, communicator: Communicator) -> None:
         self.path = Path(f"{os.path.realpath(output)}.lock")  # the same for all links to the file
@@ -34,8 +35,8 @@ class Claim:
         self.descriptor: int | None = None
 
     def take(self) -> None:
-        """Take the lock if the folder of the output exists; may be repeated. Raises EnvironmentProblem on all processes
-        if another run has it."""
+        """Take the lock if the folder of the output exists. The call may be repeated. Raises EnvironmentProblem on all
+        processes if another run has the lock."""
 
         def take() -> None:
             if self.communicator.rank == 0 and self.descriptor is None and self.path.parent.is_dir():
@@ -62,14 +63,14 @@ class Claim:
         if not _is_at(descriptor, self.path):
             os.close(descriptor)
             return False
-        with suppress(OSError):  # for the sentence above only
+        with suppress(OSError):  # only the message above uses it
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, json.dumps(_myself()).encode(), 0)
         self.descriptor = descriptor
         return True
 
     def give_back(self) -> None:
-        """Remove the lock, on rank 0. Needs no agreement."""
+        """Remove the lock, on rank 0. The other processes need not call this."""
         if self.descriptor is not None:
             with suppress(OSError):
                 self.path.unlink()
@@ -86,7 +87,8 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 @contextmanager
 def claimed(outputs: Sequence[Path], communicator: Communicator) -> Iterator[list[Claim]]:
-    """Take the right to write each of the ``outputs`` whose folder exists, and give them back at the end."""
+    """A context in which this run has the right to write each of the ``outputs``, taken at once if its folder exists.
+    Raises the same errors as `Claim.take`."""
     claims = [Claim(output, communicator) for output in outputs]
     try:
         for claim in claims:

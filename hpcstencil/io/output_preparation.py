@@ -1,7 +1,8 @@
-"""The preparation of an output file before all processes open it: laid out anew, or cut back to be continued.
+"""The preparation of an output file before all processes open it: a new file is laid out, or an old one is cut back to
+be continued.
 
-Rank 0 does it alone. A new file is laid out under a temporary name and renamed; cutting is whole or not made. So the
-file at ``path`` is an old output or a new one at every moment, and never half of one.
+Rank 0 does it alone. A new file is laid out under a temporary name and renamed; an old one is cut as a whole or not at
+all. So the file at ``path`` is an old output or a new one at every moment, and never half of one.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import h5py
 import numpy as np
 
 from hpcstencil.io import xdmf
+from hpcstencil.io.dataset_names import DIAGNOSTICS, PROBES, VALUES
 from hpcstencil.io.file_layout import Description, lay_out, write_attributes
 from hpcstencil.io.file_read import SCALES, fields_in
 from hpcstencil.io.file_spans import UNUSED, sound_unused
@@ -22,15 +24,14 @@ from hpcstencil.io.hdf5_validation import WHOLE, attributes, numbers, refuse_oth
 from hpcstencil.io.rollback_journal import journal_path, living_writer, roll_back
 from hpcstencil.io.truncate import Prepared, cut_back
 from hpcstencil.runtime.filesystem import file_errors
-from hpcstencil.symbolic.staggering import Layout
 from hpcstencil.validation.errors import InputError
 
 FORMAT_VERSION = 1
-RESERVED = ("diagnostics", *SCALES)  # names at the root of the file that no field may have
+RESERVED = (DIAGNOSTICS, PROBES, *SCALES)  # names at the root of the file that no field may have
 
 
 def refuse_existing(path: Path) -> None:
-    """Raise InputError where ``path`` exists: an output is never replaced unasked."""
+    """Raise InputError if ``path`` exists: an output is never replaced unless the user asks for it."""
     if path.exists():
         raise InputError(
             f"{path}: exists already; say --overwrite to replace it, --resume to continue its run, or choose another "
@@ -46,8 +47,8 @@ def refuse_reserved(fields: Sequence[str]) -> None:
 
 
 def lay_out_anew(path: Path, description: Description) -> Prepared:
-    """Lay out a new file at ``path``, which replaces an existing one, with ``complete`` = 0 and no snapshot; rank 0
-    alone. Raises EnvironmentProblem if the file system fails."""
+    """Lay out a new file at ``path``, which replaces an existing one, with ``complete`` = 0 and no snapshot. Only rank
+    0 calls this. Raises EnvironmentProblem if the file system fails."""
     target, journal = Path(os.path.realpath(path)), journal_path(path)  # a link, to a larger disk perhaps, stays one
     temporary = target.with_name(target.name + ".tmp")
     with file_errors(path, "create"):
@@ -60,11 +61,13 @@ def lay_out_anew(path: Path, description: Description) -> Prepared:
         journal.unlink(missing_ok=True)
         os.replace(temporary, target)  # those who read the old file keep it whole
     itemsize, compressed = np.dtype(description.dtype).itemsize, description.compression != "none"
-    return Prepared((), (), (), itemsize, compressed, description.solid_axes)
+    groups = [DIAGNOSTICS, *(f"{PROBES}/{name}" for name in description.receivers)]
+    return Prepared((), (), dict.fromkeys(groups, ()), itemsize, compressed, description.solid_axes)
 
 
 def cut_to_continue(path: Path, description: Description, step: int | None) -> Prepared:
-    """Undo what a killed run left unfinished, and cut the file after ``step``, see `truncate.cut_back`; rank 0 alone.
+    """Undo what a killed run left unfinished, and cut the file after ``step`` (see `truncate.cut_back`). Only rank 0
+    calls this.
 
     Raises InputError if the file is not an output with these fields in this layout, or a run of this host is writing
     it; EnvironmentProblem if the file system fails.
@@ -75,12 +78,14 @@ def cut_to_continue(path: Path, description: Description, step: int | None) -> P
         roll_back(path)
         with open_alone(path, "r") as file:
             refuse_other_files(file, path)
-            _check_same(file, path, description.layout, description.fields)
+            _check_same(file, path, description)
         return cut_back(path, description.fields, step, description.attributes)
 
 
-def _check_same(file: h5py.File, path: Path, layout: Layout, fields: Sequence[str]) -> None:
-    """Raise InputError if ``file`` is not an output with these fields in this layout, or its series cannot grow."""
+def _check_same(file: h5py.File, path: Path, description: Description) -> None:
+    """Raise InputError if ``file`` is not an output with these fields in this layout and these probes, or its series
+    cannot grow."""
+    layout, fields = description.layout, description.fields
     if attributes(path, file).get("kind") != "output":
         raise InputError(f"{path}: not an output file of hpcstencil; choose another --output")
     there = fields_in(file)
@@ -93,9 +98,19 @@ def _check_same(file: h5py.File, path: Path, layout: Layout, fields: Sequence[st
         found, expected = (*shape[:members], *shape[members + 1 :]), (*layout.members, *layout.shape(name))
         if found != expected:
             raise InputError(f"{path}: its grid has shape {found}, this run's {expected}")
-    counted = [numbers(path, file, f"{group}{name}", 1, kinds=kinds) for group in ("", "diagnostics/")
+    probes = {f"{PROBES}/{name}/": places for name, places in description.receivers.items()}
+    recorded = sorted(f"{PROBES}/{name}/" for name in file.get(PROBES, ()))
+    if recorded != sorted(probes):
+        raise InputError(f"{path}: holds the probes {recorded}, this run has {sorted(probes)}; choose another --output")
+    counted = [numbers(path, file, f"{group}{name}", 1, kinds=kinds) for group in ("", f"{DIAGNOSTICS}/", *probes)
                for name, kinds in (("time", "f"), ("step", WHOLE))]  # fmt: skip
-    measured = [numbers(path, file["diagnostics"], name, 1, 2) for name in file["diagnostics"]]
+    measured = [numbers(path, file[DIAGNOSTICS], name, 1, 2) for name in file[DIAGNOSTICS]]
+    for group, places in probes.items():
+        measured.append(numbers(path, file, group + VALUES, 2))
+        if measured[-1].shape[1] != len(places):
+            raise InputError(
+                f"{path}: '{group}' has {measured[-1].shape[1]} receivers, this run {len(places)}; choose another --output"
+            )
     for dataset in (*counted, *measured, *(there[name] for name in fields)):
         if dataset.maxshape.count(None) != 1 or dataset.dtype.kind not in "fi" or dataset.dtype.itemsize not in (4, 8):
             raise InputError(

@@ -26,8 +26,9 @@ Span = tuple[int, int]  # half-open range of bytes [start, stop)
 
 @dataclass(frozen=True)
 class Journal:
-    """The former state of a file: its ``length``, and the bytes of some ``spans`` of it, one after the other, as
-    ``data``. ``writer`` is the process that began the change: (host, process number, when it started)."""
+    """The state of a file before a change: its ``length``, and the bytes of some ``spans`` of it, one after the other,
+    as ``data``. ``writer`` is the process that began the change: (host, process number, time of its start in clock
+    ticks since boot)."""
 
     length: int
     spans: tuple[Span, ...]
@@ -35,7 +36,7 @@ class Journal:
     writer: tuple[str, int, str]
 
     def pieces(self) -> Iterator[tuple[int, bytes]]:
-        """(start in the file, bytes) of each span."""
+        """(start in the file, former bytes) of each span."""
         position = 0
         for start, stop in self.spans:
             yield start, self.data[position : position + stop - start]
@@ -43,13 +44,14 @@ class Journal:
 
 
 def journal_path(path: Path) -> Path:
-    """``NAME.h5.journal`` beside ``NAME.h5``. For a link, it lies beside the file itself, where a program that opens that file
-    finds it."""
+    """``NAME.h5.journal`` beside the file ``NAME.h5``. For a link it lies beside the file itself, where a program that
+    opens that file finds it."""
     return Path(f"{os.path.realpath(path)}.journal")
 
 
 def begin(path: Path, untouched: Iterable[Span]) -> None:
-    """Save all bytes of the file at ``path`` except the ``untouched`` before a change. Raises OSError."""
+    """Save all bytes of the file at ``path``, except the ``untouched`` ones, before a change. The journal is on disk
+    when this returns. Raises OSError."""
     length = path.stat().st_size
     spans = complement(untouched, length)
     with path.open("rb") as file:
@@ -70,14 +72,14 @@ def begin(path: Path, untouched: Iterable[Span]) -> None:
 
 
 def commit(path: Path) -> None:
-    """Sync the changed file, then remove its journal. Raises OSError."""
+    """Wait until the changed file is on disk, then remove its journal. Raises OSError."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
     journal_path(path).unlink(missing_ok=True)
 
 
 def pending(path: Path) -> Journal | None:
-    """The journal of an unfinished change of ``path``; None if there is none."""
+    """The journal of an unfinished change of ``path``; None if there is none, or none that is whole."""
     try:
         content = journal_path(path).read_bytes()
     except FileNotFoundError:
@@ -93,7 +95,7 @@ def pending(path: Path) -> Journal | None:
 
 
 def roll_back(path: Path) -> bool:
-    """Undo the unfinished change of ``path``, if there is one; returns whether there was. Raises OSError.
+    """Undo the unfinished change of ``path``, if there is one, and return whether there was one. Raises OSError.
 
     Call this only while no run writes the file. It may be interrupted and repeated.
     """
@@ -110,10 +112,8 @@ def roll_back(path: Path) -> bool:
 
 
 def living_writer(path: Path, patience: float = 10.0) -> int | None:
-    """The number of the process of this host that is amid a change of ``path``; None if there is none.
-
-    A process that is about to end, as the last of a killed run, gets ``patience`` seconds for it.
-    """
+    """The number of the process on this host that is in the middle of a change of ``path``; None if there is none. A
+    process that is about to end, such as the last one of a killed run, gets ``patience`` seconds to do so."""
     deadline = time.monotonic() + patience
     while (journal := pending(path)) is not None:
         host, process, started = journal.writer
@@ -139,7 +139,7 @@ def _started(process: int) -> str:
 
 
 def complement(spans: Iterable[Span], length: int) -> list[Span]:
-    """The parts of [0, length) that no span covers."""
+    """The parts of the bytes [0, length) that no span covers, in order."""
     rest, position = [], 0
     for start, stop in sorted(spans):
         if start > position:
@@ -151,7 +151,7 @@ def complement(spans: Iterable[Span], length: int) -> list[Span]:
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """The same bytes as ``spans`` in the fewest spans, in order."""
+    """The same bytes as in ``spans``, in order and in as few spans as possible."""
     result: list[Span] = []
     for start, stop in sorted(spans):
         if result and start <= result[-1][1]:
@@ -167,7 +167,8 @@ def _piece(file: io.BufferedReader, span: Span) -> bytes:
 
 
 class Before(io.RawIOBase):
-    """The file at ``path`` as it was before the unfinished change, for reading. h5py opens this object like a path."""
+    """The file at ``path`` in the state before its unfinished change, for reading. h5py opens this object like a
+    path."""
 
     def __init__(self, path: Path, journal: Journal) -> None:
         self.file = path.open("rb", buffering=0)
@@ -187,7 +188,8 @@ class Before(io.RawIOBase):
         return self.position
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # any buffer, as h5py passes it
-        """Fill the buffer up to the end of the file, from the journal for the bytes that it has."""
+        """Fill the buffer with the next bytes, up to the end of the file, taking those that the journal has from there.
+        Returns the number of bytes."""
         wanted = min(len(buffer), max(0, self.length - self.position))
         self.file.seek(self.position)
         there = self.file.read(wanted)

@@ -19,23 +19,23 @@ from hpcstencil.symbolic.staggering import Layout
 
 
 class Copies:
-    """Snapshot buffers for this process's blocks, one `Pieces` per field name. Native code fills its own
+    """Snapshot buffers for this process's blocks: one `Pieces` per field name. Native code fills its buffers itself
     (`native.snapshot_copies`)."""
 
     def __init__(self, pieces: Mapping[str, Pieces]) -> None:
         self.pieces = pieces
 
     def expect(self, wanted: bool) -> None:
-        """Announce that the fields are about to change, and whether copies of all of them are ``wanted`` afterwards."""
+        """Announce that the fields are about to change, and whether copies of them are ``wanted`` afterwards."""
 
     def copied(self, name: str, block: np.ndarray) -> Pieces:
-        """Copy ``block``, this process's block of the field ``name`` (local, without ghost cells), and return its
-        buffer."""
+        """The buffer of the field ``name``, filled with ``block``: this process's block, local and without ghost
+        cells."""
         self.pieces[name].take(block)
         return self.pieces[name]
 
     def lend(self, until: Future[None]) -> None:
-        """Do not overwrite the buffers before ``until`` completes: a thread reads them."""
+        """Do not overwrite the buffers before ``until`` completes, since a thread reads them."""
 
 
 def pieces_of(
@@ -43,8 +43,8 @@ def pieces_of(
 ) -> dict[str, Pieces]:
     """Buffers for this process's blocks of ``fields``, by name, cut into the chunks of a file of this ``layout``.
 
-    ``ranges`` is the global index range per axis; ``dtype`` is that of the values. All fields have the same number of
-    pieces.
+    ``ranges`` is the global index range per axis; ``dtype`` is that of the values. If the file is ``compressed``, or
+    the blocks would be scattered in it, each buffer is a single piece. All fields have the same number of pieces.
     """
     members, itemsize = layout.members, np.dtype(dtype).itemsize
     start = [0] * (len(members) + 1) + [first for first, _ in ranges]

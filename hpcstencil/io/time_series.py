@@ -1,7 +1,7 @@
-"""The time series of an output file: rows of diagnostics, and the steps and times of snapshots.
+"""The time series of an output file: rows of diagnostics and of probes, and the steps and times of snapshots.
 
-Readers count rows and snapshots by the length of ``time`` and ``step``. These series are therefore only noted while a
-change is under way, and written when all other values are in the file.
+Readers count rows and snapshots by the length of ``time`` and ``step``. While a change is under way these two are
+therefore only noted; they are written when all other values are in the file.
 """
 
 from __future__ import annotations
@@ -15,34 +15,40 @@ import numpy as np
 from hpcstencil.io.transports.protocol import Transport
 from hpcstencil.io.truncate import Prepared
 
-Rows = tuple[Sequence[int], Sequence[float], Mapping[str, Any]]  # steps, times and values of diagnostics
-NO_ROWS: Rows = ((), (), {})
+# Steps, times, and for each series its values: in an array, the first axis is that of the rows.
+Rows = tuple[Sequence[int] | np.ndarray, Sequence[float] | np.ndarray, Mapping[str, Any]]
+RowsOf = Mapping[str, Rows]  # by group of the file: "diagnostics" or "probes/NAME"
+NO_ROWS: RowsOf = {}
+
+
+def _floats(values: Any) -> np.ndarray:
+    """The values as an array: in their own dtype if that is one of floats, else float64."""
+    array = np.asarray(values)
+    return array if array.dtype.kind == "f" else array.astype(np.float64)
 
 
 class TimeSeries:
-    """The series of the open ``file``, which held what was ``found`` in it. All processes call every method together,
-    with equal values; ``writes`` is true on the one process that writes them. ``times`` are those of all snapshots."""
+    """The series of the open ``file``; ``found`` is what the file held when this run opened it. All processes call
+    every method together, with equal values; ``writes`` is true on the one process that writes them. In an ensemble
+    series have one axis of ``members`` before that of the rows. ``times`` are those of all snapshots."""
 
-    def __init__(self, file: Transport, writes: bool, found: Prepared) -> None:
-        self.file, self.writes = file, writes
-        self.rows, self.times = len(found.rows), list(found.times)
+    def __init__(self, file: Transport, writes: bool, found: Prepared, members: int) -> None:
+        self.file, self.writes, self.members = file, writes, members
+        self.rows, self.times = {group: len(steps) for group, steps in found.rows.items()}, list(found.times)
         self.noted: list[tuple[int, Mapping[str, np.ndarray]]] = []
 
-    def add_rows(self, rows: Rows) -> None:
-        """Append rows of diagnostics, see `OutputFile.write_diagnostics`. Readers see them after the `commit`."""
-        steps, times, values = rows
-        series = {
-            f"diagnostics/{name}": np.ascontiguousarray(np.asarray(value, np.float64).T)
-            for name, value in values.items()
-        }
-        if series:
-            self._write(series, self.rows)
-        counted = {"step": np.asarray(steps, np.int64), "time": np.asarray(times, np.float64)}
-        self.noted.append((self.rows, {f"diagnostics/{name}": values for name, values in counted.items()}))
-        self.rows += len(steps)
+    def add_rows(self, rows: RowsOf) -> None:
+        """Append rows, see `OutputFile.write_rows`. Readers see them after the `commit`."""
+        for group, (steps, times, values) in rows.items():
+            series = {f"{group}/{name}": _floats(value) for name, value in values.items()}
+            if series:
+                self._write(series, self.rows[group])
+            counted = {"step": np.asarray(steps, np.int64), "time": np.asarray(times, np.float64)}
+            self.noted.append((self.rows[group], {f"{group}/{name}": values for name, values in counted.items()}))
+            self.rows[group] += len(steps)
 
     def add_snapshot(self, step: int, time: float) -> None:
-        """Append the step and time of a snapshot. Readers see it after the `commit`."""
+        """Append the step and time of a snapshot. Readers see it after `commit`."""
         self.noted.append((len(self.times), {"step": np.array([step], np.int64), "time": np.array([time])}))
         self.times.append(time)
 
@@ -52,19 +58,21 @@ class TimeSeries:
         self.times[-1] = time
 
     def commit(self) -> None:
-        """Write the series by which readers count what was added."""
+        """Write the steps and times of everything that was added, by which readers count it."""
         for start, series in self.noted:
             self._write(series, start)
         self.noted.clear()
 
     def _write(self, series: Mapping[str, np.ndarray], start: int) -> None:
-        """Extend the last axis of datasets and write ``series`` from ``start`` on."""
+        """Extend datasets along the axis of their rows, and write the rows ``series`` from ``start`` on."""
+        axes = {name: min(self.members, values.ndim - 1) for name, values in series.items()}
 
         def extend(file: h5py.File) -> None:
             for name, values in series.items():
-                file[name].resize(start + values.shape[-1], values.ndim - 1)
+                file[name].resize(start + len(values), axes[name])
 
         self.file.apply(extend)
         for name, values in series.items():
-            place = (*(0 for _ in values.shape[1:]), start)
-            self.file.write(name, place, values if self.writes else values[..., :0])
+            place = [start if axis == axes[name] else 0 for axis in range(values.ndim)]
+            mine = np.moveaxis(values if self.writes else values[:0], 0, axes[name])
+            self.file.write(name, place, np.ascontiguousarray(mine))

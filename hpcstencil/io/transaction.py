@@ -22,9 +22,9 @@ class Transaction:
     """The changes of the file at ``path``, open as ``file``, one after the other. All processes call every method
     together.
 
-    Space is reserved before a change; of a compressed file, whose size is unknown, it is only checked that there is
-    enough, since reserved space would stay with the file (``allocate`` false). Raises EnvironmentProblem if the file
-    system fails, or somebody else has changed the file.
+    Space is reserved before a change. For a compressed file, whose size is not known in advance, ``allocate`` is false:
+    it is only checked that there is enough space, since reserved space would stay with the file. Methods raise
+    EnvironmentProblem if the file system fails, or somebody else has changed the file.
     """
 
     def __init__(self, path: Path, communicator: Communicator, file: Transport, allocate: bool) -> None:
@@ -40,7 +40,7 @@ class Transaction:
             reserve(self.path, size + size // 100 + MARGIN, self.communicator, allocate=self.allocate)
 
         def find(file: h5py.File) -> None:
-            if self.communicator.rank == 0:  # which writes the journal
+            if self.communicator.rank == 0:  # only rank 0 writes the journal
                 self.settled.find(file)
 
         def begin() -> None:
@@ -70,7 +70,7 @@ class Transaction:
         )
 
     def end(self) -> None:
-        """Commit the change, which all processes have written."""
+        """Commit the change, which all processes have written by now."""
 
         def commit() -> None:
             if self.communicator.rank == 0:

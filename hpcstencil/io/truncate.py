@@ -1,8 +1,8 @@
-"""Cut an output file back to the step from which a run continues. The file is whole at every moment."""
+"""Cutting an output file back to the step from which a run continues. The file is whole at every moment."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 
 from hpcstencil.io import rollback_journal
-from hpcstencil.io.dataset_names import MASK_DATASET
+from hpcstencil.io.dataset_names import DIAGNOSTICS, MASK_DATASET, PROBES, VALUES
 from hpcstencil.io.file_layout import Attributes, write_attributes
 from hpcstencil.io.file_spans import all_values, growing_axis, remember_unused
 from hpcstencil.io.hdf5_access import open_alone
@@ -21,22 +21,23 @@ ENDED = ("failure", "clock")  # attributes about the end of a run, see `OutputFi
 
 @dataclass(frozen=True)
 class Prepared:
-    """The contents of a prepared file: steps and times of snapshots, steps of rows of diagnostics, bytes of one value
-    of a field."""
+    """The contents of a prepared output: ``steps`` and ``times`` of snapshots, steps of the ``rows`` of each group of
+    time series, size of a value of a field in bytes (``itemsize``), and whether fields are ``compressed``."""
 
     steps: tuple[int, ...]
     times: tuple[float, ...]
-    rows: tuple[int, ...]
+    rows: Mapping[str, tuple[int, ...]]
     itemsize: int
     compressed: bool
     solid_axes: int = 0  # of the mask in the file; 0 where there is none
 
 
 def cut_back(path: Path, fields: Sequence[str], step: int | None, attributes: Attributes) -> Prepared:
-    """Cut all series of the file after ``step``, or only to equal lengths if that is None; rank 0 alone.
+    """Cut all series of the file after ``step``, or only to equal lengths if that is None, and return what is left.
+    Only rank 0 calls this. Raises OSError or RuntimeError if the file system or HDF5 fails.
 
-    There are three changes, each whole or not made: the short series, by which readers count; the fields, whose space
-    HDF5 may release at once; the note of the space that is left unused.
+    There are three changes, each made as a whole or not at all: the short series, by which readers count; the fields,
+    whose space HDF5 may release at once; and the note of the space that is left unused.
     """
 
     def shorten_series(file: h5py.File) -> None:
@@ -45,17 +46,20 @@ def cut_back(path: Path, fields: Sequence[str], step: int | None, attributes: At
             file.attrs.pop(name, None)
         write_attributes(file, attributes)
         _cut(file, ["time", "step"], step)
-        _cut(file["diagnostics"], list(file["diagnostics"]), step)
+        for group, names in series_of(file).items():
+            _cut(file[group], names, step)
 
     def shorten_fields(file: h5py.File) -> None:
         for name in fields:
             file[name].resize(len(file["time"]), growing_axis(file[name]))
+        for group, name in sampled(file):
+            file[group][name].resize(len(file[group]["time"]), 0)
 
     names = list(fields)
     with open_alone(path, "r") as file:
         mask = file.get(MASK_DATASET)
         solid_axes = mask.ndim if isinstance(mask, h5py.Dataset) and mask.dtype == np.int8 and mask.chunks else 0
-        names += [MASK_DATASET] if solid_axes else []
+        names += [*([MASK_DATASET] if solid_axes else []), *("/".join(each) for each in sampled(file))]
         before = all_values(file, names)
     _changed(path, before, shorten_series)
     _changed(path, before, shorten_fields)
@@ -66,8 +70,20 @@ def cut_back(path: Path, fields: Sequence[str], step: int | None, attributes: At
     _changed(path, [*kept, *lost], lambda file: remember_unused(file, lost))
     with open_alone(path, "r") as file:
         field = file[fields[0]]
-        steps, times, rows = (tuple(file[name][()].tolist()) for name in ("step", "time", "diagnostics/step"))
+        steps, times = (tuple(file[name][()].tolist()) for name in ("step", "time"))
+        rows = {group: tuple(file[group]["step"][()].tolist()) for group in series_of(file)}
         return Prepared(steps, times, rows, field.dtype.itemsize, field.compression is not None, solid_axes)
+
+
+def series_of(file: h5py.File) -> dict[str, list[str]]:
+    """The short series of each group of rows, by which readers count or which they read whole: all but `sampled`."""
+    probes = {f"{PROBES}/{name}": ["time", "step"] for name in file.get(PROBES, ())}
+    return {DIAGNOSTICS: list(file[DIAGNOSTICS]), **probes}
+
+
+def sampled(file: h5py.File) -> list[tuple[str, str]]:
+    """(group, name) of the long series of rows, those of probes."""
+    return [(f"{PROBES}/{name}", VALUES) for name in file.get(PROBES, ())]
 
 
 def _changed(path: Path, untouched: list[Span], action: Callable[[h5py.File], None]) -> None:

@@ -34,7 +34,8 @@ LONGEST_RUN = 4096  # cells of a coordinate per chunk: repetitions must lie with
 
 
 def mesh_dtype(grid: Grid | Subgrid) -> np.dtype:
-    """float32 if it locates a cell to within a hundredth of its size, else float64."""
+    """The dtype of the mesh's coordinates: float32 if it locates a cell to within a hundredth of its size, else
+    float64."""
     resolved = all(
         dx > 100 * np.spacing(np.float32(max(abs(a), abs(b))))
         for dx, a, b in zip(grid.spacing, grid.lower, grid.upper, strict=True)
@@ -43,7 +44,8 @@ def mesh_dtype(grid: Grid | Subgrid) -> np.dtype:
 
 
 def write_mesh(file: h5py.File, grid: Grid | Subgrid) -> None:
-    """Store ``/xdmf-mesh/x``, ``y`` (and ``z``): the coordinate of every cell centre, arrays of the grid's full shape.
+    """Store ``/xdmf-mesh/x``, ``y`` (and ``z``): the coordinate of every cell centre along that axis, as arrays of the
+    grid's full shape.
 
     ``file`` is open in this process alone and has ``/x``, ``/y``, ``/z``. In one dimension nothing is stored.
     """
@@ -79,8 +81,9 @@ def _fill_with_coordinate(dataset: h5py.Dataset, centres: np.ndarray, axis: int)
 
 
 class Sidecar:
-    """The XDMF file beside the output at ``path``, which follows its committed snapshots. All processes call `update`
-    together, and rank 0 writes."""
+    """The XDMF file beside the output at ``path``, which describes the committed snapshots. All processes call `update`
+    together, and rank 0 writes. ``itemsize`` is the size of a value of the fields in bytes; ``solid`` says whether the
+    output has a mask that all members share."""
 
     def __init__(
         self,
@@ -96,8 +99,11 @@ class Sidecar:
         self.described = 0  # snapshots in the file
 
     def update(self, times: Sequence[float], at_once: bool = False) -> None:
-        """Describe the snapshots at ``times``. Rewriting costs more the more snapshots there are: from 100 on, the file
-        is rewritten only with every further hundredth, unless ``at_once``."""
+        """Describe the snapshots at ``times``. Rewriting the file costs more the more snapshots there are. It is
+        therefore rewritten only when their number has grown by 1 percent, and at least by one, unless ``at_once``.
+
+        Raises EnvironmentProblem on all processes if the file system fails.
+        """
         if not at_once and len(times) - self.described < max(1, len(times) // 100):
             return
 
@@ -113,10 +119,11 @@ class Sidecar:
 def write(
     path: Path, layout: Layout, fields: Sequence[str], itemsize: int, times: Sequence[float], solid: bool = False
 ) -> Path:
-    """Write ``NAME.xdmf`` beside the output ``NAME.h5`` at ``path``, atomically; returns its path.
+    """Write ``NAME.xdmf`` beside the output ``NAME.h5`` at ``path``, atomically, and return its path. Raises OSError.
 
-    ``itemsize`` is that of the fields in bytes; ``times`` are those of the committed snapshots; ``solid`` says whether
-    there is a mask. The file refers to the output by its name alone, so that both can be moved together.
+    ``itemsize`` is the size of a value of the fields in bytes; ``times`` are those of the committed snapshots;
+    ``solid`` says whether there is a mask. The file refers to the output by its name alone, so that both can be moved
+    together.
     """
     target = path.with_suffix(".xdmf")
     temporary = target.with_suffix(".xdmf.tmp")

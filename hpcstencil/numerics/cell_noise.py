@@ -19,8 +19,8 @@ def mixed(x: np.ndarray) -> np.ndarray:
 
 
 def uniform(seed: int, stream: int, index: np.ndarray) -> np.ndarray:
-    """Uniform numbers on [-1, 1), float64, in the shape of ``index``. ``index`` holds global cell indices: C order,
-    non-negative integers, any shape."""
+    """Uniform noise on [-1, 1): float64, in the shape of ``index``. ``index`` holds non-negative global cell indices (C
+    order) in any shape; ``seed`` and ``stream`` are integers below 2^32."""
     with np.errstate(over="ignore"):
         key = mixed(np.array([(seed << 32) | stream], np.uint64) * GOLDEN + GOLDEN)
         bits = mixed(mixed(index.astype(np.uint64) * GOLDEN + key) + key)

@@ -21,11 +21,11 @@ PIECE = 2**20  # number of values summed at a time
 
 
 def checksum(block: np.ndarray, start: Sequence[int]) -> int:
-    """The contribution of ``block`` to its array's checksum, as an int64. The block is C-contiguous, of any shape and
-    dtype, without ghost cells. ``start`` is its global index along the last axes; along the axes before them it starts
-    at 0.
+    """The contribution of this process's ``block`` to the checksum of its global array, as an integer in the range of
+    int64. The contributions of all blocks add up, modulo 2^64, to the checksum.
 
-    The contributions of all blocks add up, modulo 2^64, to the checksum of the array.
+    The block is C-contiguous, of any shape and dtype, without ghost cells. ``start`` is its global index along the last
+    axes; along the axes before them the block starts at 0. An empty block contributes 0.
     """
     if block.size == 0:
         return 0

@@ -13,30 +13,31 @@ from functools import cache
 from typing import Any
 
 HALF = Fraction(1, 2)
-UNROLLED = 64  # weights of a stencil, at most, for which code has a term each
-Weights = Sequence[Any]  # numbers, or Weights of one axis less
+UNROLLED = 64  # stencils with more weights are summed in loops
+Weights = Sequence[Any]  # numbers, or Weights with one axis less
 
 
 @dataclass(frozen=True)
 class Stencil:
-    """A stencil: offsets in cells, one entry per axis, and a weight for each offset. The weights carry the units of the
-    derivative."""
+    """A stencil: ``offsets`` in cells, each with one entry per axis, and a weight for each offset. The weights carry
+    the units of the derivative."""
 
     offsets: tuple[tuple[int, ...], ...]
     weights: tuple[float, ...]
 
     @property
     def lower(self) -> tuple[int, ...]:
-        """Cells needed below the point, per axis (non-negative)."""
+        """The number of cells that the stencil reads below its point, per axis; not negative."""
         return tuple(max(0, -min(o)) for o in zip(*self.offsets, strict=True))
 
     @property
     def upper(self) -> tuple[int, ...]:
-        """Cells needed above the point, per axis (non-negative)."""
+        """The number of cells that the stencil reads above its point, per axis; not negative."""
         return tuple(max(0, *o) for o in zip(*self.offsets, strict=True))
 
     def collapsed(self, axes: Collection[int]) -> Stencil:
-        """The stencil for values that are constant along ``axes``: its weights summed along them, in order."""
+        """The stencil with the same result for values that are constant along ``axes``: its weights are summed along
+        them, in order."""
         sums: dict[tuple[int, ...], float] = {}
         for offset, w in zip(self.offsets, self.weights, strict=True):
             place = tuple(0 if axis in axes else o for axis, o in enumerate(offset))
@@ -50,8 +51,8 @@ def is_large(stencil: Stencil) -> bool:
 
 
 def centred(values: Weights, ndim: int) -> Stencil:
-    """The stencil of ``ndim`` nested sequences with an odd count of entries per axis, of which the middle one is the weight of
-    the cell itself. Entries that are 0 are left out."""
+    """The stencil with the weights ``values``: sequences nested ``ndim`` deep, with an odd number of entries along each
+    axis. The middle entry is the weight of the cell itself. Entries that are 0 are left out."""
     places: dict[tuple[int, ...], Any] = {(): values}
     for _ in range(ndim):
         places = {
@@ -63,8 +64,9 @@ def centred(values: Weights, ndim: int) -> Stencil:
 
 @cache
 def weights(derivative: int, points: tuple[Fraction, ...]) -> tuple[Fraction, ...]:
-    """Weights of the ``derivative``-th derivative at 0 from values at ``points``, which are in units of the spacing.
-    They are exact for polynomials of degree ``len(points) - 1``."""
+    """The weights of the ``derivative``-th derivative at 0, given values at ``points``. They are exact fractions, one
+    per point, and exact for polynomials of degree ``len(points) - 1``. Points are in units of the spacing, so weights
+    must still be divided by spacing^derivative."""
     count = len(points)
     table = [[Fraction(0)] * count for _ in range(derivative + 1)]
     table[0][0] = Fraction(1)
@@ -94,30 +96,34 @@ def _line(derivative: int, offsets: Sequence[int], at: Fraction, axis: int, spac
 
 
 def central(derivative: int, order: int, axis: int, spacing: Sequence[float]) -> Stencil:
-    """Central difference of a derivative along ``axis``: error O(dx^order), order even."""
+    """The central difference for a derivative along ``axis``, with error O(dx^order); ``order`` is even. ``spacing``
+    has the cell width of every axis."""
     radius = (derivative + 1) // 2 - 1 + order // 2
     return _line(derivative, range(-radius, radius + 1), Fraction(0), axis, spacing)
 
 
 def biased(order: int, side: int, axis: int, spacing: Sequence[float]) -> Stencil:
-    """First derivative along ``axis`` with one extra point on ``side`` (-1 lower, +1 upper): error O(dx^(order - 1))."""
+    """The stencil of a first derivative along ``axis`` with one extra point on ``side`` (-1 lower, +1 upper) and error
+    O(dx^(order - 1)). ``spacing`` has the cell width of every axis."""
     first = -(order // 2) if side < 0 else 1 - order // 2
     return _line(1, range(first, first + order), Fraction(0), axis, spacing)
 
 
 def staggered(derivative: int, order: int, side: int, axis: int, spacing: Sequence[float]) -> Stencil:
-    """Derivative (1) or interpolation (0) at the face half a cell away on ``side`` (-1, +1): error O(dx^order)."""
+    """The stencil of a derivative (``derivative`` = 1) or of an interpolation (0) at the face half a cell away along
+    ``axis``, on the lower (``side`` = -1) or upper (+1) side, with error O(dx^order). ``spacing`` has the cell width of
+    every axis."""
     first = 1 - order // 2 if side > 0 else -(order // 2)
     return _line(derivative, range(first, first + order), side * HALF, axis, spacing)
 
 
 def shifted(offset: int, axis: int, ndim: int) -> Stencil:
-    """The stencil that returns the value ``offset`` cells away along an axis unchanged."""
+    """The stencil that copies the value ``offset`` cells away along ``axis``, on a grid with ``ndim`` axes."""
     return Stencil((tuple(offset if a == axis else 0 for a in range(ndim)),), (1.0,))
 
 
 def product(*stencils: Stencil) -> Stencil:
-    """Tensor product of stencils along different axes: a mixed derivative."""
+    """The tensor product of stencils along different axes, which gives a mixed derivative."""
     offsets, values = stencils[0].offsets, stencils[0].weights
     for other in stencils[1:]:
         pairs = [

@@ -15,8 +15,8 @@ AXES = ("x", "y", "z")
 
 @dataclass(frozen=True)
 class Grid:
-    """The global grid: ``shape`` cells between the corners ``lower`` and ``upper``, one entry per axis. Lengths have
-    the input's unit."""
+    """The global grid: ``shape`` cells between the corners ``lower`` and ``upper``, each with one entry per axis.
+    Lengths are in the input's unit."""
 
     shape: tuple[int, ...]
     lower: tuple[float, ...]
@@ -29,7 +29,7 @@ class Grid:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """Names of the axes, in the order in which arrays are indexed."""
+        """The names of the axes ("x", "y", "z"), in the order in which arrays are indexed."""
         return AXES[: self.ndim]
 
     @property
@@ -48,12 +48,13 @@ class Grid:
         return math.prod(self.spacing)
 
     def faces(self, axis: int, count: int) -> np.ndarray:
-        """Coordinates of the first ``count`` faces across one axis, starting at the lower boundary; float64, shape
-        (count,)."""
+        """Coordinates of the first ``count`` faces across one axis, starting at the lower boundary: float64 of shape
+        (count,), in the input's unit of length."""
         return self.lower[axis] + np.arange(count) * self.spacing[axis]
 
     def centres(self, axis: int, start: int = 0, stop: int | None = None, periodic: bool = False) -> np.ndarray:
-        """Coordinates of the cell centres ``start .. stop - 1`` along one axis; float64, shape (stop - start,).
+        """Coordinates of the cell centres ``start`` to ``stop - 1`` along one axis (default: all of them): float64 of
+        shape (stop - start,), in the input's unit of length.
 
         Indices may lie outside the grid. On a ``periodic`` axis they wrap around, so that a ghost cell has exactly the
         coordinate of the cell it copies; on other axes the coordinates simply continue.

@@ -22,9 +22,10 @@ LOOPED = 3  # from this number of uniform stages on a loop takes them, so that t
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of a method: the weights of earlier stages' ``values`` and of their ``slopes``. In a partitioned method
-    the stage changes only the fields of one ``group``; the others keep their values. ``remembered`` is the weight of
-    the slopes from the beginning of the previous step."""
+    """One stage of a method. ``values`` and ``slopes`` are pairs (j, weight) for the values y_j and for dt times the
+    slopes f(y_j) of earlier stages. In a partitioned method the stage changes only the fields of one ``group`` (0 or
+    1); the others keep their values. ``remembered`` is the weight of dt times the slopes from the beginning of the
+    previous step."""
 
     values: Terms
     slopes: Terms
@@ -34,9 +35,13 @@ class Stage:
 
 @dataclass(frozen=True)
 class Method:
-    """An explicit method of the given ``order``. ``error`` holds the weights of the slopes in the estimate of the local
-    error. That estimate is of order ``order`` or ``order - 1``, see ``error_order``. ``limits`` is set where
-    `stability_limits` cannot compute it."""
+    """An explicit method of the given ``order``.
+
+    The local error is estimated as dt times a sum of slopes, of which ``error`` holds the pairs (j, weight); it is
+    empty if the method has no estimate. ``error_order`` is the order of the lower-order solution behind this estimate,
+    so the estimate shrinks like dt^(error_order + 1). ``limits`` replaces the result of `stability_limits` where that
+    cannot be computed.
+    """
 
     stages: tuple[Stage, ...]
     order: int
@@ -46,24 +51,24 @@ class Method:
 
     @property
     def partitioned(self) -> bool:
-        """Whether each stage changes only one group of the fields."""
+        """Whether each stage changes only one group of the fields, as in "leapfrog"."""
         return any(stage.group is not None for stage in self.stages)
 
     @property
     def multistep(self) -> bool:
-        """Whether the method uses the slopes of the previous step. The state then stores them beside the fields
+        """Whether the method uses the slopes of the previous step. The state then stores them in addition to the fields
         (`memory_of`)."""
         return any(stage.remembered for stage in self.stages)
 
     @cached_property
     def evaluations(self) -> int:
-        """Number of right-hand side evaluations per step."""
+        """The number of evaluations of the right-hand side per step, with those for the error estimate."""
         return len({j for stage in self.stages for j, _ in stage.slopes} | {j for j, _ in self.error})
 
     @cached_property
     def nodes(self) -> tuple[float, ...]:
-        """c_0 .. c_s: the time of each stage's value as a fraction of the step. In a partitioned method it refers to
-        the group that the stage changed."""
+        """c_0 .. c_s: the times of u and of each stage's value as fractions of the step. In a partitioned method each
+        refers to the group that the stage changed."""
         c, nodes = [(0.0, 0.0)], [0.0]
         for stage in self.stages:
             moved = [
@@ -78,9 +83,9 @@ class Method:
 
     @cached_property
     def uniform_from(self) -> int:
-        """The number of stages before the uniform ones. Uniform stages all combine the same terms: u, the last two
-        values, and the slopes at u and at the last value. If too few are uniform for a loop to pay off, this is the
-        number of all stages."""
+        """The number of stages before the uniform ones, which a loop can take. The uniform stages are the last ones.
+        They all combine the same terms, with weights of their own: u, the last two values, and the slopes at u and at
+        the last value. If too few stages are uniform for a loop to pay off, this is the number of all stages."""
         start = len(self.stages)
         while start > 1 and self.stages[start - 1].group is None:
             keys = self.relative(start - 1)
@@ -92,21 +97,22 @@ class Method:
         return start if len(self.stages) - start >= LOOPED else len(self.stages)
 
     def relative(self, number: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The values and slopes that a stage uses, by relative index: 0 for u, -1 for the previous value, -2 for the
-        one before it, and so on."""
+        """(indices of the values, indices of the slopes) that stage ``number``, counted from 0, uses. The indices are
+        relative: 0 is u, -1 the result of the previous stage, -2 the one before, and so on. A slope has the index of
+        the value at which it is evaluated."""
         stage = self.stages[number]
         values, slopes = ([j and j - number - 1 for j, _ in terms] for terms in (stage.values, stage.slopes))
         return tuple(values), tuple(slopes)
 
     @cached_property
     def uniform_weights(self) -> np.ndarray:
-        """The weights of the uniform stages, float64, (stages, terms): first those of the values, then those of the
-        slopes."""
+        """The weights of the uniform stages, float64 of shape (stages, terms). In each row the weights of the values
+        precede those of the slopes."""
         return np.array([[w for _, w in (*s.values, *s.slopes)] for s in self.stages[self.uniform_from :]])
 
     @property
     def uniform_nodes(self) -> tuple[float, ...]:
-        """The nodes at which the uniform stages take their slopes."""
+        """The times at which the uniform stages evaluate their new slope, as fractions of the step."""
         return self.nodes[self.uniform_from : -1]
 
 
@@ -120,9 +126,10 @@ def _terms(weights: Sequence[float]) -> Terms:
 def tableau(
     a: Sequence[Sequence[float]], b: Sequence[float], order: int, error: Sequence[float] = (), error_order: int = 0
 ) -> Method:
-    """The method of a Butcher table. ``a`` has the rows below the first one, whose stage is u itself, and ``b`` the
-    weights. ``error`` has the weights of the error estimate: one more than ``b`` if it uses the slope at the end of the
-    step."""
+    """The method of a Butcher table. ``a`` has the rows of the table without the first one, which is empty since the
+    first stage is u itself; ``b`` has the weights. ``error`` has the weights of the error estimate, with one more entry
+    than ``b`` if the estimate uses the slope at the end of the step. ``order`` and ``error_order`` are as in
+    `Method`."""
     stages = tuple(Stage(((0, 1.0),), _terms(row)) for row in (*a, b))
     return Method(stages, order, _terms(error), error_order)
 
@@ -157,7 +164,7 @@ def rkl2(stages: int) -> Method:
 
 @cache
 def ab2(epsilon: float, split: bool = False) -> Method:
-    """Adams-Bashforth: u + dt ((3/2 + ε) f(u) - (1/2 + ε) f(u before)).
+    """Adams-Bashforth: u(t + dt) = u(t) + dt ((3/2 + ε) f(u(t)) - (1/2 + ε) f(u(t - dt))).
 
     With ε = 0 it is of second order, but unstable for every wave. A small ε damps the waves (J. Marshall et al., J.
     Geophys. Res. 102 (1997) 5753-5766, eq. (33), ε = 0.1). If the equation is ``split``, a forward Euler step with the
@@ -240,14 +247,15 @@ NEW, ERROR = "new ", "error "  # prefixes of the names of a field after a step a
 
 
 def memory_of(method: Method, fields: Sequence[str]) -> tuple[str, ...]:
-    """Names of the arrays that a multistep method stores beside the fields: their slopes at the beginning of the
-    previous step."""
+    """The names of the arrays that a multistep method stores in addition to the fields: the slopes of the fields at the
+    beginning of the previous step. Empty for other methods."""
     return tuple(name + MEMORY for name in fields) if method.multistep else ()
 
 
 def method(name: str, stages: int | None = None, epsilon: float | None = None, split: bool = False) -> Method:
-    """The method called ``name``. ``stages`` and ``epsilon`` select a member if the name stands for a family. ``split``
-    says that the equation has a damping part, which some methods treat separately."""
+    """The method called ``name``. ``stages`` (of "rkl2") and ``epsilon`` (of "ab2") select one of a family. ``split``
+    says that the equation has a damping part, which "ab2" takes in a separate stage. Raises KeyError if there is no
+    such method."""
     if name == "ab2":
         return ab2(epsilon or 0.0, split)
     return SUPER_STEPPING[name](stages) if stages is not None else INTEGRATORS[name]
@@ -257,7 +265,8 @@ def method(name: str, stages: int | None = None, epsilon: float | None = None, s
 
 
 def amplification(method: Method, z: np.ndarray) -> np.ndarray:
-    """The amplification factor R(z) of one step for a mode of rate z / dt; ``z`` is a complex array of any shape."""
+    """The amplification factor R(z) of one step for a mode that grows at the rate z / dt. ``z`` and the result are
+    complex arrays of the same shape. The method must be neither partitioned nor multistep."""
     y = [np.ones_like(z)]
     for stage in method.stages:
         y.append(sum(a * y[j] for j, a in stage.values) + z * sum(b * y[j] for j, b in stage.slopes))
@@ -274,8 +283,8 @@ def _reach(method: Method, direction: Callable[[np.ndarray], np.ndarray]) -> flo
 
 @cache
 def stability_limits(method: Method) -> tuple[float, float]:
-    """Extent of the stability region along the negative real axis and along the imaginary axis (dt * rate,
-    dimensionless)."""
+    """(extent of the stability region along the negative real axis, its extent along the imaginary axis): non-negative
+    and dimensionless, as bounds of dt times a rate."""
     if method.limits is not None:
         return method.limits
     return _reach(method, lambda r: -r + 0j), _reach(method, lambda r: 1j * r)

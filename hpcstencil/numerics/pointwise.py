@@ -10,8 +10,8 @@ LARGEST_INTEGER_POWER = 16
 
 
 def functions(xp: ModuleType, dtype: Any) -> dict[str, Callable[..., Any]]:
-    """Map the name of each pointwise function to a function on arrays of ``dtype`` and any shape. ``xp`` is numpy or
-    jax.numpy. Comparisons return 1 or 0 in ``dtype``."""
+    """The pointwise functions by name. They take and return arrays of any shape, of numpy or jax.numpy as ``xp`` says;
+    comparisons return 1 or 0 in ``dtype``."""
 
     def number(compare: Callable[..., Any]) -> Callable[..., Any]:
         return lambda a, b: compare(a, b).astype(dtype)

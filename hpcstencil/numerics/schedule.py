@@ -18,8 +18,8 @@ class Clock:
     """The current step and time of a run. Times are counted from a base: t = base_time + (step - base_step) dt.
 
     ``measured_dt`` is a step size that depends on the solution, measured at ``measured_step``; it is 0 before the first
-    measurement. With a tolerance it is the step size to try next, ``last_error`` is the error of the previous step, and
-    ``rejected`` counts rejected steps.
+    measurement. With a tolerance it is the step size to try next, ``last_error`` is the error of the previous step in
+    units of the tolerance, and ``rejected`` counts rejected steps.
     """
 
     step: int = 0
@@ -34,16 +34,19 @@ class Clock:
 
 def together(clocks: Sequence[Clock]) -> Clock:
     """The common clock of runs that advance side by side: the time of the run that is furthest behind, and the sum of
-    their steps. The base is set only if all runs are at the same time."""
+    their steps. Its base is the present step if all runs have just landed at the same time. Otherwise ``base_step`` is
+    -1, so that the clock does not look like one that has landed at an output."""
     time, step = min(clock.time for clock in clocks), sum(clock.step for clock in clocks)
     landed = all(clock.time == clock.base_time == time for clock in clocks)
     return Clock(step, time, step if landed else -1, time)
 
 
 class StepRange(NamedTuple):
-    """``count`` equal steps: step i = 0 .. count - 1 goes from t = base_time + (first + i) dt to t + dt. Times and dt
-    are float64 in the input's unit, ``first`` and ``count`` integers. Each is a number (perhaps traced), or an array
-    (members,) if members of an ensemble take their own steps."""
+    """``count`` equal steps: step i = 0 .. count - 1 goes from t = base_time + (first + i) dt to t + dt.
+
+    Times and ``dt`` are float64 in the input's unit; ``first`` and ``count`` are integers. Each is a number (perhaps
+    traced), or an array of shape (members,) if the members of an ensemble take their own steps.
+    """
 
     base_time: Any
     first: Any
@@ -51,7 +54,7 @@ class StepRange(NamedTuple):
     count: Any
 
     def part(self, done: Any, count: Any) -> StepRange:
-        """The ``count`` steps that follow the first ``done`` of these."""
+        """The range of the ``count`` steps that follow the first ``done`` of these."""
         return self._replace(first=self.first + done, count=count)
 
     @property
@@ -61,7 +64,7 @@ class StepRange(NamedTuple):
 
 
 def steps_to_reach(time: float, clock: Clock, dt: float) -> int:
-    """Number of steps of size ``dt`` after which ``clock`` is first at or past a time, at least 1."""
+    """The number of steps of size ``dt`` after which a run at ``clock`` is first at or past ``time``; at least 1."""
     done = clock.step - clock.base_step
     steps = max(1, math.ceil((time - clock.base_time) / dt) - done)
     while steps > 1 and clock.base_time + (done + steps - 1) * dt >= time:
@@ -71,7 +74,7 @@ def steps_to_reach(time: float, clock: Clock, dt: float) -> int:
 
 @dataclass(frozen=True)
 class Leap:
-    """Equal ``steps`` between two events. ``after`` is the clock at the end."""
+    """Equal ``steps`` that follow each other without an event in between, and the clock ``after`` them."""
 
     steps: StepRange
     after: Clock
@@ -79,9 +82,15 @@ class Leap:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The schedule of a run. With a ``fixed_dt`` the steps are counted from an origin: t = origin_time + (step -
-    origin_step) dt. Otherwise the caller passes each step size to `leap`, which shortens steps so that they end exactly
-    at output times."""
+    """The schedule of a run that ends at the time ``end``.
+
+    Output is due at the start, at the end, and every ``output_time`` of time or every ``output_steps`` steps. A row of
+    diagnostics is due every ``diagnostic_steps`` steps (with the output if None), and a checkpoint every
+    ``checkpoint_steps`` steps (never if None).
+
+    With a ``fixed_dt`` the steps are counted from an origin: t = origin_time + (step - origin_step) dt. Otherwise the
+    caller passes each step size to `leap`, which shortens steps so that they end exactly at output times.
+    """
 
     end: float
     fixed_dt: float | None
@@ -93,7 +102,7 @@ class Schedule:
     origin_time: float = 0.0
 
     def going_on(self, clock: Clock, anew: bool) -> tuple[Schedule, Clock]:
-        """The schedule and clock of a run that continues at ``clock``. Steps are counted from here if the earlier ones
+        """(schedule, clock) of a run that continues at ``clock``. Steps are counted anew from here if the earlier ones
         had another size: for fixed steps if the times do not match, otherwise if ``anew`` is true."""
         here = replace(clock, base_step=clock.step, base_time=clock.time)
         if self.fixed_dt is None:
@@ -111,16 +120,16 @@ class Schedule:
         return max(1, self.origin_step + math.ceil((self.end - self.origin_time) / self.fixed_dt - ROUND))
 
     def steps_of(self, dt: float) -> int:
-        """Number of steps of size ``dt`` in the whole run, without counting steps that are shortened to end at an
-        output time."""
+        """The number of steps in the whole run if each interval between outputs is divided into steps of at most
+        ``dt``."""
         every = min(self.output_time or self.end, self.end)
         intervals = math.floor(self.end / every + ROUND)
         rest = max(0.0, self.end - intervals * every)
         return intervals * max(1, math.ceil(every / dt - ROUND)) + (math.ceil(rest / dt) if rest > ROUND * every else 0)
 
     def snapshots(self, steps: int | None) -> int | None:
-        """Number of snapshots of a run of ``steps`` steps, initial and final ones included; None if it depends on a
-        number of steps that is not known."""
+        """The number of snapshots of a run of ``steps`` steps (None: not known), the initial and the final one
+        included. None if the result depends on an unknown number of steps."""
         if self.output_steps is None and self.output_time is None:
             return 2
         if self.output_time is not None:
@@ -134,13 +143,14 @@ class Schedule:
         return clock.step >= self.total_steps if self.total_steps is not None else clock.time >= self.end
 
     def is_on_course(self, end: Clock) -> bool:
-        """Whether a run with a later end also passes through ``end``: no step was shortened only to land here."""
+        """Whether a run with a later end also passes through the clock ``end``. It does unless a step was shortened
+        only to land there."""
         if self.fixed_dt is not None:
             return not self._last_differs()
         return self.output_time is not None and end.time == round(end.time / self.output_time) * self.output_time
 
     def time_of(self, step: int) -> float:
-        """Time after ``step`` steps of fixed size; exactly ``end`` after the last one."""
+        """The time after ``step`` steps of fixed size; exactly ``end`` after the last one."""
         assert self.fixed_dt is not None and self.total_steps is not None
         return self.end if step >= self.total_steps else self._counted(step)
 
@@ -160,12 +170,12 @@ class Schedule:
         return due if due < self.end - ROUND * self.output_time else self.end
 
     def output_step(self, number: int) -> int:
-        """With a fixed step size: the step nearest to the output time ``number`` (0, 1, ...)."""
+        """The step nearest to the output time ``number`` (0, 1, ...). The step size must be fixed."""
         assert self.output_time is not None
         return self.step_near(number * self.output_time)
 
     def step_near(self, time: float) -> int:
-        """With a fixed step size: the step nearest to a time."""
+        """The step nearest to ``time``. The step size must be fixed."""
         assert self.fixed_dt is not None
         return self.origin_step + round((time - self.origin_time) / self.fixed_dt)
 
@@ -195,7 +205,8 @@ class Schedule:
         return self.checkpoint_steps is not None and clock.step > 0 and clock.step % self.checkpoint_steps == 0
 
     def steps_to_event(self, clock: Clock) -> int | None:
-        """Number of steps until the next event that is due by step count; None if there is none."""
+        """The number of steps until the next event that is due at a known step; None if there is none. Output by time
+        counts only if the step size is fixed."""
         counts = [n for n in (self.output_steps, self.diagnostic_steps, self.checkpoint_steps) if n is not None]
         waits = [n - clock.step % n for n in counts]
         if self.fixed_dt is not None and self.output_time is not None:
@@ -213,8 +224,9 @@ class Schedule:
         return self.output_step(number) - step
 
     def leap(self, clock: Clock, dt: float, most: int) -> Leap:
-        """The next equal steps: up to the next event, and at most ``most``. ``dt`` is the step size if it is not
-        fixed. A step that would pass the next output or the end is shortened."""
+        """The next equal steps: up to the next event, and at most ``most``. ``dt`` is the step size if the schedule has
+        no fixed one. A step that would pass the next output time or the end is shortened, and is then a leap of its
+        own."""
         wait = self.steps_to_event(clock)
         most = max(1, most if wait is None else min(most, wait))
         if self.fixed_dt is not None:

@@ -15,15 +15,15 @@ Range = tuple[int, int]
 
 
 def split(cells: int, parts: int, index: int) -> Range:
-    """Half-open index range of part ``index`` when ``cells`` cells are split into ``parts`` parts as evenly as
-    possible."""
+    """The half-open index range of part ``index`` (from 0) when ``cells`` cells are split into ``parts`` parts as
+    evenly as possible. The first parts get the extra cells."""
     size, extra = divmod(cells, parts)
     start = index * size + min(index, extra)
     return start, start + size + (index < extra)
 
 
 def factorizations(number: int, axes: int) -> Iterator[tuple[int, ...]]:
-    """All ways to write ``number`` as an ordered product of ``axes`` positive integers."""
+    """All ways to write ``number`` as an ordered product of ``axes`` positive integers, as tuples."""
     if axes == 1:
         yield (number,)
         return
@@ -34,8 +34,8 @@ def factorizations(number: int, axes: int) -> Iterator[tuple[int, ...]]:
 
 
 def halo_surface(shape: Sequence[int], parts: Sequence[int], periodic: Sequence[bool]) -> int:
-    """Total number of cells on the cuts of ``shape`` into ``parts``. A periodic axis has one more cut, where it wraps
-    around."""
+    """The total number of cells next to the cuts that split ``shape`` into ``parts``, counted on one side of each cut.
+    A periodic axis that is split has one more cut, where it wraps around."""
     total = math.prod(shape)
     cuts = [p if p > 1 and wraps else p - 1 for p, wraps in zip(parts, periodic, strict=True)]
     return sum(cut * (total // n) for cut, n in zip(cuts, shape, strict=True))
@@ -44,8 +44,9 @@ def halo_surface(shape: Sequence[int], parts: Sequence[int], periodic: Sequence[
 def best_parts(
     number: int, shape: Sequence[int], periodic: Sequence[bool], narrowest: Sequence[int]
 ) -> tuple[int, ...] | None:
-    """The factorization of ``number`` with the smallest halo surface whose blocks are at least ``narrowest`` cells wide
-    on every axis that is cut; None if there is none. Ties go to cutting the first axes (contiguous slabs)."""
+    """The number of blocks per axis, with the product ``number``, that has the smallest halo surface; None if no choice
+    fits. Blocks must be at least ``narrowest`` cells wide on every axis that is cut. Ties go to cutting the first axes
+    (contiguous slabs)."""
     fitting = [
         parts
         for parts in factorizations(number, len(shape))
@@ -63,7 +64,7 @@ def counts_that_work(limit: int, shape: Sequence[int], periodic: Sequence[bool],
 
 @dataclass(frozen=True)
 class Topology:
-    """The decomposition of ``shape`` cells as seen by process ``rank``. All tuples have one entry per axis.
+    """The decomposition of a grid of ``shape`` cells as process ``rank`` sees it. All tuples have one entry per axis.
 
     ``processes``, ``devices`` (per process) and ``tiles`` (per device) are numbers of blocks. Ranks and devices are
     numbered in C order (the last axis varies fastest).
@@ -92,15 +93,15 @@ class Topology:
         return math.prod(self.devices)
 
     def place(self, rank: int | None = None) -> tuple[int, ...]:
-        """The Cartesian position of a process's block, in blocks per axis."""
+        """The Cartesian position of the block of process ``rank`` (default: this one), in blocks per axis."""
         return unravel(self.rank if rank is None else rank, self.processes)
 
     def block(self, rank: int | None = None) -> tuple[Range, ...]:
-        """Global index range per axis that a process owns."""
+        """The global half-open index range per axis that process ``rank`` (default: this one) owns."""
         return tuple(map(split, self.shape, self.processes, self.place(rank)))
 
     def device_block(self, device: int, rank: int | None = None) -> tuple[Range, ...]:
-        """Global index range per axis that one device of a process owns."""
+        """The global half-open index range per axis that one device of process ``rank`` (default: this one) owns."""
         places = unravel(device, self.devices)
         ranges = []
         for (start, stop), parts, place in zip(self.block(rank), self.devices, places, strict=True):
@@ -109,8 +110,8 @@ class Topology:
         return tuple(ranges)
 
     def capacity(self) -> tuple[int, ...]:
-        """Cells per axis of this process's largest device block, which is the shape of every device's array without
-        ghost cells."""
+        """The cells per axis of this process's largest device block. Every device's array has this shape, without ghost
+        cells."""
         return tuple(
             -(-(stop - start) // parts) for (start, stop), parts in zip(self.block(), self.devices, strict=True)
         )
@@ -124,8 +125,8 @@ class Topology:
         return self.processes[axis] * self.devices[axis] > 1
 
     def block_at(self, device: int, offset: Sequence[int]) -> tuple[int, int] | None:
-        """(rank, device) of the device block that lies ``offset`` blocks per axis (-1, 0, +1) from one of this process's
-        device blocks; None beyond a physical boundary."""
+        """(rank, device) of the block that lies ``offset`` blocks (-1, 0 or +1 per axis) from the block of ``device``
+        of this process; None beyond a physical boundary."""
         ranks, devices = [], []
         here = zip(self.place(), unravel(device, self.devices), strict=True)
         for axis, (process, inside) in enumerate(here):
@@ -138,7 +139,8 @@ class Topology:
         return ravel(ranks, self.processes), ravel(devices, self.devices)
 
     def neighbour(self, axis: int, direction: int) -> int | None:
-        """Rank of the next process along ``axis`` in ``direction`` (-1, +1); None beyond a physical boundary."""
+        """The rank of the next process along ``axis`` in ``direction`` (-1 or +1), which may be this one on a periodic
+        axis; None beyond a physical boundary."""
         place = list(self.place())
         place[axis] += direction
         if not 0 <= place[axis] < self.processes[axis]:

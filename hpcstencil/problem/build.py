@@ -26,6 +26,7 @@ from hpcstencil.problem.method_selection import groups_of, with_enough_stages
 from hpcstencil.problem.model import Model, model_of
 from hpcstencil.problem.parameter_files import contents_of, key_of, refuse_files, refuse_series
 from hpcstencil.problem.problem import Problem
+from hpcstencil.problem.receivers import receivers_of
 from hpcstencil.problem.solid_mask import (
     SOLID,
     in_fluid,
@@ -161,6 +162,7 @@ def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collec
         },
         positions=layers.positions,
         mask=mask,
+        receivers=receivers_of(config, layers.positions),
         source=model.source,
     )
     _check_step(problem)

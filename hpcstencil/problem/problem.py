@@ -12,6 +12,7 @@ from hpcstencil.io.array_file import ArrayContents, ArrayFile
 from hpcstencil.numerics.finite_differences import is_large
 from hpcstencil.numerics.integrators import ERROR, NEW, Method
 from hpcstencil.numerics.schedule import Schedule
+from hpcstencil.problem.receivers import Receivers
 from hpcstencil.problem.solid_mask import SOLID, Mask
 from hpcstencil.symbolic.boundary_kinds import Face
 from hpcstencil.symbolic.expressions import Constant, Field, Node, Pointwise, Reduction, Series, node, walk
@@ -33,8 +34,8 @@ class Problem:
     the input. ``damping`` is the fastest damping rate of the
     layers. ``apart`` are the parts of the time derivatives that a multistep method treats separately. ``measured`` are
     the fields, and expressions of them, that the stable step depends on. ``positions`` are those of fields that do not
-    live at cell centres. ``mask`` has the solid cells. ``source`` is the text of the equation's Python file. ``derived``
-    are the expressions of streams, by the stream's name and their own.
+    live at cell centres. ``mask`` has the solid cells. ``receivers`` are those of each table of [probes]. ``source`` is the
+    text of the equation's Python file. ``derived`` are the expressions of streams, by the stream's name and their own.
     """
 
     config: Config
@@ -59,6 +60,7 @@ class Problem:
     positions: Positions = field(default_factory=dict)
     members: tuple[Problem, ...] = ()
     mask: Mask | None = None
+    receivers: Mapping[str, Receivers] = field(default_factory=dict)
     source: str = ""
     derived: Mapping[str, Mapping[str, Node]] = field(default_factory=dict)
 

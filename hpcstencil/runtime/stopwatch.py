@@ -15,6 +15,7 @@ ACTIVITIES = (
     "step size",
     "checks",
     "diagnostics",
+    "probes",
     "output",
     "waiting for the disk",
     "checkpoints",

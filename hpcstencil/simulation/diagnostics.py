@@ -10,6 +10,8 @@ import numpy as np
 
 from hpcstencil.backends.backend import Reductions
 from hpcstencil.distributed.halo import Fields
+from hpcstencil.io.dataset_names import DIAGNOSTICS
+from hpcstencil.io.time_series import RowsOf
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.expressions import Node, Reduction, Time, walk
 
@@ -58,8 +60,13 @@ class Diagnostics:
         }
         return {name: float(value) if value.ndim == 0 else value for name, value in found.items()}
 
-    def drain(self) -> tuple[list[int], list[float], dict[str, list[Any]]]:
+    @property
+    def held(self) -> int:
+        """Bytes of the rows kept since the last `drain`."""
+        return 8 * len(self.steps) * (2 + len(self.trees))
+
+    def drain(self) -> RowsOf:
         """The rows kept since the last call."""
         rows = self.steps, self.times, self.rows
         self.steps, self.times, self.rows = [], [], {}
-        return rows
+        return {DIAGNOSTICS: rows}

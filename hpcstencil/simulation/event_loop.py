@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcstencil.numerics.schedule import Clock
+from hpcstencil.numerics.schedule import Leap
 from hpcstencil.runtime import signals
 from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.runtime.progress import Progress
@@ -87,10 +87,10 @@ class Run:
             if stream.is_due(self.stepping.clock):
                 stream.write(self.stepping.state)
 
-    def announce(self, state: State, after: Clock) -> None:
-        """Tell the streams that the next steps, from ``state``, lead to ``after``."""
+    def announce(self, state: State, leap: Leap) -> None:
+        """Tell the streams which steps the next compiled call takes from ``state``."""
         for stream in self.streams:
-            stream.before(state, after)
+            stream.before(state, leap)
 
     def steps_to_event(self, limit: int | None = None) -> int | None:
         """Steps until the next event of a stream that counts steps, and at most ``limit``; None if there is neither."""

@@ -32,6 +32,7 @@ from hpcstencil.simulation.stepping import Stepping
 from hpcstencil.simulation.streams.checkpoints import Checkpoints, CheckpointWriter
 from hpcstencil.simulation.streams.further_output import check_files, further_outputs
 from hpcstencil.simulation.streams.output import Output, provenance
+from hpcstencil.simulation.streams.probes import Probes
 from hpcstencil.simulation.streams.snapshots import DiagnosticRows, LateRows, Snapshots
 from hpcstencil.simulation.streams.stream import Stream
 from hpcstencil.simulation.summary import Summary
@@ -40,6 +41,7 @@ from hpcstencil.validation.errors import InputError, NumericsError, StoppedEarly
 # What is written at given steps, in this order; all of it flushes before a checkpoint. A further stream is a line here.
 WRITTEN: tuple[Callable[[Output, Schedule], Stream], ...] = (
     DiagnosticRows,
+    Probes,
     Snapshots,
 )
 

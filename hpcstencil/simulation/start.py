@@ -25,6 +25,7 @@ from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.simulation.solid_cells import check_fluid_left
 from hpcstencil.simulation.state import State, join
 from hpcstencil.simulation.stepping import Stepping
+from hpcstencil.simulation.streams.probes import parts_of, weights_of
 
 
 def composed(
@@ -86,6 +87,8 @@ def at_start(simulation: Simulation, source: Source, output: Path | None, stopwa
     """
     state = first_state(simulation, source, output)
     check_fluid_left(simulation, dict(state.fields))
+    if simulation.problem.receivers:
+        weights_of(simulation, parts_of(simulation), dict(state.fields))  # refuses receivers among solid cells
     schedule, clock = simulation.problem.schedule().going_on(state.clock, source.anew)
     members = tuple(schedule.going_on(each, source.anew)[1] for each in state.members)
     state = replace(state, clock=clock, members=members)

@@ -22,7 +22,7 @@ from hpcstencil.simulation.state import State
 
 STEPS_PER_CALL = 1000  # at most, so that a value that is not finite is found within this many steps
 
-Announce = Callable[[State, Clock], None]  # the next steps, from this state, lead to this clock
+Announce = Callable[[State, Leap], None]  # the next compiled call takes these steps from this state
 
 
 class Pace:
@@ -113,7 +113,7 @@ class Stepping:
         if self.state.members:
             return self._advance_members(sizes, limit, until)
         leap = self.schedule.leap(self.clock, sizes[0], self._most(self.clock, sizes[0], limit, until))
-        announce(self.state, leap.after)
+        announce(self.state, leap)
         start = time.perf_counter()
         with self.stopwatch.during("computing"):
             fields = jax.block_until_ready(self.simulation.advance(dict(self.state.fields), leap.steps))
@@ -149,7 +149,7 @@ class Stepping:
         last = first + min(self.pace.steps, wait or self.pace.steps, limit or self.pace.steps)
         with self.stopwatch.during("computing"):
             while self.clock.step < last:
-                announce(self.state, control.tried(self.clock, self.clock.measured_dt).after)
+                announce(self.state, control.tried(self.clock, self.clock.measured_dt))
                 fields, clock = control.step(dict(self.state.fields), self.clock)
                 self.state = replace(self.state, clock=clock, fields=fields)
                 if self.schedule.is_output(self.clock) or (until is not None and self.clock.time >= until):

@@ -49,13 +49,16 @@ class Kind:
     """One kind of boundary condition.
 
     ``values`` are the names of its values in the input; a single value is written without its name. ``example`` is such
-    a value or table. If ``values`` is empty, the input cannot ask for this kind. ``ghost(number, mirror, height,
-    *values)`` computes the ghost cell from its mirror image, the distance between the two and the values. Array code,
-    Pallas kernels and generated C++ all call it, each with its own kind of number. It therefore uses only + - * and 1 /
-    x, and makes constants with ``number``, so that every backend rounds alike. ``matching(values, u, slope)`` gives the
-    values for which u, with the slope ∂u/∂n, satisfies the condition. ``on_face`` says that the mirror is on the face
-    instead of half a cell before it, because the field has values on the face. ``refuse(*values)`` says what is wrong with
-    the values and what to do, "" if nothing is; it is called only if all of them are numbers.
+    a value or table. If ``values`` is empty, the input cannot ask for this kind.
+
+    ``ghost(number, mirror, height, *values)`` returns the ghost cell, given its mirror image, the distance between the
+    two, and the values. Array code, Pallas kernels and generated C++ all call it, each with its own kind of number. It
+    therefore uses only + - * and 1 / x, and makes constants with ``number``, so that every backend rounds alike.
+
+    ``matching(values, u, slope)`` returns the values for which u, with the outward slope ∂u/∂n, satisfies the
+    condition. ``on_face`` says that the mirror is on the face instead of half a cell before it, because the field has
+    values on the face. ``refuse(*values)`` returns what is wrong with the values and what to do, or "" if they are
+    right; it is called only if all of them are numbers.
     """
 
     ghost: Callable[..., Any]

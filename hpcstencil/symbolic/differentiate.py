@@ -64,19 +64,19 @@ RULES: dict[str, Callable[[Node, tuple[Node, ...], tuple[Node, ...]], Node]] = {
 
 
 def plus(a: Node, b: Node) -> Node:
-    """a + b, simplified if one is 0."""
+    """The sum a + b, simplified if either term is the constant 0."""
     return b if a == ZERO else a if b == ZERO else a + b
 
 
 def times(a: Node, b: Node) -> Node:
-    """a b, simplified if one is 0 or 1."""
+    """The product a·b, simplified if either factor is the constant 0 or 1."""
     if ZERO in (a, b):
         return ZERO
     return b if a == ONE else a if b == ONE else a * b
 
 
 def over(a: Node, b: Node) -> Node:
-    """a / b, simplified if a is 0 or b is 1."""
+    """The quotient a / b, simplified if a is the constant 0 or b the constant 1."""
     return ZERO if a == ZERO else a if b == ONE else a / b
 
 
@@ -89,8 +89,9 @@ def _power(f: Node, x: tuple[Node, ...], d: tuple[Node, ...]) -> Node:
 
 
 def derivative(tree: Node, variable: Node) -> Node:
-    """∂tree/∂variable, where ``variable`` is a Coordinate or the Time; parameters are constants. The tree must hold no
-    operators, and no fields but, for the Time, parameters read from files."""
+    """∂tree/∂variable, where ``variable`` is a Coordinate or the Time; parameters count as constants. The tree must not
+    contain operators or fields. The exception is ∂/∂t, where parameters read from files may occur and count as
+    constants."""
     known: dict[Node, Node] = {}
     for part in bottom_up(tree):
         if isinstance(part, Pointwise):
@@ -107,12 +108,14 @@ def derivative(tree: Node, variable: Node) -> Node:
 
 
 def exact(tree: Node, fields: Mapping[str, Node], spacing: Sequence[float] = ()) -> Node:
-    """The tree with its fields replaced by expressions of the coordinates and time, and every operator applied to them
-    exactly.
+    """The tree with each field replaced by its expression of coordinates and time in ``fields``, and every operator
+    applied exactly.
 
-    On a staggered grid of this ``spacing`` every value is expressed at the centre of the cell with the same index.
+    On a staggered grid with cells of the size ``spacing`` (per axis), every value is expressed at the centre of the
+    cell with the same index.
 
-    Raises InputError for reductions and noise, which have no closed form.
+    Raises InputError for nodes without a closed form, such as reductions and noise, and for stencils of more than
+    UNROLLED weights.
     """
     known: dict[Node, Node] = {}
     for part in bottom_up(tree):
@@ -166,7 +169,7 @@ def _repeated(tree: Node, orders: tuple[int, ...]) -> Node:
 
 
 def mode(amplitude: float, phases: list[Node]) -> Node:
-    """amplitude · cos(phase_1) · cos(phase_2) ..."""
+    """The tree amplitude · cos(phase_1) · cos(phase_2) ..."""
     result: Node = node(amplitude)
     for phase in phases:
         result = result * Pointwise("cos", (phase,))
@@ -174,5 +177,6 @@ def mode(amplitude: float, phases: list[Node]) -> Node:
 
 
 def residual(tree: Node, solution: Node, fields: Mapping[str, Node], spacing: Sequence[float] = ()) -> Node:
-    """∂(solution)/∂t - tree(fields): the source for which the fields solve the equation."""
+    """The source for which ``solution`` solves ∂u/∂t = tree + source: ∂(solution)/∂t minus the exact value of ``tree``.
+    ``fields`` has the exact solutions of all fields, this one included. Raises the same errors as `exact`."""
     return total([derivative(solution, Time()), times(Constant(-1.0), exact(tree, fields, spacing))])

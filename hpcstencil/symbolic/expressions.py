@@ -26,7 +26,8 @@ REDUCTIONS = ("integral", "mean", "min", "max")
 
 
 class Node:
-    """Base class of all nodes; arithmetic on nodes makes nodes."""
+    """The base class of all nodes. Arithmetic and comparisons of nodes make nodes; nodes have no truth value and no
+    numeric value."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]  # set on every concrete node by `frozen`, which makes it a dataclass
     __array_ufunc__: ClassVar[None] = (
@@ -35,7 +36,7 @@ class Node:
 
     @cached_property
     def children(self) -> tuple[Node, ...]:
-        """Direct sub-trees. They are cached because they are read more often than anything else."""
+        """The direct sub-trees. They are cached because they are read more often than anything else."""
         found: list[Node] = []
         for field in fields(self):
             value = getattr(self, field.name)
@@ -102,8 +103,8 @@ N = TypeVar("N", bound=Node)
 
 @dataclass_transform(frozen_default=True)
 def frozen(cls: type[N]) -> type[N]:
-    """A frozen dataclass that caches its hash. Parts of a tree are shared; without the cache each would be hashed once
-    per use."""
+    """Make a class of nodes a frozen dataclass that caches its hash. Parts of a tree are shared; without the cache each
+    would be hashed once per use."""
     made = dataclass(frozen=True)(cls)
     first = made.__hash__
 
@@ -137,7 +138,8 @@ PARAMETER_FIELD = "parameter."  # begins the name of a field that holds a parame
 
 
 def parameter_field(name: str) -> Field:
-    """The field that holds the parameter ``name``, which is read from a file and never changes. It lives at cell centres."""
+    """The field that holds the parameter ``name``, read from a file, one number per cell. It lives at cell centres and
+    never changes."""
     return Field(PARAMETER_FIELD + name)
 
 
@@ -155,20 +157,21 @@ class Parameter(Node):
 
 @frozen
 class Coordinate(Node):
-    """Cell centre along an axis."""
+    """The coordinate of the cell centre along an axis, in the input's unit of length."""
 
     axis: int
 
 
 @frozen
 class Time(Node):
-    """The time of the integrator's stage."""
+    """The time at which the tree is evaluated; in a right-hand side that is the time of the integrator's stage."""
 
 
 @frozen
 class Series(Node):
-    """A number given by samples ``values``, ``dt`` apart from 0 on: linear in ``operand``, a function of time, and 0 before
-    the first and after the last sample. If ``slope``, it is the derivative of that."""
+    """A number that follows time, given by the samples ``values`` at 0, dt, 2 dt, ... It is interpolated linearly at
+    ``operand``, a function of time, and is 0 before the first and after the last sample. With ``slope`` the node is the
+    time derivative of this function."""
 
     operand: Node
     values: tuple[float, ...]
@@ -178,7 +181,8 @@ class Series(Node):
 
 @frozen
 class Noise(Node):
-    """Uniform noise on [-1, 1) that depends only on the seed, the stream and the global cell index."""
+    """Uniform noise on [-1, 1), different in each cell. It depends only on the seed, the stream and the global cell
+    index (`cell_noise`)."""
 
     seed: int
     stream: int = 0
@@ -194,8 +198,8 @@ class Pointwise(Node):
 
 @frozen
 class Derivative(Node):
-    """A partial derivative of ``operand``. ``orders`` has one entry per axis; ``bias`` (-1 or +1) shifts a first
-    derivative to one side; ``beyond`` as in `Field`."""
+    """A partial derivative of ``operand``. ``orders`` has the order of the derivative along each axis. ``bias`` (-1 or
+    +1) shifts the stencil of a first derivative to one side. ``beyond`` as in `Field`."""
 
     operand: Node
     orders: tuple[int, ...]
@@ -205,7 +209,8 @@ class Derivative(Node):
 
 @frozen
 class DivGrad(Node):
-    """One axis of the conservative form d/dx (coefficient * d/dx operand); ``beyond`` as in `Field`."""
+    """One term of ∇·(k ∇a) in conservative form: ∂/∂x (coefficient ∂operand/∂x) along ``axis``; ``beyond`` as in
+    `Field`."""
 
     coefficient: Node
     operand: Node
@@ -215,9 +220,9 @@ class DivGrad(Node):
 
 @frozen
 class Halfway(Node):
-    """The value of ``operand`` half a cell away along an axis. ``kind`` is a difference (the first derivative), a mean
-    (interpolation), or "below" or "above" for that neighbour's unchanged value. ``onto`` is the target: the lower
-    "faces" of cells, or their "centres" again; `staggering.located` determines it. ``beyond`` as in `Field`."""
+    """A value half a cell from where ``operand`` lives, along an axis. ``kind`` is "difference" (the first derivative),
+    "mean" (interpolation), or "below" or "above" for that neighbour's unchanged value. ``onto`` is the target: the
+    lower "faces" of cells, or their "centres" again; `staggering.located` determines it. ``beyond`` as in `Field`."""
 
     operand: Node
     axis: int
@@ -255,7 +260,8 @@ OPERATORS = (Derivative, DivGrad, Halfway, Neighbour, Convolution)  # nodes that
 
 @frozen
 class Reduction(Node):
-    """A number computed from the whole grid: integral, mean, min or max of ``operand``. Only diagnostics use it."""
+    """A single number computed from the whole grid: "integral", "mean", "min" or "max" (``kind``) of ``operand``. Only
+    diagnostics use it."""
 
     kind: str
     operand: Node
@@ -283,8 +289,8 @@ def product(factors: list[Node]) -> Node:
 
 
 def walk(tree: Node) -> Iterator[Node]:
-    """The node and all nodes below it, each shared part once. A Laplacian holds its operand up to three times, so
-    nested Laplacians would otherwise give thousands of times as many nodes."""
+    """The tree's nodes, from the top down, with each shared part once. A Laplacian holds its operand up to three times,
+    so nested Laplacians would otherwise give thousands of times as many nodes."""
     seen, pending = set(), [tree]
     while pending:
         part = pending.pop()
@@ -295,7 +301,8 @@ def walk(tree: Node) -> Iterator[Node]:
 
 
 def bottom_up(tree: Node, leaves: tuple[type[Node], ...] = ()) -> Iterator[Node]:
-    """Like `walk`, but each node comes after the nodes below it. Nodes of the types ``leaves`` are not entered."""
+    """The tree's nodes as in `walk`, but with each node after the nodes below it. Nodes of the types ``leaves`` are not
+    entered."""
     seen, pending = set(), [(tree, False)]
     while pending:
         part, ready = pending.pop()
@@ -317,7 +324,7 @@ def size_and_height(tree: Node) -> tuple[int, int]:
 
 
 def rebuilt(tree: Node, change: Callable[[Node], Node]) -> Node:
-    """The node with each direct sub-tree replaced by ``change(sub-tree)``."""
+    """The top node of the tree, with each direct sub-tree replaced by ``change(sub-tree)``."""
     values = {}
     for field in fields(tree):
         value = getattr(tree, field.name)
@@ -330,23 +337,24 @@ def rebuilt(tree: Node, change: Callable[[Node], Node]) -> Node:
 
 
 def substitute(tree: Node, change: Callable[[Node], Node | None]) -> Node:
-    """The tree with each node replaced by ``change(node)``, unless that is None."""
+    """The tree with each part replaced by ``change(part)``; a part for which that is None is kept, and its sub-trees
+    are treated likewise."""
     changed = change(tree)
     return rebuilt(tree, lambda part: substitute(part, change)) if changed is None else changed
 
 
 def at_time(tree: Node, time: float) -> Node:
-    """The tree with its time set to ``time``."""
+    """The tree with the constant ``time`` in place of `Time`."""
     return substitute(tree, lambda part: Constant(time) if isinstance(part, Time) else None)
 
 
 def on_plane(tree: Node, axis: int, place: float) -> Node:
-    """The tree with the coordinate along ``axis`` set to ``place``."""
+    """The tree with the constant ``place`` in place of the coordinate along ``axis``."""
     return substitute(tree, lambda part: Constant(place) if part == Coordinate(axis) else None)
 
 
 def shared(trees: Mapping[str, Node]) -> dict[str, Node]:
-    """The same trees with equal parts merged into one object, so that comparing them is fast."""
+    """The same trees by name, with equal parts merged into one object, so that comparing them is fast."""
     one: dict[tuple[Any, ...], Node] = {}
     made: dict[int, Node] = {}
 
@@ -362,12 +370,12 @@ def shared(trees: Mapping[str, Node]) -> dict[str, Node]:
 
 
 def varies(tree: Node) -> bool:
-    """Whether the tree depends on a field. If so it must be exchanged between blocks; otherwise it depends only on
-    coordinates and time."""
+    """Whether the tree depends on a field. If it does, its ghost cells come from other blocks; otherwise it can be
+    computed anywhere from coordinates and time."""
     return any(isinstance(part, Field) for part in walk(tree))
 
 
 def has_own_ghosts(operand: Node) -> bool:
-    """Whether the operand's ghost cells follow from its own boundary condition. If not, it is evaluated in the ghost
-    cells, from coordinates and from fields that have such conditions."""
+    """Whether the operand's ghost cells follow from a boundary condition of its own. Otherwise the operand is evaluated
+    in the ghost cells, from coordinates and from fields that have such conditions."""
     return varies(operand) and any(isinstance(part, Field | Operator) and not part.beyond for part in walk(operand))

@@ -20,8 +20,8 @@ from hpcstencil.symbolic.expressions import Constant, Coordinate, Node, Pointwis
 
 
 def weight(grid: Grid, axis: int, place: Node, order: int, periodic: bool) -> Node:
-    """The weight of a value in interpolation of formal ``order`` at ``place`` along an axis: an expression of the
-    coordinate, valid at cell centres and on the lower faces of cells."""
+    """The weight that interpolation of formal ``order`` at ``place`` along an axis gives to a value: a tree of the
+    value's coordinate, valid at cell centres and on the lower faces of cells. ``periodic`` says whether the axis is."""
     lower, upper, dx = grid.lower[axis], grid.upper[axis], grid.spacing[axis]
     points = min(order, grid.shape[axis])
     if periodic:
@@ -35,7 +35,7 @@ def weight(grid: Grid, axis: int, place: Node, order: int, periodic: bool) -> No
 
 
 def inside(grid: Grid, axis: int, place: Node) -> Node:
-    """The place, or the outermost cell centre if the place lies between that centre and the boundary."""
+    """The place along an axis, or the outermost cell centre if the place lies between that centre and the boundary."""
     half = grid.spacing[axis] / 2
     above = Pointwise("maximum", (place, node(grid.lower[axis] + half)))
     return Pointwise("minimum", (above, node(grid.upper[axis] - half)))

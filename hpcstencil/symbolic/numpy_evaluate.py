@@ -31,7 +31,7 @@ from hpcstencil.symbolic.expressions import (
 
 FUNCTIONS = functions(np, np.float64)
 CELLS_AT_ONCE = 2**18
-ROUNDED = 1e-15  # so much, relatively, rounding may move the time of a series' last sample
+ROUNDED = 1e-15  # relative error by which rounding may move the time of a series' last sample
 SAMPLES = 65  # sample points per axis for the bound of a parameter
 
 
@@ -41,9 +41,12 @@ def evaluate(
     values: Mapping[Any, Any] | None = None,
     index: np.ndarray | None = None,
 ) -> Any:
-    """The value of a tree, float64, in the broadcast shape of ``coordinates``. ``coordinates`` are float64 arrays, one
-    per axis. ``values`` maps each Parameter, Field, Reduction or Time node in the tree to its value. ``index`` holds
-    the global cell indices for noise, in the shape of the result."""
+    """The value of a tree: float64, in the broadcast shape of ``coordinates`` and ``values``.
+
+    ``coordinates`` are float64 arrays of cell centres, one per axis. ``values`` maps each Parameter, Field, Reduction
+    or Time node in the tree to its value. ``index`` holds the global cell indices that noise needs, in the shape of the
+    result. Raises TypeError for an operator, which needs neighbouring cells.
+    """
 
     def value(part: Node) -> Any:
         match part:
@@ -90,19 +93,20 @@ def block_coordinates(grid: Grid, ranges: Sequence[Range]) -> list[np.ndarray]:
 
 
 def block_index(grid: Grid, ranges: Sequence[Range]) -> np.ndarray:
-    """Global cell index (C order) of every cell of a block, in the block's shape."""
+    """The global cell index (int64, C order) of every cell of a block, in the block's shape. ``ranges`` is the block's
+    global index range per axis."""
     return np.ravel_multi_index(np.ix_(*(np.arange(*r) for r in ranges)), grid.shape)
 
 
 def by_node(parameters: Mapping[str, float | np.ndarray]) -> dict[Node, Any]:
-    """The parameters' values by node, for `evaluate`. Numbers become float64 scalars, which overflow to infinity,
-    while Python floats would raise."""
+    """The values of parameters by node, for `evaluate`. Numbers become float64 scalars, because these overflow to
+    infinity where Python floats would raise."""
     return {Parameter(name): np.float64(value) if np.ndim(value) == 0 else value for name, value in parameters.items()}
 
 
 def taken(tree: Node, parameters: Mapping[str, float | np.ndarray]) -> Node:
-    """The tree with each where() reduced to the branch that is taken, if the parameters alone decide it. The other
-    branch then costs nothing."""
+    """The tree with each where() replaced by the branch that is taken, if constants and ``parameters`` alone decide it.
+    The other branch then costs nothing."""
     known = by_node(parameters)
 
     def decided(condition: Node) -> bool:
@@ -127,10 +131,11 @@ def block_values(
     dtype: np.dtype,
     fields: Mapping[Field, np.ndarray] | None = None,
 ) -> np.ndarray:
-    """The values of an initial expression on a block (a global index range per axis, no ghost cells). They are computed
-    in float64 and returned as ``dtype``, C-contiguous. ``fields`` are the blocks of the fields in the tree.
+    """The values of an expression on a block, computed in float64 and returned as ``dtype``, C-contiguous and without
+    ghost cells.
 
-    The block is evaluated a few planes at a time, so that the temporaries of a long expression stay small.
+    ``ranges`` is the block's global index range per axis. ``fields`` has the blocks of the fields in the tree. The
+    block is evaluated a few planes at a time, so that the temporaries of a long expression stay small.
     """
     (first, last), *rest = ranges
     known = by_node(parameters)
@@ -148,9 +153,9 @@ def block_values(
 
 
 def largest(tree: Node, grid: Grid, parameters: Mapping[str, float | np.ndarray]) -> float:
-    """The largest magnitude of an expression of the coordinates, on a coarse sample that includes the corners. It is
-    infinite or NaN only if the expression is so at cell centres too (1/x may be infinite at the face x = 0, where no
-    cell needs it)."""
+    """The largest magnitude of an expression of the coordinates, on a coarse sample that includes the corners of the
+    grid. It is infinite or NaN only if the expression is so at cell centres too (1/x may be infinite at the face x = 0,
+    where no cell needs it)."""
 
     known = by_node(parameters)
 

@@ -1,4 +1,4 @@
-"""The operators of equations, as functions from nodes to nodes: laplacian, dx, div_grad, upwind, ...
+"""The operators of equations, as functions from nodes to nodes: laplacian, gradient, div_grad, upwind and more.
 
 Each works in any number of dimensions, which the `Space` sets.
 """
@@ -32,9 +32,12 @@ from hpcstencil.validation.errors import InputError
 
 @dataclass(frozen=True)
 class Space:
-    """The operators on a grid with ``ndim`` axes. Operators that need positions use ``grid`` and ``periodic``, one
-    entry per axis. ``numbers`` maps the parameters that may give a position to their values. ``order`` is the order of
-    interpolation. ``masked`` says that some cells are solid. ``stencils`` are those of the input, by name."""
+    """The operators on a grid with ``ndim`` axes. They take nodes or numbers and return nodes.
+
+    Operators that need positions use ``grid`` and ``periodic`` (one entry per axis), and interpolate with ``order``.
+    ``numbers`` maps the nodes of parameters that may give a position to (name, value). ``masked`` says that some cells
+    are solid. ``stencils`` are those of the input, by name.
+    """
 
     ndim: int
     grid: Grid | None = None
@@ -45,27 +48,28 @@ class Space:
     stencils: Mapping[str, Stencil] = field(default_factory=dict)
 
     def derivative(self, a: Operand, *axes: int) -> Node:
-        """d/dx_i d/dx_j ... a, one factor per given axis."""
+        """∂/∂x_i ∂/∂x_j ... a, with one factor for each of the given ``axes``; an axis may be given twice."""
         return Derivative(node(a), tuple(axes.count(axis) for axis in range(self.ndim)))
 
     def laplacian(self, a: Operand) -> Node:
-        """∇²a."""
+        """∇²a: the sum of the second derivatives along all axes."""
         return total([self.derivative(a, axis, axis) for axis in range(self.ndim)])
 
     def gradient(self, a: Operand) -> tuple[Node, ...]:
-        """∇a, one entry per axis."""
+        """∇a, as a tuple with one node per axis."""
         return tuple(self.derivative(a, axis) for axis in range(self.ndim))
 
     def gradient_squared(self, a: Operand) -> Node:
-        """|∇a|²."""
+        """|∇a|²: the sum of the squared first derivatives along all axes."""
         return total([d * d for d in self.gradient(a)])
 
     def divergence(self, *components: Operand) -> Node:
-        """∇·(a, b, c), one component per axis."""
+        """∇·(a, b, c), with one component per axis."""
         return total([self.derivative(a, axis) for axis, a in enumerate(components)])
 
     def div_grad(self, coefficient: Operand, a: Operand) -> Node:
-        """∇·(k ∇a) with k and ∇a evaluated at the faces between cells, so that the integral of a is conserved."""
+        """∇·(k ∇a), where ``coefficient`` is k. Both k and ∇a are evaluated at the faces between cells, so that the
+        integral of a is conserved."""
         return total([DivGrad(node(coefficient), node(a), axis) for axis in range(self.ndim)])
 
     def diffusion(self, coefficient: Node, a: Operand) -> Node:
@@ -78,15 +82,16 @@ class Space:
         return Halfway(node(a), axis, "difference")
 
     def mean(self, a: Operand, axis: int) -> Node:
-        """The interpolated value of a, half a cell from where a lives."""
+        """a, interpolated half a cell from where a lives along ``axis``: at faces if a lives at centres, and at centres
+        if it lives on faces."""
         return Halfway(node(a), axis, "mean")
 
     def below(self, a: Operand, axis: int) -> Node:
-        """The value of a half a cell below, unchanged."""
+        """The unchanged value of a half a cell below along ``axis``."""
         return Halfway(node(a), axis, "below")
 
     def above(self, a: Operand, axis: int) -> Node:
-        """The value of a half a cell above, unchanged."""
+        """The unchanged value of a half a cell above along ``axis``."""
         return Halfway(node(a), axis, "above")
 
     def stencil(self, name: str, a: Operand) -> Node:
@@ -102,8 +107,9 @@ class Space:
 
     def point(self, *position: Operand) -> Node:
         """δ(x - position), spread over cells with the weights of `interpolation`; its integral over the grid is 1.
+        ``position`` has one entry per axis, in the input's unit of length.
 
-        Raises ValueError for a position outside the grid, or InputError if the position is a parameter.
+        Raises ValueError if an entry is a constant outside the grid, InputError if it is a parameter with such a value.
         """
         assert self.grid is not None
         weight = node(1.0 / self.grid.cell_volume)
@@ -127,14 +133,14 @@ class Space:
             raise ValueError(f"{place.value:g} is outside of the grid, {lower:g} to {upper:g} along {AXES[axis]}")
 
     def at(self, a: Operand, *position: Operand) -> Node:
-        """The value of a at a position: the integral of a times δ. Near solid cells it is normalized by the part of δ
-        in the fluid."""
+        """The value of a at a position with one entry per axis: the integral of a times δ, as a tree of reductions.
+        Near solid cells it is divided by the part of δ that lies in the fluid. Raises the same errors as `point`."""
         point = self.point(*position)
         value = Reduction("integral", node(a) * point)
         return value / Reduction("integral", point) if self.masked else value
 
     def upwind(self, a: Operand, *velocity: Operand) -> Node:
-        """v·∇a, with each derivative biased to the upwind side."""
+        """v·∇a, with each derivative biased to the upwind side. ``velocity`` has one component per axis."""
         terms: list[Node] = []
         for axis, component in enumerate(velocity):
             v = node(component)
@@ -144,7 +150,8 @@ class Space:
         return total(terms)
 
     def operators(self) -> dict[str, tuple[Callable[..., Node], int, int]]:
-        """Map each name in the expression language to (function, minimum and maximum number of arguments)."""
+        """The operators that the expression language may call, by name, each as (function, least number of arguments,
+        largest number)."""
         table: dict[str, tuple[Callable[..., Node], int, int]] = {
             "laplacian": (self.laplacian, 1, 1),
             "gradient_squared": (self.gradient_squared, 1, 1),

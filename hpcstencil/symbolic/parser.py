@@ -62,8 +62,8 @@ WISHES = {
     "ln": ("log", "write log(a)"),
 }
 
-# Python reads more than this language has: '#' would hide the rest of a line, and letters of other alphabets would be
-# taken for those that they look like.
+# Python accepts more than this language has: '#' would hide the rest of a line, and letters of other alphabets would be
+# read as the letters that they look like.
 FOREIGN = re.compile(r"[^ -~\t\n\r]|[#\\]")
 BREAKS = re.compile(r"[\t\n\r]")
 
@@ -77,10 +77,10 @@ CHAINS = ({ast.Add, ast.Sub}, {ast.Mult})
 
 @dataclass(frozen=True)
 class Scope:
-    """The names and functions that an expression may use.
+    """The names and functions that an expression may use on a grid with ``ndim`` axes.
 
-    ``names`` maps each field and parameter to its node. ``time``, ``operators``, ``noise`` and ``reductions`` allow
-    `t`, the operators of ``space``, noise(), and reductions such as integral().
+    ``names`` maps each field and parameter to its node. ``time`` allows `t`, ``operators`` the operators of ``space``,
+    ``noise`` the function noise(), and ``reductions`` those such as integral().
     """
 
     ndim: int
@@ -92,7 +92,7 @@ class Scope:
     space: Space | None = None
 
     def symbols(self) -> dict[str, Node]:
-        """Every bare name that may be used."""
+        """Every bare name that may be used, with its node."""
         known: dict[str, Node] = {AXES[axis]: Coordinate(axis) for axis in range(self.ndim)}
         known["pi"] = Constant(PI)
         if self.time:
@@ -100,7 +100,8 @@ class Scope:
         return {**known, **self.names}
 
     def calls(self) -> dict[str, tuple[Callable[..., Node], int, int]]:
-        """Every function that may be called, with (how to make its node, minimum and maximum number of arguments)."""
+        """Every function that may be called, by name, each as (function that makes the node, least number of arguments,
+        largest number)."""
         known: dict[str, tuple[Callable[..., Node], int, int]] = {
             name: ((lambda *a, name=name: Pointwise(name, a)), count, count) for name, count in FUNCTIONS.items()
         }
@@ -122,11 +123,11 @@ def _noise(*arguments: Node) -> Node:
 
 
 def parse(text: str, scope: Scope, key: str) -> Node:
-    """The tree of an expression.
+    """The tree of the expression ``text``.
 
-    ``key`` is the key of the text in the input file, for error messages. Raises InputError, with the position in the
-    text, for syntax errors, unknown names and functions, wrong numbers of arguments, Python that is not part of the
-    language, and expressions that are too long, too deep, or too large once their operators are written out.
+    ``key`` is the key of the text in the input, for error messages. Raises InputError, with the position in the text,
+    for syntax errors, unknown names and functions, wrong numbers of arguments, Python that is not part of the language,
+    and expressions that are too long, too deep, or too large once their operators are written out.
     """
     return _Parser(text, scope, key).tree()
 
@@ -169,7 +170,8 @@ class _Parser:
             self.fail(0, "the expression cannot be read: it is nested too deeply, or one sum has thousands of terms")
 
     def fail(self, column: int, what: str, advice: str = "") -> NoReturn:
-        """Raise InputError about the text at ``column``."""
+        """Raise InputError about the character ``column`` (from 0) of the text: ``what`` is wrong, and the ``advice``
+        if there is any."""
         text = BREAKS.sub(" ", self.text)
         column = min(column, len(text))
         start = 0 if len(text) <= SHOWN else max(0, column - SHOWN // 2)
@@ -178,7 +180,7 @@ class _Parser:
         raise InputError(f"{self.key}: {what}, at character {column + 1} of {part!r}" + (advice and f"; {advice}"))
 
     def convert(self, part: ast.expr, depth: int) -> Node:
-        """The node of a piece of Python's syntax tree."""
+        """The node of a piece of Python's syntax tree. ``depth`` is the number of pieces around it."""
         if depth > DEEPEST:
             self.fail(part.col_offset, f"the expression is nested more than {DEEPEST} deep")
         down = depth + 1
@@ -224,8 +226,8 @@ class _Parser:
         return _joined(start, links)
 
     def number(self, part: ast.Constant) -> float:
-        """The node of a number."""
-        assert isinstance(part.value, int | float)  # `convert` hands in no other constants
+        """The value of a number; it must be finite in float64."""
+        assert isinstance(part.value, int | float)  # `convert` passes no other constants
         try:
             value = float(part.value)
         except OverflowError:
@@ -248,7 +250,7 @@ class _Parser:
         return "this is not part of the expression language (numbers, names, + - * / **, comparisons and functions)"
 
     def symbol(self, part: ast.Name, name: str) -> Node:
-        """The node of a bare name."""
+        """The node of a bare name. Raises InputError if it is not known."""
         if name in self.symbols:
             return self.symbols[name]
         if name in self.calls:
@@ -256,7 +258,8 @@ class _Parser:
         self.fail(part.col_offset, f"unknown name {_short(name)}", _suggestion(name, self.symbols))
 
     def call(self, part: ast.Call, name: str, arguments: list[ast.expr], depth: int) -> Node:
-        """The node of a function call."""
+        """The node of a function call. Raises InputError if the function is not known or takes another number of
+        arguments."""
         if name not in self.calls:
             if name in self.symbols:
                 advice = f"write {name}*(...) to multiply"

@@ -35,10 +35,12 @@ FACE = "_face"  # suffix of the names of face dimensions
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the fields of a file live on the grid: at cell centres unless ``positions`` says otherwise. On a
-    ``periodic`` axis the faces are the lower faces of all cells; on other axes there is one more, the upper boundary.
-    With an ``ensemble``, which maps dotted keys to the values of all members, fields and diagnostics have the members
-    as their first axis."""
+    """The positions of fields on the grid, and their shapes in a file.
+
+    A field lives at cell centres unless ``positions`` says otherwise. On a ``periodic`` axis the faces are the lower
+    faces of all cells; on other axes there is one more, the upper boundary. With an ``ensemble``, which maps dotted
+    keys to the values of all members, fields and diagnostics have the members as their first axis.
+    """
 
     grid: Grid | Subgrid
     positions: Positions = field(default_factory=dict)
@@ -51,33 +53,35 @@ class Layout:
         return tuple(len(values) for values in self.ensemble.values())[:1]
 
     def extra(self, name: str) -> tuple[int, ...]:
-        """Number of values per axis that a field has beyond the number of cells."""
+        """The number of values that the field ``name`` has per axis beyond the number of cells: 1 on a non-periodic
+        axis on whose faces it lives, else 0."""
         position = home(name, self.positions, self.grid.ndim)
         return tuple(int(half and not self.periodic[axis]) for axis, half in enumerate(position))
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Global shape of a field in the file."""
+        """The global shape of the field ``name`` in the file, without members and times."""
         return tuple(n + more for n, more in zip(self.grid.shape, self.extra(name), strict=True))
 
     def dimensions(self, name: str) -> tuple[str, ...]:
-        """Names of the dimension scales of a field."""
+        """The names of the dimension scales of the field ``name``, one per axis: "x", or "x_face" if it lives on those
+        faces."""
         position = home(name, self.positions, self.grid.ndim)
         return tuple(letter + FACE if half else letter for letter, half in zip(self.grid.axes, position, strict=True))
 
 
 def home(name: str, positions: Positions, ndim: int) -> Position:
-    """The position of a field: cell centres unless ``positions`` says otherwise."""
+    """The position of the field ``name``: cell centres unless ``positions`` says otherwise."""
     return positions.get(name, (0,) * ndim)
 
 
 def described(position: Position) -> str:
-    """A position in words."""
+    """A position in words, such as "on x faces" or "at cell centres"."""
     faces = [AXES[axis] for axis, half in enumerate(position) if half]
     return f"on {' and '.join(faces)} faces" if faces else "at cell centres"
 
 
 def flipped(position: Position, axis: int) -> Position:
-    """The position half a cell away along an axis."""
+    """The position half a cell away along ``axis``."""
     return tuple(1 - half if a == axis else half for a, half in enumerate(position))
 
 
@@ -87,7 +91,7 @@ def position_of(tree: Node, positions: Positions, ndim: int) -> Position | None:
 
 
 def positions_in(tree: Node, positions: Positions, ndim: int) -> dict[int, Position | None]:
-    """The result of `position_of` for every part of a tree, by its id."""
+    """The result of `position_of` for every part of a tree, by the id() of the part."""
     found: dict[int, Position | None] = {}
     for part in bottom_up(tree):
         below = [found[id(child)] for child in part.children]
@@ -101,11 +105,12 @@ def positions_in(tree: Node, positions: Positions, ndim: int) -> dict[int, Posit
 
 
 def located(tree: Node, position: Position, positions: Positions, spacing: Sequence[float], key: str) -> Node:
-    """The tree as it is evaluated at a position. Coordinates become those of the place where they are used, a parameter
-    from a file its mean there, and each `Halfway` gets its target.
+    """The tree in the form in which it is evaluated at ``position``. Coordinates become those of the place where they
+    are used, a parameter from a file becomes its mean there, and each `Halfway` gets its target.
 
     The operand of a `Halfway` is also evaluated ``beyond`` walls, from the fields' ghost cells. So are inner results on
-    faces: a face on the boundary belongs to a cell, and its value follows from the fields alone.
+    faces: a face on the boundary belongs to a cell, and its value follows from the fields alone. ``spacing`` is the
+    cell width per axis.
 
     Raises InputError, whose message begins with ``key``, if a field is used at another position than its own.
     """
@@ -146,8 +151,8 @@ def located(tree: Node, position: Position, positions: Positions, spacing: Seque
 
 
 def located_on_boundary(tree: Node, position: Position, axis: int, spacing: Sequence[float], key: str) -> Node:
-    """A value given on a boundary across ``axis``, for a field at this position; its coordinate along ``axis`` is that
-    of the boundary."""
+    """The tree of a value given on a boundary across ``axis``, for a field at ``position``, in the form in which it is
+    evaluated there. Its coordinate along ``axis`` is that of the boundary. Raises the same errors as `located`."""
     along = tuple(0 if a == axis else half for a, half in enumerate(position))
     return located(tree, along, {}, spacing, key)
 
@@ -163,7 +168,8 @@ def _advice(lives: Position, wanted: Position) -> str:
 
 
 def located_reductions(tree: Node, positions: Positions, spacing: Sequence[float], key: str) -> Node:
-    """A diagnostic with each reduction evaluated where its operand lives."""
+    """The tree of a diagnostic in which each reduction is evaluated where its operand lives. Raises the same errors as
+    `located`."""
     ndim = len(spacing)
 
     def visit(part: Node) -> Node:
@@ -176,5 +182,5 @@ def located_reductions(tree: Node, positions: Positions, spacing: Sequence[float
 
 
 def is_staggered(trees: Sequence[Node], positions: Positions) -> bool:
-    """Whether any value lives elsewhere than at cell centres."""
+    """Whether any value of the trees lives elsewhere than at cell centres."""
     return bool(positions) or any(isinstance(part, Halfway) for tree in trees for part in bottom_up(tree))

@@ -1,4 +1,4 @@
-"""Ghost cells that a tree needs, from the reach of its derivatives' stencils, nested ones included."""
+"""The ghost cells that a tree needs, from the reach of its operators' stencils, nested ones included."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Needs = dict[Node, tuple[tuple[tuple[int, int], ...], bool]]
 
 @dataclass(frozen=True)
 class Discretization:
-    """The choice of stencils for the derivatives: formal ``order`` and cell size per axis."""
+    """The choice of stencils for the operators: the formal ``order``, and the cell width per axis (``spacing``)."""
 
     order: int
     spacing: tuple[float, ...]
@@ -45,12 +45,14 @@ class Discretization:
         return product(*factors)
 
     def div_grad(self, tree: DivGrad) -> tuple[Stencil, Stencil, Stencil]:
-        """Stencils of the gradient and of the mean at the upper face of a cell, and of the divergence from the faces."""
+        """(stencil of the gradient at the upper face of a cell, stencil of the mean there, stencil of the divergence
+        from the faces around a cell)."""
         upper = [staggered(m, self.order, +1, tree.axis, self.spacing) for m in (1, 0)]
         return upper[0], upper[1], staggered(1, self.order, -1, tree.axis, self.spacing)
 
     def halfway(self, tree: Halfway) -> Stencil:
-        """The stencil of a value half a cell away; a cell and its lower face have the same index."""
+        """The stencil of a value half a cell away. A cell and its lower face have the same index. The tree must come
+        from `staggering.located`."""
         assert tree.onto, "positions.located has to say where the operand lives"
         side = -1 if tree.onto == "faces" else 1
         if tree.kind in ("below", "above"):
@@ -58,7 +60,7 @@ class Discretization:
         return staggered(int(tree.kind == "difference"), self.order, side, tree.axis, self.spacing)
 
     def stencils(self, tree: Node) -> tuple[Stencil, ...]:
-        """All stencils that an operator applies; empty for other nodes."""
+        """The stencils that an operator applies: three for `DivGrad`, one for the others, none for other nodes."""
         match tree:
             case Derivative():
                 return (self.derivative(tree),)
@@ -82,8 +84,9 @@ class Discretization:
         return tuple((width, width) if axis == tree.axis else (0, 0) for axis in range(len(self.spacing)))
 
     def needs(self, trees: Iterable[Node]) -> Needs:
-        """The largest number of ghost cells that any operator needs of each operand that has its own ghost cells. A
-        field used ``beyond`` walls gets the number that the outermost operator around it needs."""
+        """The ghost cells that the trees need of each operand that has its own: the largest number (lower, upper) per
+        axis that any operator needs, and whether corners are needed. A field used ``beyond`` walls gets the number that
+        the outermost operator around it needs."""
         result: Needs = {}
 
         def ask(operand: Node, widths: tuple[tuple[int, int], ...], corners: bool) -> None:
@@ -102,8 +105,9 @@ class Discretization:
         return result
 
     def radius(self, trees: Iterable[Node], coordinates: bool = False) -> tuple[int, ...]:
-        """Ghost cells per axis that a block needs to evaluate the trees in it; nested derivatives add up. Operators on
-        coordinates only count if ``coordinates`` is true: they need positions outside the block, but no cells there."""
+        """The number of ghost cells per axis, on either side, that a block needs to evaluate the trees in all its
+        cells; nested operators add up. Operators on coordinates alone count only if ``coordinates`` is true: they need
+        positions outside the block, but no cells there."""
         ndim = len(self.spacing)
 
         @cache
@@ -124,7 +128,8 @@ def axes_of(tree: Node) -> set[int]:
 
 
 def constant_along(tree: Operator) -> bool:
-    """Whether the operand of a derivative, or of an operator that leads half a cell, is constant along one of its axes."""
+    """Whether the operand of an operator is constant along one of the axes along which the operator reads other cells.
+    False for stencils of the input."""
     if isinstance(tree, Convolution):
         return False
     axes = {a for a, m in enumerate(tree.orders) if m} if isinstance(tree, Derivative) else {tree.axis}

@@ -95,8 +95,8 @@ FAULTS = [
     (HEAT.replace("return Rates", "Rates"), r"expected MyHeat.rates\(.* to return Rates\(...\) .* but got nothing"),
     *((HEAT.replace("p.D)", f"{value})"), f"Rates with a finite number, not negative, but got diffusion = {shown}")
       for value, shown in (("-1.0", "-1.0"), ("1e999 - 1e999", "nan"), ("1e999", "inf"), ("None", "None"))),
-    (HEAT.replace("diffusion=p.D)", "velocity=1.0)"), "at most 2 finite numbers.* but got velocity = 1.0"),
-    (HEAT.replace("diffusion=p.D)", "upwind=[1, 2, 3])"), r"but got upwind = \[1, 2, 3\]"),
+    (HEAT.replace("diffusion=p.D)", "velocity=1.0)"), "at most 2 finite numbers, one per axis, but got velocity = 1.0"),
+    (HEAT.replace("diffusion=p.D)", "upwind=[1, 2, 3])"), r"one per axis, not negative, but got upwind = \[1, 2, 3\]"),
     (HEAT.replace("space.laplacian(f.u)", "(1 if f.u > 0 else 2)"), "line 8: TypeError: an expression has no truth value"),
 ]  # fmt: skip
 

@@ -94,8 +94,8 @@ def test_everything_is_written_in_order(opened):
     file, gate, path = opened()
     written_behind(file, gate, np.zeros(3))
     gate.go.set()
-    file.write_diagnostics([7], [0.7], {})
-    file.write_snapshot(9, 0.9, {"u": np.zeros(3)}, [(0, 3)], ([8], [0.8], {}))
+    file.write_rows({"diagnostics": ([7], [0.7], {})})
+    file.write_snapshot(9, 0.9, {"u": np.zeros(3)}, [(0, 3)], {"diagnostics": ([8], [0.8], {})})
     assert [entry[0] for entry in gate.written] == [0, "rows", 1, "rows"]  # `step` declares the rows, after the values
     assert gate.written[2][1] == get_ident()  # after the last one there is nothing to do meanwhile
     file.close(True)
@@ -111,7 +111,7 @@ def test_without_buffers_a_snapshot_is_written_at_once(opened):
     assert gate.written == [(0, get_ident())]
 
 
-@pytest.mark.parametrize("then", ["poll", "wait", "write_diagnostics", "write_snapshot", "close"])
+@pytest.mark.parametrize("then", ["poll", "wait", "write_rows", "write_snapshot", "close"])
 def test_a_failure_is_told_once(then, opened):
     file, gate, _ = opened(EnvironmentProblem("No space left"))
     written_behind(file, gate, np.zeros(3))
@@ -120,7 +120,7 @@ def test_a_failure_is_told_once(then, opened):
     if then == "poll":
         file.thread.thread.shutdown()
     calls = {
-        "write_diagnostics": lambda: file.write_diagnostics([1], [1.0], {}),
+        "write_rows": lambda: file.write_rows({"diagnostics": ([1], [1.0], {})}),
         "write_snapshot": lambda: file.write_snapshot(1, 1.0, {}, [], behind=True),
         "close": lambda: file.close(True),
     }

@@ -66,7 +66,7 @@ def test_a_further_transport_is_a_class_and_a_line(tmp_path, locked):
     output = OutputFile.create(path, Two(), description, method="locked", buffers=Copies({}))
     assert isinstance(output.shared, Locked) and output.buffers is None  # nothing is written behind
     for index in range(3):
-        output.write_diagnostics([index], [0.5 * index], {"m": [index]})
+        output.write_rows({"diagnostics": ([index], [0.5 * index], {"m": [index]})})
         output.write_snapshot(index, 0.5 * index, {"u": u + index}, [(0, 7), (0, 5)])
     output.close(True)
     with h5py.File(path) as file:

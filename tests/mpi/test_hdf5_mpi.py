@@ -90,14 +90,14 @@ def write_run(
     for index in snapshots:
         u = values(grid, index, dtype)
         blocks = {"u": np.ascontiguousarray(u[inner]), "v": np.ascontiguousarray(-u[inner])}
-        rows = ([index, index + 1], [0.1, 0.2], {"mass": [index, 1.5], "peak": [3, index]})
+        rows = {"diagnostics": ([index, index + 1], [0.1, 0.2], {"mass": [index, 1.5], "peak": [3, index]})}
         if behind:
             copied = {name: buffers.copied(name, block) for name, block in blocks.items()}
             output.write_snapshot(10 * index, index / 3, copied, ranges, rows, behind=True)
             output.wait()
         else:
             output.write_snapshot(10 * index, index / 3, blocks, ranges)
-            output.write_diagnostics(*rows)
+            output.write_rows(rows)
     output.close(True)
     processes.barrier()
 
@@ -281,7 +281,7 @@ def test_long_series_cross_the_edges_of_their_chunks(processes, folder):
     output = OutputFile.create(path, processes, Description(Layout(grid), ["u"], np.float32, diagnostics=["m"]))
     rows = np.arange(40 * 60)
     for part in rows.reshape(60, 40):
-        output.write_diagnostics(part.tolist(), (0.5 * part).tolist(), {"m": (2.0 * part).tolist()})
+        output.write_rows({"diagnostics": (part.tolist(), (0.5 * part).tolist(), {"m": (2.0 * part).tolist()})})
     output.close(complete=True)
     processes.barrier()
     with h5py.File(path, "r") as file:

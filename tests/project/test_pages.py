@@ -100,21 +100,25 @@ def test_inputs_of_the_guides_work(page):
     build(from_mapping(tomllib.loads(inputs[0]), ROOT))
 
 
+def anchors(page):
+    """The names by which links reach the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize(
     "page",
     [
-        "README.md",
-        "docs/running.md",
-        "docs/python.md",
-        "CONTRIBUTING.md",
-        "docs/input.md",
-        "docs/own_equation.md",
-        "docs/scaling.md",
+        *("README.md", "CONTRIBUTING.md", "jobs/README.md", "benchmarks/README.md"),
+        "hpcstencil/backends/native/cpp/README.md",
+        *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")),
     ],
 )
-def test_links_lead_to_files(page):
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / page).read_text()):
-        assert (ROOT / page).parent.joinpath(target).exists(), target
+def test_links_lead_to_files_and_headings(page):
+    for target, heading in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", (ROOT / page).read_text()):
+        path = (ROOT / page).parent / target if target else ROOT / page
+        assert path.exists(), target
+        assert not heading or heading in anchors(path), f"{target}#{heading}"
 
 
 def test_the_page_of_the_native_headers_names_what_they_have():

@@ -174,7 +174,9 @@ def write(output, layout, numbers):
         block = (np.arange(np.prod(shape)).reshape(shape) + 1000 * n).astype(np.float32)
         output.write_snapshot(10 * n, 0.5 * n, {"u": block}, [(0, size) for size in layout.grid.shape])
         rows = [10 * n, 10 * n + 5]
-        output.write_diagnostics(rows, [0.05 * r for r in rows], {"mass": [np.array([r, -r, 2.0 * r]) for r in rows]})
+        output.write_rows(
+            {"diagnostics": (rows, [0.05 * r for r in rows], {"mass": [np.array([r, -r, 2.0 * r]) for r in rows]})}
+        )
 
 
 @pytest.mark.parametrize("compression", ("none", "gzip"))

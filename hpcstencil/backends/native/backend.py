@@ -31,7 +31,7 @@ FIRST_CELLS = 2**29  # cells of a device times steps in the first call, which ta
 
 @dataclass(frozen=True)
 class NativeBackend:
-    """C++ generated for each problem."""
+    """The backend `native`: C++ generated for each problem, for CPUs."""
 
     name: str = "native"
     preferred: bool = True
@@ -50,8 +50,8 @@ class NativeBackend:
 
 
 def check_room(program: Program, problem: Problem, topology: Topology) -> None:
-    """Raise Unsupported if a section of a step reads further beyond a block than its neighbour is thick. If blocks
-    have no room for a whole step, each section has its own exchange."""
+    """Raise Unsupported if a section of a step reads further beyond a block than the narrowest block is wide. This
+    matters only if blocks have no room for a whole step, so that each section has its own exchange."""
     if most_steps(problem, topology):
         return
     for axis, cells in enumerate(topology.narrowest()):
@@ -64,7 +64,7 @@ def check_room(program: Program, problem: Problem, topology: Topology) -> None:
 
 @dataclass(frozen=True)
 class LoweredToNative:
-    """A problem and its native program."""
+    """A problem and its native program. See `backend.Lowered`."""
 
     problem: Problem
     program: Program
@@ -75,8 +75,9 @@ class LoweredToNative:
         begun(self.program.text)
 
     def lack(self, device: jax.Device, topology: Topology) -> str:
-        """The compiler's error message, or "" if it compiles. One process per host compiles, and the others wait for it.
-        Rank 0 also compiles the cost model, with which it chooses the steps between two exchanges."""
+        """See `backend.Lowered`: the compiler's error message, or "" if the program compiles. One process per host
+        compiles, and the others wait for it. Rank 0 also compiles the cost model, with which it chooses the steps
+        between two exchanges."""
         from hpcstencil.backends.native.ffi_call import native
 
         try:
@@ -98,9 +99,9 @@ class LoweredToNative:
         return steps_between_exchanges(self.program, self.problem, topology, costs)
 
     def cells_held(self, plan: Plan) -> tuple[int, int]:
-        """See `Lowered`. This counts the state, the arrays with ghost cells in which it steps, and functions of
-        several coordinates. An ensemble holds the state four times, because members are reordered for native code and
-        back."""
+        """See `backend.Lowered`. This counts the state, the arrays with ghost cells in which it steps, and the arrays
+        of functions of several coordinates. An ensemble holds the state four times, because its members are reordered
+        for native code and back."""
         topology, fields = plan.topology, len(self.problem.fields)
         whole = math.prod(n + 2 * h for n, h in zip(topology.capacity(), plan.halo, strict=True))
         if self.problem.members:
@@ -111,8 +112,8 @@ class LoweredToNative:
         return held, held
 
     def exchange(self, plan: Plan, device_grid: DeviceGrid, communicator: Communicator) -> Exchange:
-        """The exchange inside the passes, unless the input requests messages in XLA's code, or the steps require
-        these."""
+        """See `backend.Lowered`: the exchange inside the passes. If the input requests messages in XLA's code, or the
+        steps require them, it is the exchange of ``device_grid``."""
         from hpcstencil.backends.native.edge_exchange import in_passes
 
         config, messages = self.problem.config, device_grid.exchange
@@ -130,6 +131,7 @@ class LoweredToNative:
         from hpcstencil.backends.native.ffi_call import native
         from hpcstencil.backends.native.time_loop import attempt_by_sections, attempt_in_a_call, by_sections, in_calls
         from hpcstencil.backends.xla.array_code import array_code
+        from hpcstencil.distributed.cell_samples import CellSamples
         from hpcstencil.io.snapshot_buffers import Copies
 
         problem, members = self.problem, len(self.problem.members)
@@ -151,6 +153,9 @@ class LoweredToNative:
             reductions=array.reductions,
             cellwise=array.cellwise,
             snapshot_buffers=code.copies if alone and not device_grid.devices.several else Copies,
+            cell_samples=code.samples
+            if plan.every and not members and not device_grid.devices.several
+            else CellSamples,
             stayed_finite=code.all_finite if measures_fields_only else never_known,
             first_cells=FIRST_CELLS,
         )

@@ -40,7 +40,8 @@ def folder() -> Path | None:
 
 @once
 def compiler() -> tuple[str, ...]:
-    """The compiler's command, from CXX or the system's. Raises Unsupported if there is none."""
+    """The command of the C++ compiler, from the environment variable CXX or else the system's. Raises Unsupported if
+    there is none."""
     wanted = shlex.split(os.environ.get("CXX", ""))
     if wanted:
         if shutil.which(wanted[0]) is None:
@@ -55,7 +56,8 @@ def compiler() -> tuple[str, ...]:
 
 @once
 def identity() -> str:
-    """A text that identifies the compiler and the processor: compiled code depends on both and on the source text."""
+    """A text that identifies the compiler, its options and the processor. Compiled code depends on these and on its
+    source text."""
     return "\n".join([*compiler(), _told([*compiler(), "--version"])[1], *FLAGS, *LIBRARIES, _processor()])
 
 
@@ -80,8 +82,9 @@ def _processor() -> str:
 
 
 def library(text: str, includes: Sequence[str] = (), quickly: bool = False) -> ctypes.CDLL:
-    """Compile C++ ``text`` to a library, unless an earlier run has cached a sound copy, and load it into this process.
-    ``quickly`` compiles without optimization, for code that runs only briefly.
+    """The library compiled from the C++ ``text``, loaded into this process. A sound copy cached by an earlier run is
+    used instead of compiling. ``includes`` are more folders of headers. ``quickly`` compiles without optimization, for
+    code that runs only briefly.
 
     Raises Unsupported, with the compiler's message, if the text does not compile.
     """
@@ -114,7 +117,8 @@ def _made(text: str, options: Sequence[str], kept: Path | None, private: Path) -
 
 @once
 def begun(text: str) -> Future[ctypes.CDLL]:
-    """`library` in a separate thread, once per process and text. The result is a future."""
+    """The future of `library` for ``text``. A thread compiles it, once per process and text; the future's result raises
+    the errors of `library`."""
     thread = ThreadPoolExecutor(1)
     made = thread.submit(library, text)
     thread.shutdown(wait=False)

@@ -18,12 +18,12 @@ from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.decomposition import MOST_STEPS, Costs, Plan, most_steps
 from hpcstencil.problem.problem import Problem
 
-SECONDS_PER_WORK = 1.5e-10  # of a cell of a pass, if it is not measured
-WAITING = 5e-5  # seconds per exchange in which blocks wait for each other, whatever they exchange
+SECONDS_PER_WORK = 1.5e-10  # for one cell of a pass, unless it is measured
+WAITING = 5e-5  # seconds per exchange that blocks wait for each other, however much they exchange
 # Part of the computing between two exchanges that hides messages: a sweep over the last tile of rows in three dimensions, and
 # nearly the whole sweep where planes are single rows.
 HIDDEN = {1: 0.8, 2: 0.8, 3: 0.25}
-MUCH_THE_SAME = 1.005  # times the least cost: within it the thinner halo is chosen
+MUCH_THE_SAME = 1.005  # among costs within this factor of the least one, the thinnest halo is chosen
 
 
 @cache
@@ -32,13 +32,14 @@ def _loaded(outline: str) -> ctypes.CDLL:
 
 
 def account(program: Program) -> ctypes.CDLL:
-    """The library of a program's cost model, its outline. Raises Unsupported if it does not compile."""
+    """The compiled cost model of a program, loaded once per process. Raises Unsupported if it does not compile."""
     return _loaded(program.outline)
 
 
 def work_per_step(program: Program, topology: Topology) -> Callable[[int], float]:
-    """The work per cell and step, as a function of the steps between two exchanges. Its unit is a pass over one cell.
-    It is for this topology's largest block, with neighbours on all axes that are cut. Raises Unsupported as `account`."""
+    """The function that maps the number of steps between two exchanges to the work per cell and step, in units of one
+    pass over one cell. It is for this topology's largest block, with neighbours on all axes that are cut. Raises
+    Unsupported like `account`."""
     work = account(program).work_per_step
     work.restype = ctypes.c_double
     block = _block(topology)
@@ -46,8 +47,8 @@ def work_per_step(program: Program, topology: Topology) -> Callable[[int], float
 
 
 def least_work(program: Program, topology: Topology, shape: Sequence[int]) -> float:
-    """The work per cell and step on a block of this ``shape`` (cells per axis) without exchanges, in passes over a
-    cell. Raises Unsupported as `account`."""
+    """The least work per cell and step on a block of ``shape`` cells per axis without exchanges, in units of one pass
+    over one cell. Raises Unsupported like `account`."""
     work = work_per_step(
         program, replace(topology, shape=tuple(shape), processes=ones(topology), devices=ones(topology))
     )
@@ -55,22 +56,22 @@ def least_work(program: Program, topology: Topology, shape: Sequence[int]) -> fl
 
 
 def ones(topology: Topology) -> tuple[int, ...]:
-    """One block per axis."""
+    """The numbers of blocks per axis of a grid that is not cut: all 1."""
     return (1,) * topology.ndim
 
 
 def steps_between_exchanges(
     program: Program, problem: Problem, topology: Topology, costs: Costs
 ) -> tuple[int, float | None]:
-    """(steps k between two exchanges with the least estimated cost, predicted seconds per step). k is 0 if each
-    section of a step needs an exchange. The prediction is None if ``costs`` are not measured.
+    """(number k of steps between two exchanges with the least estimated cost, predicted seconds per step). k is 0 if
+    each section of a step needs an exchange. The prediction is None if ``costs`` are not measured.
 
         T(k) = C(k) + L / k + max(0, λ + B(k) / β - η k C(k)) / k,   C(k) = N w(k) σ
 
-    C is the computing per step: the work w of the cost model for each of N cells, in units of σ seconds. It includes
-    redundant halo cells. An exchange takes λ + B / β (`Plan.halo_bytes_per_step` gives B), of which the fraction η of
-    the computing between two exchanges hides a part. L is the time per exchange that neighbours wait for each other
-    even without messages. Raises Unsupported as `account`.
+    C is the computing time per step: the work w of the cost model for each of N cells, in units of σ seconds. It
+    includes halo cells that several blocks compute. An exchange takes λ + B / β, where B are its bytes (k times
+    `Plan.halo_bytes_per_step`); the fraction η of the computing between two exchanges can hide it. L is the time per
+    exchange that neighbours wait for each other even without messages. Raises Unsupported like `account`.
     """
     most = most_steps(problem, topology)
     if not most:
@@ -94,8 +95,8 @@ def steps_between_exchanges(
 
 
 def cells_beside(program: Program, topology: Topology, every: int, threads: int) -> int:
-    """The number of values that native code keeps per device besides the fields of a block, for all its ``threads``
-    together, with ``every`` steps between two exchanges. Raises Unsupported as `account`."""
+    """The number of values that native code keeps per device in addition to the fields of a block, for all its
+    ``threads`` together, with ``every`` steps between two exchanges. Raises Unsupported like `account`."""
     room = account(program).cells_beside_fields
     room.restype = ctypes.c_int64
     cut = any(topology.is_split(axis) for axis in range(topology.ndim))
@@ -103,7 +104,8 @@ def cells_beside(program: Program, topology: Topology, every: int, threads: int)
 
 
 def _block(topology: Topology) -> list[Any]:
-    """The largest block as programs take it: cells, which axes wrap around, and which end at boundaries; the cache."""
+    """The C arguments that describe the largest block: its cells per axis of the driver, which axes wrap around, which
+    ones end at boundaries, and the caches of the processor."""
     count, wraps, boundary = [1, 1, 1], [0, 0, 0], [0, 0, 0]
     for axis, b in enumerate(AXIS_OF[topology.ndim]):
         count[b] = topology.capacity()[axis]

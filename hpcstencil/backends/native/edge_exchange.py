@@ -24,8 +24,8 @@ Three = ctypes.c_int64 * 3
 
 
 class EdgeExchange(ctypes.Structure):
-    """The struct of edge_exchange.hpp for one block, and the memory and messages that it points to (``kept``). ``waited``
-    counts the seconds in which it has waited for its neighbours."""
+    """The struct of edge_exchange.hpp for one device block. ``kept`` holds the memory and messages that it points to,
+    and ``waited`` counts the seconds in which the block has waited for its neighbours."""
 
     kept: list[Any]
     _fields_ = (
@@ -43,8 +43,8 @@ class EdgeExchange(ctypes.Structure):
 
 @dataclass(frozen=True)
 class InPasses:
-    """An `Exchange` that native code makes inside its passes, with the edges of this process's device ``blocks``. Other code
-    exchanges through ``messages``. ``means`` names how the edges travel between processes."""
+    """An `Exchange` that native code makes inside its passes, through the edges of this process's device ``blocks``.
+    Other code exchanges through ``messages``. ``means`` names how the edges travel between processes."""
 
     blocks: tuple[EdgeExchange, ...]
     messages: Exchange
@@ -69,7 +69,8 @@ class InPasses:
 
 
 def blocks_of(exchange: Exchange) -> tuple[EdgeExchange, ...]:
-    """The edges of this process's device blocks that native code exchanges inside its passes; none for other exchanges."""
+    """The edges of this process's device blocks, if ``exchange`` is made inside the passes of native code; otherwise
+    empty."""
     return exchange.blocks if isinstance(exchange, InPasses) else ()
 
 
@@ -82,11 +83,12 @@ def in_passes(
     communicator: Communicator,
     share_memory: bool,
 ) -> Exchange:
-    """An exchange inside the passes of native code; ``messages`` if nothing is exchanged, or if a process can neither share
-    memory with a neighbour nor send it messages beside the steps. Every process calls this.
+    """An exchange inside the passes of native code. The result is ``messages`` if nothing is exchanged, or if some
+    process can neither share memory with a neighbour nor send it messages during the steps. All processes call this
+    together.
 
-    ``widths`` are the cells per axis that are exchanged, of ``fields`` values of ``itemsize`` bytes each. Without
-    ``share_memory``, processes of a host send messages to each other too.
+    ``widths`` is the number of cells that are exchanged per axis, with ``fields`` values of ``itemsize`` bytes in each
+    cell. Without ``share_memory``, processes of one host also send messages to each other.
     """
     silent = topology.size > 1 and communicator.size == 1  # a benchmark of the steps alone
     if topology.size * topology.device_count == 1 or not any(widths) or silent:

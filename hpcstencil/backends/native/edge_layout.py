@@ -1,7 +1,8 @@
-"""Where the edges of a block lie in its edge memory, in the terms of edge_exchange.hpp.
+"""The layout of a block's edge memory, in the terms of edge_exchange.hpp.
 
-A page with the epochs is followed by two buffers. Each has, for every axis that is cut, the strips of the lower and the upper
-side: arrays (fields, cells per axis) of the ``width`` outermost cells. There are always three axes (`passes.AXIS_OF`).
+A page with the epochs is followed by two buffers. Each has, for every axis that is cut, the strips of the lower and the
+upper side: arrays of shape (fields, cells per axis) with the ``width`` outermost cells. There are always three axes
+(`passes.AXIS_OF`).
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ Box = list[tuple[int, int, int]]  # part of a strip: per axis of its array the s
 
 @dataclass(frozen=True)
 class EdgeLayout:
-    """The edge memory of the blocks around one block. ``widths`` are the cells per axis that are exchanged, ``cells`` those of
-    the blocks below, here and above. ``fields`` values of ``itemsize`` bytes lie in a cell."""
+    """The layout of the edge memory of one block and of the blocks around it. Per axis of the driver, ``widths`` is the
+    number of cells that are exchanged, and ``cells`` has the numbers of cells of the block below, of this one, and of
+    the one above. A cell has ``fields`` values of ``itemsize`` bytes."""
 
     widths: tuple[int, int, int]
     cells: tuple[tuple[int, int, int], ...]
@@ -33,7 +35,7 @@ class EdgeLayout:
 
     @classmethod
     def of(cls, topology: Topology, device: int, widths: Sequence[int], fields: int, itemsize: int) -> EdgeLayout:
-        """The layout around a device block of this process; ``widths`` per axis of the grid."""
+        """The layout around the block of ``device`` of this process. ``widths`` has one entry per axis of the grid."""
         width, cells = [0, 0, 0], [[1, 1, 1] for _ in range(3)]
         for axis, b in enumerate(AXIS_OF[topology.ndim]):
             width[b] = widths[axis]
@@ -45,27 +47,28 @@ class EdgeLayout:
         return cls((width[0], width[1], width[2]), tuple((n[0], n[1], n[2]) for n in cells), fields, itemsize)
 
     def shape(self, offset: Offset, axis: int) -> list[int]:
-        """The shape (fields, cells per axis) of the strips along an axis of the block at ``offset``."""
+        """The shape [fields, cells per axis] of the strips along ``axis`` of the block at ``offset``."""
         cells = [self.widths[b] if b == axis else self.cells[b][1 + offset[b]] for b in range(3)]
         return [self.fields, *cells]
 
     def start(self, offset: Offset, axis: int, side: int, buffer: int) -> int:
-        """The first byte of a strip."""
+        """The byte at which a strip begins in the edge memory of the block at ``offset``: the strip of one ``side`` (0
+        lower, 1 upper) of ``axis`` in ``buffer`` (0 or 1)."""
         strips = [math.prod(self.shape(offset, b)) for b in range(3)]
         cells = buffer * 2 * sum(strips) + 2 * sum(strips[:axis]) + side * strips[axis]
         return PAGE + cells * self.itemsize
 
     def read_here(self, offset: Offset) -> Box:
-        """The part of the strip of the block at ``offset`` that this block reads."""
+        """The part that this block reads of the strip of the block at ``offset``."""
         return self._part(offset, [-d for d in offset], strip_axis(offset))
 
     def read_there(self, offset: Offset) -> Box:
-        """The part of this block's strip that the block at ``offset`` reads."""
+        """The part that the block at ``offset`` reads of this block's strip."""
         return self._part(HERE, offset, strip_axis(offset))
 
     def _part(self, block: Offset, towards: Sequence[int], axis: int) -> Box:
-        """The part of a strip of ``block`` next to its neighbour in the direction ``towards``: all cells along the strip's own
-        axis, the outermost ones along the others on which the two differ."""
+        """The part of a strip of ``block`` next to its neighbour in the direction ``towards``: all cells along the
+        strip's own ``axis``, and only the outermost ones along the other axes on which the two blocks differ."""
         shape = self.shape(block, axis)
         box = [(self.fields, 0, self.fields)]
         for b, (n, direction) in enumerate(zip(shape[1:], towards, strict=True)):
@@ -75,12 +78,14 @@ class EdgeLayout:
 
 
 def strip_axis(offset: Offset) -> int:
-    """The axis of the strip through which a neighbour's cells are read: the first one on which it lies elsewhere."""
+    """The axis of the strip through which a neighbour at ``offset`` is read: the first one along which it lies
+    elsewhere."""
     return next(axis for axis, d in enumerate(offset) if d)
 
 
 def edge_bytes(topology: Topology, widths: Sequence[int], cell_bytes: int) -> int:
-    """Bytes of edge memory that suffice for every block, in whole pages."""
+    """A size of edge memory, in bytes and whole pages, that suffices for every block. ``cell_bytes`` is the size of all
+    fields in one cell."""
     processes = [math.ceil(n / p) for n, p in zip(topology.shape, topology.processes, strict=True)]
     largest = [math.ceil(n / d) for n, d in zip(processes, topology.devices, strict=True)]
     cells = sum(2 * w * math.prod(largest) // n for w, n in zip(widths, largest, strict=True))
@@ -88,7 +93,8 @@ def edge_bytes(topology: Topology, widths: Sequence[int], cell_bytes: int) -> in
 
 
 def neighbours(topology: Topology, device: int, widths: Sequence[int]) -> dict[Offset, tuple[int, int]]:
-    """(rank, device) of the blocks whose cells a block reads, by their offset."""
+    """The blocks whose cells the block of ``device`` reads: (rank, device) by offset. A block is not read along axes
+    whose width in ``widths`` is 0."""
     found = {}
     for offset in OFFSETS:
         of_axis = [offset[b] for b in AXIS_OF[topology.ndim]]

@@ -14,16 +14,16 @@ from typing import Any
 
 from hpcstencil.backends.native.edge_layout import HERE, OFFSETS, Box, EdgeLayout, Offset, strip_axis
 
-# A strip is sent in pieces that Open MPI sends over TCP at once. Before a larger message it would ask the receiver, which costs
-# two more delays.
+# A strip is sent in pieces so short that Open MPI sends them over TCP at once. Before a larger message it would ask the
+# receiver, which costs two more delays.
 PIECE_BYTES = 60_000
-PIECES = 128  # at most, of a strip; longer strips have longer pieces, so that tags stay small
+PIECES = 128  # largest number per strip; longer strips have longer pieces, so that tags stay small
 Counts = ctypes.c_int64 * 2 * 3
 Strips = ctypes.c_void_p * 2 * 3
 
 
 class Messages(ctypes.Structure):
-    """The struct of edge_exchange.hpp, and what must live as long as it (``kept``)."""
+    """The struct of the same name in edge_exchange.hpp. ``kept`` holds the objects to which it points."""
 
     kept: list[Any]
     _fields_ = (
@@ -41,7 +41,7 @@ class Messages(ctypes.Structure):
 
 
 def lack_of_messages() -> str:
-    """Why native code cannot send messages in this process, as half a sentence; "" if it can."""
+    """Why native code cannot send messages in this process, as a clause for a longer sentence; "" if it can."""
     from mpi4py import MPI
 
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
@@ -70,16 +70,17 @@ def messages_of(
     device: int,
     communicator: Any,
 ) -> Messages:
-    """The messages of a block: its own edges, at the address ``own``, go to the ``blocks`` (rank, device) at some offsets,
-    whose edges arrive in ``mirrors``, addresses of memory with the layout of theirs. ``communicator`` is the mpi4py
-    communicator of these messages alone."""
+    """The messages of one block. Its own edges, at the address ``own``, go to ``blocks``, which are (rank, device) by
+    offset. Their edges arrive in ``mirrors``: the addresses, by offset, of memory with the layout of theirs.
+    ``communicator`` is an mpi4py communicator that is used for nothing else."""
     from mpi4py import MPI
 
     kind = {4: MPI.FLOAT, 8: MPI.DOUBLE}[layout.itemsize]
     kept: list[Any] = []
 
     def pieces(address: int, offset: Offset, axis: int, side: int, buffer: int, box: Box) -> list[Any]:
-        """The message buffers of a box of a strip."""
+        """The mpi4py buffers for the part ``box`` of a strip: pieces of its bytes if that is the whole strip, else one
+        buffer with a datatype for the part."""
         sizes, starts, counts = ([entry[n] for entry in box] for n in (0, 1, 2))
         size = layout.itemsize * math.prod(sizes)
         strip = MPI.buffer.fromaddress(address + layout.start(offset, axis, side, buffer), size)
@@ -102,7 +103,7 @@ def messages_of(
         return [communicator.Send_init(piece, rank, tag + n) for n, piece in enumerate(buffers)]
 
     def handles(requests: Sequence[Any]) -> int:
-        """The address of the requests' handles, one after the other."""
+        """The address of an array with the handles of the requests."""
         size = MPI._sizeof(MPI.Request)
         array = ctypes.create_string_buffer(max(1, len(requests)) * size)
         for n, request in enumerate(requests):
@@ -131,6 +132,6 @@ def messages_of(
 
 
 def _first_tag(device: int, offset: Offset) -> int:
-    """The tag of the first piece from the block at ``offset`` to a device of a process. Every piece has a tag of its own, since
-    MPI_Startall may start requests in any order."""
+    """The tag of the first piece of a strip that a process's ``device`` receives from the block at ``offset``. Every
+    piece has a tag of its own, since MPI_Startall may start requests in any order."""
     return (device * len(OFFSETS) + OFFSETS.index(offset)) * PIECES

@@ -40,7 +40,8 @@ MOST_COMMON = 6000  # largest common denominator that is tried for the weights o
 
 
 def whole_numbers(weights: Sequence[float]) -> tuple[float, tuple[int, ...]] | None:
-    """(factor, integers) whose products are the weights; None if the weights have no small common denominator."""
+    """(factor, integers): the weights are the integers times the factor. None if the weights have no small common
+    denominator."""
     least = min(abs(w) for w in weights)
     for q in range(1, MOST_COMMON):
         ratios = [w / least * q for w in weights]
@@ -55,7 +56,9 @@ def whole_numbers(weights: Sequence[float]) -> tuple[float, tuple[int, ...]] | N
 
 @dataclass
 class Numbers:
-    """The run-time numbers of a program: constants of expressions, parameters in order, and coordinates."""
+    """The numbers that a program gets at run time. ``parameters`` are the names of those in p[], and ``constants`` the
+    values of c[], both in order. ``blocks`` has the places of longer lists in c[]. ``furthest`` is the largest offset,
+    per axis of the driver, at which a coordinate is read."""
 
     parameters: Sequence[str]
     constants: list[float] = field(default_factory=list)
@@ -65,13 +68,13 @@ class Numbers:
     )  # largest offset of a coordinate, per axis of the driver
 
     def constant(self, value: float) -> str:
-        """The C++ name of a constant, which becomes a run-time number of the program."""
+        """The C++ expression for a constant, which becomes a run-time number of the program."""
         if value not in self.constants:
             self.constants.append(value)
         return f"c[{self.constants.index(value)}]"
 
     def block(self, values: tuple[float, ...]) -> int:
-        """The place of the first of consecutive run-time numbers."""
+        """The place in c[] of the first of ``values``, which become consecutive run-time numbers of the program."""
         if values not in self.blocks:
             self.blocks[values] = len(self.constants)
             self.constants.extend(values)
@@ -85,8 +88,8 @@ def changes(tree: Node) -> bool:
 
 @dataclass
 class Writer(ABC):
-    """The writer of statements that compute trees; each value is written once per offset. Subclasses provide the
-    leaves."""
+    """A writer of C++ statements that compute trees. It writes each value once per offset, and collects the statements
+    in ``lines``. Subclasses provide the leaves."""
 
     numbers: Numbers
     discretization: Discretization
@@ -100,7 +103,7 @@ class Writer(ABC):
 
     @abstractmethod
     def leaf(self, tree: Node, at: Offset) -> str | None:
-        """The C++ expression for a tree whose value is available in the cell at offset ``at``; None if it must be
+        """The C++ expression for a tree whose value is available in the cell at the offset ``at``; None if it must be
         computed."""
 
     @abstractmethod
@@ -115,7 +118,7 @@ class Writer(ABC):
         return name
 
     def once(self, key: Hashable, at: Offset, make: Callable[[], str]) -> str:
-        """The C++ name stored under ``key`` and ``at``; ``make`` creates it at the first call."""
+        """The C++ name stored under ``key`` and ``at``, which ``make`` creates the first time."""
         if (key, at) not in self.known:
             self.known[key, at] = make()
         return self.known[key, at]
@@ -135,7 +138,8 @@ class Writer(ABC):
         return (places[0], places[1], places[2])
 
     def computed(self, tree: Node, at: Offset) -> str:
-        """The C++ expression for a tree that is not a leaf. Raises Unsupported for a node without native code."""
+        """The C++ expression for a tree that is not a leaf, at the offset ``at``. Raises Unsupported for a node without
+        native code."""
         match tree:
             case Constant(value):
                 return self.literal(value)
@@ -161,7 +165,7 @@ class Writer(ABC):
         return self.let(f"{values[0]} {OPERATORS[tree.function]} {values[1]}")
 
     def pointwise(self, tree: Pointwise, at: Offset) -> str:
-        """The C++ expression for a function, an arithmetic operation or a comparison."""
+        """The C++ expression for a function, an arithmetic operation or a comparison, at the offset ``at``."""
         match tree:
             case Pointwise("power", (base, Constant(exponent))) if (n := integer_power(exponent)) is not None:
                 return self.power(self.value(base, at), n)
@@ -176,7 +180,7 @@ class Writer(ABC):
         return f"f_{tree.function}({', '.join(values)})"
 
     def power(self, base: str, n: int) -> str:
-        """The C++ expression for a power with an integer exponent, by repeated squaring as in `lax.integer_pow`."""
+        """The C++ expression for ``base`` to the power ``n``, by repeated squaring as in `lax.integer_pow`."""
         if n == 0:
             return f"one<{self.kind}>()"
         result, left = "", abs(n)
@@ -189,7 +193,7 @@ class Writer(ABC):
         return result if n > 0 else f"one<{self.kind}>() / {result}"
 
     def weighted(self, stencil: Stencil, operand: Node, at: Offset) -> str:
-        """Σ_j w_j operand(at + o_j)."""
+        """The C++ expression for Σ_j w_j operand(at + o_j)."""
         if stencil.weights == (1.0,):
             return self.value(operand, self.shifted(at, stencil.offsets[0]))
         whole = whole_numbers(stencil.weights)
@@ -198,8 +202,8 @@ class Writer(ABC):
         return result if factor == 1.0 else self.let(f"{self.literal(factor)} * {result}")
 
     def gathered(self, ratios: Mapping[tuple[int, ...], float], operand: Node, at: Offset) -> str:
-        """Σ_j r_j operand(at + o_j). Opposite offsets are added first, so that symmetric fields stay symmetric; equal
-        ratios share one multiplication."""
+        """The C++ expression for Σ_j r_j operand(at + o_j), where ``ratios`` maps the offsets o_j to r_j. Opposite
+        offsets are added first, so that symmetric fields stay symmetric; equal ratios share one multiplication."""
         left = dict(sorted(ratios.items()))
         terms: dict[float, list[str]] = {}
         while left:
@@ -230,7 +234,8 @@ class Writer(ABC):
         return result
 
     def div_grad(self, tree: DivGrad, at: Offset) -> str:
-        """The divergence of the flux k ∂a/∂x along the node's axis, with the flux at the faces between cells."""
+        """The C++ expression for the divergence of the flux k ∂a/∂x along the node's axis, with the flux at the faces
+        between cells."""
         gradient, mean, divergence = self.discretization.div_grad(tree)
         varying = varies(tree.coefficient) or tree.axis in axes_of(tree.coefficient)
 

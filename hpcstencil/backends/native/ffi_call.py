@@ -12,13 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hpcstencil.backends.native.cell_samples import WIDTHS, NativeSamples
 from hpcstencil.backends.native.compiler import SOURCES, begun, cache_bytes, cache_is_far, library
 from hpcstencil.backends.native.edge_exchange import EdgeExchange
 from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.backends.native.program import Program
 from hpcstencil.backends.native.snapshot_copies import NativeCopies
 from hpcstencil.backends.native.thin_blocks import Section
-from hpcstencil.distributed.device_blocks import device_number
+from hpcstencil.distributed.cell_samples import Cells, CellSamples
+from hpcstencil.distributed.device_blocks import Devices, device_number
 from hpcstencil.distributed.exchange import Ghosts
 from hpcstencil.distributed.windows import Frame, Parameters
 from hpcstencil.io.direct_write import Pieces
@@ -35,7 +37,7 @@ all_edges: list[EdgeExchange] = []
 
 @cache
 def xla_bridge() -> ctypes.CDLL:
-    """The bridge, registered with XLA."""
+    """The library through which XLA calls native programs, registered with XLA once per process."""
     bridge = library((SOURCES / "xla_bridge.cpp").read_text(), (jax.ffi.include_dir(),))
     jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(bridge.run_program), platform="cpu")
     return bridge
@@ -43,10 +45,13 @@ def xla_bridge() -> ctypes.CDLL:
 
 @dataclass(frozen=True)
 class Native:
-    """A program ready to be called, in its ``library``, with up to ``threads`` threads. ``number`` identifies it in
-    the bridge. If it exchanges edges itself, ``blocks`` is the number of device blocks of this process,
-    ``first_block`` the bridge's number of the first one, and their edges hold ghost cells for ``every`` steps;
-    otherwise ``blocks`` is 0."""
+    """A program ready to be called, in its ``library``, with up to ``threads`` threads. ``number`` identifies it in the
+    bridge.
+
+    If the program exchanges edges itself, ``blocks`` is the number of device blocks of this process, ``first_block`` is
+    the bridge's number of the first one, and their edges hold ghost cells for ``every`` steps. Otherwise ``blocks`` is
+    0.
+    """
 
     program: Program
     library: ctypes.CDLL
@@ -57,13 +62,21 @@ class Native:
     first_block: int = 0
 
     def all_finite(self) -> bool:
-        """Whether all values that this program has stored since the last call of this method are finite. Problems that
+        """Whether all values that this program has stored in this process since the last call are finite. Problems that
         share the program share the answer."""
         return not self.library.stored_not_finite()
 
     def copies(self, pieces: Mapping[str, Pieces]) -> Copies:
-        """Snapshot buffers that are filled while the last step is computed, if steps are taken in place."""
+        """The snapshot buffers for the ``pieces`` by field. If steps are taken in place, they are filled while the last
+        step is computed."""
         return NativeCopies(pieces, self.library, self.program.fields)
+
+    def samples(self, cells: Mapping[str, Cells], values: np.ndarray, width: int, devices: Devices) -> CellSamples:
+        """The recorder of single cells: while many steps are taken at once, if the passes of a step store these fields
+        after every step."""
+        if width not in WIDTHS or not set(cells) <= set(self.program.stored):
+            return CellSamples(cells, values, width, devices)
+        return NativeSamples(cells, values, width, devices, self.library, self.program.fields)
 
     def steps(
         self,
@@ -75,12 +88,12 @@ class Native:
         these: StepRange,
         in_place: bool,
     ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-        """The fields of a block after ``these`` steps, and `Problem.errors` of the last step, both by field.
+        """(fields after ``these`` steps, `Problem.errors` of the last step), both by field. For use inside compiled
+        code.
 
         ``fields`` are the device's own cells without ghost cells, of shape `Frame.cells`, in the run's dtype.
-        ``strips`` are the received ghost cells, ``widths`` cells wide per axis. Where there are strips, their widths
-        limit the number of steps; a program that exchanges edges itself has no such limit. With ``in_place`` the results
-        take the memory of the given fields.
+        ``strips`` are the received ghost cells, ``widths`` cells wide per axis. Their widths limit the number of steps,
+        unless the program exchanges edges itself. With ``in_place`` the results take the memory of the given fields.
         """
         names, errors = self.program.fields, self.program.errors
         unread = [fields[names[0]]] * len(errors)  # never read, but the bridge expects an array in each place
@@ -91,7 +104,7 @@ class Native:
         return dict(zip(names, results[:first], strict=True)), dict(zip(errors, results[first:], strict=True))
 
     def arrays(self, fields: Mapping[str, jax.Array]) -> dict[int, jax.Array]:
-        """The arrays that a step starts from, by their numbers in the program: the fields."""
+        """The arrays from which a step starts, by their numbers in the program: the fields."""
         return {n: fields[name] for n, name in enumerate(self.program.fields)}
 
     def section(
@@ -104,9 +117,9 @@ class Native:
         parameters: Parameters,
         these: StepRange,
     ) -> dict[int, jax.Array]:
-        """The arrays that a section of a step fills, by number, like the given ``arrays`` without ghost cells.
-        ``strips`` are the ghost cells of the arrays `Section.sent`, ``widths`` cells wide per axis. Called inside
-        compiled code."""
+        """The arrays that a section of one step fills, by number. They have the shape and dtype of the given
+        ``arrays``, without ghost cells. ``strips`` are the ghost cells of the arrays `Section.sent`, ``widths`` cells
+        wide per axis. For use inside compiled code."""
         # The bridge expects all given arrays in the strips. Nothing reads the strips of those that are not exchanged.
         unsent = len(section.given) - section.exchanged
 
@@ -119,14 +132,15 @@ class Native:
         return dict(zip(section.made, results, strict=True))
 
     def ended(self, arrays: Mapping[int, jax.Array]) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-        """The fields and the estimated errors after all sections, both by field, as `steps` returns them."""
+        """(fields, estimated errors) after all sections of a step, both by field, as `steps` returns them."""
         names, errors = self.program.fields, self.program.errors
         ends = [arrays[n] for n in self.program.ends]
         first = len(names)
         return dict(zip(names, ends[:first], strict=True)), dict(zip(errors, ends[first:], strict=True))
 
     def _edges(self) -> jax.Array:
-        """The bridge's number of the edges of the device block on which the code runs; 0 without."""
+        """The bridge's number of the edges of the device block on which the code runs; 0 if the program exchanges no
+        edges."""
         return jnp.asarray(self.first_block + (device_number() if self.blocks > 1 else 0), jnp.int64)
 
     def _called(
@@ -181,9 +195,9 @@ class Native:
 
 
 def native(program: Program, threads: int, every: int = 1, blocks: Sequence[EdgeExchange] = ()) -> Native:
-    """Compile a program and register it with the bridge. With ``blocks`` it exchanges the edges of this process's
-    device blocks itself. Raises Unsupported, with the compiler's message, if it does not compile."""
-    loaded, bridge = begun(program.text), xla_bridge()  # where they are not kept, the compiler has time for both
+    """Compile a program and register it with the bridge. With ``blocks``, the program exchanges the edges of this
+    process's device blocks itself. Raises Unsupported, with the compiler's message, if it does not compile."""
+    loaded, bridge = begun(program.text), xla_bridge()  # if neither is cached, both compile at the same time
     compiled = loaded.result()
     address = ctypes.cast(compiled.advance, ctypes.c_void_p).value
     number = hash_of(program.text)
@@ -196,5 +210,5 @@ def native(program: Program, threads: int, every: int = 1, blocks: Sequence[Edge
 
 
 def hash_of(text: str) -> int:
-    """A number that identifies a program, the same in every process."""
+    """A 56-bit number that identifies the text of a program, the same in every process."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")

@@ -1,5 +1,5 @@
-"""Statements for the cells of a pass, with sums of stencils gathered into few, and a record of the cells that they
-read.
+"""Statements for the cells of a pass, and a record of the cells that they read. The sums of stencils are gathered into
+few.
 
 Stencils of one array with one coefficient become one stencil, in integers times a common factor, so that ∇²1 stays
 exactly 0. Coefficients are multiplied once per step.
@@ -31,18 +31,18 @@ from hpcstencil.symbolic.stencil_reach import axes_of
 
 # Names stored under these keys are valid everywhere in a step.
 FOR_ALL = ("array", "row", "pitch", "slide", "table", "scalar")
-FURTHEST = 7  # cells beside a vector that one which slides reaches, whatever the precision
+FURTHEST = 7  # largest distance, in cells, at which a sliding vector is read in either precision
 Row = tuple[int, int, int]  # an array, and the offsets of a plane and a row
-Term = tuple[tuple[Node, ...], float, str]  # factors that are the same in all cells, a number, and the value in a cell
+Term = tuple[tuple[Node, ...], float, str]  # (factors that are the same in all cells, a number, the value in a cell)
 
 
 @dataclass(frozen=True, eq=False)
 class Scope:
     """The context of a cell's statements: a part of the step, and one ``plane`` of those that are computed together.
 
-    ``held`` maps the numbers of arrays to the trees that they hold. ``node`` is the time within the step, as a fraction
-    of dt. ``shared`` are trees whose values are also results themselves. In a part of the next step, ``renamed``
-    arrays replace its own.
+    ``held`` maps trees to the numbers of the arrays that hold their values. ``node`` is the time within the step, as a
+    fraction of dt. ``shared`` are trees whose values are also results themselves. In a part of the next step,
+    ``renamed`` gives the arrays that replace its own.
     """
 
     held: Mapping[Node, int]
@@ -54,9 +54,9 @@ class Scope:
 
 @dataclass
 class Reads:
-    """The cells that statements read. ``planes`` numbers the planes, each an array and an offset along the first axis;
-    ``reach`` is the distance along each axis; arrays with ``corners`` are read along several axes at once; ``along``
-    are the offsets in rows that are read along the last axis."""
+    """The cells that statements read. ``planes`` numbers the planes, each given by an array and an offset along the
+    first axis. ``reach`` is the largest distance of a read along each axis, by array. Arrays with ``corners`` are read
+    along several axes at once. ``along`` has, for each row, the offsets that are read along the last axis."""
 
     planes: dict[tuple[int, int], int] = field(default_factory=dict)
     reach: dict[int, list[int]] = field(default_factory=dict)
@@ -64,7 +64,8 @@ class Reads:
     along: dict[Row, set[int]] = field(default_factory=dict)
 
     def plane(self, array: int, offset: int) -> int:
-        """The number of a plane of an array."""
+        """The number of the plane of ``array`` at ``offset`` along the first axis. A plane gets the next number when it
+        is first read."""
         return self.planes.setdefault((array, offset), len(self.planes))
 
     def note(self, array: int, away: list[int]) -> None:
@@ -76,7 +77,8 @@ class Reads:
 
 @dataclass
 class Cells(Writer):
-    """Statements for the cells of a pass, one ``scope`` after the other."""
+    """The writer of the statements for the cells of a pass, one ``scope`` after the other. With ``by_pitch``, rows are
+    found by their distance from one row of their plane. The vectors of rows in ``slides`` slide, see vector.hpp."""
 
     scalars: Scalars
     tables: Functions
@@ -95,7 +97,7 @@ class Cells(Writer):
         self.made: dict[tuple[int, Offset], str] = {}  # values of arrays that this pass computes
 
     def turn_to(self, scope: Scope) -> None:
-        """Begin another scope, to which the following statements belong."""
+        """Begin the scope to which the following statements belong."""
         self.scope = scope
         self.known = {
             (key, at): name for (key, at), name in self.known.items() if isinstance(key, tuple) and key[0] in FOR_ALL
@@ -105,8 +107,8 @@ class Cells(Writer):
         return self.scalar((), value)
 
     def scalar(self, factors: tuple[Node, ...], number: float, scale: str = "") -> str:
-        """The C++ expression for a product of numbers that are the same in all cells; ``scale`` is another factor as
-        text."""
+        """The C++ expression for the product of ``factors`` and ``number``, which are the same in all cells. ``scale``
+        is one more factor, as text."""
 
         def make() -> str:
             if not factors and not scale:
@@ -122,7 +124,7 @@ class Cells(Writer):
         return self.once(("scalar", factors, number, scale, self.scope.node, bool(self.scope.renamed)), HERE, make)
 
     def hoisted(self, lines: list[str], text: str) -> str:
-        """A name for a value that ``lines``, which run before the loop over cells, compute."""
+        """The name of a value that ``lines``, which run before the loop over cells, compute as ``text``."""
         name = f"h{self.count}"
         self.count += 1
         lines.append(f"const W {name} = {text};")
@@ -154,7 +156,7 @@ class Cells(Writer):
         return None
 
     def loaded(self, array: int, at: Offset) -> str:
-        """The C++ expression for the value in an array."""
+        """The C++ expression for the value of an array in the cell at the offset ``at``."""
         array = self.scope.renamed.get(array, array)
         if (array, at) in self.made:
             return self.made[array, at]
@@ -162,7 +164,8 @@ class Cells(Writer):
         return self.once(("array", array), at, lambda: self.looked_up(array, at))
 
     def looked_up(self, array: int, at: Offset) -> str:
-        """The C++ expression for the value in an array; a negative number means a fixed array."""
+        """The C++ expression for the value of an array at the offset ``at``. A negative number means an array of fixed
+        values."""
         plane, row = self.reads.plane(array, at[0]), self.row_of(array, at)
         this = (array, at[0], at[1])
         if array >= 0 and 0 < abs(at[2]) <= FURTHEST:
@@ -195,7 +198,7 @@ class Cells(Writer):
         return name
 
     def of_row(self, kind: str, text: str) -> str:
-        """A name for a value that is the same in all cells of a row."""
+        """The name of a value of the C++ type ``kind`` that is the same in all cells of a row."""
         name = f"r{self.count}"
         self.count += 1
         self.row.append(f"const {kind} {name} = {text};")
@@ -204,7 +207,7 @@ class Cells(Writer):
     # ---- sums ----
 
     def in_loops(self, stencil: Stencil, operand: Node) -> bool:
-        """Whether a stencil is summed in loops. Its operand must be in an array."""
+        """Whether a stencil is summed in loops. This is so for large stencils whose operand is in an array."""
         return is_large(stencil) and operand in self.scope.held
 
     def weighted(self, stencil: Stencil, operand: Node, at: Offset) -> str:
@@ -228,7 +231,7 @@ class Cells(Writer):
         return result
 
     def listed(self, numbers: Sequence[float]) -> str:
-        """The name of an array of numbers, which is part of the code."""
+        """The name of a C++ array that holds ``numbers``, which are part of the code."""
         name = f"w{self.count}"
         self.count += 1
         self.head.append(f"static const real {name}[] = {{{', '.join(map(repr, numbers))}}};")
@@ -239,7 +242,7 @@ class Cells(Writer):
         return self.added("", self.terms(tree, at))
 
     def added(self, first: str, terms: Sequence[Term], scale: str = "") -> str:
-        """The C++ expression for first + Σ scale factors number value."""
+        """The C++ expression for first + Σ scale · factors · number · value over the ``terms``; ``first`` may be ""."""
         result = first
         for factors, number, value in terms:
             if not factors and number in (1.0, -1.0) and not scale:
@@ -250,7 +253,8 @@ class Cells(Writer):
         return result
 
     def terms(self, tree: Node, at: Offset) -> list[Term]:
-        """The terms of a tree as a sum; derivatives of one array with one coefficient are gathered to one stencil."""
+        """The terms of a tree as a sum, at the offset ``at``. Derivatives of one array with one coefficient are
+        gathered into one stencil."""
         stencils: dict[tuple[tuple[Node, ...], float, Node], dict[tuple[int, ...], float]] = {}
         result: list[Term] = []
         for factors, number, part in flattened(tree):
@@ -294,7 +298,8 @@ def is_scalar(tree: Node) -> bool:
 
 
 def flattened(tree: Node) -> list[tuple[tuple[Node, ...], float, Node]]:
-    """The terms of a sum: factors that are the same in all cells, a number, and the rest."""
+    """The terms whose sum is the tree, each as (factors, number, rest). A term is the product of the three; the factors
+    have the same value in all cells. A tree that is not a sum is a single term."""
     match tree:
         case Pointwise("add", (a, b)):
             return flattened(a) + flattened(b)
@@ -311,7 +316,7 @@ def flattened(tree: Node) -> list[tuple[tuple[Node, ...], float, Node]]:
 
 
 def times(scalar: Node, factors: tuple[Node, ...], number: float, part: Node) -> tuple[tuple[Node, ...], float, Node]:
-    """A term multiplied by one more scalar."""
+    """The term (factors, number, part) multiplied by one more scalar."""
     if isinstance(scalar, Constant):
         return factors, number * scalar.value, part
     return (*factors, scalar), number, part

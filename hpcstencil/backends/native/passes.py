@@ -1,8 +1,8 @@
-"""Parts of a step joined to passes over the grid, and the text of the passes.
+"""Parts of a step, joined to passes over the grid, and the text of the passes.
 
 A part computes some arrays in all cells from earlier arrays. It joins the previous pass if it reads the results of that
-pass in the same cell only. In all steps of a call but the last, the first pass of the next step joins the last pass
-likewise.
+pass in the same cell only. In all steps of a call but the last, the first pass of the next step joins the last pass in
+the same way.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ MOST_PLANES = 256  # of the arrays that a pass reads or writes
 LONG = 150  # from this many statements per cell on, a pass computes one plane at a time
 FEW = 40  # up to this many statements in each pass, four planes that are single rows are computed at a time
 MOST_SLIDING = 6  # rows whose vectors slide; each keeps three vectors in registers
-MANY_ROWS = 12  # read for a cell; for more rows the processor lacks registers for all addresses
+MANY_ROWS = 12  # rows read for a cell; with more, the processor lacks registers for all addresses
 
 Write = Callable[[Cells, Offset], str]  # writes the statements for an array's value in a cell, and names it
 
 
 @dataclass(frozen=True)
 class Array:
-    """An array of the step. Its ghost cells follow from the conditions of its ``operand`` at the time ``node`` in the
-    step. ``beside`` are the arrays that hold the fields at that time, if they are not the first ones."""
+    """An array of the step. It holds the values of ``operand``, which is None for slopes and errors, since these need
+    no ghost cells. The ghost cells follow from the operand's boundary conditions at the time ``node`` in the step, as a
+    fraction of dt. A ``deep`` array is computed beyond the boundary instead. ``beside`` maps fields to the arrays that
+    hold them at that time, if these are not the first ones."""
 
     operand: Node | None
     node: float = 0.0
@@ -40,7 +42,8 @@ class Array:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """The computation of ``outputs``, by number of the array, in a ``scope``."""
+    """The computation of some arrays in a ``scope``. ``outputs`` maps their numbers to the functions that write their
+    values."""
 
     outputs: Mapping[int, Write]
     scope: Scope
@@ -51,8 +54,8 @@ Parts = tuple[Part, ...]  # of one pass
 
 @dataclass(frozen=True)
 class Plan:
-    """A step of a problem as ``parts`` over ``arrays``. The first arrays are the fields, then the errors of some
-    fields; ``ends`` hold these after the step."""
+    """A step of a problem as ``parts`` over ``arrays``. The first arrays are the fields, followed by the estimated
+    errors of some fields. ``ends`` are the arrays that hold these after the step."""
 
     problem: Problem
     arrays: tuple[Array, ...]
@@ -71,23 +74,28 @@ class Plan:
 
     @property
     def field_of(self) -> list[int]:
-        """For each array, the index of the field that it holds, or -1. Estimated errors count as fields after the last one."""
+        """For each array, the index of the field that it holds, or -1. Estimated errors count as fields after the last
+        one."""
         ends = {array: number for number, array in enumerate(self.ends)}
         values: dict[Node | None, int] = {Field(name): number for number, name in enumerate(self.fields)}
         return [ends.get(n, values.get(array.operand, -1)) for n, array in enumerate(self.arrays)]
 
 
 def fields_of(problem: Problem) -> tuple[str, ...]:
-    """The fields of a problem, sorted as jax sorts the keys of a dict. Compiled code and exchanged strips use this
-    order."""
+    """The names of the fields of a problem, sorted as jax sorts the keys of a dict. Compiled code and exchanged strips
+    use this order."""
     return tuple(sorted(problem.fields))
 
 
 @dataclass(frozen=True)
 class Pass:
-    """The C++ text of a pass, and its needs. ``inputs`` are (number of an array, cells that it reads beyond the
-    current one per axis, whether along one axis at a time). ``at_once`` planes are computed together. Outputs that are
-    arrays of the next step have numbers beyond those of all arrays."""
+    """The C++ function of a pass, by name, and what the driver needs to know of it.
+
+    ``scalars`` is the index of its first scalar. ``inputs`` are (number of an array, cells that it reads beyond the
+    current one per axis, whether along one axis at a time). ``planes`` are (index of an input, offset along the first
+    axis); fixed arrays have negative indices. ``at_once`` planes are computed together. ``outputs`` are the numbers of
+    arrays; arrays of the next step have numbers beyond those of all arrays.
+    """
 
     function: str
     scalars: int
@@ -98,8 +106,9 @@ class Pass:
 
 
 class Text:
-    """The C++ text that the passes of a step share, as far as it is written: ``functions`` by name, ``numbers`` of
-    expressions, ``scalars`` computed once per step, functions of coordinates in ``tables`` and ``fixed`` arrays."""
+    """The C++ text that the passes of a step share: ``functions`` by their text, the ``numbers`` of expressions,
+    ``scalars`` computed once per step, and functions of one coordinate in ``tables`` and of several in ``fixed``
+    arrays."""
 
     def __init__(self, problem: Problem) -> None:
         self.axis_of = AXIS_OF[problem.config.grid.ndim]
@@ -113,7 +122,8 @@ class Text:
     def statements(
         self, parts: Sequence[Part], planes: int = 1, by_pitch: bool = False, slides: Collection[Row] = ()
     ) -> Cells:
-        """The statements of parts for ``planes`` planes."""
+        """The statements of the ``parts`` of a pass that computes ``planes`` planes together. ``by_pitch`` and
+        ``slides`` are as in `Cells`."""
         code = Cells(
             self.numbers,
             self.discretization,
@@ -141,15 +151,15 @@ NOWHERE = Scope({}, 0.0)  # before the first part
 
 
 class Trials:
-    """Trial texts of parts for one cell, to count their statements and to find the cells that they read. Each part is
-    tried once."""
+    """Trial statements of parts for one cell, to count them and to find the cells that they read. Each group of parts
+    is tried once."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.written: dict[Parts, Cells] = {}
 
     def of(self, parts: Sequence[Part]) -> Cells:
-        """The statements of parts that share a pass."""
+        """The statements of parts that share a pass, for one plane."""
         known = tuple(parts)
         if known not in self.written:
             self.written[known] = Text(self.problem).statements(known)
@@ -160,7 +170,7 @@ class Trials:
 
 
 def joined(plan: Plan, trials: Trials) -> list[Parts]:
-    """The parts of each pass of a step."""
+    """The parts of a step's plan, grouped into passes."""
     passes: list[Parts] = []
     for part in plan.parts:
         if passes and can_join(plan, trials, (part,), passes[-1]):
@@ -171,8 +181,9 @@ def joined(plan: Plan, trials: Trials) -> list[Parts]:
 
 
 def joined_ends(plan: Plan, trials: Trials, passes: Sequence[Parts]) -> Parts:
-    """The last pass of a step and the first one of the next step; empty if they cannot be joined."""
-    if len(passes) < 2 or plan.problem.errors():
+    """The last pass of a step joined with the first one of the next step; empty if they cannot be joined, or if the
+    joined pass would not store a field that probes record."""
+    if len(passes) < 2 or plan.problem.errors() or not recorded_ends(plan) <= ends_read(plan, trials, passes):
         return ()
     results = [array for part in passes[0] for array in part.outputs]
     renamed = dict(enumerate(plan.ends)) | {array: array + len(plan.arrays) for array in results}
@@ -181,7 +192,7 @@ def joined_ends(plan: Plan, trials: Trials, passes: Sequence[Parts]) -> Parts:
 
 
 def can_join(plan: Plan, trials: Trials, parts: Parts, before: Parts) -> bool:
-    """Whether parts may be computed in the same pass as those before them."""
+    """Whether ``parts`` can be computed in the same pass as the parts ``before`` them."""
     results = [array for part in before for array in part.outputs]
     if any(plan.arrays[array].deep for part in (*before, *parts) for array in part.outputs):
         return False
@@ -193,32 +204,55 @@ def can_join(plan: Plan, trials: Trials, parts: Parts, before: Parts) -> bool:
 
 
 def written(plan: Plan, trials: Trials, passes: Sequence[Parts], ends: Parts, text: Text) -> list[Pass]:
-    """All passes of a step. Their functions are added to ``text``. If there are joined ``ends``, the last pass is
-    theirs."""
+    """All passes of a step, each of which stores the results that are needed after it. Their functions are added to
+    ``text``. If there are joined ``ends``, the last pass is theirs."""
     read = [set(trials.of(parts).reads.reach) for parts in passes]
-    faces = plan.problem.faces.values()
-    beside = {p.name for face in faces for v in face.values for p in walk(v) if isinstance(p, Field)}
+    beside = fields_beside_faces(plan)
     at_faces = {array.beside[name] for array in plan.arrays if array.beside for name in beside}
     wanted = {*plan.ends, *at_faces, *(array for arrays in read for array in arrays)}
     few = all(len(trials.of(parts).lines) <= FEW for parts in passes)
     results = [pass_of(trials, parts, wanted, few, text) for parts in passes]
     if ends:
-        later = {array for arrays in read[1:] for array in arrays}
-        kept = {end for n, end in enumerate(plan.ends) if n in later or plan.fields[n] in beside}
-        results.append(pass_of(trials, ends, kept | {array + len(plan.arrays) for array in later}, few, text))
+        later = {array + len(plan.arrays) for arrays in read[1:] for array in arrays}
+        results.append(pass_of(trials, ends, ends_read(plan, trials, passes) | later, few, text))
     return results
 
 
+def ends_read(plan: Plan, trials: Trials, passes: Sequence[Parts]) -> set[int]:
+    """The arrays of fields after a step that a pass of the next step reads, its first one excepted, or the ghost cells of
+    a boundary."""
+    later = {array for parts in passes[1:] for array in trials.of(parts).reads.reach}
+    beside = fields_beside_faces(plan)
+    return {end for n, end in enumerate(plan.ends) if n in later or (n < len(plan.fields) and plan.fields[n] in beside)}
+
+
+def recorded_ends(plan: Plan) -> set[int]:
+    """The arrays after a step of the fields that probes record."""
+    recorded = {each.field for each in plan.problem.receivers.values()}
+    return {end for name, end in zip(plan.fields, plan.ends, strict=False) if name in recorded}
+
+
+def fields_beside_faces(plan: Plan) -> set[str]:
+    """The fields that conditions of boundaries read."""
+    return {
+        p.name for face in plan.problem.faces.values() for v in face.values for p in walk(v) if isinstance(p, Field)
+    }
+
+
 def planes_at_once(ndim: int, statements: int, few: bool) -> int:
-    """The number of planes that a pass with ``statements`` statements computes together. It is four only if all passes
-    have ``few``, since a step advances by the largest of these numbers."""
+    """The number of planes that a pass of ``statements`` statements computes together. It is four only if all passes
+    have ``few`` statements, since a step advances by the largest of these numbers."""
     if ndim == 1 or statements > LONG:
         return 1
     return 4 if ndim == 2 and few else 2
 
 
 def pass_of(trials: Trials, parts: Parts, wanted: Collection[int], few: bool, text: Text) -> Pass:
-    """A pass that stores the ``wanted`` results. Its function and scalars are added to ``text``."""
+    """The pass of ``parts``, which stores those of their results that are ``wanted``. Its function and scalars are
+    added to ``text``; ``few`` is as in `planes_at_once`.
+
+    Raises Unsupported if the pass reads or writes too many planes.
+    """
     tried = trials.of(parts)
     planes = planes_at_once(len(text.axis_of), len(tried.lines), few)
     along = tried.reads.along
@@ -240,7 +274,7 @@ def pass_of(trials: Trials, parts: Parts, wanted: Collection[int], few: bool, te
 
 
 def function_of(code: Cells, outputs: Sequence[int]) -> str:
-    """The C++ function of a pass, without its name."""
+    """The C++ function of a pass, without its name. It stores the arrays ``outputs``."""
     rows, stores = [], []
     for (array, (plane, _, _)), value in code.made.items():
         if array in outputs:

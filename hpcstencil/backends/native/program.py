@@ -19,13 +19,15 @@ from hpcstencil.symbolic.stencil_reach import axes_of
 
 @dataclass(frozen=True)
 class Program:
-    """The C++ ``text`` of a problem's step, and how to call it.
+    """The C++ ``text`` of a problem's step, and what its callers must know of it.
 
-    ``fields`` are the names of the arrays that it steps, ``errors`` the fields whose estimated errors it returns as well.
-    ``parameters`` and ``constants`` are the values of p[] and c[] in the text, in this order. ``fixed`` is the number
-    of arrays with functions of several coordinates that it keeps between calls. ``sections`` are the sections of a
-    step (`thin_blocks`), and ``ends`` the arrays that hold fields and errors after it. ``outline`` is the C++ text of
-    the cost model, which computes no steps; equations with the same stencils share it.
+    ``fields`` are the names of the arrays that it steps, ``errors`` the fields whose estimated errors it returns as
+    well. ``parameters`` are the names of the values in p[] of the text, and ``constants`` the values of c[], both in
+    order. ``fixed`` is the number of arrays with functions of several coordinates that the program keeps between calls.
+    ``sections`` are the sections of a step (`thin_blocks`), and ``ends`` the numbers of the arrays that hold fields and
+    errors after it. ``stored`` are the fields whose values a pass stores after every step, also within a call of many
+    steps. ``outline`` is the C++ text of the cost model, which computes no steps; equations with the same stencils share
+    it.
     """
 
     text: str
@@ -37,13 +39,15 @@ class Program:
     fixed: int
     sections: tuple[Section, ...]
     ends: tuple[int, ...]
+    stored: tuple[str, ...]
 
 
 DRIVERS = {"blocked": "driver.hpp", "reference": "reference_driver.hpp"}
 
 
 def with_driver(text: str, driver: str) -> str:
-    """The program's text with another driver of `DRIVERS`. Tests compare the blocked drivers with the reference."""
+    """The program's text with another driver of `DRIVERS`, with which tests compare. Raises ValueError for an unknown
+    driver."""
     if driver not in DRIVERS:
         raise ValueError(f"expected one of the drivers {', '.join(DRIVERS)}, but got {driver}")
     return text.replace(f'#include "{DRIVERS["blocked"]}"', f'#include "{DRIVERS[driver]}"')
@@ -65,15 +69,29 @@ def program(problem: Problem) -> Program:
             fixed=len(step.text.fixed.texts),
             sections=sections(step.passes[: len(step.parts)], plan.arrays, beside(sides), plan.ends, step.text.axis_of),
             ends=plan.ends,
+            stored=stored(step),
         )
     except RecursionError:
         raise Unsupported("an expression is too deeply nested") from None
 
 
+def stored(step: Step) -> tuple[str, ...]:
+    """The fields whose values a pass stores after every step. A pass that joins two steps may leave out those that no
+    later pass reads."""
+    plan, passes = step.plan, step.passes[: len(step.parts)]
+    made = {array for each in passes for array in each.outputs}
+    if step.joins_steps:
+        joined = set(step.passes[-1].outputs)
+        first = {array for array in passes[0].outputs if array + len(plan.arrays) not in joined}
+        made -= first | (set(passes[-1].outputs) - joined)
+    return tuple(name for name, end in zip(plan.fields, plan.ends, strict=False) if end in made)
+
+
 @dataclass(frozen=True)
 class Side:
-    """The ghost cells of an array at a side of the block: the ``function`` that computes them, the index of its first
-    scalar, whether the boundary lies on a cell (``wall``), and the arrays that it reads (``nexts``)."""
+    """The ghost cells of an array at one side of the block: the C++ ``function`` that computes them, the index of its
+    first scalar (``scalars``), whether the array has values on the boundary itself (``wall``), and the numbers of the
+    arrays that the function reads (``nexts``)."""
 
     function: str
     scalars: int
@@ -81,8 +99,7 @@ class Side:
     nexts: tuple[int, ...]
 
     def entry(self, bare: bool) -> str:
-        """The entry of this side in the C++ table of sides; if ``bare``, with a placeholder instead of the
-        function."""
+        """The entry of this side in the C++ table of sides. If ``bare``, a placeholder stands for the function."""
         ids = ", ".join(map(str, self.nexts))
         listed = f"(const int[]){{{ids}}}" if self.nexts else "nullptr"
         called = "fill, 0" if bare else f"{self.function}, {self.scalars}"
@@ -90,11 +107,12 @@ class Side:
 
 
 Sides = dict[tuple[int, int, int], Side]  # by array, axis and end
-OTHERS = ("PARAMETERS", "CONSTANTS", "TABLES", "FIXED", "SCALARS")  # which an outline has none of
+OTHERS = ("PARAMETERS", "CONSTANTS", "TABLES", "FIXED", "SCALARS")  # an outline has none of these
 
 
 def counts(step: Step, furthest: Sequence[int] = (0, 0, 0), **others: int) -> list[str]:
-    """The definitions that `driver.hpp` needs before it is included; ``furthest`` as in `Numbers`."""
+    """The C++ definitions that `driver.hpp` needs before it is included. ``furthest`` is as in `Numbers`; ``others``
+    are counts by name, 0 unless given."""
     real = {"float32": "float", "float64": "double"}[step.plan.problem.config.numerics.precision]
     return [
         f"typedef {real} real;",
@@ -109,7 +127,7 @@ def counts(step: Step, furthest: Sequence[int] = (0, 0, 0), **others: int) -> li
 
 
 def geometry(step: Step, sides: Sides, bare: bool) -> list[str]:
-    """The tables of passes and arrays; ``bare`` without the functions that compute them."""
+    """The C++ tables of passes and arrays. If ``bare``, placeholders stand for the functions that compute them."""
     arrays, rows, listed = [], [], []
     for number, array in enumerate(step.plan.arrays):
         entries = ["{{}, {}}"] * 3
@@ -142,7 +160,7 @@ def geometry(step: Step, sides: Sides, bare: bool) -> list[str]:
 
 
 def sides_of(step: Step) -> Sides:
-    """The sides of all arrays of a step. Their functions are added to those of the step."""
+    """The sides of all arrays of a step that need ghost cells. Their functions are added to those of the step."""
     sides: Sides = {}
     for number, axis, end in itertools.product(range(len(step.plan.arrays)), range(step.plan.ndim), (0, 1)):
         made = side(step, number, axis, end)
@@ -152,7 +170,7 @@ def sides_of(step: Step) -> Sides:
 
 
 def beside(sides: Sides) -> dict[int, set[int]]:
-    """For each array, the arrays from which its ghost cells are computed."""
+    """For each array, by number, the arrays from which its ghost cells are computed."""
     found: dict[int, set[int]] = {}
     for (number, _, _), side in sides.items():
         found.setdefault(number, set()).update(side.nexts)
@@ -160,7 +178,7 @@ def beside(sides: Sides) -> dict[int, set[int]]:
 
 
 def outline(step: Step, sides: Sides) -> str:
-    """The C++ text of a step's cost model: the shape of the step for `blocking_choice.hpp`, without the code that
+    """The C++ text of a step's cost model: the shape of the step, for `blocking_choice.hpp`, without the code that
     computes it."""
     return "\n".join([
         *counts(step),
@@ -173,7 +191,7 @@ def outline(step: Step, sides: Sides) -> str:
 
 
 def text(step: Step, sides: Sides) -> str:
-    """The program of a step."""
+    """The C++ text of the program that takes a step."""
     functions = [f"static void {name}{body}" for body, name in step.text.functions.items()]
     tables, fixed = (
         [f"case {n}: {{ {text} }}" for n, text in enumerate(functions.texts.values())]
@@ -210,7 +228,8 @@ def text(step: Step, sides: Sides) -> str:
 
 
 def side(step: Step, number: int, axis: int, end: int) -> Side | None:
-    """The side of an array at the lower or upper ``end`` of an axis; None if it needs no ghost cells there."""
+    """The side of the array ``number`` at the lower (0) or upper (1) ``end`` of an axis; None if it needs no ghost
+    cells there. Its function is added to those of the step."""
     array = step.plan.arrays[number]
     if array.operand is None or array.deep or step.plan.problem.config.boundary.periodic[axis]:
         return None
@@ -253,8 +272,8 @@ def side(step: Step, number: int, axis: int, end: int) -> Side | None:
 
 @dataclass
 class FaceCells(Cells):
-    """Statements for ghost cells. A field means its values in the cells next to the boundary. If the boundary is
-    ``across`` the last axis, ghost cells are computed one at a time."""
+    """The writer of the statements for ghost cells. A field stands for its values in the cells next to the boundary. If
+    the boundary is ``across`` the last axis, ghost cells are computed one at a time."""
 
     nexts: tuple[str, ...] = ()
     across: bool = False
@@ -268,7 +287,7 @@ class FaceCells(Cells):
 
 @dataclass(frozen=True)
 class Term:
-    """C++ text of a value, with the arithmetic that `boundary_kinds` asks for."""
+    """The C++ text of a value, with the arithmetic that `boundary_kinds` needs."""
 
     text: str
 
@@ -286,7 +305,8 @@ class Term:
 
 
 def ghost(code: Cells, face: Face, given: Sequence[str], spacing: float) -> str:
-    """The ghost cell at distance k, from its mirror image m: the formula of `boundary_kinds` as C++ text."""
+    """The C++ expression for the ghost cell at distance k, given its mirror image m: the formula of `boundary_kinds`.
+    ``given`` are the expressions of the condition's values, and ``spacing`` is the cell width across the boundary."""
     kind = KINDS[face.kind]
     height = f"splat<W>(real(({'2 * k' if kind.on_face else '2 * k - 1'}) * double(q.s[{len(code.own)}])))"
     made = kind.ghost(lambda c: Term(f"splat<W>(real({c!r}))"), Term("m"), Term(height), *map(Term, given)).text

@@ -19,8 +19,8 @@ from hpcstencil.symbolic.stencil_reach import Discretization
 
 @dataclass
 class Scalar(Writer):
-    """The writer of values that are the same in all cells or depend only on coordinates. ``node`` is the time within
-    the step, as a fraction of dt."""
+    """The writer of values that are the same in all cells, or that depend on coordinates alone. ``node`` is the time
+    within the step, as a fraction of dt."""
 
     node: float = 0.0
     kind = "real"
@@ -49,8 +49,8 @@ class Scalar(Writer):
 
 @dataclass
 class Functions:
-    """The functions of coordinates that are computed once per call: of one coordinate in tables, of several in
-    arrays."""
+    """The functions of coordinates that are computed once per call. Functions of one coordinate are kept in tables,
+    those of several in arrays; an instance holds one kind."""
 
     numbers: Numbers
     discretization: Discretization
@@ -58,7 +58,7 @@ class Functions:
     texts: dict[Node, str] = field(default_factory=dict)
 
     def index(self, tree: Node) -> int:
-        """The number of the table or array that holds a tree."""
+        """The number of the table or array that holds the values of a tree."""
         if tree not in self.texts:
             code = Scalar(self.numbers, self.discretization, self.axis_of)
             result = code.value(tree)
@@ -68,7 +68,8 @@ class Functions:
 
 @dataclass
 class Scalars:
-    """The numbers that are computed once per step for all passes."""
+    """The numbers that are computed once per step for all passes: s[] of the C++ text, with their expressions in
+    ``entries``."""
 
     numbers: Numbers
     discretization: Discretization
@@ -80,10 +81,11 @@ class Scalars:
         """The C++ expression for a tree's value at the time t + ``node`` dt."""
         if node not in self.writers:
             writer = self.writers[node] = Scalar(self.numbers, self.discretization, self.axis_of, node)
-            writer.count = 10000 * len(self.writers)  # all stand in one function
+            # All writers write into one C++ function, so their names must differ.
+            writer.count = 10000 * len(self.writers)
         return self.writers[node].value(tree)
 
     def lines(self) -> list[str]:
-        """The statements that compute the numbers."""
+        """The C++ statements that compute the numbers."""
         made = [line for writer in self.writers.values() for line in writer.lines]
         return [*made, *(f"s[{n}] = {text};" for n, text in enumerate(self.entries))]

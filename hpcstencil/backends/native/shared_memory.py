@@ -1,4 +1,4 @@
-"""Memory that the processes of a host share, without a name in the file system."""
+"""Memory that the processes of one host share, without a name in the file system."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hpcstencil.runtime.communicator import Communicator
 
 
 def shared_memory(size: int, communicator: Communicator) -> mmap.mmap | None:
-    """``size`` bytes of memory, initially zero, that all processes of ``communicator`` share; None on all if one of
-    them cannot map it. The memory has no name, so it vanishes when the last process ends, in whatever way. All
+    """Memory of ``size`` bytes, initially zero, that all processes of ``communicator`` share; None on all processes if
+    one of them cannot map it. The memory has no name, so it vanishes when the last process ends, in whatever way. All
     processes call this together."""
     descriptor, place, memory = None, None, None
     if communicator.rank == 0:
@@ -24,7 +24,7 @@ def shared_memory(size: int, communicator: Communicator) -> mmap.mmap | None:
     if place is not None:
         try:
             with open(place[0], "r+b") as file:
-                # Where processes are counted apart, as in containers, the number may be another process's.
+                # Where process numbers are separate, as in containers, this one may belong to another process.
                 if _identity(file.fileno()) == place[1]:
                     memory = mmap.mmap(file.fileno(), size)
         except (OSError, ValueError):

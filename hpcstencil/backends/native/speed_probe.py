@@ -15,16 +15,17 @@ from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.problem import Problem
 
 PROBE_CELLS = 2**22
-FIXED_COST = 64  # of a cell of a fixed array (coordinate_tables.hpp), in steps of a cell
-PROBE_STEPS = 16  # at most, in a call
-PROBE_SECONDS = 0.05  # after which no longer call is tried
+FIXED_COST = 64  # of filling a cell of a fixed array (coordinate_tables.hpp), in steps of a cell
+PROBE_STEPS = 16  # largest number of steps in a call
+PROBE_SECONDS = 0.05  # after this time no call with more steps is tried
 MARGIN = 64  # coordinates beyond the block
 Three = ctypes.c_int64 * 3
 Pointers = ctypes.POINTER(ctypes.c_void_p)
 
 
 class Call(ctypes.Structure):
-    """The struct of the same name in pipeline.hpp."""
+    """The struct of pipeline.hpp with the arguments of a call: the arrays and numbers of a block, the steps to take,
+    the shape and sides of the block, and what is known of the processor."""
 
     _fields_ = (
         ("fields", Pointers),
@@ -50,9 +51,9 @@ class Call(ctypes.Structure):
 
 
 def probe_shape(topology: Topology, fixed: int = 0) -> tuple[int, ...]:
-    """Cells per axis of the block that is stepped: those of this process's largest block, but shorter along its first
-    axes if it has more than `PROBE_CELLS` cells. With ``fixed`` arrays, which must be filled first, the limit is
-    lower."""
+    """The cells per axis of the block to step: this process's largest block, shortened along its first axes if it has
+    more than `PROBE_CELLS` cells. The limit is lower for a program with ``fixed`` arrays, which must be filled
+    first."""
     shape, most = list(topology.capacity()), PROBE_CELLS // (1 + FIXED_COST * fixed)
     for axis in range(len(shape)):
         others = int(np.prod(shape)) // shape[axis]
@@ -63,9 +64,11 @@ def probe_shape(topology: Topology, fixed: int = 0) -> tuple[int, ...]:
 def seconds_per_step(
     program: Program, library: ctypes.CDLL, problem: Problem, topology: Topology, threads: int
 ) -> float:
-    """Seconds per step on a block of `probe_shape` whose sides are those of the whole grid. This is the least over
-    calls with growing numbers of steps. Each number is called twice, because the first call also fills the memory that
-    the second reuses. The time step is 0, so the values do not change."""
+    """The seconds that the program takes per step on a block of `probe_shape`, whose sides are those of the whole grid.
+
+    This is the least over calls with growing numbers of steps. Each number is called twice, because the first call also
+    fills the memory that the second one reuses. The time step is 0, so the values do not change.
+    """
     config = problem.config
     dtype, shape = np.dtype(config.numerics.precision), probe_shape(topology, program.fixed)
     names = [*program.fields, *program.errors]
@@ -98,5 +101,5 @@ def seconds_per_step(
             library.advance(ctypes.byref(call))
             best = min(best, (time.perf_counter() - start) / steps)
         steps *= 2
-    library.stored_not_finite()  # whatever the block held is no business of the run
+    library.stored_not_finite()  # the run asks about its own values, not those of this block
     return best

@@ -40,8 +40,8 @@ SHORT = 400  # up to this many statements per cell, inner results are not stored
 
 
 def levels(trees: Mapping[str, Node], held: Collection[Node], chosen: Callable[[Node], bool]) -> dict[Node, int]:
-    """The operands in the trees that are ``chosen`` and not ``held``, each with the number of the first pass that can
-    compute it."""
+    """The operands of operators in the ``trees`` that are ``chosen`` and not ``held``, each with the number (from 1) of
+    the first pass that can compute it."""
     level: dict[Node, int] = dict.fromkeys(held, 0)
     wanted: dict[Node, int] = {}
     depth: dict[Node, int] = {}
@@ -58,7 +58,7 @@ def levels(trees: Mapping[str, Node], held: Collection[Node], chosen: Callable[[
 
 
 def value_of(tree: Node) -> Write:
-    """The function that writes the value of a tree."""
+    """The function that writes the statements for the value of a tree."""
     return lambda code, at: code.value(tree, at)
 
 
@@ -98,7 +98,7 @@ def planned(problem: Problem, trials: Trials) -> Plan:
 
 
 class Planner:
-    """The arrays and parts of a step so far."""
+    """The plan of a step in the making: its arrays and parts so far."""
 
     def __init__(self, problem: Problem, trials: Trials) -> None:
         self.problem, self.trials = problem, trials
@@ -107,7 +107,8 @@ class Planner:
         self.parts: list[Part] = []
 
     def take(self) -> list[int]:
-        """Plan all stages; returns the arrays that hold the fields at the end."""
+        """Plan all stages and the error estimate. Returns the numbers of the arrays that hold the fields and the errors
+        at the end."""
         method = self.problem.method
         start = {name: n for n, name in enumerate(self.fields)}
         values: dict[int, dict[str, int]] = {0: start}  # of each stage: field -> array
@@ -129,7 +130,8 @@ class Planner:
     def error(
         self, values: Mapping[int, Mapping[str, int]], slopes: dict[int, dict[str, int]], end: Mapping[str, int]
     ) -> list[int]:
-        """Plan the passes that compute the error of the step; returns the arrays that hold it."""
+        """Plan the passes that compute the estimated errors of the step. Returns the numbers of the arrays that hold
+        them; empty if the problem asks for no estimate."""
         method, names = self.problem.method, self.errors
         if not names:
             return []
@@ -149,11 +151,12 @@ class Planner:
         return list(told)
 
     def trees(self, j: int) -> Mapping[str, Node]:
-        """The right-hand sides whose slopes at the j-th value the method uses."""
+        """The right-hand sides, by field, whose slopes at the j-th value the method uses."""
         return self.problem.apart if j and self.problem.apart else self.problem.trees
 
     def slopes(self, j: int, values: Mapping[str, int], trees: Mapping[str, Node]) -> dict[str, int]:
-        """Plan a pass that computes only slopes; returns their arrays by field."""
+        """Plan a pass that computes only the slopes at the j-th value, with the right-hand sides ``trees``. Returns the
+        numbers of their arrays by field. ``values`` are the arrays of the j-th value by field."""
         node = self.problem.method.nodes[j]
         held = self.inner(values, trees, node)
         made = {name: self.array(None, node) for name in trees}
@@ -169,8 +172,9 @@ class Planner:
         new: int | None,
         keep: bool,
     ) -> None:
-        """Plan the passes of one stage. ``new`` is the value whose slopes are taken here; the slopes in ``keep`` are
-        stored for later stages."""
+        """Plan the passes of one stage. ``values`` and ``slopes`` hold the arrays of earlier stages by field; the
+        results go into ``moved``, and into ``slopes`` if ``keep`` says that later stages use them. ``new`` is the
+        number of the value whose slopes are computed here; None if there is none."""
         problem, groups = self.problem, self.problem.groups
         trees = {} if new is None else self.trees(new)
         moving = [
@@ -179,7 +183,7 @@ class Planner:
             if all(name in (trees if j == new else slopes[j]) for j, _ in stage.slopes)
             and (stage.group is None or groups[name] == stage.group)
         ]
-        # in one order in all stages, whose inner passes are then the same functions
+        # the same order in all stages, so that their inner passes are the same functions
         wanted = {name: tree for name, tree in trees.items() if keep or name in moving}
         node = 0.0 if new is None else problem.method.nodes[new]
         held = self.inner(values[new or 0], wanted, node)
@@ -214,7 +218,7 @@ class Planner:
         new: int | None,
         trees: Mapping[str, Node],
     ) -> Write:
-        """The function that writes Σ_j a_j y_j + dt Σ_j b_j k_j of a field."""
+        """The function that writes Σ_j a_j y_j + dt Σ_j b_j k_j of the field ``name``."""
 
         def write(code: Cells, at: tuple[int, int, int]) -> str:
             result = ""
@@ -243,19 +247,18 @@ class Planner:
     def add(
         self, outputs: Mapping[int, Write], held: Mapping[Node, int], node: float, shared: Collection[Node] = ()
     ) -> None:
-        """Add a part to the step."""
+        """Add a part to the step, unless it has no outputs."""
         if outputs:
             self.parts.append(Part(outputs, Scope(dict(held), node, shared)))
 
     def array(self, operand: Node | None, node: float, deep: bool = False) -> int:
-        """Add an array to the step; returns its number."""
+        """Add an array to the step, with these values as in `Array`, and return its number."""
         self.arrays.append(Array(operand, node, deep))
         return len(self.arrays) - 1
 
     def inner(self, values: Mapping[str, int], trees: Mapping[str, Node], node: float) -> dict[Node, int]:
-        """Plan the passes for operands that are not fields; returns the arrays by the tree that they hold. Operands
-        without their own ghost cells that stencils of few cells read are computed at each use, unless that takes many
-        statements."""
+        """Plan the passes for operands that are not fields. Returns the arrays that hold fields and operands, by tree.
+        Operands without their own ghost cells are computed at each use, unless that takes many statements."""
         held: dict[Node, int] = {Field(name, b): number for name, number in values.items() for b in (False, True)}
         wanted, every = (levels(trees, held, chosen) for chosen in (has_own_ghosts, varies))
         if len(every) > len(wanted) and self.is_long(trees, held, wanted, node):
@@ -272,7 +275,8 @@ class Planner:
     def is_long(
         self, trees: Mapping[str, Node], held: Mapping[Node, int], inner: Collection[Node], node: float
     ) -> bool:
-        """Whether a pass takes many statements if only the ``inner`` results are stored in arrays."""
+        """Whether a pass takes many statements if, besides the arrays in ``held``, only the ``inner`` results are
+        stored."""
         arrays = {operand: len(self.arrays) + n for n, operand in enumerate(inner)}
         parts = [(list(trees.values()), {**held, **arrays})]
         for operand in inner:
@@ -281,13 +285,13 @@ class Planner:
 
 
 def part_of(trees: Sequence[Node], held: Mapping[Node, int], node: float) -> Part:
-    """The part that computes ``trees``, numbered in order, from the arrays in ``held``. `is_long` counts the statements that
-    its pass would take."""
+    """The part that computes ``trees``, numbered in order, from the arrays in ``held``. `is_long` counts the statements
+    of its pass."""
     return Part({n: value_of(tree) for n, tree in enumerate(trees)}, Scope(held, node))
 
 
 def check_times(plan: Plan, trials: Trials) -> None:
-    """Raise Unsupported if the ghost cells of an array would be needed at two times: they are computed once per
+    """Raise Unsupported if the ghost cells of an array would be needed at two times. They are computed once per
     array."""
     used_at: dict[int, set[float]] = {}
     for part in plan.parts:
@@ -304,7 +308,7 @@ def check_times(plan: Plan, trials: Trials) -> None:
 
 
 def check_corners(plan: Plan, passes: Sequence[Parts], trials: Trials) -> None:
-    """Raise Unsupported if corners need fields in ghost cells beside a boundary, where fields are known only inside
+    """Raise Unsupported if corners need fields in ghost cells next to a boundary, where fields are known only inside
     the block."""
     arrays = plan.arrays
     across = {arrays[n].operand for parts in passes for n in trials.of(parts).reads.corners if n < len(arrays)}

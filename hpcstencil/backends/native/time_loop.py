@@ -27,9 +27,12 @@ from hpcstencil.numerics.schedule import StepRange
 def in_calls(
     native: Native, device_grid: DeviceGrid, every: int, widths: tuple[int, ...], alone: bool, members: int
 ) -> Advance:
-    """Steps taken by native code. If ``alone``, one call takes all steps: no exchange is needed, or native code
-    exchanges inside its passes. Otherwise a call takes ``every`` steps, with ghost cells of these ``widths`` (cells
-    per axis). The ``members`` of an ensemble (their number, 0 without) are stepped one after the other."""
+    """The function that takes steps in calls of native code.
+
+    If ``alone``, one call takes all steps: no exchange is needed, or native code exchanges inside its passes. Otherwise
+    a call takes ``every`` steps, with ghost cells of these ``widths`` (cells per axis). ``members`` is the number of
+    members of an ensemble, which are stepped one after the other; 0 for a single run.
+    """
 
     def block(u: Fields, ghosts: Strips, frame: Frame, parameters: Parameters, these: StepRange) -> Fields:
         def of_one(u: Fields, ghosts: Strips, parameters: Parameters, these: StepRange) -> Fields:
@@ -71,8 +74,8 @@ def in_calls(
 
 
 def by_sections(native: Native, device_grid: DeviceGrid, members: int) -> Advance:
-    """Steps taken by native code section by section, with an exchange before each section. The ``members`` of an
-    ensemble are stepped one after the other."""
+    """The function that takes steps section by section, with an exchange before each section. ``members`` is as in
+    `in_calls`."""
     if not device_grid.exchange.fused:
         return in_blocks(one_by_sections(native, device_grid, members), 1)
 
@@ -94,7 +97,8 @@ def by_sections(native: Native, device_grid: DeviceGrid, members: int) -> Advanc
 
 
 def one_by_sections(native: Native, device_grid: DeviceGrid, members: int) -> Advance:
-    """At most one step per call, with a compiled call for each section."""
+    """The function that takes at most one step per call, with a compiled call for each section. ``members`` is as in
+    `in_calls`."""
     step, chosen = in_sections(native, device_grid, members), chosen_by(device_grid)
 
     def block(fields: Fields, parameters: Parameters, these: StepRange) -> Fields:
@@ -107,8 +111,8 @@ def one_by_sections(native: Native, device_grid: DeviceGrid, members: int) -> Ad
 def in_sections(
     native: Native, device_grid: DeviceGrid, members: int
 ) -> Callable[[Fields, Parameters, StepRange], tuple[Fields, Fields]]:
-    """The function step(fields, parameters, one step) -> (fields after it, `Problem.errors` of it by field). Each
-    section is a separate compiled call. Fields have no ghost cells."""
+    """The function (fields, parameters, one step) -> (fields after it, `Problem.errors` of it), both by field and
+    without ghost cells. Each section is a separate compiled call. ``members`` is as in `in_calls`."""
 
     def compiled(section: Section) -> Body:
         def body(
@@ -140,8 +144,9 @@ def section_made(
     parameters: Parameters,
     this: StepRange,
 ) -> dict[int, jax.Array]:
-    """The arrays that a section of ``this`` step computes, by number. ``arrays`` hold at least its inputs, without
-    ghost cells; ``ghosts`` are the ghost cells of its exchanged inputs, per axis. Called inside compiled code."""
+    """The arrays that a section of ``this`` step computes, by number and without ghost cells. For use inside compiled
+    code. ``arrays`` hold at least the section's inputs, without ghost cells; ``ghosts`` are the ghost cells of its
+    exchanged inputs, by axis."""
     widths = device_grid.widths_of(section.reach)
 
     def of_one(
@@ -156,7 +161,8 @@ def section_made(
 
 
 def attempt_in_a_call(native: Native, device_grid: DeviceGrid, widths: tuple[int, ...]) -> Attempt:
-    """The attempt of a step by one call of native code with ghost cells of these ``widths``."""
+    """The function that attempts a step in one call of native code, with ghost cells of these ``widths`` (cells per
+    axis)."""
 
     def body(
         fields: Fields, ghosts: Strips, frame: Frame, parameters: Parameters, t: Number, dt: Number
@@ -167,7 +173,7 @@ def attempt_in_a_call(native: Native, device_grid: DeviceGrid, widths: tuple[int
 
 
 def attempt_by_sections(native: Native, device_grid: DeviceGrid) -> Attempt:
-    """Like `attempt_in_a_call`, section by section."""
+    """The function that attempts a step section by section, with an exchange before each section."""
     step = in_sections(native, device_grid, 0)
     return lambda fields, parameters, t, dt: step(fields, parameters, StepRange(t, 0, dt, 1))
 
@@ -175,8 +181,9 @@ def attempt_by_sections(native: Native, device_grid: DeviceGrid) -> Attempt:
 def one_by_one(
     body: Body, members: int, u: Mapping[Any, jax.Array], ghosts: Strips, parameters: Parameters, these: StepRange
 ) -> dict[Any, jax.Array]:
-    """Run ``body(u, ghosts, parameters, these)`` for each member of an ensemble in turn. The last axis of every array,
-    given or returned, is the member. A parameter or step range has one value per member, or one for all."""
+    """The results of ``body(u, ghosts, parameters, these)`` for each member of an ensemble in turn. The last axis of
+    every array, given or returned, is the member. A parameter or an entry of the step range has one value per member,
+    or one for all."""
     front, back = (
         lambda tree, ends=ends: jax.tree.map(lambda a: jnp.moveaxis(a, *ends), tree) for ends in ((-1, 0), (0, -1))
     )

@@ -1,4 +1,4 @@
-"""The backend of GPU kernels: one kernel per stage of the integrator, written with Pallas."""
+"""The backend of GPU kernels, written with Pallas: one kernel per stage of the integrator."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class PallasBackend:
 
 @dataclass(frozen=True)
 class LoweredToPallas:
-    """A problem for GPU kernels. On a CPU they are interpreted, slowly, for tests."""
+    """A problem for GPU kernels. See `backend.Lowered`. On a CPU the kernels are interpreted, slowly, for tests."""
 
     problem: Problem
     halo_wraps: bool = False
@@ -88,6 +88,7 @@ class LoweredToPallas:
         from hpcstencil.backends.pallas.step import kernels
         from hpcstencil.backends.xla.array_code import array_code
         from hpcstencil.backends.xla.time_loop import by_stepper
+        from hpcstencil.distributed.cell_samples import CellSamples
         from hpcstencil.io.snapshot_buffers import Copies
 
         if plan.every == 0:
@@ -104,4 +105,5 @@ class LoweredToPallas:
             reductions=code.reductions,
             cellwise=code.cellwise,
             snapshot_buffers=Copies,
+            cell_samples=CellSamples,
         )

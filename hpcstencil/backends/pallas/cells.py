@@ -50,7 +50,7 @@ Offset = tuple[int, ...]
 @dataclass
 class Tile:
     """The cells ``start`` to ``start + shape`` of a block, of which those before ``stop`` are computed. On ``ragged``
-    axes some cells of the tile may lie beyond ``stop``."""
+    axes some cells of a tile may lie beyond ``stop``. Each has one entry per axis."""
 
     start: Sequence[Any]
     shape: tuple[int, ...]
@@ -62,22 +62,22 @@ class Tile:
         self.everywhere = None if mask is None else jnp.broadcast_to(mask, self.shape)
 
     def along(self, axis: int, values: jax.Array) -> jax.Array:
-        """``values`` of shape (n,) along an axis, reshaped to broadcast over the tile."""
+        """``values`` of shape (n,) along an axis of n cells, reshaped to broadcast over the tile."""
         shape = [1] * len(self.shape)
         shape[axis] = self.shape[axis]
         return lax.broadcast_in_dim(values, shape, (axis,))
 
     def index(self, axis: int) -> jax.Array:
-        """Indices of the tile's cells along an axis: int32, shape (n,)."""
+        """The indices in the block of the tile's cells along an axis: int32 of shape (n,)."""
         return self.start[axis] + jnp.arange(self.shape[axis], dtype=jnp.int32)
 
     def wanted(self, axis: int) -> jax.Array | None:
-        """A mask of shape (n,) of the cells along an axis that are computed; None if all are."""
+        """A bool mask of shape (n,) of the tile's cells along an axis that are computed; None if all are."""
         return self.index(axis) < self.stop[axis] if self.ragged[axis] else None
 
     def mask(self, axes: Sequence[int]) -> jax.Array | None:
-        """A bool mask of the computed cells, of a shape that broadcasts to the tile's; None if all cells along these
-        axes are computed."""
+        """A bool mask of the tile's cells that are computed, as far as ``axes`` decide it, in a shape that broadcasts
+        over the tile; None if all are."""
         result: jax.Array | None = None
         for axis in axes:
             wanted = self.wanted(axis)
@@ -108,11 +108,12 @@ def origin(value: Value) -> tuple[int, ...]:
 
 @dataclass
 class Cells:
-    """The evaluator of trees in the cells of a tile at one ``time``, inside a kernel.
+    """The evaluator of trees in the cells of a tile at one ``time``, for use inside a kernel.
 
     ``arrays`` are values in memory, by the name of a field or of one of the ``operands``. ``frame`` describes the
-    block, as passed to the kernel. With ``at_face`` (axis, side) trees are evaluated at a face of the block: fields
-    have the values of the cells next to it, and ``later`` are the indices along the axes after it.
+    block, as passed to the kernel. ``edge`` says that the tile may read beyond the edge of the block. With ``at_face``
+    (axis, side) trees are evaluated at a face of the block: fields have the values of the cells next to it, and
+    ``later`` are the indices of the cells along the axes after it.
     """
 
     rules: Rules
@@ -132,8 +133,8 @@ class Cells:
         self.functions = {**functions(jnp, self.rules.dtype), "minimum": minimum, "maximum": maximum}
 
     def __call__(self, tree: Node, at: Offset | None = None) -> jax.Array:
-        """The value of a tree at the offset ``at``, of a shape that broadcasts to the tile's; () for a single
-        number."""
+        """The value of a tree at the offset ``at`` (default: in the cells themselves), in the run's dtype and in a
+        shape that broadcasts over the tile; () for a single number."""
         at = at or (0,) * self.frame.ndim
         if (tree, at) not in self.known:
             for part in bottom_up(tree, OPERATORS):
@@ -142,7 +143,8 @@ class Cells:
         return self.known[tree, at]
 
     def compute(self, tree: Node, at: Offset) -> jax.Array:
-        """The value of a tree whose parts are known. Raises TypeError for a node that has no kernel."""
+        """The value at the offset ``at`` of a tree whose parts are known. Raises TypeError for a node that has no
+        kernel."""
         match tree:
             case Constant(value):
                 return self.number(value)
@@ -175,7 +177,8 @@ class Cells:
         return self.rules.dtype.type(value)
 
     def coordinate(self, axis: int, at: Offset) -> jax.Array:
-        """The coordinate of the cells along ``axis`` at the offset ``at``, or of the face."""
+        """The coordinate along ``axis`` of the cells at the offset ``at``, or of the face if trees are evaluated at
+        one."""
         if self.at_face is not None and self.at_face[0] == axis:
             return self.number(self.rules.domain[axis][self.at_face[1]])
         if self.at_face is not None and self.at_face[0] < axis:
@@ -197,7 +200,7 @@ class Cells:
         return self.functions[tree.function](*values)
 
     def stencil(self, stencil: Stencil, operand: Node, at: Offset) -> jax.Array:
-        """Σ_j w_j operand(at + o_j), of a shape that broadcasts to the tile's."""
+        """Σ_j w_j operand(at + o_j), in a shape that broadcasts over the tile."""
         return weighted(stencil, lambda offset: self(operand, moved(at, offset)), self.number)
 
     def div_grad(self, tree: DivGrad, at: Offset) -> jax.Array:
@@ -215,9 +218,9 @@ class Cells:
     # ---- beyond the edge of a block ----
 
     def beyond(self, name: str, at: Offset, index: tuple[jax.Array, ...]) -> jax.Array:
-        """The value of an array at the offset ``at``, inside the block or beyond it; ``index`` holds the indices along
-        the last axes. The last axis is resolved first, so that corners equal those of `ghost_cells`, which works axis
-        after axis, full width."""
+        """The value of the array ``name`` at the offset ``at``, inside the block or beyond it. ``index`` holds the
+        indices of the cells along the last axes. The last axis is resolved first, so that corners equal those of
+        `ghost_cells`, which works axis after axis at full width."""
         axis, frame = self.frame.ndim - 1 - len(index), self.frame
         if axis < 0:
             return self.gathered(self.arrays[name], index)
@@ -249,13 +252,14 @@ class Cells:
         return jnp.where(outside, ghost, value)
 
     def index(self, axis: int) -> Any:
-        """Indices of the cells along an axis, reshaped to broadcast; a single index if the axis is that of the face."""
+        """The indices of the cells along an axis, reshaped to broadcast over the tile; a single index if the axis is
+        that of the face."""
         if self.at_face is not None and self.at_face[0] == axis:
             return self.frame.counts[axis] - 1 if self.at_face[1] else np.int32(0)
         return self.tile.along(axis, self.tile.index(axis))
 
     def gathered(self, value: Value, index: Sequence[jax.Array]) -> jax.Array:
-        """The values of an array in memory in the cells given by their indices per axis."""
+        """The values of an array in memory in the cells with the given indices, one array of indices per axis."""
         axes = [axis for axis, i in enumerate(index) if jnp.ndim(i)]
         places = jnp.broadcast_arrays(*(i - first for i, first in zip(index, origin(value), strict=True)))
         mask = self.tile.mask(axes)
@@ -264,8 +268,9 @@ class Cells:
         return triton.load(value.array.at[tuple(places)], mask=mask)
 
     def next_to(self, name: str, axis: int, side: int, at: Offset, index: tuple[jax.Array, ...]) -> Cells:
-        """The evaluator of the values given at a face, for a ghost cell of an array. ``index`` along the axes after the
-        face's is that of the cell in the block which the ghost cell mirrors."""
+        """The evaluator of the values given at a face of the array ``name``, for its ghost cells at the offset ``at``.
+        ``index`` has, along the axes after the face's, the indices of the cell in the block which the ghost cell
+        mirrors."""
         made = partial(replace, self, at_face=(axis, side), later=index)
         return self.faces.setdefault((name, axis, side, at), made())
 

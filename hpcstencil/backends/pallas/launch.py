@@ -30,8 +30,8 @@ LARGE = 64  # trees with this many nodes get tiles of half the size: more values
 
 @dataclass(frozen=True)
 class Launch:
-    """Launches kernels on a device's block, which ``frame`` describes. All kernels get ``about``: the frame's run-time
-    values and the parameters. With ``interpret`` the kernels run on CPUs, slowly."""
+    """A launcher of kernels on the block of a device, which ``frame`` describes. All kernels get ``about``: the frame's
+    run-time values and the values of ``parameters``. With ``interpret`` the kernels run on CPUs, slowly."""
 
     rules: Rules
     frame: Frame
@@ -41,7 +41,7 @@ class Launch:
 
     @staticmethod
     def on(rules: Rules, frame: Frame, parameters: Mapping[str, ArrayLike], interpret: bool) -> Launch:
-        """The launcher for a block, with the values of the equation's parameters by name."""
+        """The launcher for a block, with the equation's ``parameters`` by name."""
         about = {
             "counts": jnp.stack([jnp.asarray(n, jnp.int32) for n in frame.counts]),
             "touches": jnp.stack([jnp.asarray(touch, jnp.int32) for pair in frame.touches for touch in pair]),
@@ -51,11 +51,12 @@ class Launch:
         return Launch(rules, frame, tuple(parameters), about, interpret)
 
     def blank(self, windows: Windows) -> Value:
-        """A placeholder for an array that a kernel fills, in the run's dtype, with these windows."""
+        """A placeholder for an array that a kernel fills: in the run's dtype, with one cell for each index in
+        ``windows``."""
         return Value(jax.ShapeDtypeStruct([stop - start for start, stop in windows], self.rules.dtype), windows)
 
     def inside(self, windows: Windows, trees: Sequence[Node]) -> Windows:
-        """The cells in which trees can be evaluated from arrays with these windows."""
+        """The windows of the cells in which ``trees`` can be evaluated from arrays on ``windows``."""
         reach = self.rules.discretization.radius(trees)
         return tuple(
             (start + r * (low.kind == "halo"), stop - r * (high.kind == "halo"))
@@ -63,10 +64,10 @@ class Launch:
         )
 
     def __call__(self, body: Body, given: Any, made: Any, trees: Sequence[Node], region: Windows) -> Any:
-        """Fill arrays like ``made`` with the results of ``body(given, see)`` for the cells of a ``region``; other cells
-        stay undefined.
+        """Fill arrays like ``made`` with the results of ``body(given, see)`` in the cells of a ``region``, and return
+        them; their other cells are undefined. The kernel runs once per tile of the region.
 
-        Inside the kernel, ``given`` holds references to memory instead of arrays, and ``see`` makes evaluators of
+        Inside the kernel, ``given`` holds references to memory instead of arrays, and ``see`` makes the evaluators of
         ``trees``.
         """
         reach, sizes = self.rules.discretization.radius(trees), [stop - start for start, stop in region]
@@ -109,7 +110,8 @@ class Launch:
         return call(self.about, given)
 
     def near_edge(self, tile: Tile, frame: Frame, reach: Sequence[int]) -> jax.Array | None:
-        """Whether a tile reads cells beyond the block, as a traced bool; None if no tile does."""
+        """Whether a tile may read cells beyond the block, as a traced bool; None if no tile does. ``reach`` is how far
+        the trees read, in cells per axis."""
         found = []
         for axis, (low, high) in enumerate(frame.sides):
             if reach[axis] and (low.kind != "halo" or low.boundary):
@@ -120,7 +122,8 @@ class Launch:
 
 
 def tile_shape(sizes: Sequence[int], nodes: int) -> tuple[int, ...]:
-    """Cells per axis of a tile, for a region of ``sizes`` cells and trees with ``nodes`` nodes in all."""
+    """The cells per axis of a tile, for a region of ``sizes`` cells per axis and trees with ``nodes`` nodes in
+    total."""
     first, *others = TILES[len(sizes)]
     most = (first // 2 if nodes >= LARGE else first, *others)
     return tuple(min(n, pl.next_power_of_2(size)) for n, size in zip(most, sizes, strict=True))

@@ -10,9 +10,9 @@ from hpcstencil.symbolic.expressions import OPERATORS, Field, Node, bottom_up, h
 
 @dataclass(frozen=True)
 class Passes:
-    """The work of the kernels, in order, by the name of the array that each fills: ``inner`` results, which are
-    operands of derivatives, then the ``trees`` themselves. ``operands`` maps the arrays of inner results to their
-    trees."""
+    """The work of the kernels, in order: ``inner`` results, which are operands of derivatives, level by level, then the
+    ``trees`` themselves. Each is given by the name of the array that it fills. ``operands`` maps the arrays of inner
+    results to the original trees."""
 
     inner: tuple[Mapping[str, Node], ...]
     trees: Mapping[str, Node]
@@ -20,8 +20,8 @@ class Passes:
 
 
 def passes(trees: Mapping[str, Node]) -> Passes:
-    """The trees without nested derivatives: an operand that is not a field becomes an array if it has its own ghost
-    cells."""
+    """The passes for ``trees``, without nested derivatives: an operand that is not a field becomes an array if it has
+    its own ghost cells."""
     made: dict[Node, Node] = {}
     arrays: dict[Node, Field] = {}
     depth: dict[Node, int] = {}  # of a tree: passes before the one that evaluates it

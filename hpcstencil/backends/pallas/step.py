@@ -31,8 +31,8 @@ Values = Mapping[str, Value]
 
 @dataclass
 class Slopes:
-    """The time derivatives (``trees``) of the fields ``y`` at a ``time``. The first stage that uses them computes them;
-    ``kept`` holds them if later stages use them too."""
+    """The time derivatives (``trees``) of the fields ``y`` at a ``time``. The first stage that uses them computes them,
+    and stores them in ``kept`` if later stages use them too."""
 
     trees: Mapping[str, Node]
     y: Values
@@ -42,7 +42,7 @@ class Slopes:
 
 @dataclass(frozen=True)
 class Fused:
-    """The work of a stage's kernel in each cell. It computes slopes according to ``plans``, keeps those that ``later``
+    """The body of a stage's kernel. In each cell it computes slopes according to ``plans``, keeps those that ``later``
     stages use, and forms the values of the fields ``names`` after the stage. ``stage`` makes the `Stage` from the
     kernel's arguments, which may hold its weights."""
 
@@ -52,7 +52,7 @@ class Fused:
     stage: Callable[[Any], Stage]
 
     def __call__(self, given: Any, see: See) -> Any:
-        """The new values of the fields (``moved``) and the slopes to keep (``kept``) in the cells of a tile."""
+        """The new values of the fields ("moved") and the slopes to keep ("kept"), in the cells of a tile."""
 
         def loaded(values: Values) -> Values:
             return evaluated(see(values, {}, None), {name: Field(name) for name in values})
@@ -73,14 +73,14 @@ class Fused:
 
 
 def evaluated(cells: Cells, trees: Mapping[str, Node]) -> dict[str, Value]:
-    """The values of trees in the cells of a tile, by name, without windows."""
+    """The values of ``trees`` in the cells of a tile, by name, each as a `Value` without windows."""
     return {name: Value(cells(tree), ()) for name, tree in trees.items()}
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """A problem's step by kernels: right-hand sides ``trees``, evaluated by ``rules``, and a ``method`` with its
-    ``groups`` of fields. ``apart`` are the right-hand sides after the first stage, if the method treats them
+    """The step of a problem by kernels: the right-hand sides ``trees``, evaluated by ``rules``, and a ``method`` with
+    its ``groups`` of fields. ``apart`` are the right-hand sides after the first stage, if the method treats them
     separately. ``timed`` says that something depends on time. ``interpret`` runs the kernels on CPUs, slowly."""
 
     rules: Rules
@@ -92,12 +92,12 @@ class Kernels:
     interpret: bool
 
     def on(self, parameters: Mapping[str, ArrayLike], frame: Frame) -> Step:
-        """The function that takes a step on a device's block, with the parameters of the equation by name."""
+        """The function that takes a step on a device's block, with the equation's ``parameters`` by name."""
         return partial(self.step, Launch.on(self.rules, frame, parameters, self.interpret))
 
     def step(self, launch: Launch, u: Values, t: jax.Array, dt: jax.Array, ends: Windows | None) -> dict[str, Value]:
-        """The fields after a step, with their windows; cells in the rim of these windows are not valid. Fields of the
-        last stage have the windows ``ends`` if these are given."""
+        """The fields after one step from ``t`` to t + dt, on the windows of ``u``. Cells in the rim of these windows
+        are not valid. If ``ends`` is given, the fields that the last stage changes have these windows instead."""
         stages, nodes = self.method.stages, self.method.nodes
 
         def time_at(node: float) -> ArrayLike:
@@ -113,7 +113,7 @@ class Kernels:
             return {**y[i - 1], **moved}
 
         def loop(u: Values, before: Values, last: Values, k0: Slopes) -> Values:
-            """The equal stages, by one kernel with the weights as arguments."""
+            """Take the uniform stages with one kernel, which gets their weights as arguments."""
 
             @jax.jit
             def next_stage(before: Values, last: Values, kept: Values, weights: jax.Array, time: ArrayLike) -> Values:
@@ -137,8 +137,9 @@ class Kernels:
         ends: Windows | None,
         weights: jax.Array | None = None,
     ) -> dict[str, Value]:
-        """The fields that a stage advances. The slopes that ``later`` stages use are kept; ``weights`` are those of a
-        uniform stage."""
+        """The fields that a stage changes, after it. ``y`` and ``k`` are the values and slopes of earlier stages by
+        number. The slopes that ``later`` stages use are stored in ``k``. ``ends`` is as in `step`; ``weights`` are
+        those of a uniform stage."""
         used = [j for j, _ in stage.slopes]
         names = moving(stage, y[0], {j: k[j].trees or k[j].kept for j in used}, self.groups)
         fresh = {j: k[j] for j in used if not k[j].kept}
@@ -169,9 +170,12 @@ class Kernels:
         return dict(results["moved"])
 
     def with_inner(self, launch: Launch, plan: Passes, slopes: Slopes) -> dict[str, Value]:
-        """The fields, and the inner results that the slopes need. One kernel per level of nesting computes those that
-        can be computed in the same cells: beside an edge, where the halo is as wide as the longest chain of derivatives
-        needs, an operand without derivatives must be known further out than one with derivatives of its own."""
+        """The fields and the inner results that the slopes need, by name.
+
+        One kernel per level of nesting computes those inner results that can be computed in the same cells. Next to an
+        edge, where the halo is as wide as the longest chain of derivatives needs, an operand without derivatives must
+        be known further out than one with derivatives of its own.
+        """
         arrays, windows = dict(slopes.y), windows_of(slopes.y)
         for level in plan.inner:
             together: dict[Windows, dict[str, Node]] = {}
@@ -190,7 +194,8 @@ class Kernels:
 
 
 def kernels(problem: Problem, rules: Rules, interpret: bool) -> Kernels:
-    """The step of a problem by kernels."""
+    """The kernels for the steps of a problem, whose trees are evaluated by ``rules``. With ``interpret`` they run on
+    CPUs, slowly."""
     given = [value for face in problem.faces.values() for value in face.values]
     trees = [*problem.trees.values(), *problem.apart.values(), *given]
     timed = any(isinstance(part, Time) for tree in trees for part in walk(tree))
@@ -198,10 +203,10 @@ def kernels(problem: Problem, rules: Rules, interpret: bool) -> Kernels:
 
 
 def windows_of(values: Values) -> Windows:
-    """The windows that the fields of a step share, one per axis."""
+    """The windows, one per axis, that the fields of a step share."""
     return tuple(window for window in next(iter(values.values())).windows if window is not None)
 
 
 def one(number: ArrayLike) -> jax.Array:
-    """A number as a kernel's argument: an array of shape (1,), float64."""
+    """A number as an argument of a kernel: a float64 array of shape (1,)."""
     return jnp.asarray(number, jnp.float64).reshape(1)

@@ -1,4 +1,4 @@
-"""A problem as array code on this process's devices: its parts serve the steps and the reductions of all backends."""
+"""A problem as array code on this process's devices. Its parts serve the steps and the reductions of all backends."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from hpcstencil.symbolic.stencil_reach import Needs
 
 @dataclass(frozen=True)
 class ArrayCode:
-    """The array code of a problem. ``listed`` are the parameters in which the members of an ensemble differ; None
-    without an ensemble."""
+    """The array code of a problem: the ``rules`` by which its trees are evaluated, and the ``stepper`` that takes its
+    steps. ``listed`` are the parameters in which the members of an ensemble differ; None for a single run."""
 
     problem: Problem
     rules: Rules
@@ -32,15 +32,16 @@ class ArrayCode:
     listed: Collection[str] | None
 
     def attempt(self) -> Attempt:
-        """The function that takes one step and estimates its error."""
+        """The function (fields, parameters, t, dt) -> (fields after one step, `Problem.errors` of it by field), without
+        ghost cells. The method must have an error estimate."""
         return self.stepper.attempt(right_hand_side(self.problem.errors(), self.rules, {}))
 
     def slopes(self) -> Body:
-        """The function of (fields, parameters, t) that computes the time derivatives of the fields."""
+        """The function (fields, parameters, t) -> the time derivatives of the fields by name, without ghost cells."""
         return self.stepper.slopes(0)
 
     def reductions(self, needs: Needs, trees: Sequence[Node]) -> Reductions:
-        """The reductions of ``trees``; ``needs`` are the ghost cells of their operands."""
+        """The reductions of ``trees``; ``needs`` has the ghost cells of the operands in them."""
         return Reductions(self.stepper.device_grid, self.communicator, self.rules, needs, tuple(trees), self.listed)
 
     def cellwise(self, needs: Needs, trees: Sequence[Node]) -> Cellwise:
@@ -51,7 +52,8 @@ class ArrayCode:
 def array_code(
     problem: Problem, plan: Plan, device_grid: DeviceGrid, communicator: Communicator, stencils: str = "shift"
 ) -> ArrayCode:
-    """The array code of a problem, with one of `stencil_kernels.KERNELS` for its ``stencils``."""
+    """The array code of a problem. ``stencils`` is the name of the stencil kernel, a key of
+    `stencil_kernels.KERNELS`."""
     rules = rules_of(problem, tiled(KERNELS[stencils], plan.topology.tiles))
     needs = problem.needs(problem.rates())
     listed = {name for name, value in problem.parameters.items() if np.ndim(value)} if problem.members else None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class XlaBackend:
-    """Array code with the stencil kernel ``name``."""
+    """A backend of array code, with the stencil kernel ``name``: "shift" or "conv"."""
 
     name: str
     preferred: bool = False
@@ -39,7 +39,8 @@ class XlaBackend:
 
 @dataclass(frozen=True)
 class LoweredToArrays:
-    """A problem for array code, which takes any."""
+    """A problem for array code, which can take every problem. See `backend.Lowered`. ``kernel`` is the name of the
+    stencil kernel."""
 
     problem: Problem
     kernel: str
@@ -67,6 +68,7 @@ class LoweredToArrays:
     def steps(self, plan: Plan, device_grid: DeviceGrid, communicator: Communicator) -> Steps:
         from hpcstencil.backends.xla.array_code import array_code
         from hpcstencil.backends.xla.time_loop import by_stepper
+        from hpcstencil.distributed.cell_samples import CellSamples
         from hpcstencil.io.snapshot_buffers import Copies
 
         code = array_code(self.problem, plan, device_grid, communicator, self.kernel)
@@ -77,14 +79,15 @@ class LoweredToArrays:
             reductions=code.reductions,
             cellwise=code.cellwise,
             snapshot_buffers=Copies,
+            cell_samples=CellSamples,
         )
 
 
 def cells_held(problem: Problem, plan: Plan, axes_of_arrays: int = 1) -> tuple[int, int]:
-    """The values per device of a step of arrays, between steps and while stepping.
+    """(values held between steps, values held while stepping) on each device, for steps of array code.
 
-    XLA decides what it holds; this counts what it holds for a right-hand side without inner results.
-    ``axes_of_arrays`` is the number of arrays that a stencil makes of one.
+    XLA decides what it holds; this counts what it holds for a right-hand side without inner results. ``axes_of_arrays``
+    is the number of arrays that a stencil makes of one.
     """
     fields, capacity = len(problem.fields), plan.topology.capacity()
     whole = math.prod(n + 2 * h for n, h in zip(capacity, plan.halo, strict=True))
@@ -92,9 +95,12 @@ def cells_held(problem: Problem, plan: Plan, axes_of_arrays: int = 1) -> tuple[i
 
 
 def _arrays(method: Method, fields: int) -> int:
-    """Arrays per field that XLA holds during a step (``benchmarks/memory.py``). Two if a field is moved in one go.
-    Values and slopes at u and the last values if the stages are a loop. Else u, a slope per stage, the value at which
-    it is taken if several fields need it, and with an error estimate the state before a rejected step."""
+    """The number of arrays per field that XLA holds during a step (``benchmarks/memory.py``).
+
+    It is two if each stage changes only some of the fields. It is five if the stages are a loop: u and the last two
+    values, and the slopes at u and at the last value. Otherwise it counts u, a slope per stage, the value at which a
+    slope is taken if several fields need it, and with an error estimate the state before a rejected step.
+    """
     if method.partitioned:
         return 2
     if method.uniform_from < len(method.stages):

@@ -43,9 +43,10 @@ from hpcstencil.symbolic.stencil_reach import Discretization, Needs
 
 @dataclass(frozen=True)
 class Rules:
-    """The rules by which trees are evaluated on this run's grid: the discretization, the stencil kernel, and the
-    boundary condition per (field or inner result, axis, side). Inner results without a condition have no flux.
-    ``domain`` is (lower, upper) per axis; ``dtype`` is the run's precision, in which everything is computed."""
+    """The rules by which trees are evaluated on this run's grid: the ``discretization``, the stencil ``kernel``, and
+    the boundary conditions (``faces``) per field or inner result, axis and side. Inner results without a condition have
+    no flux. ``domain`` is (lower, upper) per axis; ``dtype`` is the run's precision, in which everything is
+    computed."""
 
     discretization: Discretization
     kernel: Kernel
@@ -56,8 +57,8 @@ class Rules:
 
 @dataclass
 class Evaluation:
-    """The values of trees on one device's block at one time. ``fields`` have ghost cells on halo sides. Each sub-tree
-    is computed once."""
+    """The evaluator of trees on one device's block at one ``time``, inside compiled code. ``fields`` have ghost cells
+    on halo sides, and ``needs`` has the ghost cells of operands. Each sub-tree is computed once."""
 
     rules: Rules
     frame: Frame
@@ -73,8 +74,8 @@ class Evaluation:
         self.everywhere: Windows = (None,) * self.frame.ndim
 
     def __call__(self, tree: Node) -> Value:
-        """The value of a tree. Sub-trees are evaluated from the bottom up, so that a tall tree does not exhaust
-        Python's stack."""
+        """The value of a tree, on the windows that the fields allow. Sub-trees are evaluated from the bottom up, so
+        that a tall tree does not exhaust Python's stack."""
         if tree not in self.known:
             for part in bottom_up(tree):
                 if part not in self.known:
@@ -111,11 +112,12 @@ class Evaluation:
         raise TypeError(f"no array code for {type(tree).__name__}")
 
     def scalar(self, value: float | np.ndarray | jax.Array) -> Value:
-        """A single number, the same in all cells, as a value of shape (1, ...) in the run's precision."""
+        """A single number, the same in all cells, as a value in the run's precision whose array has length 1 along each
+        axis."""
         return Value(jnp.asarray(value).astype(self.rules.dtype).reshape((1,) * self.frame.ndim), self.everywhere)
 
     def series(self, tree: Series, time: Any) -> jax.Array:
-        """The value of a time series at a time, in float64 of shape (1,)."""
+        """The value of the time series ``tree`` at a time: float64 of shape (1,)."""
         values, per_second = np.array(tree.values), self.frame.constants.get(1.0 / tree.dt, 1.0 / tree.dt)
         place = jnp.reshape(jnp.asarray(time, jnp.float64), (1,)) * per_second
         last = len(values) - 1
@@ -127,7 +129,8 @@ class Evaluation:
         return jnp.where(inside, found, 0.0)
 
     def coordinate(self, axis: int) -> Value:
-        """The coordinates of the cell centres along an axis, margins included, of length 1 along the other axes."""
+        """The cell-centre coordinates of this device's block along ``axis``, in the input's units and the run's
+        precision. The array includes `Frame.margin` extra cells on both sides and has length 1 along the other axes."""
         shape = [1] * self.frame.ndim
         shape[axis] = -1
         windows = list(self.everywhere)
@@ -136,7 +139,7 @@ class Evaluation:
         return Value(self.frame.coordinates[axis].astype(self.rules.dtype).reshape(shape), tuple(windows))
 
     def pointwise(self, tree: Pointwise) -> Value:
-        """The value of a pointwise function, on the common windows of its arguments."""
+        """The value of a pointwise function in the run's precision, on the common windows of its arguments."""
         match tree:
             case Pointwise("power", (base, Constant(exponent))) if (n := integer_power(exponent)) is not None:
                 value = self(base)
@@ -158,7 +161,8 @@ class Evaluation:
         return self.apply(stencil, value, self.shrunk(value, tree.operand, stencil.lower, stencil.upper))
 
     def halfway(self, tree: Halfway) -> Value:
-        """The value of an operator that leads half a cell along an axis (difference, mean, below, above)."""
+        """The value of a `Halfway`: a difference, a mean or a neighbour's value, half a cell from where the operand
+        lives."""
         stencil = self.rules.discretization.halfway(tree)
         value = self.extend(tree.operand)
         if value.windows[tree.axis] is None:  # constant along the axis
@@ -166,19 +170,19 @@ class Evaluation:
         return self.apply(stencil, value, self.shrunk(value, tree.operand, stencil.lower, stencil.upper))
 
     def neighbour(self, tree: Neighbour) -> Value:
-        """The value in the next cell along an axis."""
+        """The value of the operand in the next cell along the node's axis, on its side."""
         (stencil,) = self.rules.discretization.stencils(tree)
         value = self.extend(tree.operand)
         return self.apply(stencil, value, self.shrunk(value, tree.operand, stencil.lower, stencil.upper))
 
     def convolution(self, tree: Convolution) -> Value:
-        """The weighted sum of the values in the cells around."""
+        """The sum of the operand's values in the cells around, with the weights of the node's stencil."""
         value = self.extend(tree.operand)
         stencil = tree.stencil.collapsed([axis for axis, window in enumerate(value.windows) if window is None])
         return self.apply(stencil, value, self.shrunk(value, tree.operand, stencil.lower, stencil.upper))
 
     def div_grad(self, tree: DivGrad) -> Value:
-        """One axis of ∇·(k ∇a): the difference of the fluxes k ∂a/∂x at both faces of a cell, with the mean of k
+        """One term of ∇·(k ∇a): the difference of the fluxes k ∂a/∂x at both faces of a cell, with the mean of k
         there."""
         gradient, mean, divergence = self.rules.discretization.div_grad(tree)
         value, coefficient = self.extend(tree.operand), self.extend(tree.coefficient)
@@ -199,7 +203,7 @@ class Evaluation:
         return self.apply(divergence, flux, windows)
 
     def apply(self, stencil: Stencil, value: Value, windows: Windows) -> Value:
-        """The result of a stencil on ``windows``; axes without a window keep their single value. A stencil that only
+        """The result of ``stencil`` on ``windows``; axes without a window keep their single value. A stencil that only
         copies another cell's value uses no arithmetic, because neighbouring cells may be solid and not finite."""
         kept = tuple(None if have is None else want for have, want in zip(value.windows, windows, strict=True))
         if stencil.weights == (1.0,):
@@ -211,13 +215,13 @@ class Evaluation:
         return Value(self.rules.kernel(value.array, stencil, tuple(start), tuple(shape), self.number), kept)
 
     def number(self, value: float) -> jax.Array:
-        """A number of an expression or a stencil, of shape (), in the run's precision. Numbers in `Frame.constants`
-        are run-time values, which the compiler cannot fold into others."""
+        """A number of an expression or a stencil: of shape (), in the run's precision. Numbers in `Frame.constants` are
+        run-time values, which the compiler cannot fold into others."""
         return jnp.asarray(self.frame.constants.get(value, value)).astype(self.rules.dtype)
 
     def shrunk(self, value: Value, operand: Node, lower: Sequence[int], upper: Sequence[int]) -> Windows:
-        """Windows of the result of a stencil. They shrink where a halo is used up, but not at sides that were extended
-        by wrapping or by a boundary condition."""
+        """The windows of the result of a stencil that reads ``lower`` and ``upper`` cells per axis of ``value``. They
+        shrink where a halo is used up, but not at sides that were extended by wrapping or by a boundary condition."""
         result: list[Window | None] = []
         extended = has_own_ghosts(operand)
         for axis, window in enumerate(value.windows):
@@ -232,7 +236,8 @@ class Evaluation:
         return tuple(result)
 
     def extend(self, operand: Node) -> Value:
-        """The operand of an operator with its ghost cells, unless its value there is already known."""
+        """The value of an operator's operand with the ghost cells that it needs. An operand without its own ghost cells
+        is already known beyond the block."""
         if not has_own_ghosts(operand):
             return self(operand)
         if operand not in self.extended:
@@ -240,15 +245,15 @@ class Evaluation:
         return self.extended[operand]
 
     def surrounded(self, operand: Node, widths: Sequence[tuple[int, int]], corners: bool) -> Value:
-        """The operand with ghost cells of these ``widths`` (lower, upper) per axis; ``corners`` says whether those in
-        corners are needed."""
+        """The value of an operand with ghost cells of these ``widths``, (lower, upper) per axis. ``corners`` says
+        whether those in corners are needed."""
         spacing = self.rules.discretization.spacing
         condition = partial(self.condition, operand, widths if corners else ())
         return Ghosts(self.frame, spacing, widths, condition).around(self.inside(self(operand)), corners)
 
     def inside(self, value: Value) -> Value:
-        """The value without its cells beyond wrapped and boundary sides, in every remaining cell. A value that is
-        constant along an axis, such as a derivative that is 0 there, may differ in ghost cells."""
+        """The value without its cells beyond wrapped and boundary sides, with an entry for each remaining cell. A value
+        that is constant along an axis, such as a derivative that is 0 there, may differ in ghost cells."""
         windows: list[Window] = []
         fields = common(list(self.fields.values()))
         for window, reached, cells, sides in zip(
@@ -264,8 +269,8 @@ class Evaluation:
         self, operand: Node, corners: Sequence[tuple[int, int]], axis: int, side: int, windows: Windows
     ) -> tuple[str, list[jax.Array]]:
         """The condition of the operand at one side of an axis: its kind, and its values on ``windows``, whose entry for
-        that axis is None. With ``corners`` of non-zero width, the fields in those values also have their ghost cells
-        along the earlier axes."""
+        that axis is None. Where ``corners`` has widths other than 0, the fields in those values also have their ghost
+        cells along the earlier axes."""
         face = self.rules.faces.get((operand, axis, side), NO_FLUX)
         there = replace(self)  # a separate evaluation: its coordinate and fields are those next to the face
         there.known[Coordinate(axis)] = there.scalar(self.rules.domain[axis][side])
@@ -277,19 +282,20 @@ class Evaluation:
 
 
 def beside(faces: Iterable[Face]) -> set[str]:
-    """The names of the fields that the values at the given faces depend on."""
+    """The names of the fields on which the values given at ``faces`` depend."""
     return {part.name for face in faces for value in face.values for part in walk(value) if isinstance(part, Field)}
 
 
 def moved(value: Value, windows: Windows, offset: Sequence[int]) -> jax.Array:
-    """The array of the value in the cells ``offset`` away from the ``windows``, in their shape."""
+    """The array of the value in the cells that lie ``offset`` cells (per axis) from those of ``windows``, in their
+    shape."""
     shifted = [None if w is None else (w[0] + o, w[1] + o) for w, o in zip(windows, offset, strict=True)]
     return value.crop(shifted).array
 
 
 def of_members(action: Callable[..., Any], listed: Collection[str]) -> Callable[..., Any]:
-    """``action(fields, parameters, time, frame)`` mapped over the members of an ensemble. The last axis of each field
-    is the member axis. The members differ in the ``listed`` parameters, and in time if it is an array."""
+    """``action(fields, parameters, time, frame)`` mapped over the members of an ensemble. The last axis of each field,
+    given or returned, is the member. The members differ in the ``listed`` parameters, and in time if it is an array."""
 
     def on_all(fields: Mapping[str, Value], parameters: Parameters, time: Number, frame: Frame) -> Any:
         axes = -1, {name: 0 if name in listed else None for name in parameters}, 0 if jnp.ndim(time) else None
@@ -302,8 +308,9 @@ RightHandSide = Callable[[Mapping[str, Value], Parameters, Number, Frame], dict[
 
 
 def right_hand_side(trees: Mapping[str, Node], rules: Rules, needs: Needs) -> RightHandSide:
-    """The function f(fields, parameters, t, frame) of du/dt = f, in the run's precision. Fields are local padded
-    blocks; each result is on the largest windows that the windows of the fields allow."""
+    """The function (fields, parameters, t, frame) -> values of ``trees`` by name, in the run's precision. For use
+    inside compiled code. The given fields are local and padded with ghost cells; each result is on the largest windows
+    that theirs allow."""
     looked_at = beside(rules.faces.values())
 
     def rhs(fields: Mapping[str, Value], parameters: Parameters, time: Number, frame: Frame) -> dict[str, Value]:

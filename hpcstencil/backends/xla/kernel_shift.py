@@ -19,8 +19,8 @@ def apply(
     shape: tuple[int, ...],
     number: Callable[[float], jax.Array],
 ) -> jax.Array:
-    """Σ_j w_j array[start + i + o_j] for the cells i of ``shape``. Arguments as in `stencil_kernels`. The terms of a large
-    stencil are added one after the other, in a loop."""
+    """Σ_j w_j array[start + i + o_j] in the cells i of ``shape``. The arguments are those of `stencil_kernels`. The
+    terms of a large stencil are added one after the other, in a loop."""
     if is_large(stencil):
         return looped(array, stencil, start, shape)
 
@@ -32,7 +32,7 @@ def apply(
 
 
 def looped(array: jax.Array, stencil: Stencil, start: tuple[int, ...], shape: tuple[int, ...]) -> jax.Array:
-    """The same sum as a loop over the weights, in their order."""
+    """The same sum as in `apply`, by a loop over the weights in their order."""
     corners = jnp.asarray(np.array(stencil.offsets) + np.array(start), jnp.int32)
     values = jnp.asarray(np.array(stencil.weights)).astype(array.dtype)
 
@@ -45,8 +45,8 @@ def looped(array: jax.Array, stencil: Stencil, start: tuple[int, ...], shape: tu
 def weighted(
     stencil: Stencil, shifted: Callable[[tuple[int, ...]], jax.Array], number: Callable[[float], jax.Array]
 ) -> jax.Array:
-    """Σ_j w_j shifted(o_j), in the shape of ``shifted``. Opposite offsets of equal or opposite weight share one
-    multiplication."""
+    """Σ_j w_j shifted(o_j), in the shape of ``shifted``. ``number`` makes the value of a weight. Opposite offsets of
+    equal or opposite weight share one multiplication."""
     left = dict(zip(stencil.offsets, stencil.weights, strict=True))
     result: jax.Array | None = None
     while left:

@@ -1,4 +1,4 @@
-"""A device's block cut into overlapping tiles, with the stencil kernel `vmap`'d over them."""
+"""Stencil kernels mapped with `vmap` over the overlapping tiles of a device's block."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ Apply = Callable[[jax.Array, Stencil, tuple[int, ...], tuple[int, ...], Number],
 
 
 def tiled(kernel: Apply, tiles: tuple[int, ...]) -> Apply:
-    """The kernel applied tile by tile, with ``tiles`` tiles per axis; the kernel itself if there is one tile.
+    """The ``kernel`` applied tile by tile, with ``tiles`` tiles per axis; the kernel itself if there is only one tile.
 
-    All tiles have the same shape, so the last along an axis overlaps its neighbour if the cells do not divide evenly.
+    All tiles have the same shape, so the last one along an axis overlaps its neighbour if the cells do not divide
+    evenly.
     """
     if max(tiles) == 1:
         return kernel

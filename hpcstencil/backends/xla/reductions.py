@@ -1,9 +1,9 @@
 """Sums and extrema over the whole grid, bitwise equal for every decomposition.
 
-Floating-point addition depends on its order, integer addition does not. Each value v is split into whole numbers, v =
-2^e (q_1 2^-b + q_2 2^-2b + q_3 2^-3b) with 2^e above every |v|, and the q are summed: over a block's cells, over
-devices with `psum`, over processes with an allreduce. b is small enough that no sum over the whole grid overflows, and
-the three parts together have more bits than float64 (after Demmel & Nguyen, "Parallel reproducible summation", IEEE
+Floating-point addition depends on its order, integer addition does not. Each value v is therefore split into whole
+numbers, v = 2^e (q_1 2^-b + q_2 2^-2b + q_3 2^-3b) with 2^e above every |v|. The q are summed: over a block's cells,
+over devices with `psum`, over processes with an allreduce. b is small enough that no sum over the whole grid overflows,
+and the three parts together have more bits than float64 (after Demmel & Nguyen, "Parallel reproducible summation", IEEE
 Trans. Comput. 64 (2015) 2060-2070).
 """
 
@@ -31,28 +31,29 @@ from hpcstencil.symbolic.expressions import OPERATORS, Field, Node, walk
 from hpcstencil.symbolic.stencil_reach import Needs
 
 PARTS = 3
-CELLS_AT_ONCE = 2**16  # worked on at a time by a processor, where XLA keeps 8 bytes or more of each
-CELLS_IN_NUMPY = 2**17  # the same where numpy does, whose threads wait for each other between its functions
+CELLS_AT_ONCE = 2**16  # cells per call on a processor, where XLA keeps at least 8 bytes for each
+CELLS_IN_NUMPY = 2**17  # the same in numpy, whose threads wait for each other between its functions
 
 # (values of each tree in some rows, which of the cells count) -> a result of these rows
 OfRows = Callable[[list[jax.Array], jax.Array], Any]
 
 
 def bits_per_part(cells: int) -> int:
-    """The number of bits b per part for which a sum over ``cells`` cells cannot overflow a 64-bit integer."""
+    """The number of bits b per part with which a sum over ``cells`` cells cannot overflow a 64-bit integer."""
     return 62 - math.ceil(math.log2(max(cells, 2)))
 
 
 def exact_sum(parts: np.ndarray, exponent: int, bits: int) -> float:
-    """2^exponent Σ_j parts_j 2^(-j bits), j = 1, 2, 3, rounded once. ``parts`` are int64, of shape (3,)."""
+    """2^exponent Σ_j parts_j 2^(-j bits), j = 1, 2, 3, computed exactly and rounded once to float64. ``parts`` are
+    int64 of shape (3,)."""
     total = sum(Fraction(int(q), 1 << ((j + 1) * bits)) for j, q in enumerate(parts))
     return float(total * Fraction(2) ** exponent)
 
 
 @dataclass(frozen=True)
 class CompiledTrees:
-    """Trees whose values compiled code computes. The members of an ensemble differ in the ``listed`` parameters; None
-    for a single run."""
+    """Trees whose values compiled code computes. ``needs`` has the ghost cells of the operands in them. The members of
+    an ensemble differ in the ``listed`` parameters; None for a single run."""
 
     device_grid: DeviceGrid
     rules: Rules
@@ -68,18 +69,19 @@ class CompiledTrees:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """The ghost cells per axis that the values need."""
+        """The number of ghost cells per axis that the values need on either side; 0 if no tree takes a derivative."""
         return self.device_grid.widths(1) if self.differ else (0,) * self.device_grid.grid.ndim
 
     @property
     def grid_axes(self) -> tuple[int, ...]:
-        """The axes of the values that belong to the grid, not to members."""
+        """The axes of the values' arrays that belong to the grid. In an ensemble the axis of members follows them."""
         return tuple(range(self.device_grid.grid.ndim))
 
     def values(
         self, fields: Mapping[str, Value], parameters: Parameters, time: Number, frame: Frame
     ) -> list[jax.Array]:
-        """The values of each tree in the own cells of ``frame``, with a last axis of members in an ensemble."""
+        """The values of each tree in the own cells of ``frame``, in the run's dtype and without ghost cells; in an
+        ensemble the last axis is the member. For use inside compiled code."""
 
         def of_one(fields: Mapping[str, Value], parameters: Parameters, time: Number, frame: Frame) -> list[jax.Array]:
             evaluate = Evaluation(self.rules, frame, self.needs, fields, parameters, time)
@@ -92,7 +94,7 @@ class CompiledTrees:
         self, fields: Mapping[str, Value], parameters: Parameters, time: Number, frame: Frame, action: OfRows
     ) -> Any:
         """The results of ``action(values of the trees, which cells count)`` for one group of rows (cells along the
-        first axis) after the other, stacked along a new first axis."""
+        first axis) after the other, stacked along a new first axis. For use inside compiled code."""
         values = self.values(fields, parameters, time, frame) if self.differ else []
         in_row = len(self.trees) * math.prod(next(iter(fields.values())).array.shape[1:])
         few = min(frame.cells[0], max(1, CELLS_AT_ONCE // in_row))
@@ -113,7 +115,7 @@ class CompiledTrees:
 
 def compiled_extremes(trees: CompiledTrees) -> Callable[..., Any]:
     """The function (fields, parameters, time) -> (maximum, -minimum, number of non-finite cells) of each tree over the
-    devices of this process: float64, (trees, 3), in an ensemble with members last."""
+    devices of this process: float64 of shape (trees, 3), with a last axis of members in an ensemble."""
     device_grid, axes = trees.device_grid, trees.grid_axes
 
     def of_rows(values: list[jax.Array], owned: jax.Array) -> Any:
@@ -147,8 +149,8 @@ def compiled_values(trees: CompiledTrees) -> Callable[..., list[jax.Array]]:
 
 def compiled_sums(trees: CompiledTrees, bits: int) -> Callable[..., Any]:
     """The function (fields, parameters, time, scales) -> the parts q of the sum of each tree over the devices of this
-    process: int64, (trees, PARTS), in an ensemble with members last. ``scales`` has the 2^-e of each tree, float64,
-    (trees,)."""
+    process: int64 of shape (trees, PARTS), with a last axis of members in an ensemble. ``scales`` has the 2^-e of each
+    tree: float64 of shape (trees,), or (trees, members)."""
     device_grid = trees.device_grid
 
     def sums(
@@ -172,8 +174,8 @@ def compiled_sums(trees: CompiledTrees, bits: int) -> Callable[..., Any]:
 
 
 class Reductions:
-    """Reductions of a fixed list of trees over the whole grid, compiled once. For an ensemble, whose members differ in
-    the ``listed`` parameters, every result has the members as its last axis. On processors numpy reads fields directly;
+    """Reductions of a fixed list of trees over the whole grid, compiled once; see `backend.Reductions`. The members of
+    an ensemble differ in the ``listed`` parameters (None for a single run). On processors numpy reads fields directly;
     all other trees are compiled."""
 
     def __init__(
@@ -198,7 +200,8 @@ class Reductions:
     def extremes(
         self, fields: Fields, parameters: Parameters, time: float
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """See `backend.Reductions`."""
+        """(minimum, maximum, number of non-finite cells) of each tree over the whole grid at ``time``; see
+        `backend.Reductions` for shapes and dtypes. All processes call this together."""
         if not self.trees:
             return np.empty(0), np.empty(0), np.empty(0, np.int64)
         each = self._of_each(
@@ -216,8 +219,8 @@ class Reductions:
         return np.stack([each[n] for n in range(len(self.trees))])
 
     def _of_field(self, array: jax.Array) -> tuple[float, float, int]:
-        """(maximum, -minimum, number of non-finite cells) of a field on this process. numpy is several times as fast as
-        XLA here."""
+        """(maximum, -minimum, number of non-finite cells) of a field on this process. numpy does this several times as
+        fast as XLA."""
         blocks = [block for block in self.device_grid.devices.owned(array) if block.size]
         found = [by_threads(lambda part: (part.max(), -part.min()), block) for block in blocks]
         high, low = np.concatenate(found).astype(np.float64).max(0)
@@ -226,7 +229,7 @@ class Reductions:
         return high, low, sum(int(np.count_nonzero(~np.isfinite(block))) for block in blocks)
 
     def _sum_of_field(self, array: jax.Array, scale: float) -> np.ndarray:
-        """The parts of the sum of a field on this process, in the same form as from compiled code."""
+        """The parts of the sum of a field on this process: int64 of shape (PARTS,), as from compiled code."""
         few = 1 << max(0, 53 - self.bits)  # numbers whose sum is exact in float64, in any order
 
         def of_part(part: np.ndarray) -> np.ndarray:
@@ -247,7 +250,8 @@ class Reductions:
         return np.sum([total for block in blocks for total in by_threads(of_part, block)], 0)
 
     def sums(self, fields: Fields, parameters: Parameters, time: float, largest: np.ndarray) -> np.ndarray:
-        """See `backend.Reductions`. If ``largest`` is NaN or infinite, so is the sum."""
+        """The sum of each tree over the whole grid at ``time``, rounded once to float64; see `backend.Reductions` for
+        shapes and ``largest``. All processes call this together."""
         if not self.trees:
             return np.empty(0)
         exponents = np.where(np.isfinite(largest), np.frexp(largest)[1], 0)
@@ -271,13 +275,14 @@ def on_processor(device_grid: DeviceGrid) -> bool:
 
 
 def _on_block(value: Value, frame: Frame) -> jax.Array:
-    """A value on the block's own cells, without ghost cells."""
+    """The array of a value in the block's own cells, without ghost cells, of shape `Frame.cells`."""
     interior = tuple((0, n) for n in frame.cells)
     return jnp.broadcast_to(value.crop(interior).array, frame.cells)
 
 
 def _owned(frame: Frame, first: int | jax.Array) -> jax.Array:
-    """Which cells of an array belong to the block, in the rows from ``first`` on."""
+    """A bool mask of the cells of a device's array that the device owns, in the rows from ``first`` on. It broadcasts
+    over the array."""
     owned: jax.Array = (jnp.arange(frame.cells[0]) >= first).reshape([-1] + [1] * (frame.ndim - 1))
     for axis, (n, count) in enumerate(zip(frame.cells, frame.counts, strict=True)):
         if count is not n:

@@ -22,7 +22,8 @@ def combined(
     stage: Stage, dt: Any, values: Mapping[int, Value], slopes: Mapping[int, Value], before: Value | None = None
 ) -> Value:
     """Σ_j a_ij y_j + dt Σ_j b_ij k_j of one field, summed from left to right, on the windows that all terms have.
-    ``before`` is the slope from the previous step; ``dt`` is a (traced) float64."""
+    ``values`` and ``slopes`` are the y_j and k_j by number. ``before`` is the slope from the beginning of the previous
+    step; ``dt`` is a (traced) float64."""
     used = [*((a, values[j], None) for j, a in stage.values), *((b, slopes[j], dt) for j, b in stage.slopes)]
     if before is not None:
         used.append((stage.remembered, before, dt))
@@ -45,9 +46,10 @@ def take(
     combine: Callable[[int, Stage, Mapping[int, Any], Mapping[int, Any]], Any],
     loop: Callable[[Any, Any, Any, Any], Any],
 ) -> tuple[Any, Any]:
-    """(u after one step, estimate of its error or None). ``slope(j, y)`` evaluates the right-hand side at the j-th
-    value; ``combine(i, stage, values, slopes)`` makes the i-th value from the earlier ones; ``loop(u, before, last,
-    slope at u)`` takes the uniform stages."""
+    """(u after one step, estimate of its error or None). ``slope(j, y)`` returns the slopes at y, the j-th value.
+    ``combine(i, stage, values, slopes)`` returns the i-th value, given all earlier ones by number; i is 0 for the
+    estimate of the error. ``loop(u, before, last, slope at u)`` takes the uniform stages, from the last two values, and
+    returns the final value."""
     values, slopes, end = {0: u}, {}, len(method.stages)
 
     def evaluate(terms: Terms) -> None:
@@ -68,7 +70,8 @@ def take(
 
 
 def uniform(method: Method, weights: Any) -> Stage:
-    """The stage made from ``weights``, a row of `Method.uniform_weights`, with relative indices."""
+    """The stage with the given ``weights``, a row of `Method.uniform_weights`, and with relative indices
+    (`Method.relative`)."""
     values, slopes = method.relative(len(method.stages) - 1)
     return Stage(
         tuple((j, weights[n]) for n, j in enumerate(values)),
@@ -79,7 +82,8 @@ def uniform(method: Method, weights: Any) -> Stage:
 def moving(
     stage: Stage, names: Iterable[str], slopes: Mapping[int, Collection[str]], groups: Mapping[str, int]
 ) -> list[str]:
-    """The fields that a stage changes: those of its group that have all the slopes it uses."""
+    """The names of the fields that a stage changes: those of its group that have all the slopes it uses. ``slopes`` has
+    the names of the fields with a slope, by number."""
     return [
         name
         for name in names
@@ -95,9 +99,9 @@ def fields_of(
     groups: Mapping[str, int],
     dt: Any,
 ) -> dict[str, Value]:
-    """The fields after a stage: `combined` for each field that the stage changes, the value number ``last`` for the
-    others. ``values`` and ``slopes`` are those of earlier stages by number. A stage with a remembered slope stores its
-    own slopes in place of those of the previous step."""
+    """The fields after a stage, by name: `combined` for each field that the stage changes, and the value number
+    ``last`` of the others. ``values`` and ``slopes`` are those of earlier stages by number. A stage with a remembered
+    slope stores its own slopes in place of those of the previous step."""
     moved = dict(values.get(last, {}))
     for name in moving(stage, values[0], slopes, groups):
         own = {j: y[name] for j, y in values.items()}, {j: k[name] for j, k in slopes.items() if name in k}

@@ -28,7 +28,8 @@ from hpcstencil.numerics.schedule import StepRange
 
 
 def by_stepper(stepper: Stepper, together: int = 1) -> Advance:
-    """Steps taken one at a time by array code or by GPU kernels; ``together`` as in `repeated`."""
+    """The function that takes steps one at a time, by array code or by GPU kernels. ``together`` is as in
+    `repeated`."""
     device_grid, every = stepper.device_grid, stepper.every
 
     def steps(framed: dict[str, Value], frame: Frame, parameters: Parameters, these: StepRange) -> Fields:
@@ -71,14 +72,15 @@ def by_stepper(stepper: Stepper, together: int = 1) -> Advance:
 
 
 def fused(device_grid: DeviceGrid, loop: Body) -> Advance:
-    """The ``loop``, a function of (fields, places, parameters, which steps), as one compiled call. It reuses the
-    memory of the fields."""
+    """The function that takes steps by ``loop(fields, places, parameters, which steps)`` as one compiled call. It
+    reuses the memory of the fields."""
     compiled = device_grid.compiled(loop, 2, donate=True)
     return lambda fields, parameters, these: compiled(fields, device_grid.places, parameters, these)
 
 
 def in_blocks(block: Advance, every: int) -> Advance:
-    """Repeated calls of ``block``, each with at most ``every`` steps. Each call finishes before the next one starts."""
+    """The function that takes steps by repeated calls of ``block``, each with at most ``every`` steps. Each call
+    finishes before the next one starts."""
 
     def advance(fields: Fields, parameters: Parameters, these: StepRange) -> Fields:
         for done in range(0, int(most(these.count)) or 1, every):  # zero steps still compile
@@ -90,7 +92,7 @@ def in_blocks(block: Advance, every: int) -> Advance:
 
 
 def one_in_pieces(stepper: Stepper) -> Advance:
-    """At most one step per call, with an exchange outside compiled code for each evaluation."""
+    """The function that takes at most one step per call, with an exchange outside compiled code for each evaluation."""
     step, chosen = stepper.in_pieces(), chosen_by(stepper.device_grid)
 
     def block(fields: Fields, parameters: Parameters, these: StepRange) -> Fields:
@@ -101,8 +103,8 @@ def one_in_pieces(stepper: Stepper) -> Advance:
 
 
 def chosen_by(device_grid: DeviceGrid) -> Callable[[Fields, Fields, int | np.ndarray | jax.Array], Fields]:
-    """The function (new fields, old fields, steps to take) -> the new fields if there is a step to take, otherwise the
-    old ones; in an ensemble for each member by its own number of steps."""
+    """The function (new fields, old fields, number of steps to take) -> the new fields if there is a step to take,
+    otherwise the old ones. In an ensemble whose members take their own steps, each member decides by its own number."""
 
     def of_members(new: Fields, old: Fields, active: bool | np.ndarray | jax.Array) -> Fields:
         return going_on(active, new, old)
@@ -115,11 +117,11 @@ def chosen_by(device_grid: DeviceGrid) -> Callable[[Fields, Fields, int | np.nda
 
 
 def repeated(n: int | np.ndarray | jax.Array, step: Callable[[jax.Array, Any], Any], u: Any, together: int) -> Any:
-    """step(i, u) for i = 0 .. n - 1, with ``together`` of them in each round of a loop.
+    """u after the calls u = step(i, u) for i = 0 .. n - 1, with ``together`` of them in each round of a loop.
 
     On GPUs two or more save a copy: a step writes to other arrays, and the next step writes back to the first ones.
-    They also save waiting, since after each round the host waits to know whether another one follows. The compiler
-    sees each of them.
+    They also save waiting, since after each round the host waits to know whether another one follows. The compiler sees
+    each of them.
     """
     if together == 1:
         return lax.fori_loop(0, n, step, u)
@@ -134,11 +136,11 @@ def repeated(n: int | np.ndarray | jax.Array, step: Callable[[jax.Array, Any], A
 
 
 def most(n: int | np.ndarray | jax.Array) -> Any:
-    """The largest number of steps of any member, of shape (); ``n`` itself if it is one number for all."""
+    """The largest number of steps of any member, of shape (); ``n`` itself if that is one number for all."""
     return jnp.max(n) if jnp.ndim(n) else n
 
 
 def going_on(active: bool | np.ndarray | jax.Array, new: Fields, old: Fields) -> Fields:
-    """The new fields of the members that are ``active`` and the old ones of the rest; all new fields if the members
-    step together."""
+    """The new fields of the members that are ``active`` and the old fields of the rest. If ``active`` is a single
+    value, these are all new fields."""
     return {name: jnp.where(active, new[name], old[name]) for name in old} if jnp.ndim(active) else new

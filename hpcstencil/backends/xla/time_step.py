@@ -1,5 +1,6 @@
-"""One step of a method on a block. Either each evaluation has its own exchange, or several evaluations use ghost cells
-received earlier. The step is one compiled function or several compiled pieces, with or without an error estimate."""
+"""One step of a method on a block. Either each evaluation of the right-hand side has its own exchange, or several
+evaluations use ghost cells received earlier. The step is one compiled function or several compiled pieces, with or
+without an error estimate."""
 
 from __future__ import annotations
 
@@ -29,10 +30,13 @@ Attempt = Callable[[Fields, Parameters, Number, Number], tuple[Fields, Any]]
 
 @dataclass(frozen=True)
 class Stepper:
-    """A right-hand side and a method on a grid of blocks. ``groups`` assigns the fields to the groups of a partitioned method.
-    ``every`` steps are taken between two halo exchanges; 0 means an exchange for each evaluation. ``apart`` is the
-    right-hand side of the second stage if the method treats parts of the equation separately. A ``kernel`` (of
-    parameters and frame) may take the steps instead."""
+    """A right-hand side (``rhs``) and a method on a grid of blocks.
+
+    ``groups`` assigns the fields to the groups of a partitioned method. ``every`` steps are taken between two halo
+    exchanges; 0 means an exchange for each evaluation. ``apart`` is the right-hand side of the second stage if the
+    method treats parts of the equation separately. A ``kernel``, a function of parameters and frame, may make the step
+    instead.
+    """
 
     device_grid: DeviceGrid
     rhs: RightHandSide
@@ -43,17 +47,17 @@ class Stepper:
     kernel: Callable[[Parameters, Frame], Step] | None = None
 
     def rhs_of(self, j: int) -> RightHandSide:
-        """The right-hand side for the slopes at the j-th value."""
+        """The right-hand side for the slopes at the j-th value: ``apart``, if there is one, for all but the first."""
         return self.rhs if j == 0 or self.apart is None else self.apart
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Ghost cells per axis of one exchange."""
+        """The number of ghost cells per axis, on either side, of one exchange."""
         return self.device_grid.widths(self.every * self.method.evaluations or 1)
 
     def framed(self, fields: Fields, frame: Frame) -> dict[str, Value]:
-        """The block in the form that a step takes inside compiled code: with ghost cells, unless each evaluation has
-        its own exchange."""
+        """The fields of a device's block as a step takes them inside compiled code: with ghost cells, unless each
+        evaluation has its own exchange."""
         if self.every == 0:
             return values(fields, self.device_grid.interior)
         return self.device_grid.surrounded(fields, self.widths, frame)
@@ -61,7 +65,8 @@ class Stepper:
     # ---- inside compiled code ----
 
     def step(self, parameters: Parameters, frame: Frame) -> Step:
-        """The function that takes one step."""
+        """The function (fields, t, dt, smallest windows needed) -> fields after one step, for use inside compiled
+        code."""
         if self.kernel is not None:
             return self.kernel(parameters, frame)
 
@@ -74,8 +79,8 @@ class Stepper:
     def one_step(
         self, u: dict[str, Value], parameters: Parameters, t: Number, dt: Number, frame: Frame
     ) -> tuple[Any, Any]:
-        """(fields after a step, estimate of their error or None). Both are on the windows that remain of those of
-        ``u`` after all evaluations."""
+        """(fields after a step, estimate of their error or None), for use inside compiled code. Both are on those
+        windows of ``u`` that remain valid after all evaluations."""
 
         def evaluate(rhs: RightHandSide, y: Mapping[str, Value], time: Number) -> dict[str, Value]:
             if self.every:
@@ -93,7 +98,8 @@ class Stepper:
         def loop(
             u: dict[str, Value], before: dict[str, Value], last: dict[str, Value], k0: dict[str, Value]
         ) -> dict[str, Value]:
-            """Stages on arrays of constant shape, of which each may leave a rim that is not valid any more."""
+            """Take the uniform stages on arrays of constant shape. Each stage may leave a rim that is no longer
+            valid."""
             kept: dict[str, Any] = {}
 
             def body(n: jax.Array, carry: tuple[dict[str, Value], dict[str, Value]]) -> Any:
@@ -116,8 +122,8 @@ class Stepper:
     # ---- functions of fields ----
 
     def attempt(self, weigh: RightHandSide) -> Attempt:
-        """The function attempt(fields, parameters, t, dt) -> (fields after one step, ``weigh`` applied to the estimate
-        of their error). It needs a method with an error estimate. The given fields are not overwritten."""
+        """The function (fields, parameters, t, dt) -> (fields after one step, ``weigh`` applied to the estimate of
+        their error). The method must have an error estimate. The given fields are not overwritten."""
 
         def weighed(state: dict[str, Value], frame: Frame, parameters: Parameters, t: Number) -> Fields:
             return self.device_grid.cropped(weigh(state, parameters, t, frame))
@@ -139,8 +145,8 @@ class Stepper:
         return attempt
 
     def slopes(self, j: int) -> Body:
-        """The function slopes(fields, parameters, t) -> time derivatives of the fields at the j-th value. It exchanges
-        halos first; fields and slopes have no ghost cells."""
+        """The function (fields, parameters, t) -> the time derivatives of the fields at the j-th value, by name. It
+        exchanges halos first; fields and slopes have no ghost cells."""
 
         def body(y: dict[str, Value], frame: Frame, parameters: Parameters, t: Number) -> Fields:
             return self.device_grid.cropped(self.rhs_of(j)(y, parameters, t, frame))
@@ -148,7 +154,8 @@ class Stepper:
         return self.device_grid.exchanged(body, self.device_grid.widths(1))
 
     def in_pieces(self) -> Attempt:
-        """Like `attempt`, with a separate compiled call for each evaluation and each combination."""
+        """The function (fields, parameters, t, dt) -> (fields after one step, estimate of their error or None), all
+        without ghost cells. Each evaluation and each combination is a separate compiled call."""
         evaluate = self.slopes(0)
         evaluate_later = evaluate if self.apart is None else self.slopes(1)
 
@@ -190,12 +197,13 @@ class Stepper:
 
 
 def with_error(u: Mapping[str, V], new: Mapping[str, V], error: Mapping[str, V]) -> dict[str, V]:
-    """Fields before and after a step and their estimated errors, under the names that `Problem.errors` uses."""
+    """The fields before (``u``) and after (``new``) a step and their estimated errors, under the names that
+    `Problem.errors` uses."""
     return {**u, **{NEW + name: y for name, y in new.items()}, **{ERROR + name: e for name, e in error.items()}}
 
 
 def shrunk(windows: Any, before: Any, after: Any, times: int) -> Windows:
-    """The windows after shrinking ``times`` times, each time as much as from ``before`` to ``after``."""
+    """The ``windows`` after shrinking ``times`` times, each time by as much as from ``before`` to ``after``."""
     return tuple(
         (w[0] + times * (b[0] - a[0]), w[1] + times * (b[1] - a[1]))
         for w, a, b in zip(windows, before, after, strict=True)
@@ -203,10 +211,10 @@ def shrunk(windows: Any, before: Any, after: Any, times: int) -> Windows:
 
 
 def padded(value: Value, windows: Windows) -> Value:
-    """The value on larger windows. The rim is filled with zeros and is never read as valid."""
+    """The value on larger ``windows``. The added rim is filled with zeros, and is never read as valid."""
     padding = []
     for have, want in zip(value.windows, windows, strict=True):
         assert have is not None and want is not None  # fields have a window on every axis
         padding.append((have[0] - want[0], want[1] - have[1], 0))
-    padding += [(0, 0, 0)] * (value.array.ndim - len(padding))  # of members
+    padding += [(0, 0, 0)] * (value.array.ndim - len(padding))  # for the axis of members
     return Value(lax.pad(value.array, value.array.dtype.type(0), padding), windows)

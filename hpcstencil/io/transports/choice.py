@@ -1,4 +1,4 @@
-"""The choice of the output transport, made once for a file and its checkpoints."""
+"""The choice of the output transport, made once for an output and its checkpoints."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ LONGEST_PATH = 200  # bytes of an output's path: Open MPI 4.1 crashes from 256 o
 
 
 def chosen_transport(method: str, communicator: Communicator, output: Path) -> str:
-    """The name of the transport for the file ``output`` and its checkpoints. ``auto`` takes direct if there are several
-    processes, h5py has MPI-IO, and rank 0 finds a suitable file system there. One process is always served by serial.
+    """The name of the transport for the file ``output`` and its checkpoints, the same on all processes. A single
+    process uses "serial". With the ``method`` "auto", several processes use "direct" if h5py has MPI-IO and the file
+    system is suitable, as rank 0 sees it; otherwise "serial".
 
     Raises EnvironmentProblem if MPI-IO is requested and h5py was built without it, or the path of ``output`` is too
     long for it; InputError for an unknown name.
@@ -46,6 +47,8 @@ def chosen_transport(method: str, communicator: Communicator, output: Path) -> s
 
 
 def open_transport(path: Path, communicator: Communicator, name: str, placing: Placing = None) -> Transport:
-    """Open the existing file ``path`` for writing by all processes. Raises InputError for an unknown name."""
+    """Open the existing file at ``path`` for writing by all processes, with the transport ``name``. ``placing`` aligns
+    new chunks (`direct_write.placing`). Raises InputError for an unknown name, EnvironmentProblem if the file cannot be
+    opened."""
     driver: Driver = pkgutil.resolve_name(entry(name).driver)
     return driver(path, communicator, placing)

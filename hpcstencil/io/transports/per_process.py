@@ -15,10 +15,10 @@ from hpcstencil.runtime.filesystem import file_errors
 
 
 class PerProcess:
-    """One process after the other opens the file alone and writes its own block. All processes raise together.
+    """One process after the other opens the file alone and writes its own block. A failure is raised on all processes.
 
-    This is slow, but needs neither MPI-IO nor memory for blocks of others. It is safe on file systems that promise only
-    that a file opened after it was closed shows what was written.
+    This is slow, but needs neither MPI-IO nor memory for blocks of other processes. It is safe even on file systems
+    that show what was written only to those who open the file after it was closed.
     """
 
     def __init__(self, path: Path, communicator: Communicator, placing: Placing) -> None:

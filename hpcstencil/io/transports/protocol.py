@@ -22,7 +22,7 @@ Blocks = Mapping[str, np.ndarray | Pieces]
 
 
 class UnsharedProblem(EnvironmentProblem):
-    """A collective file operation failed on this process, perhaps on this one alone.
+    """A collective file operation failed on this process, and perhaps on no other.
 
     The others may be waiting inside the same operation, so no agreement is possible. The last handler must abort the
     communicator; an ordinary exit is not enough.
@@ -39,18 +39,20 @@ class Transport(Protocol):
     """
 
     def apply(self, action: Callable[[h5py.File], None]) -> None:
-        """Change metadata: ``action`` must do the same, with equal values, on every process that runs it."""
+        """Change metadata by ``action``, which some or all processes run on the open file. It must do the same, with
+        equal values, on each of them."""
 
     def write(self, name: str, start: Sequence[int], block: np.ndarray) -> None:
-        """Write each process's own ``block`` (local, without ghost cells, C-contiguous; may be empty) at its own global
-        index ``start``."""
+        """Write this process's own ``block`` of the dataset ``name`` at its own global index ``start``. The block is
+        local, without ghost cells, C-contiguous, and in the dtype of the dataset; it may be empty."""
 
     def independent_write(self, start: Sequence[int], blocks: Blocks) -> Callable[[], None] | None:
-        """A function that writes this process's own blocks by itself, perhaps in a thread. None, on all processes, if
-        this transport cannot do that or not for these blocks. The function raises EnvironmentProblem."""
+        """A function that writes this process's own ``blocks`` at the global index ``start`` without the other
+        processes, perhaps in a thread. None, on all processes, if this transport cannot do that for these blocks. The
+        function raises EnvironmentProblem if writing fails."""
 
     def close(self) -> None:
-        """Flush and close."""
+        """Flush and close the file."""
 
 
 Driver = Callable[[Path, Communicator, Placing], Transport]

@@ -1,4 +1,4 @@
-"""The output transports by name, and what the rest of the program must know about each before it is loaded.
+"""The output transports by name, with what the rest of the program must know of each before it is loaded.
 
 The key ``output.method`` takes these names. Drivers are named, not imported: `check` reads the names and loads no h5py.
 """

@@ -19,7 +19,8 @@ MESSAGE = 2**30  # bytes per message: counts of MPI 3 are 32 bits wide
 
 
 class Serial:
-    """Rank 0 has the file open and holds at most one block of another process at a time. All processes raise together."""
+    """Rank 0 has the file open, and holds at most one block of another process at a time. A failure is raised on all
+    processes."""
 
     def __init__(self, path: Path, communicator: Communicator, placing: Placing) -> None:
         self.path = path
@@ -54,8 +55,8 @@ class Serial:
         agree(self.communicator, transfer)
 
     def _write_all(self, name: str, places: Sequence[tuple[Sequence[int], tuple[int, ...]]], block: np.ndarray) -> None:
-        """Rank 0: write the own block, then those of the others. After a failure it still receives the rest, so that no
-        sender waits."""
+        """On rank 0, write its own block and then those of the others. After a failure it still receives the rest, so
+        that no sender waits."""
         assert self.file is not None
         problem: EnvironmentProblem | None = None
         for rank, (start, shape) in enumerate(places):
@@ -95,7 +96,7 @@ class Serial:
 
 
 def messages(block: np.ndarray) -> Iterator[np.ndarray]:
-    """Flat views of ``block`` (C-contiguous), each at most one message long."""
+    """Flat views of ``block`` (C-contiguous), each at most MESSAGE bytes long."""
     flat = block.reshape(-1)
     step = MESSAGE // block.itemsize
     return (flat[start : start + step] for start in range(0, flat.size, step))

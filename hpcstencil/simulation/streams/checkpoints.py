@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcstencil.checkpoint.checkpoint import Part, write_checkpoint
-from hpcstencil.numerics.schedule import Clock, Schedule
+from hpcstencil.numerics.schedule import Clock, Leap, Schedule
 from hpcstencil.runtime.progress import say
 from hpcstencil.runtime.stopwatch import Stopwatch
 from hpcstencil.runtime.walltime import passed
@@ -99,9 +99,13 @@ class Checkpoints(Stream):
         if self.output.source.from_memory:
             self.write(state)
 
-    def before(self, state: State, after: Clock) -> None:
+    def before(self, state: State, leap: Leap) -> None:
         """Keep the state before a step that is shortened to land on the end."""
-        if not self.kept_for_later_end and self.schedule.finished(after) and not self.schedule.is_on_course(after):
+        if (
+            not self.kept_for_later_end
+            and self.schedule.finished(leap.after)
+            and not self.schedule.is_on_course(leap.after)
+        ):
             self._write_last(state)
             self.kept_for_later_end = True
 

@@ -6,13 +6,14 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from hpcstencil import __version__
 from hpcstencil.config.provenance import sha256, to_toml
 from hpcstencil.io.file_layout import Description
 from hpcstencil.io.output_file import OutputFile
 from hpcstencil.io.snapshot_buffers import Copies
+from hpcstencil.io.time_series import RowsOf
 from hpcstencil.numerics.schedule import Clock, Schedule
 from hpcstencil.runtime.stopwatch import Stopwatch
 from hpcstencil.simulation.diagnostics import Diagnostics
@@ -44,8 +45,21 @@ def provenance(simulation: Simulation, source: Source) -> dict[str, Any]:
     }
 
 
+class RowSource(Protocol):
+    """A source of rows for the output file, which holds them until they are written. All processes call every method
+    together."""
+
+    @property
+    def held(self) -> int:
+        """Bytes of the rows that are held, the same on all processes."""
+
+    def drain(self) -> RowsOf:
+        """The rows that are held, which are then forgotten. Steps and times are equal on all processes; rank 0 has the
+        values."""
+
+
 class Output:
-    """The output of a run at ``path``: a new file, or one to continue. Rows of diagnostics are held here until a
+    """The output of a run at ``path``: a new file, or one to continue. Rows are held by their ``sources`` until a
     snapshot takes them along. ``attributes`` are those of `provenance`; ``buffers`` are the snapshot buffers."""
 
     def __init__(
@@ -62,6 +76,7 @@ class Output:
         self.path, self.simulation, self.source, self.attributes = path, simulation, source, attributes
         self.buffers, self.stopwatch = buffers, stopwatch
         self.diagnostics = Diagnostics(problem.diagnostics, simulation.diagnosed, problem.parameters)
+        self.sources: list[RowSource] = [self.diagnostics]
         self.rows_written = time.monotonic()  # when rows were last written
         kept = self._kept(state.clock)
         self.file = self._opened(state, kept)
@@ -91,6 +106,8 @@ class Output:
             long_names=config.long_name,
             compression=config.compression,
             solid_axes=0 if solid is None else solid.ndim,
+            receivers={name: receivers.places for name, receivers in problem.receivers.items()},
+            probed={name: receivers.field for name, receivers in problem.receivers.items()},
         )
         place, method = (self.path, processes, description), config.method
         buffers = self.buffers if config.is_written_behind(processes.size) else None
@@ -120,9 +137,19 @@ class Output:
     def write_rows(self) -> None:
         """Write the rows that are held."""
         self.wait()
+        rows = self._rows()
         with self.stopwatch.during("output"):
-            self.file.write_diagnostics(*self.diagnostics.drain())
+            self.file.write_rows(rows)
         self.rows_written = time.monotonic()
+
+    def _rows(self) -> RowsOf:
+        """The rows that are held, which are then forgotten."""
+        return {group: rows for source in self.sources for group, rows in source.drain().items()}
+
+    @property
+    def held(self) -> int:
+        """Bytes of the rows that are held, the same on all processes."""
+        return sum(source.held for source in self.sources)
 
     def write_snapshot(self, state: State, last: bool) -> None:
         """Write the snapshot of this state and the rows that are held, unless a killed run has left it in the file.
@@ -131,13 +158,13 @@ class Output:
         if self.file.had(step, now):
             return
         self.wait()
+        held = self._rows()
         with self.stopwatch.during("output"):
             if step <= self.file.last_step:  # the later snapshots differ from this run's
                 self.file.close(complete=False)
                 self.file = self._opened(state, step - 1)
             blocks = output_blocks(self.simulation, dict(state.fields), self.file.fields, now)
-            rows, ranges = self.diagnostics.drain(), self.simulation.ranges
-            self.file.write_snapshot(step, now, blocks, ranges, rows, behind=not last)
+            self.file.write_snapshot(step, now, blocks, self.simulation.ranges, held, behind=not last)
         self.rows_written = time.monotonic()
 
     def ended(self, state: State, schedule: Schedule) -> dict[str, str]:

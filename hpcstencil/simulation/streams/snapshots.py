@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from hpcstencil.numerics.schedule import Clock, Schedule
+from hpcstencil.io.dataset_names import DIAGNOSTICS
+from hpcstencil.numerics.schedule import Clock, Leap, Schedule
 from hpcstencil.runtime.walltime import passed
 from hpcstencil.simulation.state import State
 from hpcstencil.simulation.streams.output import Output
 from hpcstencil.simulation.streams.stream import Stream
 
-ROWS_SECONDS = 30.0  # greatest delay between taking a row of diagnostics and writing it
+ROWS_SECONDS = 30.0  # greatest delay between taking a row and writing it
+ROWS_BYTES = 64 * 2**20  # most that is held
 
 
 class DiagnosticRows(Stream):
@@ -18,7 +20,7 @@ class DiagnosticRows(Stream):
         self.output, self.schedule = output, schedule
 
     def is_due(self, clock: Clock) -> bool:
-        return self.schedule.is_diagnostic(clock) and clock.step > self.output.file.last_row
+        return self.schedule.is_diagnostic(clock) and clock.step > self.output.file.last_row(DIAGNOSTICS)
 
     def write(self, state: State) -> None:
         self.output.take_row(state)
@@ -50,8 +52,8 @@ class Snapshots(Stream):
         if not self.output.source.append or self._is_beyond_the_file(state.clock):
             self.write(state)
 
-    def before(self, state: State, after: Clock) -> None:
-        self.output.buffers.expect(self._is_beyond_the_file(after))
+    def before(self, state: State, leap: Leap) -> None:
+        self.output.buffers.expect(self._is_beyond_the_file(leap.after))
 
     def _is_beyond_the_file(self, clock: Clock) -> bool:
         """Whether a snapshot is due that is later than those that the file held before this run wrote."""
@@ -62,14 +64,14 @@ class Snapshots(Stream):
 
 
 class LateRows(Stream):
-    """Writes the rows that no snapshot has taken along for ROWS_SECONDS."""
+    """Writes rows that no snapshot has taken along for ROWS_SECONDS, or that have become ROWS_BYTES."""
 
     def __init__(self, output: Output) -> None:
         self.output = output
 
     def is_due(self, clock: Clock) -> bool:
-        processes = self.output.simulation.communicator
-        return len(self.output.diagnostics.steps) > 0 and passed(processes, ROWS_SECONDS, self.output.rows_written)
+        processes, held = self.output.simulation.communicator, self.output.held
+        return held > ROWS_BYTES or (held > 0 and passed(processes, ROWS_SECONDS, self.output.rows_written))
 
     def write(self, state: State) -> None:
         self.output.write_rows()

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hpcstencil.checkpoint.checkpoint import Part
-from hpcstencil.numerics.schedule import Clock
+from hpcstencil.numerics.schedule import Clock, Leap
 from hpcstencil.simulation.state import State
 
 Memory = tuple[Mapping[str, Part], Mapping[str, float]]  # arrays and numbers by their name in a checkpoint
@@ -56,8 +56,8 @@ class Stream:
         if self.is_due(state.clock):
             self.write(state)
 
-    def before(self, state: State, after: Clock) -> None:
-        """The next steps, from ``state``, lead to ``after``."""
+    def before(self, state: State, leap: Leap) -> None:
+        """The next compiled call takes these steps from ``state``."""
 
     def poll(self) -> None:
         """Raise the error of a write in the background that has failed. Does not wait for writes under way."""

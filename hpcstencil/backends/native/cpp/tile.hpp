@@ -1,6 +1,7 @@
 // One tile streamed through the pipeline: from memory, level by level, back to memory; and the ghost cells of its
 // planes.
 #pragma once
+#include "cell_samples.hpp"
 #include "ghosts.hpp"
 
 // An end of a tile along an axis; neither: the cells beyond are loaded.
@@ -97,6 +98,7 @@ struct Tile {
         long lo, hi, j0, j1, x0, x1;
         int level, step, first;
         const Pass* pass;
+        Records records;
     };
     Work work[LEVELS];
     Source sources[LEVELS * PLANES];
@@ -114,6 +116,7 @@ struct Tile {
             if (!q) continue;
             w.level = q, w.step = pipe.level[q].step, w.pass = &passes[pipe.level[q].pass], w.first = next;
             w.x0 = round_down(w.x0, LANES), w.x1 = round_up(w.x1, LANES);
+            w.records.find(job.first + w.step);
             for (int n = 0; n < w.pass->planes; n++, next++) {
                 if (w.pass->plane[n].input < 0) {
                     sources[next] = {w.pass->plane[n].input, w.pass->plane[n].offset};
@@ -179,6 +182,7 @@ struct Tile {
             Place place = {scalars[w.step] + w.pass->scalars, plan.tables, i + k};
             w.pass->compute(place, in, out, w.j0, w.j1, w.x0, w.x1);
             upcoming.next_portion();
+            if (w.records.wanted()) record_cells(w.records, call, *w.pass, i + k, out, from, to);
         }
         for (long n = max(i, w.lo); n < min(i + AT_ONCE, w.hi); n++)
             for (int o = 0; o < w.pass->outputs; o++) fill_ghosts(pipe.output(w.level, o), n);

@@ -7,6 +7,7 @@
 // temporal blocking for stencil computations by multicore-aware wavefront parallelization", COMPSAC 2009, here shifted
 // along both axes). The next sweep goes the other way and shifts them back.
 #pragma once
+#include "cell_samples.hpp"
 #include "field_drift.hpp"
 #include "ghosts.hpp"
 #include "slanted_tiles.hpp"
@@ -124,6 +125,7 @@ struct Sweep {
     int field_in[LEVELS][PLANES];
     long width;            // cells of a row, in whole vectors
     Chunks chunk[LEVELS];  // of a level's rows in this tile
+    Records records[LEVELS];
     Prefetch upcoming, tile_edge;
     double polled = 0;
 
@@ -144,6 +146,7 @@ struct Sweep {
         for (int f = 0; f < FIELDS; f++) start_drift[f] = wavefront.drift_before(k, f);
         for (int q = 1; q < pipe.levels; q++) {
             const Pass& pass = passes[pipe.level[q].pass];
+            records[q].find(wavefront.first_step(k) + pipe.level[q].step);
             for (int n = 0; n < pass.planes; n++) {
                 if (pass.plane[n].input < 0) continue;
                 int f = field_in[q][n] = field_of[pass.input[pass.plane[n].input].array];
@@ -293,6 +296,11 @@ struct Sweep {
                     pass.compute(place, from, to, j, j + 1, x0, x1);
                     upcoming.next_portion(), tile_edge.next_portion();
                 }
+            if (records[q].wanted()) {
+                const long first[AXES] = {max(i0, part.from[0]), max(j0, part.from[1]), 0},
+                           end[AXES] = {min(i1, part.to[0]), min(j1, part.to[1]), call.count[2]};
+                record_cells(records[q], call, pass, i + n, to, first, end);
+            }
         }
         for (long n = i0; n < i1; n++)
             for (int o = 0; o < pass.outputs; o++) fill_ghosts(q, field_written(pass, o), pipe.output(q, o), n, j0, j1);

@@ -1,0 +1,114 @@
+"""Samples of single cells that native code records while it takes many steps in a call (cell_samples.hpp)."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from hpcstencil.backends.native.passes import AXIS_OF
+from hpcstencil.distributed.cell_samples import Cells, CellSamples
+from hpcstencil.distributed.device_blocks import Devices
+from hpcstencil.runtime.threads import by_threads
+
+WIDTHS = (2, 4, 8)  # of the runs that the program copies fast
+
+
+class Samples(ctypes.Structure):
+    """The struct CellSamples of cell_samples.hpp."""
+
+    _fields_ = (
+        ("every", ctypes.c_int64),
+        ("origin", ctypes.c_int64),
+        ("first", ctypes.c_int64),
+        ("records", ctypes.c_int64),
+        ("size", ctypes.c_int64),
+        ("width", ctypes.c_int64),
+        ("begin", ctypes.c_void_p),
+        ("run", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+    )
+
+
+class NativeSamples(CellSamples):
+    """Samples of the ``fields`` of a program in its ``library``, which has one device. The program records them while
+    it steps."""
+
+    while_stepping = True
+
+    def __init__(
+        self,
+        cells: Mapping[str, Cells],
+        values: np.ndarray,
+        width: int,
+        devices: Devices,
+        library: ctypes.CDLL,
+        fields: Sequence[str],
+    ) -> None:
+        super().__init__(cells, values, width, devices)
+        axes = AXIS_OF[devices.topology.ndim]
+        shape = dict(zip(axes, devices.topology.capacity(), strict=True))
+        planes, rows = shape.get(0, 1), shape.get(1, 1)
+        self.tables: list[np.ndarray] = []  # to which the struct points
+        self.begin = (ctypes.c_void_p * len(fields))()  # null for fields without cells
+        listed, count = [np.zeros((0, 3), np.int32)], 0
+        for name, each in cells.items():
+            place = dict(zip(axes, each.index.T, strict=True))
+            row = place.get(0, 0) * rows + place.get(1, 0) + np.zeros(len(each.index), np.int64)
+            runs, row = runs_of(row, place[2], each.slot, width)
+            table = count + np.searchsorted(row, np.arange(planes * rows + 1))
+            listed.append(runs)
+            count += len(runs)
+            self.tables.append(np.ascontiguousarray(table, np.int64))
+            self.begin[fields.index(name)] = self.tables[-1].ctypes.data
+        self.runs = np.ascontiguousarray(np.concatenate(listed), np.int32)
+        self.samples = Samples(
+            records=len(values),
+            size=values.shape[1],
+            begin=ctypes.addressof(self.begin),
+            width=width,
+            run=self.runs.ctypes.data,
+            values=values.ctypes.data,
+        )
+        self.library = library
+        weakref.finalize(self, library.set_cell_samples, None)
+
+    def expect(self, every: int, first: int, origin: int) -> None:
+        self.samples.every, self.samples.first, self.samples.origin = every, first, origin
+        self.library.set_cell_samples(ctypes.byref(self.samples))
+
+    def expect_nothing(self) -> None:
+        self.library.set_cell_samples(None)
+
+    def weighted(self, start: int, count: int, weights: np.ndarray) -> np.ndarray:
+        receivers, rows, width = weights.shape
+        weights, result = np.ascontiguousarray(weights), np.empty((count, receivers), self.values.dtype)
+
+        def some(values: np.ndarray, result: np.ndarray) -> None:
+            self.library.weigh_records(
+                ctypes.c_void_p(values[:, start:].ctypes.data),
+                ctypes.c_int64(len(values)),
+                ctypes.c_int64(self.values.shape[1]),
+                weights.ctypes.data_as(ctypes.c_void_p),
+                ctypes.c_int64(receivers),
+                ctypes.c_int64(rows),
+                ctypes.c_int64(width),
+                ctypes.c_void_p(result.ctypes.data),
+            )
+
+        by_threads(some, self.values[:count], result)
+        return result
+
+
+def runs_of(row: np.ndarray, x: np.ndarray, slot: np.ndarray, longest: int) -> tuple[np.ndarray, np.ndarray]:
+    """(runs, their rows), sorted by row: cells next to each other in a row whose slots are next to each other too, at
+    most ``longest``. The arguments are int64 (cells,); runs are int32 (runs, 3), with cell, slot and width."""
+    order = np.lexsort((slot, row))
+    row, x, slot = row[order], x[order], slot[order]
+    goes_on = (np.diff(row) == 0) & (np.diff(x) == 1) & (np.diff(slot) == 1)
+    goes_on &= slot[1:] % longest != 0  # slots of a receiver's row begin at a multiple
+    first = np.flatnonzero(np.concatenate([[True], ~goes_on])) if len(row) else np.zeros(0, np.int64)
+    width = np.diff(np.concatenate([first, [len(row)]]))
+    return np.stack([x[first], slot[first], width], axis=1).astype(np.int32), row[first]

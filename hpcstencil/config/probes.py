@@ -1,0 +1,143 @@
+"""[probes.NAME]: receivers, points at which a field is recorded while the run goes on."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcstencil.numerics.grid import AXES, Grid
+from hpcstencil.runtime.filesystem import file_errors
+from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.messages import at, not_yet, unknown, wrong
+from hpcstencil.validation.schema import COUNT, NUMBER, REQUIRED, TEXT, Key, Kind, Unfit, key, keys_of, read, table
+
+MOST_RECEIVERS = 1_000_000  # of one table
+
+
+def _coordinates(value: object) -> tuple[float, ...]:
+    """One number or a list of numbers, as a tuple of floats."""
+    value = value.tolist() if hasattr(value, "tolist") else value  # an array, from Python
+    listed = value if isinstance(value, list | tuple) else [value]
+    if not 1 <= len(listed) <= MOST_RECEIVERS:
+        raise Unfit
+    return tuple(NUMBER.convert(entry) for entry in listed)
+
+
+COORDINATES = Kind("a number or a list of numbers, one per receiver", _coordinates)
+
+
+@dataclass(frozen=True)
+class ProbeConfig:
+    """The receivers of one table: the ``field`` that they record, and their coordinates along each axis of the grid, all
+    of the same length. A ``file`` is read at once, so that an input holds the coordinates."""
+
+    field: str = key(TEXT, REQUIRED, 'field = "u"', "the field that is recorded")
+    x: tuple[float, ...] = key(COORDINATES, (), "x = [0.1, 0.2]", "places of the receivers along x")
+    y: tuple[float, ...] = key(COORDINATES, (), "y = [0.5, 0.5]", "along y")
+    z: tuple[float, ...] = key(COORDINATES, (), "z = [0.5, 0.5]", "along z")
+    every_steps: int = key(COUNT, 1, "every_steps = 1", "steps between two samples")
+
+    def places(self, ndim: int) -> tuple[tuple[float, ...], ...]:
+        """The coordinates along each axis of the grid, in the input's unit of length."""
+        return tuple(getattr(self, axis) for axis in AXES[:ndim])
+
+
+FILE = Key(TEXT, None, 'file = "stations.csv"')
+
+
+def read_probes(section: Mapping[str, object], base: Path, grid: Grid) -> dict[str, ProbeConfig]:
+    """The tables of [probes] by name. Paths of files are relative to ``base``. Raises InputError for wrong keys and
+    values, and for receivers outside the grid."""
+    return {
+        name: _probe(name, table(at("probes", name), given, "[probes.receivers]"), base, grid)
+        for name, given in section.items()
+    }
+
+
+def _probe(name: str, given: Mapping[str, object], base: Path, grid: Grid) -> ProbeConfig:
+    if not name.isidentifier() or not name.isascii():
+        raise wrong(at("probes", name), "a name of letters, digits and '_'", name, "rename it")
+    keys = keys_of(ProbeConfig)
+    for entry in given:
+        if entry == "expression":
+            raise not_yet(at("probes", name, entry), "an expression", ["field"])
+        if entry not in (*keys, "file"):
+            raise unknown(at("probes", name, entry), "key", entry, (*keys, "file"))
+    file = read(("probes", name), given, {"file": FILE})["file"]
+    if file is not None:
+        both = [axis for axis in AXES if axis in given]
+        if both:
+            raise InputError(
+                f"{at('probes', name, both[0])}: the file has the places of the receivers; remove one of them"
+            )
+        given = {**given, **_from_file(at("probes", name, "file"), Path(os.path.abspath(base / file)), grid.axes)}
+    probe = ProbeConfig(**read(("probes", name), given, keys))
+    _check(name, probe, grid)
+    return probe
+
+
+def _check(name: str, probe: ProbeConfig, grid: Grid) -> None:
+    """Raise InputError for coordinates along axes that the grid does not have, of different lengths, or outside the grid."""
+    counts = {axis: len(getattr(probe, axis)) for axis in AXES}
+    for axis, count in counts.items():
+        if (axis in grid.axes) != (count > 0):
+            what = (
+                "no such axis in this grid; remove it" if count else f"expected a place along {axis} for every receiver"
+            )
+            raise InputError(f"{at('probes', name, axis)}: {what}")
+        if count and count != counts["x"]:
+            raise InputError(
+                f"{at('probes', name, axis)}: expected as many numbers as x has, {counts['x']}, but got {count}; the lists are "
+                "read side by side"
+            )
+    for axis, places, lower, upper in zip(grid.axes, probe.places(grid.ndim), grid.lower, grid.upper, strict=True):
+        for number, place in enumerate(places):
+            if not lower <= place <= upper:
+                raise InputError(
+                    f"{at('probes', name, axis)}: expected places in the grid, {lower:g} to {upper:g}, but got {place:g} for "
+                    f"receiver {number}; move it"
+                )
+
+
+def _from_file(key: str, path: Path, axes: Sequence[str]) -> dict[str, list[float]]:
+    """The coordinates in a file of comma-separated values, whose first line names its columns. Raises InputError."""
+    if not path.is_file():
+        raise InputError(
+            f"{key}: expected a file with the columns {', '.join(axes)}, but there is no {path}; check the path"
+        )
+    try:
+        with file_errors(path, "read"), path.open(newline="", encoding="utf-8-sig") as file:
+            rows = csv.DictReader(file, skipinitialspace=True)
+            names = [(column or "").strip() for column in rows.fieldnames or ()]
+            rows.fieldnames = names
+            missing = [axis for axis in axes if axis not in names]
+            if missing:
+                raise InputError(
+                    f"{key}: expected a first line with the columns {', '.join(axes)}, but {path} has no {missing[0]}; add it"
+                )
+            found: dict[str, list[float]] = {axis: [] for axis in axes}
+            for row in rows:
+                for axis in axes:
+                    found[axis].append(_number(row[axis]))
+                    if not math.isfinite(found[axis][-1]):
+                        raise InputError(
+                            f"{key}: expected a number for {axis} in line {rows.line_num} of {path}, but got "
+                            f"'{str(row[axis])[:40]}'; correct it"
+                        )
+    except (UnicodeDecodeError, csv.Error):
+        raise InputError(f"{key}: expected comma-separated text in UTF-8, but {path} is none; convert it") from None
+    if not found[axes[0]]:
+        raise InputError(f"{key}: expected a line per receiver, but {path} has none; add some")
+    return found
+
+
+def _number(text: str | None) -> float:
+    """The number in a text; NaN if there is none."""
+    try:
+        return float(text or "")
+    except ValueError:
+        return math.nan

@@ -1,0 +1,148 @@
+"""The cells around receivers, distributed over the processes.
+
+Each receiver belongs to one process, which has the first of its cells. A process records the cells of its block that its own
+receivers need, and those that receivers of other processes need, which are sent later, many records at once.
+
+    record    | cells of own receivers                          | cells for others |
+              | group 0: receivers x points | group 1: ...      |                  |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from hpcstencil.distributed.cell_samples import Cells, CellSamples
+from hpcstencil.numerics.topology import Topology, split
+
+TAG = 7  # of the messages, on a communicator of their own
+
+
+class Group(Protocol):
+    """Receivers of one field; see `problem.receivers`."""
+
+    @property
+    def field(self) -> str:
+        """The field."""
+
+    @property
+    def cells(self) -> np.ndarray:
+        """Global indices, int64 (points, receivers, axes)."""
+
+    @property
+    def weights(self) -> np.ndarray:
+        """The weights of the cells, float64 (points, receivers)."""
+
+
+@dataclass(frozen=True)
+class ReceiverCells:
+    """This process's part. ``own`` are the numbers of its own receivers in each group (`own_receivers`), and ``cells`` the
+    local cells that it records, in pieces of ``width`` cells along the last axis. A record has ``size`` values. ``sent``
+    and ``received`` map other ranks to the slots of a record that go to them, or come from them.
+    """
+
+    groups: tuple[Group, ...]
+    own: tuple[np.ndarray, ...]
+    cells: dict[str, Cells]
+    size: int
+    width: int
+    sent: dict[int, np.ndarray]
+    received: dict[int, np.ndarray]
+
+    def exchange(self, values: np.ndarray, mpi: Any) -> None:
+        """Complete the records ``values``, (records, size), with cells from other processes. ``mpi`` is the mpi4py
+        communicator; all processes call this together, with the same number of records."""
+        if not self.sent and not self.received:
+            return
+        requests, arrived = [], {}
+        for rank, slots in self.received.items():
+            arrived[rank] = np.empty((len(values), len(slots)), values.dtype)
+            requests.append(mpi.Irecv(arrived[rank], rank, TAG))
+        leaving = [(rank, np.ascontiguousarray(values[:, slots])) for rank, slots in self.sent.items()]
+        requests += [mpi.Isend(block, rank, TAG) for rank, block in leaving]
+        for request in requests:
+            request.Wait()
+        for rank, slots in self.received.items():
+            values[:, slots] = arrived[rank]
+
+    def at_receivers(self, samples: CellSamples, count: int, weights: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The values at this process's receivers of each group, (count, own receivers), from the first ``count`` records,
+        which are complete. ``weights`` are those of `own_weights`. The order of the terms is fixed, so the sum does not
+        depend on who adds it."""
+        found, start = [], 0
+        for each in weights:
+            found.append(samples.weighted(start, count, each))
+            start += each.size
+        return found
+
+    def own_weights(self) -> list[np.ndarray]:
+        """The weights of the cells around this process's receivers of each group, float64 (receivers, rows, width):
+        ``width`` cells along the last axis."""
+        return [
+            np.ascontiguousarray(group.weights[:, own].T).reshape(
+                len(own), len(group.weights) // self.width, self.width
+            )
+            for group, own in zip(self.groups, self.own, strict=True)
+        ]
+
+
+def receiver_cells(groups: Sequence[Group], width: int, topology: Topology) -> ReceiverCells:
+    """The part of the process ``topology.rank``; the points around a receiver are in rows of ``width`` cells. All
+    processes find the same order of cells in their messages."""
+    rank, corner = topology.rank, np.array([start for start, _ in topology.block()])
+    own, size = [], 0
+    index: dict[str, list[np.ndarray]] = {group.field: [] for group in groups}
+    slot: dict[str, list[np.ndarray]] = {group.field: [] for group in groups}
+    foreign: list[tuple[str, np.ndarray, np.ndarray]] = []  # field, cells and their owners' ranks, for others
+    received: dict[int, list[np.ndarray]] = {}
+    for group in groups:
+        where = ranks_of(group.cells, topology)
+        owner = where[0]
+        mine = own_receivers(group, topology, rank)
+        slots = size + np.arange(len(mine) * len(where)).reshape(len(mine), len(where)).T
+        size += slots.size
+        own.append(mine)
+        here = where[:, mine] == rank
+        index[group.field].append(group.cells[:, mine][here] - corner)
+        slot[group.field].append(slots[here])
+        for other in np.unique(where[:, mine][~here]):
+            received.setdefault(int(other), []).append(slots[where[:, mine] == other])
+        for_others = (where == rank) & (owner != rank)
+        points, receivers = np.nonzero(for_others)
+        foreign.append((group.field, group.cells[points, receivers] - corner, owner[receivers]))
+    sent: dict[int, list[np.ndarray]] = {}
+    for field, cells, owners in foreign:
+        leaving = size + np.arange(len(cells))
+        size += len(cells)
+        index[field].append(cells)
+        slot[field].append(leaving)
+        for other in np.unique(owners):
+            sent.setdefault(int(other), []).append(leaving[owners == other])
+    return ReceiverCells(
+        groups=tuple(groups),
+        own=tuple(own),
+        cells={name: Cells(np.concatenate(index[name]), np.concatenate(slot[name])) for name in index},
+        size=size,
+        width=width,
+        sent={other: np.concatenate(slots) for other, slots in sent.items()},
+        received={other: np.concatenate(slots) for other, slots in received.items()},
+    )
+
+
+def own_receivers(group: Group, topology: Topology, rank: int) -> np.ndarray:
+    """The numbers of the receivers of a process, int64, in the order in which their cells lie in memory."""
+    first = group.cells[0]
+    order = np.lexsort(first.T[::-1])
+    return order[ranks_of(first[order], topology) == rank]
+
+
+def ranks_of(cells: np.ndarray, topology: Topology) -> np.ndarray:
+    """The ranks of the processes that own cells, int64 (...), given their global indices, int64 (..., axes)."""
+    rank = np.zeros(cells.shape[:-1], np.int64)
+    for axis, (n, parts) in enumerate(zip(topology.shape, topology.processes, strict=True)):
+        stops = [split(n, parts, part)[1] for part in range(parts)]
+        rank = rank * parts + np.searchsorted(stops, cells[..., axis], side="right")
+    return rank

@@ -1,0 +1,190 @@
+"""Probes as a stream: the values at receivers, taken every few steps and held until the next snapshot.
+
+The cells around receivers are recorded, by native code within its calls, into a buffer. When that is full, or rows are to be
+written, cells next to other blocks are exchanged, and each process interpolates at its own receivers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from hpcstencil.distributed.cell_samples import CellSamples
+from hpcstencil.distributed.halo import Fields
+from hpcstencil.distributed.receiver_cells import ReceiverCells, own_receivers, receiver_cells
+from hpcstencil.io.dataset_names import PROBES, VALUES
+from hpcstencil.io.time_series import Rows, RowsOf
+from hpcstencil.numerics.schedule import Clock, Leap, Schedule
+from hpcstencil.runtime.communicator import agree
+from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.solid_cells import solid_block
+from hpcstencil.simulation.state import State
+from hpcstencil.simulation.streams.output import Output
+from hpcstencil.simulation.streams.stream import Stream
+from hpcstencil.validation.errors import InputError
+
+BUFFER = 64 * 2**20  # bytes of cells that are recorded before values are interpolated, at most
+MOST_RECORDS = 1000
+LEAST_FLUID = 1e-6  # a receiver with less of its weight in the fluid is among solid cells
+
+
+class Probes(Stream):
+    """The receivers of all tables of [probes]. A row of a table has the step and the time of a state, and the values at
+    its receivers; a continued run leaves out the rows that its file has."""
+
+    def __init__(self, output: Output, schedule: Schedule) -> None:
+        simulation = output.simulation
+        self.output, self.simulation, self.receivers = output, simulation, simulation.problem.receivers
+        self.every = math.gcd(*(each.every for each in self.receivers.values()))  # 0 without probes
+        if not self.every:
+            return
+        self.part = parts_of(simulation)
+        fitting = BUFFER // max(1, self.part.size * simulation.dtype.itemsize)
+        fewest = -simulation.communicator.maximum(np.array([-fitting]))[0]
+        values = np.zeros((max(1, min(MOST_RECORDS, fewest)), self.part.size), simulation.dtype)
+        # A step that is tried may be rejected: nothing is recorded while it is computed.
+        recorder = CellSamples if simulation.control is not None else simulation.steps.cell_samples
+        self.samples = recorder(self.part.cells, values, self.part.width, simulation.device_grid.devices)
+        self.weights: list[np.ndarray] = []
+        self.taken: list[tuple[int, float]] = []  # step and time of each record in the buffer
+        self.rows: dict[str, list[Rows]] = {name: [] for name in self.receivers}  # of this process's receivers
+        output.sources.append(self)
+
+    def steps_to_event(self, clock: Clock) -> int | None:
+        if not self.every:
+            return None
+        room = len(self.samples.values) - len(self.taken) if self.samples.while_stepping else 1
+        return room * self.every - clock.step % self.every
+
+    def is_due(self, clock: Clock) -> bool:
+        if not self.every:
+            return False
+        if self.samples.while_stepping:
+            return self.before_call.step // self.every < clock.step // self.every
+        return clock.step % self.every == 0
+
+    def begin(self, state: State) -> None:
+        if not self.every:
+            return
+        self.weights = weights_of(self.simulation, self.part, dict(state.fields))
+        if state.clock.step % self.every == 0:
+            self._record(state)
+
+    def before(self, state: State, leap: Leap) -> None:
+        if not self.every:
+            return
+        self.before_call, self.leap = state.clock, leap
+        first = state.clock.step // self.every + 1 - len(self.taken)
+        self.samples.expect(self.every, first, state.clock.step - leap.steps.first)
+
+    def poll(self) -> None:
+        """The call has ended: another simulation may run the same program before the next one."""
+        if self.every:
+            self.samples.expect_nothing()
+
+    def write(self, state: State) -> None:
+        if not self.samples.while_stepping:
+            return self._record(state)
+        before, these, after = self.before_call.step, self.leap.steps, self.leap.after
+        for step in range((before // self.every + 1) * self.every, after.step + 1, self.every):
+            time = after.time if step == after.step else these.base_time + (these.first + step - before) * these.dt
+            self.taken.append((step, time))
+        self._interpolate_if_full()
+
+    def _record(self, state: State) -> None:
+        """Record the cells of this state now."""
+        with self.output.stopwatch.during("probes"):
+            self.samples.record(len(self.taken), dict(state.fields))
+        self.taken.append((state.clock.step, state.clock.time))
+        self._interpolate_if_full()
+
+    def _interpolate_if_full(self) -> None:
+        if len(self.taken) == len(self.samples.values):
+            self._interpolate()
+
+    def _interpolate(self) -> None:
+        """Turn the records in the buffer into rows."""
+        with self.output.stopwatch.during("probes"):
+            values = interpolated(self.simulation, self.part, self.samples, len(self.taken), self.weights)
+            steps, times = np.array([step for step, _ in self.taken]), np.array([time for _, time in self.taken])
+            self.taken = []
+            for (name, each), found in zip(self.receivers.items(), values, strict=True):
+                new = (steps % each.every == 0) & (steps > self.output.file.last_row(group_of(name)))
+                self.rows[name].append((steps[new], times[new], {VALUES: found if new.all() else found[new]}))
+
+    @property
+    def held(self) -> int:
+        sizes = {name: self.simulation.dtype.itemsize * len(each.places) for name, each in self.receivers.items()}
+        return sum(len(steps) * (16 + sizes[name]) for name, rows in self.rows.items() for steps, _, _ in rows)
+
+    def drain(self) -> RowsOf:
+        if self.taken:
+            self._interpolate()
+        with self.output.stopwatch.during("probes"):
+            found = {group_of(name): self._gathered(name, rows) for name, rows in self.rows.items() if rows}
+        self.rows = {name: [] for name in self.receivers}
+        return found
+
+    def _gathered(self, name: str, rows: list[Rows]) -> Rows:
+        """The rows of a table with the values of all receivers, on rank 0."""
+        steps, times = (np.concatenate([row[n] for row in rows]) for n in (0, 1))
+        receivers, topology = self.receivers[name], self.simulation.device_grid.topology
+        own = np.concatenate([row[2][VALUES] for row in rows])
+        parts = self.simulation.communicator.gather(own)
+        values = np.broadcast_to(own.dtype.type(0), (len(steps), len(receivers.places)))
+        if parts is not None:
+            values = np.empty(values.shape, own.dtype)
+            for rank, part in enumerate(parts):
+                values[:, own_receivers(receivers, topology, rank)] = part
+        return steps, times, {VALUES: values}
+
+
+def group_of(name: str) -> str:
+    """The group in the output file of a table of [probes]."""
+    return f"{PROBES}/{name}"
+
+
+def parts_of(simulation: Simulation) -> ReceiverCells:
+    """This process's part of all receivers."""
+    topology, config = simulation.device_grid.topology, simulation.problem.config
+    width = min(config.numerics.order, topology.shape[-1])
+    return receiver_cells(list(simulation.problem.receivers.values()), width, topology)
+
+
+def interpolated(
+    simulation: Simulation, part: ReceiverCells, samples: CellSamples, count: int, weights: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """The values at this process's receivers of each table, (count, receivers), from the first ``count`` records. All
+    processes call this together."""
+    if simulation.communicator.size > 1:
+        part.exchange(samples.values[:count], simulation.communicator.mpi)
+    return part.at_receivers(samples, count, weights)
+
+
+def weights_of(simulation: Simulation, part: ReceiverCells, fields: Fields) -> list[np.ndarray]:
+    """`ReceiverCells.own_weights`. With a mask they are divided by their sum over fluid cells, as in `at`; fields are 0
+    in solid cells. All processes call this together. Raises InputError, on all of them, for a receiver among solid
+    cells."""
+    weights = part.own_weights()
+    if simulation.problem.mask is None:
+        return weights
+    solid, record = solid_block(simulation, fields), np.zeros((1, part.size))
+    for each in part.cells.values():
+        record[0, each.slot] = 1 - solid[tuple(each.index.T)]
+    samples = CellSamples({}, record, part.width, simulation.device_grid.devices)
+    fluid = [values[0] for values in interpolated(simulation, part, samples, 1, weights)]
+
+    def check() -> None:
+        for (name, each), own, found in zip(simulation.problem.receivers.items(), part.own, fluid, strict=True):
+            lost = np.flatnonzero(np.abs(found) < LEAST_FLUID)
+            if len(lost):
+                place = ", ".join(f"{x:g}" for x in each.places[own[lost[0]]])
+                raise InputError(
+                    f"probes.{name}: expected receivers in the fluid, but number {own[lost[0]]} at {place} is among solid "
+                    "cells; move it"
+                )
+
+    agree(simulation.communicator, check)
+    return [each / found[:, None, None] for each, found in zip(weights, fluid, strict=True)]
