@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpcstencil.python.files import diagnostics, open, plot
+    from hpcstencil.python.files import diagnostics, open, plot, probes
     from hpcstencil.python.simulation import Simulation
     from hpcstencil.python.this_process import configure
     from hpcstencil.validation.errors import EnvironmentProblem, InputError, NumericsError, StoppedEarly
@@ -24,6 +24,7 @@ HOMES = {
     "open": "python.files",
     "diagnostics": "python.files",
     "plot": "python.files",
+    "probes": "python.files",
     "InputError": "validation.errors",
     "NumericsError": "validation.errors",
     "StoppedEarly": "validation.errors",
@@ -32,7 +33,7 @@ HOMES = {
 
 __all__ = [
     "EnvironmentProblem", "InputError", "NumericsError", "Simulation", "StoppedEarly", "configure", "diagnostics", "open",
-    "plot",
+    "plot", "probes",
 ]  # fmt: skip
 
 

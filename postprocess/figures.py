@@ -8,7 +8,7 @@ shape of domain, and all frames of a movie have the same size.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -201,6 +201,55 @@ def diagnostics_figure(view: FileView) -> Figure:
         grid[min((column + 1) * rows, len(names)) - 1].set_xlabel("t")
         grid[min((column + 1) * rows, len(names)) - 1].tick_params(labelbottom=True)
     return figure
+
+
+MOST_LINES = 8  # receivers that are drawn as lines
+CLIPPED = 99.0  # percent of the samples of many receivers within the ends of the colour scale
+
+
+def probes_figure(view: FileView, name: str, samples: NDArray[np.floating]) -> Figure:
+    """The ``samples``, (times, receivers), of a table of [probes]: a line per receiver for a few of them, else an image
+    with a column per receiver and time downwards, as shot gathers are drawn. Raises RequestProblem if there are none."""
+    probes = view.probes[name]
+    if not samples.size:
+        raise RequestProblem(f"{view.path} holds no samples of the probes '{name}' yet.")
+    figure = Figure(figsize=(6.6, 3.4 if probes.count <= MOST_LINES else 5.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    figure.suptitle(as_text(textwrap.shorten(view.title, 70, placeholder=" ...")), x=0.02, ha="left", fontsize=11.5)
+    unit = "" if probes.units == "1" else f" ({probes.units})"
+    label = as_text(f"{probes.long_name}{unit} at {name}")
+    if probes.count <= MOST_LINES:
+        for number, line in enumerate(samples.T):
+            place = ", ".join(f"{along[number]:.4g}" for along in probes.places.values())
+            color = colormaps["viridis"](0.9 * number / max(1, probes.count - 1))
+            axes.plot(probes.times, line, color=color, lw=1.2, label=f"({place})")
+        axes.legend(frameon=False, fontsize=8, loc="best", title=", ".join(probes.places), title_fontsize=8)
+        axes.set_xlabel("t")
+        axes.set_ylabel(label)
+        return figure
+    finite = np.abs(samples[np.isfinite(samples)])
+    largest = float(np.percentile(finite, CLIPPED)) if finite.size else 0.0
+    cmap, low, high = colour_scale(value_limits(np.clip(samples, -largest, largest)), samples.dtype)
+    across, places = varying_axis(probes.places)
+    ends = (places[0], places[-1]) if across else (0, probes.count - 1)
+    extent = (*ends, probes.times[-1], probes.times[0])
+    if probes.times[-1] == probes.times[0] or ends[0] == ends[1]:
+        extent = (0, probes.count, len(samples), 0)
+    image = axes.imshow(samples, aspect="auto", cmap=cmap, vmin=low, vmax=high, extent=extent, interpolation="nearest")
+    figure.colorbar(image, ax=axes, extend="both" if finite.size and finite.max() > largest else "neither", label=label)
+    axes.set_xlabel(across or "receiver")
+    axes.set_ylabel("t")
+    return figure
+
+
+def varying_axis(places: Mapping[str, NDArray[np.float64]]) -> tuple[str, NDArray[np.float64]]:
+    """The one axis along which receivers lie at about even distances, and their places on it; ("", empty) if there is
+    none."""
+    moving = [axis for axis, along in places.items() if np.ptp(along) > 0]
+    steps = np.diff(places[moving[0]]) if len(moving) == 1 else np.zeros(0)
+    even = len(steps) > 0 and np.allclose(steps, steps[0], rtol=0.05) and steps[0] > 0
+    return (moving[0], places[moving[0]]) if even else ("", np.zeros(0))
 
 
 def _series(axes: Axes, time: NDArray[np.float64], values: NDArray[np.float64], name: str) -> None:

@@ -20,6 +20,7 @@ OPTIONS = (
     click.option("-o", "--output", type=click.Path(path_type=Path), help="Picture to write; default: beside FILE."),
     click.option("--movie", is_flag=True, help="Animate all snapshots (mp4 with ffmpeg, else GIF)."),
     click.option("--diagnostics", is_flag=True, help="Plot the time series of the diagnostics instead of a field."),
+    click.option("--probes", metavar="NAME", help="Plot the samples of [probes.NAME] instead of a field."),
 )
 
 

@@ -16,10 +16,19 @@ from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from hpcstencil.validation.printable import echo, printable
-from postprocess.figures import STYLE, Draw, Limits, diagnostics_figure, field_canvas, field_figure, value_limits
+from postprocess.figures import (
+    STYLE,
+    Draw,
+    Limits,
+    diagnostics_figure,
+    field_canvas,
+    field_figure,
+    probes_figure,
+    value_limits,
+)
 from postprocess.movie import write_gif, write_mp4
 from postprocess.options import plot_options
-from postprocess.reader import FileProblem, RequestProblem, read_view
+from postprocess.reader import FileProblem, RequestProblem, read_samples, read_view
 from postprocess.selection import Selection, select
 
 DPI = 200
@@ -59,6 +68,17 @@ def plot_diagnostics(path: str | Path, output: str | Path | None = None) -> Path
     Raises as `plot_field` does.
     """
     return _save(diagnostics_figure(read_view(path)), output or _beside(path, "diagnostics.png"))
+
+
+@rc_context(STYLE)
+def plot_probes(path: str | Path, name: str, output: str | Path | None = None) -> Path:
+    """Write the samples of a table of [probes] and return the path (default: `STEM.NAME.png`): lines for a few receivers,
+    else an image with time downwards.
+
+    Raises as `plot_field` does.
+    """
+    view = read_view(path)
+    return _save(probes_figure(view, name, read_samples(view, name)), output or _beside(path, f"{name}.png"))
 
 
 @rc_context(STYLE)
@@ -118,13 +138,16 @@ def render(
     output: Path | None = None,
     movie: bool = False,
     diagnostics: bool = False,
+    probes: str | None = None,
 ) -> Path:
     """The picture that the command line requests, with `slices` as text such as 'z=0.5'. Returns its path. Raises as
     `plot_field` does."""
-    if diagnostics:
-        if movie or field is not None or time is not None or slices:
-            raise RequestProblem("--diagnostics plots time series: leave out --movie, --field, --time and --slice.")
-        return plot_diagnostics(file, output)
+    if diagnostics or probes is not None:
+        option = "--probes" if probes is not None else "--diagnostics"
+        if movie or field is not None or time is not None or slices or (diagnostics and probes is not None):
+            others = "--movie, --field, --time, --slice" + (" and --diagnostics" if probes is not None else "")
+            raise RequestProblem(f"{option} plots time series: leave out {others}.")
+        return plot_diagnostics(file, output) if probes is None else plot_probes(file, probes, output)
     if movie:
         if time is not None:
             raise RequestProblem("--movie shows all times: it does not go with --time.")

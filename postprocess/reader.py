@@ -11,6 +11,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcstencil.io.dataset_names import PROBES, VALUES
 from hpcstencil.io.hdf5_validation import (
     WHOLE,
     attributes,
@@ -65,13 +67,30 @@ class Field:
 
 
 @dataclass(frozen=True)
+class Probes:
+    """The receivers of one table of [probes]: the name of what they record and its unit, their places by axis, (n,)
+    float64, and the times of the committed samples, (m,) float64."""
+
+    long_name: str
+    units: str
+    places: Mapping[str, NDArray[np.float64]]
+    times: NDArray[np.float64]
+
+    @property
+    def count(self) -> int:
+        """Number of receivers."""
+        return len(next(iter(self.places.values())))
+
+
+@dataclass(frozen=True)
 class FileView:
     """The contents of a file, without the values of fields, which `read` fetches on request.
 
     kind: "output" or "checkpoint" (one snapshot). coordinates: dimension name -> (n,) float64, in order x, y, z.
     times: (n,) float64 and steps: (n,) int64 of the n committed snapshots. attributes: those of the file's root.
     diagnostics: name -> (m,) series, `time` and `step` among them, in an ensemble (m, members). problems: sentences
-    about defects of the file. solid: dimensions of the mask, where the file has one.
+    about defects of the file. solid: dimensions of the mask, where the file has one. probes: the receivers of each
+    table of [probes].
     """
 
     path: Path
@@ -84,6 +103,7 @@ class FileView:
     diagnostics: Mapping[str, NDArray[Any]]
     problems: tuple[str, ...]
     solid: tuple[str, ...] = ()
+    probes: Mapping[str, Probes] = dataclass_field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -184,7 +204,7 @@ def read_view(path: str | Path) -> FileView:
             problems = (*problems, UNFINISHED)
         return FileView(
             path, kind, coordinates, fields, times, steps, found, _diagnostics(path, file), problems,
-            _solid(path, file, coordinates),
+            _solid(path, file, coordinates), _probes(path, file),
         )  # fmt: skip
 
 
@@ -369,3 +389,30 @@ def _diagnostics(path: Path, file: h5py.File) -> dict[str, NDArray[Any]]:
         refuse_unwritten(path, data)
     m = min(data.shape[-1] for data in found.values())
     return {name: data[..., :m].T for name, data in found.items()}
+
+
+def _probes(path: Path, file: h5py.File) -> dict[str, Probes]:
+    """The receivers of each table of [probes], without their samples."""
+    group = file.get(PROBES)
+    found = {}
+    for name in group if isinstance(group, h5py.Group) else ():
+        own = group[name]
+        values = numbers(path, own, VALUES, 2)
+        places = {axis: numbers(path, own, axis, 1)[()].astype(np.float64) for axis in AXES if axis in own}
+        times, steps = series(path, own, "time").astype(np.float64), series(path, own, "step", WHOLE)
+        if not places or {len(along) for along in places.values()} != {values.shape[1]}:
+            raise FileProblem(f"{path}: expected a place for each receiver of {PROBES}/{name}.")
+        rows = min(len(times), len(steps), len(values))
+        about = attributes(path, values)
+        found[name] = Probes(about.get("long_name", name), about.get("units", "1"), places, times[:rows])
+    return found
+
+
+def read_samples(view: FileView, name: str) -> NDArray[np.floating]:
+    """The committed samples of a table of [probes], (times, receivers). Raises RequestProblem if the file has none of this
+    name."""
+    if name not in view.probes:
+        known = ", ".join(view.probes) or "none: add a table [probes.NAME] to the input and run it"
+        raise RequestProblem(f"{view.path} has no probes '{name}'; it has {known}.")
+    with opened(view.path) as file:
+        return np.asarray(file[f"{PROBES}/{name}/{VALUES}"][: len(view.probes[name].times)])

@@ -40,6 +40,10 @@ def summarize(path: str | Path) -> str:
         ("mask", _mask(view)),
         ("snapshots", _snapshots(view)),
         ("diagnostics", _diagnostics(view)),
+        *(
+            ("probes", f"{name}: {each.long_name} at {each.count} receivers ({len(each.times)} samples each)")
+            for name, each in view.probes.items()
+        ),
         ("decomposition", _decomposition(view.attributes.get("decomposition"))),
         ("versions", _versions(view.attributes)),
         ("complete", _complete(view)),

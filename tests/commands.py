@@ -36,6 +36,15 @@ u = "mol"
 [diagnostics]
 every_steps = 7
 mass = "integral(u + v)"
+[probes.line]
+field = "u"
+x = [0.5, 2.04, 3.07, 5.95]
+y = [2.36, 2.36, 2.39, 0.01]
+[probes.corner]
+field = "v"
+x = 6.1
+y = 4.7
+every_steps = 3
 [checkpoint]
 every_steps = 40
 """
@@ -164,7 +173,8 @@ def assert_same_so_far(one, whole):
     """A complete run holds the same, bit for bit, as a longer one does until then."""
     with h5py.File(one) as file, h5py.File(whole) as longer:
         assert file.attrs["complete"] == 1
-        for group, names in ((file, ("u", "v", "time", "step")), (file["diagnostics"], tuple(file["diagnostics"]))):
+        groups = [file[name] for name in ("diagnostics", "probes/line", "probes/corner")]
+        for group, names in ((file, ("u", "v", "time", "step")), *((each, tuple(each)) for each in groups)):
             for name in names:
                 expected = longer[group[name].name][: len(group["time"])]
                 assert group[name].dtype == expected.dtype and group[name][()].tobytes() == expected.tobytes(), name

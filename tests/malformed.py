@@ -696,7 +696,7 @@ LINES = [
     (
         "check good.toml --set decomposition.steps_per_exchange=17 --set grid.shape=[99,9] --processes 2",
         2,
-        "decomposition.steps_per_exchange: expected at most 16, got 17",
+        "decomposition.steps_per_exchange: expected at most 16, but got 17",
     ),
     (
         "check good.toml --set numerics.order=8 --set boundary.x={dirichlet=0} --set grid.shape=[3,9]",

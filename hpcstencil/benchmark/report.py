@@ -16,7 +16,8 @@ from hpcstencil.runtime.versions import versions
 
 
 def result(bandwidth: float, rows: Sequence[Row]) -> dict[str, Any]:
-    """The object that `bench --json` prints. ``bandwidth`` is the copy bandwidth in bytes per second."""
+    """The object that `bench --json` prints: the machine, the versions, the copy bandwidth in bytes per second, and the
+    rows of `rows.measure`."""
     return {"machine": _machine(), "versions": _versions(), "copy_bandwidth": bandwidth, "rows": list(rows)}
 
 
@@ -69,7 +70,7 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
 
 
 def table(told: Mapping[str, Any]) -> str:
-    """The measurements as text; columns without entries are left out."""
+    """The result of `result` as text. Columns without entries are left out."""
     machine, rows = told["machine"], told["rows"]
     first = rows[0]
     lines = [

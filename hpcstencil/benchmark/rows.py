@@ -41,7 +41,7 @@ class Case:
 
     @property
     def problem(self) -> Problem:
-        """The problem."""
+        """The problem that is measured."""
         return self.decomposed.problem
 
     @property
@@ -54,7 +54,7 @@ class Case:
 
 
 def counts(processes: int) -> list[int]:
-    """1, 2, 4, ... and ``processes``."""
+    """The numbers of processes in a scaling series: the powers of 2 below ``processes``, and ``processes``."""
     return [*(2**k for k in range((processes - 1).bit_length())), processes]
 
 
@@ -72,8 +72,9 @@ def grown(config: Config, times: int) -> Config:
 
 
 def scaling_cases(problem: Problem, processes: int, devices: int) -> list[Case]:
-    """The cases of strong scaling, one grid on 1, 2, 4 ... processes, and of weak scaling, a grid that grows with the
-    processes. If the grid cannot grow, a message says so and weak scaling is left out.
+    """The cases of strong scaling (one grid on 1, 2, 4 ... processes) and of weak scaling (a grid that grows with the
+    processes), with ``devices`` devices per process. If the grid cannot grow, a message says so and weak scaling is
+    left out.
 
     Raises InputError if the input's grid cannot be decomposed for one of these numbers.
     """
@@ -100,11 +101,12 @@ def scaling_cases(problem: Problem, processes: int, devices: int) -> list[Case]:
 def measure(
     cases: Sequence[Case], communicator: Communicator, devices: Sequence[jax.Device]
 ) -> tuple[float, list[Row]]:
-    """(the copy bandwidth of all processes together in bytes per second, one row per case); the same on all processes.
+    """(copy bandwidth of all processes together in bytes per second, one row per case), the same on all processes. All
+    processes call this together.
 
     If a case has fewer processes, the first ones measure it on a separate communicator, while the others sleep. The
-    efficiency is the speed divided by that of one process, for the same kind of scaling, and by the number of
-    processes. ``roof`` is the copy bandwidth of the row's processes without the others, in bytes per second.
+    ``efficiency`` of a row is its speed divided by that of one process, for the same kind of scaling, and by the number
+    of processes. ``roof`` is the copy bandwidth of the row's processes without the others, in bytes per second.
     """
 
     def by_first(count: int, action: Callable[[Communicator], T]) -> T:
@@ -171,7 +173,7 @@ def _measured(case: Case, devices: Sequence[jax.Device], communicator: Communica
 
 
 def _step(problem: Problem) -> float:
-    """The input's time step, or a stable one if the input gives none."""
+    """The step size with which the loop is timed: that of the input, or a stable one if the input gives none."""
     time_ = problem.config.time
     if time_.dt is not None:
         return time_.dt

@@ -46,7 +46,8 @@ Run = Callable[[Fields, int], Fields]
 
 @dataclass(frozen=True)
 class Shares:
-    """Seconds per step, the share of the exchange in them, and the share of waiting of each process."""
+    """The result of `shares`: seconds per step on the slowest process, the fraction of it that the exchange takes, and
+    for each process the fraction that it waits for others."""
 
     step: float
     exchange: float
@@ -54,8 +55,8 @@ class Shares:
 
 
 def shares(simulation: Simulation, dt: float, fields: Fields, communicator: Communicator) -> Shares:
-    """Time the step loop of a simulation and its parts. All processes call this together. ``fields`` are this
-    process's, without ghost cells; their memory is reused."""
+    """Time the step loop of a simulation and its parts, with steps of size ``dt``. The result is the same on all
+    processes, which call this together. ``fields`` are this process's, without ghost cells; their memory is reused."""
     plan, held = simulation.plan, [fields]
     steps = steps_of_round(plan)
     if simulation.device_grid.exchange.waited() is not None:
@@ -73,7 +74,8 @@ def shares(simulation: Simulation, dt: float, fields: Fields, communicator: Comm
 
 
 def shares_by_waiting(simulation: Simulation, action: Action, steps: int) -> Shares:
-    """`shares` for an exchange that counts the seconds in which a process waits for its neighbours."""
+    """`shares` for an exchange that counts the seconds in which a process waits for its neighbours. ``action`` takes
+    rounds of ``steps`` steps."""
     exchange = simulation.device_grid.exchange
     for _ in range(2):
         jax.block_until_ready(action(1))  # compiles
@@ -85,14 +87,15 @@ def shares_by_waiting(simulation: Simulation, action: Action, steps: int) -> Sha
 
 
 def waiting(total: float, exchange: float, own_exchange: np.ndarray, own: np.ndarray) -> list[float]:
-    """The share of waiting 1 - (C_r + E - E_r) / T of each process r, at least 0. ``total`` is T, ``exchange`` E,
-    ``own_exchange`` the E_r and ``own`` the C_r, all in seconds; arrays have the shape (processes,)."""
+    """The fraction of waiting 1 - (C_r + E - E_r) / T of each process r, at least 0. ``total`` is T and ``exchange`` E;
+    ``own_exchange`` are the E_r and ``own`` the C_r, arrays (processes,). All are in seconds."""
     messages = np.maximum(0.0, exchange - own_exchange)
     return np.maximum(0.0, 1.0 - (own + messages) / total).tolist()
 
 
 def without_messages(simulation: Simulation) -> Simulation:
-    """The simulation on this process without messages: it gets its own edge strips back as ghost cells."""
+    """The simulation of this process's part alone, without messages: it gets its own edge strips back as ghost cells.
+    Its results are wrong, but it does the same work."""
     alone, devices = OneProcess(simulation.communicator.rank), simulation.device_grid.devices.devices
     return compose(simulation.prepared, alone, devices)
 
@@ -105,13 +108,14 @@ def steps_of_round(plan: Plan) -> int:
 
 
 def stepping(simulation: Simulation, dt: float, steps: int) -> Run:
-    """A function that takes rounds of ``steps`` time steps, each round from t = 0."""
+    """A function (fields, rounds) -> fields that takes rounds of ``steps`` time steps of size ``dt``, each round from t
+    = 0."""
     one = simulation.per_member
     return lambda fields, n: simulation.advance(fields, StepRange(one(0.0), one(0), one(dt), one(n * steps)))
 
 
 def exchanging(simulation: Simulation, steps: int) -> Run:
-    """A function that makes rounds of only the halo exchanges of ``steps`` time steps."""
+    """A function (fields, rounds) -> fields that makes, per round, only the halo exchanges of ``steps`` time steps."""
     device_grid, plan = simulation.device_grid, simulation.plan
     widths = device_grid.widths(plan.rounds)
     times = steps // plan.every if plan.every else steps * plan.stages

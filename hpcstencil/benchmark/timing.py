@@ -1,4 +1,4 @@
-"""Timing of loops on all processes at once, and the copy bandwidth as the reference."""
+"""Timing of loops on all processes at once, and the copy bandwidth that serves as the reference."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ SECONDS_PER_TIMING, MOST_ROUNDS = 0.1, 2**21
 
 def timings(actions: Sequence[Action], communicator: Communicator) -> list[np.ndarray]:
     """Seconds per round of each ``action(rounds)``, without compilation: one float64 array (repeats, processes) per
-    action. All processes begin together. The actions take turns, so that other load on the machine affects all of
-    them.
-    """
+    action, the same on all processes. All processes call this together and begin each timing together. The actions take
+    turns, so that other load on the machine affects all of them."""
     rounds = [_enough_rounds(action, communicator) for action in actions]
     repeats: list[list[np.ndarray]] = []
     spent = 0.0
@@ -55,8 +54,8 @@ def _once(action: Action, rounds: int, communicator: Communicator) -> np.ndarray
 
 
 def slowest(times: np.ndarray) -> float:
-    """Seconds of the best repeat in a result of `timings`, (repeats, processes). The slowest process determines the
-    time of a repeat."""
+    """Seconds per round of the best repeat in one array (repeats, processes) of `timings`. The slowest process
+    determines the time of a repeat."""
     return float(times.max(axis=1).min())
 
 
@@ -72,8 +71,8 @@ def in_place(run: Callable[..., Any], held: list[Any]) -> Action:
 
 
 def copy_bandwidth(communicator: Communicator, devices: Sequence[jax.Device]) -> float:
-    """Bytes per second, read plus written, that all processes reach together when each copies an array on its
-    devices."""
+    """Bytes per second, read plus written, that all processes reach together when each copies an array on each of its
+    ``devices``. All processes call this together."""
 
     def body(x: jax.Array, n: int | jax.Array) -> jax.Array:
         return lax.fori_loop(0, n, lambda i, a: a + jnp.float32(1), x)

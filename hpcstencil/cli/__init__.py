@@ -68,7 +68,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line, then exit with one status on all processes; each kind of failure has its own status."""
+    """Run the command line and exit. The status is the same on all processes, and tells the kind of failure."""
     try:
         status = cli(prog_name="hpcstencil", standalone_mode=False) or 0
     except click.exceptions.NoArgsIsHelpError as error:
@@ -90,8 +90,8 @@ def main() -> None:
 
 
 def start() -> None:
-    """As `main`, for the command as a process. After a failure of the environment it exits without closing open files,
-    because HDF5 may crash when it closes a file that it could not write."""
+    """Run `main` as the whole process. After a failure of the environment it exits without closing open files, because
+    HDF5 may crash when it closes a file that it could not write."""
     try:
         main()
     except SystemExit as leaving:
@@ -101,21 +101,21 @@ def start() -> None:
 
 
 def launched(error: click.ClickException) -> str:
-    """An advice for an option that gives the number of processes, since the launcher takes that number; "" for other
-    errors."""
+    """Advice for a user who gives the number of processes as an option, since the launcher takes that number; "" for
+    other errors."""
     asked = isinstance(error, click.NoSuchOption) and error.option_name in COUNTS
     return " The launcher takes it: mpirun -n 4 hpcstencil run INPUT.toml" if asked else ""
 
 
 def tell(text: str, status: int) -> int:
-    """Print an error on standard error, once for all processes; returns the status."""
+    """Print an error on standard error, on rank 0 only; returns ``status``."""
     if environment_rank() == 0:
         print(printable_lines(text), file=sys.stderr, flush=True)
     return status
 
 
 def leave_at_once(status: int) -> NoReturn:
-    """Exit without the finalization of the interpreter and of MPI, in which HDF5 would close files collectively."""
+    """Exit with this status, without the finalization of Python and of MPI, in which HDF5 would close files collectively."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

@@ -78,7 +78,7 @@ def bench(
         if scaling and communicator.size > 1:
             cases = scaling_cases(problem, communicator.size, count)
         elif scaling:
-            say("--scaling: one process has its own row alone; for more, mpirun -n 4 hpcstencil bench --scaling")
+            say("--scaling: one process gives one row; for more rows, mpirun -n 4 hpcstencil bench --scaling")
         told = result(*measure(cases, communicator, local))
         if environment_rank() == 0:
             echo(json.dumps(told) if as_json else table(told))
@@ -89,7 +89,7 @@ def bench(
 
 
 def draw(told: Mapping[str, Any], path: Path) -> None:
-    """Write the picture. Raises EnvironmentProblem where it cannot be written."""
+    """Write the roofline picture of the results to ``path``. Raises EnvironmentProblem if it cannot be written."""
     from hpcstencil.runtime.filesystem import file_errors
     from hpcstencil.runtime.publish import publish
     from postprocess.roofline import save_roofline  # matplotlib is slow to load, and only needed here

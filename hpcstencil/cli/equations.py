@@ -26,13 +26,13 @@ def equations(name: str | None) -> None:
 
 
 def overview() -> list[str]:
-    """The lines of the list, one for each equation."""
+    """The lines of the list of equations: the name and the first line of the documentation of each."""
     width = max(map(len, KNOWN))
     return [f"{name:{width}}  {_documentation(name).splitlines()[0]}" for name in KNOWN]
 
 
 def description(name: str) -> list[str]:
-    """The lines that describe one equation: documentation, fields and parameters."""
+    """The lines that describe the equation called ``name``: its documentation, fields and parameters."""
     lines = [_documentation(name), ""]
     if name == "custom":
         return [*lines, "fields      the keys of [equation.rhs]", "parameters  the other keys of [equation]"]

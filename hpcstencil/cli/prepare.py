@@ -1,4 +1,4 @@
-"""The common part of the commands: reading the input, choosing devices, joining the processes."""
+"""What the commands share: reading the input, choosing devices, joining the processes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from hpcstencil.validation.errors import HpcstencilError, InputError
 
 
 def problem_of(path: Path, overrides: Sequence[str], communicator: Communicator) -> tuple[Config, Problem]:
-    """Read and check the input on every process; warnings go to standard error. Raises InputError on all processes
-    together."""
+    """The input at ``path`` with every --set of ``overrides`` applied, and its problem, both checked. Warnings go to
+    standard error. All processes call this together. Raises InputError, or EnvironmentProblem for an unreadable file,
+    on all of them."""
 
     config = agree(communicator, lambda: load(path, overrides))
     contents = from_rank_0(communicator, lambda: contents_of(config))
@@ -35,7 +36,7 @@ def problem_of(path: Path, overrides: Sequence[str], communicator: Communicator)
 
 
 def wanted_devices(config: Config, option: int | None) -> int | None:
-    """The number of devices per process that the command line or the input requests; None for all available devices.
+    """The number of devices per process that the option or else the input requests; None for all that are available.
     Raises InputError if the option is not positive."""
     if option is not None:
         if option < 1:
@@ -48,7 +49,8 @@ def wanted_devices(config: Config, option: int | None) -> int | None:
 
 
 def decomposed_of(problem: Problem, processes: int, devices: int) -> Decomposed:
-    """Split the problem into blocks. Print a message if a block is too thin for a whole step between two exchanges."""
+    """The problem split into blocks for ``processes`` processes of ``devices`` devices each. Prints a message if blocks
+    are too thin for a whole step between two exchanges. Raises InputError if they do not fit."""
     decomposed = Decomposed.of(problem, processes, devices)
     if decomposed.thin:
         say("blocks are thin: halos are exchanged for every stage of the integrator")
@@ -57,8 +59,8 @@ def decomposed_of(problem: Problem, processes: int, devices: int) -> Decomposed:
 
 @contextmanager
 def processes() -> Iterator[Communicator]:
-    """A context with the communicator of this run, under the watchdog. A failure on only one process ends all of
-    them."""
+    """A context that connects the processes of this run and yields their communicator, under the watchdog. An error
+    that not all processes share ends all of them."""
     communicator = connect()
     try:
         watchdog.start(communicator)
@@ -73,5 +75,6 @@ def processes() -> Iterator[Communicator]:
 
 
 def devices_of(config: Config, option: int | None) -> tuple[int, list[str]]:
-    """The number of this process's devices, and its GPU ids. Call it before jax is imported."""
+    """(number of this process's devices, ids of its GPUs). Call it before jax starts, whose environment variables it
+    sets. Raises InputError if there are fewer GPUs than requested."""
     return bind_devices(wanted_devices(config, option))

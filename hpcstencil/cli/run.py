@@ -66,8 +66,9 @@ def execute(
     devices: int | None,
     request: signals.Request,
 ) -> None:
-    """Run a checked problem on the processes of this launch, and print the summary. jax must not have been imported
-    before."""
+    """Run a checked problem on the processes of this launch, and print the summary on rank 0. ``devices`` is the option
+    of the command, None if it was not given. All processes call this together, before jax is imported. Raises as
+    `simulation.run.run`."""
     from hpcstencil.cli.prepare import decomposed_of, devices_of
     from hpcstencil.runtime.communicator import agree
     from hpcstencil.runtime.devices import start_jax

@@ -241,7 +241,7 @@ def collect(folder: Path, output: Path | None) -> None:
 
 
 def busy(member: Member) -> bool:
-    """Whether a process is running the member now."""
+    """Whether some process is running the member now."""
     from hpcstencil.sweep.attempts import attempts, running
 
     found = attempts(member.folder)
@@ -265,7 +265,7 @@ def _index(option: int | None) -> int:
         return option
     task = os.environ.get("SLURM_ARRAY_TASK_ID", "")
     if not task.isdigit():
-        raise InputError("--index: expected the number of a member, but there is neither it nor a Slurm array task "
+        raise InputError("--index: expected the number of a member, but got neither it nor a Slurm array task "
                          "(SLURM_ARRAY_TASK_ID); write for example --index 0")  # fmt: skip
     return int(task)
 

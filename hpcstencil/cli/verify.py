@@ -36,7 +36,7 @@ def verify(input_file: Path, overrides: tuple[str, ...], devices: int | None, ou
     with processes() as communicator:
         config, problem = problem_of(input_file, overrides, communicator)
         if config.ensemble:
-            say("the first member of the ensemble is looked at")
+            say("measuring the first member of the ensemble only")
             config, problem = members(config)[0], problem.members[0]
         count, _ = devices_of(config, devices)
         same_everywhere(communicator, count, problem)

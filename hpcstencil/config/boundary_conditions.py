@@ -19,9 +19,9 @@ EXAMPLE = '"periodic" or { dirichlet = 0.0 }'
 
 @dataclass(frozen=True)
 class Form:
-    """The input form of a kind of condition: its values by name, and an example. A single value is written without its
-    name. ``positive`` values are plain numbers above 0; the others may be expressions of coordinates and t.
-    ``optional`` values may be missing."""
+    """The form in which an input gives a kind of condition: the names of its ``values``, and an example. A condition
+    with the single value "value" is written without that name. ``positive`` says that all values are plain numbers
+    above 0; otherwise they may be expressions of coordinates and t. ``optional`` values may be left out."""
 
     values: tuple[str, ...]
     example: str
@@ -29,7 +29,8 @@ class Form:
     optional: tuple[str, ...] = ()
 
     def read(self, key: str, given: object) -> Values:
-        """The values in order, with None for those left out. Raises InputError if some are missing, unknown or invalid."""
+        """The values in the order of ``self.values``, with None for those left out. Raises InputError, whose message
+        begins with ``key``, if some are missing, unknown or invalid."""
         spec = Key(POSITIVE if self.positive else EXPRESSION, None, "1.0")
         if self.values == ("value",):
             return (take(key, spec, given),)
@@ -44,7 +45,7 @@ class Form:
         return tuple(take(f"{key}.{name}", spec, values[name]) if name in values else None for name in self.values)
 
     def written(self, values: Values) -> Any:
-        """The values as written in an input file."""
+        """The values as written in an input file: the inverse of `read`."""
         if self.values == ("value",):
             return values[0]
         return {name: value for name, value in zip(self.values, values, strict=True) if value is not None}
@@ -60,7 +61,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Condition:
-    """The condition at one side of an axis: one of PLAIN, or one of KINDS with its values in the order of its form."""
+    """The condition at one side of an axis: one of PLAIN, or one of KINDS with its values in the order of its `Form`."""
 
     kind: str
     values: Values = ()
@@ -72,9 +73,12 @@ Sides = tuple[Condition, Condition]
 
 @dataclass(frozen=True)
 class BoundaryConfig:
-    """The table [boundary]. ``axes`` holds the conditions (lower, upper) per axis. ``fields`` holds those of single
-    fields, per axis, or None where the field has the axis's. ``operators`` holds those of inner results, by the text
-    of their expression."""
+    """The table [boundary].
+
+    ``axes`` holds the conditions (lower, upper) of each axis. ``fields`` holds the conditions of single fields by name:
+    one entry per axis, None where the field has the axis's own. ``operators`` holds those of inner results in the same
+    form, by the text of their expression.
+    """
 
     axes: tuple[Sides, ...]
     fields: Mapping[str, tuple[Sides | None, ...]] = field(default_factory=dict)
@@ -86,12 +90,13 @@ class BoundaryConfig:
         return tuple(lower == PERIODIC for lower, _ in self.axes)
 
     def condition(self, name: str, axis: int, side: int) -> Condition:
-        """The condition of a field at one side (0 lower, 1 upper) of an axis."""
+        """The condition of a field at one side (0 lower, 1 upper) of an axis: its own if the input gives one, else that
+        of the axis."""
         own = self.fields.get(name, (None,) * len(self.axes))[axis]
         return (own or self.axes[axis])[side]
 
     def texts(self) -> Iterator[str]:
-        """All values that are expressions, as texts."""
+        """Yield all values that are expressions, as texts."""
         special = [*self.fields.values(), *self.operators.values()]
         for sides in [*self.axes, *(s for own in special for s in own if s is not None)]:
             for condition in sides:
@@ -99,7 +104,9 @@ class BoundaryConfig:
 
 
 def read_boundary(raw: Mapping[str, object], axes: tuple[str, ...]) -> BoundaryConfig:
-    """Read the table [boundary]. Raises InputError for kinds that do not exist or cannot be combined."""
+    """The conditions in the table [boundary], given as ``raw``, for a grid with these ``axes`` (their letters). Axes
+    without an entry are periodic. Raises InputError for unknown kinds, axes and sides, and for kinds that cannot be
+    combined."""
     conditions: list[Sides] = [(PERIODIC, PERIODIC)] * len(axes)
     fields = {}
     given = table(
@@ -137,7 +144,8 @@ def _field(key: str, value: Mapping[str, object], axes: tuple[str, ...]) -> tupl
 
 
 def _operator(key: str, value: object, axes: tuple[str, ...], periodic: tuple[bool, ...]) -> tuple[Sides | None, ...]:
-    """The conditions of an inner result, which define its ghost cells: per axis, or one for all sides."""
+    """The conditions of an inner result per axis, each side of a kind that defines ghost cells. They are given per
+    axis, or as one condition for all sides."""
     if isinstance(value, Mapping) and set(value) & set(axes):
         own = _field(key, value, axes)
     else:
@@ -195,7 +203,7 @@ def _condition(key: str, value: object) -> Condition:
 
 
 def _example(value: object) -> str:
-    """An example of the condition that a word most likely means."""
+    """An example of the condition that the user's word most likely means."""
     meant = nearest(value, (*PLAIN, *KINDS)) if isinstance(value, str) else None
     if meant is None:
         return EXAMPLE
@@ -203,7 +211,7 @@ def _example(value: object) -> str:
 
 
 def boundary_tables(boundary: BoundaryConfig, axes: tuple[str, ...]) -> dict[str, Any]:
-    """The conditions as written in an input file."""
+    """The table [boundary] as an input file would have it: the inverse of `read_boundary`."""
 
     def own_tables(special: Mapping[str, tuple[Sides | None, ...]]) -> dict[str, Any]:
         return {

@@ -1,7 +1,7 @@
 """[ensemble]: several runs of one input in one file, with different numbers or initial states.
 
 The members share all compiled code. The numbers of an equation are passed to it at run time, one per member, and the
-last axis of every array is the member axis.
+last axis of every field array is the member axis.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ NOT_LISTED = ("equation.name", "equation.rhs", "initial.file")
 
 
 def read_ensemble(section: Mapping[str, object]) -> dict[str, tuple[float | str, ...]]:
-    """The values of each member by dotted key. Raises InputError for keys and values in which members cannot differ."""
+    """The values of all members by dotted key, such as "equation.D"; all tuples have the same length. Raises InputError
+    for keys and values in which members cannot differ, and for lists of different lengths."""
     given: dict[str, tuple[float | str, ...]] = {}
     for key, listed in _flat(section):
         if key in given:
@@ -62,7 +63,8 @@ def _values(key: str, listed: object) -> tuple[float | str, ...]:
 
 
 def check_steps(config: Config) -> None:
-    """Raise InputError if members would take their own steps while some event is set by step count."""
+    """Raise InputError if an ensemble has a tolerance, or if its members choose their own step sizes while output,
+    diagnostics or checkpoints are set by a number of steps."""
     if config.time.tolerance is not None:
         raise not_yet("time.tolerance", "an ensemble with a tolerance", ("time.dt", "time.cfl"))
     if config.time.dt is not None:
@@ -82,7 +84,7 @@ def check_steps(config: Config) -> None:
 
 
 def members(config: Config) -> list[Config]:
-    """The input of each member."""
+    """The inputs of the members, in order, each without an ensemble. ``config`` must have one."""
     count = len(next(iter(config.ensemble.values())))
     return [_member(config, index) for index in range(count)]
 

@@ -1,4 +1,4 @@
-"""Names in an input: reserved names, the check of a new name, and the check of names against the equation's fields."""
+"""Names in an input: reserved names, the check of a new name, and the check of the names that an input uses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ RESERVED = frozenset((
 
 
 def allowed_name(key: str, name: str) -> None:
-    """Raise InputError unless expressions can use the name and nothing else has it."""
+    """Raise InputError, whose message begins with ``key``, unless expressions can use ``name`` and it is not a word of
+    the language, of the input or of the output file."""
     if not name.isidentifier() or not name.isascii() or len(name) > LONGEST_NAME:
         expected = f"a name of letters, digits and '_', at most {LONGEST_NAME} of them"
         raise wrong(key, expected, name, "rename it")
@@ -33,8 +34,9 @@ def allowed_name(key: str, name: str) -> None:
 
 
 def check_fields(config: Config, fields: tuple[str, ...]) -> None:
-    """Raise InputError if the input names a field that the equation does not have, or uses a field's name for something
-    else."""
+    """Raise InputError if the input names a field that is not among ``fields``, those of the equation, or a diagnostic
+    that it does not define; if [verify] exact leaves out a field; or if a diagnostic has the name of a field or
+    parameter."""
     named = [(at("initial", name), name) for name in config.initial.expressions]
     named += [(at("boundary", name), name) for name in config.boundary.fields]
     named += [(at("verify", "exact", name), name) for name in config.verify.exact]

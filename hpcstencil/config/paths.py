@@ -15,25 +15,26 @@ from hpcstencil.validation.printable import printable
 
 
 def sources(config: Config) -> dict[str, Path]:
-    """The data files that the input names, by key."""
+    """The data files that the input names, as absolute paths by key. The Python file of an equation is not among them."""
     arrays = {key: file.path for key, file in {**array_files(config), **series_files(config)}.items()}
     return arrays if config.initial.file is None else {"initial.file": config.initial.file, **arrays}
 
 
 def array_files(config: Config) -> dict[str, ArrayFile]:
-    """The files with an array of the grid's shape on which the steps depend, by key: solid cells and parameters."""
+    """The files with an array of the grid's shape on which the steps depend (solid cells and parameters), by key."""
     found = {f"equation.{name}": file for name, file in config.equation.files.items()}
     mask = None if config.mask is None else config.mask.file
     return found if mask is None else {"mask.solid": mask, **found}
 
 
 def series_files(config: Config) -> dict[str, ArrayFile]:
-    """The files of time series, by key."""
+    """The files of parameters that follow time, by key."""
     return {f"equation.{name}": series.file for name, series in config.equation.series.items()}
 
 
 def check_path(key: str, path: Path) -> None:
-    """Raise InputError if a path is too long for the system, or cannot be written as text into a file."""
+    """Raise InputError, whose message begins with ``key``, if a path is too long for the system, or is not UTF-8 and so
+    cannot be recorded in a file."""
     length = len(os.fsencode(path))
     if length > LONGEST_PATH:
         raise InputError(
@@ -42,12 +43,15 @@ def check_path(key: str, path: Path) -> None:
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise InputError(f"{key}: expected a path in UTF-8, but got {printable(path)}; rename what is not") from None
+        raise InputError(
+            f"{key}: expected a path in UTF-8, but got {printable(path)}; rename the part that is not"
+        ) from None
 
 
 def check_output_path(config: Config, path: Path | None, output: Path, key: str) -> None:
-    """Raise InputError if the output file would replace a file that the run reads, ``path`` (the input file, if there is
-    one) included, or if the names of the files beside it cannot be made from its name."""
+    """Raise InputError, whose message begins with ``key``, if ``output`` cannot be the output file: it is a folder or
+    device, its name is too long or ends in .xdmf, or it is a file that the run reads. ``path`` is the input file, None
+    if there is none."""
     length = len(os.fsencode(output.name))
     if length > LONGEST_FILE_NAME:
         raise InputError(

@@ -28,7 +28,8 @@ FREE = (
 
 
 def to_tables(config: Config) -> dict[str, Any]:
-    """The input as tables, with defaults filled in and absolute paths: enough to run it again."""
+    """The input as nested tables of plain values, with defaults filled in and absolute paths. It can be run again from
+    them."""
     tables: dict[str, Any] = {
         "title": config.title,
         "grid": vars(config.grid),
@@ -90,17 +91,17 @@ def to_toml(config: Config) -> str:
 
 
 def sha256(config: Config) -> str:
-    """SHA-256 of the input's text."""
+    """SHA-256, in hexadecimal, of the input as `to_toml` writes it."""
     return hashlib.sha256(to_toml(config).encode()).hexdigest()
 
 
 def differences(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
-    """(old, new) value of every dotted key that differs between two inputs, with None for an absent key."""
+    """(old value, new value) by dotted key, for every key in which two inputs differ; None stands for an absent key."""
     before, after = dict(flatten(to_tables(old))), dict(flatten(to_tables(new)))
     keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
     return {key: (before.get(key), after.get(key)) for key in keys}
 
 
 def allowed(key: str) -> bool:
-    """Whether a continued run may differ from its origin in this key without an explicit --set."""
+    """Whether a continued run may differ from its origin in this dotted key without an explicit --set."""
     return any(key == free or (free.endswith(".") and key.startswith(free)) for free in FREE) and key != "output.fields"

@@ -50,7 +50,7 @@ STEP_KEYS = ("dt", "cfl", "tolerance")  # of [time], of which one is given
 
 @dataclass(frozen=True)
 class GridConfig:
-    """The corners may be left out. The reader makes a `Grid` of it."""
+    """The table [grid] as written; the reader makes a `Grid` of it. The corners may be left out."""
 
     shape: tuple[int, ...] = key(COUNTS, REQUIRED, "shape = [512, 512]", "cells per axis")
     lower: tuple[float, ...] | None = key(NUMBERS, None, "lower = [0.0, 0.0]", "where the domain begins")
@@ -59,10 +59,13 @@ class GridConfig:
 
 @dataclass(frozen=True)
 class EquationConfig:
-    """The name of an equation in a Python file is "FILE.py:CLASS", with the file's absolute path. A parameter that is
-    read from a file has the text "FILE.npy" or "FILE.h5:DATASET", with the absolute path too. ``series`` are the
-    parameters that follow time; in the input they stand among the others. Only a custom equation has
-    a ``rhs``. ``stencils`` given as a file are read at once, so that an input holds their weights."""
+    """The table [equation].
+
+    The name of an equation in a Python file is "FILE.py:CLASS", with the file's absolute path. A parameter that is read
+    from a file has the text "FILE.npy" or "FILE.h5:DATASET", also with the absolute path. ``series`` are the parameters
+    that follow time; in the input they stand among the others. Only a custom equation has a ``rhs``. ``stencils`` given
+    as a file are read at once, so that an input holds their weights.
+    """
 
     name: str = key(TEXT, REQUIRED, 'name = "heat"', "the equation")
     parameters: Mapping[str, float | str] = entries(EXPRESSION, "{} = 1.0", "its parameters")
@@ -82,20 +85,20 @@ class EquationConfig:
 
     @property
     def files(self) -> dict[str, ArrayFile]:
-        """The parameters that are read from a file, by name."""
+        """The parameters that are read from a file, by name. Time series are not among them."""
         texts = {name: text for name, text in self.parameters.items() if isinstance(text, str)}
         return {name: file for name, text in texts.items() if (file := ArrayFile.of(text)) is not None}
 
     @property
     def in_file(self) -> tuple[Path, str] | None:
-        """(file, class) of an equation in a Python file."""
+        """(absolute path, class name) of an equation in a Python file; None for a built-in or custom equation."""
         path, colon, name = self.name.rpartition(":")
         return (Path(path), name) if colon else None
 
 
 @dataclass(frozen=True)
 class InitialConfig:
-    """Fields without an expression are read from the ``file``, an absolute path."""
+    """The table [initial]. Fields without an expression are read from the ``file``, an absolute path, or are 0 without it."""
 
     file: Path | None = key(TEXT, None, 'file = "start.h5"', "an HDF5 file, relative to the input")
     expressions: Mapping[str, str] = entries(EXPRESSION_TEXT, '{} = "sin(x)"', "its values at t = 0")
@@ -103,7 +106,7 @@ class InitialConfig:
 
 @dataclass(frozen=True)
 class Numerics:
-    """The reader chooses an ``integrator`` where none is given."""
+    """The table [numerics]. The reader chooses an ``integrator`` where none is given."""
 
     order: int = key(choice(2, 4, 6, 8), 2, "order = 2", "order of the derivatives in space")
     integrator: str = key(choice(*INTEGRATORS), None, 'integrator = "rk4"', "the method in time")
@@ -120,7 +123,7 @@ class Numerics:
 
 @dataclass(frozen=True)
 class TimeConfig:
-    """Exactly one of ``dt``, ``cfl`` and ``tolerance`` is given."""
+    """The table [time], in the input's unit of time. Exactly one of ``dt``, ``cfl`` and ``tolerance`` is given."""
 
     end: float = key(POSITIVE, REQUIRED, "end = 10.0", "time runs from 0 to `end`")
     dt: float | None = key(POSITIVE, None, "dt = 0.1", "a fixed step")
@@ -132,13 +135,14 @@ class TimeConfig:
 
     @property
     def given(self) -> str:
-        """Which of the three is given."""
+        """The key that sets the step size: "dt", "cfl" or "tolerance"."""
         return next(name for name in STEP_KEYS if getattr(self, name) is not None)
 
 
 @dataclass(frozen=True)
 class Decomposition:
-    """The requested decomposition: "auto", or counts per axis; ``devices`` may be one number per process."""
+    """The table [decomposition]: each entry is "auto" or given in counts, one per axis for ``processes`` and ``tiles``.
+    ``devices`` may also be one number, of devices per process. ``steps_per_exchange`` counts time steps."""
 
     processes: tuple[int, ...] | str = key(either(AUTO, COUNTS), "auto", "processes = [2, 1]", "blocks over processes")
     devices: int | tuple[int, ...] | str = key(
@@ -155,7 +159,7 @@ class Decomposition:
 
 @dataclass(frozen=True)
 class OutputConfig:
-    """``fields`` None means all fields. The reader fills in a ``path`` where none is given."""
+    """The table [output]. ``fields`` None means all fields. The reader fills in a ``path`` where none is given."""
 
     path: Path = key(TEXT, None, 'path = "run.h5"', "the output file, relative to the working directory")
     every: float | None = key(POSITIVE, None, "every = 1.0", "time between snapshots")
@@ -193,7 +197,7 @@ class OutputConfig:
 
 @dataclass(frozen=True)
 class DiagnosticsConfig:
-    """Diagnostics by name; ``every_steps`` None means whenever output is written."""
+    """The table [diagnostics]: expressions by name. ``every_steps`` None means whenever output is written."""
 
     every_steps: int | None = key(COUNT, None, "every_steps = 10", "steps between two rows")
     expressions: Mapping[str, str] = entries(TEXT, '{} = "integral(u)"', "an expression with reductions over the grid")
@@ -201,7 +205,7 @@ class DiagnosticsConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """How often checkpoints are written, and how many are kept."""
+    """The table [checkpoint]: how often checkpoints are written, how many are kept, and when the run has to stop."""
 
     every_steps: int | None = key(COUNT, None, "every_steps = 1000", "steps between two checkpoints")
     every_minutes: float | None = key(
@@ -214,7 +218,7 @@ class CheckpointConfig:
 
 
 def _surface(value: Any) -> Any:
-    """None for no flux, else the value as given."""
+    """The value on the surface as given; None for no flux. Raises Unfit for anything else."""
     if value == "no_flux":
         return None
     if isinstance(value, Mapping) and list(value) == ["value"]:
@@ -224,8 +228,8 @@ def _surface(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class MaskConfig:
-    """Solid cells: those with a non-zero ``solid`` at their centre. ``surface`` is the value that holds at their surface,
-    None for no flux."""
+    """The table [mask]. Cells with a non-zero ``solid`` at their centre are solid; ``solid`` is an expression, or the
+    text of an `ArrayFile` with its absolute path. ``surface`` is the value at their surface, None for no flux."""
 
     solid: str = key(
         TEXT,
@@ -239,13 +243,14 @@ class MaskConfig:
 
     @property
     def file(self) -> ArrayFile | None:
-        """The file that says where cells are solid, if ``solid`` is not an expression."""
+        """The file that marks the solid cells; None if ``solid`` is an expression."""
         return ArrayFile.of(self.solid)
 
 
 @dataclass(frozen=True)
 class VerifyConfig:
-    """Settings of `hpcstencil verify`."""
+    """The table [verify], settings of `hpcstencil verify`: the manufactured solution by field, and the names of
+    diagnostics that must not drift."""
 
     exact: Mapping[str, str] = entries(
         EXPRESSION_TEXT, '"exp(-t)*sin(x)"', "the manufactured solution", 'exact = { u = "exp(-t)*sin(x)" }'
@@ -257,7 +262,8 @@ class VerifyConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """A checked input file, one attribute per table. ``ensemble`` holds the values of every member by dotted key."""
+    """A checked input file, one attribute per table, with defaults filled in and absolute paths of the files that it
+    reads. ``ensemble`` holds the values of every member by dotted key, such as "equation.D"."""
 
     title: str = key(any_text(), "", 'title = "a title"', "the heading of plots, and stored in the output")
     grid: Grid

@@ -23,10 +23,11 @@ EXAMPLES = {
 
 
 def weights_of(key: str, given: Weights | str, base: Path, ndim: int) -> Weights:
-    """The weights as nested tuples, indexed as the grid is. A text is the path of a file, relative to ``base``.
+    """The weights as nested tuples of floats, indexed as the grid is. ``given`` are nested lists, or the path of a
+    NumPy file relative to ``base``.
 
-    Raises InputError, starting with ``key``, unless they are finite numbers, one level of lists per axis, an odd count of at
-    most `WIDEST` along each, and not all 0.
+    Raises InputError, whose message begins with ``key``, unless they are finite numbers, nested one level per axis,
+    with an odd count of at most `WIDEST` along each axis, and not all 0.
     """
     array = _read(key, Path(os.path.abspath(base / given))) if isinstance(given, str) else _array(key, given)
     if array.ndim != ndim:
@@ -38,7 +39,7 @@ def weights_of(key: str, given: Weights | str, base: Path, ndim: int) -> Weights
             key,
             f"an odd count of at most {WIDEST} weights per axis",
             list(array.shape),
-            "the middle one is that of the cell itself",
+            "add or drop some, so that the middle one belongs to the cell itself",
         )
     if not np.isfinite(array).all():
         raise InputError(f"{key}: expected finite weights, but some are not; correct them")
@@ -55,7 +56,7 @@ def _array(key: str, given: Weights) -> np.ndarray:
 
 
 def _read(key: str, path: Path) -> np.ndarray:
-    """The array in a NumPy file. It is mapped, so that its size is known before it is read."""
+    """The array in a NumPy file, mapped into memory, so that its size is known before it is read."""
     check_path(key, path)
     if not os.path.isfile(path):  # False also for a name that the system refuses
         raise InputError(f"{key}: expected a NumPy file, but there is no {path}; check the path")

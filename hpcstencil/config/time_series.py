@@ -14,7 +14,8 @@ from hpcstencil.validation.schema import POSITIVE, REQUIRED, TEXT, Kind, Unfit, 
 
 @dataclass(frozen=True)
 class TimeSeries:
-    """The file of the samples, "FILE.npy" or "FILE.h5:DATASET" with its absolute path, and the time between two of them."""
+    """The file of the samples, "FILE.npy" or "FILE.h5:DATASET" with its absolute path, and the time between two
+    samples, in the input's unit. The first sample is at t = 0."""
 
     series: str = key(TEXT, REQUIRED, 'series = "wavelet.h5:trace"', "the file of the samples")
     dt: float = key(POSITIVE, REQUIRED, "dt = 1e-3", "time between two samples")
@@ -37,7 +38,8 @@ TIME_SERIES = Kind("a table with the series and dt", _table)
 
 
 def time_series_of(name: str, given: Mapping[str, object], base: Path) -> TimeSeries:
-    """The parameter ``name`` of an equation, from its table. The path of the file is relative to ``base``.
+    """The time series that the table ``given`` describes, for the parameter ``name`` of an equation. The path of its
+    file is relative to ``base``. The file is not opened.
 
     Raises InputError for wrong keys and values, and for a text that names no such file.
     """

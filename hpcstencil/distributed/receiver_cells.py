@@ -110,8 +110,9 @@ def receiver_cells(groups: Sequence[Group], width: int, topology: Topology) -> R
         slot[group.field].append(slots[here])
         for other in np.unique(where[:, mine][~here]):
             received.setdefault(int(other), []).append(slots[where[:, mine] == other])
-        for_others = (where == rank) & (owner != rank)
-        points, receivers = np.nonzero(for_others)
+        order = in_memory_order(group)  # as their owners have them
+        points, numbers = np.nonzero((where[:, order] == rank) & (owner[order] != rank))
+        receivers = order[numbers]
         foreign.append((group.field, group.cells[points, receivers] - corner, owner[receivers]))
     sent: dict[int, list[np.ndarray]] = {}
     for field, cells, owners in foreign:
@@ -134,9 +135,13 @@ def receiver_cells(groups: Sequence[Group], width: int, topology: Topology) -> R
 
 def own_receivers(group: Group, topology: Topology, rank: int) -> np.ndarray:
     """The numbers of the receivers of a process, int64, in the order in which their cells lie in memory."""
-    first = group.cells[0]
-    order = np.lexsort(first.T[::-1])
-    return order[ranks_of(first[order], topology) == rank]
+    order = in_memory_order(group)
+    return order[ranks_of(group.cells[0, order], topology) == rank]
+
+
+def in_memory_order(group: Group) -> np.ndarray:
+    """The numbers of all receivers, int64, in the order of their first cells."""
+    return np.lexsort(group.cells[0].T[::-1])
 
 
 def ranks_of(cells: np.ndarray, topology: Topology) -> np.ndarray:

@@ -20,7 +20,8 @@ LAUNCH = "start with the launcher of this MPI library: 'srun --mpi=pmix' under S
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the report. ``remedy`` says what to do if the status is not ok."""
+    """One line of the report. ``name`` is what was checked, ``found`` the finding; ``remedy`` says what to do if the
+    status is not "ok"."""
 
     status: Literal["ok", "warning", "failed"]
     name: str
@@ -32,7 +33,8 @@ class Check:
 
 
 def ranks_text(ranks: Sequence[int], every: Sequence[Facts]) -> str:
-    """Ranks by number and host: ``on rank 3 (n2) and 4 others``; empty if there is only one process."""
+    """The first of the ``ranks`` with its host and the number of the others, such as " on rank 3 (n2) and 4 others"; ""
+    if there is only one process."""
     if len(every) == 1:
         return ""
     others = f" and {len(ranks) - 1} other{'s' * (len(ranks) > 2)}" if len(ranks) > 1 else ""
@@ -40,7 +42,7 @@ def ranks_text(ranks: Sequence[int], every: Sequence[Facts]) -> str:
 
 
 def failing(every: Sequence[Facts], look: Callable[[Facts], T]) -> list[tuple[int, T]]:
-    """(rank, result) for each rank whose facts give a ``look`` result that is not empty."""
+    """(rank, result) for each rank for whose facts ``look`` returns something that is not empty."""
     return [(rank, said) for rank, facts in enumerate(every) if (said := look(facts))]
 
 
@@ -65,7 +67,7 @@ def of_hosts(every: Sequence[Facts]) -> dict[str, list[int]]:
 
 
 def installation(every: Sequence[Facts]) -> Check:
-    """The verdict on versions: equal on all ranks, and recent enough for ``required``, with entries like
+    """The verdict on versions: equal on all ranks, and at least those that ``required`` in the facts asks for, such as
     ``h5py>=3.12``."""
     first = every[0]
     for rank, facts in enumerate(every):
@@ -162,7 +164,7 @@ def cores(every: Sequence[Facts]) -> Check:
 
 
 def compiler(every: Sequence[Facts]) -> Check:
-    """The verdict on the C++ compiler, which every process that computes on CPUs needs."""
+    """The verdict on the C++ compiler, which native code needs on every process that computes on CPUs."""
     wanting = [rank for rank, facts in enumerate(every) if facts.get("devices", {}).get("platform", "cpu") == "cpu"]
     without = [rank for rank in wanting if not every[rank]["compiler"]]
     if without:
@@ -172,7 +174,7 @@ def compiler(every: Sequence[Facts]) -> Check:
 
 
 def limits(every: Sequence[Facts]) -> Iterable[Check]:
-    """The verdicts on those limits of the shell that a run may reach."""
+    """The verdicts on the shell's limits that a run may reach."""
 
     def below(name: str, least: float) -> list[tuple[int, int]]:
         values = [(rank, facts["limits"][name]) for rank, facts in enumerate(every)]

@@ -31,8 +31,8 @@ class Stopped(Exception):
 
 @contextmanager
 def stopping() -> Iterator[None]:
-    """A context in which SIGTERM and SIGINT raise Stopped. Afterwards SIGTERM is ignored, so that the end can be
-    reported."""
+    """A context in which SIGTERM and SIGINT raise Stopped. After it SIGTERM is ignored, so that the report can be
+    completed."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise Stopped(signal.Signals(number).name)
@@ -47,7 +47,7 @@ def stopping() -> Iterator[None]:
 
 
 class Report:
-    """The verdicts so far, which rank 0 prints as they come."""
+    """The verdicts so far, printed one by one on rank 0. ``all`` and ``failed`` count them."""
 
     def __init__(self) -> None:
         self.prints = environment_rank() == 0
@@ -65,7 +65,8 @@ class Report:
 
 
 class Examination:
-    """The facts known so far: of all ranks once they have met, before that of this rank only."""
+    """The facts known so far, and the report. ``every`` holds the facts of all ranks once they have met, and is empty
+    before; ``own`` are those of this rank. ``probe`` is the name of the probe that is running."""
 
     def __init__(self, folder: Path, patience: float) -> None:
         self.folder = folder
@@ -80,7 +81,7 @@ class Examination:
         self.complete = False
 
     def follow(self, child: Child) -> None:
-        """Read the reports of the MPI child to the end, with a verdict on each of its probes."""
+        """Read the reports of the MPI child until it ends, adding a verdict after each of its probes."""
         if not self.own:
             self.own = {**local.facts(), "folder": str(self.folder), **local.guarded_facts(self.folder, self.patience)}
         child.tell({"facts": self.own, "folder": str(self.folder)})
@@ -99,7 +100,7 @@ class Examination:
                 self.judge(line["probe"], line["all"])
 
     def judge(self, probe: str, found: list[Facts]) -> None:
-        """Add the verdicts that follow from a probe; ``found`` holds the facts of each rank."""
+        """Add the verdicts that follow from a ``probe``; ``found`` holds its facts for each rank, in order of rank."""
         report = self.report
         if probe == "MPI":
             self.mpi = found[0]
@@ -119,7 +120,7 @@ class Examination:
             report.add([places.jax_messages(self.every, found, report.several)])
 
     def alone(self) -> Iterator[Check | None]:
-        """The verdicts on the facts that each process finds alone."""
+        """The verdicts on the facts that each process finds by itself."""
         every = self.every or [self.own]
         yield checks.installation(every)
         if self.mpi:
@@ -135,15 +136,15 @@ class Examination:
         yield from places.slurm(every[0], self.mpi.get("library", ""))
 
     def tell_failure(self, what: str, ended: Ended | None) -> None:
-        """Report that the MPI child did not finish. Rank 0 reports all it knows, another rank only what rank 0 cannot
-        know."""
+        """Report that the MPI child did not finish. ``what`` is the predicate of the sentence, ``ended`` how the child
+        ended (None if it was still running). Rank 0 reports all it knows, another rank only what rank 0 cannot know."""
         report, output = self.report, ended.output if ended else ""
         said = self.own_error or last_words(output)
         if report.prints:
             if not self.every and self.own:
                 report.add(self.alone())
             if self.late:
-                what = f"{what}, {self.late} did not come to its end"
+                what = f"{what}, {self.late} did not finish"
             report.add([places.interrupted(self.probe, what, said, report.several)])
             for line in output.splitlines()[-TAIL:]:
                 print(f"  | {line}", file=sys.stderr, flush=True)
@@ -168,7 +169,7 @@ def examine(folder: Path, patience: float) -> int:
             ended = attended(examination, child)
     except Stopped as stopped:
         examination.tell_failure(
-            f"was being tried when {stopped} came to end all processes (the reason may stand on standard error)", None
+            f"was being tried when {stopped} came to end all processes (standard error may give the reason)", None
         )
         child.kill()
         finish(examination.report)
@@ -183,7 +184,7 @@ def examine(folder: Path, patience: float) -> int:
 
 
 def attended(examination: Examination, child: Child) -> Ended:
-    """Follow a child to its end, and make sure that it is gone."""
+    """Follow a child until it ends or is late, and make sure that it is gone. Raises Stopped if a signal arrives."""
     with stopping():
         examination.follow(child)
     return child.end(examination.patience)

@@ -30,8 +30,8 @@ REAPED = 2.0  # seconds that a killed child may take to end; it cannot end while
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of a child. ``failure`` describes what went wrong, None if nothing did; ``output`` is the end of its
-    output."""
+    """How a child ended. ``failure`` says what went wrong, as a predicate such as "ended with status 1"; None if
+    nothing did. ``output`` is the last part of its output."""
 
     failure: str | None
     output: str
@@ -50,13 +50,13 @@ def own_environment() -> dict[str, str]:
 
 
 def probe_command(module: str, *arguments: str) -> list[str]:
-    """The command line of a probe: a module of this package and its arguments."""
+    """The command line of a probe, a module of this package, with its arguments."""
     return [sys.executable, "-P", "-m", f"hpcstencil.doctor.{module}", *arguments]
 
 
 class Child:
-    """A started child. ``lines`` yields its reports; then ``end`` returns how it ended and makes sure that it is
-    gone."""
+    """A started child process. Iterate over `lines` for its reports; then `end` returns how it ended and makes sure
+    that it is gone."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start ``command``. Raises OSError if that fails."""
@@ -85,15 +85,15 @@ class Child:
         self._late = False
 
     def tell(self, request: Line) -> None:
-        """Send one line to the child; it is lost if the child has gone."""
+        """Send one line of JSON to the child. It is lost if the child has gone."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
             self.process.stdin.write(json.dumps(request).encode() + b"\n")
             self.process.stdin.flush()
 
     def lines(self, patience: float) -> Iterator[Line]:
-        """Yield the child's reports until it ends, or until a probe takes longer than ``patience`` seconds. A line with
-        ``begin`` marks the start of a probe."""
+        """Yield the child's reports until it ends, or until a probe has taken longer than ``patience`` seconds. A
+        report with the key ``begin`` marks the start of a probe."""
         until = time.monotonic() + patience
         with selectors.DefaultSelector() as selector:
             for pipe in (self._reports, self._output):
@@ -127,8 +127,8 @@ class Child:
         return [json.loads(line) for line in whole]
 
     def end(self, patience: float) -> Ended:
-        """Wait for the child's end, at most ``patience`` seconds and not at all if it was late, then kill what is left.
-        Returns how it ended."""
+        """Wait until the child ends, at most ``patience`` seconds and not at all if it was late, then kill what is left
+        of it. Returns how it ended."""
         for _ in () if self._late else self.lines(patience):
             pass
         status = self.process.poll()
@@ -150,7 +150,8 @@ class Child:
 
 
 def guarded(command: Sequence[str], environment: Mapping[str, str], patience: float) -> tuple[list[Line], Ended]:
-    """Run a child to its end; returns its reports and how it ended."""
+    """Run a child until it ends or a probe takes longer than ``patience`` seconds; returns (its reports, how it ended).
+    A command that cannot be started counts as a child that failed."""
     try:
         child = Child(command, environment)
     except OSError as error:
@@ -174,6 +175,6 @@ def last_words(output: str) -> str:
 
 
 def how(ended: Ended) -> str:
-    """A description of how a failed child ended, with the most telling line of its output."""
+    """How a failed child ended, in words, with the most telling line of its output."""
     words = last_words(ended.output)
     return f"{ended.failure}: {words}" if words else f"{ended.failure}"

@@ -1,6 +1,7 @@
 """The facts that a process can find without the others: its installation, cores, limits, devices, folders, and Slurm.
 
-Children ask whatever can hang or crash: foreign commands, or this module run as a probe (``devices``, ``folders``).
+Anything that may hang or crash is asked in child processes: foreign commands, or this module run as a probe
+(``devices``, ``folders``).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ TRIAL = 2**20  # bytes written to a folder
 
 
 def facts() -> Facts:
-    """The facts that this process can find without asking anything that could hang."""
+    """The facts that this process can find without asking anything that may hang. They can be written as JSON."""
     return {
         "rank": environment_rank(),
         "expected": environment_size(),
@@ -69,7 +70,8 @@ def found_compiler() -> str:
 
 
 def launcher() -> str:
-    """The program that started this process, according to its environment variables."""
+    """The name of the program that started this process, according to its environment variables: "mpirun" or "srun"; ""
+    if unknown."""
     names = {"OMPI_COMM_WORLD_SIZE": "mpirun", "SLURM_STEP_NUM_TASKS": "srun", "PMI_SIZE": "mpirun"}
     return next((program for name, program in names.items() if name in os.environ), "")
 
@@ -95,7 +97,8 @@ def required() -> list[str]:
 
 
 def launcher_cores() -> int | None:
-    """Number of cores that Open MPI's launcher, the parent of this process, may use on this host; None if unknown."""
+    """The number of cores that Open MPI's launcher, the parent of this process, may use on this host; None if unknown
+    or for another launcher."""
     if "OMPI_COMM_WORLD_SIZE" not in os.environ:
         return None
     try:
@@ -105,8 +108,8 @@ def launcher_cores() -> int | None:
 
 
 def guarded_facts(folder: Path, patience: float) -> Facts:
-    """The findings of all children, which run at the same time: ``gpus``, ``devices``, ``folders``, and on rank 0
-    ``slurm``."""
+    """The findings of all children, which run at the same time and may each take ``patience`` seconds per probe:
+    ``gpus``, ``devices``, ``folders`` and ``slurm``."""
     pool = ThreadPoolExecutor()
     try:
         devices = pool.submit(device_facts, patience)
@@ -118,7 +121,7 @@ def guarded_facts(folder: Path, patience: float) -> Facts:
 
 
 def device_facts(patience: float) -> Facts:
-    """The GPUs that `nvidia-smi` lists, if that command exists, and the devices that jax starts."""
+    """``gpus``: the number of GPUs that `nvidia-smi` lists, 0 without that command. ``devices``: those that jax starts."""
     listed = 0
     if shutil.which("nvidia-smi") is not None and os.environ.get("JAX_PLATFORMS", "").lower() != "cpu":
         _, ended = guarded(["nvidia-smi", "-L"], own_environment(), patience)
@@ -129,7 +132,8 @@ def device_facts(patience: float) -> Facts:
 
 
 def probe_facts(name: str, patience: float, *arguments: str) -> Facts:
-    """The facts that a probe of this module reports, run as a child, and how the child failed if it did."""
+    """The facts that a probe of this module reports when run as a child. If the child fails, the probe that it was
+    trying has an ``error``."""
     lines, ended = guarded(probe_command("local", name, *arguments), own_environment(), patience)
     found: Facts = {}
     trying = name
@@ -142,8 +146,8 @@ def probe_facts(name: str, patience: float, *arguments: str) -> Facts:
 
 
 def slurm_facts(patience: float) -> Facts:
-    """The MPI types that srun supports and the time that the job has left, as Slurm says. Each command may take
-    ``patience`` seconds. Empty outside a Slurm job and on ranks other than 0."""
+    """What Slurm says of the kinds of MPI that srun supports (``kinds``) and of the time that the job has left
+    (``left``). Each command may take ``patience`` seconds. Empty outside a Slurm job and on ranks other than 0."""
     job = os.environ.get("SLURM_JOB_ID")
     if job is None or environment_rank() != 0:
         return {}
@@ -160,7 +164,7 @@ def slurm_facts(patience: float) -> Facts:
 
 
 def devices() -> Facts:
-    """The devices that a run would have, started and used once."""
+    """The devices that a run of this process would have. Each is started and computes a sum, which is checked."""
     from hpcstencil.runtime.devices import bind_devices, identities, start_jax
 
     count, ids = bind_devices(None)
@@ -178,7 +182,8 @@ def devices() -> Facts:
 
 
 def folders(folder: str) -> None:
-    """Report the facts of each folder that a run needs. The user's own folder, the most likely to hang, comes last."""
+    """Report the facts of each folder that a run needs to the parent, one by one. The output folder, the most likely to
+    hang, comes last."""
     from hpcstencil.runtime.cache_folder import place
 
     tries: dict[str, Callable[[], Facts]] = {
@@ -198,7 +203,8 @@ def existing(path: Path) -> Path:
 
 
 def writable(path: Path) -> Facts:
-    """Whether a file can be written to a folder, synced to disk, and read back; nothing is left behind."""
+    """The path of a folder, after a file in it was written, synced to disk, read back and removed; an ``error`` if
+    other data came back. Raises OSError if the file system fails."""
     with tempfile.TemporaryFile(dir=path, prefix=".hpcstencil-doctor-") as file:
         data = os.urandom(TRIAL)
         file.write(data)
@@ -211,7 +217,8 @@ def writable(path: Path) -> Facts:
 
 
 def space(path: Path) -> Facts:
-    """The type of a folder's file system, and its free space in bytes; None if the file system does not report it."""
+    """The facts of a folder: its path, the type of its file system, and the free space in bytes (None if the file
+    system does not report it)."""
     system = os.statvfs(path)
     free = system.f_bavail * system.f_frsize if system.f_blocks else None
     return {"path": str(path.resolve()), "kind": file_system(path.resolve()), "free": free}

@@ -29,7 +29,7 @@ SEEN_LATE = 5.0  # seconds after which a file must be visible on the other hosts
 
 
 class Ranks:
-    """The processes that see each other: those of mpi4py's communicator, or only this one."""
+    """The processes that see each other: those of the mpi4py communicator ``mpi``, or with None only this one."""
 
     def __init__(self, mpi: Any) -> None:
         self.mpi = mpi
@@ -37,8 +37,8 @@ class Ranks:
         self.size: int = mpi.Get_size() if mpi else 1
 
     def everywhere(self, value: T) -> list[T]:
-        """The values of all ranks, in order of rank. While rank 0 waits, it tells its parent which ranks are
-        missing."""
+        """The values of all ranks in order of rank, on all ranks. All ranks call this together. While rank 0 waits, it
+        reports to its parent which ranks are missing."""
         if self.rank != 0:
             self.mpi.send((self.rank, value), 0)
             return self.mpi.bcast(None)
@@ -59,7 +59,7 @@ class Ranks:
         return self.mpi.bcast(every) if self.mpi else every
 
     def wait(self) -> None:
-        """Wait until all ranks are here."""
+        """Return once all ranks have called this."""
         if self.mpi:
             self.mpi.Barrier()
 
@@ -71,7 +71,7 @@ def mpi_libraries() -> set[str]:
 
 
 def start_mpi() -> tuple[Ranks, Facts]:
-    """Start MPI through mpi4py; returns the ranks, and the facts about the library."""
+    """Start MPI through mpi4py; returns the ranks, and the facts about the library. Raises ImportError without mpi4py."""
     from mpi4py import MPI
 
     ranks = Ranks(MPI.COMM_WORLD.Clone())
@@ -80,7 +80,7 @@ def start_mpi() -> tuple[Ranks, Facts]:
 
 
 def same_folder(ranks: Ranks, folder: Path) -> Facts:
-    """Whether this rank sees a file that rank 0 makes in the folder."""
+    """``seen``: whether this rank sees a file that rank 0 makes in the folder. All ranks call this together."""
     path = folder / ranks.everywhere(f".hpcstencil-doctor-{os.uname().nodename}-{os.getpid()}")[0]
     if ranks.rank == 0:
         path.touch()
@@ -98,7 +98,8 @@ def same_folder(ranks: Ranks, folder: Path) -> Facts:
 
 
 def h5py_build() -> Facts:
-    """How h5py was built, and the MPI libraries that it loads beside mpi4py's."""
+    """How h5py was built, after importing it: ``parallel``, the version ``hdf5``, the ``file`` of h5py, and in
+    ``other_mpi`` the MPI libraries that it has loaded beside mpi4py's."""
     before = mpi_libraries()
     import h5py
 
@@ -111,7 +112,8 @@ def h5py_build() -> Facts:
 
 
 def write(ranks: Ranks, folder: Path, parallel: bool) -> Facts:
-    """Write a small file as a run would, read it back, and leave nothing behind."""
+    """Write a small HDF5 file as a run would, read it back, and remove it. Returns the way it was written and the
+    seconds it took, or an ``error`` if other values came back. All ranks call this together."""
     path = folder / ranks.everywhere(f".hpcstencil-doctor-{os.uname().nodename}-{os.getpid()}.h5")[0]
     start = time.perf_counter()
     try:
@@ -126,8 +128,8 @@ def write(ranks: Ranks, folder: Path, parallel: bool) -> Facts:
 
 
 def written_and_read(path: Path, ranks: Ranks, together: bool) -> bool:
-    """Whether a file contains the values written to it: by all ranks ``together`` through MPI-IO, or by rank 0
-    alone."""
+    """Whether a file contains the values written to it: by all ranks ``together`` through MPI-IO, or else by rank 0
+    alone (the other ranks return True)."""
     import h5py
     import numpy as np
 
@@ -153,7 +155,8 @@ def written_and_read(path: Path, ranks: Ranks, together: bool) -> bool:
 
 
 def jax_messages(ranks: Ranks) -> Facts:
-    """A compiled test of mpi4jax: each rank sends its number to the next one, and all add up the numbers."""
+    """A compiled test of mpi4jax: each rank sends its number to the next one, and all add up the numbers. Returns the
+    platform and a ``warning`` of mpi4jax, or an ``error``. All ranks call this together."""
     from hpcstencil.runtime.devices import bind_devices, start_jax
 
     count, _ = bind_devices(None)

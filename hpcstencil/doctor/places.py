@@ -1,4 +1,4 @@
-"""Verdicts on folders, on Slurm, and on the joint probes of the ranks. See ``checks``."""
+"""Verdicts on folders, on Slurm, and on the joint probes of the ranks. ``checks`` describes the arguments."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ def shared_memory(every: Sequence[Facts]) -> Check | None:
 
 
 def slurm(facts: Facts, library: str) -> Iterable[Check]:
-    """The verdicts in a Slurm job: whether srun can start this MPI, and the time that is left."""
+    """The verdicts in a Slurm job: whether srun can start this MPI library, and whether the job has time left.
+    ``facts`` are those of rank 0, ``library`` the name of the MPI library."""
     kinds, left = facts["slurm"].get("kinds"), facts["slurm"].get("left")
     if kinds is not None:
         if "error" in kinds:
@@ -88,7 +89,9 @@ def slurm(facts: Facts, library: str) -> Iterable[Check]:
             found = f"srun has no pmix, only {known or 'unknown kinds of MPI'}"
             yield Check("warning", "Slurm", found, "start with mpirun inside the job instead of srun")
         else:
-            yield Check("ok", "Slurm", "srun --mpi=pmix is there" if "pmix" in kinds["said"] else "srun is there")
+            yield Check(
+                "ok", "Slurm", "srun --mpi=pmix is available" if "pmix" in kinds["said"] else "srun is available"
+            )
     if left is not None and "said" in left:
         minutes = time_left(left["said"])
         if minutes is not None and minutes < MINUTES_LEFT:
@@ -100,8 +103,7 @@ def slurm(facts: Facts, library: str) -> Iterable[Check]:
 
 
 def time_left(text: str) -> float | None:
-    """Minutes in Slurm's ``D-HH:MM:SS`` (or ``MM:SS``); None if the text is not a time, as for a job without a
-    limit."""
+    """Minutes in Slurm's "D-HH:MM:SS" or "MM:SS"; None if the text is not a time, as for a job without a limit."""
     match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text.strip())
     if match is None:
         return None
@@ -165,7 +167,8 @@ def jax_messages(every: Sequence[Facts], results: Sequence[Facts], several: bool
 
 
 def interrupted(probe: str, how: str, words: str, several: bool) -> Check:
-    """The verdict on a probe in which the MPI child hung or crashed."""
+    """The verdict on a probe in which the MPI child hung or crashed. ``how`` says how, and ``words`` is the most
+    telling line of its output."""
     remedy = {
         "MPI": LAUNCH,
         "messages": "where hosts do not reach each other, choose their network: OMPI_MCA_btl_tcp_if_include=ib0, say",

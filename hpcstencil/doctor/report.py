@@ -19,7 +19,7 @@ Facts = dict[str, Any]
 
 
 def start() -> None:
-    """Make this process die with its parent: a launcher may kill the parent at any time, and no child must stay."""
+    """Make this process end with its parent, which a launcher may kill at any time: no child must be left over."""
     ctypes.CDLL(None).prctl(KILL_WITH_PARENT, signal.SIGKILL)
 
 
@@ -29,13 +29,14 @@ def tell(**line: object) -> None:
 
 
 def listen() -> Facts:
-    """The parent's next request; empty if the parent has gone."""
+    """The parent's next request, for which this waits; empty if the parent has gone."""
     line = sys.stdin.readline()
     return json.loads(line) if line else {}
 
 
 def outcome(probe: Callable[[], Facts]) -> Facts:
-    """The facts that a probe finds, or ``{"error": sentence}`` if it raises: a probe tests whether something raises."""
+    """The facts that a probe returns, or ``{"error": sentence}`` if it raises any exception: whether something raises
+    is what a probe tests."""
     try:
         return probe()
     except Exception as error:  # a broken library may raise anything

@@ -38,8 +38,12 @@ SHIFT = 0.3  # α width / speed: for waves that graze the layer
 
 @dataclass(frozen=True)
 class Layered:
-    """Right-hand sides with absorbing layers. ``memory`` names the added memory fields, ``rate`` is the fastest damping
-    (1/time), and ``positions`` are those of fields and memories that do not live at cell centres."""
+    """Right-hand sides with absorbing layers.
+
+    ``trees`` are the time derivatives by field, those of the added memory fields included. ``memory`` names these
+    fields, ``rate`` is the fastest damping (1/time), and ``positions`` are those of fields and memories that do not
+    live at cell centres.
+    """
 
     trees: Mapping[str, Node]
     memory: tuple[str, ...]
@@ -50,10 +54,11 @@ class Layered:
 def layered(
     trees: Mapping[str, Node], config: Config, speed: float, positions: Positions, positive: Collection[str] = ()
 ) -> Layered:
-    """The right-hand sides with all layers that the boundary conditions ask for. ``speed`` is that of the fastest wave;
-    the ``positive`` fields must not become 0.
+    """The right-hand sides with all layers that the boundary conditions ask for. ``speed`` is that of the fastest wave,
+    0 if unknown; the ``positive`` fields must not become 0.
 
-    Raises InputError if a layer is wider than the domain or does not fit the equation.
+    Raises InputError if a layer is wider than the domain or thinner than a cell, if the speed of the waves is not
+    known, or if a layer does not fit the equation.
     """
     fields, rate = tuple(trees), 0.0
     result, memory = dict(trees), dict[str, Node]()
@@ -82,7 +87,7 @@ def layered(
             fastest = float(condition.values[1] or speed)
             if not fastest:
                 key = f"{_key(config, axis, side)}.cpml.speed"
-                raise InputError(f"{key}: expected the speed of the waves, which this equation does not tell; add it")
+                raise InputError(f"{key}: expected the speed of the waves, which this equation does not state; add it")
             strength, alpha = -1.5 * fastest * math.log(REFLECTED) / width, SHIFT * fastest / width
             sigma = strength * _depth(config, axis, side, width) ** 2
             before = stretched.get(name)
@@ -100,7 +105,8 @@ def layered(
 class Stretching:
     """Replaces the derivatives along one axis by stretched ones, and collects the equations of their memories.
 
-    ``profiles`` maps each field that has a layer to (σ as a node, α).
+    ``profiles`` maps each field that has a layer to (σ as a node, α). The results are ``memory``, the time derivative
+    of each memory field by name, and ``places``, the positions of those that do not live at cell centres.
     """
 
     def __init__(
@@ -121,13 +127,13 @@ class Stretching:
         return self.known[part]
 
     def concerned(self, part: Derivative | DivGrad | Halfway) -> bool:
-        """Whether ``part`` is a derivative along the axis of something that holds a field with a layer."""
+        """Whether ``part`` is a derivative along this axis of an expression with a field that has a layer."""
         along = part.orders[self.axis] > 0 if isinstance(part, Derivative) else part.axis == self.axis
         along = along and (not isinstance(part, Halfway) or part.kind == "difference")
         return along and any(isinstance(p, Field) and p.name in self.profiles for p in walk(part))
 
     def stretched(self, part: Derivative | DivGrad | Halfway) -> Node:
-        """The stretched form of a derivative."""
+        """The stretched form of a derivative. Raises InputError for derivatives that cpml does not support."""
         operand = part.operand
         plain = not isinstance(part, Derivative) or (sum(part.orders) == part.orders[self.axis] <= 2 and part.bias == 0)
         coefficients = [child for child in part.children if child != operand]
@@ -157,7 +163,8 @@ class Stretching:
         return flux + self.remember(f"{name}.zeta_{self.letter}{count or ''}", name, flux)
 
     def remember(self, key: str, name: str, rate: Node) -> Node:
-        """The memory of ``rate``, a derivative of a field."""
+        """The memory field ``key`` of ``rate``, a derivative of the field ``name``. Its own time derivative is added to
+        ``memory``."""
         sigma, alpha = self.profiles[name]
         self.memory.setdefault(
             key, total([Constant(-1.0) * (sigma + alpha) * Field(key), Constant(-1.0) * sigma * rate])
@@ -166,7 +173,8 @@ class Stretching:
 
 
 def _depth(config: Config, axis: int, side: int, width: float) -> Node:
-    """Relative depth in the layer: 0 at its inner edge, 1 at the boundary, 0 inside the domain."""
+    """A tree of the relative depth in the layer: 1 at the boundary, falling to 0 at the layer's inner edge and beyond.
+    Raises InputError if the layer is wider than the domain."""
     lower, upper = config.grid.lower[axis], config.grid.upper[axis]
     if width > upper - lower:
         key = f"{_key(config, axis, side)}.{config.boundary.condition('', axis, side).kind}.width"

@@ -30,10 +30,12 @@ from hpcstencil.validation.messages import at
 def faces_of(
     config: Config, model: Model, trees: Mapping[str, Node], positions: Positions
 ) -> dict[tuple[Node, int, int], Face]:
-    """The conditions at the faces of non-periodic axes, per (field or inner result, axis, side).
+    """The conditions at the faces of non-periodic axes, by (field or inner result, axis, side); side 0 is the lower
+    one. ``trees`` are the time derivatives and ``positions`` the positions of the fields, those added by layers
+    included.
 
-    Raises InputError for malformed expressions, for inner results of which ``trees`` takes no derivative, and for an
-    open end if the equation has no waves that could leave.
+    Raises InputError for malformed expressions, for inner results of which ``trees`` takes no derivative, for
+    conditions that a field on faces cannot have, and for an open end if the equation has no waves that could leave.
     """
     fields, symbols = model.fields, model.symbols
     leaving = _leaving(config, model)
@@ -74,7 +76,7 @@ def faces_of(
             )
         if operand not in operands:
             raise InputError(
-                f"{key}: no derivative is taken of this expression; write it as it stands inside laplacian(), dx() and the like"
+                f"{key}: no derivative is taken of this expression; write it exactly as inside laplacian(), dx() and the like"
             )
         for axis, own_sides in enumerate(given):
             for side, face in _faces(own_sides or (PERIODIC, PERIODIC), f"{key}.{axes[axis]}", scope):
@@ -83,8 +85,7 @@ def faces_of(
 
 
 def _lies_beside(name: str, axis: int, model: Model) -> bool:
-    """Whether a value given for all fields does not apply to this field, because the field does not live on the
-    boundary."""
+    """Whether a value given for all fields does not apply to this field, because the field does not live on the boundary."""
     if not isinstance(model.equation, Walled) or not model.equation.values_live_on_walls:
         return False
     return name not in model.positions or not model.positions[name][axis]
@@ -107,7 +108,7 @@ def _on_staggered(face: Face, position: Position, axis: int, config: Config, nam
 
 
 def _leaving(config: Config, model: Model) -> dict[str, Face]:
-    """The condition of an open end for each field that it constrains."""
+    """The condition at an open end for each field that it constrains; empty if no end is open."""
     kinds = {config.boundary.condition(name, axis, side).kind
              for name in model.fields for axis in range(config.grid.ndim) for side in (0, 1)}  # fmt: skip
     if "open" not in kinds:

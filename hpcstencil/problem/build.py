@@ -62,8 +62,8 @@ from hpcstencil.validation.messages import at, shown, wrong
 
 
 def build(config: Config, contents: Mapping[str, ArrayContents] | None = None) -> Problem:
-    """The problem of an input; for an ensemble, that of all its members. ``contents`` are those of `contents_of`, which is
-    called if they are not given.
+    """The problem of an input; for an ensemble, that of all its members. ``contents`` are those of the data files by
+    key, as `contents_of` returns them; if they are not given, the files are read here. No communication takes place.
 
     Raises InputError for unknown names, malformed expressions and unsuitable parameters, and if members of an ensemble
     differ in more than numbers and initial states.
@@ -84,8 +84,8 @@ def _side_by_side(config: Config, contents: Mapping[str, ArrayContents]) -> Prob
     for member, problem in enumerate(each):
         if (problem.trees, problem.faces, problem.method) != (first.trees, first.faces, first.method):
             raise InputError(
-                f"ensemble: member {member} differs from the first in more than numbers, as where an absorbing layer follows "
-                "the speed of the waves; give each its own run, with hpcstencil sweep"
+                f"ensemble: member {member} differs from the first in more than numbers, as happens if an absorbing layer "
+                "follows the speed of the waves; give each its own run, with hpcstencil sweep"
             )
     parameters = {
         name: np.array([problem.parameters[name] for problem in each]) if name in listed else value
@@ -170,7 +170,8 @@ def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collec
 
 
 def _bounds(config: Config, model: Model, contents: Mapping[str, ArrayContents]) -> dict[str, float]:
-    """The largest magnitude of each parameter. Raises InputError if the run's precision cannot represent it."""
+    """The largest magnitude of each parameter by name, over the grid and all times. Raises InputError if the run's
+    precision cannot represent it."""
     bounds = {
         name: contents[key_of(name)].magnitude
         if is_parameter_field(tree) or isinstance(tree, Series)
@@ -206,8 +207,9 @@ def _initial_scope(config: Config, symbols: Mapping[str, Node]) -> Scope:
 
 
 def initial_expression(problem: Problem, name: str, text: str, key: str) -> Node:
-    """The tree of an expression for the values of the field ``name``, as [initial] would have it. Raises InputError,
-    which begins with ``key``, for one that cannot be read."""
+    """The tree of an expression for the initial values of the field ``name``, checked and placed on the grid like one
+    in [initial]. Raises InputError, whose message begins with ``key``, if the text is malformed, names a parameter that
+    is read from a file, or uses a time series."""
     tree = parse(text, _initial_scope(problem.config, problem.symbols), key)
     refuse_files(tree, key, "give an array")
     refuse_series(tree, key, "give a number")
@@ -276,8 +278,8 @@ def _check_number(tree: Node, key: str, text: str, inside: bool) -> None:
 
 
 def _check_step(problem: Problem) -> None:
-    """Refuse an unusable `cfl` now, which the run would otherwise find only at its first step: no step is stable, or
-    steps are too small."""
+    """Refuse a `cfl` that the run could not use, which it would otherwise notice only at its first step: the equation
+    does not know its stable step, no step is stable, or steps would be too small."""
     cfl = problem.config.time.cfl
     if cfl is None:
         return

@@ -25,11 +25,12 @@ MOST_TRIED, MOST_NAMED = (
 
 @dataclass(frozen=True)
 class Costs:
-    """Measured costs that decide how many steps are taken between two exchanges. The defaults stand for what nobody has
+    """Measured costs that decide how many steps are taken between two exchanges. The defaults mean that nothing was
     measured.
 
-    ``latency`` is the time in seconds in which a short message reaches a neighbour, ``bytes_per_second`` the rate at which the
-    busiest process sends and receives. ``seconds_per_work`` is the time of a unit of work of the backend's cost model.
+    ``latency`` is the time in seconds in which a short message reaches a neighbour, ``bytes_per_second`` the rate at
+    which the busiest process sends and receives. ``seconds_per_work`` is the time in seconds of a unit of work of the
+    backend's cost model.
     """
 
     latency: float = 0.0
@@ -42,8 +43,13 @@ UNMEASURED = Costs()
 
 @dataclass(frozen=True)
 class Plan:
-    """A decomposition: the topology as rank 0 sees it, and ``every`` steps between two exchanges (0: an exchange per
-    stage). ``seconds`` are those of a step as the cost model predicts them; None without measurements."""
+    """A decomposition: the topology as rank 0 sees it, with ``every`` steps between two exchanges (0: an exchange per
+    stage).
+
+    ``radius`` is the number of ghost cells per axis that one evaluation of the right-hand side uses up, and ``stages``
+    the number of evaluations per step. ``seconds`` is the time of a step that the cost model predicts, None without
+    measurements.
+    """
 
     topology: Topology
     every: int
@@ -53,26 +59,29 @@ class Plan:
 
     @classmethod
     def of(cls, problem: Problem, topology: Topology, every: int, seconds: float | None = None) -> Plan:
-        """The plan of a problem on the blocks of ``topology``."""
+        """The plan of a problem on the blocks of ``topology``, with ``every`` steps between two exchanges and the
+        predicted ``seconds`` per step."""
         return cls(topology, every, problem.radius, problem.method.evaluations, seconds)
 
     @property
     def rounds(self) -> int:
-        """Evaluations of the right-hand side between two exchanges."""
+        """Number of evaluations of the right-hand side between two exchanges, at least 1."""
         return self.every * self.stages or 1
 
     @property
     def exchanges_per_step(self) -> float:
-        """Exchanges per step; less than 1 if several steps are taken between two."""
+        """Exchanges per step; less than 1 if there are several steps between two exchanges."""
         return 1 / self.every if self.every else self.stages
 
     @property
     def halo(self) -> tuple[int, ...]:
-        """Ghost cells per axis of one exchange, 0 on axes that are not cut."""
+        """Width in cells of the halo per axis that one exchange fills on either side; 0 on axes that are not cut."""
         return tuple(self.rounds * r if self.topology.is_split(a) else 0 for a, r in enumerate(self.radius))
 
     def halo_bytes_per_step(self, fields: int, itemsize: int) -> float:
-        """Bytes that the busiest process sends and receives per step, averaged over the steps of one exchange."""
+        """Bytes per step that the busiest process sends and receives, averaged over the steps of one exchange. They are
+        those of the largest block if it has neighbours on both sides of each cut axis. ``fields`` is the number of
+        arrays that are exchanged and ``itemsize`` the size of their dtype in bytes."""
         block = [stop - start for start, stop in self.topology.block(0)]
         cells, width = 0, list(block)
         for axis, h in enumerate(self.halo):
@@ -86,7 +95,8 @@ class Plan:
         return replace(self.topology, rank=rank)
 
     def describe(self) -> dict[str, Any]:
-        """The decomposition for the output file and the terminal."""
+        """The decomposition for the output file and the terminal: counts per axis, by the names of the input's keys.
+        They can be written as JSON."""
         return {
             "processes": list(self.topology.processes),
             "devices": list(self.topology.devices),
@@ -97,9 +107,11 @@ class Plan:
 
 
 def decompose(problem: Problem, processes: int, devices: int) -> Topology:
-    """The blocks for ``processes`` processes of ``devices`` devices each, as the input requests or else the best ones.
+    """The blocks for ``processes`` processes of ``devices`` devices each: those that the input requests, or else those
+    with the least halo surface. The topology is that of rank 0, and the same on all processes.
 
-    Raises InputError if the input's own counts do not fit, or blocks would be thinner than the stencil's radius.
+    Raises InputError if the input's own counts do not fit, if the grid is too small for the stencil beside a boundary,
+    or if blocks would be thinner than the stencil's radius.
     """
     grid, wishes, radius = problem.config.grid, problem.config.decomposition, problem.radius
     periodic = problem.config.boundary.periodic
@@ -147,12 +159,13 @@ def _parts(
 
 
 def exchanges(problem: Problem, topology: Topology) -> bool:
-    """Whether blocks need ghost cells of their neighbours."""
+    """Whether the blocks need ghost cells of other blocks, of another process or another device."""
     return any(r and topology.is_split(axis) for axis, r in enumerate(problem.radius))
 
 
 def most_steps(problem: Problem, topology: Topology) -> int:
-    """The most steps between two exchanges for which the thinnest block has room; 0 if it has none for a whole step."""
+    """The most steps between two exchanges for which the thinnest block has room; 0 if there is not even room for one
+    step, MOST_STEPS if nothing is exchanged."""
     stages, narrowest = problem.method.evaluations, topology.narrowest()
     room = [narrowest[axis] // (r * stages) for axis, r in enumerate(problem.radius) if r and topology.is_split(axis)]
     return min(room, default=MOST_STEPS)
@@ -164,7 +177,9 @@ def _check_given_interval(problem: Problem, topology: Topology) -> None:
     if isinstance(given, str):
         return
     if given > MOST_STEPS:
-        raise InputError(f"decomposition.steps_per_exchange: expected at most {MOST_STEPS}, got {given}")
+        raise InputError(
+            f"decomposition.steps_per_exchange: expected at most {MOST_STEPS}, but got {given}; take fewer"
+        )
     most, longest = most_steps(problem, topology), 1 if control.tolerance is not None else control.dt_every
     if given > most:
         raise InputError(
@@ -176,16 +191,17 @@ def _check_given_interval(problem: Problem, topology: Topology) -> None:
             'exchanges; give "auto" (an exchange per stage) or fewer processes and devices'
         )
     if problem.step_follows_solution and given > longest:
-        what = "with time.tolerance" if control.tolerance is not None else f"after time.dt_every = {longest}"
+        what = "each step with time.tolerance" if control.tolerance is not None else f"time.dt_every = {longest} steps"
         raise InputError(
-            f"decomposition.steps_per_exchange: {given} is too much, since {what} the step is determined anew; give at "
-            f'most {longest}, or "auto"'
+            f"decomposition.steps_per_exchange: {given} steps are too many, since the step size is chosen anew after {what}; "
+            f'give at most {longest}, or "auto"'
         )
 
 
 def steps_between_exchanges(problem: Problem, topology: Topology, least: int = 0, costs: Costs = UNMEASURED) -> int:
-    """The number of steps between two exchanges with the least estimated cost for array code, 0 for an exchange per
-    stage. At least ``least``, if there is room."""
+    """The number of steps between two exchanges with the least estimated cost, for the backends that run array code; 0
+    for an exchange per stage. The number is at least ``least`` if the blocks have room, and 1 if nothing is
+    exchanged."""
     if not exchanges(problem, topology):
         return 1
     control, most = problem.config.time, most_steps(problem, topology)
@@ -196,12 +212,12 @@ def steps_between_exchanges(problem: Problem, topology: Topology, least: int = 0
 
 
 def latency(topology: Topology) -> float:
-    """Estimated seconds of an exchange of any size."""
+    """Estimated seconds that an exchange takes regardless of its size."""
     return EXCHANGE_BETWEEN_CALLS if topology.device_count > 1 and topology.size > 1 else EXCHANGE_IN_LOOP
 
 
 def _cost(plan: Plan, costs: Costs) -> float:
-    """Estimated seconds per step."""
+    """Estimated seconds per step of a plan."""
     again = plan.rounds > 1  # cells of the halo are computed
     cells = math.prod(n + 2 * h * again for n, h in zip(plan.topology.narrowest(), plan.halo, strict=True))
     messages = 2 * sum(p > 1 for p in plan.topology.processes)  # one after the other

@@ -13,7 +13,9 @@ MARGIN = 0.9  # fraction of the stable step that is used when the number of stag
 
 
 def groups_of(trees: Mapping[str, Node], method: Method, name: str) -> dict[str, int]:
-    """Split the fields into two groups, each driven only by the other, as a partitioned method needs.
+    """The group, 0 or 1, of each field for a partitioned method: fields of one group depend on fields of the other
+    only. Empty for other methods. ``trees`` are the time derivatives by field, and ``name`` is the integrator's, for
+    the message.
 
     Raises InputError if there are no such groups.
     """
@@ -39,20 +41,20 @@ def groups_of(trees: Mapping[str, Node], method: Method, name: str) -> dict[str,
 
 
 def with_enough_stages(name: str, dt: float, stable_step: Callable[[Method], float] | None) -> Method:
-    """The member of the family ``name`` with the fewest stages that is stable with ``dt``. ``stable_step`` gives the
-    stable step of each.
+    """The member with the fewest stages of the family ``name`` (a key of SUPER_STEPPING) that is stable with the step
+    ``dt``. ``stable_step`` returns the stable step of a member, in the unit of time.
 
-    Raises InputError if the stable step is unknown or no member is stable with ``dt``.
+    Raises InputError if ``stable_step`` is None, or if no member is stable with ``dt``.
     """
     if stable_step is None:
-        why = "whose stable step is not known beforehand"
+        why = "its stable step is not known beforehand"
     else:
         for stages in range(FEWEST_STAGES, MOST_STAGES + 1):
             method = SUPER_STEPPING[name](stages)
             if dt <= MARGIN * stable_step(method):
                 return method
-        why = f"for which {MOST_STAGES} are too few with time.dt = {dt:g}"
+        why = f"even {MOST_STAGES} stages are too few with time.dt = {dt:g}"
     raise InputError(
-        f"numerics.stages: expected how many stages to take for this equation, {why}; write for example stages = 9, of which s "
-        "reach as far as (s² + s - 2) / 4 steps of forward Euler, or a shorter time.dt"
+        f"numerics.stages: expected a number of stages for this equation, because {why}; write for example stages = 9 (s "
+        "stages reach as far as (s² + s - 2) / 4 steps of forward Euler), or a shorter time.dt"
     )

@@ -37,14 +37,14 @@ from hpcstencil.validation.messages import at, listing, nearest, shown, wrong
 
 @dataclass(frozen=True)
 class Model:
-    """An equation with its parameters.
+    """An equation with its parameters, before boundary conditions, layers and mask are applied.
 
     ``given`` holds the parameters as numbers or texts, with defaults filled in; ``symbols`` holds them as nodes.
-    ``trees`` are the time derivatives per field. ``damping`` are the parts of them that a multistep method treats
-    separately. ``signals`` are what the stable step depends on besides the fields. ``positions`` are those of fields
-    that do not live at cell centres. ``reflected`` has, per axis, the fields that change sign in a mirror across it.
-    ``space`` has the operators on the input's grid. ``source`` is the text of the equation's Python file, "" if it has
-    none.
+    ``trees`` are the time derivatives by field. ``damping`` are the parts of time derivatives that a multistep method
+    treats separately; ``trees`` do not include them. ``signals`` are expressions of the fields whose largest magnitudes
+    the stable step depends on, besides those of the fields. ``positions`` are those of fields that do not live at cell
+    centres. ``reflected`` has, per axis, the fields that change sign in a mirror across it. ``space`` has the operators
+    on the input's grid. ``source`` is the text of the equation's Python file, "" if it has none.
     """
 
     equation: Equation
@@ -61,18 +61,22 @@ class Model:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """The parameters that are numbers. They are passed to the compiled code at run time."""
+        """The parameters that are numbers, by name. They are passed to the compiled code at run time."""
         return {name: value for name, value in self.given.items() if not isinstance(value, str)}
 
     @property
     def unknowns(self) -> dict[str, Node]:
-        """The fields as nodes."""
+        """The fields as nodes, by name."""
         return {name: Field(name) for name in self.fields}
 
 
 def model_of(config: Config, contents: Mapping[str, ArrayContents]) -> Model:
-    """The model of an input; ``contents`` as in `Problem`. Raises InputError for unknown names and unsuitable parameters, and
-    if a user's class fails."""
+    """The model of an input. ``contents`` are those of its data files by key, as in `Problem`; time series take their
+    samples from there.
+
+    Raises InputError for unknown names, unsuitable parameters and an order that the equation does not support, and if a
+    user's class cannot be loaded or fails.
+    """
     ndim = config.grid.ndim
     equation, source = _equation(config)
     custom = isinstance(equation, Custom)
@@ -110,7 +114,7 @@ def model_of(config: Config, contents: Mapping[str, ArrayContents]) -> Model:
 
 
 def _equation(config: Config) -> tuple[Equation, str]:
-    """The equation that the input names, and the text of its Python file."""
+    """The equation that the input names, and the text of its Python file ("" for a built-in or custom equation)."""
     if config.equation.in_file is not None:
         return load(*config.equation.in_file)
     if config.equation.name == "custom":
@@ -182,7 +186,7 @@ def _reflected(equation: Equation, config: Config, fields: tuple[str, ...]) -> t
 def _right_hand_sides(
     equation: Equation, config: Config, unknowns: Mapping[str, Node], symbols: Mapping[str, Node], space: Space
 ) -> dict[str, Node]:
-    """The time derivative of each field."""
+    """The time derivative of each field. Raises InputError if a user's class returns anything else."""
     f, p = SimpleNamespace(**unknowns), SimpleNamespace(**symbols)
     if config.equation.in_file is None:
         return equation.rhs(f, p, space)
@@ -205,7 +209,7 @@ def _right_hand_sides(
 
 
 def _parameters(equation: Equation, config: Config, custom: bool) -> dict[str, float | str]:
-    """The equation's parameters, with defaults filled in."""
+    """The equation's parameters by name, with defaults filled in; those given as time series are left out."""
     given = dict(config.equation.parameters)
     if custom:
         return given
@@ -221,8 +225,8 @@ def _parameters(equation: Equation, config: Config, custom: bool) -> dict[str, f
 def _numbers(
     config: Config, given: Mapping[str, float | str], symbols: Mapping[str, Node]
 ) -> dict[Node, tuple[str, float]]:
-    """Name and value of each parameter that is known as one number on the whole grid, by its node. The default position of an
-    unused source may lie anywhere."""
+    """(name, value) of each parameter that is one known number on the whole grid, by its node. The position of a source
+    whose strength is 0 is left out unless the input gives it, because a default position may lie outside the grid."""
     known = numpy_evaluate.by_node({name: value for name, value in given.items() if not isinstance(value, str)})
     found = {}
     for name, tree in symbols.items():

@@ -1,5 +1,5 @@
-"""Parameters read from files. Each is a field that never changes (`expressions.parameter_field`), so kernels, exchange and
-stepping treat it as they treat the memories of absorbing layers, and checkpoints leave it out."""
+"""Parameters read from files. Each is a field that never changes (`expressions.parameter_field`). Kernels, exchange and
+stepping treat it like the memories of absorbing layers, and checkpoints leave it out."""
 
 from __future__ import annotations
 
@@ -16,8 +16,12 @@ from hpcstencil.validation.errors import InputError
 
 
 def contents_of(config: Config) -> dict[str, ArrayContents]:
-    """What the files hold on which the steps depend, parameters and solid cells, by key of the input. It reads them from end
-    to end. Raises InputError, whose message begins with the key, if one does not fit."""
+    """The contents of the files on which the steps depend (parameters, time series and solid cells), by key of the
+    input. Each file is read from end to end by the calling process.
+
+    Raises InputError, whose message begins with the key, if a file is missing, does not fit or holds values that are
+    not finite; EnvironmentProblem if reading fails.
+    """
     found = {}
     for key, file in {**array_files(config), **series_files(config)}.items():
         try:
@@ -28,10 +32,11 @@ def contents_of(config: Config) -> dict[str, ArrayContents]:
 
 
 def array_blocks(config: Config, ranges: Sequence[Range]) -> dict[str, np.ndarray]:
-    """The blocks ``ranges`` of parameters and solid cells (global, half-open, per axis), without ghost cells, in the files'
-    dtypes, by key of the input.
+    """The blocks of parameters and solid cells that the input reads from files, by key of the input, in the files'
+    dtypes and without ghost cells. ``ranges`` are global and half-open, one per axis.
 
-    Raises InputError, on this process alone, if one does not fit. Its message begins with the key.
+    Raises InputError, on this process alone, if a file does not fit; its message begins with the key. Raises
+    EnvironmentProblem if reading fails.
     """
     found = {}
     for key, file in array_files(config).items():
@@ -43,12 +48,14 @@ def array_blocks(config: Config, ranges: Sequence[Range]) -> dict[str, np.ndarra
 
 
 def key_of(name: str) -> str:
-    """The key of the parameter that the field ``name`` holds."""
+    """The key in the input of a parameter, "equation.NAME". ``name`` is that of the parameter or of the field that
+    holds it."""
     return f"equation.{name.removeprefix(PARAMETER_FIELD)}"
 
 
 def refuse_files(tree: Node, key: str, remedy: str) -> None:
-    """Raise InputError, whose message begins with ``key``, if the tree uses a parameter that is read from a file."""
+    """Raise InputError if the tree uses a parameter that is read from a file. The message begins with ``key`` and ends
+    with the ``remedy``."""
     for part in walk(tree):
         if is_parameter_field(part) and isinstance(part, Field):
             raise InputError(
@@ -58,6 +65,7 @@ def refuse_files(tree: Node, key: str, remedy: str) -> None:
 
 
 def refuse_series(tree: Node, key: str, remedy: str) -> None:
-    """Raise InputError, whose message begins with ``key``, if the tree uses a parameter that follows time."""
+    """Raise InputError if the tree uses a parameter that follows time. The message begins with ``key`` and ends with
+    the ``remedy``."""
     if any(isinstance(part, Series) for part in walk(tree)):
         raise InputError(f"{key}: expected no parameter that follows time, but got a time series; {remedy}")

@@ -1,4 +1,4 @@
-"""The complete initial value problem of an input file, with what it needs on a grid."""
+"""The complete initial value problem of an input file: equations, boundary conditions, initial state, method and stencils."""
 
 from __future__ import annotations
 
@@ -22,20 +22,31 @@ from hpcstencil.symbolic.stencil_reach import Discretization, Needs
 
 @dataclass(frozen=True)
 class Problem:
-    """An initial value problem, ready to be discretized.
+    """An initial value problem on a grid, ready to be lowered to a backend. It holds expressions and numbers, no arrays
+    over the grid, and is the same on all processes.
 
-    ``trees`` are the time derivatives per field, and ``initial`` the initial expressions of the fields that have one.
-    ``faces`` are the boundary conditions of non-periodic axes per (field or inner result, axis, side). ``diagnostics``
-    are trees over reductions. ``parameters`` are the numbers passed to the compiled code; a parameter in which the
-    ``members`` of an ensemble differ is an array. Parameters given as expressions are part of the trees. ``symbols``
-    has both kinds as nodes. ``groups`` assigns the fields to the groups of a partitioned ``method``. ``memory`` names
-    the fields added by absorbing layers, a multistep method, a mask or parameters read from files. ``given`` maps the
-    fields of such parameters to their files, and ``contents`` has what these files, and that of a mask, hold, by key of
-    the input. ``damping`` is the fastest damping rate of the
-    layers. ``apart`` are the parts of the time derivatives that a multistep method treats separately. ``measured`` are
-    the fields, and expressions of them, that the stable step depends on. ``positions`` are those of fields that do not
-    live at cell centres. ``mask`` has the solid cells. ``receivers`` are those of each table of [probes]. ``source`` is the
-    text of the equation's Python file. ``derived`` are the expressions of streams, by the stream's name and their own.
+    ``fields``          names of all arrays of the state, in order: the equation's fields, then those in ``memory``
+    ``memory``          those added for absorbing layers, a multistep method, a mask or parameters read from files
+    ``trees``           time derivative of each field that the method integrates
+    ``apart``           the parts of time derivatives that a multistep method treats separately, by field
+    ``parameters``      numbers passed to compiled code at run time, by name: a float, or an array (members,) of those
+                        in which the members of an ensemble differ. Parameters given as expressions are part of the trees
+    ``symbols``         every parameter as a node, by name: numbers, expressions, files and time series
+    ``bounds``          largest magnitude of every parameter over the grid, time and all members
+    ``initial``         initial expressions, for the fields that have one
+    ``faces``           boundary condition at each side of non-periodic axes, by (field or inner result, axis, side)
+    ``diagnostics``     trees over reductions, by name
+    ``groups``          group (0 or 1) of each field if ``method`` is partitioned, else empty
+    ``given``           the file of each field that holds a parameter, by the field's name
+    ``contents``        contents of the files of parameters and of the mask, by key of the input
+    ``damping``         fastest damping rate of the absorbing layers, in 1/time
+    ``measured``        the fields, and expressions of them, on whose largest magnitudes the stable step depends
+    ``positions``       positions of the fields that do not live at cell centres
+    ``members``         the problem of each member of an ensemble, else empty
+    ``mask``            the solid cells, None if there are none
+    ``receivers``       the receivers of each table of [probes], by name
+    ``derived``         the expressions of each stream that has some, by name of the stream and of the expression
+    ``source``          text of the equation's Python file, "" if it has none
     """
 
     config: Config
@@ -66,38 +77,40 @@ class Problem:
 
     @property
     def layout(self) -> Layout:
-        """The positions of the fields in files."""
+        """The layout of the fields in files: the grid, where on it each field lives, and the ensemble."""
         config = self.config
         return Layout(config.grid, self.positions, config.boundary.periodic, config.ensemble)
 
     @property
     def copies(self) -> int:
-        """Number of runs side by side: the members of an ensemble, else 1."""
+        """Number of runs side by side: the number of members of an ensemble, else 1."""
         return max(1, len(self.members))
 
     @property
     def own_steps(self) -> bool:
-        """Whether each member of an ensemble takes its own steps, as long as its own solution allows."""
+        """Whether each member of an ensemble chooses its own step size (`time.cfl`), so that the members' times may
+        differ."""
         return bool(self.members) and self.config.time.dt is None
 
     @property
     def cells(self) -> int:
-        """Number of cells of all runs side by side."""
+        """Number of cells of the whole grid, summed over all runs side by side."""
         return self.copies * self.config.grid.cells
 
     @property
     def cells_per_step(self) -> int:
-        """Number of cells that one step advances. If members take their own steps, that is one member's cells."""
+        """Number of cells that one step advances: those of all runs side by side, or of one member if members take
+        their own steps."""
         return self.config.grid.cells if self.own_steps else self.cells
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The fields of the equation, without the memories of absorbing layers."""
+        """The fields of the equation, which the output can hold: all fields except those in ``memory``."""
         return tuple(name for name in self.fields if name not in self.memory)
 
     @property
     def constant(self) -> tuple[str, ...]:
-        """The fields that never change: those of parameters read from files, and a mask."""
+        """The fields that never change: those of parameters read from files, and that of a mask."""
         return tuple(name for name in self.fields if name == SOLID or name in self.given)
 
     @property
@@ -107,34 +120,37 @@ class Problem:
 
     @property
     def step_follows_solution(self) -> bool:
-        """Whether the step size is determined during the run."""
+        """Whether the step size is determined during the run, by a tolerance or from the fields."""
         return self.config.time.dt is None and (self.config.time.tolerance is not None or self.rates_follow_solution)
 
     @property
     def rates_follow_solution(self) -> bool:
-        """Whether the stable step depends on the fields."""
+        """Whether the equation knows its stable step and that step depends on the fields."""
         return isinstance(self.equation, Limited) and self.equation.solution_dependent
 
     @property
     def radius(self) -> tuple[int, ...]:
-        """Ghost cells per axis that one evaluation of the right-hand side consumes."""
+        """Number of ghost cells per axis, on either side, that one evaluation of the right-hand side or of the
+        diagnostics uses up."""
         return self.discretization.radius(self.differentiated())
 
     def needs(self, trees: Iterable[Node]) -> Needs:
-        """Ghost cells that the operators in the trees need of their operands. Rates and diagnostics are treated
-        separately, so that a new diagnostic does not change the code that computes the steps."""
+        """The ghost cells (`stencil_reach.Needs`) that the operators in the trees need of their operands. Callers ask
+        for the time derivatives and the diagnostics separately, so that a new diagnostic does not change the code that
+        computes the steps."""
         return self.discretization.needs(trees)
 
     def differentiated(self) -> list[Node]:
-        """All trees that are evaluated with ghost cells."""
+        """All trees that are evaluated with ghost cells: `rates`, `reduced` and `in_streams`."""
         return [*self.rates(), *self.reduced(), *self.in_streams()]
 
     def rates(self) -> list[Node]:
-        """All trees that are parts of time derivatives."""
+        """All trees that are parts of time derivatives: ``trees`` and ``apart``."""
         return [*self.trees.values(), *self.apart.values()]
 
     def constants(self) -> tuple[float, ...]:
-        """All numbers in the expressions evaluated on the grid, including the weights of stencils whose terms are unrolled."""
+        """The distinct numbers in the expressions evaluated on the grid, boundary values included: constants, 1/dt of
+        time series, and the weights of stencils whose terms are unrolled."""
         values = (value for face in self.faces.values() for value in face.values)
         trees = [*self.differentiated(), *values]
         parts = [part for tree in trees for part in walk(tree)]
@@ -146,7 +162,7 @@ class Problem:
         return tuple(dict.fromkeys(numbers))
 
     def reduced(self) -> tuple[Node, ...]:
-        """Operands of all reductions in the diagnostics."""
+        """The operands of all reductions in the diagnostics, each once."""
         return tuple(
             dict.fromkeys(
                 part.operand for tree in self.diagnostics.values() for part in walk(tree) if isinstance(part, Reduction)
@@ -158,8 +174,9 @@ class Problem:
         return tuple(dict.fromkeys(tree for each in self.derived.values() for tree in each.values()))
 
     def errors(self) -> dict[str, Node]:
-        """The squared relative error (e / (tol + tol max(|u|, |new u|)))² of each field that changes. It uses the
-        fields u, "new u" after the step and "error u" for the estimated error e. Empty without a tolerance."""
+        """The squared relative error (e / (tol + tol max(|u|, |new u|)))² of each field that changes, as a tree by
+        field name. Its operands are the fields u, "new u" after the step, and "error u" for the estimated error e.
+        Empty without a tolerance."""
         tolerance = self.config.time.tolerance
         if tolerance is None:
             return {}
@@ -171,7 +188,8 @@ class Problem:
         return weighed
 
     def schedule(self) -> Schedule:
-        """The times of steps, outputs, diagnostics and checkpoints."""
+        """The schedule of a run from t = 0: when steps end, and after which steps output, diagnostics and checkpoints
+        are due."""
         config = self.config
         return Schedule(
             end=config.time.end,

@@ -12,7 +12,6 @@ from hpcstencil.config.settings import Config
 from hpcstencil.symbolic import interpolation, numpy_evaluate
 from hpcstencil.symbolic.expressions import Node, Parameter
 from hpcstencil.symbolic.staggering import Positions, home
-from hpcstencil.validation.errors import InputError
 
 PLACE = Parameter("place of a receiver")  # no parameter of an equation has spaces
 
@@ -34,9 +33,7 @@ class Receivers:
 
 
 def receivers_of(config: Config, positions: Positions) -> dict[str, Receivers]:
-    """The receivers of each table of [probes]. Raises InputError in an ensemble."""
-    if config.probes and config.ensemble:
-        raise InputError("probes: not available yet in an [ensemble]; remove one of them")
+    """The receivers of each table of [probes]."""
     found = {}
     for name, probe in config.probes.items():
         places = np.array(probe.places(config.grid.ndim)).T

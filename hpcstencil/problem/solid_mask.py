@@ -57,10 +57,14 @@ HUGE = {"float32": 3.0e38, "float64": 1.0e308}
 
 @dataclass(frozen=True)
 class Mask:
-    """``solid`` is non-zero in solid cells. It is an expression of coordinates and parameters, or the field SOLID,
-    which never changes and is read from the ``file``. ``value`` is the value on the solid surface,
-    or None for no flux. ``reflected`` has the fields per axis whose mirror image across it has the opposite sign. If
-    the solid cells are ``kept`` as a field, they too are mirrored beyond the boundary of the domain."""
+    """The solid cells and the condition on their surface.
+
+    ``solid`` is non-zero in solid cells. It is an expression of coordinates and parameters, or the field SOLID, which
+    never changes and is read from the ``file``. ``value`` is the value on the solid surface as an expression of
+    coordinates, time and parameters, or None for no flux. ``reflected`` has, per axis, the fields whose mirror image
+    across it has the opposite sign. With ``kept`` the solid cells are a field of the state (SOLID), and are then
+    mirrored beyond the boundary of the domain as other fields are.
+    """
 
     solid: Node
     value: Node | None
@@ -75,19 +79,20 @@ class Mask:
         return self.file is not None
 
     def differs(self, listed: Collection[str]) -> bool:
-        """Whether the solid cells depend on one of the ``listed`` parameters, in which the members of an ensemble
-        differ."""
+        """Whether the solid cells depend on one of the ``listed`` parameters. Those are the names of the parameters in
+        which the members of an ensemble differ."""
         return any(isinstance(part, Parameter) and part.name in listed for part in walk(self.solid))
 
     def cells(self, beyond: bool = False) -> Node:
-        """1 in solid cells, else 0, as a tree; ``beyond`` as in `Field`."""
+        """A tree that is 1 in solid cells and 0 in others. ``beyond`` is that of `Field`; it has an effect only if the
+        mask is ``kept`` as a field."""
         return Field(SOLID, beyond) if self.kept else self.solid
 
     def beside(self, tree: Node) -> Node:
         """The tree with its operators changed so that they apply the surface condition instead of reading solid cells.
 
-        Raises InputError for operators that reach beyond the neighbouring cell, and for operators on values that do not
-        live at cell centres, except those that lead back to the centres.
+        Raises InputError for derivatives of fields above second order along an axis, for stencils of
+        [equation.stencils], and for operators on face values other than those that take them back to cell centres.
         """
         made: dict[int, Node] = {}
         place = positions_in(tree, {}, len(self.reflected))
@@ -97,8 +102,8 @@ class Mask:
             leads_back = isinstance(part, Halfway) and part.onto == "centres"
             if isinstance(part, OPERATORS) and not at_home and not leads_back:
                 raise InputError(
-                    "mask: not available yet for operators on values at faces, other than those that lead back to centres of "
-                    "cells; bring the values back first, or remove it"
+                    "mask: not available yet for operators on face values, other than those that take them back to cell "
+                    "centres; take the values back first, or remove the mask"
                 )
             match new:
                 case Convolution(_, name):
@@ -116,7 +121,7 @@ class Mask:
         return made[id(tree)]
 
     def _derivative(self, tree: Derivative) -> Node:
-        """A derivative near the surface; a mixed one is taken along one axis after the other."""
+        """A derivative near the surface. A mixed derivative is taken along one axis after the other."""
         if max(tree.orders) > 2:
             raise InputError(
                 "mask: fits equations of first and second derivatives only; nest operators for higher ones"
@@ -132,7 +137,8 @@ class Mask:
         return result
 
     def _neighbour(self, operand: Node, axis: int, side: int, beyond: bool) -> Node:
-        """The operand in the next cell on ``side``; side 0 is the cell itself."""
+        """The value of the operand in the next cell on ``side`` (-1 or +1), or its mirror image if that cell is solid;
+        for side 0 the operand itself."""
         if side == 0:
             return operand
         image = operand
@@ -143,11 +149,11 @@ class Mask:
         return Pointwise("where", (self._solid(axis, side, beyond), image, Neighbour(operand, axis, side, beyond)))
 
     def _solid(self, axis: int, side: int, beyond: bool) -> Node:
-        """Whether the next cell on one side is solid."""
+        """A tree that is 1 where the next cell on ``side`` is solid, else 0."""
         return Neighbour(self.cells(beyond), axis, side, beyond)
 
     def _on_face(self, value: Node, axis: int, side: int) -> Node:
-        """An expression of coordinates, evaluated at the face on ``side``."""
+        """An expression of coordinates, evaluated at the face on ``side`` instead of the cell centre."""
         here = Coordinate(axis)
         half = side * self.discretization.spacing[axis] / 2
         return substitute(value, lambda part: here + half if part == here else None)
@@ -164,15 +170,17 @@ class Mask:
         return total(fluxes) * node(1.0 / self.discretization.spacing[tree.axis] ** 2)
 
     def _mean(self, tree: DivGrad, side: int) -> Node:
-        """The coefficient at the face between two cells."""
+        """The coefficient of a flux at the face on ``side`` of a cell: the mean of both cells, or itself if it is
+        constant along the axis."""
         k = tree.coefficient
         if not varies(k) and tree.axis not in axes_of(k):
             return k
         return 0.5 * (k + Neighbour(k, tree.axis, side, tree.beyond))
 
     def _flux_at_surface(self, tree: DivGrad, side: int, step: Node) -> Node:
-        """The flux through a face on the surface. It is zero if the surface has no flux, or if a is the same on both
-        sides; ``step`` is the difference for an operand of coordinates alone."""
+        """The flux through a face on the surface. It is zero if the surface has no flux, or if the operand is computed
+        from fields, so that it is the same on both sides. ``step`` is the difference between the two cells, which is
+        used for an operand that depends on coordinates alone."""
         operand, k = tree.operand, tree.coefficient
         if self.value is None or (varies(operand) and not _is_unknown(operand)):
             return Constant(0.0)
@@ -184,7 +192,7 @@ class Mask:
         return k * (2.0 * (given - operand)) if varies(operand) else k * step
 
     def _halfway(self, tree: Halfway) -> Node:
-        """A `Halfway` from cell centres to faces."""
+        """The form near the surface of a `Halfway` that leads from cell centres to faces."""
         operand, axis = tree.operand, tree.axis
         image = self._mirrored(operand, axis)
 
@@ -203,7 +211,7 @@ class Mask:
         return (above - below) * node(1.0 / self.discretization.spacing[axis])
 
     def _mirrored(self, tree: Node, axis: int) -> Node:
-        """The mirror image of a tree across a face, at the tree's own position."""
+        """The mirror image of a tree across a face normal to ``axis``, as a tree at the tree's own position."""
         made: dict[int, Node] = {}
         for part in bottom_up(tree):
             new = rebuilt(part, lambda child: made[id(child)])
@@ -225,7 +233,8 @@ def _is_unknown(part: Node) -> bool:
 
 
 def refuse_name(names: Collection[str]) -> None:
-    """Raise InputError if a field or parameter of an input with a mask has the name that the mask has in the output."""
+    """Raise InputError if one of the ``names``, those of the fields and parameters of an input with a mask, is the name
+    that the output gives to the solid cells."""
     if MASK_DATASET in names:
         raise InputError(
             f"mask: the output has the solid cells under the name '{MASK_DATASET}'; rename the field or parameter"
@@ -235,8 +244,12 @@ def refuse_name(names: Collection[str]) -> None:
 def mask_of(
     config: Config, symbols: Mapping[str, Node], reflected: tuple[Collection[str], ...], trees: Collection[Node]
 ) -> Mask | None:
-    """The mask that the input asks for, for all the given ``trees``. Raises InputError for malformed expressions, and
-    if the surface has a value but the equation does not support values on faces."""
+    """The mask of the input; None if it has none. ``symbols`` are the parameters as nodes and ``reflected`` is that of
+    `Mask`. ``trees`` are all trees that the mask will be applied to: if one of them has values on faces, the mask is
+    ``kept`` as a field.
+
+    Raises InputError for malformed expressions, and if the surface has a value but ``trees`` have values on faces.
+    """
     if config.mask is None:
         return None
     ndim = config.grid.ndim
@@ -263,7 +276,8 @@ def mask_of(
 
 
 def solid_in_file(file: ArrayFile, ranges: Sequence[Range], shape: Sequence[int]) -> np.ndarray:
-    """Which cells of the block ``ranges`` of a grid of ``shape`` are solid in a file, bool.
+    """The solid cells that a file gives in a block of the grid: bool, in the block's shape, without ghost cells.
+    ``ranges`` are global and half-open, one per axis; ``shape`` is that of the grid.
 
     Raises InputError, on this process alone, if the file does not fit.
     """
@@ -274,9 +288,9 @@ def solid_in_file(file: ArrayFile, ranges: Sequence[Range], shape: Sequence[int]
 
 
 def masked_rates(mask: Mask | None, trees: Mapping[str, Node]) -> dict[str, Node]:
-    """The right-hand sides, with 0 in solid cells.
+    """The right-hand sides by field, with the surface condition applied and 0 in solid cells; unchanged without a mask.
 
-    Raises InputError for derivatives that reach beyond the neighbouring cell.
+    Raises InputError as `Mask.beside`.
     """
     if mask is None:
         return dict(trees)
@@ -284,20 +298,21 @@ def masked_rates(mask: Mask | None, trees: Mapping[str, Node]) -> dict[str, Node
 
 
 def masked_faces(mask: Mask | None, faces: Mapping[tuple[Node, int, int], Face]) -> dict[tuple[Node, int, int], Face]:
-    """The face conditions, with inner results as they appear in `masked_rates`."""
+    """The boundary conditions by (operand, axis, side), with inner results as they appear in `masked_rates`. Raises
+    InputError as `Mask.beside`."""
     if mask is None:
         return dict(faces)
     return {(mask.beside(operand), axis, side): face for (operand, axis, side), face in faces.items()}
 
 
 def in_fluid(mask: Mask | None, tree: Node, otherwise: float = 0.0) -> Node:
-    """The tree with ``otherwise`` in solid cells."""
+    """The tree with the number ``otherwise`` in solid cells; unchanged without a mask."""
     return tree if mask is None else Pointwise("where", (mask.cells(), Constant(otherwise), tree))
 
 
 def masked_initial(mask: Mask | None, initial: Mapping[str, Node]) -> dict[str, Node]:
-    """The initial expressions, with 0 in solid cells. A mask from a file is not known yet, so the expressions then
-    stay unchanged."""
+    """The initial expressions, with 0 in solid cells. If the mask is ``kept``, that of the field SOLID is added. The
+    cells of a mask from a file are not known yet; the expressions then stay unchanged."""
     if mask is None or mask.is_read:
         return dict(initial)
     masked = {name: Pointwise("where", (mask.solid, Constant(0.0), tree)) for name, tree in initial.items()}
@@ -318,7 +333,9 @@ def masked_derived(mask: Mask | None, trees: Mapping[str, Node], stream: str) ->
 
 
 def masked_diagnostics(mask: Mask | None, trees: Mapping[str, Node], precision: str) -> dict[str, Node]:
-    """The diagnostics over fluid cells only. Raises InputError for diagnostics on cell faces."""
+    """The diagnostics, with each reduction over fluid cells only. ``precision`` is the run's dtype by name, whose range
+    limits the values that min() and max() leave out. Raises InputError for reductions of values on cell faces, and as
+    `Mask.beside`."""
     if mask is None:
         return dict(trees)
 
@@ -327,7 +344,7 @@ def masked_diagnostics(mask: Mask | None, trees: Mapping[str, Node], precision: 
             return None
         if any(position_of(part.operand, {}, len(mask.reflected)) or ()):
             raise InputError(
-                "diagnostics: not available yet on faces of cells with [mask]; bring values back to centres with mean_x() and "
+                "diagnostics: not available yet for face values with [mask]; take them back to cell centres with mean_x() and "
                 "its like"
             )
         left_out = {"min": HUGE[precision], "max": -HUGE[precision]}.get(part.kind, 0.0)

@@ -28,7 +28,8 @@ from hpcstencil.validation.errors import InputError
 
 @cache
 def largest_symbol(derivative: int, order: int, axis: int, spacing: tuple[float, ...]) -> float:
-    """max over θ of |Σ w_j exp(i j θ)| for a central difference along one axis, in 1/length^derivative."""
+    """max over θ of |Σ w_j exp(i j θ)| for the central difference of a ``derivative`` (1 or 2) with accuracy ``order``
+    along one axis, in 1/length^derivative. ``spacing`` is the cell size per axis."""
     stencil = central(derivative, order, axis, spacing)
     theta = np.linspace(0.0, np.pi, 2001)
     offsets = np.array([o[axis] for o in stencil.offsets])
@@ -36,7 +37,8 @@ def largest_symbol(derivative: int, order: int, axis: int, spacing: tuple[float,
 
 
 def stable_step(rates: Rates, method: Method, order: int, spacing: tuple[float, ...]) -> float:
-    """Largest stable dt, in the unit of time: infinite if nothing limits it, 0 if no step is stable."""
+    """Largest stable dt of ``method``, in the unit of time: infinite if nothing limits it, 0 if no step is stable.
+    ``order`` is that of the space derivatives, ``spacing`` the cell size per axis."""
     real, imaginary = stability_limits(method)
     axes = range(len(spacing))
     second = sum(largest_symbol(2, order, axis, spacing) for axis in axes)
@@ -58,8 +60,9 @@ def stable_step(rates: Rates, method: Method, order: int, spacing: tuple[float, 
 
 
 def stable_dt(problem: Problem, largest: Mapping[str, float]) -> float:
-    """Largest stable step of a problem whose equation has rates. ``largest`` maps each name of ``problem.measured`` to its
-    greatest magnitude."""
+    """Largest stable step of a problem whose equation has rates (`Limited`), in the unit of time: infinite if nothing
+    limits it, 0 if no step is stable. ``largest`` maps each name of ``problem.measured`` to its greatest magnitude; it
+    may be empty if the rates do not depend on the solution."""
     assert isinstance(problem.equation, Limited)
     config, bounds = problem.config, SimpleNamespace(**problem.bounds)
     rates = rates_of(problem.equation, config.equation.in_file, bounds, largest, config.grid.ndim)
@@ -68,7 +71,8 @@ def stable_dt(problem: Problem, largest: Mapping[str, float]) -> float:
 
 
 def cfl_step(problem: Problem, largest: Mapping[str, float]) -> float:
-    """The step that `time.cfl` asks for; ``largest`` as for `stable_dt`.
+    """The step that `time.cfl` asks for, in the unit of time and at most `time.end`. ``largest`` is that of
+    `stable_dt`.
 
     Raises InputError if no step is stable, or if nothing limits the step.
     """

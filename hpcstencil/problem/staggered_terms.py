@@ -22,7 +22,8 @@ Faces = Mapping[tuple[Node, int, int], Face]
 
 @dataclass(frozen=True)
 class Placed:
-    """The fields of an input and their ``positions``. Trees without `Halfway` nodes stay unchanged.
+    """Moves expressions to the positions of the fields of an input. Trees without `Halfway` nodes stay unchanged where
+    all fields live at cell centres.
 
     Raises InputError if the input asks for a feature that works only with cell centres.
     """
@@ -35,19 +36,21 @@ class Placed:
             raise InputError("mask: not available yet for equations with fields on a staggered grid; remove it")
 
     def rates(self, trees: Mapping[str, Node], faces: Faces) -> dict[str, Node]:
-        """The time derivatives, each where its field lives."""
+        """The time derivatives by field, each evaluated where its field lives. On a lower boundary that carries values
+        of the field it is the derivative of the given value."""
         return self.with_walls(self.at_home(trees, "equation"), faces, lambda value: derivative(value, Time()))
 
     def initial(self, trees: Mapping[str, Node], faces: Faces) -> dict[str, Node]:
-        """The initial expressions, each where its field lives. A field on a boundary needs one unless a file provides
-        it."""
+        """The initial expressions by field, each evaluated where its field lives. A field on a boundary always has one,
+        0 by default, unless initial values are read from a file; on the lower boundary it is the given value at t =
+        0."""
         from_file = self.config.initial.file is not None
         walled = [part.name for (part, _, _), face in faces.items() if face.kind == WALL and isinstance(part, Field)]
         given = {**dict.fromkeys([] if from_file else walled, Constant(0.0)), **self.at_home(trees, "initial")}
         return self.with_walls(given, faces, lambda value: at_time(value, 0.0))
 
     def diagnostics(self, trees: Mapping[str, Node]) -> dict[str, Node]:
-        """The diagnostics, each reduction taken where its operand lives."""
+        """The diagnostics by name, with each reduction taken where its operand lives."""
         spacing = self.config.grid.spacing
         return {
             name: located_reductions(tree, self.positions, spacing, f"diagnostics.{name}")
@@ -73,7 +76,8 @@ class Placed:
         }
 
     def at_home(self, trees: Mapping[str, Node], key: str) -> dict[str, Node]:
-        """Trees by field, each where the field lives; ``key`` is the input table that they come from."""
+        """The trees by field, each evaluated where its field lives. ``key`` is the input table that they come from, for
+        messages. Raises InputError if a field is used at another position than its own."""
         grid = self.config.grid
         return {
             name: located(tree, home(name, self.positions, grid.ndim), self.positions, grid.spacing, f"{key}.{name}")
@@ -83,7 +87,7 @@ class Placed:
         }
 
     def with_walls(self, trees: Mapping[str, Node], faces: Faces, on_wall: Callable[[Node], Node]) -> dict[str, Node]:
-        """The trees, with ``on_wall(given value)`` on the lower boundary."""
+        """The trees by field, with ``on_wall(given value)`` instead in the cells whose value lies on the lower boundary."""
         grid, result = self.config.grid, dict(trees)
         for (operand, axis, side), face in faces.items():
             if face.kind == WALL and side == 0 and isinstance(operand, Field) and operand.name in result:

@@ -53,7 +53,8 @@ Symbol = dict[str, np.ndarray]  # of each field, of shape (cells or 1, angles)
 
 
 class Frozen:
-    """An equation linearized at its initial state: values of trees in a sample of cells, and their symbols."""
+    """An equation linearized at its initial state: the values of trees in a sample of cells, and their symbols.
+    ``initial`` are the initial expressions by field, and ``per_axis`` is the number of cells sampled per axis."""
 
     def __init__(
         self,
@@ -76,8 +77,8 @@ class Frozen:
         self.symbols: dict[Node, Symbol] = {}
 
     def rates(self, trees: Mapping[str, Node]) -> np.ndarray:
-        """The eigenvalues λ of ∂F_m/∂u_n for all sampled cells and modes, complex, in 1/time. Cells where one is not
-        finite are dropped."""
+        """The eigenvalues λ of ∂F_m/∂u_n for all sampled cells and modes: a complex array of one axis, in 1/time. Cells
+        and modes whose matrix is not finite are left out."""
         symbols = [self.symbol(tree) for tree in trees.values()]
         entries = [symbol.get(name, np.zeros((1, 1))) for symbol in symbols for name in trees]
         matrices = np.stack(np.broadcast_arrays(*entries), -1).reshape(-1, len(trees), len(trees))
@@ -86,7 +87,8 @@ class Frozen:
     # ---- values in cells ----
 
     def value(self, tree: Node, at: Offset) -> Any:
-        """The value of a tree ``at`` an offset in cells from the sampled cells, at the initial state and t = 0."""
+        """The value of a tree at an offset of ``at`` cells from the sampled cells, in the initial state and at t = 0:
+        one number, or a float64 array (cells,)."""
         if (tree, at) not in self.values:
             self.values[tree, at] = self._value(tree, at)
         return self.values[tree, at]
@@ -137,7 +139,8 @@ class Frozen:
     # ---- symbols ----
 
     def symbol(self, tree: Node) -> Symbol:
-        """The change of a tree with each field, for every mode."""
+        """The symbol of a tree: its derivative with respect to each field, for every mode. Arrays by field name, of
+        shape (cells or 1, angles); fields on which the tree does not depend are missing."""
         for part in bottom_up(tree):
             if part not in self.symbols:
                 self.symbols[part] = self._symbol(part)
@@ -187,8 +190,9 @@ def rates(
     periodic: Sequence[bool],
     discretization: Discretization,
 ) -> np.ndarray:
-    """The rates λ, in 1/time, of modes near the initial state. ``trees`` are the time derivatives per field and
-    ``initial`` the initial expressions (0 for fields without one). The result is empty if the trees are too tall."""
+    """The rates λ of modes near the initial state: a complex array of one axis, in 1/time. ``trees`` are the time
+    derivatives by field and ``initial`` the initial expressions (0 for fields without one). The result is empty if the
+    trees are too tall."""
     if any(size_and_height(tree)[1] > HIGHEST for tree in trees.values()):
         return np.zeros(0, complex)
     modes = ANGLES**grid.ndim * len(trees) ** 2
@@ -198,8 +202,8 @@ def rates(
 
 
 def stable_step(rates: np.ndarray, method: Method, end: float, dt: float) -> float:
-    """The largest step up to ``dt`` for which no decaying or oscillating mode of these ``rates`` grows by more than
-    GROWTH until the time ``end``."""
+    """The largest step up to ``dt`` for which no decaying or oscillating mode of these ``rates`` grows by more than a
+    factor of GROWTH until the time ``end``."""
     fastest = np.abs(rates).max(initial=0.0)
     bounded = rates[rates.real <= GROWING * fastest]
     bounded = np.minimum(bounded.real, 0.0) + 1j * bounded.imag
@@ -219,8 +223,8 @@ def stable_step(rates: np.ndarray, method: Method, end: float, dt: float) -> flo
 
 
 def _amplified(method: Method, z: np.ndarray) -> np.ndarray:
-    """The factor by which one step multiplies each mode; infinite beyond the ``limits`` of a method without an
-    amplification factor."""
+    """The factor by which one step multiplies each mode, for z = dt λ. For a method without an amplification factor it
+    is 1 within the method's ``limits`` and infinite beyond."""
     if method.limits is None:
         with np.errstate(all="ignore"):
             return np.nan_to_num(np.abs(amplification(method, z)), nan=math.inf, posinf=math.inf)
@@ -245,7 +249,8 @@ def _added(symbols: Sequence[Symbol]) -> Symbol:
 
 
 def estimated_step(problem: Problem, dt: float) -> float:
-    """The largest stable step of a problem up to ``dt``, estimated near its initial state; ``dt`` if that is in a file."""
+    """The largest stable step of a problem up to ``dt``, estimated near its initial state. It is ``dt`` itself if the
+    initial state or the mask is read from a file."""
     config = problem.config
     if config.initial.file is not None or (problem.mask is not None and problem.mask.is_read):
         return dt
@@ -253,7 +258,8 @@ def estimated_step(problem: Problem, dt: float) -> float:
 
 
 def rates_near_start(problem: Problem) -> np.ndarray:
-    """The `rates` of a problem whose initial state is no file. Parameters in files count with their largest value."""
+    """The `rates` of a problem near its initial state, which must not be read from a file. Parameters read from files
+    count with their largest magnitude."""
     grid, periodic = problem.config.grid, problem.config.boundary.periodic
     largest = {name: Constant(problem.contents[key_of(name)].magnitude) for name in problem.given}
 

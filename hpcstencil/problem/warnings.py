@@ -15,7 +15,7 @@ from hpcstencil.problem.von_neumann import estimated_step
 
 
 def warnings_of(problem: Problem) -> list[str]:
-    """The warnings, as sentences; empty if there is nothing to warn of."""
+    """The warnings about a problem, one sentence each; empty if there is nothing to warn about."""
     return [*_without_solid_cells(problem), *_running_backwards(problem), *_unstable(problem)]
 
 

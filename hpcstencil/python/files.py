@@ -6,10 +6,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcstencil.io.file_read import inspect
+from hpcstencil.io.dataset_names import PROBES
+from hpcstencil.io.file_read import inspect, open_for_reading
 from hpcstencil.io.rollback_journal import Before, pending
 from hpcstencil.runtime.filesystem import file_errors
 from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.messages import listing, shown
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -31,6 +33,18 @@ def diagnostics(path: str | os.PathLike[str]) -> xr.Dataset:
     """The time series of a run as an xarray.Dataset along ``time`` (in an ensemble member and time), float64, in memory.
     Raises as `open`."""
     with _opened(path, "diagnostics") as dataset:
+        return dataset.load()
+
+
+def probes(path: str | os.PathLike[str], name: str) -> xr.Dataset:
+    """The samples of the table [probes.NAME] of a run as an xarray.Dataset, in memory: ``values`` (time, receiver) in the
+    run's dtype, ``step``, and the places of the receivers as coordinates. Raises as `open`, and InputError if the file
+    has no such probes."""
+    with open_for_reading(Path(path)) as file:
+        known = list(file.get(PROBES, ()))
+    if name not in known:
+        raise InputError(f"{path}: has no probes {shown(name)}; it has {listing(known) or 'none'}")
+    with _opened(path, f"{PROBES}/{name}") as dataset:
         return dataset.load()
 
 

@@ -1,9 +1,8 @@
 """The user's cache folder: compiled programs, which later runs execute, wheels, which quickstart.sh installs, and
 measurements.
 
-Whoever can write there can make a run execute a program; checksums cannot prevent that. So the folder
-is used only if nobody except the user and root can change it or a folder above it. Otherwise runs do without a cache
-and say so.
+Anybody who can write there can make a run execute a program; checksums cannot prevent that. So the folder is used only
+if nobody except the user and root can change it or a folder above it. Otherwise runs do without a cache and say so.
 """
 
 from __future__ import annotations
@@ -21,7 +20,8 @@ OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def place() -> Path | None:
-    """Where this program's cache belongs by the XDG specification; None if the user has no home."""
+    """Where this program's cache belongs by the XDG specification, whether the folder exists or not; None if the user
+    has no home."""
     try:
         path = user_cache_path("hpcstencil")
     except RuntimeError:  # of an unknown home; older platformdirs return a path that begins with ~
@@ -30,7 +30,8 @@ def place() -> Path | None:
 
 
 def folder(*names: str) -> Path | None:
-    """This program's cache folder, or one within it, created if missing. None, with one warning, if it cannot be trusted."""
+    """This program's cache folder, or with ``names`` a folder within it, created if missing. None if there is no place
+    for it, if it cannot be created, or, with one warning, if other users could change it."""
     path = place()
     return None if path is None else _made(path.joinpath(*names))
 
@@ -57,7 +58,7 @@ def _made(place: Path) -> Path | None:
 
 
 def unsafe(place: Path) -> str:
-    """Why others can change the file or folder at ``place``, existing or future; "" if they cannot.
+    """Why other users could change the file or folder at ``place``, which need not exist yet; "" if they cannot.
 
     This checks the names that lead there and, behind links, the folders themselves. A folder like /tmp, where names
     belong to their creators, may be above it.
@@ -78,7 +79,8 @@ def unsafe(place: Path) -> str:
 
 
 def is_own(path: Path) -> bool:
-    """Whether a file or folder, not a link, belongs to this user and nobody else can write it."""
+    """Whether ``path`` is a regular file or a folder (not a link) that belongs to this user and that nobody else can
+    write."""
     try:
         status = os.lstat(path)
     except OSError:

@@ -22,31 +22,33 @@ NAP = 0.01  # polling interval, in seconds, of a process that waits for others t
 
 
 class Watch(Protocol):
-    """A watcher over the processes, to which they report their progress (see `watchdog`)."""
+    """A watcher over the processes. Each process reports its progress to it, see `watchdog`. Reports are not collective
+    and do not wait for other processes."""
 
     @property
     def place(self) -> str:
         """The progress of the run in words, such as "at step 100", for error messages."""
 
     def step(self, step: int) -> None:
-        """Report that this rank has taken ``step`` steps."""
+        """Report that the run has reached step number ``step`` on this rank."""
 
     def outside(self, outside: bool) -> None:
-        """Report that the program has left hpcstencil and may take no step for a long time, or, with False, that it
-        has come back."""
+        """Report that the program has left hpcstencil (``outside`` is True) or has come back to it (False). Outside, it
+        may take no step for a long time."""
 
     def output(self, path: Path) -> None:
-        """Report the path of the output file; checkpoints are in the same folder."""
+        """Report the path of the output file. Checkpoints are looked for in the same folder."""
 
     def failed(self, sentence: str, status: int, at_once: bool = False) -> None:
-        """Report that this rank has failed, with the sentence for the user and the exit status."""
+        """Report that this rank has failed, with the sentence for the user and the exit status. All ranks are then
+        ended; with ``at_once`` without waiting for a lower rank that may fail too. May return if no monitor answers."""
 
     def close(self) -> None:
         """Stop watching this rank."""
 
 
 class Unwatched:
-    """No watcher: there is one process, or the watchdog has not started yet."""
+    """A watcher that does nothing: there is one process, or the watchdog has not started yet."""
 
     place = "at the start"
 
@@ -67,8 +69,9 @@ class Unwatched:
 
 
 class Communicator(Protocol):
-    """The collective operations that the program uses. All processes call each of them together, in the same order.
-    ``mpi`` is the mpi4py communicator, None for one process."""
+    """The collective operations that the program uses. All processes call each of them together, in the same order,
+    except `abort`. ``mpi`` is the mpi4py communicator, None for one process; ``watch`` is the watcher over the
+    processes."""
 
     rank: int
     size: int
@@ -79,28 +82,29 @@ class Communicator(Protocol):
         """Return once all processes have called this."""
 
     def broadcast(self, value: T) -> T:
-        """Rank 0's value, which can be pickled, on all processes."""
+        """Rank 0's value on all processes. The value can be of any type that can be pickled; those of other ranks are
+        ignored."""
 
     def gather(self, value: T) -> list[T] | None:
-        """The values of all processes by rank, on rank 0; None on the others."""
+        """A list of the values of all processes by rank, on rank 0; None on the other processes. Values must be picklable."""
 
     def allgather(self, value: T) -> list[T]:
-        """The values of all processes by rank, on all."""
+        """A list of the values of all processes by rank, on all processes. Values must be picklable."""
 
     def maximum(self, values: np.ndarray) -> np.ndarray:
-        """Elementwise maximum over all processes."""
+        """Elementwise maximum over all processes. ``values`` has the same shape and dtype on all, and so has the result."""
 
     def total(self, values: np.ndarray) -> np.ndarray:
-        """Elementwise sum over all processes of integers, int64, of the same shape on all. It does not depend on the
-        order."""
+        """Elementwise sum over all processes. ``values`` are integers (int64) of the same shape on all processes, so
+        the result does not depend on the order of summation."""
 
     def abort(self, status: int) -> None:
-        """End all processes with this exit status."""
+        """End all processes with this exit status. One process calls it alone; it does not return."""
 
 
 class OneProcess:
-    """The communicator of a run without a launcher, or of a process that computes the part of ``rank`` without
-    communicating."""
+    """The communicator of a run without a launcher. With a ``rank`` other than 0 it serves to compute the part of that
+    rank without communicating: the process still acts as if it were the only one."""
 
     size = 1
     mpi = None
@@ -132,7 +136,7 @@ class OneProcess:
 
 
 class MpiProcesses:
-    """The processes of an MPI launch, on a separate communicator."""
+    """The processes of an MPI launch. ``mpi`` must be a communicator that nothing else uses, such as a clone."""
 
     def __init__(self, mpi: Any) -> None:
         self.mpi = mpi
@@ -157,7 +161,7 @@ class MpiProcesses:
         return self._reduced(values, "MAX")
 
     def total(self, values: np.ndarray) -> np.ndarray:
-        """Elementwise sum over all processes, of integers, so that it does not depend on their order."""
+        """Elementwise sum over all processes. The values must be integers, so that the sum does not depend on their order."""
         assert values.dtype.kind == "i"
         return self._reduced(values, "SUM")
 
@@ -173,10 +177,11 @@ class MpiProcesses:
 
 
 def connect() -> Communicator:
-    """The communicator of this run.
+    """The communicator of this run: `OneProcess` without a launcher, else a clone of MPI's world. All processes call
+    this together.
 
-    Raises EnvironmentProblem if the launcher started several processes that cannot see each other: each would act as
-    the only one, and all would write the same file.
+    Raises EnvironmentProblem if the launcher started several processes that cannot see each other (each would act as
+    the only one, and all would write the same file), or if mpi4py cannot be loaded.
     """
     expected = environment_size()
     if expected == 1:
@@ -209,10 +214,11 @@ def connect() -> Communicator:
 
 
 def agree(communicator: Communicator, action: Callable[[], T]) -> T:
-    """Run ``action`` on every process, and raise on all of them if it failed on any.
+    """Run ``action`` on every process and return its own result on each. If it fails on any, raise on all of them.
 
     The error of the lowest failing rank is raised everywhere, so that all processes stop together with one status. Only
-    our own errors are shared; an unexpected exception propagates and aborts the run.
+    our own errors (HpcstencilError) are shared; an unexpected exception propagates and aborts the run. All processes
+    call this together; ``action`` must not wait for other processes after a step that can fail.
     """
     result: T | None = None
     failure: HpcstencilError | None = None
@@ -227,17 +233,16 @@ def agree(communicator: Communicator, action: Callable[[], T]) -> T:
 
 
 def from_rank_0(communicator: Communicator, action: Callable[[], T]) -> T:
-    """The result of ``action``, which only rank 0 runs, on all processes. If it raises one of our own errors, all
-    processes raise it."""
+    """Run ``action`` on rank 0 alone and return its result, which must be picklable, on all processes. If it raises one
+    of our own errors, all processes raise it. All processes call this together."""
     result = agree(communicator, lambda: action() if communicator.rank == 0 else None)
     return communicator.broadcast(result)  # type: ignore[return-value]  # rank 0 has run the action
 
 
 def on_first(communicator: Communicator, count: int, action: Callable[[Communicator], T]) -> T | None:
-    """The result of ``action``, which the first ``count`` processes run on a separate communicator while the others
-    sleep and get None. All processes call this together. If all ``count`` processes raise one of our own errors, all
-    processes raise it.
-    """
+    """Run ``action`` on the first ``count`` processes, with a separate communicator, and return its result there. The
+    others sleep meanwhile and get None. All processes call this together. If the first ``count`` processes all raise
+    one of our own errors, all processes raise it."""
     if count == communicator.size:
         return action(communicator)
     from mpi4py import MPI
@@ -262,9 +267,11 @@ def on_first(communicator: Communicator, count: int, action: Callable[[Communica
 
 
 def count_failed(meeting: Communicator, failed: bool, patience: float) -> int | None:
-    """The number of processes that ``failed``, once all have called this; None if this process has failed and the
-    others do not call it within ``patience`` seconds. ``meeting`` is a communicator used only here, since a process
-    that does not arrive may be inside any other operation.
+    """The number of processes that have failed, once all have called this; ``failed`` says whether this one has. None
+    if this process has failed and the others do not call it within ``patience`` seconds.
+
+    ``meeting`` is a communicator used only here, since a process that does not arrive may be inside any other
+    operation.
     """
     if meeting.size == 1:
         return int(failed)

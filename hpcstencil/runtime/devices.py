@@ -29,7 +29,8 @@ LEAST_ADDRESS_SPACE = 1_900_000_000
 
 
 def gpus() -> list[str]:
-    """Ids of the GPUs that this process may use, found without importing jax; empty on a machine without GPUs."""
+    """Ids of the GPUs that this process may use, as in CUDA_VISIBLE_DEVICES, found without importing jax. Empty on a
+    machine without GPUs. Raises EnvironmentProblem if nvidia-smi does not answer."""
     if os.environ.get("JAX_PLATFORMS", "").lower() == "cpu":
         return []
     if VISIBLE in os.environ:
@@ -52,7 +53,8 @@ def _unique_ids() -> list[str]:
 
 
 def identities(ids: Sequence[str]) -> list[str]:
-    """Names of the GPUs that are the same for all processes of a host, if `nvidia-smi` gives them."""
+    """Names of the GPUs that are the same for all processes of a host: their unique ids if `nvidia-smi` gives them,
+    else the given ``ids``."""
     if not ids or shutil.which("nvidia-smi") is None:
         return list(ids)
     known = _unique_ids()
@@ -60,8 +62,8 @@ def identities(ids: Sequence[str]) -> list[str]:
 
 
 def share(ids: list[str], place: int, processes: int) -> list[str]:
-    """The host's devices that belong to local process ``place`` of ``processes``: an equal share in order, or one
-    device each, round robin, if there are fewer devices than processes."""
+    """The part of the host's devices that belongs to local process ``place`` of ``processes``: an equal share in order,
+    or one device each, in turn, if there are fewer devices than processes."""
     if len(ids) < processes:
         return [ids[place % len(ids)]]
     each = len(ids) // processes
@@ -69,7 +71,8 @@ def share(ids: list[str], place: int, processes: int) -> list[str]:
 
 
 def bind_devices(wanted: int | None) -> tuple[int, list[str]]:
-    """Choose this process's devices and prepare the environment for jax; returns their number and GPU ids.
+    """Choose this process's devices and set the environment variables for jax; returns their number, and the ids of its
+    GPUs (empty on CPUs). Call it before jax starts.
 
     ``wanted`` is the requested number (None: all that belong to the process; 1 on CPUs). Raises InputError if there are
     fewer GPUs.
@@ -102,9 +105,9 @@ def jax_has_started() -> bool:
 
 
 def check_started_jax(count: int, remedy: str) -> tuple[Any, ...]:
-    """At least ``count`` devices of a jax that other code has started. Raises EnvironmentProblem, whose message ends
-    with the ``remedy``, if it was started with other settings than ours, because results would have other bits.
-    """
+    """All devices of a jax that other code has started, at least ``count``. Raises EnvironmentProblem, whose message
+    ends with the ``remedy``, if there are fewer, or if jax was started with settings with which results would have
+    other bits."""
     import jax
 
     devices = tuple(jax.local_devices())
@@ -130,9 +133,10 @@ def _contracts() -> bool:
 
 
 def start_jax(count: int) -> tuple[Any, ...]:
-    """Import jax with 64-bit types enabled; returns the process's first ``count`` devices.
+    """Import jax with 64-bit types enabled and start it; returns this process's first ``count`` devices.
 
-    Raises EnvironmentProblem if jax sees fewer, or if a limit of the shell leaves it no address space.
+    Raises EnvironmentProblem if jax cannot start or sees fewer devices, or if a limit of the shell leaves it too little
+    address space.
     """
     most, _ = resource.getrlimit(resource.RLIMIT_AS)
     if most != resource.RLIM_INFINITY and most < LEAST_ADDRESS_SPACE:

@@ -20,12 +20,13 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def of_environment(error: BaseException) -> bool:
-    """Whether an exception of a library or of native code means that memory or the MPI library failed."""
+    """Whether an exception of a library or of native code means that memory ran out or the MPI library failed. Such a
+    failure has the exit status of EnvironmentProblem."""
     return out_of_memory(error) or MPI_FAILED in str(error)
 
 
 def sentence(error: BaseException) -> str:
-    """The sentence that reports an exception to the user. For an unexpected exception it includes the traceback."""
+    """The sentence that reports an exception to the user. For an unexpected exception it is followed by the traceback."""
     if isinstance(error, HpcstencilError):
         return str(error)
     if out_of_memory(error):
@@ -39,8 +40,9 @@ def sentence(error: BaseException) -> str:
 
 
 def abort_all(communicator: Communicator, error: BaseException, why: str = "") -> None:
-    """End all processes at once after a failure that the others do not know of. The message says where it happened and
-    ``why`` (default: the error's `sentence`)."""
+    """End all processes at once after a failure on this process that the others do not know of. The message says where
+    it happened and ``why`` (default: the error's `sentence`). The exit status is that of the error: 130 for
+    KeyboardInterrupt, 1 for an unexpected exception. Does not return."""
     place = f"rank {communicator.rank} of {communicator.size} on {host()}, {communicator.watch.place}"
     match error:
         case HpcstencilError():

@@ -1,4 +1,4 @@
-"""The file system, for all processes together: error messages, folders, reserved space, syncs."""
+"""The file system: error messages, folders, reserved space, syncs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def reason(error: BaseException) -> str:
 
 @contextmanager
 def file_errors(path: Path, doing: str, problem: type[EnvironmentProblem] = EnvironmentProblem) -> Iterator[None]:
-    """Turn a failure of the file system or of HDF5 inside the block into ``problem``, one sentence.
+    """Turn a failure of the file system or of HDF5 inside the block into ``problem``, one sentence. ``doing`` is a
+    verb, such as "read" or "write", that says what was being done to ``path``.
 
     h5py reports a failed HDF5 call as OSError or RuntimeError, depending on HDF5's own error class.
     """
@@ -87,9 +88,10 @@ def _full(path: Path) -> bool:
 
 
 def prepare_folder(path: Path, communicator: Communicator) -> None:
-    """Create the folder of ``path`` if it is missing, and test on rank 0 that files can be created in it.
+    """Create the folder of ``path`` if it is missing, and test on rank 0 that files can be created in it. The test
+    leaves nothing behind. All processes call this together.
 
-    Raises EnvironmentProblem on every process; the test leaves nothing behind.
+    Raises EnvironmentProblem on all of them.
     """
 
     def prepare() -> None:
@@ -103,12 +105,12 @@ def prepare_folder(path: Path, communicator: Communicator) -> None:
 
 
 def reserve(path: Path, size: int, communicator: Communicator, allocate: bool = True, hollow: bool = False) -> None:
-    """Ensure, before HDF5 begins to change ``path``, that it can grow by ``size`` bytes, or if it is ``hollow``, that
-    its holes of ``size`` bytes can be filled.
+    """Ensure, before HDF5 begins to change ``path``, that it can grow by ``size`` bytes, or, if it is ``hollow``, that
+    its holes of ``size`` bytes in all can be filled. All processes call this together.
 
     A disk that fills up during a flush makes the whole file unreadable, and only one process gets the error. Here all
     processes raise EnvironmentProblem and the file is untouched. With ``allocate`` the file system reserves the space
-    if it can, so that quotas count; otherwise it is asked for its free space.
+    if it can, so that quotas count; otherwise only its free space is checked.
     """
 
     def check() -> None:
@@ -140,7 +142,8 @@ def _reserve(path: Path, size: int, allocate: bool, hollow: bool) -> None:
 
 
 def _allocate(descriptor: int, start: int, size: int) -> int:
-    """Reserve bytes of an open file, beyond its end too, without changing its length; returns the error number or 0.
+    """Reserve bytes of an open file, also beyond its end, without changing its length; returns the errno, 0 for
+    success.
 
     ``os.posix_fallocate`` would lengthen the file, and would write every block where the file system has no such call.
     """
@@ -156,7 +159,7 @@ NOT_FOR_MPIO = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on disk."""
+    """Wait until the contents of a file, or the names in a folder, are on disk. Raises OSError if that fails."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -165,8 +168,8 @@ def sync(path: Path) -> None:
 
 
 def file_system(folder: Path) -> str:
-    """Linux's name for the type of the file system that holds ``folder`` ("ext4", "lustre", "nfs4" ...): that of the
-    last mount whose mount point is above it. "" if it is unknown."""
+    """Linux's name for the type of the file system that holds ``folder`` ("ext4", "lustre", "nfs4" ...), according to
+    the table of mounts; "" if it is unknown."""
     there, kind, deepest = folder.resolve(), "", -1
     try:
         mounts = Path("/proc/self/mountinfo").read_text().splitlines()

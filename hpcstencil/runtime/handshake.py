@@ -31,7 +31,8 @@ CONNECTING = 3.0  # seconds that a monitor waits for a connection
 
 
 def proof(token: str, role: bytes, challenge: bytes) -> bytes:
-    """The proof of knowing the token. The ``role`` keeps an answer from being sent back."""
+    """The proof of knowing the token: 32 bytes, the HMAC of the role and the other side's challenge. The ``role``
+    prevents that a side sends the other's proof back as its own."""
     return hmac.digest(token.encode(), role + challenge, "sha256")
 
 
@@ -46,8 +47,8 @@ class Stranger:
 
 
 class Door:
-    """The centre's listening sockets, and the strangers who came through them. ``welcome`` gets the connections with a
-    proof."""
+    """The centre's listening sockets, and the strangers who came through them. ``welcome`` gets each connection that
+    has given its proof; ``selector`` serves the sockets."""
 
     def __init__(
         self,
@@ -69,11 +70,11 @@ class Door:
         self.tick()
 
     def places(self) -> list[list[Any]]:
-        """The addresses and ports of the centre."""
+        """The addresses and ports at which the centre listens: [address, port] each, for `joined`."""
         return [list(one.getsockname()) for one in self.listening]
 
     def tick(self) -> None:
-        """Drop strangers that have been silent for too long, and accept again."""
+        """Drop strangers that have been silent for too long, and accept connections again. Called about every second."""
         now = time.monotonic()
         for stranger in [one for one in self.strangers if now - one.since > SILENT]:
             self._drop(stranger)
@@ -155,7 +156,8 @@ class Door:
 
 
 def joined(places: Sequence[Sequence[Any]], token: str) -> socket.socket | None:
-    """A connection to the centre, which has proved its identity, at the first place that works; None if no place works.
+    """A connection to the centre at the first of the ``places`` ([address, port] each) that works; None if none does.
+    Both sides have proved that they know the ``token``.
 
     An address of the centre's host may be another machine's from here. Such a machine learns nothing, and is skipped.
     """
@@ -201,7 +203,7 @@ def _exactly(connection: socket.socket, count: int, until: float) -> bytes:
 
 
 def own_addresses() -> list[str]:
-    """This host's IPv4 addresses except the loopback."""
+    """This host's IPv4 addresses as texts, without those of the loopback."""
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
@@ -212,8 +214,9 @@ def own_addresses() -> list[str]:
 
 
 def where_to_listen(own: Sequence[str], others: Iterable[str]) -> list[str]:
-    """The addresses at which other hosts reach this one: those from which packets to the other hosts leave. ``others``
-    are the other hosts' addresses and ``own`` this host's. The loopback if there is no other host."""
+    """The addresses of this host at which other hosts reach it: those from which packets to the other hosts leave.
+    ``own`` are this host's addresses and ``others`` those of the other hosts. Without other hosts it is the loopback
+    alone."""
     others = set(others)
     if not others:
         return [LOOPBACK]

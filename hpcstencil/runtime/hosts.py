@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 def host() -> str:
-    """Name of this host."""
+    """The network name of this host."""
     return socket.gethostname()
 
 
 def boot() -> str:
-    """The host's boot id, which distinguishes it from others of the same name."""
+    """The host's boot id, which tells apart hosts of the same name; without /proc the host's name."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text()
     except OSError:

@@ -35,5 +35,6 @@ def environment_size() -> int:
 
 
 def local_place() -> tuple[int, int]:
-    """(local rank, local size): this process's place among the processes of its host."""
+    """(local rank, local size): this process's number among the processes of its host, and how many they are. (0, 1)
+    without a launcher."""
     return _launcher_values()[2:]

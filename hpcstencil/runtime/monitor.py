@@ -36,39 +36,42 @@ from hpcstencil.runtime.monitored_rank import LOST, MERCY, MonitoredRank
 
 
 class Role(Protocol):
-    """The part of a monitor that concerns all ranks together. Its methods are called at events of its own rank, and
-    every second."""
+    """The part of a monitor that concerns all ranks together. The monitor calls these methods when something happens to
+    its own rank, and about once a second."""
 
     def told(self, message: dict[str, Any]) -> None:
-        """The rank has sent a message about the connections between monitors."""
+        """Handle a message of the rank; only those about connections between monitors concern the role."""
 
     def stepped(self) -> None:
-        """The rank has taken a step."""
+        """Take note that the rank has taken a step."""
 
     def failed(self, message: dict[str, Any]) -> None:
-        """The rank has failed with the sentence and status of ``message``."""
+        """Report that the rank has failed, with the sentence and exit status in ``message``."""
 
     def rank_ended(self, why: str) -> None:
-        """The rank's process has ended without a goodbye."""
+        """Report that the rank's process has ended without a goodbye; ``why`` is a clause for the report."""
 
     def leave(self) -> None:
-        """The rank is done: say goodbye to the other monitors."""
+        """Say goodbye to the other monitors, because the rank is done."""
 
     def tick(self, now: float) -> None:
-        """The work of every second."""
+        """Do the periodic work: send pulses and check for lost ranks. Called about every ``PULSE`` seconds; ``now`` is
+        `time.monotonic()`, in seconds."""
 
     def after_messages(self) -> None:
-        """The work after each round of messages."""
+        """Do what follows from the messages of this round, such as printing a failure."""
 
     def awoke(self, pause: float) -> None:
-        """This process was suspended for ``pause`` seconds, so the silence of the others says nothing."""
+        """Allow for ``pause`` seconds in which this process was suspended: the silence of the others during them means
+        nothing."""
 
 
 class Monitor:
-    """The loop of a monitor: messages of its rank, and ticks."""
+    """The loop of a monitor: it serves the messages of its rank, and calls its role about once a second."""
 
     def __init__(self, rank: int, size: int, parent: int, dump: int, dump_signal: int) -> None:
-        """``dump`` is the reading end of the pipe into which the rank writes its stack at ``dump_signal``."""
+        """``size`` is the number of ranks and ``parent`` the rank's process id. ``dump`` is the reading end of the pipe
+        into which the rank writes its stack when it gets the signal ``dump_signal``."""
         self.rank = MonitoredRank(rank, parent, dump, dump_signal)
         self.selector = selectors.DefaultSelector()
         self.selector.register(self.rank.line.incoming, selectors.EVENT_READ, self.from_rank)
@@ -86,7 +89,7 @@ class Monitor:
             self.tick()
 
     def tick(self) -> None:
-        """Every second, look whether the rank is stopped, and let the role send pulses and look for silent ranks."""
+        """About once a second, check whether the rank is stopped, and let the role do its periodic work."""
         now = time.monotonic()
         pause = now - self.ticked
         if pause < PULSE / 2 or self.rank.done:
@@ -118,7 +121,7 @@ class Monitor:
                 return
         if not rank.line.open:
             self.selector.unregister(rank.line.incoming)
-            self.role.rank_ended("ended without a word (killed, or out of memory)")
+            self.role.rank_ended("ended without a message (killed, or out of memory)")
 
 
 class Member:
@@ -156,7 +159,7 @@ class Member:
             if self.rank.done:
                 return
         if not line.open:
-            self.lost_centre("ended without a word, or its host did")
+            self.lost_centre("ended without a message, or its host did")
 
     def lost_centre(self, why: str) -> None:
         """Handle the loss of rank 0's monitor: the lowest remaining rank reports, because it waits least."""
@@ -167,10 +170,10 @@ class Member:
         self.rank.end(LOST)
 
     def stepped(self) -> None:
-        """Nothing: pulses carry the step."""
+        """Do nothing: pulses carry the step."""
 
     def failed(self, message: dict[str, Any]) -> None:
-        """Hand the failure to the centre. Without a connection, print it and end the rank."""
+        """Pass the failure on to the centre. Without a connection, print it and end the rank."""
         if self.centre is not None:
             self.centre.send(**message)
         else:
@@ -178,7 +181,7 @@ class Member:
             self.rank.end(self.rank.known.status)
 
     def rank_ended(self, why: str) -> None:
-        """Tell the centre."""
+        """Report the loss of the rank to the centre."""
         if self.centre is not None:
             self.centre.send(lost=why, step=self.rank.known.step)
             time.sleep(2 * PULSE)  # so that the message arrives before the connection ends
@@ -190,7 +193,7 @@ class Member:
             self.centre.send(bye=1)
 
     def tick(self, now: float) -> None:
-        """Send a pulse; the centre is lost if it sends none."""
+        """Send a pulse. If the centre has sent none for ``PATIENCE`` seconds, it is lost."""
         if self.centre is not None:
             known = self.rank.known
             self.centre.send(step=known.step, stopped=known.stopped is not None, outside=known.outside)
@@ -198,10 +201,10 @@ class Member:
                 self.lost_centre(f"has not been heard from for {PATIENCE:.0f} s")
 
     def after_messages(self) -> None:
-        """Nothing: the centre reports."""
+        """Do nothing: the centre reports."""
 
     def awoke(self, pause: float) -> None:
-        """The centre was silent for so long only for this process."""
+        """Do not count the pause as silence of the centre."""
         if self.centre is not None:
             self.centre.heard += pause
 

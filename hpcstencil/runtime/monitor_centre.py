@@ -21,7 +21,7 @@ GATHER = 2.0  # seconds that the centre waits, after the first failure, for one 
 
 
 class Centre:
-    """The role beside rank 0. ``peers`` is what is known of each rank that has joined, rank 0 included."""
+    """The role beside rank 0. ``peers`` maps each rank that has joined, rank 0 included, to what is known of it."""
 
     def __init__(self, rank: MonitoredRank, size: int, selector: selectors.BaseSelector) -> None:
         self.rank, self.size, self.selector = rank, size, selector
@@ -34,7 +34,7 @@ class Centre:
     # ---- its own rank --------------------------------------------------------------------------------------------------
 
     def told(self, message: dict[str, Any]) -> None:
-        """Open the door to the monitors of the others when the rank asks for it, and close it when all have joined."""
+        """Start to listen for the monitors of the other ranks when the rank asks for it, and stop when all have joined."""
         if "listen" in message:
             soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -49,16 +49,16 @@ class Centre:
         self.progress, self.warned = time.monotonic(), STALLED
 
     def failed(self, message: dict[str, Any]) -> None:
-        """Note the failure of a rank. Others may fail at the same time, so the centre waits a little for a lower rank,
-        unless the rank has to end ``at_once``."""
+        """Take note of the failure of a rank. Other ranks may fail at the same time, so the centre waits a little for a
+        lower rank, unless the message says ``at_once``."""
         self.speaks = min(self.speaks, time.monotonic() + (0.0 if message.get("at_once", False) else GATHER))
 
     def rank_ended(self, why: str) -> None:
-        """Rank 0 itself is lost."""
+        """Report that rank 0 itself is lost."""
         self.lost(self.rank.known, why)
 
     def leave(self) -> None:
-        """Print a failure that waits for others, and say goodbye to the monitors of the others."""
+        """Print a failure that is still held back for lower ranks, and say goodbye to the other monitors."""
         self.speaks = min(self.speaks, time.monotonic())
         self.after_messages()
         for peer in self.peers.values():
@@ -68,7 +68,8 @@ class Centre:
     # ---- the others ----------------------------------------------------------------------------------------------------
 
     def welcome(self, connection: socket.socket) -> None:
-        """Take over a connection that has proved the token: the monitor of a rank, which first sends its rank."""
+        """Take over a connection that has proved that it knows the token. It belongs to the monitor of a rank, which
+        first sends the number of its rank."""
         line = Line(connection, connection)
         self.selector.register(connection, selectors.EVENT_READ, partial(self.from_member, line))
 
@@ -96,12 +97,12 @@ class Centre:
             self.selector.unregister(line.incoming)
             line.incoming.close()
             if peer is not None and not peer.gone:
-                self.lost(peer, "ended without a word, or its host did")
+                self.lost(peer, "ended without a message, or its host did")
 
     # ---- the time ------------------------------------------------------------------------------------------------------
 
     def after_messages(self) -> None:
-        """Print the sentence of the lowest failed rank when the wait is over or all have reported, and end the run."""
+        """Print the sentence of the lowest failed rank and end the run, once all ranks have reported or the wait is over."""
         failed = [peer for peer in self.peers.values() if peer.failure]
         everyone = sum(bool(peer.failure) or peer.gone for peer in self.peers.values()) == self.size
         if not self.rank.done and failed and (everyone or time.monotonic() >= self.speaks):
@@ -128,7 +129,7 @@ class Centre:
             self.stalled(now)
 
     def awoke(self, pause: float) -> None:
-        """The others were silent for so long only for this process."""
+        """Do not count the pause as silence of the others, nor as time without a step."""
         for peer in self.peers.values():
             if peer.line is not None:
                 peer.line.heard += pause
@@ -137,7 +138,8 @@ class Centre:
     # ---- the end -------------------------------------------------------------------------------------------------------
 
     def stalled(self, now: float) -> None:
-        """Show the stacks of the ranks of a run that takes no steps, and end the run after ``GIVE_UP`` seconds."""
+        """Print the stacks of all ranks, because the run takes no steps. After ``GIVE_UP`` seconds without a step, end
+        the run."""
         self.warned = min(2 * self.warned, GIVE_UP)
         self.collect_stacks(None)
         last = now - self.progress > GIVE_UP
@@ -147,8 +149,8 @@ class Centre:
             self.end_all(LOST)
 
     def lost(self, peer: Peer, why: str) -> None:
-        """Report a lost rank with the stacks of the others, and end them. If a rank has failed before, report that
-        instead."""
+        """Report a lost rank with the stacks of the others, and end them. ``why`` is a clause for the report. If a rank
+        has failed before, its failure is reported instead."""
         peer.gone = True
         if any(other.failure for other in self.peers.values()):
             return
@@ -157,7 +159,7 @@ class Centre:
         self.end_all(LOST)
 
     def collect_stacks(self, without: Peer | None) -> None:
-        """Ask all ranks but one for their stacks, and wait a little for the answers."""
+        """Ask all ranks except ``without`` for their stacks, and wait at most ``ANSWER`` seconds for the answers."""
         others = [(peer, peer.line) for peer in self.peers.values() if peer is not without and not peer.gone]
         asked = [(peer, line) for peer, line in others if line is not None]
         for peer, line in asked:
@@ -173,7 +175,7 @@ class Centre:
             time.sleep(0.02)
 
     def end_all(self, status: int) -> None:
-        """End all ranks with this status."""
+        """End all ranks with this exit status."""
         for peer in self.peers.values():
             if peer.line is not None:
                 peer.line.send(end=status)

@@ -25,7 +25,7 @@ KINDS = {  # types of the values of a message, by key
 
 
 def message_of(line: bytes) -> dict[str, Any] | None:
-    """The message in a line; None if the line is not a message."""
+    """The message in a line; None if the line is not a JSON object with known keys and the right types of values."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):
@@ -57,7 +57,8 @@ class Line:
             self.open = False
 
     def receive(self) -> Iterator[dict[str, Any]]:
-        """The messages that have arrived; after the end of the stream ``open`` is False."""
+        """Yield the messages that have arrived, without waiting. ``open`` becomes False at the end of the stream, and
+        after anything that is not a message."""
         try:
             data = os.read(self.incoming.fileno(), 2**16)
         except BlockingIOError:
@@ -77,8 +78,9 @@ class Line:
 
 
 class Peer:
-    """The centre's knowledge of a rank, its own included. ``stopped`` is the time at which its process was stopped,
-    None if it runs. ``outside`` says that its program is busy outside hpcstencil."""
+    """The state of a rank as its monitor has reported it. ``step`` is the last step (-1: none yet). ``stopped`` is the
+    time (time.monotonic) at which its process was found stopped, None if it runs. ``outside`` says that its program is
+    busy outside hpcstencil, ``gone`` that it has said goodbye or is lost."""
 
     def __init__(self, rank: int, host: str, line: Line | None) -> None:
         self.rank, self.host, self.line = rank, host, line
@@ -89,7 +91,7 @@ class Peer:
         self.gone = self.outside = False
 
     def hear(self, message: dict[str, Any]) -> None:
-        """Note a message of the rank's monitor."""
+        """Update the state from a message of the rank or its monitor."""
         self.failure, self.status = message.get("failed", self.failure), message.get("status", self.status)
         self.step = message.get("step", self.step)
         self.stack = message.get("stack", self.stack)
@@ -100,7 +102,7 @@ class Peer:
 
 
 def tell(sentence: str, peers: Iterable[Peer]) -> None:
-    """Print the sentence and, for each different stack, its ranks; in one write."""
+    """Print the sentence on standard error, and each different stack once with its ranks, all in one write."""
     stacks: dict[str, list[int]] = {}
     for peer in peers:
         if peer.stack:
@@ -114,8 +116,8 @@ def tell(sentence: str, peers: Iterable[Peer]) -> None:
 
 
 def lost_report(peer: Peer, why: str, others: list[Peer], output: str) -> None:
-    """Print that the rank ``peer`` is lost, the stacks of the ``others``, and the checkpoint beside the run's
-    ``output`` from which to continue."""
+    """Print that the rank ``peer`` is lost and ``why``, the stacks of the ``others``, and the newest checkpoint of the
+    run's ``output`` (a path; "" if unknown), from which it can continue."""
     step = max([peer.step, *(other.step for other in others)])
     place = f"at step {step}" if step >= 0 else "before the first step"
     checkpoints = sorted(glob.glob(f"{glob.escape(output.removesuffix('.h5'))}.checkpoint.*.h5"))
@@ -137,7 +139,8 @@ def is_stopped(process: int) -> bool:
 
 
 def launcher_of(process: int) -> int | None:
-    """A handle on the parent of a process, if that is a launcher's daemon and this is the host's first rank."""
+    """A handle (pidfd) on the parent of a process, if the parent is a launcher's daemon and the process is the first
+    rank on this host; else None."""
     if os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK") != "0":
         return None
     with contextlib.suppress(OSError):

@@ -19,8 +19,9 @@ LAUNCHER_MERCY = 10.0  # seconds a launcher has to leave after its ranks
 
 
 class MonitoredRank:
-    """The rank of number ``number``, the parent of this process. ``known`` is the monitors' knowledge of it; ``done``
-    says that the monitor has nothing left to do."""
+    """The rank beside which a monitor runs, in the parent process of the monitor. ``number`` is the rank and
+    ``process`` its process id. ``known`` is its state for the monitors; ``done`` says that the monitor has nothing left
+    to do."""
 
     def __init__(self, number: int, process: int, dump: int, dump_signal: int) -> None:
         self.number, self.process = number, process
@@ -34,12 +35,12 @@ class MonitoredRank:
         self.done = False
 
     def is_here(self) -> bool:
-        """Whether the process still exists."""
+        """Whether the rank's process still exists."""
         return os.getppid() == self.process
 
     def stack(self) -> str:
-        """The stack of the rank's main thread, newest call first, as faulthandler writes it; empty if it does not
-        answer."""
+        """The stack of the rank's main thread, newest call first, one line per call as faulthandler writes it; "" if it
+        does not answer within 0.2 seconds."""
         with contextlib.suppress(OSError):
             os.kill(self.process, self.dump_signal)
         text = b""
@@ -51,7 +52,8 @@ class MonitoredRank:
         return "\n".join(rows[:FRAMES])
 
     def end(self, status: int) -> None:
-        """Make the rank end itself; kill it if it does not."""
+        """Ask the rank to end with this exit status, and kill it if it still exists after ``MERCY`` seconds. The
+        launcher's daemon is ended too if it does not leave."""
         self.line.send(end=status)
         deadline = time.monotonic() + MERCY
         while time.monotonic() < deadline and self.is_here():

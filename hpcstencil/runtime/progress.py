@@ -16,13 +16,14 @@ BAR = "{percentage:3.0f}%|{bar:24}| {desc} [{elapsed}<{remaining}]"
 
 
 def say(text: str) -> None:
-    """Print a line on standard error, on rank 0 only."""
+    """Print a line on standard error, on rank 0 only. Control characters in ``text`` are made visible."""
     if environment_rank() == 0:
         print(f"hpcstencil: {printable_lines(text)}", file=sys.stderr, flush=True)
 
 
 class Progress:
-    """Progress in simulated time from ``start`` to ``end``; silent where not ``shown``. A context, whose end ends the bar."""
+    """The display of progress in simulated time from ``start`` to ``end``; silent unless ``shown``. ``cells`` is the
+    number of cells that a step advances, for the speed. A context, at whose end the bar is closed."""
 
     def __init__(self, start: float, end: float, cells: int, shown: bool) -> None:
         self.cells, self.end, self.shown = cells, end, shown
@@ -35,7 +36,7 @@ class Progress:
         self.start = start
 
     def advance(self, steps: int, step: int, t: float) -> None:
-        """Note that ``steps`` more steps are done; the run is at ``step`` and time ``t``."""
+        """Count ``steps`` more steps, and show that the run is now at ``step`` and time ``t``."""
         if not self.shown:
             return
         self.steps += steps

@@ -11,12 +11,14 @@ from hpcstencil.runtime.filesystem import file_errors, sync
 
 
 def write_atomically(path: Path, content: str) -> None:
-    """Write a text atomically. If that fails, raises EnvironmentProblem; the old file is then untouched."""
+    """Write a text in UTF-8 to ``path`` atomically, replacing an existing file. Raises EnvironmentProblem if that
+    fails; the old file is then untouched."""
     publish(path, lambda temporary: temporary.write_text(content, encoding="utf-8"))
 
 
 def publish(path: Path, make: Callable[[Path], object]) -> None:
-    """Call ``make`` with a temporary name of the same ending, and rename the file that it writes to ``path``."""
+    """Make the file ``path`` atomically, replacing an existing one: ``make`` writes it under a temporary name with the
+    same ending, which is then renamed. Raises EnvironmentProblem if writing fails; the old file is then untouched."""
     temporary = hidden(path)
     with file_errors(path, "write"):
         try:
@@ -29,5 +31,5 @@ def publish(path: Path, make: Callable[[Path], object]) -> None:
 
 
 def hidden(path: Path) -> Path:
-    """A name beside ``path`` that no other process uses."""
+    """A new path beside ``path`` that no other process uses: the same name with a random prefix that begins with a dot."""
     return path.with_name(f".{uuid.uuid4().hex}.{path.name}")

@@ -27,21 +27,23 @@ _noted: list[int] = []  # signals that came before `watched`
 
 @dataclass
 class Request:
-    """The signal that asked this process to stop; 0 if none has. A second interrupt calls ``at_once``."""
+    """The signal that asked this process to stop, by its ``number``; 0 if none has. A second interrupt calls
+    ``at_once``, from another thread; by default it ends this process."""
 
     number: int = 0
     at_once: Callable[[], None] = lambda: os._exit(128 + signal.SIGINT)
 
 
 def note() -> None:
-    """Note stopping signals from now on, for `watched`: the processes of a run must first connect, so that they can
-    end together."""
+    """Take note of stopping signals from now on instead of obeying them, until `watched` takes over. The processes of a
+    run must first connect, so that they can end together."""
     for number in STOPPING:
         signal.signal(number, lambda number, _: _noted.append(number))
 
 
 def check_not_stopped(request: Request, communicator: Communicator) -> None:
-    """Raise StoppedEarly on all processes if any has received a signal. For a run that has not written yet."""
+    """Raise StoppedEarly on all processes if any has received a signal. For a run that has not written anything yet.
+    All processes call this together."""
     number = max(communicator.allgather(request.number))
     if number:
         raise StoppedEarly(
@@ -52,8 +54,8 @@ def check_not_stopped(request: Request, communicator: Communicator) -> None:
 
 @contextmanager
 def watched() -> Iterator[Request]:
-    """Note stopping signals inside the block, instead of obeying them. A second interrupt calls the request's
-    ``at_once`` from another thread."""
+    """A context in which stopping signals are noted in the `Request` that it yields, instead of obeyed. A second
+    interrupt calls the request's ``at_once`` from another thread. For the main thread only."""
     request = Request()
     reading, writing = os.pipe()
     os.set_blocking(writing, False)

@@ -14,12 +14,13 @@ from typing import Any, TextIO
 
 
 class Lossy(io.FileIO):
-    """A descriptor whose writes always succeed; ``failure`` is the number of the first error, 0 if there is none."""
+    """A file descriptor to which writes always succeed. ``failure`` is the errno of the first write that failed, 0 if
+    there is none."""
 
     failure = 0
 
     def write(self, data: Any) -> int:
-        """Write, and drop the text after an error."""
+        """Write the data, or drop it if that fails; returns the number of bytes taken, as if all had been written."""
         try:
             written = super().write(data)
         except OSError as error:
@@ -29,7 +30,8 @@ class Lossy(io.FileIO):
 
 
 def secure() -> None:
-    """Open closed standard descriptors on the null device, and make writes to standard output and error never fail."""
+    """Open closed standard descriptors on the null device, and replace sys.stdout and sys.stderr by streams to which
+    writes never fail."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -49,7 +51,8 @@ def _lossy(number: int, before: TextIO | None) -> TextIO:
 
 
 def unread() -> str:
-    """Why results on standard output were lost, in words; "" if they were not, or if the reader has left."""
+    """Why results on standard output were lost, in the system's words; "" if nothing was lost, or if the reader of a
+    pipe has left."""
     sys.stdout.flush()
     number: int = getattr(getattr(sys.stdout.buffer, "raw", None), "failure", 0)
     return "" if number in (0, errno.EPIPE) else os.strerror(number)

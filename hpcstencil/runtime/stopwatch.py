@@ -25,7 +25,8 @@ ACTIVITIES = (
 
 
 class Stopwatch:
-    """Seconds of each activity since ``began`` on the clock ``now``; the time outside all activities is "other"."""
+    """The ``seconds`` of each of the ACTIVITIES since ``began`` on the clock ``now`` (default: time.monotonic, from now
+    on). Time outside all activities counts as "other"."""
 
     def __init__(self, began: float | None = None, now: Callable[[], float] = time.monotonic) -> None:
         self.now = now
@@ -35,7 +36,8 @@ class Stopwatch:
 
     @contextmanager
     def during(self, activity: str) -> Iterator[None]:
-        """Count the time inside the block for an activity."""
+        """A context whose time counts for ``activity``, one of ACTIVITIES. Contexts may be nested; the time counts for
+        the innermost one."""
         self.lap()
         self.under_way.append(activity)
         try:
@@ -45,12 +47,12 @@ class Stopwatch:
             self.under_way.pop()
 
     def lap(self, activity: str = "") -> None:
-        """Count the time since the last change for the activity under way, or for the given one."""
+        """Count the time since the last change of activity for the present one, or for ``activity`` if it is given."""
         now = self.now()
         self.seconds[activity or self.under_way[-1]] += now - self.last
         self.last = now
 
     @property
     def wall(self) -> float:
-        """All seconds up to the last change."""
+        """Seconds of all activities together, up to the last change of activity."""
         return sum(self.seconds.values())

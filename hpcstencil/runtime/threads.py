@@ -14,7 +14,8 @@ from hpcstencil.runtime.launcher import local_place
 
 
 def threads_for(devices: int) -> int:
-    """The number of threads for each of ``devices`` devices of this process, from the cores that it may use."""
+    """The number of threads for each of ``devices`` devices of this process, at least 1. The cores that the process may
+    use are divided among its devices and, unless it is bound to cores, among the processes of its host."""
     cores = len(os.sched_getaffinity(0))
     beside = local_place()[1] if cores == os.cpu_count() else 1  # a bound process has its cores for itself
     return max(1, cores // (beside * devices))
@@ -22,13 +23,13 @@ def threads_for(devices: int) -> int:
 
 @cache
 def _helpers() -> ThreadPoolExecutor:
-    """The threads beside this one, made once."""
+    """The pool of further threads, made once."""
     return ThreadPoolExecutor(max(1, threads_for(1) - 1))
 
 
 def by_threads(action: Callable[..., T], *arrays: np.ndarray) -> list[T]:
-    """The results of ``action`` on parts of the arrays, which are all cut along their first axis at the same indices:
-    one part per core of this process, but at most one per row."""
+    """The results of ``action`` on parts of the arrays, in order. All arrays are cut along their first axis at the same
+    indices, into one part per core of this process, but at most one per row."""
     count = max(1, min(threads_for(1), len(arrays[0])))
     parts = list(zip(*(np.array_split(array, count) for array in arrays), strict=True))
     helped = [_helpers().submit(action, *part) for part in parts[1:]]

@@ -14,7 +14,7 @@ SOURCES = (".py", ".hpp", ".cpp")
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the libraries, by name."""
+    """Versions of Python and of the libraries by name; "not installed" for a library that is missing."""
     found = {"python": platform.python_version()}
     for name in LIBRARIES:
         try:
@@ -25,7 +25,7 @@ def versions() -> dict[str, str]:
 
 
 def sources_digest() -> str:
-    """A checksum of the names and texts of this package's files."""
+    """The SHA-256, in hexadecimal, of the names and contents of this package's source files."""
     digest, package = hashlib.sha256(), os.path.dirname(hpcstencil.__file__)
     for folder, inner, names in os.walk(package):
         inner.sort()

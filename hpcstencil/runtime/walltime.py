@@ -1,4 +1,4 @@
-"""The time at which the run has to stop: the limit in the input, or Slurm's for this job."""
+"""The time at which the run has to stop: the limit in the input, or that of the Slurm job."""
 
 from __future__ import annotations
 
@@ -16,33 +16,36 @@ PATIENCE = 20  # seconds to wait for Slurm's answer
 
 
 class Walltime:
-    """The run's time limit. Rank 0's clock decides for all."""
+    """The run's time limit. ``deadline`` is on time.monotonic's clock, None without a limit. Rank 0's clock decides for
+    all."""
 
     def __init__(self, limit: str, communicator: Communicator, started: float) -> None:
-        """``limit`` is "auto" or "HH:MM:SS", counted from ``started`` (of time.monotonic)."""
+        """``limit`` is "HH:MM:SS", counted from ``started`` (of time.monotonic), or "auto" for the time that the Slurm
+        job has left. All processes call this together."""
         left = from_rank_0(communicator, lambda: slurm_seconds_left() if limit == "auto" else seconds(limit))
         since = time.monotonic() if limit == "auto" else started
         self.deadline = None if left is None else since + left
 
     def is_near(self, stopping: float) -> bool:
-        """Whether the run must stop now to finish before the limit; a checkpoint takes ``stopping`` seconds."""
+        """Whether the run must stop now to finish before the limit; a checkpoint is expected to take ``stopping``
+        seconds. The answer is this process's own."""
         return self.deadline is not None and time.monotonic() + within(stopping) > self.deadline
 
 
 def passed(communicator: Communicator, seconds: float, since: float) -> bool:
-    """Whether ``seconds`` have passed since the time ``since`` (of time.monotonic) by rank 0's clock; the same answer on
-    all processes."""
+    """Whether ``seconds`` have passed since the time ``since`` (of time.monotonic) by rank 0's clock. All processes
+    call this together and get the same answer."""
     return communicator.broadcast(time.monotonic() - since >= seconds)
 
 
 def within(stopping: float) -> float:
-    """Seconds within which a run stops after a request: the current compiled call, twice the ``stopping`` seconds that
-    a checkpoint is expected to take, and a few for the output."""
+    """Seconds within which a run stops after a request: the time of the current compiled call, twice the ``stopping``
+    seconds that a checkpoint is expected to take, and a few more for the output."""
     return CALL + 2 * stopping + MARGIN
 
 
 def seconds(text: str) -> float:
-    """Seconds of "HH:MM:SS", or of Slurm's "D-HH:MM:SS", "HH:MM:SS", "MM:SS".
+    """The duration in seconds of "HH:MM:SS", or of Slurm's "D-HH:MM:SS" and "MM:SS".
 
     >>> seconds("1-00:00:10"), seconds("02:00:00"), seconds("3:20")
     (86410.0, 7200.0, 200.0)

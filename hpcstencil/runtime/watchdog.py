@@ -30,10 +30,15 @@ MONITOR = f"import sys; sys.path.insert(0, {FOLDER!r}); from hpcstencil.runtime.
 
 
 class Watchdog:
-    """The running monitor of this rank. Reports to it never wait."""
+    """The rank's side of the watchdog. It holds the running monitor of this rank; reports to it never wait for an
+    answer.
+
+    ``place`` is the progress of the run in words. ``unreachable`` lists the ranks that cannot reach rank 0's host.
+    """
 
     def __init__(self, communicator: MpiProcesses) -> None:
-        """Start the monitors of all ranks and connect them; all processes together."""
+        """Start the monitors of all ranks and connect them. All processes call this together. Raises
+        EnvironmentProblem, on all of them, if a monitor cannot be started."""
         self.communicator = communicator
         self.place = "before the first step"
         reading, self.writing = os.pipe()
@@ -73,7 +78,8 @@ class Watchdog:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _connect(self) -> list[int]:
-        """Connect the monitors with each other; returns the ranks that cannot reach rank 0's host."""
+        """Connect the monitors with each other; returns the ranks that cannot reach rank 0's host. All processes call
+        this together."""
         communicator, rank = self.communicator, self.communicator.rank
         token = communicator.broadcast(secrets.token_hex(32) if rank == 0 else "")
         self._tell(token=token)
@@ -96,39 +102,41 @@ class Watchdog:
         return unreachable
 
     def step(self, step: int) -> None:
-        """Report that the run has reached this step."""
+        """Report that the run has reached step number ``step``, which also becomes its ``place``."""
         self.place = f"at step {step}"
         self._tell(step=step)
 
     def outside(self, outside: bool) -> None:
-        """Report that the program has left hpcstencil, or calls it again."""
+        """Report that the program has left hpcstencil (``outside`` is True) or has come back to it (False). While any
+        rank is outside, a run that takes no steps does not count as stalled."""
         self._tell(outside=outside)
 
     def output(self, path: Path) -> None:
-        """Report the run's output file, beside which its checkpoints lie."""
+        """Report the path of the run's output file, beside which its checkpoints lie."""
         self._tell(output=str(path))
 
     def failed(self, sentence: str, status: int, at_once: bool = False) -> None:
-        """Report that this rank has failed. The monitors print one rank's sentence and end all ranks. Returns only if
-        they do not."""
+        """Report that this rank has failed. The monitors print the sentence of the lowest failed rank and end all ranks
+        with its status; with ``at_once`` they do not wait for a lower rank. Returns after ``UNHEARD`` seconds if they
+        have not ended this one."""
         if len(sentence) > LONGEST:
             sentence = f"{sentence[: LONGEST // 2]}\n...\n{sentence[-LONGEST // 2 :]}"
         self._tell(failed=sentence, status=status, at_once=at_once)
         time.sleep(UNHEARD)
 
     def close(self) -> None:
-        """Report that this rank is done."""
+        """Report that this rank is done, which ends its monitor."""
         self._tell(bye=1)
         faulthandler.unregister(DUMP_SIGNAL)
 
     def _tell(self, **message: object) -> None:
-        """Send a message to the monitor. Nothing happens if the monitor has gone."""
+        """Send a message to the monitor. It is lost if the monitor has gone."""
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):  # the monitor is gone; the run goes on unwatched
             os.write(self.process.stdin.fileno(), json.dumps(message).encode() + b"\n")
 
     def _read(self) -> dict[str, Any]:
-        """The next message of the monitor; as if unconnected if the monitor did not start."""
+        """The next message of the monitor. If the monitor has ended, a message as of one that could not connect."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         return json.loads(line) if line else {"connected": False, "doors": []}
@@ -143,15 +151,16 @@ class Watchdog:
 
 
 def end_all(communicator: Communicator, sentence: str, status: int, at_once: bool = False) -> None:
-    """End all processes after a failure that the others do not know of. If several fail, the centre of the monitors
-    prints one sentence; without a monitor, this process prints its own."""
+    """End all processes after a failure on this one that the others do not know of. If several fail, the monitors print
+    one sentence; without a monitor, this process prints its own. Does not return."""
     communicator.watch.failed(sentence, status, at_once)
     print(sentence, file=sys.stderr, flush=True)
     end_at_once(communicator, status)
 
 
 def end_at_once(communicator: Communicator, status: int) -> None:
-    """End all ranks, or at least this one, from any thread, even if the main thread hangs."""
+    """End all ranks with this exit status, or at least this one after a second. Works from any thread, even if the main
+    thread hangs."""
     timer = threading.Timer(1.0, os._exit, (status,))
     timer.daemon = True
     timer.start()
@@ -159,7 +168,8 @@ def end_at_once(communicator: Communicator, status: int) -> None:
 
 
 def start(communicator: Communicator) -> None:
-    """Start a watchdog over the processes, if there are several; warns of ranks that cannot reach rank 0's host."""
+    """Start a watchdog over the processes, if there are several, and set it as the communicator's ``watch``. Warns of
+    ranks that cannot reach rank 0's host. All processes call this together."""
     if not isinstance(communicator, MpiProcesses):
         return
     communicator.watch = watch = Watchdog(communicator)

@@ -30,8 +30,8 @@ COLLAPSED = 1e-15  # of the end time: a shorter step makes no progress
 
 
 def factor(method: Method, error: float, before: float) -> float:
-    """The factor by which the step may grow, or must shrink, after a step with this ``error`` that follows one with the
-    error ``before``."""
+    """The factor, between LEAST_FACTOR and MOST_FACTOR, by which to multiply the step size after a step with this
+    ``error`` (in units of the tolerance); ``before`` is the error of the previous step."""
     if not math.isfinite(error):
         return LEAST_FACTOR
     k = method.error_order + 1
@@ -41,8 +41,12 @@ def factor(method: Method, error: float, before: float) -> float:
 
 @dataclass(frozen=True)
 class Control:
-    """The control of adaptive steps. ``changes`` reduces the time derivatives and the fields. ``errors`` reduces
-    `Problem.errors` of each field, which an ``attempt`` returns under the field's name."""
+    """The control of adaptive steps.
+
+    ``attempt`` takes one step and estimates its error. ``errors`` reduces `Problem.errors`, which an attempt returns by
+    field name. ``changes`` reduces the time derivatives and the fields, for the first step. ``schedule`` shortens steps
+    that would pass an output or the end.
+    """
 
     problem: Problem
     attempt: Attempt
@@ -52,7 +56,7 @@ class Control:
 
     @staticmethod
     def of(problem: Problem, steps: Steps) -> Control:
-        """The control for a problem with a tolerance, which attempts the ``steps`` of its backend."""
+        """The control for a problem with a tolerance, made from the ``steps`` of its backend."""
         fields = tuple(map(Field, problem.trees))
         return Control(
             problem=problem,
@@ -63,10 +67,10 @@ class Control:
         )
 
     def step(self, fields: Fields, clock: Clock) -> tuple[Fields, Clock]:
-        """Take the next step that meets the tolerance; returns the fields and the clock after it. The given fields are
-        kept.
+        """Take the next step that meets the tolerance; returns the fields and the clock after it. All processes call
+        this together. The memory of the given fields is not reused.
 
-        Raises NumericsError, on all processes, if the step collapses.
+        Raises NumericsError, on all processes, if the step size collapses.
         """
         problem, end = self.problem, self.problem.config.time.end
         clock = self.begun(fields, clock)
@@ -75,8 +79,8 @@ class Control:
             if dt < COLLAPSED * end or clock.time + dt == clock.time:
                 raise NumericsError(
                     f"the step collapsed to {dt:.3g} at step {clock.step}, t = {clock.time:g}, after {rejected} rejected "
-                    f"ones: no step meets time.tolerance = {problem.config.time.tolerance:g}, as where a solution blows up or "
-                    "jumps; allow a larger tolerance, or look at the equation there"
+                    f"ones: no step meets time.tolerance = {problem.config.time.tolerance:g}, as happens where a solution "
+                    "blows up or jumps; allow a larger tolerance, or check the equation there"
                 )
             leap = self.tried(clock, dt)
             after, errors = self.attempt(fields, problem.parameters, clock.time, leap.steps.dt)
@@ -91,12 +95,13 @@ class Control:
             dt = leap.steps.dt * min(wished, SAFETY)
 
     def tried(self, clock: Clock, dt: float) -> Leap:
-        """The step to attempt, given the wish for ``dt``: shorter if that would pass the next output or the end."""
+        """The step to attempt next at ``clock`` with the wished size ``dt``. It is shorter if it would pass the next
+        output or the end."""
         return self.schedule.leap(replace(clock, base_step=clock.step, base_time=clock.time), dt, 1)
 
     def error(self, errors: Fields) -> float:
-        """The estimated error in units of the tolerance, from the result of an attempt; not finite if any cell's is
-        not."""
+        """The estimated error in units of the tolerance, the same on all processes, from the errors by field that an
+        attempt returned; infinite if it is not finite in some cell. All processes call this together."""
         _, largest, broken = self.errors.extremes(errors, self.problem.parameters, 0.0)
         if broken.any() or largest.max() > HOPELESS:
             return math.inf
@@ -104,11 +109,13 @@ class Control:
         return math.sqrt(math.fsum(sums) / (self.errors.cells * len(sums)))
 
     def begun(self, fields: Fields, clock: Clock) -> Clock:
-        """The clock with the next step to attempt; a clock that has none gets the first one."""
+        """The clock with the size of the next step to attempt. If it has none yet, the first step is estimated from the
+        fields; all processes call this together."""
         return clock if clock.measured_dt else replace(clock, measured_dt=self.first_step(fields, clock.time))
 
     def first_step(self, fields: Fields, time: float) -> float:
-        """A first step. If it is too short, the controller lengthens it fivefold per step."""
+        """The size of the first step to attempt at ``time``, the same on all processes. It is cautious: the controller
+        lengthens a step that is too short up to fivefold per step. All processes call this together."""
         end = self.problem.config.time.end
         low, high, broken = self.changes.extremes(fields, self.problem.parameters, time)
         slopes, sizes = np.split(np.maximum(np.abs(low), np.abs(high)), 2)

@@ -1,7 +1,7 @@
 """The choice of the backend that takes the steps of a run.
 
-"auto" takes the preferred backend, native code. If a process cannot have it, rank 0 measures the others. Measurements
-are in the user's cache folder, so that a machine measures once; without the folder it measures again.
+"auto" takes the preferred backend, native code. If a process cannot use it, rank 0 measures the others. Measurements
+are kept in the user's cache folder, so that a machine measures once; without the folder every run measures again.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ CLEARLY = 1.5  # how many times faster than the first kernel another one must be
 
 
 def prepare(decomposed: Decomposed, devices: Sequence[Any], communicator: Communicator, before: str = "") -> Prepared:
-    """The problem ready to be composed on ``devices``, the same on all processes. ``before`` is the kernel of the run
-    that is continued. Raises as `chosen`."""
+    """The problem with its backend and its number of steps between two exchanges, the same on all processes.
+    ``devices`` are those of this process; ``before`` is the kernel of the run that is continued, "" if there is none.
+    All processes call this together. Raises as `chosen`."""
     choice = chosen(decomposed, devices, communicator, before)
     costs = UNMEASURED
     if decomposed.interval is None:
@@ -40,9 +41,9 @@ def prepare(decomposed: Decomposed, devices: Sequence[Any], communicator: Commun
 
 
 def foreseen(decomposed: Decomposed) -> Prepared:
-    """The problem as a run on processors would prepare it, as far as that is known without compiling and measuring.
+    """The problem as a run on CPUs would prepare it, as far as that is known without compiling, measuring and jax.
 
-    Raises InputError if the requested kernel is not available.
+    Raises InputError if the requested kernel does not fit the problem.
     """
     wanted = decomposed.problem.config.numerics.kernel
     names = [name for name, one in BACKENDS.items() if one.preferred] if wanted == "auto" else [wanted]
@@ -59,11 +60,11 @@ def foreseen(decomposed: Decomposed) -> Prepared:
 
 
 def chosen(decomposed: Decomposed, devices: Sequence[Any], communicator: Communicator, before: str = "") -> Choice:
-    """The kernel that the input requests, the same on all processes. For "auto" it is that of the continued run
-    (``before``), so that its bits stay the same; else the preferred one; else, if a process cannot have that, the faster
-    of the others as rank 0 measures them.
+    """The kernel of the run, the same on all processes. It is the one that the input requests. For "auto" it is that of
+    the continued run (``before``), so that its bits stay the same; else the preferred one; else, if a process cannot
+    use that, the faster of the others as rank 0 measures them. All processes call this together.
 
-    Raises InputError, on all processes, if the requested kernel is not available or a run cannot continue with its
+    Raises, on all processes, InputError if the requested kernel is not available, or if a run cannot continue with its
     kernel; EnvironmentProblem if only some processes lack the requested kernel.
     """
     wanted, device = decomposed.problem.config.numerics.kernel, devices[0]
@@ -73,7 +74,7 @@ def chosen(decomposed: Decomposed, devices: Sequence[Any], communicator: Communi
             raise unfit(wanted, lacks[0])
         if any(lacks):
             raise EnvironmentProblem(
-                f'numerics.kernel: expected "{wanted}" on all ranks, but {missing(lacks)}; mend that, or give "auto"'
+                f'numerics.kernel: expected "{wanted}" on all ranks, but {missing(lacks)}; correct that, or give "auto"'
             )
         remark = BACKENDS[wanted].remark(device)
         return Choice(wanted, ", ".join(["as the input says", *([remark] if remark else [])]))
@@ -94,13 +95,13 @@ def chosen(decomposed: Decomposed, devices: Sequence[Any], communicator: Communi
 def lacks_of(
     decomposed: Decomposed, kernel: str, device: Any, communicator: Communicator, requested: bool = False
 ) -> list[str]:
-    """`lack_of` each process."""
+    """The answers of `lack_of` for all processes, by rank, on all of them. All processes call this together."""
     return communicator.allgather(lack_of(decomposed, kernel, device, communicator.rank, requested))
 
 
 def lack_of(decomposed: Decomposed, kernel: str, device: Any, rank: int, requested: bool = False) -> str:
-    """Why process ``rank`` does not take the steps with a kernel; "" if it can. A kernel that is ``requested`` need not be
-    suited to the device, unless it is preferred elsewhere."""
+    """Why process ``rank`` cannot take the steps with a kernel, as a clause; "" if it can. A kernel that is
+    ``requested`` need not be suited to the device, unless it is one that "auto" prefers. May compile native code."""
     unsuited = BACKENDS[kernel].unsuited(device)
     if unsuited and (BACKENDS[kernel].preferred or not requested):
         return unsuited  # without the time of lowering
@@ -111,8 +112,8 @@ def lack_of(decomposed: Decomposed, kernel: str, device: Any, rank: int, request
 
 
 def missing(lacks: Sequence[str]) -> str:
-    """The answers of `lacks_of` in words, with the first rank concerned if the processes differ; "" if none lacks the
-    kernel."""
+    """The answers of `lacks_of` in words, with the first rank that lacks the kernel if the processes differ; "" if none
+    lacks it."""
     if len(set(lacks)) == 1:
         return lacks[0]
     rank, lack = next((rank, lack) for rank, lack in enumerate(lacks) if lack)
@@ -120,27 +121,29 @@ def missing(lacks: Sequence[str]) -> str:
 
 
 def unfit(kernel: str, reason: str) -> InputError:
-    """The refusal of an input that requests a kernel that is not available."""
-    return InputError(f'numerics.kernel: expected a run that "{kernel}" fits, but {reason}; give "auto"')
+    """The error for an input that requests a kernel that is not available for the ``reason``."""
+    return InputError(
+        f'numerics.kernel: expected a kernel that supports this run, but "{kernel}" does not: {reason}; give "auto"'
+    )
 
 
 def other_kernel(before: str, lack: str) -> InputError:
-    """The refusal to continue a run with another kernel than ``before``."""
+    """The error for continuing a run where its kernel ``before`` is not available, because of the ``lack``."""
     return InputError(
-        f'numerics.kernel: expected "{before}", with which the run was computed so far, but it cannot be had here ({lack}); go '
-        "on where it can, or take another one, which rounds differently, with --set numerics.kernel=shift"
+        f'numerics.kernel: expected "{before}", with which the run was computed so far, but it is not available '
+        f"here ({lack}); continue where it is, or with another kernel, which rounds differently: --set numerics.kernel=shift"
     )
 
 
 def measured(decomposed: Decomposed, device: Any) -> tuple[str, ...]:
-    """The kernels that rank 0 measures against each other if the preferred one is not available."""
+    """The kernels that are measured against each other on ``device`` if the preferred one is not available."""
     others = (name for name, one in BACKENDS.items() if not one.preferred)
     return tuple(name for name in others if not lack_of(decomposed, name, device, rank=0))
 
 
 def fastest_kernel(decomposed: Decomposed, device: Any) -> str:
-    """The kernel for this problem if the preferred one is not available: the first one, unless another is clearly
-    faster. Measured on one device with a small periodic block.
+    """The kernel for a problem if the preferred one is not available: the first candidate, unless another is clearly
+    faster. It is measured on one device of this process, with a small periodic block, or recalled from the cache.
 
     The block does not depend on the decomposition, so every decomposition of a problem gets the same kernel. The margin
     keeps noise, and small differences between machines of a kind, from deciding.
@@ -159,8 +162,8 @@ def fastest_kernel(decomposed: Decomposed, device: Any) -> str:
 
 
 def probe(problem: Problem, device: Any, kernel: str) -> Callable[[], float]:
-    """A function that returns, once, the seconds of one step of the probe block with a kernel, which is compiled
-    beforehand."""
+    """Compile the steps of a small block with a kernel, and return a function that measures and returns the seconds of
+    one step. That function can be called once."""
     import jax
     import numpy as np
 

@@ -16,7 +16,7 @@ from hpcstencil.simulation.simulation import Simulation
 
 
 def compose(prepared: Prepared, communicator: Communicator, devices: Sequence[Any]) -> Simulation:
-    """Compose the simulation of this process. No step is compiled yet. All processes call this together."""
+    """The simulation of this process on its ``devices``. No step is compiled yet. All processes call this together."""
     problem, plan, lowered = prepared.problem, prepared.plan, prepared.lowered
     topology = plan.topology_of(communicator.rank)
     places = problem.discretization.radius(problem.differentiated(), coordinates=True)

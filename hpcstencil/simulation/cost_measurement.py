@@ -26,8 +26,8 @@ ROUNDS = 4  # exchanges of each; the first one also connects the processes
 
 
 def measured_costs(lowered: Lowered, problem: Problem, topology: Topology, communicator: Communicator) -> Costs:
-    """The costs of a problem on this machine, the same on all processes, for blocks of ``topology`` (as rank 0 sees it)
-    that exchange edges. Every process calls this."""
+    """The costs of exchange and computing on this machine, the same on all processes, for the blocks of ``topology``
+    (as rank 0 sees it). All processes call this together."""
     topology = replace(topology, rank=communicator.rank)
     latency, bytes_per_second = 0.0, float("inf")
     if communicator.size > 1 and sends_messages(problem, communicator):
@@ -36,14 +36,15 @@ def measured_costs(lowered: Lowered, problem: Problem, topology: Topology, commu
 
 
 def sends_messages(problem: Problem, communicator: Communicator) -> bool:
-    """Whether processes may need messages for their edges."""
+    """Whether processes may exchange the edges of their blocks by messages, and not through shared memory. All
+    processes call this together."""
     several_hosts = len(set(communicator.allgather((host(), boot())))) > 1
     return several_hosts or problem.config.decomposition.exchange != "auto"
 
 
 def work_cost(lowered: Lowered, problem: Problem, topology: Topology, communicator: Communicator) -> float | None:
-    """Seconds of a unit of work on the slowest process, as this machine's cache has it, or measured now on all processes at
-    once, as in a run."""
+    """Seconds of a unit of work on the slowest process: recalled from rank 0's cache, or measured now on all processes
+    at once, as in a run. None if the backend does not use it. All processes call this together."""
     devices = topology.device_count
     what = f"work:{threads_for(devices)}:{devices * communicator.size}:{'x'.join(map(str, topology.capacity()))}"
     name = key(problem, what)
@@ -61,8 +62,9 @@ def work_cost(lowered: Lowered, problem: Problem, topology: Topology, communicat
 
 
 def message_costs(topology: Topology, communicator: Communicator) -> tuple[float, float]:
-    """The time in seconds in which a short message reaches a neighbour, and the bytes per second that a process sends and
-    receives in long ones, on the slowest process. All send to all their neighbours at once, as in an exchange."""
+    """(seconds in which a short message reaches a neighbour, bytes per second that a process sends and receives in long
+    messages), on the slowest process. All processes send to all their neighbours at once, as in an exchange, and call
+    this together."""
     cut = [axis for axis, parts in enumerate(topology.processes) if parts > 1]
     ranks = [topology.neighbour(axis, direction) for axis in cut for direction in (-1, 1)]
     pairs = [(n, rank) for n, rank in enumerate(ranks) if rank is not None]
@@ -74,8 +76,9 @@ def message_costs(topology: Topology, communicator: Communicator) -> tuple[float
 
 
 def exchange_seconds(size: int, pairs: list[tuple[int, int]], communicator: Communicator) -> float:
-    """The least seconds of an exchange of messages of ``size`` bytes with neighbours (direction, rank). Direction n is
-    answered from direction n ^ 1."""
+    """Seconds of the fastest of a few exchanges of messages of ``size`` bytes with the neighbours ``pairs``,
+    (direction, rank) each. A message sent in direction n is received by the neighbour as of direction n ^ 1. All
+    processes call this together."""
     mpi: Any = communicator.mpi
     sent, received = np.zeros(size, np.uint8), np.empty((len(pairs), size), np.uint8)
     best = float("inf")

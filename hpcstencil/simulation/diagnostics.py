@@ -18,7 +18,8 @@ from hpcstencil.symbolic.expressions import Node, Reduction, Time, walk
 
 @dataclass
 class Diagnostics:
-    """The diagnostics of a run, with the rows that are not in the file yet."""
+    """The diagnostics of a run: ``trees`` by name, and the ``reductions`` of their operands. ``steps``, ``times`` and
+    ``rows`` (a list of values by name) are those that are not in the file yet. They are the same on all processes."""
 
     trees: Mapping[str, Node]
     reductions: Reductions
@@ -28,7 +29,7 @@ class Diagnostics:
     rows: dict[str, list[Any]] = field(default_factory=dict)
 
     def take(self, fields: Fields, step: int, time: float) -> None:
-        """Evaluate all diagnostics for this state and keep the row."""
+        """Evaluate all diagnostics for this state and keep the values as a row. All processes call this together."""
         if not self.trees:
             return
         values = self.evaluate(fields, time)
@@ -38,7 +39,8 @@ class Diagnostics:
             self.rows.setdefault(name, []).append(value)
 
     def evaluate(self, fields: Fields, time: float) -> dict[str, Any]:
-        """Each diagnostic's value, in an ensemble one per member."""
+        """The value of each diagnostic by name, over the whole grid and the same on all processes: a float, or in an
+        ensemble a float64 array (members,). It is NaN where a field is not finite. All processes call this together."""
         reductions, cells = self.reductions, self.reductions.cells
         low, high, broken = reductions.extremes(fields, self.parameters, time)
         largest = np.where(broken > 0, np.nan, np.maximum(np.abs(low), np.abs(high)))
@@ -66,7 +68,7 @@ class Diagnostics:
         return 8 * len(self.steps) * (2 + len(self.trees))
 
     def drain(self) -> RowsOf:
-        """The rows kept since the last call."""
+        """The rows kept since the last call, which are then forgotten."""
         rows = self.steps, self.times, self.rows
         self.steps, self.times, self.rows = [], [], {}
         return {DIAGNOSTICS: rows}

@@ -33,14 +33,15 @@ PROGRAM = "0.3 GB"  # Python, JAX, MPI, HDF5 and the remains of the compilers, o
 
 
 def report(prepared: Prepared) -> str:
-    """The text of `hpcstencil check`, for CPUs (on GPUs there is no native code)."""
+    """The text of `hpcstencil check`: the settings, the decomposition, and what the run will need. It assumes CPUs,
+    since on GPUs there is no native code. Raises InputError if a mask from a file covers the whole grid."""
     problem, plan, config = prepared.problem, prepared.plan, prepared.problem.config
     itemsize = np.dtype(config.numerics.precision).itemsize
     fields, topology = len(problem.fields) * problem.copies, plan.topology
     block = " x ".join(str(stop - start) for start, stop in topology.block(0))
     needed = memory(prepared)
     lines = [
-        to_toml(_without_large_stencils(config)).rstrip(),
+        to_toml(_without_long_lists(config)).rstrip(),
         "",
         *_stencils(config),
         *_geometry(config),
@@ -59,6 +60,7 @@ def report(prepared: Prepared) -> str:
         f"predicted time        {_predicted(problem, topology.size)}",
         f"output                {_output(problem, itemsize)}",
         *_streams(problem, itemsize),
+        *_probes(problem, itemsize),
         f"stopping early        takes up to {within(seconds_to_checkpoint(problem)):.0f} s after a signal, with a checkpoint; "
         "it begins as long before the walltime",
     ]
@@ -70,17 +72,29 @@ def _is_shown(weights: Weights) -> bool:
     return bool(np.size(weights) <= SHOWN)
 
 
-def _without_large_stencils(config: Config) -> Config:
+def _without_long_lists(config: Config) -> Config:
+    """The input without large stencils and without tables of many receivers, which have a line of their own."""
     kept = {name: weights for name, weights in config.equation.stencils.items() if _is_shown(weights)}
-    return replace(config, equation=replace(config.equation, stencils=kept))
+    probes = {name: probe for name, probe in config.probes.items() if len(probe.x) <= SHOWN}
+    return replace(config, equation=replace(config.equation, stencils=kept), probes=probes)
 
 
 def _stencils(config: Config) -> list[str]:
-    """A line for each stencil of the input's own."""
+    """A line for each stencil in [equation.stencils]."""
     return [
         f"{'stencil ' + name:<21} {' x '.join(map(str, np.shape(weights)))} weights, whose sum is {np.sum(weights):.6g}"
         for name, weights in config.equation.stencils.items()
     ]
+
+
+def _probes(problem: Problem, itemsize: int) -> list[str]:
+    """A line for each table of [probes]."""
+    lines, steps = [], step_count(problem)
+    for name, each in problem.receivers.items():
+        often = "after every step" if each.every == 1 else f"every {each.every} steps"
+        size = "" if steps is None else f", {human((steps // each.every + 1) * len(each.places) * itemsize)} in all"
+        lines.append(f"{'probes ' + name:<21} {each.field} at {len(each.places)} receivers, {often}{size}")
+    return lines
 
 
 def _geometry(config: Config) -> list[str]:
@@ -122,7 +136,7 @@ def _memory(problem: Problem) -> str:
 
 
 def human(count: float) -> str:
-    """Bytes in a readable unit."""
+    """A number of bytes with three significant digits and a unit."""
     for unit in ("B", "KB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
@@ -142,7 +156,7 @@ def _time_step(problem: Problem) -> str:
 
 
 def step_count(problem: Problem) -> int | None:
-    """The approximate number of steps of the run; None if it depends on the solution."""
+    """The number of steps of the run, approximate unless the step is fixed; None if it depends on the solution."""
     total = problem.schedule().total_steps
     if total is not None or problem.step_follows_solution:
         return total

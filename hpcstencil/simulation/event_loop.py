@@ -33,7 +33,8 @@ class StopRequests:
     communicator: Communicator
 
     def reason(self) -> str:
-        """The reason to stop, in words; "" while there is none. The same answer on all processes."""
+        """Why the run has to stop now, in words; "" if it has not. All processes call this together and get the same
+        answer."""
         number = self.request.number
         if self.communicator.rank == 0 and number == 0 and self.walltime.is_near(self.checkpoint_seconds()):
             number = AT_WALLTIME

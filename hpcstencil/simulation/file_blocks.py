@@ -19,9 +19,9 @@ from hpcstencil.validation.errors import InputError
 
 
 def output_blocks(simulation: Simulation, fields: Fields, names: Sequence[str], time: float) -> dict[str, np.ndarray]:
-    """This process's blocks of ``names`` for the output file, with a first axis of members in an ensemble. On
-    processes beside an upper boundary they include the boundary values of fields on faces, which no device array
-    holds."""
+    """This process's blocks of the fields ``names`` for the output file, by name, with a first axis of members in an
+    ensemble. On processes beside an upper boundary they include the values on it of fields on faces, taken from the
+    boundary condition at ``time``, because no device array holds them."""
     blocks = simulation.get(fields, names)
     if not simulation.problem.members:
         return {name: _with_upper_wall(simulation, simulation.problem, name, blocks[name], time) for name in names}
@@ -55,7 +55,8 @@ def checkpoint_block(simulation: Simulation, array: jax.Array) -> np.ndarray:
 
 
 def from_checkpoint(simulation: Simulation, block: np.ndarray) -> np.ndarray:
-    """The inverse of `checkpoint_block`, in the run's dtype. Raises InputError if the checkpoint has other members."""
+    """A block of a checkpoint in the form and dtype of the run, members last: the inverse of `checkpoint_block`. Raises
+    InputError, on this process alone, if the checkpoint has another number of members."""
     count = len(simulation.problem.members)
     if block.shape[: block.ndim - simulation.device_grid.grid.ndim] != ((count,) if count else ()):
         raise InputError("the checkpoint was written by a run with other members of an ensemble, or none; begin anew")

@@ -13,21 +13,26 @@ from hpcstencil.validation.errors import InputError, NumericsError
 
 
 class FiniteCheck:
-    """The check of the measured quantities of a run that begins at step ``first_step``, with the output ``path``, None
-    without output."""
+    """The check that the measured quantities of a run are finite. The run begins at step ``first_step``; ``path`` is
+    its output, None without output."""
 
     def __init__(self, simulation: Simulation, path: Path | None, first_step: int) -> None:
         self.simulation, self.path, self.first_step = simulation, path, first_step
 
     def after_steps(self, state: State) -> None:
-        """Check the ``state`` after steps, unless the backend knows on all processes that all values are finite."""
+        """Check the ``state`` after some steps, unless the backends of all processes already know that all values are
+        finite. All processes call this together. Raises as `extremes`."""
         unknown = int(not self.simulation.steps.stayed_finite())
         if self.simulation.communicator.total(np.array([unknown]))[0]:
             self.extremes(state)
 
     def extremes(self, state: State) -> tuple[np.ndarray, np.ndarray]:
-        """Least and greatest value of every measured quantity. Raises NumericsError, on all processes, if one is not
-        finite; InputError if no step has been taken yet."""
+        """(least, greatest) value of every measured quantity over the whole grid: float64 arrays (quantities,), in an
+        ensemble (quantities, members). All processes call this together.
+
+        Raises, on all processes, NumericsError if a value is not finite; InputError instead at the first state of the
+        run.
+        """
         simulation, problem = self.simulation, self.simulation.problem
         low, high, broken = simulation.extremes.extremes(dict(state.fields), problem.parameters, state.clock.time)
         for name, counts in zip(problem.measured, broken, strict=True):
@@ -50,7 +55,8 @@ class FiniteCheck:
 
 
 def first_not_finite(simulation: Simulation, array: jax.Array) -> str:
-    """The first cell (in index order) with a value that is not finite, in words. All processes call this together."""
+    """The global index and the coordinates of the first cell, in index order, with a value that is not finite, in
+    words. There must be one. All processes call this together."""
     problem, grid = simulation.problem, simulation.problem.config.grid
     starts = [start for start, _ in simulation.ranges]
     here = np.argwhere(~np.isfinite(simulation.block(array)))

@@ -24,8 +24,9 @@ from hpcstencil.validation.errors import InputError
 def initial_blocks(
     problem: Problem, ranges: Sequence[Range], names: Sequence[str] | None = None
 ) -> dict[str, np.ndarray]:
-    """The initial blocks of the fields ``names`` (default: all), with a last axis of members in an ensemble: parameters
-    and solid cells from their files; of the others those with an expression evaluated, the rest read from a file, or 0.
+    """The initial blocks of the fields ``names`` (default: all), with a last axis of members in an ensemble. Parameters
+    and solid cells come from their files. A field with an expression gets the values of it; any other is read from the
+    file that the input names, or is 0. Solid cells are 0.
 
     Raises InputError, on this process alone, if a file of the input cannot be read.
     """
@@ -61,8 +62,9 @@ def initial_blocks(
 def _from_files(
     problem: Problem, ranges: Sequence[Range], names: Sequence[str]
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """The blocks that files give to all members of an ensemble: those of parameters and solid cells, by key of the input,
-    and those of the fields among ``names`` that have no expression, if the input has a file to read them from."""
+    """The blocks that files give, the same for all members: those of parameters and solid cells by key of the input,
+    and those of the fields among ``names`` that have no expression by name, empty if the input names no file for
+    them."""
     arrays = array_blocks(problem.config, ranges)
     file = problem.config.initial.file
     wanted = [name for name in names if name in problem.shown and name not in problem.initial]
@@ -75,7 +77,7 @@ def _from_files(
 
 
 def last_snapshot(problem: Problem, ranges: Sequence[Range], output: Path) -> dict[str, np.ndarray]:
-    """The blocks of the last snapshot of an output that holds all fields that change.
+    """The blocks, by field, of the last snapshot of an ``output`` that holds all fields that change.
 
     Raises InputError, on this process alone, if the file cannot be read.
     """

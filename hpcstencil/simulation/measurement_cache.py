@@ -17,13 +17,14 @@ from hpcstencil.runtime import cache_folder
 
 
 def store() -> Path | None:
-    """The file of this machine's measurements; None if there is no folder for it."""
+    """The path of the file with this machine's measurements, which may not exist yet; None if there is no folder for it."""
     place = cache_folder.folder()
     return None if place is None else place / f"calibration-{platform.node()}.json"
 
 
 def key(problem: Problem, what: str) -> str:
-    """The name under which a measurement of a problem is stored: everything on which the compiled code depends."""
+    """The name under which the measurement ``what`` of a problem is stored. It depends on everything that the compiled
+    code depends on."""
     numerics = problem.config.numerics
     text = repr(
         (__version__, what, sorted(problem.trees.items()), numerics.order, numerics.precision, numerics.integrator)
@@ -32,7 +33,7 @@ def key(problem: Problem, what: str) -> str:
 
 
 def recall(name: str) -> Any | None:
-    """A stored measurement; None if there is none."""
+    """The stored measurement of this name; None if there is none."""
     return _known(store()).get(name)
 
 
@@ -53,7 +54,7 @@ def _refused(text: str) -> None:
 
 
 def remember(name: str, value: Any) -> None:
-    """Store a measurement, if the folder is writable."""
+    """Store the measurement ``value``, which JSON can represent, if there is a folder for it and it is writable."""
     path = store()
     if path is None:
         return

@@ -13,7 +13,7 @@ COORDINATES = 4  # float64 copies of the coordinates at the start of a run; they
 
 
 def memory(prepared: Prepared) -> int:
-    """Bytes of the arrays over the grid that the busiest process holds at once."""
+    """Estimated bytes of the arrays over the grid that the busiest process holds at once, on all its devices together."""
     problem, topology = prepared.problem, prepared.plan.topology
     config, own = problem.config, math.prod(topology.capacity())
     resting, stepping = prepared.lowered.cells_held(prepared.plan)

@@ -1,4 +1,4 @@
-"""Everything that is chosen before a run is composed, chosen once and handed down.
+"""Everything that is chosen before a run is composed. It is chosen once and then handed on.
 
 Decomposed   a problem on its blocks: known before jax is imported
 Prepared     with the backend that takes its steps, and the number of steps between two exchanges
@@ -19,8 +19,8 @@ from hpcstencil.runtime.communicator import Communicator, from_rank_0
 
 @dataclass(frozen=True)
 class Decomposed:
-    """A problem on the blocks of ``topology`` (as rank 0 sees it). It is lowered to a backend once, when a backend is
-    first asked for."""
+    """A problem on the blocks of ``topology`` (as rank 0 sees it). It is lowered to a backend when that backend is
+    first asked for; ``known`` keeps the result or the refusal by the backend's name."""
 
     problem: Problem
     topology: Topology
@@ -28,25 +28,25 @@ class Decomposed:
 
     @classmethod
     def of(cls, problem: Problem, processes: int, devices: int) -> Decomposed:
-        """The problem on ``processes`` processes of ``devices`` devices each. Raises InputError if blocks do not fit."""
+        """The problem on ``processes`` processes of ``devices`` devices each. Raises InputError as `decompose`."""
         return cls(problem, decompose(problem, processes, devices))
 
     @property
     def thin(self) -> bool:
-        """Whether blocks have no room for a whole step between two exchanges."""
+        """Whether the blocks have no room for a whole step between two exchanges, so that each stage needs an exchange."""
         return not most_steps(self.problem, self.topology)
 
     @property
     def interval(self) -> int | None:
-        """The steps between two exchanges if nothing is to be chosen: those that the input gives, or 1 where blocks
-        exchange nothing; else None."""
+        """The number of steps between two exchanges if it is fixed: the one that the input gives, or 1 if blocks
+        exchange nothing. None if it is still to be chosen."""
         given = self.problem.config.decomposition.steps_per_exchange
         if not isinstance(given, str):
             return given
         return None if exchanges(self.problem, self.topology) else 1
 
     def begin(self) -> None:
-        """Start to compile in the background for the backends that the input may take first."""
+        """Start to compile, in the background, for the preferred backends that the input allows."""
         wanted = self.problem.config.numerics.kernel
         for name, one in BACKENDS.items():
             if one.preferred and wanted in ("auto", name):
@@ -54,7 +54,7 @@ class Decomposed:
                     self.lowered(name).begin()
 
     def lowered(self, kernel: str) -> Lowered:
-        """The problem in the form of a backend. Raises Unsupported if it does not fit."""
+        """The problem lowered to the backend ``kernel``. Raises Unsupported if the backend does not support it."""
         if kernel not in self.known:
             try:
                 self.known[kernel] = BACKENDS[kernel].lower(self.problem, self.topology)
@@ -68,8 +68,8 @@ class Decomposed:
 
 @dataclass(frozen=True)
 class Choice:
-    """The kernel and the reason for it in a few words. ``cannot_be``: a preferred backend was wanted, but is not
-    possible."""
+    """The kernel of a run, and in a few words why it was chosen. ``cannot_be`` says that a preferred backend was wanted
+    but is not possible."""
 
     kernel: str
     why: str = "as asked"
@@ -78,7 +78,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A problem with its decomposition and backend."""
+    """A problem with its decomposition and backend: all that `compose` needs besides devices and communicator."""
 
     problem: Problem
     plan: Plan
@@ -99,8 +99,8 @@ def prepared_with(
     costs: Costs = UNMEASURED,
 ) -> Prepared:
     """The problem prepared for the chosen backend, the same on all processes. ``every`` is the number of steps between
-    two exchanges; `Decomposed.interval` or the backend's cost model, with these ``costs``, says it if that is None.
-    Raises Unsupported."""
+    two exchanges; if it is None, it is `Decomposed.interval`, or else what the backend's cost model finds best with
+    these ``costs``. All processes call this together. Raises Unsupported."""
     problem, topology, lowered = decomposed.problem, decomposed.topology, decomposed.lowered(choice.kernel)
     every, seconds = decomposed.interval if every is None else every, None
     if every is None:

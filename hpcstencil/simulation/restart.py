@@ -36,8 +36,9 @@ REPEATING = (
 
 @dataclass(frozen=True)
 class Options:
-    """Options of the command line. ``overrides`` are the texts given with --set. ``started`` is when the command
-    started, on time.monotonic's clock."""
+    """Options of the command line: the ``output`` to write and whether to replace it, the checkpoint of another run to
+    ``restart`` from, and so on. ``overrides`` are the texts given with --set. ``started`` is when the command started,
+    on time.monotonic's clock."""
 
     output: Path
     overwrite: bool = False
@@ -50,11 +51,15 @@ class Options:
 
 @dataclass(frozen=True)
 class Source:
-    """Where the state comes from: a ``checkpoint``, or the last snapshot of the output with this ``clock``. If both
-    are None, it is the initial state. ``append`` says that the run continues in its own output, and ``ended`` that it
-    had reached its end there. If there is nothing left to do, ``complete`` says why. ``history`` lists where the run
-    was continued so far, with the kernel before and the changes of the input. With the kernel ``repeated``, a run
-    reproduces the output beyond the checkpoint, bit for bit."""
+    """Where the state of a run comes from: a ``checkpoint``, or the last snapshot of the output with this ``clock``. If
+    both are None, it is the initial state.
+
+    ``append`` says that the run continues in its own output, and ``ended`` that it had reached its end there. If there
+    is nothing left to do, ``complete`` says why. ``history`` has an entry for each time that the run was continued,
+    with the kernel before it and the changes of the input. ``repeated`` is the kernel with which the run would
+    reproduce, bit for bit, the output beyond the checkpoint; "" if none would. ``from_memory`` says that a Python
+    program made the state.
+    """
 
     checkpoint: Path | None = None
     clock: Mapping[str, Any] | None = None
@@ -67,12 +72,12 @@ class Source:
 
     @property
     def anew(self) -> bool:
-        """Whether the run continues with other physics or other steps."""
+        """Whether the run continues with other physics, or with steps that are counted anew."""
         return bool(self.history) and not all(map(allowed, self.history[-1]["changed"]))
 
     @property
     def other_times(self) -> bool:
-        """Whether the run continues with other output or diagnostics times."""
+        """Whether the run continues with other times of output or diagnostics."""
         cadence = ("output.every", "output.every_steps", "diagnostics.every_steps")
         return self.anew or bool(self.history) and any(key in self.history[-1]["changed"] for key in cadence)
 
@@ -85,10 +90,11 @@ class Source:
 def source_of(
     config: Config, contents: Mapping[str, ArrayContents], options: Options, communicator: Communicator
 ) -> Source:
-    """Choose where the state comes from; all processes call it together. Every file that the run will continue from is
-    verified. ``contents`` are those of the files on which the steps depend, as in `Problem`.
+    """Choose where the state of a run comes from. Every file from which the run would continue is verified.
+    ``contents`` are those of the files on which the steps depend, as in `Problem`. All processes call this together.
 
-    Raises InputError if the output already exists unexpectedly or belongs to another run.
+    Raises, on all processes, InputError if the output exists although that was not expected or belongs to another run,
+    and if a checkpoint is damaged; EnvironmentProblem if a file cannot be read.
     """
     if options.resume:
         return _resumed(config, contents, options, communicator)
@@ -106,8 +112,8 @@ def source_of(
 
 
 def _refuse_output(path: Path) -> None:
-    """Raise InputError if a file without a sound seal is an output, or no file of a run. A file named like a checkpoint
-    is not opened with HDF5 here, see `seal`."""
+    """Raise InputError if ``path``, which has no sound seal, is an output file or no file of a run. A file named like a
+    checkpoint is not opened with HDF5 here, see `seal`."""
     if ".checkpoint." in path.name:
         return
     try:
@@ -177,7 +183,8 @@ def _nothing_to_do(config: Config, output: Path, contents: Contents) -> str:
 
 
 def _output_to_resume(output: Path) -> Contents | None:
-    """The contents of the output; None if neither it nor a checkpoint of it exists."""
+    """The contents of the output; None if neither the output nor a checkpoint of it exists. Raises InputError if it has
+    only checkpoints."""
     checkpoints = list_checkpoints(output)
     advice = "begin anew with --overwrite"
     if checkpoints:
@@ -193,7 +200,7 @@ def _output_to_resume(output: Path) -> Contents | None:
 
 
 def _check_file_fits(config: Config, output: Path, contents: Contents) -> None:
-    """Raise InputError if the output has other columns than this run would write, or columns of another type."""
+    """Raise InputError if this run would write other diagnostics than the output has, or another precision."""
     origin = _origin(contents, output)
     for key, there, wanted in (
         ("numerics.precision", origin.numerics.precision, config.numerics.precision),
@@ -218,7 +225,8 @@ def _continued(
     overrides: tuple[str, ...],
     communicator: Communicator,
 ) -> tuple[dict[str, Any], ...]:
-    """The history of the run that wrote ``path``, plus an entry for continuing from there with this input.
+    """The history of the run that wrote ``path``, with an entry added for continuing from there with this input; the
+    same on all processes.
 
     Raises InputError for changes that a continued run may not have. Its end, cadences and decomposition may differ
     freely. Other changes need --set, and the grid can never change.

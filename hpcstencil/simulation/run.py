@@ -53,7 +53,8 @@ def run(
     devices: Sequence[Any],
     request: signals.Request,
 ) -> Summary:
-    """Run a checked problem to its end, or until a signal is noted in ``request``. All processes call this together.
+    """Run a checked problem to its end, or until a signal is noted in ``request``. ``devices`` are this process's. All
+    processes call this together.
 
     Raises InputError (nothing written), NumericsError, StoppedEarly or EnvironmentProblem, on all processes alike.
     """
@@ -91,8 +92,8 @@ def run(
 
 @dataclass(frozen=True)
 class Ready:
-    """A compiled run that has written nothing yet. ``source`` is where its state comes from; ``buffers`` are the snapshot
-    buffers."""
+    """A run at its first state that has written nothing yet. ``source`` is where its state comes from, and ``buffers``
+    are the snapshot buffers."""
 
     stepping: Stepping
     source: Source
@@ -100,8 +101,8 @@ class Ready:
 
 
 def snapshot_buffers(simulation: Simulation) -> Copies:
-    """The snapshot buffers for asynchronous output. None are needed for blocks that are assembled from several arrays:
-    the assembled copy is written."""
+    """The buffers for asynchronous output of this process; without buffers if output is synchronous. Blocks that are
+    assembled from several arrays need none: the assembled copy is written."""
     problem, output = simulation.problem, simulation.problem.config.output
     together = simulation.device_grid.devices.several or problem.members
     if together or not output.is_written_behind(simulation.communicator.size):
@@ -114,7 +115,7 @@ def snapshot_buffers(simulation: Simulation) -> Copies:
 
 
 def release() -> None:
-    """Return the memory that the compilers have used, some 20 MB, which glibc would keep."""
+    """Return memory to the system that the compilers have freed, some 20 MB, which glibc would keep."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
@@ -126,7 +127,7 @@ def outputs_of(problem: Problem, options: Options) -> list[Path]:
 
 
 def streams_of(output: Output, checkpoints: CheckpointWriter, schedule: Schedule) -> list[Stream]:
-    """All that a run does with its states, in the order in which it is done at a step."""
+    """The streams of a run that writes files, in the order in which they act after a step."""
     written = [*(make(output, schedule) for make in WRITTEN), *further_outputs(output, schedule)]
     return [*written, Checkpoints(checkpoints, output, schedule, written), LateRows(output)]
 
@@ -139,8 +140,8 @@ def to_file(
     stopwatch: Stopwatch,
     further: Sequence[Stream] = (),
 ) -> Summary:
-    """Take a run to its end and write its output file. ``further`` streams get each state after it is written. All
-    processes call this together; it raises as `run`."""
+    """Take a run to its end and write its output file; returns the summary. ``further`` streams get each state after it
+    is written. All processes call this together. Raises as `run`."""
     stepping, source, simulation = ready.stepping, ready.source, ready.stepping.simulation
     problem, communicator = simulation.problem, simulation.communicator
     for claim in claims:

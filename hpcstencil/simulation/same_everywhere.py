@@ -16,8 +16,8 @@ from hpcstencil.validation.errors import EnvironmentProblem
 
 
 def same_everywhere(communicator: Communicator, count: int, problem: Problem) -> None:
-    """Check that all processes have the same input, program and number of devices, since hosts may see different
-    versions of a file.
+    """Check that all processes have the same input, program, libraries and number of devices (``count``), since hosts
+    may see different versions of a file. All processes call this together.
 
     Raises EnvironmentProblem on all processes if they differ.
     """
@@ -57,7 +57,7 @@ def same_everywhere(communicator: Communicator, count: int, problem: Problem) ->
 
 
 def warn_of_shared_gpus(communicator: Communicator, ids: Sequence[str]) -> None:
-    """Warn if two processes of a host use the same GPU. ``ids`` are this process's GPUs."""
+    """Warn if two processes of a host use the same GPU. ``ids`` are this process's GPUs. All processes call this together."""
     users: dict[tuple[str, str], list[int]] = {}
     for rank, (name, owned) in enumerate(communicator.allgather((host(), identities(ids)))):
         for gpu in owned:

@@ -31,10 +31,10 @@ from hpcstencil.simulation.prepared import Prepared
 class Simulation:
     """A prepared problem on this process.
 
-    ``control`` takes the steps if a tolerance governs them. ``extremes`` reduces the fields and the other measured
-    quantities, ``diagnosed`` the quantities of the diagnostics. ``derived`` computes the expressions of a stream, in the
-    order of `Problem.derived`. ``exchange_mpi`` is the mpi4py communicator of the
-    exchange alone, None on one process.
+    ``control`` takes the steps if they are adaptive (`time.tolerance`), else it is None. ``extremes`` reduces the
+    fields and the other measured quantities, ``diagnosed`` the operands of the diagnostics. ``derived`` computes the
+    expressions of each stream, in the order of `Problem.derived`. ``exchange_mpi`` is the mpi4py communicator that only
+    the exchange uses, None on one process.
     """
 
     prepared: Prepared
@@ -64,12 +64,12 @@ class Simulation:
 
     @property
     def exchange(self) -> str:
-        """The means by which the processes exchange the edges of blocks, as "shared memory"; "" on one process."""
+        """How the processes exchange the edges of their blocks, such as "shared memory"; "" on one process."""
         return self.device_grid.exchange.name
 
     @property
     def dtype(self) -> np.dtype:
-        """The dtype of the fields."""
+        """The dtype of the fields: float32 or float64."""
         return np.dtype(self.problem.config.numerics.precision)
 
     @property
@@ -78,11 +78,13 @@ class Simulation:
         return self.device_grid.topology.block()
 
     def advance(self, fields: Fields, steps: StepRange) -> Fields:
-        """The fields after ``steps``. The memory of the given fields is reused."""
+        """The fields after ``steps``. The memory of the given fields is reused, so they must not be read afterwards.
+        All processes call this together."""
         return self.steps.advance(fields, self.problem.parameters, steps)
 
     def initial_fields(self) -> Fields:
-        """The state at t = 0 on the devices. All processes call this together."""
+        """The fields at t = 0 on the devices, with the memory of a multistep method. All processes call this together.
+        Raises InputError on all of them."""
         fields = self.put(agree(self.communicator, lambda: initial_blocks(self.problem, self.ranges)))
         if self.problem.method.multistep:
             first = self.steps.slopes()(fields, self.problem.parameters, self.per_member(0.0))
@@ -90,15 +92,16 @@ class Simulation:
         return fields
 
     def put(self, blocks: Mapping[str, np.ndarray]) -> Fields:
-        """Put this process's blocks on its devices."""
+        """The fields with the values of ``blocks``, put on this process's devices."""
         return {name: self.device_grid.devices.put(block) for name, block in blocks.items()}
 
     def get(self, fields: Fields, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """This process's blocks of the fields in ``names``, C-contiguous."""
+        """This process's blocks of the fields ``names``, copied from the devices, C-contiguous."""
         return {name: self.block(fields[name]) for name in names}
 
     def block(self, array: jax.Array) -> np.ndarray:
-        """This process's block of one device array, C-contiguous."""
+        """This process's block of one device array as a C-contiguous numpy array, with a last axis of members in an
+        ensemble."""
         return np.ascontiguousarray(self.device_grid.devices.get(array))
 
     def cells(self, array: jax.Array, chosen: Sequence[slice]) -> np.ndarray:
@@ -110,11 +113,13 @@ class Simulation:
         return np.array(self.device_grid.devices.get(array)[tuple(chosen)], order="C")
 
     def per_member(self, value: float) -> Any:
-        """The value once per member that takes its own steps, or one value for all."""
+        """``value`` as a member of a `StepRange`: an array (members,) if members take their own steps, else the number
+        itself."""
         return np.full(self.problem.copies, value) if self.problem.own_steps else value
 
     def compile(self, fields: Fields) -> Fields:
-        """Compile the step loop by running it for zero steps; returns the fields, which it may have moved."""
+        """Compile the step loop by running it for zero steps; returns the fields with their values unchanged, which
+        then replace the given ones. All processes call this together."""
         if self.control is not None:
             self.control.error(self.control.attempt(fields, self.problem.parameters, 0.0, 0.0)[1])
             return fields

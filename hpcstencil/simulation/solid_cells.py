@@ -12,8 +12,8 @@ from hpcstencil.validation.errors import InputError
 
 
 def solid_block(simulation: Simulation, fields: Fields) -> np.ndarray:
-    """This process's block of the mask, int8: 1 in solid cells, 0 in the fluid. If the members of an ensemble
-    differ in it, with a first axis of members."""
+    """This process's block of the mask as int8: 1 in solid cells, 0 in the fluid; local, without ghost cells. It has a
+    first axis of members only if the members of an ensemble differ in it. The problem must have a mask."""
     problem, mask = simulation.problem, simulation.problem.mask
     assert mask is not None
     if mask.is_read:
@@ -31,7 +31,8 @@ def solid_block(simulation: Simulation, fields: Fields) -> np.ndarray:
 
 
 def check_fluid_left(simulation: Simulation, fields: Fields) -> None:
-    """Raise InputError, on all processes, if solid cells leave no fluid."""
+    """Raise InputError, on all processes, if the solid cells (of any member) cover the whole grid. All processes call
+    this together."""
     if simulation.problem.mask is None:
         return
     solid = solid_block(simulation, fields)

@@ -31,12 +31,13 @@ from hpcstencil.simulation.streams.probes import parts_of, weights_of
 def composed(
     decomposed: Decomposed, devices: Sequence[Any], communicator: Communicator, before: str = ""
 ) -> Simulation:
-    """The simulation of a problem on these devices; warns if its kernel is not the best one, or another than ``before``,
-    that of the run that continues. All processes call this together. Raises as `backend_choice.chosen`."""
+    """The simulation of a problem on these devices. Warns if the best kernel is not possible, or if the kernel is
+    another than ``before``, that of the run that is continued. All processes call this together. Raises as
+    `backend_choice.chosen`."""
     prepared = prepare(decomposed, devices, communicator, before)
     choice = prepared.choice
     if choice.cannot_be:
-        say(f"warning: {choice.why}; kernel {choice.kernel} is taken, which is slower and rounds differently")
+        say(f"warning: {choice.why}; kernel {choice.kernel} is used, which is slower and rounds differently")
     elif before not in ("", choice.kernel):
         say(f"warning: kernel {choice.kernel}, {choice.why}, rounds differently than {before}, the one so far")
     return compose(prepared, communicator, devices)
@@ -48,14 +49,15 @@ def initial_state(simulation: Simulation) -> State:
 
 
 def initial_clocks(simulation: Simulation) -> State:
-    """A state without fields at t = 0."""
+    """A state at t = 0 without fields."""
     problem = simulation.problem
     return State(Clock(), {}, (Clock(),) * (problem.copies if problem.own_steps else 0))
 
 
 def first_state(simulation: Simulation, source: Source, output: Path | None) -> State:
-    """The state with which a run begins: at t = 0, or where its ``source`` says that it continues. All processes call
-    this together. Raises InputError on all of them."""
+    """The state with which a run begins, on the devices: at t = 0, or where its ``source`` says that it continues.
+    ``output`` is the run's own file, from whose last snapshot it may continue. All processes call this together. Raises
+    InputError on all of them."""
     if not source.history:
         return initial_state(simulation)
     communicator, problem, ranges = simulation.communicator, simulation.problem, simulation.ranges
@@ -102,7 +104,8 @@ def at_start(simulation: Simulation, source: Source, output: Path | None, stopwa
 
 
 def compile_steps(stepping: Stepping) -> None:
-    """Compile the steps of a run, and estimate the first one where a tolerance governs them."""
+    """Compile the steps of a run, and estimate the first one if steps are adaptive. The state keeps its values. All
+    processes call this together."""
     simulation = stepping.simulation
     stepping.state = replace(stepping.state, fields=simulation.compile(dict(stepping.state.fields)))
     if simulation.control is not None:

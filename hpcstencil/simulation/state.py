@@ -22,11 +22,11 @@ jax.tree_util.register_dataclass(Clock, data_fields=[entry.name for entry in fie
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class State:
-    """Everything besides the input that the next step depends on. ``fields`` map names to arrays as in
-    `backends.backend`: this process's cells without ghost cells, in the run's dtype; they include the memories of
-    layers and of a multistep method. ``members`` are the clocks of ensemble members that take their own steps.
+    """Everything besides the input that the next step depends on.
 
-    In a template the fields are ``None`` or any other placeholders.
+    ``fields`` map names to arrays as in `backends.backend`: this process's cells without ghost cells, in the run's
+    dtype; they include the memories of layers and of a multistep method. ``members`` are the clocks of ensemble members
+    that take their own steps, else empty. In a template the fields are ``None`` or any other placeholders.
     """
 
     clock: Clock
@@ -39,8 +39,8 @@ class State:
 
 
 def split(state: State, gather: Callable[[jax.Array], np.ndarray]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(arrays, scalars) of a state, each by path. ``gather`` turns a leaf over the grid into this process's block:
-    local, without ghost cells."""
+    """(arrays, scalars) of a state, each by path. ``gather`` turns a field into this process's block: local, without
+    ghost cells."""
     arrays, scalars = {}, {}
     for name, leaf in _named(state):
         if isinstance(leaf, jax.Array):
@@ -51,14 +51,14 @@ def split(state: State, gather: Callable[[jax.Array], np.ndarray]) -> tuple[dict
 
 
 def scalars_of(state: State) -> dict[str, Any]:
-    """The scalars of a state by path: all of it beside its fields."""
+    """The scalars of a state by path: everything except its fields."""
     return dict(_named(replace(state, fields={})))
 
 
 def join(template: State, arrays: Mapping[str, Any], scalars: Mapping[str, Any]) -> State:
-    """A state with the template's structure and the leaves given by path.
+    """A state with the structure of ``template`` and the leaves given by path, as `split` names them.
 
-    Raises InputError if one is missing because the checkpoint comes from a run with a smaller state.
+    Raises InputError if one is missing, as in a checkpoint of a run with a smaller state.
     """
     found = {**arrays, **scalars}
     missing = [name for name, _ in _named(template) if name not in found]

@@ -26,13 +26,15 @@ Announce = Callable[[State, Leap], None]  # the next compiled call takes these s
 
 
 class Pace:
-    """The number of ``steps`` of the next compiled call, which should take about CALL seconds."""
+    """The number of ``steps`` of the next compiled call, chosen so that it takes about CALL seconds. It is ``first`` (1
+    to STEPS_PER_CALL) for the first call."""
 
     def __init__(self, first: int, communicator: Communicator, stopwatch: Stopwatch) -> None:
         self.steps, self.communicator, self.stopwatch = min(max(1, first), STEPS_PER_CALL), communicator, stopwatch
 
     def took(self, steps: int, elapsed: float) -> None:
-        """Choose the next length from rank 0's time for ``steps``, the same on all processes."""
+        """Choose the next number from rank 0's time for ``steps``: ``elapsed`` seconds. All processes call this
+        together and get the same number."""
         fitting = int(steps * CALL / max(elapsed, 1e-6))
         most = min(fitting, 16 * self.steps, STEPS_PER_CALL)
         with self.stopwatch.during("waiting for processes"):
@@ -40,8 +42,8 @@ class Pace:
 
 
 class Stepping:
-    """The ``state`` of a run and the steps that change it. The members of an ensemble that take their own steps have
-    clocks of their own in the state; its ``clock`` is then their common progress."""
+    """The ``state`` of a run, and the steps that change it. All processes call its methods together. If the members of
+    an ensemble take their own steps, the state has a clock for each; its ``clock`` is then their common progress."""
 
     def __init__(
         self, simulation: Simulation, schedule: Schedule, state: State, finite: FiniteCheck, stopwatch: Stopwatch
@@ -53,11 +55,12 @@ class Stepping:
 
     @property
     def clock(self) -> Clock:
-        """The clock of the state."""
+        """The clock of the state: the step and time that the run has reached."""
         return self.state.clock
 
     def end_at(self, end: float) -> None:
-        """Let the run end at another time. Steps are counted from here on if the last one was shortened to land here."""
+        """Move the end of the run to the time ``end``. Steps are counted from here on if the last one was shortened to
+        land here."""
         self.schedule, clock = replace(self.schedule, end=end).going_on(self.clock, anew=False)
         members = tuple(self.schedule.going_on(each, anew=False)[1] for each in self.state.members)
         self.state = replace(self.state, clock=clock, members=members)
@@ -68,8 +71,11 @@ class Stepping:
         return self.schedule.finished(self.clock)
 
     def step_sizes(self) -> list[float]:
-        """The step to take now, one per member that takes its own steps, if no tolerance governs it. A step that
-        depends on the solution is measured again."""
+        """The size of the step to take now, in the unit of time: a list with one entry, or one per member that takes
+        its own steps. Not for adaptive steps. A size that depends on the solution is measured when that is due.
+
+        Raises InputError if no step is stable or nothing limits it, and as `FiniteCheck.extremes`.
+        """
         problem, state = self.simulation.problem, self.state
         if self.schedule.fixed_dt is not None:
             return [self.schedule.fixed_dt]
@@ -98,15 +104,19 @@ class Stepping:
         return clock.measured_step + self.simulation.problem.config.time.dt_every - clock.step
 
     def _most(self, clock: Clock, dt: float, limit: int | None, until: float | None) -> int:
-        """The most steps of size ``dt`` of the next compiled call, see `advance`."""
+        """The greatest number of steps of size ``dt`` in the next compiled call; the arguments are those of `advance`."""
         most = self.pace.steps if limit is None else min(self.pace.steps, limit)
         most = most if until is None else min(most, steps_to_reach(until, clock, dt))
         return min(most, self._steps_to_measurement(clock)) if self.simulation.problem.step_follows_solution else most
 
     def advance(self, announce: Announce, limit: int | None = None, until: float | None = None) -> int:
-        """Take the next steps, for about CALL seconds; returns their number. They end at the next event, after at most
-        ``limit`` steps, and with the first step at or past the time ``until``. ``announce`` hears of steps whose end is
-        known."""
+        """Take the next steps, for about CALL seconds; returns their number, summed over members that take their own.
+        They end at the next event of the schedule, after at most ``limit`` steps, and with the first step at or past
+        the time ``until``. ``announce`` is called before steps whose end is known, with the state and the clock after
+        them.
+
+        Raises InputError or NumericsError, on all processes, as `step_sizes` and `Control.step`.
+        """
         if self.simulation.control is not None:
             return self._advance_controlled(self.simulation.control, announce, limit, until)
         sizes = self.step_sizes()
@@ -141,7 +151,7 @@ class Stepping:
         return int(steps.count.sum())
 
     def _advance_controlled(self, control: Control, announce: Announce, limit: int | None, until: float | None) -> int:
-        """Like `advance`, with steps that each meet a tolerance. Steps that are tried are announced."""
+        """Like `advance`, with adaptive steps. Each step that is tried is announced."""
         control = replace(control, schedule=self.schedule)
         self.state = replace(self.state, clock=control.begun(dict(self.state.fields), self.clock))
         start, first = time.perf_counter(), self.clock.step

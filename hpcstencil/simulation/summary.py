@@ -12,8 +12,14 @@ from hpcstencil.runtime.stopwatch import ACTIVITIES
 
 @dataclass(frozen=True)
 class Summary:
-    """The result of a run. The ``seconds`` of all activities add up to the wall time since the command was started. ``every``
-    is the number of steps between two exchanges, ``predicted`` the seconds of a step that it was chosen by."""
+    """The result of a run.
+
+    ``steps`` and ``clock`` are the steps that this run took and where it ended. ``seconds`` of all activities add up to
+    the wall time since the command was started. ``cells`` is the number of cells that a step advances, and
+    ``bytes_per_cell`` those read and written in a step at the least. ``every`` is the number of steps between two
+    exchanges, ``predicted`` the seconds per step that were predicted when it was chosen. ``complete_before`` says why
+    there was nothing to do, else "".
+    """
 
     path: Path
     steps: int = 0
@@ -29,7 +35,8 @@ class Summary:
 
     @property
     def cells_per_second(self) -> float:
-        """Cells advanced by one step per second of computing (including exchange, excluding compilation and output)."""
+        """Cells times steps per second of computing, which includes exchanges but neither compilation nor output; 0
+        without steps."""
         computing = self.seconds["computing"]
         return self.cells * self.steps / computing if computing else 0.0
 
@@ -40,7 +47,7 @@ class Summary:
 
 
 def tell(summary: Summary) -> str:
-    """The closing summary, for standard output."""
+    """The closing summary as text, for standard output."""
     if summary.complete_before:
         return summary.complete_before
     rejected = f", {summary.clock.rejected} rejected" if summary.clock.rejected else ""
@@ -55,7 +62,7 @@ def tell(summary: Summary) -> str:
 
 
 def exchange_line(summary: Summary) -> str:
-    """The means of the exchange, its interval, and the time of a step beside the one that was predicted from measurements."""
+    """How edges were exchanged and how often, and the time of a step beside the predicted one."""
     interval = f"every {summary.every} steps" if summary.every > 1 else "every step" if summary.every else "every stage"
     if summary.predicted is None or not summary.steps:
         return f"by {summary.exchange}, {interval}"

@@ -39,8 +39,13 @@ ENDS = {0: "done", 75: "stopped"}  # other exit statuses: "failed"
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt. ``status`` is running, done, failed or stopped; times are ISO 8601; ``owner`` identifies the
-    process."""
+    """One attempt at a task, as its file ``path`` records it.
+
+    ``status`` is "running", "done", "failed" or "stopped"; ``exit_status`` is None while it runs, and ``reason`` the
+    sentence of a failure. ``overrides`` are the texts of --set, ``identity`` is that of the member's input, and
+    ``processes`` the number of MPI processes. ``owner`` identifies the process (see `process`). Times are ISO 8601 in
+    UTC.
+    """
 
     number: int
     path: Path
@@ -56,8 +61,8 @@ class Attempt:
 
     @property
     def seconds(self) -> float:
-        """Duration of the attempt. For one that was killed, the time until its last sign of life; NaN if that is
-        unknown."""
+        """Duration of the attempt in seconds. For one that was killed, the time until its last sign of life; NaN if
+        that is unknown."""
         try:
             start = datetime.fromisoformat(self.started).timestamp()
             return (datetime.fromisoformat(self.ended).timestamp() if self.ended else self.path.stat().st_mtime) - start
@@ -69,7 +74,7 @@ class Attempt:
 
 
 def attempts(folder: Path) -> list[Attempt]:
-    """All recorded attempts, in order."""
+    """All attempts recorded in ``folder``, in order of their numbers. Raises EnvironmentProblem if it cannot be read."""
     with file_errors(folder, "read"):
         names = sorted(name for name in os.listdir(folder) if re.fullmatch(r"attempt-\d{3,}\.json", name))
     return sorted((_read(folder / name) for name in names), key=lambda attempt: attempt.number)
@@ -97,7 +102,7 @@ def running(attempt: Attempt) -> bool:
 
 def silence(attempt: Attempt) -> float:
     """Seconds without a sign of life after which an attempt counts as dead: 0 if it is known to be dead, infinite if
-    its process is visible."""
+    its process can be seen from here and is alive."""
     owner, here = attempt.owner, process()
     if owner.get("boot") and (owner["boot"], owner["space"]) == (here["boot"], here["space"]):
         return float("inf") if born(owner["pid"]) == owner["born"] else 0.0
@@ -129,7 +134,7 @@ def _over(job: str) -> bool:
 
 
 def _age(path: Path) -> float:
-    """Seconds since the file was touched, by the file server's clock if it can be asked."""
+    """Seconds since the file was touched, by the file server's clock if possible; 0 if the file cannot be read."""
     probe = hidden(path)
     try:
         touched = path.stat().st_mtime
@@ -148,7 +153,7 @@ def _age(path: Path) -> float:
 
 
 def process() -> dict[str, Any]:
-    """An identity of this process that is unique across hosts, and its Slurm job."""
+    """The identity of this process, which no process on another host shares, and its Slurm job; as values for JSON."""
     environment = os.environ.get
     job, array = environment("SLURM_JOB_ID", ""), environment("SLURM_ARRAY_JOB_ID")
     if array:  # the last task of an array has the array's own number
@@ -165,7 +170,7 @@ def process() -> dict[str, Any]:
 
 
 def born(pid: int) -> int | None:
-    """Start time of process ``pid`` on this machine, in clock ticks since boot; None if there is no such process, or it
+    """Start time of process ``pid`` on this machine, in clock ticks since boot; None if there is no such process or it
     is a zombie."""
     try:
         values = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -178,7 +183,9 @@ def born(pid: int) -> int | None:
 
 
 def claim(folder: Path, after: int, **what: Any) -> Attempt | None:
-    """Create the attempt that follows number ``after``; None if another process created it first."""
+    """Create the attempt that follows number ``after`` in ``folder``, owned by this process; None if another process
+    created it first. ``what`` are further fields of `Attempt`. Raises EnvironmentProblem if the file cannot be
+    written."""
     path = folder / f"attempt-{after + 1:03d}.json"
     attempt = Attempt(after + 1, path, owner=process(), started=_now(), **what)
     temporary = hidden(path)
@@ -209,7 +216,9 @@ def _place(temporary: Path, path: Path) -> bool:
 
 @contextmanager
 def kept(attempt: Attempt) -> Iterator[None]:
-    """A context in which the attempt is marked as alive; on exit it records how the attempt ended."""
+    """A context that marks the attempt as alive and at its end records how the attempt ended: as done, or with the exit
+    status and sentence of an HpcstencilError, which is raised on. After any other exception it stays "running", and
+    counts as dead when it is silent."""
     over = threading.Event()
     beats = threading.Thread(target=_beat, args=(attempt.path, over), daemon=True)
     beats.start()

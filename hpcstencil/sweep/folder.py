@@ -23,7 +23,8 @@ INPUT = "input.toml"
 
 @dataclass(frozen=True)
 class Member:
-    """One planned run. ``checksum`` is that of its input file's text; ``identity`` is that of the input's meaning."""
+    """One planned run. ``settings`` are its dotted keys with values. ``checksum`` is that of its input file's text;
+    ``identity`` is that of the input's meaning (`plan.identity`)."""
 
     index: int
     folder: Path
@@ -40,7 +41,8 @@ class Member:
 
 @dataclass(frozen=True)
 class Planned:
-    """A sweep as recorded in its folder."""
+    """A sweep as recorded in its ``folder``. ``parameters`` are the dotted keys that vary, and ``mode`` is "grid",
+    "list" or "random"."""
 
     folder: Path
     mode: str
@@ -48,7 +50,7 @@ class Planned:
     members: tuple[Member, ...]
 
     def member(self, index: int) -> Member:
-        """The member with this number; raises InputError if there is none."""
+        """The member with number ``index``. Raises InputError if there is none, or if its folder is a link."""
         if not 0 <= index < len(self.members):
             raise InputError(
                 f"--index: expected a member of {self.folder}, 0 to {len(self.members) - 1}, but got {index}"
@@ -64,7 +66,8 @@ def refuse_link(home: Path) -> None:
 
 
 def read_plan(folder: Path) -> Planned:
-    """Read the sweep in ``folder``; raises InputError if there is none."""
+    """The sweep that is planned in ``folder``. Raises InputError if there is none or its record is damaged;
+    EnvironmentProblem if it cannot be read."""
     path = folder / PLAN
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -100,7 +103,8 @@ def read_plan(folder: Path) -> Planned:
 
 
 def input_text(member: Member) -> str:
-    """The member's input as planned; raises InputError if the file is gone or was edited."""
+    """The text of the member's input, as planned. Raises InputError if the file is gone or was edited,
+    EnvironmentProblem if it cannot be read."""
     try:
         text = member.input.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -116,5 +120,5 @@ def input_text(member: Member) -> str:
 
 
 def checksum(text: str) -> str:
-    """SHA-256 of a text."""
+    """SHA-256 of a text, in hexadecimal."""
     return hashlib.sha256(text.encode()).hexdigest()

@@ -30,7 +30,7 @@ WORST = (
 
 @dataclass
 class Child:
-    """A running member, on its share of the cores."""
+    """A running member: its process, on share number ``slot`` of the cores. ``began`` is on time.monotonic's clock."""
 
     member: Member
     slot: int
@@ -41,9 +41,10 @@ class Child:
 def run_all(
     planned: Planned, options: Sequence[str], overwrite: bool, jobs: int, request: Request, say: Callable[[str], None]
 ) -> str:
-    """Run all members that are not done (with ``overwrite`` all members), ``jobs`` at a time; return a summary.
+    """Run all members that are not done (with ``overwrite`` all members), ``jobs`` at a time; returns a summary.
+    ``say`` gets a line for each event.
 
-    ``options`` are passed to `sweep run` of each member. A signal noted in ``request`` is forwarded to the running
+    ``options`` are passed to `sweep run` of each member. A signal noted in ``request`` is passed on to the running
     members, and no more are started. If not all members are done, raises the worst of their failures: status 4 before
     3, 2 and 75.
     """
@@ -61,7 +62,7 @@ def run_all(
             children.append(_begun(planned, waiting.pop(0), options, free, jobs))
         if request.number and not handed:
             handed = request.number
-            say(f"{signal.Signals(handed).name}: handed on to {len(children)} members under way; no more are begun")
+            say(f"{signal.Signals(handed).name}: passed on to {len(children)} running members; no more are started")
             for child in children:
                 child.process.send_signal(handed)
         time.sleep(LOOK)

@@ -47,7 +47,8 @@ Settings = dict[str, Any]
 
 @dataclass(frozen=True)
 class Sweep:
-    """The contents of a sweep file. ``members`` holds the settings of each member; all have the same ``parameters``."""
+    """The contents of the sweep file at ``path``. ``base`` is the path of the input to vary, and ``mode`` is "grid",
+    "list" or "random". ``members`` holds the settings of each member; all have the same keys, the ``parameters``."""
 
     path: Path
     base: Path
@@ -58,7 +59,8 @@ class Sweep:
 
 
 def read_sweep(path: Path) -> Sweep:
-    """Read and expand the sweep file at ``path``; raises InputError for anything that is wrong with it."""
+    """The sweep that the file at ``path`` describes, with its members expanded. Raises InputError for anything that is
+    wrong with the file, or if the base cannot be read."""
     text = _text(path, "a sweep file")
     raw = parse(text, str(path))
     for name in raw:
@@ -89,7 +91,8 @@ def read_sweep(path: Path) -> Sweep:
 
 
 def _text(path: Path, what: str) -> str:
-    """The text of a file. Raises InputError, whose sentence calls it ``what``, if it cannot be read."""
+    """The text of a file of at most 1 MiB in UTF-8. Raises InputError, whose sentence calls the file ``what``, if it
+    cannot be read."""
     try:
         content = bounded(path)
         if content is None:
@@ -106,7 +109,7 @@ def _text(path: Path, what: str) -> str:
 
 
 def key_path(name: str) -> tuple[str, ...]:
-    """The parts of a dotted key; a text that is not a dotted key is its own single part."""
+    """The parts of a dotted key. A text that is not a dotted key is returned as a single part."""
     try:
         path, value = parse_override(f"{name}=0")
     except InputError:
@@ -141,7 +144,8 @@ def _refuse_conflicts(keys: Sequence[str]) -> None:
 
 
 def _listed(parameters: Mapping[str, Any], mode: str) -> list[Settings]:
-    """Members of a grid (last key fastest) or of a list (line by line)."""
+    """The settings of the members of a grid (the last key varies fastest) or of a list (the i-th values of all keys
+    together)."""
     for key, values in parameters.items():
         if not isinstance(values, list) or not values:
             advice = 'a range needs mode = "random"' if isinstance(values, Mapping) else LIST
@@ -221,17 +225,18 @@ def _integers(where: str, low: float, high: float, log: bool, uniform: Sequence[
 
 
 def overrides(settings: Mapping[str, object]) -> tuple[str, ...]:
-    """Settings in the form that ``--set`` takes."""
+    """Settings as the texts "KEY=VALUE" that ``--set`` takes."""
     return tuple(f"{key}={dump_value(value)}" for key, value in settings.items())
 
 
 def described(settings: Mapping[str, object]) -> str:
-    """Settings as part of a sentence, without keys that another key has displaced."""
+    """Settings as part of a sentence. Keys that another key has displaced, with the value None, are left out."""
     return ", ".join(f"{key} = {shown(value)}" for key, value in settings.items() if value is not None)
 
 
 def member_inputs(sweep: Sweep) -> tuple[list[Config], dict[str, list[int]]]:
-    """The checked input of every member, as `hpcstencil check` would check it, and the warnings: text -> members.
+    """The checked input of every member, in order, and the warnings: a dict from each text to the numbers of its
+    members.
 
     Raises InputError that names the first invalid member and its settings.
     """
@@ -248,7 +253,7 @@ def member_inputs(sweep: Sweep) -> tuple[list[Config], dict[str, list[int]]]:
         for text in told:
             warnings.setdefault(text, []).append(index)
     if _text(sweep.base, "the base of the sweep, an input file,") != sweep.texts["base"]:
-        raise InputError(f"{sweep.base}: expected it to stay as it is, but it was changed meanwhile; plan again")
+        raise InputError(f"{sweep.base}: expected it to stay unchanged during planning, but it was edited; plan again")
     return configs, warnings
 
 

@@ -39,7 +39,8 @@ from hpcstencil.validation.toml_text import dump_value, dumps
 
 @dataclass(frozen=True)
 class Change:
-    """The difference between a new plan and the one in the folder: members that change, are added or are removed."""
+    """The difference between a new plan and the one in the folder: the numbers of the members that are changed, added
+    or dropped. It is false if there is none."""
 
     changed: tuple[int, ...] = ()
     added: tuple[int, ...] = ()
@@ -52,11 +53,12 @@ class Change:
 def write_plan(
     sweep: Sweep, configs: Sequence[Config], folder: Path, overwrite: bool, busy: Callable[[Member], bool]
 ) -> tuple[Planned, Change | None]:
-    """Write the plan of the sweep into ``folder``; return what changed, or None for a new plan.
+    """Write the plan of the sweep into ``folder``; returns the plan as recorded there, and what changed (None for a new
+    plan). ``configs`` are the inputs of its members; ``busy`` says whether a member is running.
 
     A new folder is made under a temporary name and renamed. If two processes plan at once, one is first and the other
-    finds its plan. Members may be added to an existing plan. To change or remove members takes ``overwrite``, and is
-    refused while one of them is ``busy``.
+    finds its plan. Members may be added to an existing plan. Changing or dropping members needs ``overwrite``, and is
+    refused while one of them is running. Raises InputError if the plan is refused, EnvironmentProblem if writing fails.
     """
     folder = Path(os.path.realpath(folder))  # renaming would replace a link, not the folder that it points to
     configs = [_at_home(config, folder, index) for index, config in enumerate(configs)]
@@ -196,8 +198,8 @@ def _difference(there: Planned, sweep: Sweep, configs: Sequence[Config]) -> Chan
 
 
 def identity(config: Config) -> str:
-    """Checksum of an input's meaning, independent of the path of its output, because the folder of a sweep may be
-    moved."""
+    """Checksum of an input's meaning. It does not depend on the path of the output, because the folder of a sweep may
+    be moved."""
     tables = to_tables(config)
     return checksum(dumps({**tables, "output": {**tables["output"], "path": ""}}))
 

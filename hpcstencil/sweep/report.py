@@ -21,7 +21,7 @@ MOST_WARNINGS = 3
 
 
 def array_list(indices: Sequence[int]) -> str:
-    """Sorted numbers in the form that `sbatch --array` takes: 2,5-7."""
+    """Sorted numbers in the form that `sbatch --array` takes, such as "2,5-7"."""
     parts = []
     for _, run in itertools.groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0]):
         first, *rest = [index for _, index in run]
@@ -30,7 +30,8 @@ def array_list(indices: Sequence[int]) -> str:
 
 
 def warned(warnings: Mapping[str, Sequence[int]]) -> list[str]:
-    """The warnings about the members' inputs, one sentence each; only the first few of many."""
+    """The warnings about the members' inputs, from each text to its members' numbers, as one sentence each. Only the
+    first few are written out."""
     told = [
         f"warning: member{'s' if len(who) > 1 else ''} {array_list(who)}: {text}"
         for text, who in list(warnings.items())[:MOST_WARNINGS]
@@ -40,7 +41,7 @@ def warned(warnings: Mapping[str, Sequence[int]]) -> list[str]:
 
 
 def planned_report(planned: Planned, folder: Path, change: Change | None) -> str:
-    """A summary of the plan, and the commands to continue with."""
+    """A summary of the plan as text, and the commands to continue with. ``change`` is that of `write_plan`."""
     count = len(planned.members)
     if change is None:
         made = "planned"
@@ -60,7 +61,8 @@ def planned_report(planned: Planned, folder: Path, change: Change | None) -> str
 
 
 def status_report(planned: Planned, found: Sequence[Standing], folder: Path) -> str:
-    """The number of members in each state, and a line for each member that is not done."""
+    """As text: the number of members in each state, a line for each member that is not done, and the commands to
+    continue with."""
     counts = Counter(here.state for here in found)
     told = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
     lines = [
@@ -99,8 +101,8 @@ def status_report(planned: Planned, found: Sequence[Standing], folder: Path) -> 
 
 
 def status_json(planned: Planned, found: Sequence[Standing]) -> str:
-    """The content of `status_report` as JSON, for programs. Settings are numbers or texts as in the input; other
-    values are TOML."""
+    """What `status_report` tells, as a JSON text for programs. Settings are numbers or texts as in the input; other
+    values are written as TOML."""
     counts = Counter(here.state for here in found)
     return json.dumps({
         "mode": planned.mode,
@@ -129,7 +131,8 @@ def status_json(planned: Planned, found: Sequence[Standing]) -> str:
 
 
 def plain(value: object) -> Any:
-    """Numbers and texts unchanged, anything else as TOML. A number that JSON cannot represent becomes text."""
+    """The value as JSON can represent it: numbers, texts and None unchanged, anything else as TOML text, infinity and
+    NaN included."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float) and math.isfinite(value):

@@ -32,7 +32,8 @@ UNFINISHED = ("planned", "stopped", "interrupted")
 
 @dataclass(frozen=True)
 class Standing:
-    """One member: its state, the reason, its attempts, and the settings given with --set since it was planned."""
+    """The present state of one member: one of STATES, the reason for it, and its attempts. ``overrides`` are the
+    settings given with --set since it was planned, and ``config`` is its input with them."""
 
     member: Member
     state: str
@@ -43,11 +44,11 @@ class Standing:
 
     @property
     def settings(self) -> Settings:
-        """The settings that this member is run with: as planned, or as changed since."""
+        """The settings with which this member is run, by dotted key: as planned, or as changed since."""
         return repaired(self.member.settings, self.overrides)
 
     def value(self, key: str) -> Any:
-        """The value of any key of the member's input; None if the key is absent."""
+        """The value of any dotted key of the member's input; None if the key is absent."""
         if key in self.settings:
             return self.settings[key]
         node: Any = to_tables(self.config)
@@ -57,7 +58,7 @@ class Standing:
 
     @property
     def seconds(self) -> float:
-        """Wall time of the attempts with these settings; NaN where none is known."""
+        """Wall time in seconds of all attempts with the present settings; NaN if none is known."""
         spent = [
             one.seconds for one in self.attempts if _same_start(one, self.member) and one.overrides == self.overrides
         ]
@@ -66,7 +67,7 @@ class Standing:
 
 
 def repaired(settings: Settings, overrides: Sequence[str]) -> Settings:
-    """Settings with every ``--set`` applied; a setting displaced by one becomes None."""
+    """The settings with every ``--set`` applied. A setting that one of them displaces becomes None."""
     result = dict(settings)
     for text in overrides:
         path, value = parse_override(text)
@@ -81,7 +82,8 @@ def repaired(settings: Settings, overrides: Sequence[str]) -> Settings:
 
 
 def standing(planned: Planned, member: Member) -> Standing:
-    """The current state of a member. Raises InputError if its input is not as planned."""
+    """The present state of a member. Raises InputError if its input is not as planned, EnvironmentProblem if it cannot
+    be read."""
     found = tuple(attempts(member.folder))
     newest = found[-1] if found else None
     readable = [attempt for attempt in found if attempt.identity]
@@ -104,7 +106,8 @@ def _same_start(attempt: Attempt, member: Member) -> bool:
 
 
 def effective(member: Member, overrides: Sequence[str]) -> Config:
-    """The member's input, with the settings changed since it was planned."""
+    """The member's input with ``overrides``, the settings changed since it was planned, applied. Raises InputError if
+    the input is not as planned or a setting is wrong."""
     tables = parse(input_text(member), str(member.input))
     config = from_mapping(tables, member.folder.absolute(), overrides, member.output.stem)
     return replace(config, output=replace(config.output, path=member.output))
@@ -120,7 +123,7 @@ def _state(planned: Planned, member: Member, config: Config, newest: Attempt | N
     if newest is None or not _same_start(newest, member):
         return "planned", problem or ("" if newest is None else "changed since its last run")
     if newest.status == "running":
-        return "interrupted", problem or "ended without a word: killed, or the program failed (see its log)"
+        return "interrupted", problem or "ended without a message: killed, or the program failed (see its log)"
     if newest.status == "done":
         return "planned", problem or f"its output {member.output} is gone"
     return newest.status, newest.reason
@@ -136,8 +139,8 @@ def _whereabouts(attempt: Attempt) -> str:
 
 
 def result(planned: Planned, config: Config) -> tuple[bool, str]:
-    """Whether the output is complete and made from exactly this input; if not, a text that says what is wrong ("":
-    nothing)."""
+    """(whether the output of ``config`` is complete and made from exactly this input, what is wrong with the output).
+    The second is "" if nothing is wrong, as for an output that is missing or not complete yet."""
     path = config.output.path
     if not path.exists():
         return False, ""
@@ -169,7 +172,8 @@ def other_input(contents: Contents, config: Config, parameters: Sequence[str]) -
 
 @dataclass(frozen=True)
 class Start:
-    """The next run of a member: nothing to do (``attempt`` None), continue, or start from the beginning."""
+    """What to do with a member: nothing (``attempt`` is None), or run it as ``attempt`` with these ``overrides``,
+    either from the beginning (``fresh``) or from its newest checkpoint. ``note`` is a message for the user."""
 
     attempt: Attempt | None
     overrides: tuple[str, ...] = ()
@@ -180,14 +184,15 @@ class Start:
 def start(
     planned: Planned, member: Member, sets: Sequence[str], overwrite: bool, processes: int, say: Callable[[str], None]
 ) -> Start:
-    """Claim a member for this process if it needs a run.
+    """Claim a member for this process if it needs a run, and say how to run it. ``sets`` are the texts of --set, and
+    ``processes`` is the number of MPI processes. May wait for an attempt that seems to be dead. Call it on one process.
 
     Raises InputError if the settings are wrong, or would replace a finished result without ``overwrite``. Raises
     EnvironmentProblem if another living process runs the member.
     """
     if any(parse_override(text)[0] == ("output", "path") for text in sets):
         raise InputError(
-            f"--set output.path: expected to leave it, as this member's output is {member.output}; remove it"
+            f"--set output.path: expected no other output, since this member's is {member.output}; remove it"
         )
     while True:
         _wait_for_verdict(member, say)
@@ -217,8 +222,8 @@ def _result_differs(planned: Planned, old: Config, new: Config) -> bool:
 
 
 def merged(before: Sequence[str], now: Sequence[str]) -> tuple[str, ...]:
-    """The settings of earlier runs combined with the new ones. For each key, and for keys that displace each other,
-    the last setting counts."""
+    """The texts of --set that hold after those of earlier runs (``before``) and new ones (``now``). Of the texts for
+    the same key, or for keys that displace each other, only the last is kept."""
     texts: dict[tuple[str, ...], str] = {}
     for text in (*before, *now):
         path, _ = parse_override(text)
@@ -229,7 +234,8 @@ def merged(before: Sequence[str], now: Sequence[str]) -> tuple[str, ...]:
 
 
 def _wait_for_verdict(member: Member, say: Callable[[str], None]) -> None:
-    """If Slurm reports that the job of a running attempt has ended, wait until its silence confirms it."""
+    """If Slurm reports that the job of a running attempt has ended, wait until the attempt has been silent long enough
+    to count as dead."""
     newest = _newest(member)
     if newest is None or not running(newest) or silence(newest) != SILENT_AND_OVER:
         return

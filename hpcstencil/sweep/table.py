@@ -34,7 +34,8 @@ ENDINGS = (".csv", ".h5", ".png")
 
 @dataclass(frozen=True)
 class Table:
-    """Columns by name, each with one value (or None) per member. ``parameters`` and ``diagnostics`` name some of them."""
+    """Columns by name, each with one value (or None) per member. ``parameters`` and ``diagnostics`` are the names of
+    those columns that hold parameters and final values of diagnostics."""
 
     columns: Mapping[str, Sequence[Any]]
     parameters: tuple[str, ...]
@@ -43,8 +44,8 @@ class Table:
 
 
 def collect(planned: Planned, found: Sequence[Standing], output: Path) -> list[Path]:
-    """Write the table beside ``output`` as .csv and .h5, and a plot as .png if there is something to plot; return the
-    paths. Each file is replaced as a whole."""
+    """Write the table to ``output`` with the endings .csv and .h5, and a plot with .png if there is something to plot;
+    returns the paths. Each file is replaced atomically. Raises EnvironmentProblem if writing fails."""
     output = output.with_suffix("") if output.suffix in ENDINGS else output
     with file_errors(output, "create"):
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +63,8 @@ def collect(planned: Planned, found: Sequence[Standing], output: Path) -> list[P
 
 
 def tabulate(planned: Planned, found: Sequence[Standing]) -> Table:
-    """The table. Besides the sweep's parameters it has a column for every key that was changed with --set in a member."""
+    """The table of all members. Besides the sweep's parameters it has a column for every key that was changed with
+    --set in a member."""
     repaired = {dotted(parse_override(text)[0]): None for here in found for text in here.overrides}
     parameters = tuple(dict.fromkeys((*planned.parameters, *repaired)))
     finals = [final_values(here.member.output) if here.state == "done" else {} for here in found]
@@ -89,7 +91,8 @@ def tabulate(planned: Planned, found: Sequence[Standing]) -> Table:
 
 
 def final_values(path: Path) -> dict[str, float]:
-    """The last value of every diagnostic of a finished run, and its last time and step."""
+    """The last value of every diagnostic in the output of a finished run, by name, and its last ``time`` and ``step``.
+    Those with a value per member of an ensemble are left out."""
     with open_for_reading(path) as file:
         last = {"time": series(path, file, "time"), "step": series(path, file, "step", WHOLE)}
         group = file.get("diagnostics")
@@ -101,7 +104,7 @@ def final_values(path: Path) -> dict[str, float]:
 
 
 def as_csv(table: Table) -> str:
-    """The table as text. Numbers are written so that reading them back gives the same value; missing numbers are nan."""
+    """The table as CSV. Numbers are written with all their digits; missing numbers are nan, missing texts empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(table.columns)
@@ -118,7 +121,8 @@ def is_numeric(values: Sequence[object]) -> bool:
 
 
 def write_hdf5(table: Table, planned: Planned, path: Path) -> None:
-    """Write the table as a file that xarray opens: dimension `member`, with the parameters as coordinates along it."""
+    """Write the table to the HDF5 file ``path`` so that xarray can open it: dimension `member`, with the parameters as
+    coordinates along it."""
     with h5py.File(path, "w") as file:
         attributes = {
             "kind": "sweep",

@@ -15,19 +15,21 @@ LONGEST_COMPARED = 100  # characters of a name that is compared with others: the
 
 
 def shown(value: object) -> str:
-    """A value written as TOML, shortened for a message."""
+    """A value written as TOML, cut to LONGEST_SHOWN characters for a message. Raises TypeError for a value that TOML
+    cannot represent."""
     text = dump_value(value)
     return text if len(text) <= LONGEST_SHOWN else text[: LONGEST_SHOWN - 3] + "..."
 
 
 def at(*names: str) -> str:
-    """A dotted key for a message: quoted where TOML requires it, with long names shortened."""
+    """The dotted key of these names for a message: quoted where TOML requires it, with long names shortened."""
     parts = map(dump_key, names)
     return ".".join(part if len(part) <= LONGEST_PART else part[: LONGEST_PART - 3] + "..." for part in parts)
 
 
 def listing(items: Iterable[object], last: str = "and") -> str:
-    """'a, b and c'; only the first items of a long list."""
+    """The items as part of a sentence: "a, b and c". ``last`` is the word before the last one. Of a long list only the
+    first items are named, and the number of the others."""
     words, length = [str(item) for item in items], 0
     for i, word in enumerate(words):
         length += len(word) + 2
@@ -39,7 +41,8 @@ def listing(items: Iterable[object], last: str = "and") -> str:
 
 
 def nearest(name: str, candidates: Iterable[str], similarity: float = 0.6) -> str | None:
-    """The candidate most similar to ``name``; None if no candidate reaches ``similarity`` (difflib's ratio, 0 to 1)."""
+    """The candidate that is spelled most like ``name``, ignoring case; None if none reaches the ``similarity``
+    (difflib's ratio, 0 to 1)."""
     if len(name) > LONGEST_COMPARED:
         return None
     spelled = {candidate.lower(): candidate for candidate in candidates}
@@ -48,22 +51,24 @@ def nearest(name: str, candidates: Iterable[str], similarity: float = 0.6) -> st
 
 
 def wrong(key: str, expected: str, value: object, advice: str) -> InputError:
-    """The error for an unexpected value of ``key``."""
+    """The error for a value of ``key`` that is not as ``expected``. ``expected`` completes "expected ..."; ``advice``
+    is the last clause of the sentence."""
     return InputError(f"{key}: expected {expected}, but got {shown(value)}; {advice}")
 
 
 def unknown(key: str, what: str, name: str, candidates: Sequence[str], elsewhere: str | None = None) -> InputError:
-    """The error for an unknown name, with the nearest correct one as a suggestion."""
+    """The error for an unknown name. ``what`` says what kind of name it is. The sentence suggests the key
+    ``elsewhere``, else the most similar candidate, else lists the ``candidates``."""
     near = elsewhere or nearest(name, candidates)
     right = f"use {listing(candidates, 'or')}" if candidates else "leave it out"
     return InputError(f"{key}: unknown {what} {shown(name)}; " + (f"did you mean {shown(near)}?" if near else right))
 
 
 def not_yet(key: str, what: str, available: Iterable[str]) -> InputError:
-    """The error for a documented feature that is not implemented."""
+    """The error for a documented feature that is not implemented yet. ``available`` lists what can be used instead."""
     return InputError(f"{key}: {what} is not available yet; available: {listing(available)}")
 
 
 def too_many(keys: Sequence[str], advice: str) -> InputError:
-    """The error for keys that exclude each other."""
+    """The error for given ``keys`` that exclude each other; ``advice`` is the last clause of the sentence."""
     return InputError(f"{keys[0]}: expected only one of {listing(keys, 'or')}, but got {len(keys)}; {advice}")

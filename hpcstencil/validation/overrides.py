@@ -20,7 +20,8 @@ LONGEST_KEY = 1000  # characters of the key of a --set
 
 
 def parse_override(text: str) -> tuple[Path, Any]:
-    """The key (as a path of names) and the value of one ``--set KEY=VALUE``; a value that is not TOML is a string.
+    """The key (as a tuple of names) and the value of one ``--set KEY=VALUE``. A value that is not TOML is taken as a
+    text.
 
     Raises InputError if ``text`` does not have this form.
     """
@@ -65,10 +66,10 @@ def _override_value(text: str) -> Any:
 
 
 def override(raw: Mapping[str, object], overrides: Sequence[str]) -> dict[str, Any]:
-    """A copy of the tables ``raw`` with every ``--set`` applied in turn.
+    """A copy of the tables ``raw`` with every ``--set`` of ``overrides`` ("KEY=VALUE") applied in turn.
 
-    A table replaces a whole table. A key of EXCLUSIVE removes its alternatives. Raises InputError if a ``--set`` is
-    malformed or does not fit the tables.
+    A table as value replaces a whole table. A key of EXCLUSIVE removes its alternatives. Raises InputError if a
+    ``--set`` is malformed, or expects a table where the input has a value.
     """
     result = _copy(raw)
     for text in overrides:
@@ -89,7 +90,7 @@ def override(raw: Mapping[str, object], overrides: Sequence[str]) -> dict[str, A
 
 
 def alternatives(path: Path) -> list[Path]:
-    """The alternatives that are removed when ``path`` is set."""
+    """The keys, as tuples of names, that setting ``path`` removes, because an input may have only one of them."""
     return [
         (table, other)
         for table, keys in EXCLUSIVE

@@ -17,7 +17,8 @@ def printable(text: object) -> str:
 
 
 def printable_lines(text: object) -> str:
-    """Our own text of several lines, with the foreign text in it made safe as by `printable`; line breaks are kept."""
+    """``text`` with its line breaks kept and every line made safe as by `printable`. For our own messages that quote
+    foreign text."""
     return "\n".join(map(printable, str(text).split("\n")))
 
 

@@ -1,4 +1,4 @@
-"""The form of input tables as data: keys, kinds of values, defaults. Also the errors for values that do not fit."""
+"""The form of input tables as data: keys, kinds of values and defaults; and the errors for values that do not fit."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ REQUIRED: Any = object()
 
 
 class Unfit(Exception):
-    """A value that is not of the expected kind. It never leaves this module."""
+    """A value is not of the expected kind. `Kind.convert` raises it, and `take` turns it into an InputError."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of value. ``words`` describes it. ``convert`` turns a value into the program's own type, or raises Unfit.
-    ``names`` are the accepted texts, for suggestions.
-    """
+    """A kind of value. ``words`` describes it in messages ("a positive integer"). ``convert`` turns a value as TOML
+    gives it into the program's own type, or raises Unfit. ``names`` are the accepted texts, for suggestions."""
 
     words: str
     convert: Callable[[object], Any]
@@ -43,9 +42,9 @@ class Key:
 
 @dataclass(frozen=True)
 class Entries:
-    """Keys whose names the user chooses: the kind of their values, an example, in which {} stands for the name, and
-    their meaning. If they are in a separate table, ``table`` is an example of it; otherwise they are in the same table
-    as the other keys."""
+    """Keys whose names the user chooses: the kind of their values, an example in which {} stands for the name, and
+    their meaning. If they are in a table of their own, ``table`` is an example of it; otherwise they stand beside the
+    other keys of the table."""
 
     kind: Kind
     example: str
@@ -53,7 +52,7 @@ class Entries:
     table: str = ""
 
     def key(self, name: str) -> Key:
-        """The key of one entry."""
+        """The `Key` of the entry called ``name``."""
         return Key(self.kind, None, self.example.format(at(name)))
 
 
@@ -61,29 +60,29 @@ class Entries:
 
 
 def key(kind: Kind, default: Any, example: str, meaning: str) -> Any:
-    """A dataclass field that is a key of its table. Its default is that of the key."""
+    """A dataclass field that declares a key of its table, with the default of the key."""
     metadata = {"key": Key(kind, default, example, meaning)}
     return field(metadata=metadata) if default is REQUIRED else field(default=default, metadata=metadata)
 
 
 def entries(kind: Kind, example: str, meaning: str, table: str = "") -> Any:
-    """A dataclass field that is a dict of values by names which the user chooses."""
+    """A dataclass field that holds a dict of values by names that the user chooses; empty by default."""
     return field(default_factory=dict, metadata={"entries": Entries(kind, example, meaning, table)})
 
 
 def keys_of(settings: type) -> dict[str, Key]:
-    """The keys that a dataclass declares."""
+    """The keys that a dataclass declares, by name."""
     return {f.name: f.metadata["key"] for f in fields(settings) if "key" in f.metadata}
 
 
 def names_of(settings: type) -> tuple[str, ...]:
-    """The fixed names in a table: its keys, and its tables of entries."""
+    """The fixed names in the table of a dataclass: its keys, and its tables of entries."""
     beside = {name for name, spec in entries_of(settings).items() if not spec.table}
     return tuple(f.name for f in fields(settings) if f.name not in beside)
 
 
 def entries_of(settings: type) -> dict[str, Entries]:
-    """The fields of a dataclass that hold entries."""
+    """The fields of a dataclass that hold entries, by name."""
     return {f.name: f.metadata["entries"] for f in fields(settings) if "entries" in f.metadata}
 
 
@@ -102,7 +101,7 @@ def integer(minimum: int = 1) -> Kind:
 
 
 def number(positive: bool = False) -> Kind:
-    """Finite numbers, kept as floats."""
+    """Finite numbers, converted to float; greater than 0 if ``positive``. Booleans do not count as numbers."""
 
     def convert(value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1.7976931348623157e308:
@@ -116,7 +115,7 @@ def number(positive: bool = False) -> Kind:
 
 
 def choice(*options: object) -> Kind:
-    """A kind of value that takes only one of the ``options``, which must have its type too."""
+    """One of the ``options``, with the same type: 1 is not accepted for True."""
 
     def convert(value: object) -> Any:
         for option in options:
@@ -152,7 +151,8 @@ EXPRESSION_TEXT = Kind(EXPRESSION.words, lambda value: expression_text(EXPRESSIO
 
 
 def clock_time() -> Kind:
-    """Durations as "HH:MM:SS" with any number of hours, kept as texts. TOML's own times of day are converted."""
+    """Durations as "HH:MM:SS" with up to five digits of hours, kept as texts. TOML's own times of day are converted to
+    such texts."""
 
     def convert(value: object) -> str:
         text = value.isoformat("seconds") if isinstance(value, datetime.time) else value
@@ -164,7 +164,7 @@ def clock_time() -> Kind:
 
 
 def any_text() -> Kind:
-    """A text, which may be empty."""
+    """A text, which may be empty, without NUL characters."""
 
     def convert(value: object) -> str:
         if not isinstance(value, str) or "\0" in value:
@@ -175,7 +175,7 @@ def any_text() -> Kind:
 
 
 def list_of(kind: Kind, words: str, longest: int | None = None) -> Kind:
-    """Lists of one to ``longest`` entries of one kind, kept as tuples."""
+    """Lists of one to ``longest`` entries of one kind, converted to tuples. ``words`` describes the list in messages."""
 
     def convert(value: object) -> tuple[Any, ...]:
         if not isinstance(value, list | tuple) or not value or (longest and len(value) > longest):
@@ -186,7 +186,8 @@ def list_of(kind: Kind, words: str, longest: int | None = None) -> Kind:
 
 
 def nested_numbers() -> Kind:
-    """Numbers, not all of which need be finite, in lists, or in lists of lists and so on, kept as floats in tuples."""
+    """Numbers in lists, or in lists of lists and so on, converted to floats in tuples. They need not be finite. Numpy
+    arrays count as lists."""
 
     def convert(value: object) -> Any:
         value = value.tolist() if hasattr(value, "tolist") else value  # an array, from Python
@@ -203,7 +204,7 @@ def nested_numbers() -> Kind:
 
 
 def either(first: Kind, second: Kind) -> Kind:
-    """Values of one of two kinds."""
+    """Values of one of two kinds; ``first`` is tried first."""
 
     def convert(value: object) -> Any:
         try:
@@ -218,7 +219,8 @@ def either(first: Kind, second: Kind) -> Kind:
 
 
 def take(key: str, spec: Key, value: object) -> Any:
-    """``value`` converted to the program's own type. Raises InputError if it does not fit ``key``."""
+    """``value`` converted to the kind of the key ``spec``. Raises InputError, whose message begins with ``key``, if it
+    does not fit."""
     try:
         return spec.kind.convert(value)
     except Unfit:
@@ -235,7 +237,8 @@ def table(key: str, value: object, example: str) -> Mapping[str, Any]:
 
 
 def read(path: str | tuple[str, ...], raw: Mapping[str, object], keys: Mapping[str, Key]) -> dict[str, Any]:
-    """The values of the table at ``path`` with all defaults. The caller must have refused unknown keys.
+    """The values of the table at ``path`` by key, converted, with defaults for missing keys. The caller must have
+    refused unknown keys.
 
     Raises InputError for a missing required key or a value that does not fit.
     """

@@ -29,8 +29,8 @@ Path = tuple[str, ...]
 
 
 def read_file(path: pathlib.Path) -> dict[str, Any]:
-    """The tables of the input file at ``path``. Raises InputError if it does not exist, cannot be read, or is not
-    TOML."""
+    """The tables of the input file at ``path``. Raises InputError if it does not exist, cannot be read, is longer than
+    1 MiB, or is not TOML in UTF-8."""
     name = str(path) if str(path).isprintable() else repr(str(path))
     return parse(_text(path, name), name)
 
@@ -64,8 +64,8 @@ def _text(path: pathlib.Path, name: str) -> str:
 
 
 def parse(text: str, origin: str) -> dict[str, Any]:
-    """The tables of TOML ``text``. Raises InputError, whose message begins with ``origin``, the name of the file, if
-    it is not TOML."""
+    """The tables of TOML ``text``. Raises InputError, whose message begins with ``origin``, the name of the file, if it
+    is not TOML or is nested too deeply."""
     if LONG_KEY.search(text):
         raise InputError(f"{origin}: expected keys of a few names, but got one of 100 or more; check its dots")
     try:
@@ -83,8 +83,8 @@ def parse(text: str, origin: str) -> dict[str, Any]:
 
 
 def refuse_deep(value: object, origin: str) -> None:
-    """Raise InputError if tables and lists are nested more than DEEPEST deep, deeper than any input needs: other
-    functions recurse over them."""
+    """Raise InputError, whose message begins with ``origin``, if tables and lists are nested more than DEEPEST deep. No
+    input needs that, and other functions recurse over them."""
     level, depth = [value], 0
     while level:
         if depth > DEEPEST:
@@ -113,7 +113,7 @@ def dump_key(name: str) -> str:
 
 
 def dotted(path: Sequence[str]) -> str:
-    """A dotted key, as ``--set`` takes it."""
+    """The parts of a key as one dotted key, as ``--set`` takes it; parts are quoted where TOML requires it."""
     return ".".join(map(dump_key, path))
 
 
@@ -130,8 +130,8 @@ def _escaped(character: str) -> str:
 
 
 def dump_value(value: object) -> str:
-    """A boolean, number, text, date, list or table as TOML; tables become inline tables. Raises TypeError for other
-    types."""
+    """A boolean, number, text, date, time, list or table as TOML on one line; tables become inline tables. Raises
+    TypeError for other types."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -150,8 +150,8 @@ def dump_value(value: object) -> str:
 
 
 def dumps(tables: Mapping[str, object]) -> str:
-    """The TOML text of ``tables``: plain keys first, then a ``[table]`` for each table. Tables inside it become
-    ``[table.name]``."""
+    """The TOML text of ``tables``: plain keys first, then a ``[table]`` for each table. Tables inside a table become
+    ``[table.name]``; deeper ones are written inline."""
     blocks = ["".join(f"{dump_key(key)} = {dump_value(value)}\n" for key, value in _plain(tables))]
     for name, content in _tables(tables):
         blocks.append(_block((name,), content))
@@ -176,7 +176,7 @@ def _tables(content: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, A
 
 
 def flatten(tables: Mapping[str, object], path: Path = ()) -> Iterator[tuple[str, Any]]:
-    """Yield (dotted key, value) for every value in nested tables."""
+    """Yield (dotted key, value) for every value in nested tables; empty tables yield nothing."""
     for key, value in tables.items():
         if isinstance(value, Mapping):
             yield from flatten(value, (*path, key))

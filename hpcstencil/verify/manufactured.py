@@ -27,19 +27,22 @@ MEAN, AMPLITUDE = 1.0, 0.2  # mean of the default solution: away from 0, where p
 
 @dataclass(frozen=True)
 class Manufactured:
-    """A problem with a known solution (per field, an expression of coordinates, time and parameters) and the source
-    that was added for it."""
+    """A ``problem`` with a known solution, whose time derivatives include the source that makes it exact.
+
+    ``solution`` and ``source`` have an expression of coordinates, time and parameters for each field.
+    """
 
     problem: Problem
     solution: Mapping[str, Node]
     source: Mapping[str, Node]
 
     def at(self, time: float) -> dict[str, np.ndarray]:
-        """The solution on the whole grid, by field: float64, global, without ghost cells."""
+        """The solution at ``time`` on the whole grid, by field: float64, global, without ghost cells."""
         return self._values(self.solution, time)
 
     def largest_source(self, duration: float) -> tuple[float, str]:
-        """(largest magnitude of the source up to a time, its field). The magnitude is 0 if it is only rounding."""
+        """(largest magnitude of the source from t = 0 to ``duration``, its field), sampled at a few times on the whole
+        grid. The magnitude is 0 if the source is only rounding."""
         rates = {name: derivative(tree, Time()) for name, tree in self.solution.items()}
         found, scale = dict.fromkeys(self.source, 0.0), 0.0
         for time in np.linspace(0.0, duration, SAMPLES):
@@ -64,15 +67,16 @@ class Manufactured:
 
 
 def given_solution(problem: Problem) -> dict[str, Node]:
-    """The solution given as [verify] exact in the input; empty if there is none."""
+    """The solution given as [verify] exact in the input, an expression by field; empty if there is none. Raises
+    InputError for malformed expressions."""
     config = problem.config
     scope = Scope(config.grid.ndim, problem.symbols)
     return {name: parse(text, scope, f"verify.exact.{name}") for name, text in config.verify.exact.items()}
 
 
 def default_solution(problem: Problem, duration: float) -> dict[str, Node]:
-    """One wave per axis, with a different phase shift for each field. It does not return to its beginning within ``duration``:
-    over a whole period the errors in space cancel."""
+    """A solution for each field: one wave per axis, with a phase shift that differs between fields. It does not return
+    to its beginning within ``duration``, since the errors in space cancel over a whole period."""
     grid, periodic = problem.config.grid, problem.config.boundary.periodic
     solution = {}
     for i, name in enumerate(problem.trees):
@@ -87,7 +91,8 @@ def default_solution(problem: Problem, duration: float) -> dict[str, Node]:
 
 
 def manufactured(problem: Problem, solution: Mapping[str, Node]) -> Manufactured:
-    """The problem with the source, boundary values and initial state for which ``solution`` is exact."""
+    """The problem with a source added, and with the boundary values and initial state of ``solution`` (an expression
+    per field), so that ``solution`` is exact. The kinds of boundary conditions stay the same."""
     grid = problem.config.grid
     spacing = grid.spacing
     places = {name: home(name, problem.positions, grid.ndim) for name in solution}

@@ -12,7 +12,8 @@ SIZES = {"space": "cells per axis", "time": "steps"}
 
 
 def opening(config: Config, source: tuple[float, str] | None = None) -> str:
-    """A sentence about the measurements. ``source`` is the largest source that a given solution needs, and its field."""
+    """Sentences about the studies that follow. ``source`` is (largest magnitude, field) of the source that a given
+    solution needs, None if no solution is given."""
     needed = ""
     if source is not None:
         largest, field = source
@@ -31,7 +32,7 @@ def opening(config: Config, source: tuple[float, str] | None = None) -> str:
 
 
 def tell(studies: Sequence[Study], findings: Sequence[Finding]) -> list[str]:
-    """A table with a line per refinement and finding."""
+    """The lines of the report: a table per study, with its sizes, errors and orders, then a line per finding."""
     lines = []
     for study in studies:
         lines.append("")
@@ -46,12 +47,12 @@ def tell(studies: Sequence[Study], findings: Sequence[Finding]) -> list[str]:
 
 
 def verdict(met: bool) -> str:
-    """The word for a passed or a failed measurement."""
+    """The word for a measurement that is met or not: "ok" or "NOT MET"."""
     return "ok" if met else "NOT MET"
 
 
 def figure_data(studies: Sequence[Study]) -> list[dict[str, Any]]:
-    """The studies as dicts, in the form that `postprocess.convergence.save` takes."""
+    """The studies as dicts, one each, in the form that `postprocess.convergence.save` takes."""
     return [
         {"title": f"order in {study.name}", "label": SIZES[study.name], "sizes": study.sizes, "errors": study.errors,
          "observed": study.observed, "promised": study.promised}

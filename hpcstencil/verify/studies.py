@@ -1,4 +1,4 @@
-"""The measurements of `hpcstencil verify`, each with the expected result and whether it is met."""
+"""The studies and checks of `hpcstencil verify`, each with what was expected and whether it is met."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ AUTO = Decomposition()
 
 @dataclass(frozen=True)
 class Study:
-    """Errors under refinement, from coarse to fine. ``sizes`` are cells per axis or numbers of steps, ``errors`` root
-    mean squares as in `differences`, and ``promised`` is the expected order."""
+    """Errors under refinement, from coarse to fine. ``name`` is "space" or "time". ``sizes`` are cells per axis or
+    numbers of steps, ``errors`` are those of `differences`, and ``promised`` is the expected order."""
 
     name: str
     sizes: tuple[int, ...]
@@ -57,7 +57,7 @@ class Study:
 
     @property
     def observed(self) -> float:
-        """The observed order between the two finest sizes."""
+        """The observed order between the two finest sizes: -inf if an error is not finite, inf if one is 0."""
         (a, b), (n, m) = self.errors[-2:], self.sizes[-2:]
         if not (math.isfinite(a) and math.isfinite(b)):
             return -math.inf
@@ -65,18 +65,18 @@ class Study:
 
     @property
     def too_small(self) -> bool:
-        """Whether the errors are too small to observe an order."""
+        """Whether all errors are so small that rounding hides the order."""
         return max(self.errors) < TINY
 
     @property
     def met(self) -> bool:
-        """Whether the promised order is reached."""
+        """Whether the promised order is observed within MISSED, or the errors are `too_small`."""
         return self.too_small or self.observed >= self.promised - MISSED
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A measurement in words, and whether it is met."""
+    """The result of a check in words, and whether it is as promised (``met``)."""
 
     name: str
     words: str
@@ -84,8 +84,12 @@ class Finding:
 
 
 def adapted(config: Config, cells: Sequence[int], **changes: Any) -> Config:
-    """The input on another grid of the same extent, in float64, without output, diagnostics and mask, undecomposed. Raises
-    InputError if a parameter is read from a file, which fits one grid only, or follows the straight lines between samples."""
+    """The input on another grid of the same extent, with ``cells`` per axis, in float64 and not decomposed; without
+    output, diagnostics, mask and initial state. ``changes`` replace further tables.
+
+    Raises InputError if a parameter is read from a file: an array fits one grid only, and a time series is not smooth
+    between its samples.
+    """
     for name in (*config.equation.files, *config.equation.series):
         raise InputError(
             f"equation.{name}: expected an expression, since convergence is studied with smooth functions on other grids, but "
@@ -102,19 +106,21 @@ def adapted(config: Config, cells: Sequence[int], **changes: Any) -> Config:
 
 
 def alone(problem: Problem, devices: int = 1) -> Simulation:
-    """The simulation of the problem on ``devices`` devices of this process, without other processes."""
+    """The simulation of the whole problem on ``devices`` devices of this process, without other processes, with the
+    kernel `shift`."""
     return by_shift(Decomposed.of(problem, 1, devices), OneProcess(), jax.local_devices()[:devices])
 
 
 def by_shift(decomposed: Decomposed, communicator: Communicator, devices: Sequence[jax.Device]) -> Simulation:
-    """The simulation of the problem with the kernel `shift`, which takes every problem."""
+    """The simulation of the problem with the kernel `shift`, which supports every problem. All processes of
+    ``communicator`` call this together."""
     prepared = prepared_with(decomposed, Choice("shift"), communicator)
     return compose(prepared, communicator, devices)
 
 
 def differences(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
-    """The root mean square difference over all cells, of the field for which it is largest. The arrays, by field, are
-    global and without ghost cells."""
+    """The root mean square over all cells of ``found`` minus ``expected``, for the field in which it is largest. Both
+    are arrays by field, global and without ghost cells."""
     return max(float(np.sqrt(np.mean((found[name] - expected[name]) ** 2))) for name in expected)
 
 
@@ -122,7 +128,8 @@ def differences(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarr
 
 
 class Orders:
-    """The convergence studies in space and in time of one input."""
+    """The convergence studies of one input, in space and in time, against a manufactured solution. They run on one
+    device of this process, on small grids. Raises InputError as `adapted`."""
 
     def __init__(self, problem: Problem) -> None:
         self.config, self.method = problem.config, problem.method
@@ -137,18 +144,19 @@ class Orders:
         self.duration = self._duration()
 
     def adaptive(self, tolerance: float) -> TimeConfig:
-        """The time table of the studies, with a tolerance."""
+        """The table [time] for adaptive steps with this tolerance, up to the end of the studies."""
         return TimeConfig(self.end, tolerance=tolerance)
 
     def problem(self, cells: int, time: TimeConfig, integrator: str = "dopri5") -> Manufactured:
-        """The manufactured problem with ``cells`` cells per axis."""
+        """The manufactured problem on a grid with ``cells`` cells per axis, with this table [time] and integrator."""
         config = adapted(self.config, [cells] * self.config.grid.ndim, time=time)
         stages = self.method.evaluations if integrator in SUPER_STEPPING else None
         problem = build(replace(config, numerics=replace(config.numerics, integrator=integrator, stages=stages)))
         return manufactured(problem, self.exact or default_solution(problem, self.duration))
 
     def _time_to_react(self, problem: Problem) -> float:
-        """The time of `REACTIONS`, from the rates of the problem near the solution of the studies at t = 0."""
+        """The time of REACTIONS reactions of the fastest mode, in the unit of time, from the rates of the problem near
+        the solution of the studies at t = 0."""
         solution = self.exact or default_solution(problem, self.end)
         start = {name: at_time(tree, 0.0) for name, tree in solution.items()}
         grid, periodic = problem.config.grid, problem.config.boundary.periodic
@@ -168,13 +176,13 @@ class Orders:
         return clock.time
 
     def source(self) -> tuple[float, str] | None:
-        """The largest source that the given solution needs, and its field; None if no solution is given."""
+        """(largest magnitude, field) of the source that the given solution needs; None if the input gives no solution."""
         if not self.exact:
             return None
         return self.problem(self.coarsest, self.adaptive(1e-6)).largest_source(self.duration)
 
     def in_space(self) -> Study:
-        """Refinement of the grid, with steps so short that the error in space dominates."""
+        """The study with refined grids, and steps so short that the error in space dominates."""
         order = self.config.numerics.order
         sizes, errors = tuple(round(self.coarsest * factor) for factor in REFINED), []
         for cells in sizes:
@@ -187,7 +195,8 @@ class Orders:
         return Study("space", sizes, tuple(errors), min(promised, WALL_ORDER) if walls else promised)
 
     def in_time(self) -> Study:
-        """Refinement of the input's own time step, against a much finer solution on the same grid."""
+        """The study with refined steps of the input's own integrator on one grid, against a much more accurate solution
+        on the same grid."""
         name = self.config.numerics.integrator
         reach = max(
             1.0, 2.0 / max(stability_limits(self.method))
@@ -206,7 +215,7 @@ class Orders:
 
 
 def _adaptively(problem: Problem) -> dict[str, np.ndarray]:
-    """The final fields of a problem with a tolerance."""
+    """The fields at the end of a problem with a tolerance, by name: global, without ghost cells."""
     simulation, schedule = alone(problem), problem.schedule()
     fields, clock = simulation.initial_fields(), Clock()
     assert simulation.control is not None
@@ -219,8 +228,8 @@ def _adaptively(problem: Problem) -> dict[str, np.ndarray]:
 
 
 def reduced(config: Config) -> Problem:
-    """The input with its own initial state, precision and method, on a grid small enough for a quick check, unless a file
-    gives the grid."""
+    """The problem of an input with its own initial state, precision and method, for a quick check. The grid is limited
+    to `LARGEST` cells per axis, except if the input reads any data file. Raises InputError as `build` does."""
     most = LARGEST[config.grid.ndim]
     from_file = bool(sources(config))
     cells = config.grid.shape if from_file else [min(n, most) for n in config.grid.shape]
@@ -230,7 +239,8 @@ def reduced(config: Config) -> Problem:
 
 
 def step_of(problem: Problem, simulation: Simulation) -> float:
-    """A fixed step to take from the initial state."""
+    """A fixed step size for a problem, in the unit of time: that of the input, or the first step that its `cfl` or
+    tolerance gives from the initial state."""
     time = problem.config.time
     if time.dt is not None:
         return time.dt
@@ -242,7 +252,9 @@ def step_of(problem: Problem, simulation: Simulation) -> float:
 
 
 def conservation(problem: Problem) -> list[Finding]:
-    """Drift of the diagnostics that the input declares as conserved, for its `reduced` problem."""
+    """A finding for each diagnostic that the input declares as conserved: its drift in some steps of the `reduced`
+    problem, relative to the diagnostic of the magnitudes. It runs on one device of this process; no other process is
+    needed."""
     names = problem.config.verify.conserved
     if not names:
         return []
@@ -269,8 +281,9 @@ def _magnitude(part: Node) -> Node | None:
 
 
 def decompositions(problem: Problem, communicator: Communicator, devices: Sequence[jax.Device]) -> list[Finding]:
-    """Bitwise comparison of the decompositions that fit here with one process and one device, for an input's `reduced`
-    problem. All processes take part."""
+    """A finding for each way of decomposing an input's `reduced` problem on these processes and ``devices``: whether it
+    gives the same bits as one process with one device. A way that does not fit counts as met. All processes call this
+    together."""
     simulation = alone(problem)
     dt = communicator.broadcast(step_of(problem, simulation))
 
@@ -303,7 +316,7 @@ def decompositions(problem: Problem, communicator: Communicator, devices: Sequen
 
 
 def _ways(ndim: int, devices: int) -> list[tuple[str, dict[str, Any], int]]:
-    """(name, keys of [decomposition], devices per process)."""
+    """(name, keys of [decomposition], devices per process) of each decomposition that is compared."""
     ways: list[tuple[str, dict[str, Any], int]] = [("as planned", {}, devices)]
     ways.append(("tiles", {"tiles": (2,) * ndim}, devices))
     ways.append(("an exchange per step", {"steps_per_exchange": 1}, devices))

@@ -256,5 +256,7 @@ def test_asked_for_on_a_processor_they_are_interpreted():
 )
 def test_what_they_do_not_fit_is_refused(given, words):
     problem = heat(**{**given, "numerics": {**given.get("numerics", {}), "kernel": "pallas"}})
-    with pytest.raises(InputError, match=f'numerics.kernel: expected a run that "pallas" fits, but .*{words}'):
+    with pytest.raises(
+        InputError, match=f'numerics.kernel: expected a kernel that supports this run, but "pallas" does not: .*{words}'
+    ):
         choice(problem, GPU)

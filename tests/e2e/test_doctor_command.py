@@ -104,7 +104,7 @@ def test_srun_without_its_mpi(tmp_path):
     path = program(tmp_path, "srun", "echo 'MPI plugin types are...'; echo pmix")
     program(tmp_path, "squeue", "echo UNLIMITED")
     _, verdicts = examined(DOCTOR, tmp_path, 4, PATH=path, **step)
-    assert verdicts["Slurm"] == [("ok", "srun --mpi=pmix is there")] and "time left" not in verdicts
+    assert verdicts["Slurm"] == [("ok", "srun --mpi=pmix is available")] and "time left" not in verdicts
     failed = [text for found in verdicts.values() for status, text in found if status == "failed"]
     assert len(failed) == 1 and "srun --mpi=pmix" in failed[0]
 
@@ -220,4 +220,4 @@ def test_one_rank_fails_alone(tmp_path, fault, told, name):
     if told:
         assert re.search(told, error)
     else:
-        assert "did not answer within 6 s, rank 1 did not come to its end" in verdicts[name][0][1]
+        assert "did not answer within 6 s, rank 1 did not finish" in verdicts[name][0][1]

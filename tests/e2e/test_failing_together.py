@@ -77,7 +77,7 @@ def test_a_killed_rank_is_told_and_ends_the_others(folder, resumes, victim):
     os.kill(ranks(run)[victim], signal.SIGKILL)
     status, told = ended(run, folder, within=30)
     assert status == 128 + signal.SIGKILL  # the launcher's own
-    assert told.count("ended without a word") == 1 and f"rank {victim} on" in told and "at step" in told
+    assert told.count("ended without a message") == 1 and f"rank {victim} on" in told and "at step" in told
     assert "newest call first" in told and "run.checkpoint." in told and "--resume" in told
     resumes(folder)
 

@@ -151,7 +151,9 @@ def test_what_members_must_share():
         "grid": {"shape": [40]}, "equation": {"name": "wave"}, "boundary": {"x": {"cpml": {"width": 8.0}}},
         "ensemble": {"equation.c": [1.0, 2.0]},
     }  # fmt: skip
-    with pytest.raises(InputError, match="member 1 differs from the first in more than numbers, as where an absorbing"):
+    with pytest.raises(
+        InputError, match="member 1 differs from the first in more than numbers, as happens if an absorbing"
+    ):
         problem_of(**waves)
 
 

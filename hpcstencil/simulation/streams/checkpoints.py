@@ -95,7 +95,8 @@ class Checkpoints(Stream):
         self.writer.write(state, self.others)
 
     def begin(self, state: State) -> None:
-        """Keep a state that neither the input nor a file holds, so that --resume can begin from it."""
+        """Write a checkpoint of the first state if it comes from a Python program (`Source.from_memory`). The input
+        cannot reproduce such a state, and --resume needs it."""
         if self.output.source.from_memory:
             self.write(state)
 

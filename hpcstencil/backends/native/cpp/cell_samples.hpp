@@ -72,17 +72,26 @@ static inline void record_cells(const Records& records, const Call& call, const 
     }
 }
 
+template <int WIDTH>
+struct Vectors {
+    typedef double columns __attribute__((vector_size(8 * WIDTH)));
+    typedef real cells __attribute__((vector_size(sizeof(real) * WIDTH)));
+};
+
 // Weighted sums of the cells around each receiver, receivers x rows x WIDTH. The products of a column are added row by
 // row, then the columns.
 template <int WIDTH>
 static void weigh(const real* values, const double* weights, long receivers, long rows, real* result) {
-    typedef double columns __attribute__((vector_size(8 * WIDTH), aligned(8)));
-    typedef real cells __attribute__((vector_size(sizeof(real) * WIDTH), aligned(sizeof(real))));
+    typedef typename Vectors<WIDTH>::columns columns;
     for (long r = 0; r < receivers; r++) {
         columns sum = {};
         double total = 0;
-        for (long m = 0; m < rows; m++, values += WIDTH, weights += WIDTH)
-            sum += *(const columns*)weights * __builtin_convertvector(*(const cells*)values, columns);
+        for (long m = 0; m < rows; m++, values += WIDTH, weights += WIDTH) {
+            columns weight;
+            typename Vectors<WIDTH>::cells cells;
+            memcpy(&weight, weights, sizeof weight), memcpy(&cells, values, sizeof cells);
+            sum += weight * __builtin_convertvector(cells, columns);
+        }
         for (int k = 0; k < WIDTH; k++) total += sum[k];
         result[r] = real(total);
     }

@@ -1,0 +1,66 @@
+"""Inputs with receivers at random places, their runs in this process, and what the output holds."""
+
+import h5py
+import jax
+import numpy as np
+from decompositions import step_for, tables
+from support import problem_of
+
+from hpcstencil.config.reader import from_mapping
+from hpcstencil.problem.build import build
+from hpcstencil.runtime.communicator import OneProcess
+from hpcstencil.runtime.signals import Request
+from hpcstencil.simulation import run
+from hpcstencil.simulation.prepared import Decomposed
+from hpcstencil.simulation.restart import Options
+
+STEPS = 37
+INITIAL = "0.3 + 0.2*noise(1) + 0.1*x"
+
+
+def with_probes(row, seed=3, receivers=9, **changes):
+    """The input of a row of the invariance table with receivers at random places, on the boundary and on cells too, in
+    two tables."""
+    given = tables(*row)
+    grid, rng = given["grid"], np.random.default_rng(seed)
+    places = rng.random((receivers, len(grid["shape"]))) * grid["upper"]
+    places[0], places[1] = 0.0, grid["upper"]
+    places[2] = [(n // 2 + 0.5) * 0.1 for n in grid["shape"]]
+    if "mask" in given:  # outside of its solid cells, some beside them
+        places = np.array([[1.3, 1.2], [2.6, 1.8], [0.02, 3.69], [3.9, 0.3], [2.0, 2.45], [0.25, 0.5]])
+    fields = list(problem_of(**given).shown)
+    given.setdefault("initial", dict.fromkeys(fields, INITIAL))
+    axes = dict(zip("xyz", places.T.tolist(), strict=False))
+    probes = {"a": {"field": fields[0], **axes}, "b": {"field": fields[-1], "every_steps": 5, **axes}}
+    time = {"dt": step_for(row[0]), "end": STEPS * step_for(row[0])}
+    return {**given, "probes": probes, "time": time, **changes}
+
+
+def file_of(path, given, communicator=None, devices=1, **options):
+    """The output of a run of these tables in this process."""
+    communicator = communicator or OneProcess()
+    decomposed = Decomposed.of(build(from_mapping(given, path.parent)), communicator.size, devices)
+    run.run(decomposed, Options(path, quiet=True, **options), communicator, jax.local_devices()[:devices], Request())
+    return path
+
+
+def samples(path):
+    """{table: (steps, times, values)} of the probes in an output."""
+    with h5py.File(path) as file:
+        return {
+            name: tuple(group[part][()] for part in ("step", "time", "values"))
+            for name, group in file["probes"].items()
+        }
+
+
+ROWS = [
+    ("heat-2d-walls", 4, "float32", "rk4"),
+    ("heat-1d", 6, "float64", "euler"),
+    ("wave-2d", 4, "float32", "leapfrog"),  # whose steps are joined where nothing is recorded
+    ("wave-3d", 8, "float32", "euler"),
+    ("acoustic-2d", 8, "float64", "ssprk2"),
+    ("shallow-2d", 2, "float64", "ab2"),  # fields on faces
+    ("schroedinger-2d", 2, "float32", "leapfrog"),
+    ("gray-scott-3d", 2, "float32", "euler"),
+    ("gas-2d", 2, "float32", "ssprk2"),  # solid cells
+]

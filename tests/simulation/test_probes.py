@@ -1,0 +1,173 @@
+"""Probes: what they record is what `at` gives, and what the snapshots of every step give, bit for bit."""
+
+import h5py
+import jax
+import numpy as np
+import pytest
+from probed import ROWS, STEPS, file_of, samples, with_probes
+from support import with_table
+
+from hpcstencil.config.reader import from_mapping
+from hpcstencil.distributed.cell_samples import CellSamples
+from hpcstencil.distributed.device_blocks import Devices
+from hpcstencil.distributed.receiver_cells import own_receivers, receiver_cells
+from hpcstencil.problem.build import build
+from hpcstencil.simulation.prepared import Decomposed
+from hpcstencil.validation.errors import InputError
+
+
+def expected(path, given, steps):
+    """The samples that the snapshots of every step give."""
+    problem = build(from_mapping(given, path.parent))
+    topology = Decomposed.of(problem, 1, 1).topology
+    found = {}
+    with h5py.File(path) as file:
+        for name, each in problem.receivers.items():
+            part = receiver_cells([each], min(problem.config.numerics.order, topology.shape[-1]), topology)
+            fields = file[each.field][()]
+            records = np.zeros((len(fields), part.size), fields.dtype)
+            cells = part.cells[each.field]
+            records[:, cells.slot] = fields[(slice(None), *cells.index.T)]
+            (weights,) = part.own_weights()
+            if problem.mask is not None:
+                fluid = weights * (
+                    1.0 - file["solid"][()][tuple(cells.index[np.argsort(cells.slot)].T)].reshape(weights.shape)
+                )
+                weights = weights / fluid.sum(axis=(1, 2))[:, None, None]
+            values = CellSamples({}, records, part.width, Devices(topology, tuple(jax.local_devices()[:1]))).weighted(
+                0, len(records), weights
+            )
+            ordered = np.empty_like(values)
+            ordered[:, own_receivers(each, topology, 0)] = values
+            found[name] = ordered[:: each.every]
+    return found
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+@pytest.mark.parametrize("kernel", ["native", "shift"])
+def test_probes_are_what_the_snapshots_of_every_step_give(tmp_path, row, kernel):
+    """Native code records within one call of many steps; a run with snapshots takes single steps."""
+    given = (
+        with_probes(row, mask={"solid": "(x - 2)**2 + (y - 1.8)**2 < 0.4"}) if row[0] == "gas-2d" else with_probes(row)
+    )
+    if row[0] == "gas-2d":
+        for table in given["probes"].values():
+            table["x"], table["y"] = [1.3, 2.6, 0.02, 3.9], [1.2, 1.8, 3.69, 0.3]
+    given["numerics"]["kernel"] = kernel
+    found = samples(file_of(tmp_path / "run.h5", given))
+    every = file_of(tmp_path / "every.h5", {**given, "output": {"every_steps": 1}})
+    for name, values in expected(every, given, STEPS).items():
+        steps, times, recorded = found[name]
+        period = given["probes"][name].get("every_steps", 1)
+        assert steps.tolist() == list(range(0, STEPS + 1, period))
+        assert np.allclose(times, steps * given["time"]["dt"], rtol=1e-12)
+        if row[0] == "gas-2d":  # the sum over the fluid is rounded otherwise here
+            assert np.allclose(recorded, values, rtol=1e-6)
+        else:
+            assert np.isfinite(values).all() and recorded.tobytes() == np.ascontiguousarray(values).tobytes(), name
+    with h5py.File(tmp_path / "run.h5") as one, h5py.File(every) as other:  # what is recorded changes nothing
+        for field in one["probes/a/values"].attrs["long_name"], one["probes/b/values"].attrs["long_name"]:
+            assert one[field][-1].tobytes() == other[field][-1].tobytes()
+
+
+@pytest.mark.parametrize("row", [
+    ("heat-2d-walls", 4, "float64", "rk4"), ("shallow-2d", 2, "float64", "ab2"), ("gas-2d", 2, "float64", "ssprk2"),
+    ("wave-1d", 8, "float64", "rk4"),
+], ids=lambda row: row[0])  # fmt: skip
+def test_probes_are_what_at_gives(tmp_path, row):
+    given = with_probes(row)
+    probe = given["probes"].pop("a")
+    del given["probes"]["b"]
+    given["probes"]["a"] = probe
+    places = [probe[axis] for axis in "xyz" if axis in probe]
+    names = [f"r{number}" for number in range(len(places[0]))]
+    texts = {
+        name: f"at({probe['field']}, {', '.join(map(repr, place))})"
+        for name, place in zip(names, zip(*places, strict=True), strict=True)
+    }
+    path = file_of(tmp_path / "run.h5", {**given, "diagnostics": {"every_steps": 1, **texts}})
+    recorded = samples(path)["a"][2]
+    with h5py.File(path) as file:
+        by_at = np.stack([file["diagnostics"][name][()] for name in names], axis=1)
+    assert np.abs(recorded - by_at).max() <= 1e-13 * np.abs(by_at).max()
+
+
+def test_steps_that_follow_a_tolerance_or_the_solution_are_recorded(tmp_path):
+    for time in ({"tolerance": 1e-5, "end": 0.02}, {"cfl": 0.4, "end": 0.02, "dt_every": 3}):
+        row = ("burgers-2d", 2, "float64", "bs3") if "tolerance" in time else ("burgers-2d", 2, "float64", "rk4")
+        given = with_probes(row, time=time, output={"every": 0.007})
+        steps, times, values = samples(file_of(tmp_path / "run.h5", given, overwrite=True))["a"]
+        with h5py.File(tmp_path / "run.h5") as file:
+            assert steps.tolist() == list(range(file["step"][-1] + 1)) and times[-1] == file["time"][-1]
+            assert set(file["time"][()]) <= set(times) and (np.diff(times) > 0).all()
+            assert np.isfinite(values).all()
+
+
+def test_a_buffer_that_is_often_full_changes_nothing(tmp_path, monkeypatch):
+    from hpcstencil.simulation.streams import probes
+
+    given = with_probes(("heat-2d-walls", 4, "float32", "rk4"))
+    given["numerics"]["kernel"] = "native"
+    whole = samples(file_of(tmp_path / "whole.h5", given))
+    monkeypatch.setattr(probes, "BUFFER", 9000)
+    small = samples(file_of(tmp_path / "small.h5", given))
+    for name, parts in whole.items():
+        assert all(a.tobytes() == b.tobytes() for a, b in zip(parts, small[name], strict=True))
+
+
+STATIONS = "name, x, y\nA, 1.0, 2.0\nB,3.0,0.25\n"
+TABLES = {
+    "grid": {"shape": [16, 12]}, "equation": {"name": "heat", "D": 0.1}, "initial": {"u": "1 + x"},
+    "time": {"end": 1.0, "dt": 0.1},
+}  # fmt: skip
+
+
+def test_places_come_from_a_file(tmp_path):
+    (tmp_path / "stations.csv").write_text(STATIONS)
+    config = from_mapping({**TABLES, "probes": {"p": {"field": "u", "file": "stations.csv"}}}, tmp_path)
+    assert config.probes["p"].x == (1.0, 3.0) and config.probes["p"].y == (2.0, 0.25)
+
+
+@pytest.mark.parametrize(("probe", "told"), [
+    ({"field": "u", "x": 1.0}, r"probes\.p\.y: expected a place along y for every receiver"),
+    ({"field": "u", "x": [1.0, 2.0], "y": 1.0}, r"probes\.p\.y: expected as many numbers as x has, 2, but got 1"),
+    ({"field": "u", "x": 1.0, "y": 1.0, "z": 1.0}, r"probes\.p\.z: no such axis"),
+    ({"field": "u", "x": 16.5, "y": 1.0}, r"probes\.p\.x: expected places in the grid, 0 to 16, but got 16\.5 for receiver 0"),
+    ({"field": "w", "x": 1.0, "y": 1.0}, r"probes\.p\.field: unknown field"),
+    ({"x": 1.0, "y": 1.0}, r"probes\.p\.field: expected .* missing"),
+    ({"field": "u", "x": "a", "y": 1.0}, r"probes\.p\.x: expected a number or a list of numbers"),
+    ({"field": "u", "x": [], "y": []}, r"probes\.p\.x: expected a number or a list"),
+    ({"field": "u", "x": 1.0, "y": float("nan")}, r"probes\.p\.y: expected"),
+    ({"field": "u", "every": 2, "x": 1.0, "y": 1.0}, r"probes\.p\.every: unknown key .* did you mean .every_steps.\?"),
+    ({"field": "u", "every_steps": 0, "x": 1.0, "y": 1.0}, r"probes\.p\.every_steps: expected a positive integer"),
+    ({"field": "u", "file": "none.csv"}, r"probes\.p\.file: .* there is no .*none\.csv"),
+    ({"field": "u", "file": "stations.csv", "x": 1.0}, r"probes\.p\.x: the file has the places"),
+    ({"field": "u", "file": "words.csv"}, r"probes\.p\.file: expected a number for y in line 3"),
+    ({"field": "u", "file": "flat.csv"}, r"probes\.p\.file: .* has no y; add it"),
+    ({"field": "u", "file": "empty.csv"}, r"probes\.p\.file: expected a line per receiver"),
+    ({"field": "u", "file": "binary.csv"}, r"probes\.p\.file: expected comma-separated text"),
+    (3, r"probes\.p: expected a table"),
+])  # fmt: skip
+def test_bad_tables_are_told(tmp_path, probe, told):
+    (tmp_path / "stations.csv").write_text(STATIONS)
+    (tmp_path / "words.csv").write_text("x,y\n1,2\n3,here\n")
+    (tmp_path / "flat.csv").write_text("x\n1\n")
+    (tmp_path / "empty.csv").write_text("x,y\n")
+    (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00x\n")
+    with pytest.raises(InputError, match=told):
+        build(from_mapping({**TABLES, "probes": {"p": probe}}, tmp_path))
+
+
+def test_receivers_among_solid_cells_and_ensembles_are_refused(tmp_path):
+    probes = {"p": {"field": "u", "x": [2.0, 8.0], "y": [2.0, 6.0]}}
+    masked = {**TABLES, "probes": probes, "mask": {"solid": "(x - 8)**2 + (y - 6)**2 < 9"}}
+    with pytest.raises(InputError, match=r"probes\.p: .* number 1 at 8, 6 is among solid cells"):
+        file_of(tmp_path / "run.h5", masked)
+    assert not (tmp_path / "run.h5").exists()
+    with pytest.raises(InputError, match=r"probes: not available yet in an \[ensemble\]"):
+        build(
+            from_mapping(
+                {**with_table(TABLES, "equation", D=0.1), "probes": probes, "ensemble": {"equation.D": [0.1, 0.2]}},
+                tmp_path,
+            )
+        )
