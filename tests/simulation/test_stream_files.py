@@ -229,7 +229,15 @@ class StopAt(Stream):
             StopAt.asked.number = 10  # SIGUSR1
 
 
-@pytest.mark.parametrize("tables", [{}, {"time": {"end": 1.0, "cfl": 0.15}}], ids=["dt", "cfl"])
+@pytest.mark.parametrize(
+    "tables",
+    [
+        {},
+        {"time": {"end": 1.0, "cfl": 0.15}},
+        {"time": {"end": 1.0, "tolerance": 1e-7}, "numerics": {"kernel": "shift", "precision": "float64"}},
+    ],
+    ids=["dt", "cfl", "tolerance"],
+)
 def test_a_stopped_run_goes_on_with_its_streams(started, monkeypatch, tables):
     """Means too, in the middle of which it stopped; on other devices."""
     whole = started("whole.h5", **tables)
@@ -243,7 +251,7 @@ def test_a_stopped_run_goes_on_with_its_streams(started, monkeypatch, tables):
         assert_same(of(path, stream), of(whole, stream))
 
 
-def test_a_killed_run_repeats_its_streams(started, monkeypatch):
+def test_a_killed_run_repeats_its_streams(started, monkeypatch, tmp_path):
     """Records later than the checkpoint are kept if the run repeats them, else cut."""
     whole, checkpoint = started("whole.h5"), {"every_steps": 11, "keep": 9}
 
@@ -253,9 +261,18 @@ def test_a_killed_run_repeats_its_streams(started, monkeypatch):
                 raise KeyboardInterrupt
 
     with monkeypatch.context() as changed:
-        changed.setattr(run, "WRITTEN", (*run.WRITTEN, Killed))
+        before = run.WRITTEN
+        changed.setattr(run, "WRITTEN", (*before, Killed))
+        changed.setattr(StopAt, "step", 30)
         with pytest.raises(KeyboardInterrupt):
             started("run.h5", checkpoint=checkpoint)
+        StopAt.asked = Request()
+        changed.setattr(run, "WRITTEN", (*before, StopAt))
+        changed.setattr(StopAt, "step", 24)
+        with pytest.raises(StoppedEarly):
+            started("run.h5", options={"resume": True}, request=StopAt.asked, checkpoint=checkpoint)
+        with h5py.File(tmp_path / "run.coarse.h5") as file:
+            assert file["step"][()].tolist() == list(range(0, 30, 4))
     path = started("run.h5", options={"resume": True}, checkpoint=checkpoint)
     for stream in STREAMS:
         assert_same(of(path, stream), of(whole, stream))
@@ -280,6 +297,14 @@ def test_a_stream_that_a_continued_run_adds_begins_there(started):
     found, expected = contents(of(path, "line")), contents(of(whole, "line"))
     assert found["step"].tolist() == [33, 35, 42, 49] and expected["step"].tolist() == [0, 7, 14, 21, 28, 35, 42, 49]
     assert bits(found["u"][1:]) == bits(expected["u"][-3:])
+
+
+def test_a_restarted_run_writes_new_files(started):
+    whole = started("whole.h5", checkpoint={"every_steps": 20})
+    path = started("branch.h5", options={"restart": whole.with_name("whole.checkpoint.000000000020.h5")})
+    found, expected = contents(of(path, "line")), contents(of(whole, "line"))
+    assert found["step"].tolist() == [20, 21, 28] and bits(found["u"][1:]) == bits(expected["u"][3:])
+    assert contents(of(path, "mean_of"))["step"].tolist() == [27]
 
 
 @pytest.mark.parametrize("changed, words", [
