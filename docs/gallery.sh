@@ -17,6 +17,7 @@ gray_scott --field v
 heat
 kuramoto_sivashinsky
 layered_ground --time 0.7
+layered_ground:gather --probes hydrophones
 maxwell --time 2.4
 neural_field
 nonlinear_diffusion
@@ -28,12 +29,13 @@ wave --time 0.7
 "
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-while read -r name options; do
-  [[ -n $name ]] || continue
-  [[ $# -eq 0 || " $* " == *" $name "* ]] || continue
-  hpcstencil run "inputs/$name.toml" --output "$folder/$name.h5" --quiet
+while read -r picture options; do
+  [[ -n $picture ]] || continue
+  input=${picture%%:*} name=${picture/:/_}  # "input:further" is a further picture of the same run
+  [[ $# -eq 0 || " $* " == *" $input "* ]] || continue
+  [[ -e $folder/$input.h5 ]] || hpcstencil run "inputs/$input.toml" --output "$folder/$input.h5" --quiet
   # shellcheck disable=SC2086  # options are words
-  hpcstencil plot "$folder/$name.h5" $options -o "$folder/$name.png"
+  hpcstencil plot "$folder/$input.h5" $options -o "$folder/$name.png"
   # Half the size and 256 colours are enough for a page.
   python - "$folder/$name.png" "docs/images/$name.png" <<'PYTHON'
 import sys
