@@ -77,8 +77,8 @@ def select(
     view: FileView, field: str | None = None, time: float | None = None, slices: Mapping[str, float] | None = None
 ) -> Selection:
     """The selection for a plot: the snapshot nearest to `time` (default: the last), cut at `slices` (axis -> place). If
-    more than two dimensions would remain, the last ones are cut in the middle. Raises RequestProblem for a field, an
-    axis or a place that the file does not have, and for a time more than half an interval before the first or after
+    more than two dimensions of several cells would remain, the last ones are cut in the middle. Raises RequestProblem for a
+    field, an axis or a place that the file does not have, and for a time more than half an interval before the first or after
     the last snapshot. Raises FileProblem if there is no snapshot.
     """
     found = view.field(field)
@@ -93,6 +93,9 @@ def select(
     free = [dim for dim in found.dims if dim not in fixed]
     if not free:
         raise RequestProblem(f"Slices of every axis ({', '.join(fixed)}) leave a single point: leave out at least one.")
+    single = [dim for dim in free if found.shape[found.dims.index(dim)] == 1]
+    fixed |= dict.fromkeys(single[: len(free) - 1], 0)  # the planes of a stream; one axis is left in any case
+    free = [dim for dim in free if dim not in fixed]
     for dim in free[2:]:
         fixed[dim] = found.shape[found.dims.index(dim)] // 2
     return Selection(view, found, _nearest_snapshot(view, time), fixed)

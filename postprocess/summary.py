@@ -116,6 +116,9 @@ def _grid(view: FileView) -> str:
     shape = " x ".join(str(len(centres)) for centres in axes.values())
     parts = []
     for axis, centres in axes.items():
+        if len(centres) == 1:
+            parts.append(f"{axis} {centres[0]:.6g}")
+            continue
         lower, upper = cell_bounds(centres)
         parts.append(f"{axis} {lower:.6g} to {upper:.6g}, d{axis} {(upper - lower) / len(centres):.6g}")
     return f"{shape} cells: {'; '.join(parts)}"

@@ -41,6 +41,9 @@ Advance = Callable[["Fields", "Parameters", "StepRange"], "Fields"]
 # (fields, parameters, t, dt) -> (fields after one step, `Problem.errors` of it by field). The given fields are kept.
 Attempt = Callable[["Fields", "Parameters", "Number", "Number"], "tuple[Fields, Fields]"]
 
+# (fields, parameters, t) -> the values of given trees in every cell, arrays like the fields. All processes call this together.
+Cellwise = Callable[["Fields", "Parameters", "Number"], "list[jax.Array]"]
+
 
 BY_FFT = 'equation.stencils.{} has method = "fft", which rounds differently on each decomposition'
 
@@ -96,7 +99,8 @@ class Steps:
     ``advance`` takes steps of known size. ``attempt()`` returns the function that takes one step and estimates its
     error. ``slopes()`` returns the function (fields, parameters, t) -> time derivatives of the fields by name, which a
     multistep method needs at its start. ``reductions(needs, trees)`` returns the reductions of ``trees``; ``needs`` has
-    the ghost cells of the operands in them. ``snapshot_buffers`` makes the buffers for asynchronous output from this
+    the ghost cells of the operands in them. ``cellwise``, with the same arguments, returns the function that
+    computes the values of trees in every cell. ``snapshot_buffers`` makes the buffers for asynchronous output from this
     process's `Pieces` by field, and ``cell_samples`` the recorder of single cells, with the arguments of `CellSamples`.
 
     ``stayed_finite()`` returns whether all measured quantities of this process are known to have been finite since its
@@ -111,6 +115,7 @@ class Steps:
     attempt: Callable[[], Attempt]
     slopes: Callable[[], Body]
     reductions: Callable[[Needs, Sequence[Node]], Reductions]
+    cellwise: Callable[[Needs, Sequence[Node]], Cellwise]
     snapshot_buffers: Callable[[Mapping[str, Pieces]], Copies]
     cell_samples: Callable[[Mapping[str, Cells], np.ndarray, int, Devices], CellSamples]
     stayed_finite: Callable[[], bool] = never_known

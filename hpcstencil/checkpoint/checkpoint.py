@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,20 @@ FORMAT_VERSION = 2
 SCALARS = "run-scalars"  # group whose attributes are the scalars; no array name contains a hyphen
 
 Blocks = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Part:
+    """This process's ``block`` of an array of the global ``shape``, at the index ``ranges`` of the array. The block is
+    C-contiguous and may be empty; it may have further axes before those of the grid."""
+
+    block: np.ndarray
+    ranges: Sequence[Range]
+    shape: tuple[int, ...]
+
+
 Scalars = Mapping[str, float | int | str]
+NOTHING: Mapping[str, Part] = {}
 Places = dict[str, tuple[int, int]]  # (byte offset, size) in the file, by array
 
 
@@ -54,17 +68,19 @@ def write_checkpoint(
     attributes: Attributes,
     keep: int,
     method: str = "auto",
+    apart: Mapping[str, Part] = NOTHING,
 ) -> Path:
     """Write the state after ``step`` steps, at ``time``, and keep the newest ``keep`` checkpoints of this run. Returns
     the path of the new one. All processes call this together.
 
     ``arrays`` maps names, in which "/" makes groups, to this process's blocks: local, without ghost cells,
     C-contiguous, of any dtype. ``ranges`` is the block's global index range per axis; a block may have further axes
-    before those of the grid. All processes pass the same names in the same order, and equal ``scalars`` and
-    ``attributes``. ``method`` is the `output.method` of the input.
+    before those of the grid. ``apart`` are further arrays, over parts of the grid. All processes pass the same
+    names in the same order, and equal ``scalars`` and ``attributes``. ``method`` is the `output.method` of the input.
 
     Raises EnvironmentProblem if the file system fails; earlier checkpoints are then untouched.
     """
+    parts = {**{name: Part(block, ranges, grid.shape) for name, block in arrays.items()}, **apart}
     final = checkpoint_path(output, step)
     temporary = final.with_name(final.name + ".tmp")
     transport = chosen_transport(method, communicator, output)
@@ -74,7 +90,7 @@ def write_checkpoint(
         with file_errors(temporary, "create"):
             temporary.unlink(missing_ok=True)
             with open_alone(temporary, "w") as file:
-                return _lay_out(file, grid, arrays, step, time, scalars or {}, attributes)
+                return _lay_out(file, grid, parts, step, time, scalars or {}, attributes)
 
     places = from_rank_0(communicator, lay_out)
     try:
@@ -83,8 +99,8 @@ def write_checkpoint(
         if communicator.rank == 0:
             temporary.unlink(missing_ok=True)
         raise
-    _fill(open_transport(temporary, communicator, transport), arrays, ranges)
-    checksums = _checksums(arrays, ranges, communicator)
+    _fill(open_transport(temporary, communicator, transport), parts)
+    checksums = _checksums(parts, communicator)
 
     def flush() -> None:
         if local_place()[0] == 0:  # each host flushes what its processes wrote
@@ -94,7 +110,7 @@ def write_checkpoint(
     def publish() -> None:
         if communicator.rank == 0:
             with file_errors(final, "write"):
-                seal(temporary, {name: Array(*places[name], checksums[name]) for name in arrays})
+                seal(temporary, {name: Array(*places[name], checksums[name]) for name in parts})
                 sync(temporary)
                 os.replace(temporary, final)
                 sync(final.parent)
@@ -105,26 +121,31 @@ def write_checkpoint(
     return final
 
 
-def _checksums(arrays: Blocks, ranges: Sequence[Range], communicator: Communicator) -> dict[str, int]:
+def _checksums(parts: Mapping[str, Part], communicator: Communicator) -> dict[str, int]:
     """The checksum of each global array by name, computed from the blocks of all processes."""
-    start = [first for first, _ in ranges]
-    shares = [checksum(block, start) for block in arrays.values()]
-    return dict(zip(arrays, communicator.total(np.array(shares, np.int64)).tolist(), strict=True))
+    shares = [checksum(part.block, [first for first, _ in part.ranges]) for part in parts.values()]
+    return dict(zip(parts, communicator.total(np.array(shares, np.int64)).tolist(), strict=True))
 
 
-def _fill(file: Transport, arrays: Blocks, ranges: Sequence[Range]) -> None:
+def _fill(file: Transport, parts: Mapping[str, Part]) -> None:
     """Write the blocks, then set ``complete`` to 1."""
-    inner = [first for first, _ in ranges]
-    for name, block in arrays.items():
-        file.write(name, [0] * (block.ndim - len(inner)) + inner, block)
+    for name, part in parts.items():
+        inner = [first for first, _ in part.ranges]
+        file.write(name, [0] * (part.block.ndim - len(inner)) + inner, part.block)
     file.apply(lambda h5: h5.attrs.modify("complete", 1))
     file.close()
 
 
 def _lay_out(
-    file: h5py.File, grid: Grid, arrays: Blocks, step: int, time: float, scalars: Scalars, attributes: Attributes
+    file: h5py.File,
+    grid: Grid,
+    parts: Mapping[str, Part],
+    step: int,
+    time: float,
+    scalars: Scalars,
+    attributes: Attributes,
 ) -> Places:
-    """Create everything except the arrays' values: contiguous datasets over the whole grid, allocated but not filled."""
+    """Create everything except the arrays' values: contiguous datasets, allocated but not filled."""
     write_attributes(file, {**attributes, "kind": "checkpoint", "format_version": FORMAT_VERSION})
     write_attributes(file, {"step": step, "time": float(time), "complete": 0})
     write_attributes(file.create_group(SCALARS), scalars)
@@ -133,18 +154,19 @@ def _lay_out(
     properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     places = {}
-    for name, block in arrays.items():
+    for name, part in parts.items():
         if name in (*SCALES, SCALARS):
             raise ValueError(f"array '{name}': a checkpoint uses this name itself")
+        block = part.block
         group, _, last = name.rpartition("/")
         parent = file.require_group(group) if group else file
         leading = block.shape[: block.ndim - grid.ndim]
-        space = h5py.h5s.create_simple((*leading, *grid.shape))
+        space = h5py.h5s.create_simple((*leading, *part.shape))
         dataset = h5py.h5d.create(parent.id, last.encode(), h5py.h5t.py_create(block.dtype), space, properties)
         if leading and "member" not in file:  # an extra first axis is that of an ensemble
             file["member"] = np.arange(leading[0])
             file["member"].make_scale("member")
-        for axis, scale in enumerate(grid.axes, start=len(leading)):
+        for axis, scale in enumerate(grid.axes if part.shape == grid.shape else (), start=len(leading)):
             file[name].dims[axis].attach_scale(file[scale])
         places[name] = (dataset.get_offset(), dataset.get_storage_size())
     return places
@@ -187,6 +209,8 @@ def read_checkpoint(
     dtype of the file, with any further axes in front. The decomposition may differ from that of the run that wrote
     them, but the ranges of all processes must cover the grid, each cell once. ``names`` selects arrays (default: all).
 
+    An array over a part of the grid is read with ``ranges`` that are those of the array.
+
     Raises InputError if the file is not a valid checkpoint with these arrays on this grid, EnvironmentProblem if it
     cannot be read.
     """
@@ -207,33 +231,44 @@ def _read_verified(
     """Like `read_checkpoint`, for the arrays in ``sealed``. If ``ranges`` is None each process reads a slab of the
     grid."""
 
-    def read() -> tuple[dict[str, np.ndarray], list[int], dict[str, Any], dict[str, Any]]:
+    def own_ranges(shape: tuple[int, ...]) -> Sequence[Range]:
+        """This process's ranges of an array of this shape."""
+        first, last = (shape[0] * (communicator.rank + i) // communicator.size for i in (0, 1))
+        own = [(first, last), *((0, n) for n in shape[1:])] if ranges is None else ranges
+        if len(own) != len(shape) or any(last > n for (_, last), n in zip(own, shape, strict=True)):
+            raise InputError(
+                f"{path}: its grid has shape {shape}: a run that continues from it must be on the same grid"
+            )
+        return own
+
+    def read() -> tuple[dict[str, np.ndarray], dict[str, list[int]], dict[str, Any], dict[str, Any]]:
         with _opened(path) as (file, shape):
-            first, last = (shape[0] * (communicator.rank + i) // communicator.size for i in (0, 1))
-            own = [(first, last), *((0, n) for n in shape[1:])] if ranges is None else ranges
-            if len(own) != len(shape) or any(last > n for (_, last), n in zip(own, shape, strict=True)):
-                raise InputError(
-                    f"{path}: its grid has shape {shape}: a run that continues from it must be on the same grid"
-                )
-            blocks = {}
+            blocks, starts = {}, {}
             for name in sealed:
                 array = numbers(path, file, name)
-                if array.ndim < len(own):
+                if array.ndim < len(shape):
                     raise InputError(
                         f"{path}: expected '{name}' over the grid, but got the shape {array.shape}; take another"
                     )
+                own = own_ranges(array.shape[array.ndim - len(shape) :])
                 blocks[name] = array[(..., *(slice(*pair) for pair in own))]
+                starts[name] = [first for first, _ in own]
             group = file.get(SCALARS)
             if not isinstance(group, h5py.Group):
                 raise InputError(f"{path}: expected a group '{SCALARS}'; take another checkpoint")
-            return blocks, [first for first, _ in own], attributes(path, group), attributes(path, file)
+            return blocks, starts, attributes(path, group), attributes(path, file)
 
-    blocks, start, scalars, found = agree(communicator, read)
-    shares = [checksum(block, start) for block in blocks.values()]
+    blocks, starts, scalars, found = agree(communicator, read)
+    shares = [checksum(block, starts[name]) for name, block in blocks.items()]
     for name, total in zip(sealed, communicator.total(np.array(shares, np.int64)).tolist(), strict=True):
         if total != sealed[name].checksum:
             raise Damaged(f"{path}: the values of '{name}' are damaged; take an older checkpoint")
     return blocks, scalars, found
+
+
+def holds(path: Path, names: Sequence[str], communicator: Communicator) -> bool:
+    """Whether the checkpoint has these arrays. All processes call this together. Raises InputError if it has no sound seal."""
+    return from_rank_0(communicator, lambda: set(names) <= set(read_seal(path)))
 
 
 @contextmanager

@@ -19,7 +19,7 @@ OPERATORS = (
 BESIDE = {name for table in (EquationConfig, InitialConfig, DiagnosticsConfig) for name in names_of(table)}
 RESERVED = frozenset((
     *FUNCTIONS, *REDUCTIONS, *OPERATORS, *AXES, *BESIDE, "pi", "t", "time", "step", "member", "every", "diagnostics", "mesh",
-    "operators",
+    "operators", "streams",
 ))  # fmt: skip
 
 
@@ -43,6 +43,8 @@ def check_fields(config: Config, fields: tuple[str, ...]) -> None:
     named += [("output.fields", name) for name in config.output.fields or ()]
     named += [(at("output", "units", name), name) for name in config.output.units]
     named += [(at("output", "long_name", name), name) for name in config.output.long_name]
+    for stream, given in config.output.streams.items():
+        named += [(at("output", "streams", stream, "fields"), name) for name in given.fields or ()]
     named += [(at("probes", name, "field"), probe.field) for name, probe in config.probes.items()]
     for key, name in named:
         if name not in fields:
@@ -59,3 +61,9 @@ def check_fields(config: Config, fields: tuple[str, ...]) -> None:
     for name in config.diagnostics.expressions:
         if name in fields or name in config.equation.parameters:
             raise InputError(f"diagnostics.{name}: '{name}' is a field or parameter already; rename the diagnostic")
+    for stream, given in config.output.streams.items():
+        for name in given.expressions:
+            key = at("output", "streams", stream, "expressions", name)
+            allowed_name(key, name)
+            if name in fields or name in config.equation.parameters:
+                raise InputError(f"{key}: '{name}' is a field or parameter already; rename the expression")

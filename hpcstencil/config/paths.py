@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from hpcstencil.config.limits import LONGEST_FILE_NAME, LONGEST_PATH
 from hpcstencil.config.settings import Config
 from hpcstencil.io.array_file import ArrayFile, ArrayInMemory
 from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.messages import at
 from hpcstencil.validation.printable import printable
 
 
@@ -72,3 +74,30 @@ def check_output_path(config: Config, path: Path | None, output: Path, key: str)
     for what, source in {**own, **sources(config)}.items():
         if os.path.realpath(output) == os.path.realpath(source):
             raise InputError(f"{key}: expected a file of its own, but got {what}, {output}; choose another path")
+    _check_stream_paths(config, path, output)
+
+
+def stream_paths(config: Config, output: Path) -> dict[str, Path]:
+    """The file of each stream of a run that writes ``output``: NAME.STREAM.h5 beside an output NAME.h5, unless the input
+    names another."""
+    return {
+        name: output.with_name(f"{output.stem}.{name}.h5") if stream.path is None else stream.path.absolute()
+        for name, stream in config.output.streams.items()
+    }
+
+
+def _check_stream_paths(config: Config, path: Path | None, output: Path) -> None:
+    """Raise InputError if two streams, or a stream and the output, would have one file, or XDMF files of one name."""
+    alone = replace(config, output=replace(config.output, streams={}))
+    taken = {os.path.realpath(output.with_suffix(".xdmf")): "the output"}
+    for name, file in stream_paths(config, output).items():
+        given = config.output.streams[name].path is not None
+        here = at("output", "streams", name, *(["path"] if given else []))
+        check_output_path(alone, path, file, here)
+        described = os.path.realpath(file.with_suffix(".xdmf"))
+        if described in taken:
+            raise InputError(
+                f"{here}: expected a file of its own, but got {file}, whose name is taken by {taken[described]}; choose "
+                "another path"
+            )
+        taken[described] = f"the stream {name}"

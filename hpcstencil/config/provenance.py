@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcstencil.config.boundary_conditions import boundary_tables
-from hpcstencil.config.settings import Config, EquationConfig, MaskConfig
+from hpcstencil.config.settings import Config, EquationConfig, MaskConfig, OutputConfig
 from hpcstencil.config.time_series import TimeSeries
 from hpcstencil.validation.schema import entries_of
 from hpcstencil.validation.toml_text import dumps, flatten
@@ -39,7 +39,7 @@ def to_tables(config: Config) -> dict[str, Any]:
         "numerics": _table(config.numerics),
         "time": _table(config.time),
         "decomposition": _table(config.decomposition),
-        "output": {**_table(config.output), "path": os.path.abspath(config.output.path)},
+        "output": _output(config.output),
         "diagnostics": _table(config.diagnostics),
         "checkpoint": _table(config.checkpoint),
         "mask": _mask(config.mask) if config.mask else {},
@@ -71,6 +71,11 @@ def _equation(equation: EquationConfig) -> dict[str, Any]:
         for name, stencil in equation.stencils.items()
     }
     return table | {"stencils": stencils}
+
+
+def _output(output: OutputConfig) -> dict[str, Any]:
+    streams = {name: stream.settings for name, stream in output.streams.items()}
+    return {**_table(output), "path": os.path.abspath(output.path), "streams": streams}
 
 
 def _mask(mask: MaskConfig) -> dict[str, Any]:

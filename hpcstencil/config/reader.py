@@ -35,6 +35,7 @@ from hpcstencil.config.settings import (
 )
 from hpcstencil.config.stencil_config import StencilConfig
 from hpcstencil.config.stencil_weights import weights_of
+from hpcstencil.config.streams import streams_of
 from hpcstencil.config.time_series import time_series_of
 from hpcstencil.equations import EQUATIONS
 from hpcstencil.io.array_file import HDF5_SUFFIXES, IMAGE, ArrayFile, ArrayInMemory, array_of
@@ -103,7 +104,7 @@ def from_mapping(raw: Mapping[str, object], base: Path, overrides: Sequence[str]
         numerics=_numerics(_table(raw, "numerics"), time),
         time=time,
         decomposition=_decomposition(_table(raw, "decomposition"), grid),
-        output=_output(_table(raw, "output"), stem),
+        output=_output(_table(raw, "output"), stem, grid, time.end),
         diagnostics=_diagnostics(_section(raw, "diagnostics")),
         checkpoint=_checkpoint(_table(raw, "checkpoint")),
         mask=_mask(raw, base) if "mask" in raw else None,
@@ -113,6 +114,8 @@ def from_mapping(raw: Mapping[str, object], base: Path, overrides: Sequence[str]
     )
     if config.ensemble:
         check_steps(config)
+        if config.output.streams:
+            raise InputError("output.streams: not available yet for ensembles; remove the table")
         if config.probes:
             raise InputError("probes: not available yet in an [ensemble]; remove one of them")
     _refuse_extremes(config)
@@ -336,13 +339,14 @@ def _decomposition(values: dict[str, Any], grid: Grid) -> Decomposition:
     return Decomposition(**values)
 
 
-def _output(values: dict[str, Any], stem: str) -> OutputConfig:
+def _output(values: dict[str, Any], stem: str, grid: Grid, end: float) -> OutputConfig:
     if values["every"] is not None and values["every_steps"] is not None:
         raise too_many(("output.every", "output.every_steps"), "remove one")
     fields = values["fields"] or ()
     if len(set(fields)) < len(fields):
         raise wrong("output.fields", "each field once", list(fields), "remove the repetition")
     values["path"] = Path(values["path"] or f"{stem}.h5")
+    values["streams"] = streams_of(values["streams"], grid, end)
     return OutputConfig(**values)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from hpcstencil.config.boundary_conditions import BoundaryConfig
 from hpcstencil.config.probes import ProbeConfig
 from hpcstencil.config.stencil_config import WEIGHTS_OR_TABLE, StencilConfig
+from hpcstencil.config.streams import TABLE, StreamConfig
 from hpcstencil.config.time_series import TIME_SERIES, TimeSeries
 from hpcstencil.io.array_file import ArrayFile, ArrayInMemory, array_of
 from hpcstencil.io.transports.registry import TRANSPORTS, may_write_behind
@@ -171,13 +172,23 @@ class OutputConfig:
     long_name: Mapping[str, str] = entries(
         any_text(), '{} = "K"', "attribute `long_name` of each field", 'long_name = { u = "K" }'
     )
+    streams: Mapping[str, StreamConfig] = entries(
+        TABLE,
+        "{} = {{ every = 0.1 }}",
+        "further outputs",
+        "streams = { plane = { every = 0.1, region = { z = 0.5 } } }",
+    )
 
     def is_written_behind(self, processes: int) -> bool:
         """Whether snapshots, except the last, are copied and written while the next steps are computed. That needs
         snapshots between the first and the last, and a file to which each process can write independently."""
         regular = self.every is not None or self.every_steps is not None
+        return regular and self.may_be_behind(processes)
+
+    def may_be_behind(self, processes: int) -> bool:
+        """Whether a thread of each process may write its part of a file."""
         apart = processes == 1 or (may_write_behind(self.method) and self.compression == "none")
-        return self.write_behind and regular and apart
+        return self.write_behind and apart
 
 
 @dataclass(frozen=True)

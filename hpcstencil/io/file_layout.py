@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 
 from hpcstencil.io.dataset_names import DIAGNOSTICS, MASK_DATASET, PROBES, VALUES
-from hpcstencil.numerics.grid import Grid
+from hpcstencil.numerics.grid import Grid, Subgrid
 from hpcstencil.symbolic.staggering import FACE, Layout
 
 ROWS = 1024  # of a chunk of a time series, at most
@@ -125,7 +125,7 @@ def lay_out_axes(file: h5py.File, layout: Layout) -> None:
                 file[scale].attrs["long_name"] = f"faces across {layout.grid.axes[axis]}"
 
 
-def write_coordinates(file: h5py.File, grid: Grid) -> None:
+def write_coordinates(file: h5py.File, grid: Grid | Subgrid) -> None:
     """Write ``/x``, ``/y``, ``/z``: the cell centres in float64, as dimension scales."""
     for axis, name in enumerate(grid.axes):
         file[name] = grid.centres(axis)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -223,6 +224,14 @@ class OutputFile:
         for name, block in given.items():
             self.shared.write(name, start, block.joined() if isinstance(block, Pieces) else block)
         return lambda: None
+
+    def correct_last_time(self, time: float) -> None:
+        """Give the last snapshot this ``time``, in a change of its own."""
+        self.thread.wait()
+        if self.series.times[-1] != time:
+            with self.change(0):
+                self.series.correct_last_time(time)
+            self.found = replace(self.found, times=tuple(self.series.times))
 
     def write_rows(self, rows: RowsOf) -> None:
         """Append rows to the time series of each group, in a change of their own. Steps, times and values have one

@@ -13,7 +13,7 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -86,15 +86,17 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 @contextmanager
-def claimed(output: Path, communicator: Communicator) -> Iterator[Claim]:
-    """A context in which this run has the right to write ``output``, taken at once if its folder exists. Raises the
-    same errors as `Claim.take`."""
-    claim = Claim(output, communicator)
-    claim.take()
+def claimed(outputs: Sequence[Path], communicator: Communicator) -> Iterator[list[Claim]]:
+    """A context in which this run has the right to write each of the ``outputs``, taken at once if its folder exists.
+    Raises the same errors as `Claim.take`."""
+    claims = [Claim(output, communicator) for output in outputs]
     try:
-        yield claim
+        for claim in claims:
+            claim.take()
+        yield claims
     finally:
-        claim.give_back()
+        for claim in claims:
+            claim.give_back()
 
 
 def _myself() -> dict[str, str | int]:

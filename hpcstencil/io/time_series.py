@@ -52,6 +52,11 @@ class TimeSeries:
         self.noted.append((len(self.times), {"step": np.array([step], np.int64), "time": np.array([time])}))
         self.times.append(time)
 
+    def correct_last_time(self, time: float) -> None:
+        """Give the last snapshot another time. Readers see it after the `commit`."""
+        self.noted.append((len(self.times) - 1, {"time": np.array([time])}))
+        self.times[-1] = time
+
     def commit(self) -> None:
         """Write the steps and times of everything that was added, by which readers count it."""
         for start, series in self.noted:

@@ -23,7 +23,7 @@ import numpy as np
 
 from hpcstencil.io.dataset_names import MASK_DATASET
 from hpcstencil.io.file_layout import chunk_shape
-from hpcstencil.numerics.grid import Grid
+from hpcstencil.numerics.grid import Grid, Subgrid
 from hpcstencil.numerics.topology import positions
 from hpcstencil.runtime.communicator import Communicator, agree
 from hpcstencil.runtime.filesystem import file_errors
@@ -33,7 +33,7 @@ MESH = "xdmf-mesh"  # the hyphen keeps the group's name apart from every possibl
 LONGEST_RUN = 4096  # cells of a coordinate per chunk: repetitions must lie within deflate's window of 32 KiB
 
 
-def mesh_dtype(grid: Grid) -> np.dtype:
+def mesh_dtype(grid: Grid | Subgrid) -> np.dtype:
     """The dtype of the mesh's coordinates: float32 if it locates a cell to within a hundredth of its size, else
     float64."""
     resolved = all(
@@ -43,7 +43,7 @@ def mesh_dtype(grid: Grid) -> np.dtype:
     return np.dtype(np.float32 if resolved else np.float64)
 
 
-def write_mesh(file: h5py.File, grid: Grid) -> None:
+def write_mesh(file: h5py.File, grid: Grid | Subgrid) -> None:
     """Store ``/xdmf-mesh/x``, ``y`` (and ``z``): the coordinate of every cell centre along that axis, as arrays of the
     grid's full shape.
 
@@ -175,8 +175,8 @@ def _document(
     yield "</Grid>\n</Domain>\n</Xdmf>\n"
 
 
-def _regular_mesh(grid: Grid) -> str:
-    (first,), (dx,) = grid.centres(0, 0, 1).tolist(), grid.spacing
+def _regular_mesh(grid: Grid | Subgrid) -> str:
+    first, (dx,) = grid.centres(0)[0].item(), grid.spacing
     return (
         f'<Topology TopologyType="3DCoRectMesh" Dimensions="1 1 {grid.shape[0]}"/>\n'
         '<Geometry GeometryType="ORIGIN_DXDYDZ">\n'
@@ -186,7 +186,7 @@ def _regular_mesh(grid: Grid) -> str:
     )
 
 
-def _curvilinear_mesh(name: str, grid: Grid) -> str:
+def _curvilinear_mesh(name: str, grid: Grid | Subgrid) -> str:
     shape, precision = _text(grid.shape), mesh_dtype(grid).itemsize
     coordinates = "".join(
         f'<DataItem Dimensions="{shape}" NumberType="Float" Precision="{precision}" Format="HDF">'

@@ -31,6 +31,7 @@ from hpcstencil.problem.solid_mask import (
     SOLID,
     in_fluid,
     mask_of,
+    masked_derived,
     masked_diagnostics,
     masked_faces,
     masked_initial,
@@ -57,7 +58,7 @@ from hpcstencil.symbolic.expressions import (
 from hpcstencil.symbolic.parser import Scope, parse
 from hpcstencil.symbolic.stencil_reach import Discretization
 from hpcstencil.validation.errors import InputError
-from hpcstencil.validation.messages import shown, wrong
+from hpcstencil.validation.messages import at, shown, wrong
 
 
 def build(config: Config, contents: Mapping[str, ArrayContents] | None = None) -> Problem:
@@ -117,13 +118,16 @@ def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collec
     }
     positive = model.equation.positive if isinstance(model.equation, Positive) else ()
     layers = layered(trees, config, _fastest_wave(config, model, bounds), model.positions, positive)
-    reduced = _diagnostics(config, model)
-    _refuse_unused_stencils(model, [*trees.values(), *model.damping.values(), *reduced.values()])
+    reduced, derived = _diagnostics(config, model), _derived(config, model)
+    in_streams = [tree for each in derived.values() for tree in each.values()]
+    _refuse_unused_stencils(model, [*trees.values(), *model.damping.values(), *reduced.values(), *in_streams])
     placed = Placed(config, layers.positions)
     faces = of_taken(faces_of(config, model, placed.at_home(layers.trees, "equation"), layers.positions))
     rates, damping = placed.rates(taken(layers.trees), faces), placed.rates(taken(apart), faces)
     diagnostics = placed.diagnostics(taken(reduced))
-    evaluated = [*rates.values(), *damping.values(), *diagnostics.values()]
+    derived = {stream: placed.derived(taken(each), stream) for stream, each in derived.items()}
+    in_streams = [tree for each in derived.values() for tree in each.values()]
+    evaluated = [*rates.values(), *damping.values(), *diagnostics.values(), *in_streams]
     mask = mask_of(config, model.symbols, model.reflected, evaluated)
     if mask is not None:
         refuse_name((*model.trees, *model.numbers, *model.symbols))
@@ -143,6 +147,7 @@ def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collec
         initial=masked_initial(mask, placed.initial(initial, faces)),
         faces=masked_faces(mask, faces),
         diagnostics=masked_diagnostics(mask, diagnostics, config.numerics.precision),
+        derived={stream: masked_derived(mask, each, stream) for stream, each in derived.items()},
         method=chosen,
         groups=groups_of(layers.trees, chosen, config.numerics.integrator),
         discretization=Discretization(config.numerics.order, config.grid.spacing),
@@ -245,6 +250,19 @@ def _diagnostics(config: Config, model: Model) -> dict[str, Node]:
         trees[name] = parse(text, scope, f"diagnostics.{name}")
         _check_number(trees[name], f"diagnostics.{name}", text, inside=False)
     return trees
+
+
+def _derived(config: Config, model: Model) -> dict[str, dict[str, Node]]:
+    """The expressions of each stream that has some, by its name."""
+    scope = Scope(config.grid.ndim, {**model.symbols, **model.unknowns}, operators=True, space=model.space)
+    return {
+        stream: {
+            name: parse(text, scope, at("output", "streams", stream, "expressions", name))
+            for name, text in given.expressions.items()
+        }
+        for stream, given in config.output.streams.items()
+        if given.expressions
+    }
 
 
 def _check_number(tree: Node, key: str, text: str, inside: bool) -> None:

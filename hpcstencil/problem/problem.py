@@ -48,6 +48,7 @@ class Problem:
     ``members``         the problem of each member of an ensemble, else empty
     ``mask``            the solid cells, None if there are none
     ``receivers``       the receivers of each table of [probes], by name
+    ``derived``         the expressions of each stream that has some, by name of the stream and of the expression
     ``source``          text of the equation's Python file, "" if it has none
     """
 
@@ -76,6 +77,7 @@ class Problem:
     mask: Mask | None = None
     receivers: Mapping[str, Receivers] = field(default_factory=dict)
     source: str = ""
+    derived: Mapping[str, Mapping[str, Node]] = field(default_factory=dict)
 
     @property
     def layout(self) -> Layout:
@@ -149,8 +151,8 @@ class Problem:
         return self.discretization.needs(trees)
 
     def differentiated(self) -> list[Node]:
-        """All trees that are evaluated with ghost cells: `rates` and `reduced`."""
-        return [*self.rates(), *self.reduced()]
+        """All trees that are evaluated with ghost cells: `rates`, `reduced` and `in_streams`."""
+        return [*self.rates(), *self.reduced(), *self.in_streams()]
 
     def rates(self) -> list[Node]:
         """All trees that are parts of time derivatives: ``trees`` and ``apart``."""
@@ -176,6 +178,10 @@ class Problem:
                 part.operand for tree in self.diagnostics.values() for part in walk(tree) if isinstance(part, Reduction)
             )
         )
+
+    def in_streams(self) -> tuple[Node, ...]:
+        """All expressions of streams."""
+        return tuple(dict.fromkeys(tree for each in self.derived.values() for tree in each.values()))
 
     def errors(self) -> dict[str, Node]:
         """The squared relative error (e / (tol + tol max(|u|, |new u|)))² of each field that changes, as a tree by

@@ -14,7 +14,7 @@ from hpcstencil.config.settings import Config
 from hpcstencil.symbolic.boundary_kinds import WALL, Face
 from hpcstencil.symbolic.differentiate import derivative
 from hpcstencil.symbolic.expressions import Constant, Coordinate, Field, Node, Pointwise, Time, at_time, on_plane
-from hpcstencil.symbolic.staggering import Positions, home, is_staggered, located, located_reductions
+from hpcstencil.symbolic.staggering import Positions, home, is_staggered, located, located_reductions, position_of
 from hpcstencil.validation.errors import InputError
 
 Faces = Mapping[tuple[Node, int, int], Face]
@@ -54,6 +54,22 @@ class Placed:
         spacing = self.config.grid.spacing
         return {
             name: located_reductions(tree, self.positions, spacing, f"diagnostics.{name}")
+            if is_staggered([tree], self.positions)
+            else tree
+            for name, tree in trees.items()
+        }
+
+    def derived(self, trees: Mapping[str, Node], stream: str) -> dict[str, Node]:
+        """The expressions of a stream, each where its fields live."""
+        spacing, ndim = self.config.grid.spacing, self.config.grid.ndim
+        return {
+            name: located(
+                tree,
+                position_of(tree, self.positions, ndim) or (0,) * ndim,
+                self.positions,
+                spacing,
+                f"output.streams.{stream}.expressions.{name}",
+            )
             if is_staggered([tree], self.positions)
             else tree
             for name, tree in trees.items()

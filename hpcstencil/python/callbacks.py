@@ -6,13 +6,12 @@ after the step nearest to it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from hpcstencil.numerics.schedule import ROUND, Clock
+from hpcstencil.numerics.schedule import Clock
 from hpcstencil.simulation.state import State
 from hpcstencil.simulation.stepping import Stepping
+from hpcstencil.simulation.streams.multiples import Multiples
 from hpcstencil.simulation.streams.stream import Stream
 
 
@@ -29,43 +28,24 @@ class AtSteps(Stream):
         """The state is one that the program has seen."""
 
 
-@dataclass
 class AtTimes(Stream):
-    """Calls ``act`` at the multiples of the time ``every`` after the clock of ``stepping``. The next one is ``number``
-    times ``every``."""
+    """Calls ``act`` at the multiples of the time ``every`` after the clock of ``stepping``."""
 
-    every: float
-    act: Callable[[], None]
-    stepping: Stepping
-    number: int = 0
-
-    def __post_init__(self) -> None:
-        self._pass(self.stepping.clock)
-
-    def _pass(self, clock: Clock) -> None:
-        """Choose the next multiple after ``clock``."""
-        self.number = max(self.number + 1, math.floor(clock.time / self.every + ROUND) + 1)
-        if self.stepping.schedule.fixed_dt is not None:
-            while self._step() <= clock.step:
-                self.number += 1
-
-    def _step(self) -> int:
-        """With a fixed step size: the step nearest to the next multiple."""
-        return self.stepping.schedule.step_near(self.number * self.every)
+    def __init__(self, every: float, act: Callable[[], None], stepping: Stepping) -> None:
+        self.act, self.stepping, self.multiples = act, stepping, Multiples(every)
+        self.multiples.go_past(stepping.schedule, stepping.clock)
 
     def steps_to_event(self, clock: Clock) -> int | None:
-        return None if self.stepping.schedule.fixed_dt is None else max(1, self._step() - clock.step)
+        return self.multiples.steps_to_next(self.stepping.schedule, clock)
 
     def time_of_event(self, clock: Clock) -> float | None:
-        return (self.number - ROUND) * self.every if self.stepping.schedule.fixed_dt is None else None
+        return self.multiples.time_of_next(self.stepping.schedule)
 
     def is_due(self, clock: Clock) -> bool:
-        if self.stepping.schedule.fixed_dt is not None:
-            return clock.step >= self._step()
-        return clock.time >= (self.number - ROUND) * self.every
+        return self.multiples.are_reached(self.stepping.schedule, clock)
 
     def write(self, state: State) -> None:
-        self._pass(state.clock)
+        self.multiples.go_past(self.stepping.schedule, state.clock)
         self.act()
 
     def begin(self, state: State) -> None:

@@ -122,7 +122,7 @@ def _variables(simulation: Simulation, arrays: Mapping[str, np.ndarray]) -> dict
 def _coordinates(simulation: Simulation, state: State, ranges: Mapping[str, Sequence[Range]]) -> dict[str, xr.Variable]:
     """The coordinates of fields in these global index ranges, those of the members, and the time and step."""
     layout = simulation.problem.layout
-    grid, found = layout.grid, {}
+    grid, found = simulation.problem.config.grid, {}
     for name, of_field in ranges.items():
         for axis, (scale, (start, stop)) in enumerate(zip(layout.dimensions(name), of_field, strict=True)):
             on_faces = scale.endswith(FACE)

@@ -90,6 +90,7 @@ def dependence(decomposed: Decomposed, devices: Sequence[jax.Device]) -> tuple[A
         problem.apart,
         problem.faces,
         problem.diagnostics,
+        problem.derived,
         problem.measured,
         problem.method,
         problem.groups,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -40,7 +40,7 @@ from hpcstencil.simulation.event_loop import Run
 from hpcstencil.simulation.file_blocks import output_blocks
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.restart import Options, Source, source_of
-from hpcstencil.simulation.run import Ready, snapshot_buffers, to_file
+from hpcstencil.simulation.run import Ready, outputs_of, snapshot_buffers, to_file
 from hpcstencil.simulation.same_everywhere import same_everywhere
 from hpcstencil.simulation.simulation import Simulation as Composed
 from hpcstencil.simulation.solid_cells import solid_block
@@ -535,16 +535,17 @@ class Simulation:
                 f"run: expected steps to take for {path}, but the simulation is at time.end = {config.time.end:g}; make a new "
                 "one"
             )
-        if not overwrite:
-            agree(communicator, lambda: _refuse_existing(path))
         options = Options(path, overwrite, quiet=True)
-        with self._stepping_on(), _watched() as request, claimed(path, communicator) as claim:
+        outputs = outputs_of(simulation.problem, options)
+        if not overwrite:
+            agree(communicator, lambda: _refuse_existing(outputs))
+        with self._stepping_on(), _watched() as request, claimed(outputs, communicator) as claims:
             source_of(config, self._open.problem.contents, options, communicator)  # refuses a file that is there
             communicator.watch.output(path)
             ready = Ready(stepping, self._source(), snapshot_buffers(simulation))
             stepping.finite.path = path
             try:
-                to_file(ready, options, claim, request, self._stopwatch, self._callbacks)
+                to_file(ready, options, claims, request, self._stopwatch, self._callbacks)
             except StoppedEarly as error:
                 command = f"continue with hpcstencil run INPUT.toml --output {path} --resume"
                 raise StoppedEarly(str(error).replace(SAME_COMMAND, command)) from None
@@ -588,10 +589,11 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
-def _refuse_existing(path: Path) -> None:
-    """Raise InputError if ``path`` exists, with the Python argument as the remedy."""
-    if path.exists():
-        raise InputError(f"{path}: exists already; say overwrite=True to replace it, or choose another output")
+def _refuse_existing(paths: Sequence[Path]) -> None:
+    """Raise InputError if one of the ``paths`` exists, with the Python argument as the remedy."""
+    for path in paths:
+        if path.exists():
+            raise InputError(f"{path}: exists already; say overwrite=True to replace it, or choose another output")
 
 
 def _built(config: Config, contents: Mapping[str, ArrayContents], given: Tables) -> Problem:

@@ -172,7 +172,7 @@ def probe(problem: Problem, device: Any, kernel: str) -> Callable[[], float]:
     from hpcstencil.numerics.topology import Topology
     from hpcstencil.simulation.compose import compose
 
-    problem = replace(problem.members[0] if problem.members else problem, diagnostics={})
+    problem = replace(problem.members[0] if problem.members else problem, diagnostics={}, derived={})
     grid = problem.config.grid
     cells = PROBE_CELLS_ON_GPU if device.platform == "gpu" else PROBE_CELLS
     side = round(cells ** (1 / grid.ndim))

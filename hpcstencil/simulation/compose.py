@@ -42,5 +42,9 @@ def compose(prepared: Prepared, communicator: Communicator, devices: Sequence[An
         control=None if problem.config.time.tolerance is None else Control.of(problem, steps),
         extremes=steps.reductions({}, tuple(problem.measured.values())),
         diagnosed=steps.reductions(problem.needs(problem.reduced()), problem.reduced()),
+        derived={
+            stream: steps.cellwise(problem.needs(trees.values()), tuple(trees.values()))
+            for stream, trees in problem.derived.items()
+        },
         exchange_mpi=own,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from dataclasses import replace
@@ -9,9 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
+from hpcstencil.config.paths import stream_paths
 from hpcstencil.config.provenance import to_toml
 from hpcstencil.config.settings import Config
+from hpcstencil.config.streams import StreamConfig
 from hpcstencil.numerics.finite_differences import Weights
+from hpcstencil.numerics.schedule import ROUND
 from hpcstencil.problem.parameter_files import key_of
 from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.solid_mask import ALL_SOLID, solid_in_file
@@ -56,6 +60,7 @@ def report(prepared: Prepared) -> str:
         f"steps                 {_steps(problem)}",
         f"predicted time        {_predicted(problem, topology.size)}",
         f"output                {_output(problem, itemsize)}",
+        *_streams(problem, itemsize),
         *_probes(problem, itemsize),
         f"stopping early        takes up to {within(seconds_to_checkpoint(problem)):.0f} s after a signal, with a checkpoint; "
         "it begins as long before the walltime",
@@ -177,6 +182,31 @@ def _output(problem: Problem, itemsize: int) -> str:
     free = shutil.disk_usage(folder).free
     room = f"; {human(free)} are free in {folder}" if not packed and count * size > free else ""
     return f"{count} snapshots of {human(size)}, {human(count * size)} in all{packed}{room}"
+
+
+def _streams(problem: Problem, itemsize: int) -> list[str]:
+    """A line for each stream: its file, its cells, and its size."""
+    config, lines = problem.config, []
+    for name, path in stream_paths(config, config.output.path).items():
+        stream = config.output.streams[name]
+        cells = stream.cells(config.grid)
+        size = len(stream.expressions or stream.fields or problem.shown) * cells.cells * itemsize
+        count = _records(problem, stream)
+        what = f"{'means of ' if stream.average else ''}{' x '.join(map(str, cells.shape))} cells"
+        sizes = f"{human(size)} a record" + (
+            "" if count is None else f", {count} records, {human(count * size)} in all"
+        )
+        lines.append(f"{'stream ' + name:<21} {what} in {path}, {sizes}")
+    return lines
+
+
+def _records(problem: Problem, stream: StreamConfig) -> int | None:
+    """The approximate number of records of a stream; None if it depends on the solution."""
+    steps, first = step_count(problem), not stream.average
+    if stream.every is None:
+        return None if steps is None or stream.every_steps is None else first + steps // stream.every_steps
+    count = math.floor(problem.config.time.end / stream.every + ROUND)
+    return first + (count if steps is None else min(count, steps))
 
 
 def _steps(problem: Problem) -> str:

@@ -122,6 +122,11 @@ class Run:
         for stream in self.streams:
             stream.flush()
 
+    def close(self, complete: bool) -> None:
+        """Let the streams of a run that is ``complete`` or not close their files."""
+        for stream in self.streams:
+            stream.close(complete)
+
     def finish(self) -> None:
         """Let the streams know that the run has reached its end."""
         for stream in self.streams:

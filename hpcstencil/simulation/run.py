@@ -7,12 +7,15 @@ import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hpcstencil.checkpoint.paths import remove_locks, remove_stale
+from hpcstencil.config.paths import stream_paths
 from hpcstencil.io.output_lock import Claim, claimed
 from hpcstencil.io.snapshot_buffers import Copies, pieces_of
 from hpcstencil.numerics.schedule import Schedule
+from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime import signals
 from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.runtime.filesystem import prepare_folder
@@ -27,6 +30,7 @@ from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.simulation.start import at_start, compile_steps, composed
 from hpcstencil.simulation.stepping import Stepping
 from hpcstencil.simulation.streams.checkpoints import Checkpoints, CheckpointWriter
+from hpcstencil.simulation.streams.further_output import check_files, further_outputs
 from hpcstencil.simulation.streams.output import Output, provenance
 from hpcstencil.simulation.streams.probes import Probes
 from hpcstencil.simulation.streams.snapshots import DiagnosticRows, LateRows, Snapshots
@@ -62,10 +66,12 @@ def run(
     request.at_once = at_once
     stopwatch = Stopwatch(options.started)
     stopwatch.lap("starting up")
-    with claimed(options.output, communicator) as claim, stopwatch.during("setting up"):
-        source = source_of(decomposed.problem.config, decomposed.problem.contents, options, communicator)
+    problem = decomposed.problem
+    with claimed(outputs_of(problem, options), communicator) as claims, stopwatch.during("setting up"):
+        source = source_of(problem.config, problem.contents, options, communicator)
         if source.complete:
             return Summary(options.output, complete_before=source.complete)
+        check_files(problem, options, source.append, communicator)
         if source.history and not options.quiet:
             last = source.history[-1]
             say(f"continuing from {last['from']} (step {last['step']}, t = {last['time']:g})")
@@ -81,7 +87,7 @@ def run(
         communicator.barrier()
         signals.check_not_stopped(request, communicator)
         with stopwatch.during("other"):
-            return to_file(Ready(stepping, source, buffers.result()), options, claim, request, stopwatch)
+            return to_file(Ready(stepping, source, buffers.result()), options, claims, request, stopwatch)
 
 
 @dataclass(frozen=True)
@@ -115,16 +121,21 @@ def release() -> None:
         trim(0)
 
 
+def outputs_of(problem: Problem, options: Options) -> list[Path]:
+    """The files that a run writes: its output, and those of its streams."""
+    return [options.output, *stream_paths(problem.config, options.output).values()]
+
+
 def streams_of(output: Output, checkpoints: CheckpointWriter, schedule: Schedule) -> list[Stream]:
     """The streams of a run that writes files, in the order in which they act after a step."""
-    written = [make(output, schedule) for make in WRITTEN]
+    written = [*(make(output, schedule) for make in WRITTEN), *further_outputs(output, schedule)]
     return [*written, Checkpoints(checkpoints, output, schedule, written), LateRows(output)]
 
 
 def to_file(
     ready: Ready,
     options: Options,
-    claim: Claim,
+    claims: Sequence[Claim],
     request: signals.Request,
     stopwatch: Stopwatch,
     further: Sequence[Stream] = (),
@@ -133,9 +144,10 @@ def to_file(
     is written. All processes call this together. Raises as `run`."""
     stepping, source, simulation = ready.stepping, ready.source, ready.stepping.simulation
     problem, communicator = simulation.problem, simulation.communicator
-    prepare_folder(options.output, communicator)
-    claim.take()
-    remove_locks(options.output, communicator)
+    for claim in claims:
+        prepare_folder(claim.output, communicator)
+        claim.take()
+        remove_locks(claim.output, communicator)
     attributes = provenance(simulation, source)
     checkpoints = CheckpointWriter(options.output, simulation, attributes, stopwatch)
     if source.clock is not None:
@@ -157,9 +169,11 @@ def to_file(
             this.to_the_end(stops)
     except (InputError, NumericsError, StoppedEarly) as error:
         this.flush()
+        this.close(complete=False)
         output.close(complete=False, **({} if isinstance(error, StoppedEarly) else {"failure": str(error)}))
         raise
     this.finish()
+    this.close(complete=True)
     output.close(complete=True, **output.ended(stepping.state, stepping.schedule))
     stopwatch.lap()
     steps = stepping.clock.step - first

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from hpcstencil.backends.backend import Reductions, Steps
+from hpcstencil.backends.backend import Cellwise, Reductions, Steps
 from hpcstencil.distributed.device_grid import DeviceGrid
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.numerics.integrators import MEMORY
@@ -32,8 +32,9 @@ class Simulation:
     """A prepared problem on this process.
 
     ``control`` takes the steps if they are adaptive (`time.tolerance`), else it is None. ``extremes`` reduces the
-    fields and the other measured quantities, ``diagnosed`` the operands of the diagnostics. ``exchange_mpi`` is the
-    mpi4py communicator that only the exchange uses, None on one process.
+    fields and the other measured quantities, ``diagnosed`` the operands of the diagnostics. ``derived`` computes the
+    expressions of each stream, in the order of `Problem.derived`. ``exchange_mpi`` is the mpi4py communicator that only
+    the exchange uses, None on one process.
     """
 
     prepared: Prepared
@@ -43,6 +44,7 @@ class Simulation:
     control: Control | None
     extremes: Reductions
     diagnosed: Reductions
+    derived: Mapping[str, Cellwise]
     exchange_mpi: Any = None
 
     @property
@@ -101,6 +103,14 @@ class Simulation:
         """This process's block of one device array as a C-contiguous numpy array, with a last axis of members in an
         ensemble."""
         return np.ascontiguousarray(self.device_grid.devices.get(array))
+
+    def cells(self, array: jax.Array, chosen: Sequence[slice]) -> np.ndarray:
+        """The ``chosen`` cells of this process's block of one device array, one slice per axis: a copy, C-contiguous."""
+        if not self.device_grid.devices.several:
+            array = array[tuple(chosen)] if self.device_grid.devices.on_gpu else array
+            part = np.asarray(array)
+            return np.array(part if self.device_grid.devices.on_gpu else part[tuple(chosen)], order="C")
+        return np.array(self.device_grid.devices.get(array)[tuple(chosen)], order="C")
 
     def per_member(self, value: float | np.integer) -> Any:
         """``value`` as a member of a `StepRange`: an array (members,) if members take their own steps, else the number

@@ -33,7 +33,7 @@ from hpcstencil.sweep.folder import (
 )
 from hpcstencil.sweep.members import Sweep, described
 from hpcstencil.validation.errors import EnvironmentProblem, InputError
-from hpcstencil.validation.messages import listing
+from hpcstencil.validation.messages import at, listing
 from hpcstencil.validation.toml_text import dump_value, dumps
 
 
@@ -84,6 +84,11 @@ def _at_home(config: Config, folder: Path, index: int) -> Config:
         raise InputError(
             f"output.path: expected a name other than {name}, which a sweep needs itself; rename the output"
         )
+    for stream, given in config.output.streams.items():
+        if given.path is not None:
+            raise InputError(
+                f"{at('output', 'streams', stream, 'path')}: each member's streams lie beside its output; remove the key"
+            )
     return replace(config, output=replace(config.output, path=folder / f"{index:04d}" / name))
 
 

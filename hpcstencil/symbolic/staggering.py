@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hpcstencil.numerics.grid import AXES, Grid
+from hpcstencil.numerics.grid import AXES, Grid, Subgrid
 from hpcstencil.symbolic.expressions import (
     Convolution,
     Coordinate,
@@ -42,7 +42,7 @@ class Layout:
     keys to the values of all members, fields and diagnostics have the members as their first axis.
     """
 
-    grid: Grid
+    grid: Grid | Subgrid
     positions: Positions = field(default_factory=dict)
     periodic: tuple[bool, ...] = ()
     ensemble: Mapping[str, Sequence[float | str]] = field(default_factory=dict)

@@ -10,11 +10,13 @@ from typing import Any
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.toml_text import DEEPEST, LONG_KEY, Path, dotted, dump_value, refuse_deep, shortened
 
+ANY = ""  # stands for a name that the user chooses
 # Keys of one table that are alternatives: setting one removes the others.
 EXCLUSIVE = (
-    ("time", ("dt", "cfl", "tolerance")),
-    ("output", ("every", "every_steps")),
-    ("checkpoint", ("every_steps", "every_minutes")),
+    (("time",), ("dt", "cfl", "tolerance")),
+    (("output",), ("every", "every_steps")),
+    (("output", "streams", ANY), ("every", "every_steps")),
+    (("checkpoint",), ("every_steps", "every_minutes")),
 )
 LONGEST_KEY = 1000  # characters of the key of a --set
 
@@ -92,9 +94,10 @@ def override(raw: Mapping[str, object], overrides: Sequence[str]) -> dict[str, A
 def alternatives(path: Path) -> list[Path]:
     """The keys, as tuples of names, that setting ``path`` removes, because an input may have only one of them."""
     return [
-        (table, other)
+        (*path[:-1], other)
         for table, keys in EXCLUSIVE
-        if path[:-1] == (table,) and path[-1] in keys
+        if len(path) == len(table) + 1 and all(name in (ANY, part) for name, part in zip(table, path, strict=False))
+        if path[-1] in keys
         for other in keys
         if other != path[-1]
     ]

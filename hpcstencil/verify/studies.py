@@ -98,7 +98,7 @@ def adapted(config: Config, cells: Sequence[int], **changes: Any) -> Config:
         )
     grid = Grid(tuple(cells), config.grid.lower, config.grid.upper)
     numerics = replace(config.numerics, precision="float64", kernel="shift")
-    output = replace(config.output, every=None, every_steps=None, fields=None)
+    output = replace(config.output, every=None, every_steps=None, fields=None, streams={})
     return replace(
         config, grid=grid, numerics=numerics, output=output, decomposition=AUTO,
         initial=InitialConfig(), diagnostics=DiagnosticsConfig(), verify=replace(config.verify, conserved=()),

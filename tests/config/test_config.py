@@ -230,6 +230,19 @@ def test_setting_one_of_several_alternatives_displaces_the_others(table, old, ne
     assert override({table: {old: 1, "end": 5}}, [f"{table}.{new}=2"]) == {table: {"end": 5, new: 2}}
 
 
+def test_alternatives_of_a_stream_displace_each_other():
+    streams = {"a": {"every": 1}, "b": {"every": 1}}
+    found = override({"output": {"every": 1, "streams": streams}}, ["output.streams.b.every_steps=2"])
+    assert found["output"] == {"every": 1, "streams": {"a": {"every": 1}, "b": {"every_steps": 2}}}
+
+
+def test_streams_survive():
+    survives(made(
+        "output.streams.a={every=1, fields=['u'], region={x=[0.5, 4], y=1}, stride=[1, 2], path='a.h5'}",
+        "output.streams.b={every_steps=3, expressions={w='u*u', one=1}, average=true}",
+    ))  # fmt: skip
+
+
 def test_a_value_is_not_taken_for_a_table():
     with pytest.raises(InputError, match=r"expected time\.end to be a table.*set time\.end as a whole"):
         made("time.end.deep=1")

@@ -263,6 +263,25 @@ def test_a_file_may_begin_with_a_state_of_the_program(tmp_path, command):
         sim.run(output=tmp_path / "late.h5")
 
 
+def test_a_file_has_its_streams(tmp_path, command):
+    """Those of the command; in memory there are none."""
+    streams = {"row": {"every": 0.03, "region": {"y": 0.4}}, "mean": {"every_steps": 7, "average": True}}
+    with hs.Simulation({**HEAT, "output": {**HEAT["output"], "streams": streams}}) as sim:
+        path = command(sim.to_toml())
+        sim.step(2)
+        assert len(list(tmp_path.glob("*.row.h5"))) == 1
+        with hs.Simulation({**HEAT, "output": {**HEAT["output"], "streams": streams}}) as whole:
+            whole.run(output=tmp_path / "by_python.h5")
+        for name in streams:
+            assert_same_file(tmp_path / f"by_command.{name}.h5", tmp_path / f"by_python.{name}.h5")
+        with hs.open(tmp_path / "by_python.row.h5") as row, hs.open(path) as file:
+            assert row["u"].dims == ("time", "x", "y") and row["y"].values.tolist() == [file["y"].values[3]]
+            assert hs.plot(row["u"].isel(time=-1)).get_xlabel() == "x"
+        path.with_name("late.row.h5").touch()
+        with pytest.raises(hs.InputError, match="late.row.h5: exists already; say overwrite=True"):
+            sim.run(output=tmp_path / "late.h5")
+
+
 def test_a_stopped_run_goes_on_from_the_state_that_the_program_had_set(tmp_path, command):
     """Not from that of the input, which its file names."""
     with hs.Simulation(HEAT) as sim, hs.Simulation(HEAT) as whole:

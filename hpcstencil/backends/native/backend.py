@@ -164,6 +164,7 @@ class LoweredToNative:
             ),
             slopes=array.slopes,
             reductions=array.reductions,
+            cellwise=array.cellwise,
             snapshot_buffers=code.copies if alone and not device_grid.devices.several else Copies,
             cell_samples=code.samples
             if plan.every and not members and not device_grid.devices.several

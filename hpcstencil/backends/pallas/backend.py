@@ -105,6 +105,7 @@ class LoweredToPallas:
             attempt=code.attempt,
             slopes=code.slopes,
             reductions=code.reductions,
+            cellwise=code.cellwise,
             snapshot_buffers=Copies,
             cell_samples=CellSamples,
         )

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcstencil.backends.backend import Attempt
+from hpcstencil.backends.backend import Attempt, Cellwise
 from hpcstencil.backends.xla.evaluate import Rules, of_members, right_hand_side
-from hpcstencil.backends.xla.reductions import Reductions
+from hpcstencil.backends.xla.reductions import CompiledTrees, Reductions, compiled_values
 from hpcstencil.backends.xla.stencil_kernels import KERNELS, Kernel, tiled
 from hpcstencil.backends.xla.time_step import Stepper
 from hpcstencil.distributed.device_grid import Body, DeviceGrid
@@ -43,6 +43,10 @@ class ArrayCode:
     def reductions(self, needs: Needs, trees: Sequence[Node]) -> Reductions:
         """The reductions of ``trees``; ``needs`` has the ghost cells of the operands in them."""
         return Reductions(self.stepper.device_grid, self.communicator, self.rules, needs, tuple(trees), self.listed)
+
+    def cellwise(self, needs: Needs, trees: Sequence[Node]) -> Cellwise:
+        """The function of (fields, parameters, t) that computes the values of ``trees`` in every cell."""
+        return compiled_values(CompiledTrees(self.stepper.device_grid, self.rules, needs, trees, self.listed))
 
 
 def array_code(

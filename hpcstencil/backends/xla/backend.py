@@ -83,6 +83,7 @@ class LoweredToArrays:
             attempt=code.attempt,
             slopes=code.slopes,
             reductions=code.reductions,
+            cellwise=code.cellwise,
             snapshot_buffers=Copies,
             cell_samples=CellSamples,
         )

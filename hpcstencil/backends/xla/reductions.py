@@ -137,6 +137,16 @@ def compiled_extremes(trees: CompiledTrees) -> Callable[..., Any]:
     return device_grid.exchanged(extremes, trees.widths)
 
 
+def compiled_values(trees: CompiledTrees) -> Callable[..., list[jax.Array]]:
+    """The function (fields, parameters, time) -> the value of each tree in every cell: arrays on the devices like a field,
+    in the run's precision."""
+
+    def of_cells(fields: Mapping[str, Value], frame: Frame, parameters: Parameters, time: Number) -> list[jax.Array]:
+        return trees.values(fields, parameters, time, frame)
+
+    return trees.device_grid.exchanged(of_cells, trees.widths)
+
+
 def compiled_sums(trees: CompiledTrees, bits: int) -> Callable[..., Any]:
     """The function (fields, parameters, time, scales) -> the parts q of the sum of each tree over the devices of this
     process: int64 of shape (trees, PARTS), with a last axis of members in an ensemble. ``scales`` has the 2^-e of each

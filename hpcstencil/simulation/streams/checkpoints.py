@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hpcstencil.checkpoint.checkpoint import write_checkpoint
+from hpcstencil.checkpoint.checkpoint import Part, write_checkpoint
 from hpcstencil.numerics.schedule import Clock, Leap, Schedule
 from hpcstencil.runtime.progress import say
 from hpcstencil.runtime.stopwatch import Stopwatch
@@ -42,7 +42,12 @@ class CheckpointWriter:
             stream.flush()
         with self.stopwatch.during("checkpoints"):
             changing = {name: state.fields[name] for name in simulation.problem.changing}
+            apart: dict[str, Part] = {}
             arrays, scalars = split(replace(state, fields=changing), partial(checkpoint_block, simulation))
+            for stream in streams:
+                parts, numbers = stream.memory()
+                apart |= parts
+                scalars |= numbers
             write_checkpoint(
                 self.path,
                 simulation.communicator,
@@ -55,6 +60,7 @@ class CheckpointWriter:
                 attributes=self.attributes,
                 keep=config.checkpoint.keep,
                 method=config.output.method,
+                apart=apart,
             )
         self.seconds = max(self.seconds, time.perf_counter() - start)
         if simulation.communicator.rank == 0 and self.newest_step < 0:

@@ -81,11 +81,15 @@ class Output:
         kept = self._kept(state.clock)
         self.file = self._opened(state, kept)
 
+    def kept_without_loss(self, clock: Clock) -> int | None:
+        """The step up to which a continued run keeps what another file of the run holds; None if it keeps all."""
+        return None if self.source.repeated == self.simulation.kernel else clock.step
+
     def _kept(self, clock: Clock) -> int | None:
         """The step up to which a continued run keeps the contents of its output; None if it keeps all."""
         if self.source.ended and not self.source.other_times:
             return clock.step - 1  # the last snapshot was written only for the end, and is written again if it is due
-        return None if self.source.repeated == self.simulation.kernel else clock.step
+        return self.kept_without_loss(clock)
 
     def _opened(self, state: State, cut: int | None) -> OutputFile:
         """The open file: a new one, or the one to continue, cut after step ``cut``."""
@@ -168,6 +172,7 @@ class Output:
         continues. Empty unless the last snapshot holds the whole state and such a run passes through it."""
         problem = self.simulation.problem
         whole = not problem.members and set(problem.changing) <= set(self.file.fields)
+        whole = whole and not any(stream.average for stream in problem.config.output.streams.values())
         return {"clock": json.dumps(scalars_of(state))} if whole and schedule.is_on_course(state.clock) else {}
 
     def close(self, complete: bool, **attributes: str) -> None:

@@ -7,15 +7,21 @@ The event loop knows nothing else of what is written. It goes over a list of str
     poll, is_due -> write  after each compiled call
     stop                   a signal came, or the time limit is near; `flush` follows
     finish                 the run has reached its end
-    flush                  before a checkpoint, and when the run ends early
+    flush, memory          before a checkpoint; `flush` also when the run ends early
+    close                  the last call
 
 All processes call every method together, and `is_due` gives the same answer on all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from hpcstencil.checkpoint.checkpoint import Part
 from hpcstencil.numerics.schedule import Clock, Leap
 from hpcstencil.simulation.state import State
+
+Memory = tuple[Mapping[str, Part], Mapping[str, float]]  # arrays and numbers by their name in a checkpoint
 
 
 class Stream:
@@ -59,9 +65,16 @@ class Stream:
     def flush(self) -> None:
         """Put into files what is held back: a run that continues from the next checkpoint does not repeat it."""
 
+    def memory(self) -> Memory:
+        """The arrays and numbers that the stream needs if a run continues from a checkpoint written now."""
+        return {}, {}
+
     def stop(self, state: State) -> None:
         """The run stops before its end at this state, at somebody's request."""
 
     def finish(self, state: State) -> None:
         """The run has reached its end with this state."""
         self.flush()
+
+    def close(self, complete: bool) -> None:
+        """Close what the stream has open; the run is ``complete`` or not."""

@@ -1,0 +1,162 @@
+"""Streams: further outputs of a run, each with its own file, times, cells and quantities."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpcstencil.config.limits import LONGEST_NAME, MOST_OUTPUTS
+from hpcstencil.numerics.grid import Grid, Subgrid, chosen_cells
+from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.messages import at, too_many, unknown, wrong
+from hpcstencil.validation.schema import (
+    COUNT,
+    EXPRESSION_TEXT,
+    NUMBER,
+    POSITIVE,
+    TEXT,
+    Key,
+    Kind,
+    Unfit,
+    choice,
+    either,
+    key,
+    keys_of,
+    list_of,
+    read,
+    table,
+    take,
+)
+
+
+def _range(value: object) -> tuple[float, float]:
+    """(lower, upper) of two numbers that increase."""
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise Unfit
+    lower, upper = map(NUMBER.convert, value)
+    if not lower < upper:
+        raise Unfit
+    return lower, upper
+
+
+def _table(value: object) -> object:
+    if not isinstance(value, Mapping):
+        raise Unfit
+    return value
+
+
+TABLE = Kind("a table", _table)
+PLACE = Key(either(NUMBER, Kind("two that increase", _range)), None, "z = 0.5", "a plane, or from where to where")
+
+
+@dataclass(frozen=True)
+class StreamConfig:
+    """A stream. ``path`` is None for a file beside the output. ``fields`` is None where it has ``expressions``, or all
+    fields. ``region`` maps axes to a coordinate, for a plane, or to (lower, upper)."""
+
+    path: Path | None = key(TEXT, None, 'path = "plane.h5"', "the file, relative to the working directory")
+    every: float | None = key(POSITIVE, None, "every = 0.1", "time between records")
+    every_steps: int | None = key(COUNT, None, "every_steps = 10", "instead of `every`: steps between records")
+    fields: tuple[str, ...] | None = key(
+        list_of(TEXT, "a list of field names"), None, 'fields = ["u"]', "fields to write"
+    )
+    expressions: Mapping[str, str] = field(
+        default_factory=dict,
+        metadata={
+            "key": Key(TABLE, {}, 'expressions = { slope = "dx(u)" }', "instead of `fields`: quantities to write")
+        },
+    )
+    region: Mapping[str, float | tuple[float, float]] = field(
+        default_factory=dict,
+        metadata={"key": Key(TABLE, {}, "region = { x = [0.2, 0.4] }", "the part of the grid that is written")},
+    )
+    stride: int | tuple[int, ...] = key(
+        either(COUNT, list_of(COUNT, "a list of positive integers, one per axis", 3)),
+        1,
+        "stride = 2",
+        "write only cells whose global index is a multiple of it",
+    )
+    average: bool = key(
+        choice(True, False), False, "average = true", "write the mean over the time since the last record"
+    )
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The stream as a table of the input."""
+        known = {**vars(self), "path": None if self.path is None else str(self.path.absolute())}
+        known["region"] = {axis: list(v) if isinstance(v, tuple) else v for axis, v in self.region.items()}
+        return known
+
+    def cells(self, grid: Grid) -> Subgrid:
+        """The cells that the stream writes."""
+        return chosen_cells(grid, self.region, self.stride)
+
+
+def streams_of(given: Mapping[str, Mapping[str, object]], grid: Grid, end: float) -> dict[str, StreamConfig]:
+    """The streams in the tables of [output.streams]. Raises InputError for anything that is wrong with one."""
+    return {name: _stream(name, entries, grid, end) for name, entries in given.items()}
+
+
+def _stream(name: str, given: Mapping[str, object], grid: Grid, end: float) -> StreamConfig:
+    path = ("output", "streams", name)
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", name) or len(name) > LONGEST_NAME:
+        expected = f"a name of letters, digits, '_' and '-', at most {LONGEST_NAME} of them"
+        raise wrong(at(*path), expected, name, "rename it")
+    keys = keys_of(StreamConfig)
+    for entry in given:
+        if entry not in keys:
+            raise unknown(at(*path, entry), "key", entry, tuple(keys))
+    values = read(path, given, keys)
+    if (values["every"] is None) == (values["every_steps"] is None):
+        if values["every"] is None:
+            raise InputError(
+                f"{at(*path)}: expected every or every_steps, but got neither; write for example every = 0.1"
+            )
+        raise too_many((at(*path, "every"), at(*path, "every_steps")), "remove one")
+    if values["every"] is not None and end / values["every"] > MOST_OUTPUTS:
+        raise wrong(at(*path, "every"), "at most 2**31 records up to time.end", values["every"], "write less often")
+    if values["fields"] is not None and values["expressions"]:
+        raise InputError(f"{at(*path)}: expected either fields or expressions, but got both; make two streams")
+    fields = values["fields"] or ()
+    if len(set(fields)) < len(fields):
+        raise wrong(at(*path, "fields"), "each field once", list(fields), "remove the repetition")
+    values["path"] = None if values["path"] is None else Path(values["path"])
+    values["expressions"] = {
+        entry: take(at(*path, "expressions", entry), Key(EXPRESSION_TEXT, None, f'{at(entry)} = "dx(u)"'), text)
+        for entry, text in values["expressions"].items()
+    }
+    values["region"] = _region(path, values["region"], grid)
+    stride = values["stride"]
+    if isinstance(stride, tuple) and len(stride) != grid.ndim:
+        raise wrong(at(*path, "stride"), f"{grid.ndim} counts, one per axis", list(stride), "make them agree")
+    stream = StreamConfig(**values)
+    for axis, count in zip(grid.axes, stream.cells(grid).shape, strict=True):
+        if not count:
+            raise InputError(
+                f"{at(*path, 'region')}: expected at least one cell along {axis}, but there is no centre of a cell"
+                f"{'' if stride == 1 else ' whose index fits the stride'} from {_words(stream.region.get(axis))}; widen it"
+            )
+    return stream
+
+
+def _words(place: Any) -> str:
+    return "the lower to the upper end" if place is None else f"{place[0]:g} to {place[1]:g}"
+
+
+def _region(path: tuple[str, ...], given: Mapping[str, object], grid: Grid) -> dict[str, Any]:
+    """The region of a stream, whose places must lie in the grid."""
+    region = {}
+    for axis, value in table(at(*path, "region"), given, "region = { z = 0.5 }").items():
+        here = at(*path, "region", axis)
+        if axis not in grid.axes:
+            raise unknown(here, "axis", axis, grid.axes)
+        place = take(here, PLACE, value)
+        lower, upper = grid.lower[grid.axes.index(axis)], grid.upper[grid.axes.index(axis)]
+        for end in place if isinstance(place, tuple) else (place,):
+            if not lower <= end <= upper:
+                raise wrong(here, f"places in the grid, {lower:g} to {upper:g} along {axis}", end, "move it")
+        region[axis] = place
+    return region

@@ -1,0 +1,273 @@
+"""Further outputs: the streams of [output.streams], each a file of chosen cells, in its own times.
+
+A file is an `OutputFile` like that of the run, on a `Subgrid`. A field that lives on faces has the lower faces of the
+chosen cells.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcstencil.checkpoint.checkpoint import Part, holds, read_checkpoint
+from hpcstencil.config.paths import stream_paths
+from hpcstencil.config.streams import StreamConfig
+from hpcstencil.io.file_layout import Description
+from hpcstencil.io.file_read import inspect, open_for_reading
+from hpcstencil.io.hdf5_validation import json_attribute, numbers
+from hpcstencil.io.output_file import OutputFile
+from hpcstencil.io.snapshot_buffers import Copies
+from hpcstencil.numerics.schedule import ROUND, Clock, Schedule
+from hpcstencil.problem.problem import Problem
+from hpcstencil.runtime.communicator import Communicator, from_rank_0
+from hpcstencil.simulation.restart import Options
+from hpcstencil.simulation.state import State
+from hpcstencil.simulation.streams.multiples import Multiples
+from hpcstencil.simulation.streams.output import Output
+from hpcstencil.simulation.streams.stream import Memory, Stream
+from hpcstencil.simulation.streams.time_average import TimeAverage
+from hpcstencil.symbolic.staggering import Layout, home, position_of
+from hpcstencil.validation.errors import InputError
+
+
+class FurtherOutput(Stream):
+    """The stream ``name`` of a run. Records are written by a thread where the output may be. The first state is a record,
+    except of means over time."""
+
+    def __init__(self, name: str, path: Path, output: Output, schedule: Schedule) -> None:
+        self.name, self.path, self.output, self.schedule = name, path, output, schedule
+        self.simulation = output.simulation
+        problem = self.simulation.problem
+        self.asked = problem.config.output.streams[name]
+        self.cells = self.asked.cells(problem.config.grid)
+        self.own, self.ranges = self.cells.part(self.simulation.ranges)
+        self.description = described(problem, name, output.attributes, self.simulation.dtype)
+        self.multiples = None if self.asked.every is None else Multiples(self.asked.every)
+        self.average: TimeAverage | None = None
+        self.now = 0.0  # when the last step ended that was averaged
+        self.file: OutputFile | None = None
+
+    # ---- when --------------------------------------------------------------------------------------------------------
+
+    def steps_to_event(self, clock: Clock) -> int | None:
+        if self.asked.average:
+            return 1
+        if self.multiples is not None:
+            return self.multiples.steps_to_next(self.schedule, clock)
+        assert self.asked.every_steps is not None
+        return self.asked.every_steps - clock.step % self.asked.every_steps
+
+    def time_of_event(self, clock: Clock) -> float | None:
+        return None if self.multiples is None else self.multiples.time_of_next(self.schedule)
+
+    def is_due(self, clock: Clock) -> bool:
+        return self.asked.average or self._is_record(clock)
+
+    def _is_record(self, clock: Clock) -> bool:
+        """Whether a record ends at ``clock``."""
+        if self.multiples is not None:
+            return self.multiples.are_reached(self.schedule, clock)
+        assert self.asked.every_steps is not None
+        return clock.step % self.asked.every_steps == 0
+
+    # ---- what --------------------------------------------------------------------------------------------------------
+
+    def begin(self, state: State) -> None:
+        processes, clock, source = self.simulation.communicator, state.clock, self.output.source
+        if self.multiples is not None:
+            self.multiples.go_past(self.schedule, clock)
+        goes_on = source.append and from_rank_0(processes, self.path.exists)
+        self.file = self._opened(append=goes_on, cut=self.output.kept_without_loss(clock))
+        if self.file.last_step == clock.step:  # at the end of the earlier run, whose time may be rounded otherwise
+            self.file.correct_last_time(clock.time)
+        self.now = clock.time
+        if self.asked.average:
+            self.average = self._average(goes_on)
+        elif self.file.last_step < 0:
+            self._store(clock, self._values(state))
+
+    def _average(self, goes_on: bool) -> TimeAverage:
+        """The means that begin now, or continue those in the checkpoint from which the run ``goes_on``."""
+        fields, shape = list(self.description.fields), tuple(last - first for first, last in self.ranges)
+        average, checkpoint = TimeAverage(fields, shape), self.output.source.checkpoint
+        names, processes = {self._place(field): field for field in fields}, self.simulation.communicator
+        if goes_on and checkpoint is not None and holds(checkpoint, list(names), processes):
+            sums, scalars, _ = read_checkpoint(checkpoint, self.ranges, processes, list(names))
+            average.sums = {names[place]: sums[place] for place in names}
+            average.duration = float(scalars[self._place("duration")])
+        return average
+
+    def _place(self, name: str) -> str:
+        """The name of something of this stream in a checkpoint."""
+        return f"streams/{self.name}/{name}"
+
+    def _opened(self, append: bool, cut: int | None) -> OutputFile:
+        """The open file: a new one, or one to continue, cut after step ``cut``."""
+        config, processes = self.simulation.problem.config.output, self.simulation.communicator
+        place, method = (self.path, processes, self.description), config.method
+        buffers = Copies({}) if config.may_be_behind(processes.size) else None  # blocks are copies already
+        if append:
+            return OutputFile.append(*place, step=cut, method=method, buffers=buffers)
+        return OutputFile.create(*place, method=method, buffers=buffers)
+
+    def _values(self, state: State) -> dict[str, np.ndarray]:
+        """This process's part of what the stream writes, copied."""
+        fields, problem = dict(state.fields), self.simulation.problem
+        if self.asked.expressions:
+            found = self.simulation.derived[self.name](fields, problem.parameters, state.clock.time)
+            fields = dict(zip(problem.derived[self.name], found, strict=True))
+        return {name: self.simulation.cells(fields[name], self.own) for name in self.description.fields}
+
+    def write(self, state: State) -> None:
+        record = self._is_record(state.clock)
+        with self.output.stopwatch.during("output"):
+            values = self._values(state)
+            if self.average is not None:
+                self.average.add(values, self._step_size(state.clock.time))
+            if record and self.average is not None:
+                dtype = self.simulation.dtype
+                values = {name: mean.astype(dtype) for name, mean in self.average.take().items()}
+        if record:
+            self._store(state.clock, values)
+            if self.multiples is not None:
+                self.multiples.go_past(self.schedule, state.clock)
+
+    def _step_size(self, time: float) -> float:
+        """The size of the step that ends at ``time``. A fixed step has its own, without the rounding of times."""
+        dt, fixed = time - self.now, self.schedule.fixed_dt
+        self.now = time
+        return dt if fixed is None or abs(dt - fixed) > ROUND * fixed else fixed
+
+    def _store(self, clock: Clock, blocks: Mapping[str, np.ndarray]) -> None:
+        """Write a record, unless a killed run has left it in the file."""
+        assert self.file is not None
+        if self.file.had(clock.step, clock.time):
+            return
+        self.wait()
+        with self.output.stopwatch.during("output"):
+            if clock.step <= self.file.last_step:  # the later records differ from this run's
+                self.file.close(complete=False)
+                self.file = self._opened(append=True, cut=clock.step - 1)
+            self.file.write_snapshot(clock.step, clock.time, blocks, self.ranges, behind=True)
+
+    # ---- until -------------------------------------------------------------------------------------------------------
+
+    def memory(self) -> Memory:
+        if self.average is None:
+            return {}, {}
+        arrays = {
+            self._place(name): Part(sums, self.ranges, self.cells.shape) for name, sums in self.average.sums.items()
+        }
+        return arrays, {self._place("duration"): self.average.duration}
+
+    def wait(self) -> None:
+        """Wait until all records are written."""
+        with self.output.stopwatch.during("waiting for the disk"):
+            if self.file is not None:
+                self.file.wait()
+
+    def poll(self) -> None:
+        with self.output.stopwatch.during("waiting for the disk"):
+            if self.file is not None:
+                self.file.poll()
+
+    def flush(self) -> None:
+        self.wait()
+
+    def close(self, complete: bool) -> None:
+        self.wait()
+        if self.file is not None:
+            self.file.close(complete)
+
+
+def further_outputs(output: Output, schedule: Schedule) -> list[FurtherOutput]:
+    """The streams of a run that writes ``output``."""
+    paths = stream_paths(output.simulation.problem.config, output.path)
+    return [FurtherOutput(name, path, output, schedule) for name, path in paths.items()]
+
+
+def described(problem: Problem, name: str, attributes: Mapping[str, Any], dtype: np.dtype) -> Description:
+    """The description of the file of a stream. ``attributes`` are those of the output."""
+    output, ndim = problem.config.output, problem.config.grid.ndim
+    stream = output.streams[name]
+    trees = problem.derived.get(name, {})
+    fields = tuple(trees) or stream.fields or problem.shown
+    positions = {
+        field: position_of(trees[field], problem.positions, ndim) or (0,) * ndim
+        if trees
+        else home(field, problem.positions, ndim)
+        for field in fields
+    }
+    of_mean = "mean over time of " if stream.average else ""
+    names = {field: output.long_name.get(field, stream.expressions.get(field, field)) for field in fields}
+    return Description(
+        Layout(stream.cells(problem.config.grid), positions, (True,) * ndim),  # lower faces alone, as on periodic axes
+        fields,
+        dtype,
+        attributes={**attributes, "fields": json.dumps(fields), "stream": json.dumps(content(name, stream, fields))},
+        units=output.units,
+        long_names={field: of_mean + label for field, label in names.items()},
+        compression=output.compression,
+    )
+
+
+def content(name: str, stream: StreamConfig, fields: tuple[str, ...]) -> dict[str, Any]:
+    """What the records of a stream are, as its file says it."""
+    return {
+        "name": name,
+        "of": {field: stream.expressions.get(field, field) for field in fields},
+        "average": stream.average,
+    }
+
+
+def check_files(problem: Problem, options: Options, append: bool, communicator: Communicator) -> None:
+    """Raise InputError, on all processes, if the file of a stream exists and may be neither replaced nor continued.
+    ``append`` says that the run continues in its output."""
+
+    def look() -> None:
+        config = problem.config
+        for name, path in stream_paths(config, options.output).items():
+            if not path.exists() or options.overwrite:
+                continue
+            if not options.resume:
+                raise InputError(
+                    f"output.streams.{name}: {path} exists already; say --overwrite to replace it, --resume to continue its "
+                    "run, or choose another path"
+                )
+            _check_continued(problem, name, path, append)
+
+    from_rank_0(communicator, look)
+
+
+def _check_continued(problem: Problem, name: str, path: Path, append: bool) -> None:
+    """Raise InputError if the file is not one of this stream, or not one that this run can continue. An incomplete one may
+    be replaced if the run begins anew."""
+    here, found = f"output.streams.{name}", inspect(path)
+    said = json_attribute(path, found.attributes, "stream", {})
+    if found.kind != "output" or said.get("name") != name or (found.complete and not append):
+        raise InputError(f"{here}: {path} is not of this run; choose another path, or begin anew with --overwrite")
+    if not append:
+        return
+    wanted = described(problem, name, {}, np.dtype(problem.config.numerics.precision))
+    stream = problem.config.output.streams[name]
+    if said != content(name, stream, tuple(wanted.fields)):
+        what = "other fields, expressions or average"
+    elif _places(path) != {
+        axis: wanted.layout.grid.centres(i).tolist() for i, axis in enumerate(wanted.layout.grid.axes)
+    }:
+        what = "another region or stride"
+    else:
+        return
+    raise InputError(
+        f"{here}: {path} was begun with {what}; set what it was, or choose another path for the new stream"
+    )
+
+
+def _places(path: Path) -> dict[str, list[float]]:
+    """The coordinates in a file by axis."""
+    with open_for_reading(path) as file:
+        return {axis: numbers(path, file, axis, 1)[()].tolist() for axis in "xyz" if axis in file}
