@@ -45,7 +45,7 @@ def check_fields(config: Config, fields: tuple[str, ...]) -> None:
     named += [(at("output", "long_name", name), name) for name in config.output.long_name]
     for stream, given in config.output.streams.items():
         named += [(at("output", "streams", stream, "fields"), name) for name in given.fields or ()]
-    named += [(at("probes", name, "field"), probe.field) for name, probe in config.probes.items()]
+    named += [(at("probes", name, "field"), probe.field) for name, probe in config.probes.items() if probe.field]
     for key, name in named:
         if name not in fields:
             raise unknown(key, "field", name, fields)

@@ -12,8 +12,20 @@ from pathlib import Path
 from hpcstencil.numerics.grid import AXES, Grid
 from hpcstencil.runtime.filesystem import file_errors
 from hpcstencil.validation.errors import InputError
-from hpcstencil.validation.messages import at, not_yet, unknown, wrong
-from hpcstencil.validation.schema import COUNT, NUMBER, REQUIRED, TEXT, Key, Kind, Unfit, key, keys_of, read, table
+from hpcstencil.validation.messages import at, too_many, unknown, wrong
+from hpcstencil.validation.schema import (
+    COUNT,
+    EXPRESSION_TEXT,
+    NUMBER,
+    TEXT,
+    Key,
+    Kind,
+    Unfit,
+    key,
+    keys_of,
+    read,
+    table,
+)
 
 MOST_RECEIVERS = 1_000_000  # of one table
 
@@ -32,10 +44,12 @@ COORDINATES = Kind("a number or a list of numbers, one per receiver", _coordinat
 
 @dataclass(frozen=True)
 class ProbeConfig:
-    """The receivers of one table: the ``field`` that they record, and their coordinates along each axis of the grid, all
-    of the same length. A ``file`` is read at once, so that an input holds the coordinates."""
+    """The receivers of one table: the ``field`` or ``expression`` that they record, one of them None, and their
+    coordinates along each axis of the grid, all of the same length. A ``file`` is read at once, so that an input holds
+    the coordinates."""
 
-    field: str = key(TEXT, REQUIRED, 'field = "u"', "the field that is recorded")
+    field: str | None = key(TEXT, None, 'field = "u"', "the field that is recorded")
+    expression: str | None = key(EXPRESSION_TEXT, None, 'expression = "u**2"', "instead of `field`: a derived quantity")
     x: tuple[float, ...] = key(COORDINATES, (), "x = [0.1, 0.2]", "places of the receivers along x")
     y: tuple[float, ...] = key(COORDINATES, (), "y = [0.5, 0.5]", "along y")
     z: tuple[float, ...] = key(COORDINATES, (), "z = [0.5, 0.5]", "along z")
@@ -44,6 +58,11 @@ class ProbeConfig:
     def places(self, ndim: int) -> tuple[tuple[float, ...], ...]:
         """The coordinates along each axis of the grid, in the input's unit of length."""
         return tuple(getattr(self, axis) for axis in AXES[:ndim])
+
+
+def probe_key(name: str) -> str:
+    """The dotted key of a table of [probes]."""
+    return at("probes", name)
 
 
 FILE = Key(TEXT, None, 'file = "stations.csv"')
@@ -63,8 +82,6 @@ def _probe(name: str, given: Mapping[str, object], base: Path, grid: Grid) -> Pr
         raise wrong(at("probes", name), "a name of letters, digits and '_'", name, "rename it")
     keys = keys_of(ProbeConfig)
     for entry in given:
-        if entry == "expression":
-            raise not_yet(at("probes", name, entry), "an expression", ["field"])
         if entry not in (*keys, "file"):
             raise unknown(at("probes", name, entry), "key", entry, (*keys, "file"))
     file = read(("probes", name), given, {"file": FILE})["file"]
@@ -76,6 +93,11 @@ def _probe(name: str, given: Mapping[str, object], base: Path, grid: Grid) -> Pr
             )
         given = {**given, **_from_file(at("probes", name, "file"), Path(os.path.abspath(base / file)), grid.axes)}
     probe = ProbeConfig(**read(("probes", name), given, keys))
+    if (probe.field is None) == (probe.expression is None):
+        both = [at("probes", name, entry) for entry in ("field", "expression")]
+        if probe.field is not None:
+            raise too_many(both, "remove one")
+        raise InputError(f"{both[0]}: expected a field or an expression to record, but both are missing; write one")
     _check(name, probe, grid)
     return probe
 

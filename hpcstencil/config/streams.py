@@ -48,6 +48,11 @@ def _table(value: object) -> object:
     return value
 
 
+def expressions_key(name: str) -> str:
+    """The dotted key of the expressions of a stream."""
+    return at("output", "streams", name, "expressions")
+
+
 TABLE = Kind("a table", _table)
 PLACE = Key(either(NUMBER, Kind("two that increase", _range)), None, "z = 0.5", "a plane, or from where to where")
 

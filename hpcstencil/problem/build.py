@@ -14,7 +14,9 @@ import numpy as np
 
 from hpcstencil.config.ensemble import members
 from hpcstencil.config.limits import MOST_STEPS
+from hpcstencil.config.probes import probe_key
 from hpcstencil.config.settings import Config
+from hpcstencil.config.streams import expressions_key
 from hpcstencil.equations import Limited, Positive
 from hpcstencil.equations.custom import parameters_used
 from hpcstencil.equations.user import rates_of
@@ -58,7 +60,7 @@ from hpcstencil.symbolic.expressions import (
 from hpcstencil.symbolic.parser import Scope, parse
 from hpcstencil.symbolic.stencil_reach import Discretization
 from hpcstencil.validation.errors import InputError
-from hpcstencil.validation.messages import at, shown, wrong
+from hpcstencil.validation.messages import shown, wrong
 
 
 def build(config: Config, contents: Mapping[str, ArrayContents] | None = None) -> Problem:
@@ -125,7 +127,7 @@ def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collec
     faces = of_taken(faces_of(config, model, placed.at_home(layers.trees, "equation"), layers.positions))
     rates, damping = placed.rates(taken(layers.trees), faces), placed.rates(taken(apart), faces)
     diagnostics = placed.diagnostics(taken(reduced))
-    derived = {stream: placed.derived(taken(each), stream) for stream, each in derived.items()}
+    derived = {key: placed.derived(taken(each), key) for key, each in derived.items()}
     in_streams = [tree for each in derived.values() for tree in each.values()]
     evaluated = [*rates.values(), *damping.values(), *diagnostics.values(), *in_streams]
     mask = mask_of(config, model.symbols, model.reflected, evaluated)
@@ -147,7 +149,7 @@ def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collec
         initial=masked_initial(mask, placed.initial(initial, faces)),
         faces=masked_faces(mask, faces),
         diagnostics=masked_diagnostics(mask, diagnostics, config.numerics.precision),
-        derived={stream: masked_derived(mask, each, stream) for stream, each in derived.items()},
+        derived={key: masked_derived(mask, each, key) for key, each in derived.items()},
         method=chosen,
         groups=groups_of(layers.trees, chosen, config.numerics.integrator),
         discretization=Discretization(config.numerics.order, config.grid.spacing),
@@ -162,7 +164,7 @@ def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collec
         },
         positions=layers.positions,
         mask=mask,
-        receivers=receivers_of(config, layers.positions),
+        receivers=receivers_of(config, layers.positions, derived),
         source=model.source,
     )
     _check_step(problem)
@@ -253,15 +255,16 @@ def _diagnostics(config: Config, model: Model) -> dict[str, Node]:
 
 
 def _derived(config: Config, model: Model) -> dict[str, dict[str, Node]]:
-    """The expressions of each stream that has some, by its name."""
+    """The quantities that streams and probes derive, by name in their tables of the input."""
+    given = {expressions_key(name): stream.expressions for name, stream in config.output.streams.items()}
+    given |= {
+        probe_key(name): {"expression": probe.expression} for name, probe in config.probes.items() if probe.expression
+    }
     scope = Scope(config.grid.ndim, {**model.symbols, **model.unknowns}, operators=True, space=model.space)
     return {
-        stream: {
-            name: parse(text, scope, at("output", "streams", stream, "expressions", name))
-            for name, text in given.expressions.items()
-        }
-        for stream, given in config.output.streams.items()
-        if given.expressions
+        key: {name: parse(text, scope, f"{key}.{name}") for name, text in texts.items()}
+        for key, texts in given.items()
+        if texts
     }
 
 

@@ -48,7 +48,7 @@ class Problem:
     ``members``         the problem of each member of an ensemble, else empty
     ``mask``            the solid cells, None if there are none
     ``receivers``       the receivers of each table of [probes], by name
-    ``derived``         the expressions of each stream that has some, by name of the stream and of the expression
+    ``derived``         quantities that streams and probes derive, by key of their table and name in it
     ``source``          text of the equation's Python file, "" if it has none
     """
 

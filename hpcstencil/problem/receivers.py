@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from hpcstencil.config.probes import probe_key
 from hpcstencil.config.settings import Config
 from hpcstencil.symbolic import interpolation, numpy_evaluate
 from hpcstencil.symbolic.expressions import Node, Parameter
-from hpcstencil.symbolic.staggering import Positions, home
+from hpcstencil.symbolic.staggering import Positions, home, position_of
 
 PLACE = Parameter("place of a receiver")  # no parameter of an equation has spaces
 
 
 @dataclass(frozen=True)
 class Receivers:
-    """The receivers of a table of [probes], which record the ``field`` at steps that are multiples of ``every``.
+    """The receivers of a table of [probes], which record the ``field`` at steps that are multiples of ``every``. It has
+    the name of a field, or for a derived quantity the key of the table, under which `Problem.derived` has its expression.
 
     The value at receiver r is the sum over m of weights[m, r] times the field in cell ``cells[m, r]``, in this order:
     the interpolation of `at`. ``places`` are float64 (receivers, axes) in the input's unit of length, ``cells`` global
@@ -32,20 +35,23 @@ class Receivers:
     weights: np.ndarray
 
 
-def receivers_of(config: Config, positions: Positions) -> dict[str, Receivers]:
-    """The receivers of each table of [probes]."""
+def receivers_of(
+    config: Config, positions: Positions, derived: Mapping[str, Mapping[str, Node]]
+) -> dict[str, Receivers]:
+    """The receivers of each table of [probes]; ``derived`` as in `Problem`."""
     found = {}
     for name, probe in config.probes.items():
         places = np.array(probe.places(config.grid.ndim)).T
-        along = [
-            _along(config, axis, places[:, axis], home(probe.field, positions, config.grid.ndim)[axis])
-            for axis in range(config.grid.ndim)
-        ]
+        ndim, field = config.grid.ndim, probe.field or probe_key(name)
+        position = home(field, positions, ndim)
+        if not probe.field:
+            position = position_of(derived[field]["expression"], positions, ndim) or position
+        along = [_along(config, axis, places[:, axis], position[axis]) for axis in range(ndim)]
         numbers = itertools.product(*(range(len(weights)) for _, weights in along))
         chosen = [[(cells[n], weights[n]) for (cells, weights), n in zip(along, each, strict=True)] for each in numbers]
         cells = np.array([np.stack([cell for cell, _ in point], axis=-1) for point in chosen])
         weights = np.array([math.prod([weight for _, weight in point[1:]], start=point[0][1]) for point in chosen])
-        found[name] = Receivers(probe.field, probe.every_steps, places, cells, weights)
+        found[name] = Receivers(field, probe.every_steps, places, cells, weights)
     return found
 
 

@@ -319,14 +319,15 @@ def masked_initial(mask: Mask | None, initial: Mapping[str, Node]) -> dict[str, 
     return {**masked, SOLID: mask.solid} if mask.kept else dict(masked)
 
 
-def masked_derived(mask: Mask | None, trees: Mapping[str, Node], stream: str) -> dict[str, Node]:
-    """The expressions of a stream, with 0 in solid cells. Raises InputError for those on cell faces."""
+def masked_derived(mask: Mask | None, trees: Mapping[str, Node], key: str) -> dict[str, Node]:
+    """Derived quantities by name, with 0 in solid cells. ``key`` is the input table that they come from, for messages.
+    Raises InputError for those on cell faces."""
     if mask is None:
         return dict(trees)
     for name, tree in trees.items():
         if any(position_of(tree, {}, len(mask.reflected)) or ()):
             raise InputError(
-                f"output.streams.{stream}.expressions.{name}: not available yet on faces of cells with [mask]; bring values "
+                f"{key}.{name}: not available yet on faces of cells with [mask]; bring values "
                 "back to centres with mean_x() and its like"
             )
     return {name: in_fluid(mask, mask.beside(tree)) for name, tree in trees.items()}

@@ -59,8 +59,9 @@ class Placed:
             for name, tree in trees.items()
         }
 
-    def derived(self, trees: Mapping[str, Node], stream: str) -> dict[str, Node]:
-        """The expressions of a stream, each where its fields live."""
+    def derived(self, trees: Mapping[str, Node], key: str) -> dict[str, Node]:
+        """Derived quantities by name, each where its fields live. ``key`` is the input table that they come from, for
+        messages."""
         spacing, ndim = self.config.grid.spacing, self.config.grid.ndim
         return {
             name: located(
@@ -68,7 +69,7 @@ class Placed:
                 position_of(tree, self.positions, ndim) or (0,) * ndim,
                 self.positions,
                 spacing,
-                f"output.streams.{stream}.expressions.{name}",
+                f"{key}.{name}",
             )
             if is_staggered([tree], self.positions)
             else tree

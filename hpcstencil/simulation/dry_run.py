@@ -95,7 +95,9 @@ def _probes(problem: Problem, itemsize: int) -> list[str]:
     for name, each in problem.receivers.items():
         often = "after every step" if each.every == 1 else f"every {each.every} steps"
         size = "" if steps is None else f", {human((steps // each.every + 1) * len(each.places) * itemsize)} in all"
-        lines.append(f"{'probes ' + name:<21} {each.field} at {len(each.places)} receivers, {often}{size}")
+        asked = problem.config.probes[name]
+        what = asked.field or asked.expression
+        lines.append(f"{'probes ' + name:<21} {what} at {len(each.places)} receivers, {often}{size}")
     return lines
 
 

@@ -23,17 +23,31 @@ def communicator():
     return connect()
 
 
+def test_a_derived_quantity_is_recorded_the_same(communicator, tmp_path_factory):
+    given = with_probes(("heat-2d-walls", 4, "float32", "rk4"))
+    given["probes"]["a"] = {**given["probes"]["a"], "expression": "u**2 + dx(u)"}
+    del given["probes"]["a"]["field"]
+    compare(communicator, tmp_path_factory, given, min(2, len(jax.local_devices())), {})
+
+
 @pytest.mark.parametrize(("row", "way"), dealt(ROWS, WAYS))
 def test_every_decomposition_records_the_same(communicator, tmp_path_factory, row, way):
     devices, changes = way
-    folder = communicator.broadcast(tmp_path_factory.mktemp("probes") if communicator.rank == 0 else None)
     given = with_probes(row)
     given["numerics"] |= changes["numerics"]
+    compare(
+        communicator, tmp_path_factory, given, min(devices, len(jax.local_devices())), changes.get("decomposition", {})
+    )
+
+
+def compare(communicator, tmp_path_factory, given, devices, decomposition):
+    """A run on all processes records what one process does, bit for bit."""
+    folder = communicator.broadcast(tmp_path_factory.mktemp("probes") if communicator.rank == 0 else None)
     alone = from_rank_0(communicator, lambda: samples(file_of(folder / "alone.h5", given)))
-    given["decomposition"] = {**given["decomposition"], **changes.get("decomposition", {})}
+    given["decomposition"] = {**given["decomposition"], **decomposition}
     if given["decomposition"].get("processes") == "last":  # windows are cut within their rows
         given["decomposition"]["processes"] = [1] * (len(given["grid"]["shape"]) - 1) + [communicator.size]
-    path = file_of(folder / "run.h5", given, communicator, min(devices, len(jax.local_devices())))
+    path = file_of(folder / "run.h5", given, communicator, devices)
     found = from_rank_0(communicator, lambda: samples(path))
     for name, parts in alone.items():
         for one, other in zip(parts, found[name], strict=True):

@@ -92,6 +92,24 @@ def test_probes_are_what_at_gives(tmp_path, row):
     assert np.abs(recorded - by_at).max() <= 1e-13 * np.abs(by_at).max()
 
 
+@pytest.mark.parametrize("row", [("heat-2d-walls", 4, "float64", "rk4"), ("shallow-2d", 2, "float64", "ab2"),
+                                 ("gas-2d", 2, "float64", "ssprk2")], ids=lambda row: row[0])  # fmt: skip
+def test_derived_quantities_are_what_at_gives(tmp_path, row):
+    given = with_probes(row)
+    field = given["probes"]["a"].pop("field")
+    text = f"dx({field}) + 0.5*{field}" if row[0] != "shallow-2d" else "mean_x(u)*h"
+    given["probes"]["a"]["expression"] = text
+    places = zip(*(given["probes"]["a"][axis] for axis in "xy"), strict=True)
+    ats = {f"r{n}": f"at({text}, {x!r}, {y!r})" for n, (x, y) in enumerate(places)}
+    path = file_of(tmp_path / "run.h5", {**given, "diagnostics": {"every_steps": 1, **ats}})
+    recorded = samples(path)
+    with h5py.File(path) as file:
+        by_at = np.stack([file["diagnostics"][name][()] for name in ats], axis=1)
+        assert file["probes/a/values"].attrs["long_name"] == text
+    assert np.abs(recorded["a"][2] - by_at).max() <= 1e-13 * np.abs(by_at).max()
+    assert len(recorded["b"][0]) == 1 + STEPS // 5
+
+
 def test_steps_that_follow_a_tolerance_or_the_solution_are_recorded(tmp_path):
     for time in ({"tolerance": 1e-5, "end": 0.02}, {"cfl": 0.4, "end": 0.02, "dt_every": 3}):
         row = ("burgers-2d", 2, "float64", "bs3") if "tolerance" in time else ("burgers-2d", 2, "float64", "rk4")
@@ -134,7 +152,10 @@ def test_places_come_from_a_file(tmp_path):
     ({"field": "u", "x": 1.0, "y": 1.0, "z": 1.0}, r"probes\.p\.z: no such axis"),
     ({"field": "u", "x": 16.5, "y": 1.0}, r"probes\.p\.x: expected places in the grid, 0 to 16, but got 16\.5 for receiver 0"),
     ({"field": "w", "x": 1.0, "y": 1.0}, r"probes\.p\.field: unknown field"),
-    ({"x": 1.0, "y": 1.0}, r"probes\.p\.field: expected .* missing"),
+    ({"x": 1.0, "y": 1.0}, r"probes\.p\.field: expected a field or an expression to record, but both are missing"),
+    ({"field": "u", "expression": "u", "x": 1.0, "y": 1.0}, r"probes\.p\.field: expected only one of"),
+    ({"expression": "u +", "x": 1.0, "y": 1.0}, r"probes\.p\.expression: "),
+    ({"expression": "mean(u)", "x": 1.0, "y": 1.0}, r"probes\.p\.expression: "),
     ({"field": "u", "x": "a", "y": 1.0}, r"probes\.p\.x: expected a number or a list of numbers"),
     ({"field": "u", "x": [], "y": []}, r"probes\.p\.x: expected a number or a list"),
     ({"field": "u", "x": 1.0, "y": float("nan")}, r"probes\.p\.y: expected"),

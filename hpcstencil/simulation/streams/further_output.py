@@ -15,7 +15,7 @@ import numpy as np
 
 from hpcstencil.checkpoint.checkpoint import Part, holds, read_checkpoint
 from hpcstencil.config.paths import stream_paths
-from hpcstencil.config.streams import StreamConfig
+from hpcstencil.config.streams import StreamConfig, expressions_key
 from hpcstencil.io.file_layout import Description
 from hpcstencil.io.file_read import inspect, open_for_reading
 from hpcstencil.io.hdf5_validation import json_attribute, numbers
@@ -118,8 +118,8 @@ class FurtherOutput(Stream):
         """This process's part of what the stream writes, copied."""
         fields, problem = dict(state.fields), self.simulation.problem
         if self.asked.expressions:
-            found = self.simulation.derived[self.name](fields, problem.parameters, state.clock.time)
-            fields = dict(zip(problem.derived[self.name], found, strict=True))
+            found = self.simulation.derived[expressions_key(self.name)](fields, problem.parameters, state.clock.time)
+            fields = dict(zip(problem.derived[expressions_key(self.name)], found, strict=True))
         return {name: self.simulation.cells(fields[name], self.own) for name in self.description.fields}
 
     def write(self, state: State) -> None:
@@ -194,7 +194,7 @@ def described(problem: Problem, name: str, attributes: Mapping[str, Any], dtype:
     """The description of the file of a stream. ``attributes`` are those of the output."""
     output, ndim = problem.config.output, problem.config.grid.ndim
     stream = output.streams[name]
-    trees = problem.derived.get(name, {})
+    trees = problem.derived.get(expressions_key(name), {})
     fields = tuple(trees) or stream.fields or problem.shown
     positions = {
         field: position_of(trees[field], problem.positions, ndim) or (0,) * ndim

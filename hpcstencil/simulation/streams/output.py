@@ -107,7 +107,7 @@ class Output:
             compression=config.compression,
             solid_axes=0 if solid is None else solid.ndim,
             receivers={name: receivers.places for name, receivers in problem.receivers.items()},
-            probed={name: receivers.field for name, receivers in problem.receivers.items()},
+            probed={name: probe.field or probe.expression or "" for name, probe in problem.config.probes.items()},
         )
         place, method = (self.path, processes, description), config.method
         buffers = self.buffers if config.is_written_behind(processes.size) else None

@@ -96,7 +96,13 @@ class Probes(Stream):
     def _record(self, state: State) -> None:
         """Record the cells of this state now."""
         with self.output.stopwatch.during("probes"):
-            self.samples.record(len(self.taken), dict(state.fields))
+            fields, problem = dict(state.fields), self.simulation.problem
+            for each in self.receivers.values():
+                if each.field in problem.derived:
+                    (fields[each.field],) = self.simulation.derived[each.field](
+                        dict(state.fields), problem.parameters, state.clock.time
+                    )
+            self.samples.record(len(self.taken), fields)
         self.taken.append((state.clock.step, state.clock.time))
         self._interpolate_if_full()
 
