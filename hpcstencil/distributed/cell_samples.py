@@ -61,10 +61,10 @@ class CellSamples:
     def expect_nothing(self) -> None:
         """The next compiled call is not one of this run, or is not recorded."""
 
-    def weighted(self, start: int, count: int, weights: np.ndarray) -> np.ndarray:
+    def weighted(self, start: int, count: int, weights: np.ndarray, place: np.ndarray) -> np.ndarray:
         """Weighted sums of the first ``count`` records, whose slots from ``start`` on are (receivers, rows, width), with
-        ``weights``, float64 of this shape: (count, receivers), in the run's dtype. The products of a column are added
-        row by row, then the columns, in float64."""
+        ``weights``, float64 of this shape: (count, receivers), in the run's dtype. That of receiver r is in column
+        ``place[r]``. The products of a column of cells are added row by row, then the columns, in float64."""
         receivers, rows, width = weights.shape
         values = self.values[:count, start : start + weights.size].reshape(count, *weights.shape)
         columns = np.zeros((count, receivers, width))
@@ -73,7 +73,9 @@ class CellSamples:
         total = np.zeros((count, receivers))
         for column in range(width):
             total += columns[:, :, column]
-        return total.astype(self.values.dtype)
+        result = np.empty(total.shape, self.values.dtype)
+        result[:, place] = total
+        return result
 
 
 @jax.jit

@@ -70,13 +70,17 @@ class ReceiverCells:
 
     def at_receivers(self, samples: CellSamples, count: int, weights: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The values at this process's receivers of each group, (count, own receivers), from the first ``count`` records,
-        which are complete. ``weights`` are those of `own_weights`. The order of the terms is fixed, so the sum does not
-        depend on who adds it."""
+        which are complete. Receivers are in the order of their numbers. ``weights`` are those of `own_weights`. The order
+        of the terms is fixed, so the sum does not depend on who adds it."""
         found, start = [], 0
-        for each in weights:
-            found.append(samples.weighted(start, count, each))
+        for each, place in zip(weights, self.places(), strict=True):
+            found.append(samples.weighted(start, count, each, place))
             start += each.size
         return found
+
+    def places(self) -> list[np.ndarray]:
+        """For each group, the place of each own receiver among them by number, int64 (own receivers,)."""
+        return [np.argsort(np.argsort(own)) for own in self.own]
 
     def own_weights(self) -> list[np.ndarray]:
         """The weights of the cells around this process's receivers of each group, float64 (receivers, rows, width):

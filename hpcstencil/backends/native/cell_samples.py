@@ -82,9 +82,10 @@ class NativeSamples(CellSamples):
     def expect_nothing(self) -> None:
         self.library.set_cell_samples(None)
 
-    def weighted(self, start: int, count: int, weights: np.ndarray) -> np.ndarray:
+    def weighted(self, start: int, count: int, weights: np.ndarray, place: np.ndarray) -> np.ndarray:
         receivers, rows, width = weights.shape
-        weights, result = np.ascontiguousarray(weights), np.empty((count, receivers), self.values.dtype)
+        weights, place = np.ascontiguousarray(weights), np.ascontiguousarray(place, np.int64)
+        result = np.empty((count, receivers), self.values.dtype)
 
         def some(values: np.ndarray, result: np.ndarray) -> None:
             self.library.weigh_records(
@@ -92,6 +93,7 @@ class NativeSamples(CellSamples):
                 ctypes.c_int64(len(values)),
                 ctypes.c_int64(self.values.shape[1]),
                 weights.ctypes.data_as(ctypes.c_void_p),
+                place.ctypes.data_as(ctypes.c_void_p),
                 ctypes.c_int64(receivers),
                 ctypes.c_int64(rows),
                 ctypes.c_int64(width),

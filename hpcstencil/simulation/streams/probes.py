@@ -138,12 +138,14 @@ class Probes(Stream):
         steps, times = (np.concatenate([row[n] for row in rows]) for n in (0, 1))
         receivers, topology = self.receivers[name], self.simulation.device_grid.topology
         own = np.concatenate([row[2][VALUES] for row in rows])
+        if self.simulation.communicator.size == 1:
+            return steps, times, {VALUES: own}
         parts = self.simulation.communicator.gather(own)
         values = np.broadcast_to(own.dtype.type(0), (len(steps), len(receivers.places)))
         if parts is not None:
             values = np.empty(values.shape, own.dtype)
             for rank, part in enumerate(parts):
-                values[:, own_receivers(receivers, topology, rank)] = part
+                values[:, np.sort(own_receivers(receivers, topology, rank))] = part
         return steps, times, {VALUES: values}
 
 
@@ -180,7 +182,8 @@ def weights_of(simulation: Simulation, part: ReceiverCells, fields: Fields) -> l
     for each in part.cells.values():
         record[0, each.slot] = 1 - solid[tuple(each.index.T)]
     samples = CellSamples({}, record, part.width, simulation.device_grid.devices)
-    fluid = [values[0] for values in interpolated(simulation, part, samples, 1, weights)]
+    found = interpolated(simulation, part, samples, 1, weights)
+    fluid = [values[0, place] for values, place in zip(found, part.places(), strict=True)]
 
     def check() -> None:
         for (name, each), own, found in zip(simulation.problem.receivers.items(), part.own, fluid, strict=True):

@@ -78,10 +78,11 @@ struct Vectors {
     typedef real cells __attribute__((vector_size(sizeof(real) * WIDTH)));
 };
 
-// Weighted sums of the cells around each receiver, receivers x rows x WIDTH. The products of a column are added row by
-// row, then the columns.
+// Weighted sums of the cells around each receiver, receivers x rows x WIDTH; that of receiver r becomes number place[r]
+// of the result. The products of a column are added row by row, then the columns.
 template <int WIDTH>
-static void weigh(const real* values, const double* weights, long receivers, long rows, real* result) {
+static void weigh(const real* values, const double* weights, const int64_t* place, long receivers, long rows,
+                  real* result) {
     typedef typename Vectors<WIDTH>::columns columns;
     for (long r = 0; r < receivers; r++) {
         columns sum = {};
@@ -93,13 +94,13 @@ static void weigh(const real* values, const double* weights, long receivers, lon
             sum += weight * __builtin_convertvector(cells, columns);
         }
         for (int k = 0; k < WIDTH; k++) total += sum[k];
-        result[r] = real(total);
+        result[place[r]] = real(total);
     }
 }
 
 // The weighted sums of ``records``, which begin ``size`` values apart.
 extern "C" void weigh_records(const real* values, int64_t records, int64_t size, const double* weights,
-                              int64_t receivers, int64_t rows, int64_t width, real* result) {
+                              const int64_t* place, int64_t receivers, int64_t rows, int64_t width, real* result) {
     auto one = width == 2 ? &weigh<2> : width == 4 ? &weigh<4> : &weigh<8>;
-    for (long n = 0; n < records; n++) one(values + n * size, weights, receivers, rows, result + n * receivers);
+    for (long n = 0; n < records; n++) one(values + n * size, weights, place, receivers, rows, result + n * receivers);
 }
