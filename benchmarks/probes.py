@@ -1,0 +1,69 @@
+"""What probes cost: a run with 1000 receivers that are recorded after every step, against the same run without.
+
+.venv/bin/python benchmarks/probes.py [rounds] [case ...]
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+from common import machine, summary_of, told
+
+RECEIVERS = 1000
+INPUT = """
+[grid]
+shape = [1024, 1024]
+[equation]
+{equation}
+[initial]
+{field} = "exp(-((x - 512)**2 + (y - 512)**2)/200)"
+{more}
+[numerics]
+integrator = "{integrator}"
+order = {order}
+[time]
+dt = {dt}
+end = {end}
+"""
+LAYER = "[boundary]\nx = { cpml = { width = 30 } }\ny = { cpml = { width = 30 } }"
+CASES = {
+    "heat, order 2, euler": ("u", INPUT.format(
+        equation='name = "heat"\nD = 0.1', field="u", more="", integrator="euler", order=2, dt=1.0, end=20000.0)),
+    "wave, order 4, leapfrog": ("u", INPUT.format(
+        equation='name = "wave"', field="u", more="", integrator="leapfrog", order=4, dt=0.25, end=2500.0)),
+    "acoustic with CPML, order 8, rk4": ("p", INPUT.format(
+        equation='name = "acoustic"\nc = 1.0', field="p", more=LAYER, integrator="rk4", order=8, dt=0.25, end=250.0)),
+}  # fmt: skip
+
+
+def seconds(text: str) -> float:
+    """Seconds of a run from its first step to its end."""
+    with tempfile.TemporaryDirectory() as folder:
+        parts = told(r"wall time +[\d.]+ s: (.*)", summary_of(text, Path(folder))).split(", ")
+    spent = {name: float(value) for name, value, _ in (part.rsplit(" ", 2) for part in parts)}
+    return sum(value for name, value in spent.items() if name not in ("starting up", "setting up", "compiling"))
+
+
+def probes(field: str) -> str:
+    """A table of receivers at random places."""
+    rng = random.Random(1)
+    places = [[round(rng.uniform(1, 1023), 3) for _ in range(RECEIVERS)] for _ in range(2)]
+    return f'[probes.receivers]\nfield = "{field}"\nx = {places[0]}\ny = {places[1]}\n'
+
+
+def main(rounds: int, cases: list[str]) -> None:
+    print(f"{machine()}; 1024^2 cells, float32, {RECEIVERS} receivers after every step, {rounds} interleaved rounds")
+    for case in cases:
+        field, text = CASES[case]
+        pairs = [(seconds(text), seconds(text + probes(field))) for _ in range(rounds)]
+        without, beside = (statistics.median(column) for column in zip(*pairs, strict=True))
+        more = statistics.median(b / a for a, b in pairs) - 1
+        print(f"{case:34} {without:6.2f} s without, {beside:6.2f} s with probes: {100 * more:.0f} % more", flush=True)
+
+
+if __name__ == "__main__":
+    main(int((sys.argv[1:] or ["3"])[0]), sys.argv[2:] or list(CASES))
