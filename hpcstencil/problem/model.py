@@ -244,7 +244,7 @@ def _refuse_others(config: Config, name: str, text: str, given: Mapping[str, flo
     """Raise InputError if the expression ``text`` of the parameter ``name`` uses a parameter that is no number."""
     used = parameters_used([text])
     for other in (*given, *config.equation.series):
-        if other in used and isinstance(given.get(other, ""), str):
+        if other in used and other != name and isinstance(given.get(other, ""), str):
             array = other in config.equation.arrays
             kind = "an array" if array else "a time series" if other in config.equation.series else "an expression"
             raise InputError(
