@@ -123,7 +123,8 @@ class Probes(Stream):
     @property
     def held(self) -> int:
         sizes = {name: self.simulation.dtype.itemsize * len(each.places) for name, each in self.receivers.items()}
-        return sum(len(steps) * (16 + sizes[name]) for name, rows in self.rows.items() for steps, _, _ in rows)
+        rows = sum(len(steps) * (16 + sizes[name]) for name, rows in self.rows.items() for steps, _, _ in rows)
+        return rows + 16 * len(self.taken)
 
     def drain(self) -> RowsOf:
         if self.taken:
