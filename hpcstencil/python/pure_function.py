@@ -23,8 +23,6 @@ from hpcstencil.numerics.schedule import Clock, StepRange
 from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.stability import cfl_step
 from hpcstencil.python.assignment import as_array
-from hpcstencil.runtime.communicator import agree
-from hpcstencil.simulation.initial_state import initial_blocks
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.simulation.solid_cells import solid_block
 from hpcstencil.simulation.state import State
@@ -208,7 +206,8 @@ def _kept(
     fields), and which cells are solid. Blocks of this process, in an ensemble with the members first."""
     problem = simulation.problem
     names = [name for name in problem.memory if not name.endswith(MEMORY) and name not in problem.constant]
-    blocks = agree(simulation.communicator, lambda: initial_blocks(problem, simulation.ranges, names)) | dict(constant)
+    shape = [*(stop - start for start, stop in simulation.ranges), *problem.layout.members]
+    blocks = {**{name: np.zeros(shape, simulation.dtype) for name in names}, **constant}
     solid = None if problem.mask is None else solid_block(simulation, simulation.put(blocks)) != 0
     return {name: np.moveaxis(block, -1, 0) if problem.members else block for name, block in blocks.items()}, solid
 

@@ -115,5 +115,7 @@ def test_a_backend_is_a_class_and_a_line_of_the_registry(monkeypatch):
     expected = stepped(problem, simulation_of(problem), 6, 5e-4)["u"]
     assert np.array_equal(stepped(problem, found, 3, 1e-3)["u"], expected)
     ensemble = problem_of(**HEAT, ensemble={"equation.D": [0.1, 0.2]})
-    with pytest.raises(InputError, match='a run that "half steps" fits, but ensembles are not for half steps'):
+    with pytest.raises(
+        InputError, match='a kernel that supports this run, but "half steps" does not: ensembles are not for half steps'
+    ):
         simulation_of(ensemble, kernel="half steps")

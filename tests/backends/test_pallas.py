@@ -237,7 +237,7 @@ def test_auto_measures_them_on_gpus_alone(speeds):
     assert choice(heat(), GPU, before="pallas").kernel == "pallas"
     assert choice(problem, CPU).kernel == "native"
     with pytest.raises(
-        InputError, match=r'expected "pallas", with which the run was computed .* \(there is no GPU\); go on'
+        InputError, match=r'expected "pallas", with which the run was computed .* \(there is no GPU\); continue'
     ):
         choice(problem, CPU, before="pallas")
 

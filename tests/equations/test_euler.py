@@ -139,7 +139,7 @@ def test_solids_in_a_box_lose_nothing():
 
 @pytest.mark.parametrize("mask, diagnostic, sentence", [
     ({"solid": "x > 3", "surface": {"value": 1.0}}, "mean(rho)", 'mask.surface: expected "no_flux" for an equation'),
-    ({"solid": "x > 3"}, "mean(mean_x(rho))", "diagnostics: not available yet on faces of cells with .mask."),
+    ({"solid": "x > 3"}, "mean(mean_x(rho))", "diagnostics: not available yet for face values with .mask."),
 ])  # fmt: skip
 def test_what_solids_do_not_fit(mask, diagnostic, sentence):
     with pytest.raises(InputError, match=sentence):
