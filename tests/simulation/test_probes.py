@@ -41,8 +41,10 @@ def expected(path, given, steps):
     return found
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
-@pytest.mark.parametrize("kernel", ["native", "shift"])
+@pytest.mark.parametrize(("row", "kernel"), [
+    pytest.param(row, kernel, id=f"{kernel}-{row[0]}", marks=() if kernel == "native" or row in ROWS[::5] else pytest.mark.long)
+    for row in ROWS for kernel in ("native", "shift")
+])  # fmt: skip
 def test_probes_are_what_the_snapshots_of_every_step_give(tmp_path, row, kernel):
     """Native code records within one call of many steps; a run with snapshots takes single steps."""
     given = with_probes(row)
