@@ -88,8 +88,8 @@ class DeviceGrid:
         """``body(fields, places, parameters, which steps)`` compiled for every device. The memory of the fields is
         reused for the result.
 
-        With several devices the fields keep their device axis inside the body, with length 1: XLA would copy them to
-        remove it and to put it back.
+        With several devices, each field keeps a
+        leading device axis of length 1 inside the body. Removing and restoring that axis would make XLA copy the fields.
         """
         if not self.devices.several:
             return self.compiled(body, 2, donate=True)

@@ -12,13 +12,13 @@ from hpcstencil.runtime.filesystem import file_errors, sync
 
 def write_atomically(path: Path, content: str) -> None:
     """Write a text in UTF-8 to ``path`` atomically, replacing an existing file. Raises EnvironmentProblem if that
-    fails; the old file is then untouched."""
+    fails; an old file is then whole, or was replaced by the whole new one."""
     publish(path, lambda temporary: temporary.write_text(content, encoding="utf-8"))
 
 
 def publish(path: Path, make: Callable[[Path], object]) -> None:
     """Make the file ``path`` atomically, replacing an existing one: ``make`` writes it under a temporary name with the
-    same ending, which is then renamed. Raises EnvironmentProblem if writing fails; the old file is then untouched."""
+    same ending, which is then renamed. Raises EnvironmentProblem if writing fails; an old file is then whole, or was replaced by the whole new one."""
     temporary = hidden(path)
     with file_errors(path, "write"):
         try:

@@ -128,7 +128,7 @@ def axes_of(tree: Node) -> set[int]:
 
 
 def constant_along(tree: Operator) -> bool:
-    """Whether the operand of an operator is constant along one of the axes along which the operator reads other cells.
+    """Whether an operator reads neighbouring cells along some axis on which its operand is constant.
     False for stencils of the input."""
     if isinstance(tree, Convolution):
         return False
