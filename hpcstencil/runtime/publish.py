@@ -18,7 +18,8 @@ def write_atomically(path: Path, content: str) -> None:
 
 def publish(path: Path, make: Callable[[Path], object]) -> None:
     """Make the file ``path`` atomically, replacing an existing one: ``make`` writes it under a temporary name with the
-    same ending, which is then renamed. Raises EnvironmentProblem if writing fails; an old file is then whole, or was replaced by the whole new one."""
+    same ending, which is then renamed. Raises EnvironmentProblem if writing fails; an old file is then whole, or was
+    replaced by the whole new one."""
     temporary = hidden(path)
     with file_errors(path, "write"):
         try:
