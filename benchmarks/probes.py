@@ -1,4 +1,4 @@
-"""What probes cost: a run with 1000 receivers that are recorded after every step, against the same run without.
+"""What probes cost: a run with 1 or 1000 receivers that are recorded after every step, against the same run without.
 
 .venv/bin/python benchmarks/probes.py [rounds] [case ...]
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from common import machine, summary_of, told
 
-RECEIVERS = 1000
+RECEIVERS = (1, 1000)  # one shows what it costs to take steps so that a field can be recorded
 INPUT = """
 [grid]
 shape = [1024, 1024]
@@ -48,21 +48,25 @@ def seconds(text: str) -> float:
     return sum(value for name, value in spent.items() if name not in ("starting up", "setting up", "compiling"))
 
 
-def probes(field: str) -> str:
+def probes(field: str, receivers: int) -> str:
     """A table of receivers at random places."""
     rng = random.Random(1)
-    places = [[round(rng.uniform(1, 1023), 3) for _ in range(RECEIVERS)] for _ in range(2)]
+    places = [[round(rng.uniform(1, 1023), 3) for _ in range(receivers)] for _ in range(2)]
     return f'[probes.receivers]\nfield = "{field}"\nx = {places[0]}\ny = {places[1]}\n'
 
 
 def main(rounds: int, cases: list[str]) -> None:
-    print(f"{machine()}; 1024^2 cells, float32, {RECEIVERS} receivers after every step, {rounds} interleaved rounds")
+    print(f"{machine()}; 1024^2 cells, float32, receivers after every step, {rounds} interleaved rounds")
     for case in cases:
         field, text = CASES[case]
-        pairs = [(seconds(text), seconds(text + probes(field))) for _ in range(rounds)]
-        without, beside = (statistics.median(column) for column in zip(*pairs, strict=True))
-        more = statistics.median(b / a for a, b in pairs) - 1
-        print(f"{case:34} {without:6.2f} s without, {beside:6.2f} s with probes: {100 * more:.0f} % more", flush=True)
+        inputs = [text, *(text + probes(field, receivers) for receivers in RECEIVERS)]
+        found = [[seconds(each) for each in inputs] for _ in range(rounds)]
+        without, *_ = (statistics.median(column) for column in zip(*found, strict=True))
+        more = [statistics.median(row[n] / row[0] for row in found) - 1 for n in range(1, len(inputs))]
+        line = ", ".join(
+            f"{receivers}: {100 * part:.0f} % more" for receivers, part in zip(RECEIVERS, more, strict=True)
+        )
+        print(f"{case:34} {without:6.2f} s without probes; receivers {line}", flush=True)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from hpcstencil.io.dataset_names import PROBES, VALUES
 from hpcstencil.io.hdf5_validation import (
     WHOLE,
     attributes,
+    groups_in,
     json_attribute,
     kind_of,
     numbers,
@@ -393,10 +394,9 @@ def _diagnostics(path: Path, file: h5py.File) -> dict[str, NDArray[Any]]:
 
 def _probes(path: Path, file: h5py.File) -> dict[str, Probes]:
     """The receivers of each table of [probes], without their samples."""
-    group = file.get(PROBES)
     found = {}
-    for name in group if isinstance(group, h5py.Group) else ():
-        own = group[name]
+    for name in groups_in(file, PROBES):
+        own = file[f"{PROBES}/{name}"]
         values = numbers(path, own, VALUES, 2)
         places = {axis: numbers(path, own, axis, 1)[()].astype(np.float64) for axis in AXES if axis in own}
         times, steps = series(path, own, "time").astype(np.float64), series(path, own, "step", WHOLE)

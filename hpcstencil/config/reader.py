@@ -39,6 +39,7 @@ from hpcstencil.config.streams import streams_of
 from hpcstencil.config.time_series import time_series_of
 from hpcstencil.equations import EQUATIONS
 from hpcstencil.io.array_file import HDF5_SUFFIXES, IMAGE, ArrayFile, ArrayInMemory, array_of
+from hpcstencil.numerics.finite_differences import Weights
 from hpcstencil.numerics.grid import AXES, Grid
 from hpcstencil.numerics.integrators import FEWEST_STAGES, INTEGRATORS, MOST_STAGES, SUPER_STEPPING
 from hpcstencil.validation.errors import InputError
@@ -259,11 +260,13 @@ def _equation(raw: Mapping[str, object], base: Path, ndim: int) -> EquationConfi
     )
 
 
-def _stencil(path: tuple[str, ...], given: object, base: Path, ndim: int) -> StencilConfig:
+def _stencil(
+    path: tuple[str, ...], given: Weights | str | Mapping[str, object], base: Path, ndim: int
+) -> StencilConfig:
     """A stencil of the input's own, from its weights or a table."""
     keys, key = keys_of(StencilConfig), at(*path)
     if not isinstance(given, Mapping):
-        return StencilConfig(weights_of(key, given, base, ndim))  # type: ignore[arg-type]
+        return StencilConfig(weights_of(key, given, base, ndim))
     for name in given:
         if name not in keys:
             raise unknown(at(*path, name), "key", name, tuple(keys))

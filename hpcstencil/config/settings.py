@@ -13,13 +13,14 @@ from typing import Any
 from hpcstencil.config.boundary_conditions import BoundaryConfig
 from hpcstencil.config.probes import ProbeConfig
 from hpcstencil.config.stencil_config import WEIGHTS_OR_TABLE, StencilConfig
-from hpcstencil.config.streams import TABLE, StreamConfig
+from hpcstencil.config.streams import StreamConfig
 from hpcstencil.config.time_series import TIME_SERIES, TimeSeries
 from hpcstencil.io.array_file import ArrayFile, ArrayInMemory, array_of
 from hpcstencil.io.transports.registry import TRANSPORTS, may_write_behind
 from hpcstencil.numerics.grid import Grid
 from hpcstencil.numerics.integrators import INTEGRATORS
 from hpcstencil.validation.schema import (
+    ANY_TABLE,
     COUNT,
     EXPRESSION,
     EXPRESSION_TEXT,
@@ -173,7 +174,7 @@ class OutputConfig:
         any_text(), '{} = "K"', "attribute `long_name` of each field", 'long_name = { u = "K" }'
     )
     streams: Mapping[str, StreamConfig] = entries(
-        TABLE,
+        ANY_TABLE,
         "{} = {{ every = 0.1 }}",
         "further outputs",
         "streams = { plane = { every = 0.1, region = { z = 0.5 } } }",

@@ -13,6 +13,7 @@ from hpcstencil.numerics.grid import Grid, Subgrid, chosen_cells
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import at, too_many, unknown, wrong
 from hpcstencil.validation.schema import (
+    ANY_TABLE,
     COUNT,
     EXPRESSION_TEXT,
     NUMBER,
@@ -42,18 +43,11 @@ def _range(value: object) -> tuple[float, float]:
     return lower, upper
 
 
-def _table(value: object) -> object:
-    if not isinstance(value, Mapping):
-        raise Unfit
-    return value
-
-
 def expressions_key(name: str) -> str:
     """The dotted key of the expressions of a stream."""
     return at("output", "streams", name, "expressions")
 
 
-TABLE = Kind("a table", _table)
 PLACE = Key(either(NUMBER, Kind("two that increase", _range)), None, "z = 0.5", "a plane, or from where to where")
 
 
@@ -71,12 +65,12 @@ class StreamConfig:
     expressions: Mapping[str, str] = field(
         default_factory=dict,
         metadata={
-            "key": Key(TABLE, {}, 'expressions = { slope = "dx(u)" }', "instead of `fields`: quantities to write")
+            "key": Key(ANY_TABLE, {}, 'expressions = { slope = "dx(u)" }', "instead of `fields`: quantities to write")
         },
     )
     region: Mapping[str, float | tuple[float, float]] = field(
         default_factory=dict,
-        metadata={"key": Key(TABLE, {}, "region = { x = [0.2, 0.4] }", "the part of the grid that is written")},
+        metadata={"key": Key(ANY_TABLE, {}, "region = { x = [0.2, 0.4] }", "the part of the grid that is written")},
     )
     stride: int | tuple[int, ...] = key(
         either(COUNT, list_of(COUNT, "a list of positive integers, one per axis", 3)),

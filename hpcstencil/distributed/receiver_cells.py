@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -73,11 +74,12 @@ class ReceiverCells:
         which are complete. Receivers are in the order of their numbers. ``weights`` are those of `own_weights`. The order
         of the terms is fixed, so the sum does not depend on who adds it."""
         found, start = [], 0
-        for each, place in zip(weights, self.places(), strict=True):
+        for each, place in zip(weights, self.places, strict=True):
             found.append(samples.weighted(start, count, each, place))
             start += each.size
         return found
 
+    @cached_property
     def places(self) -> list[np.ndarray]:
         """For each group, the place of each own receiver among them by number, int64 (own receivers,)."""
         return [np.argsort(np.argsort(own)) for own in self.own]

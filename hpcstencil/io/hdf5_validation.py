@@ -80,6 +80,13 @@ def kind_of(dataset: h5py.Dataset) -> str:
         return ""
 
 
+def groups_in(file: h5py.File, name: str) -> list[str]:
+    """The names of the groups in the group ``name``; none if there is no such group."""
+    parent = file.get(name)
+    found = parent.items() if isinstance(parent, h5py.Group) else ()
+    return [own for own, item in found if isinstance(item, h5py.Group)]
+
+
 def numbers(path: Path, group: h5py.Group, name: str, *axes: int, kinds: str = REAL) -> h5py.Dataset:
     """The dataset ``name`` of a group. It must hold real numbers of the given ``kinds`` (of numpy's types), and have
     one of the given numbers of ``axes`` if there are any. ``path`` is for messages.

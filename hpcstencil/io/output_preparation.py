@@ -20,7 +20,7 @@ from hpcstencil.io.file_layout import Description, lay_out, write_attributes
 from hpcstencil.io.file_read import SCALES, fields_in
 from hpcstencil.io.file_spans import UNUSED, sound_unused
 from hpcstencil.io.hdf5_access import open_alone
-from hpcstencil.io.hdf5_validation import WHOLE, attributes, numbers, refuse_other_files
+from hpcstencil.io.hdf5_validation import WHOLE, attributes, groups_in, numbers, refuse_other_files
 from hpcstencil.io.rollback_journal import journal_path, living_writer, roll_back
 from hpcstencil.io.truncate import Prepared, cut_back
 from hpcstencil.runtime.filesystem import file_errors
@@ -99,7 +99,7 @@ def _check_same(file: h5py.File, path: Path, description: Description) -> None:
         if found != expected:
             raise InputError(f"{path}: its grid has shape {found}, this run's {expected}")
     probes = {f"{PROBES}/{name}/": places for name, places in description.receivers.items()}
-    recorded = sorted(f"{PROBES}/{name}/" for name in file.get(PROBES, ()))
+    recorded = sorted(f"{PROBES}/{name}/" for name in groups_in(file, PROBES))
     if recorded != sorted(probes):
         raise InputError(f"{path}: holds the probes {recorded}, this run has {sorted(probes)}; choose another --output")
     counted = [numbers(path, file, f"{group}{name}", 1, kinds=kinds) for group in ("", f"{DIAGNOSTICS}/", *probes)

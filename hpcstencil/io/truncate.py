@@ -14,6 +14,7 @@ from hpcstencil.io.dataset_names import DIAGNOSTICS, MASK_DATASET, PROBES, VALUE
 from hpcstencil.io.file_layout import Attributes, write_attributes
 from hpcstencil.io.file_spans import all_values, growing_axis, remember_unused
 from hpcstencil.io.hdf5_access import open_alone
+from hpcstencil.io.hdf5_validation import groups_in
 from hpcstencil.io.rollback_journal import Span, complement
 
 ENDED = ("failure", "clock")  # attributes about the end of a run, see `OutputFile.close`
@@ -77,13 +78,13 @@ def cut_back(path: Path, fields: Sequence[str], step: int | None, attributes: At
 
 def series_of(file: h5py.File) -> dict[str, list[str]]:
     """The short series of each group of rows, by which readers count or which they read whole: all but `sampled`."""
-    probes = {f"{PROBES}/{name}": ["time", "step"] for name in file.get(PROBES, ())}
+    probes = {f"{PROBES}/{name}": ["time", "step"] for name in groups_in(file, PROBES)}
     return {DIAGNOSTICS: list(file[DIAGNOSTICS]), **probes}
 
 
 def sampled(file: h5py.File) -> list[tuple[str, str]]:
     """(group, name) of the long series of rows, those of probes."""
-    return [(f"{PROBES}/{name}", VALUES) for name in file.get(PROBES, ())]
+    return [(f"{PROBES}/{name}", VALUES) for name in groups_in(file, PROBES)]
 
 
 def _changed(path: Path, untouched: list[Span], action: Callable[[h5py.File], None]) -> None:

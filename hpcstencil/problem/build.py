@@ -121,15 +121,15 @@ def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collec
     positive = model.equation.positive if isinstance(model.equation, Positive) else ()
     layers = layered(trees, config, _fastest_wave(config, model, bounds), model.positions, positive)
     reduced, derived = _diagnostics(config, model), _derived(config, model)
-    in_streams = [tree for each in derived.values() for tree in each.values()]
-    _refuse_unused_stencils(model, [*trees.values(), *model.damping.values(), *reduced.values(), *in_streams])
+    quantities = [tree for each in derived.values() for tree in each.values()]
+    _refuse_unused_stencils(model, [*trees.values(), *model.damping.values(), *reduced.values(), *quantities])
     placed = Placed(config, layers.positions)
     faces = of_taken(faces_of(config, model, placed.at_home(layers.trees, "equation"), layers.positions))
     rates, damping = placed.rates(taken(layers.trees), faces), placed.rates(taken(apart), faces)
     diagnostics = placed.diagnostics(taken(reduced))
     derived = {key: placed.derived(taken(each), key) for key, each in derived.items()}
-    in_streams = [tree for each in derived.values() for tree in each.values()]
-    evaluated = [*rates.values(), *damping.values(), *diagnostics.values(), *in_streams]
+    quantities = [tree for each in derived.values() for tree in each.values()]
+    evaluated = [*rates.values(), *damping.values(), *diagnostics.values(), *quantities]
     mask = mask_of(config, model.symbols, model.reflected, evaluated)
     if mask is not None:
         refuse_name((*model.trees, *model.numbers, *model.symbols))

@@ -268,6 +268,7 @@ def _refuse_unused(config: Config, custom: bool, trees: Sequence[Node], symbols:
         texts = [*config.equation.rhs.values(), *config.initial.expressions.values()]
         texts += [*config.diagnostics.expressions.values(), *config.boundary.texts()]
         texts += [text for stream in config.output.streams.values() for text in stream.expressions.values()]
+        texts += [probe.expression for probe in config.probes.values() if probe.expression]
         texts += [] if config.mask is None else [config.mask.solid, str(config.mask.surface)]
         files = config.equation.arrays
         texts += [v for name, v in config.equation.parameters.items() if isinstance(v, str) and name not in files]

@@ -151,8 +151,8 @@ class Problem:
         return self.discretization.needs(trees)
 
     def differentiated(self) -> list[Node]:
-        """All trees that are evaluated with ghost cells: `rates`, `reduced` and `in_streams`."""
-        return [*self.rates(), *self.reduced(), *self.in_streams()]
+        """All trees that are evaluated with ghost cells: `rates`, `reduced` and `derived_trees`."""
+        return [*self.rates(), *self.reduced(), *self.derived_trees()]
 
     def rates(self) -> list[Node]:
         """All trees that are parts of time derivatives: ``trees`` and ``apart``."""
@@ -179,7 +179,13 @@ class Problem:
             )
         )
 
-    def in_streams(self) -> tuple[Node, ...]:
+    @property
+    def recorded(self) -> frozenset[str]:
+        """What probes record: names of fields, and keys of `derived`. A backend may take the steps so that it can record
+        them; their values are the same."""
+        return frozenset(each.field for each in self.receivers.values())
+
+    def derived_trees(self) -> tuple[Node, ...]:
         """All expressions of streams."""
         return tuple(dict.fromkeys(tree for each in self.derived.values() for tree in each.values()))
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcstencil.io.dataset_names import PROBES
 from hpcstencil.io.file_read import inspect, open_for_reading
+from hpcstencil.io.hdf5_validation import groups_in
 from hpcstencil.io.rollback_journal import Before, pending
 from hpcstencil.runtime.filesystem import file_errors
 from hpcstencil.validation.errors import InputError
@@ -41,7 +42,7 @@ def probes(path: str | os.PathLike[str], name: str) -> xr.Dataset:
     run's dtype, ``step``, and the places of the receivers as coordinates. Raises as `open`, and InputError if the file
     has no such probes."""
     with open_for_reading(Path(path)) as file:
-        known = list(file.get(PROBES, ()))
+        known = groups_in(file, PROBES)
     if name not in known:
         raise InputError(f"{path}: has no probes {shown(name)}; it has {listing(known) or 'none'}")
     with _opened(path, f"{PROBES}/{name}") as dataset:

@@ -221,9 +221,9 @@ def _checked(simulation: Simulation, name: str, array: Any, key: str = "") -> An
     shown = tuple(n + more * last for n, more, last in zip(cells, problem.layout.extra(name), upper, strict=True))
     shape = jnp.shape(array)
     if shape not in {(*first, *rest) for first in {(), members} for rest in (cells, shown)}:
+        where = key or f'state["{name}"]'
         raise InputError(
-            f"{key or f'state[{chr(34)}{name}{chr(34)}]'}: expected the shape {(*members, *cells)} of this process's cells, "
-            f"but got {shape}; change the array"
+            f"{where}: expected the shape {(*members, *cells)} of this process's cells, but got {shape}; change the array"
         )
     own = jnp.asarray(array, simulation.dtype)[(..., *(slice(0, n) for n in cells))]
     return jnp.broadcast_to(own, (*members, *cells))

@@ -19,7 +19,7 @@ def memory(prepared: Prepared) -> int:
     resting, stepping = prepared.lowered.cells_held(prepared.plan)
     derivatives = sum(any(isinstance(part, OPERATORS) for part in walk(tree)) for tree in problem.reduced())
     cells = max(stepping, resting + (derivatives + 1) * own if derivatives else 0)
-    cells = max(cells, resting + len(problem.in_streams()) * own)
+    cells = max(cells, resting + len(problem.derived_trees()) * own)
     if config.output.is_written_behind(topology.size):
         cells += len(config.output.fields or problem.shown) * own
     coordinates = COORDINATES * 8 * sum(topology.capacity())

@@ -32,7 +32,7 @@ from hpcstencil.simulation.stepping import Stepping
 from hpcstencil.simulation.streams.checkpoints import Checkpoints, CheckpointWriter
 from hpcstencil.simulation.streams.further_output import check_files, further_outputs
 from hpcstencil.simulation.streams.output import Output, provenance
-from hpcstencil.simulation.streams.probes import Probes
+from hpcstencil.simulation.streams.probes import probes_of
 from hpcstencil.simulation.streams.snapshots import DiagnosticRows, LateRows, Snapshots
 from hpcstencil.simulation.streams.stream import Stream
 from hpcstencil.simulation.summary import Summary
@@ -41,7 +41,6 @@ from hpcstencil.validation.errors import InputError, NumericsError, StoppedEarly
 # What is written at given steps, in this order; all of it flushes before a checkpoint. A further stream is a line here.
 WRITTEN: tuple[Callable[[Output, Schedule], Stream], ...] = (
     DiagnosticRows,
-    Probes,
     Snapshots,
 )
 
@@ -101,8 +100,8 @@ class Ready:
 
 
 def snapshot_buffers(simulation: Simulation) -> Copies:
-    """The buffers for asynchronous output of this process; without buffers if output is synchronous. Blocks that are
-    assembled from several arrays need none: the assembled copy is written."""
+    """This process's buffers for asynchronous output. The result holds no buffers if output is synchronous, or if blocks
+    are assembled from the arrays of several devices or members, since that makes a copy already."""
     problem, output = simulation.problem, simulation.problem.config.output
     together = simulation.device_grid.devices.several or problem.members
     if together or not output.is_written_behind(simulation.communicator.size):
@@ -128,7 +127,8 @@ def outputs_of(problem: Problem, options: Options) -> list[Path]:
 
 def streams_of(output: Output, checkpoints: CheckpointWriter, schedule: Schedule) -> list[Stream]:
     """The streams of a run that writes files, in the order in which they act after a step."""
-    written = [*(make(output, schedule) for make in WRITTEN), *further_outputs(output, schedule)]
+    standing = [make(output, schedule) for make in WRITTEN]
+    written = [*probes_of(output), *standing, *further_outputs(output, schedule)]
     return [*written, Checkpoints(checkpoints, output, schedule, written), LateRows(output)]
 
 

@@ -106,11 +106,10 @@ class Simulation:
 
     def cells(self, array: jax.Array, chosen: Sequence[slice]) -> np.ndarray:
         """The ``chosen`` cells of this process's block of one device array, one slice per axis: a copy, C-contiguous."""
-        if not self.device_grid.devices.several:
-            array = array[tuple(chosen)] if self.device_grid.devices.on_gpu else array
-            part = np.asarray(array)
-            return np.array(part if self.device_grid.devices.on_gpu else part[tuple(chosen)], order="C")
-        return np.array(self.device_grid.devices.get(array)[tuple(chosen)], order="C")
+        devices = self.device_grid.devices
+        if devices.on_gpu and not devices.several:  # only these cells leave the card
+            return np.array(array[tuple(chosen)], order="C")
+        return np.array(devices.get(array)[tuple(chosen)], order="C")
 
     def per_member(self, value: float | np.integer) -> Any:
         """``value`` as a member of a `StepRange`: an array (members,) if members take their own steps, else the number

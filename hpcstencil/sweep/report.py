@@ -30,8 +30,8 @@ def array_list(indices: Sequence[int]) -> str:
 
 
 def warned(warnings: Mapping[str, Sequence[int]]) -> list[str]:
-    """The warnings about the members' inputs, from each text to its members' numbers, as one sentence each. Only the
-    first few are written out."""
+    """Format warnings as lines of text. ``warnings`` maps each message to the sorted numbers of the members that it
+    concerns. The first MOST_WARNINGS messages are printed; one further line lists the members that have others."""
     told = [
         f"warning: member{'s' if len(who) > 1 else ''} {array_list(who)}: {text}"
         for text, who in list(warnings.items())[:MOST_WARNINGS]

@@ -20,6 +20,7 @@ INPUT = (
     GOOD
     + '[numerics]\nkernel = "shift"\n[output]\nevery = 0.5\n'
     + '[diagnostics]\nmass = "integral(u)"\n[checkpoint]\nevery_steps = 5\n'
+    + '[probes.p]\nfield = "u"\nx = [1.0, 3.0]\ny = [2.0, 2.5]\n'
 )
 CHECKPOINT = "input.checkpoint.000000000005.h5"
 

@@ -1,18 +1,23 @@
 """Probes: what they record is what `at` gives, and what the snapshots of every step give, bit for bit."""
 
+import gc
+
 import h5py
 import jax
 import numpy as np
 import pytest
 from probed import ROWS, STEPS, file_of, samples, with_probes
-from support import with_table
+from support import problem_of, simulation_of, with_table
 
 from hpcstencil.config.reader import from_mapping
 from hpcstencil.distributed.cell_samples import CellSamples
 from hpcstencil.distributed.device_blocks import Devices
 from hpcstencil.distributed.receiver_cells import receiver_cells
+from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.problem.build import build
+from hpcstencil.python.shared_programs import dependence
 from hpcstencil.simulation.prepared import Decomposed
+from hpcstencil.simulation.streams.probes import parts_of
 from hpcstencil.validation.errors import InputError
 
 
@@ -35,7 +40,7 @@ def expected(path, given, steps):
                 )
                 weights = weights / fluid.sum(axis=(1, 2))[:, None, None]
             values = CellSamples({}, records, part.width, Devices(topology, tuple(jax.local_devices()[:1]))).weighted(
-                0, len(records), weights, part.places()[0]
+                0, len(records), weights, part.places[0]
             )
             found[name] = values[:: each.every]
     return found
@@ -126,6 +131,43 @@ def test_a_buffer_that_is_often_full_changes_nothing(tmp_path, monkeypatch):
     small = samples(file_of(tmp_path / "small.h5", given))
     for name, parts in whole.items():
         assert all(a.tobytes() == b.tobytes() for a, b in zip(parts, small[name], strict=True))
+
+
+def test_a_recorder_that_is_collected_leaves_that_of_another_run(tmp_path):
+    given = with_probes(("heat-2d-walls", 4, "float32", "rk4"))
+    problem = problem_of(**{name: table for name, table in given.items() if name != "time"})
+    simulation = simulation_of(problem, kernel="native")
+    part = parts_of(simulation)
+
+    def recorder():
+        values = np.zeros((2, part.size), np.float32)
+        return simulation.steps.cell_samples(part.cells, values, part.width, simulation.device_grid.devices)
+
+    earlier, later = recorder(), recorder()
+    later.expect(every=1, first=1, origin=0)
+    del earlier
+    gc.collect()
+    simulation.advance(simulation.initial_fields(), StepRange(0.0, 0, 1e-4, 2))
+    later.expect_nothing()
+    assert later.while_stepping and (later.values != 0).any(axis=1).all()
+
+
+def test_programs_that_record_are_compiled_apart():
+    """Those that record nothing may take steps in a way that never stores a field."""
+    given = {**TABLES, "time": {"end": 1.0, "dt": 0.1}}
+    plain, probed = (
+        Decomposed.of(problem_of(**given, **more), 1, 1)
+        for more in ({}, {"probes": {"p": {"field": "u", "x": 2.0, "y": 3.0}}})
+    )
+    assert dependence(plain, []) != dependence(probed, [])
+
+
+def test_a_parameter_may_be_used_by_a_probe_alone(tmp_path):
+    equation = {"name": "custom", "rhs": {"u": "laplacian(u)"}, "gain": 3.0}
+    place = {"x": 2.0, "y": 3.0}
+    probes = {"scaled": {"expression": "gain*u", **place}, "plain": {"field": "u", **place}}
+    found = samples(file_of(tmp_path / "run.h5", {**TABLES, "equation": equation, "probes": probes}))
+    assert np.allclose(found["scaled"][2], 3.0 * found["plain"][2], rtol=1e-6)
 
 
 STATIONS = "name, x, y\nA, 1.0, 2.0\nB,3.0,0.25\n"

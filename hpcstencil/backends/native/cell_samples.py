@@ -73,7 +73,8 @@ class NativeSamples(CellSamples):
             values=values.ctypes.data,
         )
         self.library = library
-        weakref.finalize(self, library.set_cell_samples, None)
+        # Another recorder of the same program may be in use when this one is collected.
+        weakref.finalize(self, library.drop_cell_samples, ctypes.c_void_p(ctypes.addressof(self.samples)))
 
     def expect(self, every: int, first: int, origin: int) -> None:
         self.samples.every, self.samples.first, self.samples.origin = every, first, origin

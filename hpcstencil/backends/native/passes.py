@@ -228,7 +228,7 @@ def ends_read(plan: Plan, trials: Trials, passes: Sequence[Parts]) -> set[int]:
 
 def recorded_ends(plan: Plan) -> set[int]:
     """The arrays after a step of the fields that probes record."""
-    recorded = {each.field for each in plan.problem.receivers.values()}
+    recorded = plan.problem.recorded
     return {end for name, end in zip(plan.fields, plan.ends, strict=False) if name in recorded}
 
 

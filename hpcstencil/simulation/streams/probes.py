@@ -13,10 +13,10 @@ import numpy as np
 
 from hpcstencil.distributed.cell_samples import CellSamples
 from hpcstencil.distributed.halo import Fields
-from hpcstencil.distributed.receiver_cells import ReceiverCells, own_receivers, receiver_cells
+from hpcstencil.distributed.receiver_cells import ReceiverCells, ranks_of, receiver_cells
 from hpcstencil.io.dataset_names import PROBES, VALUES
 from hpcstencil.io.time_series import Rows, RowsOf
-from hpcstencil.numerics.schedule import Clock, Leap, Schedule
+from hpcstencil.numerics.schedule import Clock, Leap
 from hpcstencil.runtime.communicator import agree
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.simulation.solid_cells import solid_block
@@ -34,12 +34,10 @@ class Probes(Stream):
     """The receivers of all tables of [probes]. A row of a table has the step and the time of a state, and the values at
     its receivers; a continued run leaves out the rows that its file has."""
 
-    def __init__(self, output: Output, schedule: Schedule) -> None:
+    def __init__(self, output: Output) -> None:
         simulation = output.simulation
         self.output, self.simulation, self.receivers = output, simulation, simulation.problem.receivers
-        self.every = math.gcd(*(each.every for each in self.receivers.values()))  # 0 without probes
-        if not self.every:
-            return
+        self.every = math.gcd(*(each.every for each in self.receivers.values()))
         self.part = parts_of(simulation)
         fitting = BUFFER // max(1, self.part.size * simulation.dtype.itemsize)
         fewest = -simulation.communicator.maximum(np.array([-fitting]))[0]
@@ -53,43 +51,34 @@ class Probes(Stream):
         output.sources.append(self)
 
     def steps_to_event(self, clock: Clock) -> int | None:
-        if not self.every:
-            return None
         room = len(self.samples.values) - len(self.taken) if self.samples.while_stepping else 1
         return room * self.every - clock.step % self.every
 
     def is_due(self, clock: Clock) -> bool:
-        if not self.every:
-            return False
         if self.samples.while_stepping:
             return self.before_call.step // self.every < clock.step // self.every
         return clock.step % self.every == 0
 
     def begin(self, state: State) -> None:
-        if not self.every:
-            return
         self.weights = weights_of(self.simulation, self.part, dict(state.fields))
         if state.clock.step % self.every == 0:
             self._record(state)
 
     def before(self, state: State, leap: Leap) -> None:
-        if not self.every:
-            return
         self.before_call, self.leap = state.clock, leap
         first = state.clock.step // self.every + 1 - len(self.taken)
         self.samples.expect(self.every, first, state.clock.step - leap.steps.first)
 
     def poll(self) -> None:
         """The call has ended: another simulation may run the same program before the next one."""
-        if self.every:
-            self.samples.expect_nothing()
+        self.samples.expect_nothing()
 
     def write(self, state: State) -> None:
         if not self.samples.while_stepping:
             return self._record(state)
         before, these, after = self.before_call.step, self.leap.steps, self.leap.after
         for step in range((before // self.every + 1) * self.every, after.step + 1, self.every):
-            time = after.time if step == after.step else these.base_time + (these.first + step - before) * these.dt
+            time = after.time if step == after.step else these.part(step - before, 0).start
             self.taken.append((step, time))
         self._interpolate_if_full()
 
@@ -144,10 +133,15 @@ class Probes(Stream):
         parts = self.simulation.communicator.gather(own)
         values = np.broadcast_to(own.dtype.type(0), (len(steps), len(receivers.places)))
         if parts is not None:
-            values = np.empty(values.shape, own.dtype)
+            values, owners = np.empty(values.shape, own.dtype), ranks_of(receivers.cells[0], topology)
             for rank, part in enumerate(parts):
-                values[:, np.sort(own_receivers(receivers, topology, rank))] = part
+                values[:, owners == rank] = part
         return steps, times, {VALUES: values}
+
+
+def probes_of(output: Output) -> list[Probes]:
+    """The probes of a run that writes ``output``: one stream for all tables, none if the input has none."""
+    return [Probes(output)] if output.simulation.problem.receivers else []
 
 
 def group_of(name: str) -> str:
@@ -184,7 +178,7 @@ def weights_of(simulation: Simulation, part: ReceiverCells, fields: Fields) -> l
         record[0, each.slot] = 1 - solid[tuple(each.index.T)]
     samples = CellSamples({}, record, part.width, simulation.device_grid.devices)
     found = interpolated(simulation, part, samples, 1, weights)
-    fluid = [values[0, place] for values, place in zip(found, part.places(), strict=True)]
+    fluid = [values[0, place] for values, place in zip(found, part.places, strict=True)]
 
     def check() -> None:
         for (name, each), own, found in zip(simulation.problem.receivers.items(), part.own, fluid, strict=True):

@@ -43,6 +43,10 @@ static CellSamples* cell_samples = nullptr;
 
 // Later calls record there.
 extern "C" void set_cell_samples(CellSamples* samples) { cell_samples = samples; }
+// Later calls do not record there any more.
+extern "C" void drop_cell_samples(CellSamples* samples) {
+    if (cell_samples == samples) cell_samples = nullptr;
+}
 
 // The records of the states after the step of a level and after the next one; null where nothing is recorded.
 struct Records {

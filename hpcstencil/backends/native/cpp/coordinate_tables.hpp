@@ -7,8 +7,8 @@
 // where nothing reads the result.
 static inline long coordinate(const Call& call, int a, long x) {
     if (!call.margin[a]) return 0;
-    return call.wraps[a] ? modulo(x, call.count[a])
-                         : max(MAX_OFFSET[a] - call.margin[a], min(x, call.count[a] + call.margin[a] - 1 - MAX_OFFSET[a]));
+    long known = call.margin[a] - MAX_OFFSET[a];  // cells beyond the block
+    return call.wraps[a] ? modulo(x, call.count[a]) : max(-known, min(x, call.count[a] + known - 1));
 }
 
 static void fill_tables(const Call& call, const Pipeline& pipe, CallMemory* memory, const real** tables) {

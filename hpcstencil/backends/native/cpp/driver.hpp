@@ -10,9 +10,9 @@
 // FIELDS, GIVEN (fields that a step starts from; it makes the others, error estimates), ARRAYS, PASSES, JOINS_STEPS
 // (see `passes` in pipeline.hpp), AT_ONCE (most planes that a pass computes together), PLANES (most planes that a pass
 // reads or writes), TABLES, FIXED, SCALARS, MAX_OFFSET (cells beyond its own, per axis, that a function of coordinates
-// reads) and STATEMENTS (of a pass for a cell, on average). After the include it defines what pipeline.hpp declares. All indices
-// are those of the block's own cells; ghost cells lie at negative indices and beyond the end. Rows are computed in
-// whole vectors, so a few cells beyond a region may hold rubbish, which nothing reads.
+// reads) and STATEMENTS (of a pass for a cell, on average). After the include it defines what pipeline.hpp declares.
+// All indices are those of the block's own cells; ghost cells lie at negative indices and beyond the end. Rows are
+// computed in whole vectors, so a few cells beyond a region may hold rubbish, which nothing reads.
 #include "tiled_driver.hpp"
 #include "blocking_choice.hpp"
 

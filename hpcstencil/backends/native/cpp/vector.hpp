@@ -105,8 +105,8 @@ static inline W f_sign(W a) {
         for (int l = 0; l < LANES; l++) r[l] = name(v[l]); \
         return r;                                          \
     }
-// A time series at `place`, a time in units of the time between samples: linear between samples, 0 outside; or its slope. A
-// time that rounding has moved beyond the last sample is still that of the sample.
+// A time series at `place`, a time in units of the time between samples: linear between samples, 0 outside; or its
+// slope. A time that rounding has moved beyond the last sample is still that of the sample.
 static inline double series(double place, const double* samples, int64_t count, double per_second, int slope) {
     const double last = double(count - 1);
     if (!(place >= 0.0 && place <= last * (1.0 + 1e-15))) return 0.0;
