@@ -56,7 +56,8 @@ def samples(path):
 ROWS = [
     ("heat-2d-walls", 4, "float32", "rk4"),
     ("heat-1d", 6, "float64", "euler"),
-    ("wave-2d", 4, "float32", "leapfrog"),  # whose steps are joined where nothing is recorded
+    ("wave-2d", 4, "float32", "leapfrog"),  # whose steps are joined: the value of u is computed again
+    ("maxwell-3d", 2, "float64", "leapfrog"),
     ("wave-3d", 8, "float32", "euler"),
     ("acoustic-2d", 8, "float64", "ssprk2"),
     ("shallow-2d", 2, "float64", "ab2"),  # fields on faces

@@ -179,12 +179,6 @@ class Problem:
             )
         )
 
-    @property
-    def recorded(self) -> frozenset[str]:
-        """What probes record: names of fields, and keys of `derived`. A backend may take the steps so that it can record
-        them; their values are the same."""
-        return frozenset(each.field for each in self.receivers.values())
-
     def derived_trees(self) -> tuple[Node, ...]:
         """All expressions of streams."""
         return tuple(dict.fromkeys(tree for each in self.derived.values() for tree in each.values()))

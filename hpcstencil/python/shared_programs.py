@@ -91,7 +91,6 @@ def dependence(decomposed: Decomposed, devices: Sequence[jax.Device]) -> tuple[A
         problem.faces,
         problem.diagnostics,
         problem.derived,
-        problem.recorded,
         problem.measured,
         problem.method,
         problem.groups,

@@ -11,7 +11,8 @@ from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.backends.native.program import program
 
 SANITIZERS = {"address,undefined": "-fno-sanitize-recover=all", "thread": ""}
-# Takes some steps in one call after the other, from random fields to results of their own and back.
+# Takes some steps in one call after the other, from random fields to results of their own and back. Two cells of each row of each
+# field are recorded after every step.
 MAIN = """
 #include <stdio.h>
 int main() {
@@ -37,6 +38,15 @@ int main() {
     }
     call.parameters = parameters, call.constants = constants, call.coordinates = coordinates, call.ghosts = ghosts;
     call.threads = THREADS, call.l2_bytes = 1 << 20, call.every = 1;
+    const int64_t rows = count[0] * count[1];
+    int64_t* row = (int64_t*)malloc((rows + 1) * sizeof(int64_t));
+    Run* runs = (Run*)malloc(rows * sizeof(Run));
+    for (int64_t n = 0; n <= rows; n++) row[n] = n;
+    for (int64_t n = 0; n < rows; n++) runs[n] = {int32_t(n * 5 % (count[2] - 1)), int32_t(2 * n), 2};
+    const int64_t* begin[FIELDS];
+    for (int f = 0; f < FIELDS; f++) begin[f] = row;
+    CellSamples samples = {1, 0, 1, 18, 2 * rows, 2, begin, runs, (real*)malloc(18 * 2 * rows * sizeof(real))};
+    set_cell_samples(&samples);
     const long steps[] = {0, 1, 5, 18, 18};
     for (int n = 0; n < 5; n++) {
         const double clock[] = {0, 0, 1e-3, (double)steps[n]};
@@ -45,6 +55,7 @@ int main() {
     }
     for (int a = 0; a < AXES; a++) free((void*)(coordinates[a] - MARGIN));
     for (int f = 0; f < 2 * FIELDS; f++) free(fields[f / FIELDS][f % FIELDS]);
+    drop_cell_samples(&samples), free(row), free(runs), free(samples.values);
     printf("in place: %d, finite: %d\\n", choose_blocking(call, 18, THREADS).rows > 0, !stored_not_finite());
 }
 """
@@ -54,6 +65,17 @@ CASES = {
         "equation": {"name": "heat"},
         "boundary": {"x": {"dirichlet": "0.1*t"}, "y": "periodic", "z": {"neumann": 0.2}},
         "numerics": {"integrator": "euler"},
+    },
+    "2-D in place, steps joined": {
+        "grid": {"shape": [210, 130]},
+        "equation": {"name": "wave"},
+        "boundary": {"x": "periodic", "y": {"dirichlet": 0.0}},
+        "numerics": {"order": 4, "integrator": "leapfrog"},
+    },
+    "2-D in tiles, steps joined": {
+        "grid": {"shape": [3, 300]},
+        "equation": {"name": "wave", "c": "1 + 0.1*sin(x*y)"},
+        "numerics": {"order": 4, "integrator": "leapfrog", "precision": "float64"},
     },
     "2-D in tiles": {
         "grid": {"shape": [150, 130]},

@@ -9,13 +9,13 @@ import pytest
 from probed import ROWS, STEPS, file_of, samples, with_probes
 from support import problem_of, simulation_of, with_table
 
+from hpcstencil.backends.native.program import program
 from hpcstencil.config.reader import from_mapping
 from hpcstencil.distributed.cell_samples import CellSamples
 from hpcstencil.distributed.device_blocks import Devices
 from hpcstencil.distributed.receiver_cells import receiver_cells
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.problem.build import build
-from hpcstencil.python.shared_programs import dependence
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.streams.probes import parts_of
 from hpcstencil.validation.errors import InputError
@@ -152,14 +152,12 @@ def test_a_recorder_that_is_collected_leaves_that_of_another_run(tmp_path):
     assert later.while_stepping and (later.values != 0).any(axis=1).all()
 
 
-def test_programs_that_record_are_compiled_apart():
-    """Those that record nothing may take steps in a way that never stores a field."""
+def test_probes_share_the_program_of_a_run_without():
     given = {**TABLES, "time": {"end": 1.0, "dt": 0.1}}
     plain, probed = (
-        Decomposed.of(problem_of(**given, **more), 1, 1)
-        for more in ({}, {"probes": {"p": {"field": "u", "x": 2.0, "y": 3.0}}})
+        program(problem_of(**given, **more)).text for more in ({}, {"probes": {"p": {"field": "u", "x": 2.0, "y": 3.0}}})
     )
-    assert dependence(plain, []) != dependence(probed, [])
+    assert plain == probed
 
 
 def test_a_parameter_may_be_used_by_a_probe_alone(tmp_path):

@@ -74,7 +74,7 @@ class Native:
     def samples(self, cells: Mapping[str, Cells], values: np.ndarray, width: int, devices: Devices) -> CellSamples:
         """The recorder of single cells: while many steps are taken at once, if the passes of a step store these fields
         after every step."""
-        if width not in WIDTHS or not set(cells) <= set(self.program.stored):
+        if width not in WIDTHS or not set(cells) <= set(self.program.recordable):
             return CellSamples(cells, values, width, devices)
         return NativeSamples(cells, values, width, devices, self.library, self.program.fields)
 

@@ -181,9 +181,8 @@ def joined(plan: Plan, trials: Trials) -> list[Parts]:
 
 
 def joined_ends(plan: Plan, trials: Trials, passes: Sequence[Parts]) -> Parts:
-    """The last pass of a step joined with the first one of the next step; empty if they cannot be joined, or if the
-    joined pass would not store a field that probes record."""
-    if len(passes) < 2 or plan.problem.errors() or not recorded_ends(plan) <= ends_read(plan, trials, passes):
+    """The last pass of a step joined with the first one of the next step; empty if they cannot be joined."""
+    if len(passes) < 2 or plan.problem.errors():
         return ()
     results = [array for part in passes[0] for array in part.outputs]
     renamed = dict(enumerate(plan.ends)) | {array: array + len(plan.arrays) for array in results}
@@ -224,12 +223,6 @@ def ends_read(plan: Plan, trials: Trials, passes: Sequence[Parts]) -> set[int]:
     later = {array for parts in passes[1:] for array in trials.of(parts).reads.reach}
     beside = fields_beside_faces(plan)
     return {end for n, end in enumerate(plan.ends) if n in later or (n < len(plan.fields) and plan.fields[n] in beside)}
-
-
-def recorded_ends(plan: Plan) -> set[int]:
-    """The arrays after a step of the fields that probes record."""
-    recorded = plan.problem.recorded
-    return {end for name, end in zip(plan.fields, plan.ends, strict=False) if name in recorded}
 
 
 def fields_beside_faces(plan: Plan) -> set[str]:

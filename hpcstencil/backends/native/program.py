@@ -25,7 +25,7 @@ class Program:
     well. ``parameters`` are the names of the values in p[] of the text, and ``constants`` the values of c[], both in
     order. ``fixed`` is the number of arrays with functions of several coordinates that the program keeps between calls.
     ``sections`` are the sections of a step (`thin_blocks`), and ``ends`` the numbers of the arrays that hold fields and
-    errors after it. ``stored`` are the fields whose values a pass stores after every step, also within a call of many
+    errors after it. ``recordable`` are the fields of which single cells can be recorded after every step, also within a call of many
     steps. ``outline`` is the C++ text of the cost model, which computes no steps; equations with the same stencils share
     it.
     """
@@ -39,7 +39,7 @@ class Program:
     fixed: int
     sections: tuple[Section, ...]
     ends: tuple[int, ...]
-    stored: tuple[str, ...]
+    recordable: tuple[str, ...]
 
 
 DRIVERS = {"blocked": "driver.hpp", "reference": "reference_driver.hpp"}
@@ -69,21 +69,21 @@ def program(problem: Problem) -> Program:
             fixed=len(step.text.fixed.texts),
             sections=sections(step.passes[: len(step.parts)], plan.arrays, beside(sides), plan.ends, step.text.axis_of),
             ends=plan.ends,
-            stored=stored(step),
+            recordable=recordable(step),
         )
     except RecursionError:
         raise Unsupported("an expression is too deeply nested") from None
 
 
-def stored(step: Step) -> tuple[str, ...]:
-    """The fields whose values a pass stores after every step. A pass that joins two steps may leave out those that no
-    later pass reads."""
+def recordable(step: Step) -> tuple[str, ...]:
+    """The fields of which cells can be recorded after every step: a pass stores their values, or the last pass of the step
+    makes them and can make them again (`Unstored` in cell_samples.hpp). A pass that joins two steps may not store the
+    other values."""
     plan, passes = step.plan, step.passes[: len(step.parts)]
     made = {array for each in passes for array in each.outputs}
     if step.joins_steps:
         joined = set(step.passes[-1].outputs)
-        first = {array for array in passes[0].outputs if array + len(plan.arrays) not in joined}
-        made -= first | (set(passes[-1].outputs) - joined)
+        made -= {array for array in passes[0].outputs if array + len(plan.arrays) not in joined}
     return tuple(name for name, end in zip(plan.fields, plan.ends, strict=False) if end in made)
 
 

@@ -36,6 +36,9 @@ struct Prefetch {
 struct FixedArrays {
     real* origin[FIXED + 1];
     long pitch, plane;
+
+    // What a pass that computes plane i reads.
+    Rows at(const Plane& read, long i) const { return {origin[-1 - read.input] + (i + read.offset) * plane, pitch}; }
 };
 
 // Steps per sweep, and how a block is cut: into ``parts`` per axis (tiles), or into tiles of ``rows`` (in place; 0 in

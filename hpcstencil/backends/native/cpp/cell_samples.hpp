@@ -76,6 +76,103 @@ static inline void record_cells(const Records& records, const Call& call, const 
     }
 }
 
+static inline bool stores(const Pass& pass, int array) {
+    for (int o = 0; o < pass.outputs; o++)
+        if (pass.output[o] == array) return true;
+    return false;
+}
+
+// The values after a step that the pass joining it to the next step keeps in registers. The pass that ends a step
+// computes them again, only in the vectors with samples.
+struct Unstored {
+    const Pass& pass = passes[PASSES - 1];
+    int fields = 0, field[FIELDS];
+
+    // For a level that makes these ``records`` with the pass of this number.
+    Unstored(int number, const Records& records) {
+        if (!JOINS_STEPS || number < PASSES || !records.after[0]) return;
+        for (int f = 0; f < FIELDS; f++)
+            if (cell_samples->begin[f] && stores(pass, ends[f]) && !stores(passes[number], ends[f]))
+                field[fields++] = f;
+    }
+
+    // Records planes i .. i + AT_ONCE - 1 before the level computes them, since it may overwrite what it reads.
+    // ``source(plane, array, n)`` is what the pass reads for plane n; ``from`` and ``to`` bound the cells wanted.
+    template <class Source>
+    void record(real* to_record, const Call& call, const real* scalars, const real* const* tables, long i,
+                const long from[AXES], const long to[AXES], Source source) const {
+        for (long n = i; fields && n < i + AT_ONCE; n += pass.at_once) {
+            Rows in[PLANES];
+            bool found = false;
+            for (int m = 0; m < fields; m++)
+                for (long j = from[1]; j < to[1]; j++) {
+                    Runs runs(field[m], call, n, n + pass.at_once, j, from, to);
+                    if (runs.empty()) continue;
+                    for (int p = 0; p < pass.planes && !found; p++)
+                        in[p] = source(pass.plane[p], pass.input[max(0, pass.plane[p].input)].array, n);
+                    found = true;
+                    record_row(to_record, field[m], {scalars + pass.scalars, tables, n}, in, j, runs);
+                }
+        }
+    }
+
+   private:
+    // The runs of a row in some planes, cut to the cells wanted.
+    struct Runs {
+        const Run *next[AT_ONCE], *end[AT_ONCE];
+        long planes, x0, x1;
+
+        Runs(int f, const Call& call, long n0, long n1, long j, const long from[AXES], const long to[AXES])
+            : planes(n1 - n0), x0(from[2]), x1(to[2]) {
+            for (long n = n0; n < n1; n++) {
+                const Run *&first = next[n - n0], *&last = end[n - n0];
+                first = last = nullptr;
+                if (n < from[0] || n >= to[0]) continue;
+                const int64_t* row = cell_samples->begin[f] + n * call.count[1] + j;
+                first = cell_samples->run + row[0], last = cell_samples->run + row[1];
+                skip(n - n0);
+            }
+        }
+        // Skips runs without wanted cells.
+        void skip(long n) {
+            while (next[n] < end[n] && begin_of(*next[n]) >= end_of(*next[n])) next[n]++;
+        }
+        bool empty() const {
+            for (long n = 0; n < planes; n++)
+                if (next[n] < end[n]) return false;
+            return true;
+        }
+        long begin_of(const Run& run) const { return max(run.x, x0); }
+        long end_of(const Run& run) const { return min(run.x + run.width, x1); }
+    };
+
+    void record_row(real* to_record, int f, const Place& place, const Rows* in, long j, Runs& runs) const {
+        alignas(64) real made[PLANES][2 * LANES];
+        Rows out[PLANES];
+        int o = 0;
+        while (pass.output[o] != ends[f]) o++;
+        while (!runs.empty()) {
+            long v0 = UNBOUNDED, v1 = 0;  // the next vectors with samples in any of the planes
+            for (long n = 0; n < runs.planes; n++)
+                if (runs.next[n] < runs.end[n]) v0 = min(v0, round_down(runs.begin_of(*runs.next[n]), LANES));
+            for (long n = 0; n < runs.planes; n++)
+                if (runs.next[n] < runs.end[n] && runs.begin_of(*runs.next[n]) < v0 + LANES)
+                    v1 = max(v1, round_up(runs.end_of(*runs.next[n]), LANES));
+            for (int p = 0; p < pass.outputs * pass.at_once; p++) out[p] = {made[p] - v0, 0};
+            pass.compute(place, in, out, j, j + 1, v0, v1);
+            for (long n = 0; n < runs.planes; n++)
+                while (runs.next[n] < runs.end[n]) {
+                    const Run& run = *runs.next[n];
+                    long first = runs.begin_of(run), end = runs.end_of(run);
+                    if (first < v0 || end > v1) break;
+                    memcpy(to_record + run.slot + first - run.x, made[o + n * pass.outputs] + first - v0,
+                           (end - first) * sizeof(real));
+                    runs.next[n]++, runs.skip(n);
+                }
+        }
+    }
+};
+
 template <int WIDTH>
 struct Vectors {
     typedef double columns __attribute__((vector_size(8 * WIDTH)));

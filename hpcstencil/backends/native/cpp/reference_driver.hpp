@@ -95,9 +95,9 @@ struct Reference {
         for (long i = -more[0]; i < call.count[0] + more[0]; i += pass.at_once) {
             for (int n = 0; n < pass.planes; n++) {
                 const Plane& plane = pass.plane[n];
-                long at = i + plane.offset;
-                if (plane.input >= 0) in[n] = {set[pass.input[plane.input].array] + at * stride[0], stride[1]};
-                else in[n] = {fixed_arrays.origin[-1 - plane.input] + at * fixed_arrays.plane, fixed_arrays.pitch};
+                if (plane.input >= 0)
+                    in[n] = {set[pass.input[plane.input].array] + (i + plane.offset) * stride[0], stride[1]};
+                else in[n] = fixed_arrays.at(plane, i);
             }
             for (int n = 0; n < pass.outputs * pass.at_once; n++)
                 out[n] = {set[pass.output[n % pass.outputs]] + (i + n / pass.outputs) * stride[0], stride[1]};

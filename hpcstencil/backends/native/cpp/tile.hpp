@@ -167,15 +167,19 @@ struct Tile {
     // .. hi - 1.
     void run(const Work& w, long i) {
         Rows in[PLANES], out[PLANES];
+        Unstored(pipe.level[w.level].pass, w.records)
+            .record(w.records.after[0], call, scalars[w.step], plan.tables, i, from, to,
+                    [&](const Plane& plane, int array, long n) {
+                        if (plane.input < 0) return plan.fixed_arrays.at(plane, n);
+                        int r = pipe.ring_of[w.step][array], k = n - i;
+                        return ring_plane(r, int(pipe.ring[r].ahead - pipe.level[w.level].ahead) - plane.offset - k);
+                    });
         for (long k = 0; k < AT_ONCE; k += w.pass->at_once) {
             if (i + k + w.pass->at_once <= w.lo || i + k >= w.hi) continue;
             for (int n = 0; n < w.pass->planes; n++) {
                 const Source& source = sources[w.first + n];
-                if (source.ring >= 0) in[n] = ring_plane(source.ring, source.back - k);
-                else
-                    in[n] = {
-                        plan.fixed_arrays.origin[-1 - source.ring] + (i + k + source.back) * plan.fixed_arrays.plane,
-                        plan.fixed_arrays.pitch};
+                in[n] = source.ring < 0 ? plan.fixed_arrays.at(w.pass->plane[n], i + k)
+                                        : ring_plane(source.ring, source.back - k);
             }
             for (long n = 0; n < w.pass->outputs * w.pass->at_once; n++)
                 out[n] = ring_plane(pipe.output(w.level, n % w.pass->outputs), -k - n / w.pass->outputs);

@@ -273,13 +273,19 @@ struct Sweep {
         const Pass& pass = passes[mine.pass];
         Rows from[PLANES], to[PLANES];
         const Chunks& cut = chunk[q];
+        const long first[AXES] = {max(i0, part.from[0]), max(j0, part.from[1]), 0},
+                   end[AXES] = {min(i1, part.to[0]), min(j1, part.to[1]), call.count[2]};
+        Unstored(mine.pass, records[q])
+            .record(records[q].after[0], call, scalars[mine.step], wavefront.tables, i, first, end,
+                    [&](const Plane& plane, int array, long n) {
+                        if (plane.input < 0) return wavefront.fixed_arrays.at(plane, n);
+                        int f = field_of[array];
+                        return Rows{part.row(f, drift(q - 1, f), n + plane.offset, 0), part.pitch};
+                    });
         for (long n = 0; n < AT_ONCE; n += pass.at_once) {
             if (i + n + pass.at_once <= i0 || i + n >= i1) continue;
             for (int p = 0; p < pass.planes; p++) {
-                if (pass.plane[p].input < 0)
-                    from[p] = {wavefront.fixed_arrays.origin[-1 - pass.plane[p].input]
-                                   + (i + n + pass.plane[p].offset) * wavefront.fixed_arrays.plane,
-                               wavefront.fixed_arrays.pitch};
+                if (pass.plane[p].input < 0) from[p] = wavefront.fixed_arrays.at(pass.plane[p], i + n);
                 else from[p] = {part.origin[field_in[q][p]] + (i + n) * part.plane + in[q][p], part.pitch};
             }
             for (int p = 0; p < pass.outputs * pass.at_once; p++) {
@@ -296,11 +302,7 @@ struct Sweep {
                     pass.compute(place, from, to, j, j + 1, x0, x1);
                     upcoming.next_portion(), tile_edge.next_portion();
                 }
-            if (records[q].wanted()) {
-                const long first[AXES] = {max(i0, part.from[0]), max(j0, part.from[1]), 0},
-                           end[AXES] = {min(i1, part.to[0]), min(j1, part.to[1]), call.count[2]};
-                record_cells(records[q], call, pass, i + n, to, first, end);
-            }
+            if (records[q].wanted()) record_cells(records[q], call, pass, i + n, to, first, end);
         }
         for (long n = i0; n < i1; n++)
             for (int o = 0; o < pass.outputs; o++) fill_ghosts(q, field_written(pass, o), pipe.output(q, o), n, j0, j1);
