@@ -11,8 +11,8 @@ from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.backends.native.program import program
 
 SANITIZERS = {"address,undefined": "-fno-sanitize-recover=all", "thread": ""}
-# Takes some steps in one call after the other, from random fields to results of their own and back. Two cells of each row of each
-# field are recorded after every step.
+# Takes some steps in one call after the other, from random fields to results of their own and back. Two cells of each row of
+# each field are recorded after every step.
 MAIN = """
 #include <stdio.h>
 int main() {

@@ -152,10 +152,28 @@ def test_a_recorder_that_is_collected_leaves_that_of_another_run(tmp_path):
     assert later.while_stepping and (later.values != 0).any(axis=1).all()
 
 
+@pytest.mark.parametrize(("order", "shape"), [(2, [9, 1]), (4, [12, 3]), (6, [20, 20]), (6, [9, 5]), (8, [8, 7])])
+def test_native_code_records_rows_of_any_length_within_its_calls(tmp_path, order, shape):
+    given = {
+        **TABLES, "grid": {"shape": shape}, "boundary": {"x": "periodic", "y": "periodic"},
+        "numerics": {"order": order, "kernel": "native"}, "time": {"dt": 0.01, "end": 0.05},
+        "probes": {"p": {"field": "u", "x": [2.0, 7.6], "y": [0.3, 0.9]}},
+    }  # fmt: skip
+    simulation = simulation_of(problem_of(**given), kernel="native")
+    part = parts_of(simulation)
+    values = np.zeros((1, part.size), np.float32)
+    recorder = simulation.steps.cell_samples(part.cells, values, part.width, simulation.device_grid.devices)
+    assert recorder.while_stepping
+    recorded = samples(file_of(tmp_path / "run.h5", given))["p"][2]
+    every = file_of(tmp_path / "every.h5", {**given, "output": {"every_steps": 1}})
+    assert recorded.tobytes() == np.ascontiguousarray(expected(every, given, 5)["p"]).tobytes()
+
+
 def test_probes_share_the_program_of_a_run_without():
     given = {**TABLES, "time": {"end": 1.0, "dt": 0.1}}
     plain, probed = (
-        program(problem_of(**given, **more)).text for more in ({}, {"probes": {"p": {"field": "u", "x": 2.0, "y": 3.0}}})
+        program(problem_of(**given, **more)).text
+        for more in ({}, {"probes": {"p": {"field": "u", "x": 2.0, "y": 3.0}}})
     )
     assert plain == probed
 

@@ -13,7 +13,7 @@ from hpcstencil.distributed.cell_samples import Cells, CellSamples
 from hpcstencil.distributed.device_blocks import Devices
 from hpcstencil.runtime.threads import by_threads
 
-WIDTHS = (2, 4, 8)  # of the runs that the program copies fast
+WIDEST = 8  # of the runs that the program copies
 
 
 class Samples(ctypes.Structure):

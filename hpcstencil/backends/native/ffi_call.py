@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hpcstencil.backends.native.cell_samples import WIDTHS, NativeSamples
+from hpcstencil.backends.native.cell_samples import WIDEST, NativeSamples
 from hpcstencil.backends.native.compiler import SOURCES, begun, cache_bytes, cache_is_far, library
 from hpcstencil.backends.native.edge_exchange import EdgeExchange
 from hpcstencil.backends.native.passes import AXIS_OF
@@ -72,9 +72,9 @@ class Native:
         return NativeCopies(pieces, self.library, self.program.fields)
 
     def samples(self, cells: Mapping[str, Cells], values: np.ndarray, width: int, devices: Devices) -> CellSamples:
-        """The recorder of single cells: while many steps are taken at once, if the passes of a step store these fields
-        after every step."""
-        if width not in WIDTHS or not set(cells) <= set(self.program.recordable):
+        """The recorder of single cells: while many steps are taken at once, if the program can record these
+        fields."""
+        if width > WIDEST or not set(cells) <= set(self.program.recordable):
             return CellSamples(cells, values, width, devices)
         return NativeSamples(cells, values, width, devices, self.library, self.program.fields)
 

@@ -25,9 +25,9 @@ class Program:
     well. ``parameters`` are the names of the values in p[] of the text, and ``constants`` the values of c[], both in
     order. ``fixed`` is the number of arrays with functions of several coordinates that the program keeps between calls.
     ``sections`` are the sections of a step (`thin_blocks`), and ``ends`` the numbers of the arrays that hold fields and
-    errors after it. ``recordable`` are the fields of which single cells can be recorded after every step, also within a call of many
-    steps. ``outline`` is the C++ text of the cost model, which computes no steps; equations with the same stencils share
-    it.
+    errors after it. ``recordable`` are the fields of which single cells can be recorded after every step, also within a call
+    of many steps. ``outline`` is the C++ text of the cost model, which computes no steps; equations with the same stencils
+    share it.
     """
 
     text: str

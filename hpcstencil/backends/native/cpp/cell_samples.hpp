@@ -11,7 +11,7 @@ struct Run {
 // of ``every`` and there is room for it. Step 0 of a call's clock is step ``origin`` of the run.
 struct CellSamples {
     int64_t every, origin, first, records, size;
-    int64_t width;                // of most runs: 2, 4 or 8
+    int64_t width;                // of most runs: 1 to 8
     const int64_t* const* begin;  // of each field: where each row's runs begin, plane by plane; null without cells
     const Run* run;
     real* values;
@@ -62,16 +62,16 @@ struct Records {
 // i .. i + at_once - 1 into ``out``; ``from`` and ``to`` bound the cells wanted.
 static inline void record_cells(const Records& records, const Call& call, const Pass& pass, long i, const Rows* out,
                                 const long from[AXES], const long to[AXES]) {
+    typedef CellSamples S;
+    static constexpr decltype(&S::put<1>) put[] = {&S::put<1>, &S::put<2>, &S::put<3>, &S::put<4>,
+                                                   &S::put<5>, &S::put<6>, &S::put<7>, &S::put<8>};
     for (int o = 0; o < pass.outputs; o++) {
         long later = pass.output[o] >= ARRAYS;
         for (int f = 0; records.after[later] && f < FIELDS; f++) {
             if (ends[f] != pass.output[o] - later * ARRAYS || !cell_samples->begin[f]) continue;
-            auto put = cell_samples->width == 2   ? &CellSamples::put<2>
-                       : cell_samples->width == 4 ? &CellSamples::put<4>
-                                                  : &CellSamples::put<8>;
             for (long n = max(i, from[0]); n < min(i + pass.at_once, to[0]); n++)
-                (cell_samples->*put)(records.after[later], f, call, n, from[1], to[1], out[o + (n - i) * pass.outputs],
-                                     from[2], to[2]);
+                (cell_samples->*put[cell_samples->width - 1])(records.after[later], f, call, n, from[1], to[1],
+                                                              out[o + (n - i) * pass.outputs], from[2], to[2]);
         }
     }
 }
@@ -173,27 +173,15 @@ struct Unstored {
     }
 };
 
-template <int WIDTH>
-struct Vectors {
-    typedef double columns __attribute__((vector_size(8 * WIDTH)));
-    typedef real cells __attribute__((vector_size(sizeof(real) * WIDTH)));
-};
-
 // Weighted sums of the cells around each receiver, receivers x rows x WIDTH; that of receiver r becomes number place[r]
 // of the result. The products of a column are added row by row, then the columns.
 template <int WIDTH>
 static void weigh(const real* values, const double* weights, const int64_t* place, long receivers, long rows,
                   real* result) {
-    typedef typename Vectors<WIDTH>::columns columns;
     for (long r = 0; r < receivers; r++) {
-        columns sum = {};
-        double total = 0;
-        for (long m = 0; m < rows; m++, values += WIDTH, weights += WIDTH) {
-            columns weight;
-            typename Vectors<WIDTH>::cells cells;
-            memcpy(&weight, weights, sizeof weight), memcpy(&cells, values, sizeof cells);
-            sum += weight * __builtin_convertvector(cells, columns);
-        }
+        double sum[WIDTH] = {}, total = 0;
+        for (long m = 0; m < rows; m++, values += WIDTH, weights += WIDTH)
+            for (int k = 0; k < WIDTH; k++) sum[k] += weights[k] * double(values[k]);
         for (int k = 0; k < WIDTH; k++) total += sum[k];
         result[place[r]] = real(total);
     }
@@ -202,6 +190,7 @@ static void weigh(const real* values, const double* weights, const int64_t* plac
 // The weighted sums of ``records``, which begin ``size`` values apart.
 extern "C" void weigh_records(const real* values, int64_t records, int64_t size, const double* weights,
                               const int64_t* place, int64_t receivers, int64_t rows, int64_t width, real* result) {
-    auto one = width == 2 ? &weigh<2> : width == 4 ? &weigh<4> : &weigh<8>;
-    for (long n = 0; n < records; n++) one(values + n * size, weights, place, receivers, rows, result + n * receivers);
+    static constexpr decltype(&weigh<1>) of_width[] = {weigh<1>, weigh<2>, weigh<3>, weigh<4>,
+                                                       weigh<5>, weigh<6>, weigh<7>, weigh<8>};
+    for (long n = 0; n < records; n++) of_width[width - 1](values + n * size, weights, place, receivers, rows, result + n * receivers);
 }
