@@ -30,8 +30,10 @@ class Decomposed:
 
     @classmethod
     def of(cls, problem: Problem, processes: int, devices: int) -> Decomposed:
-        """Decompose the problem over ``processes`` processes with ``devices`` devices each. Raises InputError, see
-        `decompose`."""
+        """Decompose the problem over ``processes`` processes with ``devices`` devices each.
+
+        Raises the InputError of `decompose`.
+        """
         return cls(problem, decompose(problem, processes, devices))
 
     @property

@@ -58,8 +58,10 @@ def compiler() -> tuple[str, ...]:
 
 @once
 def identity() -> str:
-    """Return a text that identifies the compiler, its options and the processor: all that compiled code depends on
-    besides its source."""
+    """Return a text that identifies the compiler, its options and the processor.
+
+    Compiled code depends on these and on its source.
+    """
     return "\n".join([*compiler(), _told([*compiler(), "--version"])[1], *FLAGS, *LIBRARIES, _processor()])
 
 
