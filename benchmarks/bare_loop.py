@@ -1,8 +1,8 @@
-"""3-D heat, euler, float32, 256^3: `hpcstencil run` against bare `jit` loops over the same slices, interleaved.
+"""Compare `hpcstencil run` with bare `jit` loops over the same slices: 3-D heat, euler, float32, 256^3, interleaved.
 
-Two bare loops: the one everybody writes (`jnp.pad(mode="wrap")`), and the fastest that we know how to write by hand
-(zero padding, then the six faces written into it). Both under XLA's own settings, which contract to fused multiply-adds,
-and the second also under ours, which do not (docs/design/reproducible.md).
+There are two bare loops: the obvious one with `jnp.pad(mode="wrap")`, and the fastest that we could write by hand, which pads
+with zeros and then writes the six faces. Both run under XLA's default settings, which use fused multiply-add. The second also
+runs under ours, which do not (docs/design/reproducible.md).
 
     .venv/bin/python benchmarks/bare_loop.py [rounds] [cells per axis]
 """
@@ -18,7 +18,7 @@ STEPS = 200
 
 
 def bare(form: str, n: int) -> float:
-    """Cells per second of a bare loop."""
+    """Measure the cell updates per second of a bare loop, with n cells per axis."""
     import jax
     import jax.numpy as jnp
     from jax import lax
@@ -76,7 +76,7 @@ def main(rounds: int = 5, n: int = 256) -> None:
 
 
 def child(form: str, n: int, **environment: str) -> float:
-    """The bare loop in a process of its own."""
+    """Measure the bare loop in a separate process; return cell updates per second."""
     return float(output_of([sys.executable, __file__, "--bare", form, str(n)], **environment))
 
 

@@ -1,4 +1,4 @@
-"""What the benchmark scripts share: starting hpcstencil as a user would, and reading what it says."""
+"""Helpers of the benchmark scripts: they start hpcstencil as a user would, and parse its output."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ MPI_ENVIRONMENT = {
 
 
 def launched(processes: int, *line: str) -> list[str]:
-    """A command on so many processes."""
+    """Return the launcher's part of a command line that starts ``processes`` processes."""
     return [*(["mpirun", "-n", str(processes)] if processes > 1 else []), *line]
 
 
 def command(processes: int, *arguments: str) -> list[str]:
-    """hpcstencil on so many processes."""
+    """Return the command line that starts hpcstencil on ``processes`` processes."""
     return launched(processes, sys.executable, "-m", "hpcstencil", *arguments)
 
 
 def output_of(line: list[str], folder: Path = ROOT, **environment: str) -> str:
-    """Standard output of a command, run in ``folder``; ends the benchmark if it fails."""
+    """Run a command in ``folder`` and return its standard output; end the benchmark if the command fails."""
     result = subprocess.run(
         line,
         env={**os.environ, **MPI_ENVIRONMENT, **environment},
@@ -65,7 +65,7 @@ def output_of(line: list[str], folder: Path = ROOT, **environment: str) -> str:
 
 
 def summary_of(input_text: str, folder: Path, processes: int = 1, devices: int = 1, **environment: str) -> str:
-    """Closing summary of `hpcstencil run` on an input; ``folder`` gets the output, run.h5."""
+    """Run `hpcstencil run` on an input and return its closing summary. The output is ``folder``/run.h5."""
     path = folder / "input.toml"
     path.write_text(input_text)
     arguments = ["run", str(path), "--output", str(folder / "run.h5"), "--overwrite", "--devices", str(devices)]
@@ -73,31 +73,31 @@ def summary_of(input_text: str, folder: Path, processes: int = 1, devices: int =
 
 
 def told(pattern: str, summary: str) -> str:
-    """What the pattern's group finds in a summary."""
+    """Return the text that the group of a regular expression matches in a summary."""
     found = re.search(pattern, summary)
     assert found, summary
     return found.group(1)
 
 
 def speed_of(summary: str) -> float:
-    """Cells per second, as a closing summary says (compiling and output apart)."""
+    """Return the cell updates per second in a closing summary, which exclude compilation and output."""
     return float(told(r"speed +([0-9.]+) Mcell/s", summary)) * 1e6
 
 
 def run_speed(input_text: str, processes: int = 1, devices: int = 1, **environment: str) -> float:
-    """Cells per second of `hpcstencil run` on an input."""
+    """Run `hpcstencil run` on an input, and return its cell updates per second."""
     with tempfile.TemporaryDirectory() as folder:
         return speed_of(summary_of(input_text, Path(folder), processes, devices, **environment))
 
 
 def copy_bandwidth() -> float:
-    """Bytes per second, read plus written, as `hpcstencil bench` measures it beside a small grid."""
+    """Measure the copy bandwidth in bytes per second, read plus written, by `hpcstencil bench` on a small grid."""
     small = ["--set", "grid.shape=[32,32,32]", "--set", "grid.upper=[1.0,1.0,1.0]"]
     return float(json.loads(output_of(command(1, "bench", "--json", *small)))["copy_bandwidth"])
 
 
 def machine() -> str:
-    """Processor, cores and memory of this machine."""
+    """Describe this machine by its processor, cores and memory."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.split(":", 1)[1].strip() for line in lines if "model name" in line), "unknown processor")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -105,7 +105,7 @@ def machine() -> str:
 
 
 def software() -> str:
-    """Versions of what a speed depends on, beside the peer's."""
+    """Describe the versions of the software on which speed depends."""
     from hpcstencil import __version__
     from hpcstencil.doctor.local import found_compiler
 
@@ -119,6 +119,6 @@ def software() -> str:
 
 
 def ratio_line(name: str, values: list[float], reference: list[float]) -> str:
-    """Median speed of a row, and the median of its ratios to the reference runs it was interleaved with."""
+    """Format the median speed of a row, and the median of its ratios to the interleaved reference runs."""
     ratio = statistics.median(v / r for v, r in zip(values, reference, strict=True))
     return f"{name:<44}{statistics.median(values) / 1e6:>10.0f} Mcell/s{ratio:>8.2f}"

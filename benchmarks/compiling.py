@@ -1,9 +1,9 @@
-"""Seconds before the first step of every shipped input: with nothing compiled before, and with what that run has kept.
+"""Measure the seconds before the first step of every shipped input, with an empty cache and with a filled one.
 
-A wrapper of the C++ compiler keeps the time for it, a sum, though two programs are compiled side by side; besides there is
-XLA's compiling, the initial state and, where `auto` has no native code to take, measuring kernels. All is "compiling" in
-the summary of `hpcstencil run`, but for what the compiler does while jax is imported. The whole command, which takes a step or
-two, has Python's start and jax in it. Medians of the rounds.
+A wrapper around the C++ compiler adds up its time, although two programs may compile side by side. The remaining time goes to
+XLA's compilation, the initial state, and, if `auto` cannot use native code, the measurement of kernels. The summary of
+`hpcstencil run` counts all of it as "compiling", except for what the compiler does while JAX is imported. The time of the whole
+command, which takes one or two steps, includes the start of Python and JAX. All figures are medians over the rounds.
 
 .venv/bin/python benchmarks/compiling.py [rounds]
 """
@@ -21,7 +21,7 @@ from common import ROOT, command, machine, output_of, software, told
 
 from hpcstencil.backends.native.compiler import compiler
 
-# A line for each program: the seconds of the compiler. It is also asked for its version, which is no program.
+# Writes a line with the compiler's seconds for each program, but not when it is asked for its version.
 TIMED = """#!/bin/sh
 before=$(date +%s.%N)
 {compiler} "$@" || exit
@@ -30,8 +30,11 @@ case "$*" in *program.cpp*) echo "$before $(date +%s.%N)" >>'{log}' ;; esac
 
 
 def seconds(path: Path) -> tuple[float, float, float, float, float, str]:
-    """(of the C++ compiler; before the first step, and of the whole command, each without and with what was compiled before;
-    kernel) for an input."""
+    """Measure an input, and return the times in seconds and the name of the kernel.
+
+    The times are that of the C++ compiler, and those before the first step and of the whole command, each with an empty and a
+    filled cache.
+    """
     with tempfile.TemporaryDirectory() as folder:
         wrapper, log = Path(folder) / "c++", Path(folder) / "compiled"
         wrapper.write_text(TIMED.format(compiler=" ".join(compiler()), log=log))

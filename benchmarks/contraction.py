@@ -1,4 +1,4 @@
-"""How often XLA's fused multiply-add changes x*y - z, per instruction set: the figures of docs/design/reproducible.md.
+"""Count how often XLA's fused multiply-add changes x*y - z, by instruction set, for docs/design/reproducible.md.
 
 .venv/bin/python benchmarks/contraction.py
 """
@@ -13,7 +13,7 @@ NUMBERS = 100_003
 
 
 def count() -> int:
-    """Results of float32 x*y - z that differ from multiplying, rounding and then subtracting."""
+    """Count the results of float32 x*y - z that differ from multiplying, rounding, and then subtracting."""
     import jax
     import numpy as np
 

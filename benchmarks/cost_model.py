@@ -1,7 +1,7 @@
 """The cost model of docs/scaling.md: seconds per step against ranks and steps per exchange.
 
-A message costs a latency and bytes over a bandwidth (R. Hockney, Parallel Computing 20 (1994) 389-398); k steps are taken
-between two exchanges at the price of cells computed twice (C. Ding & Y. He, SC'01, "A ghost cell expansion method").
+A message costs its latency plus its bytes divided by the bandwidth (R. Hockney, Parallel Computing 20 (1994) 389-398). Taking
+k steps between two exchanges costs the recomputation of ghost cells (C. Ding & Y. He, SC'01, "A ghost cell expansion method").
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from hpcstencil.problem.decomposition import Plan
 
 @dataclass(frozen=True)
 class Exchange:
-    """What the busiest rank sends and receives in one halo exchange."""
+    """The number and size of the messages of the busiest rank in one halo exchange."""
 
     messages: int
     bytes: float
 
 
 def exchange_of(plan: Plan, fields: int, itemsize: int) -> Exchange:
-    """The exchange of a plan: a message in each direction of every axis that is cut between processes."""
+    """Return the exchange of a plan: one message in each direction of every axis that is decomposed over processes."""
     cut = sum(count > 1 and halo > 0 for count, halo in zip(plan.topology.processes, plan.halo, strict=True))
     return Exchange(2 * cut, plan.halo_bytes_per_step(fields, itemsize) / plan.exchanges_per_step)
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds of a core ``per_cell`` of a pass, and of a rank that has a core ``per_message`` and ``per_byte`` of an exchange.
+    """The constants of the model, in seconds: ``per_cell`` of a pass for one core, ``per_message`` and ``per_byte`` for a rank.
 
-    Ranks share the cores evenly: with fewer ranks than cores each computes with several threads, with more of them each has a
-    part of a core, for its messages too.
+    Ranks share the cores evenly. With fewer ranks than cores, each computes with several threads. With more, each has a
+    fraction of a core, for computing and for messages.
     """
 
     per_cell: float
@@ -42,16 +42,18 @@ class Costs:
     per_byte: float
 
     def computing(self, ranks: int, cores: int, cells: int, work: float) -> float:
-        """Seconds per step of ranks that own so many ``cells`` each, ``work`` being the passes over a cell in one step."""
+        """Return the computing time per step, in seconds, of ranks with ``cells`` cells each and ``work`` passes per cell."""
         return self.per_cell * work * cells * ranks / cores
 
     def exchanging(self, ranks: int, cores: int, exchange: Exchange) -> float:
-        """Seconds of one exchange."""
+        """Return the seconds of one exchange."""
         return max(1.0, ranks / cores) * (self.per_message * exchange.messages + self.per_byte * exchange.bytes)
 
 
 def fitted(terms: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
-    """The costs of the ``terms``, a row per measurement, that come next to the ``seconds``: none negative, and the least
-    squares of relative errors."""
+    """Fit non-negative costs of the ``terms``, one row per measurement, to the ``seconds``.
+
+    The fit minimizes the sum of squared relative errors.
+    """
     measured = np.array(seconds)
     return nnls(np.array(terms, float) / measured[:, None], np.ones(len(measured)))[0].tolist()

@@ -1,17 +1,17 @@
-"""SHA-256 of every dataset that the shipped inputs write, to show that a change of the program keeps every bit.
+"""Compute the SHA-256 of every dataset that the shipped inputs write, to show that a change of the program keeps every bit.
 
-Each input of inputs/ runs about ten steps with orders 2, 4, 6, 8 in float32 and float64; where it is refused, the sentence
-is kept instead. One number of processes a launch, without mpirun for one; all runs share the processes:
+Each input of inputs/ runs about ten steps with orders 2, 4, 6, 8 in float32 and float64. If it is refused, the error message is
+stored instead. A launch uses one number of processes for all runs:
 
     mpirun -n 2 .venv/bin/python benchmarks/dataset_digests.py before.json
     mpirun -n 2 .venv/bin/python benchmarks/dataset_digests.py after.json --kernel native
     .venv/bin/python benchmarks/dataset_digests.py --compare before.json after.json
 
-`--compare` prints the rows that differ and exits with 1 if there are any. Rows of different numbers of processes must be
-equal too. `--kernel` overrides the inputs' numerics.kernel, `--only` takes the inputs whose names contain a text. To
-digest an older commit, copy this script into a checkout of it and set PYTHONPATH to that checkout.
+`--compare` prints the rows that differ and exits with 1 if there are any. Rows of different numbers of processes must be equal
+too. `--kernel` overrides the inputs' numerics.kernel, and `--only` selects the inputs whose names contain a text. To test an
+older commit, copy this script into a checkout of it and set PYTHONPATH to that checkout.
 
-About 160 programs are compiled, each some seconds; the cache of compiled programs makes a second launch short.
+About 160 programs are compiled, each in a few seconds. The cache of compiled programs makes a second launch short.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pathlib import Path
 INPUTS = Path(__file__).parent.parent / "inputs"
 ORDERS = (2, 4, 6, 8)
 PRECISIONS = ("float32", "float64")
-# The time of about ten steps of order 2, and changes that make more happen in it, such as a source that acts from the start.
+# End times after about ten steps of order 2, and changes of the input so that more happens until then, such as an early source.
 ENDS = {
     "acoustic": 0.015,
     "advection_diffusion": 0.05,
@@ -56,7 +56,7 @@ SOURCES = {"acoustic": "equation.t0=0.01", "maxwell": "equation.t0=0.02"}
 
 
 def digests(path: Path) -> dict[str, str]:
-    """Number of steps, and type, shape and SHA-256 of every dataset of a file."""
+    """Return the number of steps, and the type, shape and SHA-256 of every dataset, of a file."""
     import h5py
 
     found: dict[str, str] = {}
@@ -73,7 +73,7 @@ def digests(path: Path) -> dict[str, str]:
 
 
 def row(path: Path, order: int, precision: str, folder: Path, kernel: str | None) -> dict[str, str]:
-    """The digests of one run, or the sentence with which the input is refused. All processes call this together."""
+    """Return the digests of one run, or the error message with which its input is refused. Collective."""
     from hpcstencil.cli import cli
     from hpcstencil.runtime.launcher import environment_rank
     from hpcstencil.validation.errors import InputError
@@ -103,11 +103,11 @@ def row(path: Path, order: int, precision: str, folder: Path, kernel: str | None
 
 
 def measure(result: Path, only: str, kernel: str | None) -> None:
-    """Run everything on the processes of this launch and write the rows."""
+    """Run all cases on the processes of this launch, and write the rows."""
     from hpcstencil.runtime import devices
     from hpcstencil.runtime.launcher import environment_rank, environment_size
 
-    # Devices are settled before jax is imported, so at the first run; the others have the same.
+    # Devices are chosen before JAX is imported, hence by the first run; all other runs have the same.
     devices.bind_devices = functools.cache(devices.bind_devices)
     folder = result.absolute().with_suffix(".runs")
     rows: dict[str, dict[str, str]] = {}
@@ -125,7 +125,7 @@ def measure(result: Path, only: str, kernel: str | None) -> None:
 
 
 def compare(before: Path, after: Path) -> int:
-    """Print the rows of two results that differ; the exit status."""
+    """Print the rows of two results that differ, and return the exit status."""
     first, second = (json.loads(path.read_text())["rows"] for path in (before, after))
     differ = [name for name in sorted(first.keys() | second.keys()) if first.get(name) != second.get(name)]
     for name in differ:
@@ -138,7 +138,7 @@ def compare(before: Path, after: Path) -> int:
 
 
 def main() -> int:
-    """The command line."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path, metavar="RESULT.json")
     parser.add_argument("--compare", action="store_true", help="compare two results instead of running")

@@ -1,10 +1,10 @@
-"""Kernels on one GPU: T_eff against the copy bandwidth of that card, for `pallas`, XLA's `shift` and `conv`, and CUDA by hand.
+"""Measure kernels on one GPU: T_eff relative to the copy bandwidth, for `pallas`, `shift`, `conv`, and hand-written CUDA.
 
   .venv/bin/python benchmarks/gpu.py [--tune] [--interpret]
 
-3-D heat 512^3 and 2-D Gray-Scott 8192^2, euler, float32 and float64. Each kernel's result is compared with that of `shift`
-before it is timed. The stencils by hand need CuPy (`pip install cupy-cuda12x`). --tune times 3-D heat with tiles of other
-sizes; --interpret runs tiny problems on a processor, only to see that the script works.
+The problems are 3-D heat on 512^3 and 2-D Gray-Scott on 8192^2 cells, with euler in float32 and float64. Each kernel's result
+is compared with that of `shift` before it is timed. The CUDA stencils need CuPy (`pip install cupy-cuda12x`). --tune times 3-D
+heat with other tile sizes. --interpret runs tiny problems on a CPU, only to test the script.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ extern "C" __global__ void gray_scott(const real* u, const real* v, real* out_u,
 
 
 def case_of(tables: dict[str, Any], shape: tuple[int, ...], precision: str, kernel: str) -> Any:
-    """A problem to be measured by one process."""
+    """Build a problem to be measured by one process."""
     from hpcstencil.benchmark.rows import Case
     from hpcstencil.config.reader import from_mapping
     from hpcstencil.problem.build import build
@@ -68,7 +68,7 @@ def case_of(tables: dict[str, Any], shape: tuple[int, ...], precision: str, kern
 
 
 def after_some_steps(case: Any, device: Any) -> dict[str, Any]:
-    """The fields that a kernel gives."""
+    """Take a few steps with a kernel and return the fields."""
     from hpcstencil.numerics.schedule import StepRange
     from hpcstencil.runtime.communicator import OneProcess
     from hpcstencil.simulation.backend_choice import prepare
@@ -82,7 +82,7 @@ def after_some_steps(case: Any, device: Any) -> dict[str, Any]:
 
 
 def roundings(found: dict[str, Any], expected: dict[str, Any]) -> float:
-    """The largest difference, in roundings of the largest value."""
+    """Return the largest difference, in units of the rounding error of the largest value."""
     import numpy as np
 
     return max(
@@ -91,7 +91,7 @@ def roundings(found: dict[str, Any], expected: dict[str, Any]) -> float:
 
 
 def rows(tables: dict[str, Any], shape: tuple[int, ...], precision: str, device: Any) -> Iterator[str]:
-    """A line for each kernel, with the copy bandwidth measured beside it."""
+    """Measure each kernel and the copy bandwidth, and return a line for each kernel."""
     import jax
 
     from hpcstencil.benchmark.rows import measure
@@ -104,7 +104,7 @@ def rows(tables: dict[str, Any], shape: tuple[int, ...], precision: str, device:
             found = after_some_steps(case, device)
             expected = expected or found
             bandwidth, (row,) = measure([case], OneProcess(), (device,))
-        except jax.errors.JaxRuntimeError as failure:  # memory that does not suffice is a result too
+        except jax.errors.JaxRuntimeError as failure:  # running out of memory is a result too
             yield line(tables, shape, precision, kernel, f"failed: {str(failure).splitlines()[0][:80]}")
             continue
         told = speeds(row["cells_per_second"], row["t_eff"], bandwidth)
@@ -112,7 +112,7 @@ def rows(tables: dict[str, Any], shape: tuple[int, ...], precision: str, device:
 
 
 def by_hand(tables: dict[str, Any], n: int, precision: str, bandwidth: float) -> str:
-    """The line of the stencil written in CUDA, of which the best of 10 rounds of 100 steps counts."""
+    """Measure the stencil in hand-written CUDA and return its line; the best of 10 rounds of 100 steps counts."""
     import cupy as cp
 
     count, dtype = (2 if tables is GRAY_SCOTT else 1), cp.dtype(precision)
@@ -145,7 +145,7 @@ def line(tables: dict[str, Any], shape: tuple[int, ...], precision: str, kernel:
 
 
 def tune(n: int, device: Any) -> Iterator[str]:
-    """3-D heat, float32, with tiles of several sizes and as many threads as give each 4, 8 or 16 cells."""
+    """Time 3-D heat in float32 with several tile sizes, and numbers of threads with 4, 8 or 16 cells per thread."""
     from math import prod
 
     from hpcstencil.backends.pallas import launch
@@ -167,7 +167,7 @@ def main() -> None:
     options = parser.parse_args()
     if not gpus() and not options.interpret:
         sys.exit("No GPU was found here: nothing is measured. With --interpret tiny problems run on a processor.")
-    os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp()  # the speeds are not to be taken for those of other runs
+    os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp()  # so that these speeds are not stored for other runs
     bind_devices(1)
     device: Any = start_jax(1)[0]
 

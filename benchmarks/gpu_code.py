@@ -1,10 +1,10 @@
-"""What XLA makes of the kernels for GPUs, compiled for an H100 on a device_grid without one: kernels and copies per 8 steps.
+"""Count the kernels and copies per 8 steps in the code that XLA generates for an H100, on a machine without a GPU.
 
   python -m venv --system-site-packages gpu && gpu/bin/pip install jax-cuda12-plugin==JAX jax-cuda12-pjrt==JAX \\
       nvidia-cuda-nvcc-cu12        (JAX: the version of jax that is installed)
   gpu/bin/python benchmarks/gpu_code.py
 
-Nothing runs, so nothing is said of speed.
+Nothing is run, so the counts say nothing about speed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TOGETHER = 8
 
 
 def compiled(name: str, shape: tuple[int, ...], integrator: str, precision: str, device: Any) -> Any:
-    """The loop over the steps of a problem."""
+    """Compile the loop over the steps of a problem, and return it."""
     import jax
     import numpy as np
     from jax.sharding import SingleDeviceSharding
@@ -73,7 +73,7 @@ def compiled(name: str, shape: tuple[int, ...], integrator: str, precision: str,
 
 
 def body_of(text: str) -> Counter[str]:
-    """How many instructions of each kind the first loop's body has."""
+    """Count the instructions of each kind in the body of the first loop."""
     found = re.search(r"while\(.*body=%?([\w.\-]+)", text)
     assert found, "no loop"
     start = text.index(f"\n%{found.group(1)} ")
@@ -83,7 +83,7 @@ def body_of(text: str) -> Counter[str]:
 
 
 def main() -> None:
-    os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"  # there are no libraries of CUDA
+    os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"  # no CUDA libraries are installed
     import jax
     from jax.experimental.topologies import get_topology_desc
 

@@ -1,7 +1,7 @@
-"""The main job on 1, 2 and 4 processes x 1, 2 devices: cells/s, and the shares of exchange, output and compiling.
+"""Measure the main job on 1, 2 and 4 processes with 1 and 2 devices: cells/s, and the shares of exchange, output and compiling.
 
-The share of exchange is that of `hpcstencil bench` (an exchange timed by itself, over the time of the steps it serves);
-the others are read from the run's closing summary.
+The share of the exchange comes from `hpcstencil bench`: the time of separate exchanges divided by the time of the steps that
+need them. The other shares come from the run's closing summary.
 
     .venv/bin/python benchmarks/main_job.py [end of the run] [kernel]
 """

@@ -1,4 +1,4 @@
-"""Peak resident memory of `hpcstencil run` above that of the same run on 16^3 cells, against what `hpcstencil check` says.
+"""Compare the peak resident memory of `hpcstencil run`, beyond that on 16^3 cells, with the estimate of `hpcstencil check`.
 
 .venv/bin/python benchmarks/memory.py [cells per axis]
 """
@@ -40,7 +40,7 @@ ROWS = [
     ("heat, euler, 2 processes", HEAT, 2, ()),
 ]
 UNITS = {"B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
-# Runs a command and prints the peak memory of its process only; a compiler that it starts may use more.
+# Runs a command and prints the peak memory of its own process, without that of a compiler that it starts.
 MEASURE = """
 import re, subprocess, sys, time
 run, peak = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL), []
@@ -54,7 +54,7 @@ sys.exit(run.returncode)
 
 
 def measured(text: str, n: int, processes: int, options: list[str]) -> tuple[float, float]:
-    """(peak resident bytes of a process of a run on n^3 cells, what `check` says that arrays take)."""
+    """Return (peak resident bytes of a process of a run on n^3 cells, bytes of arrays estimated by `check`)."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "input.toml"
         path.write_text(text.format(n=n, steps=STEPS))

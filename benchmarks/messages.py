@@ -1,7 +1,7 @@
-"""What messages between blocks cost: the step loop with messages, or with several devices, against the same one without.
+"""Measure the cost of messages between blocks: the step loop with messages, or with several devices, against one without.
 
-Each row is `hpcstencil bench` on an input; rows of a case take turns. The last column is the median of the ratios to the case's
-first row within the same round.
+Each row is `hpcstencil bench` on an input, and the rows of a case take turns. The last column is the median of the ratios to
+the case's first row in the same round.
 
     .venv/bin/python benchmarks/messages.py [rounds] [case ...]
 """
@@ -34,7 +34,7 @@ INPUTS = {
     "wave": WAVE,
     "main": (ROOT / "inputs" / "gray_scott.toml").read_text(),
 }
-# case -> its rows: (processes, devices per process, decomposition.exchange); the first row is the reference
+# The rows of each case: (processes, devices per process, decomposition.exchange). The first row is the reference.
 CASES = {
     "heat": [
         (2, 1, "auto"), (1, 1, "auto"), (2, 1, "mpi"), (2, 1, "mpi4jax"), (4, 1, "auto"), (4, 1, "mpi"), (4, 1, "mpi4jax"),
@@ -46,7 +46,7 @@ CASES = {
 
 
 def speed(path: Path, processes: int, devices: int, exchange: str) -> float:
-    """Cells per second of a row."""
+    """Measure the cell updates per second of a row."""
     given = ["--devices", str(devices), "--set", f"decomposition.exchange={exchange}", "--json"]
     return float(json.loads(output_of(command(processes, "bench", str(path), *given)))["rows"][0]["cells_per_second"])
 

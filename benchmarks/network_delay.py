@@ -1,9 +1,9 @@
-"""Throughput on two hosts against the delay of the network between them, for halos of different widths.
+"""Measure the throughput on two hosts against the network delay between them, for halos of different widths.
 
-Two processes, one on each of two pretended hosts (tests/hosts/network.py). The rows: both on one host, which share memory; two
-hosts joined by a veth pair; two hosts joined by a switch in user space, with a delay, 0 included. A cell: median Mcell/s of the
-rounds, and the median of its ratios in the same round, to the first row for the veth pair, and to no delay for the switch.
-Needs root.
+Two processes run, one on each of two simulated hosts (tests/hosts/network.py). The rows are: both processes on one host, with
+shared memory; two hosts connected by a veth pair; two hosts connected by a user-space switch, with delays from 0 on. Each cell
+has the median Mcell/s over the rounds, and the median of the ratios within a round: relative to the first row for the veth
+pair, and relative to no delay for the switch. Needs root.
 
     .venv/bin/python benchmarks/network_delay.py [rounds] [2d or 3d] [bits per second]
 """
@@ -47,7 +47,7 @@ Launch = Callable[..., list[str]]
 
 
 def speed(kind: str, width: str, launch: Launch) -> tuple[float, str]:
-    """Mcell/s of a run, and how it exchanged; ``launch`` gives the line that starts it."""
+    """Return the Mcell/s of a run, and its means of exchange; ``launch`` returns the command line that starts it."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "input.toml"
         path.write_text(INPUT.format(shape=SHAPES[kind], steps=STEPS[kind], width=width))
@@ -58,7 +58,7 @@ def speed(kind: str, width: str, launch: Launch) -> tuple[float, str]:
 
 
 def on_two_hosts(kind: str, width: str, delay: float | None, rate: float | None) -> tuple[float, str]:
-    """`speed` on two hosts; through the switch unless ``delay`` is None."""
+    """Return `speed` on two hosts, connected by the switch with this ``delay`` in seconds, or with None by the veth pair."""
     with TwoHosts(delay=delay or 0.0, switched=delay is not None, rate=rate) as hosts:
         return speed(kind, width, lambda *line: hosts.mpirun(2, sys.executable, "-m", "hpcstencil", *line, folder=ROOT))
 

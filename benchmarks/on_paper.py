@@ -1,6 +1,6 @@
-"""The cost model of docs/scaling.md on paper: GPUs by published figures, on up to 10 000 of which nothing was measured.
+"""Predictions of the cost model of docs/scaling.md for up to 10 000 GPUs, from published figures; nothing is measured.
 
-What `auto` would choose is what `decomposition` chooses.
+The decomposition is the one that `auto` would choose.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ITEMSIZE = 4  # float32
 
 @dataclass(frozen=True)
 class Link:
-    """How halos travel: seconds of a message, whatever its size, and bytes per second sent plus received."""
+    """A link between GPUs: the latency of a message in seconds, and the bandwidth in bytes per second sent plus received."""
 
     message: float
     bandwidth: float
@@ -35,22 +35,21 @@ class Link:
 
 # Inputs, not measurements; docs/scaling.md names their sources.
 MEMORY = 0.9 * 3.35e12  # bytes/s read plus written
-KERNEL = 3.8e-6  # seconds that a kernel takes at the least, one after the other
+KERNEL = 3.8e-6  # smallest time of a GPU kernel in a sequence, in seconds
 SYNCHRONIZE = 7e-6  # seconds until the host knows that the GPU is done
 NETWORK, NVLINK, PCIE = 2 * 50e9, 2 * 450e9, 2 * 64e9  # bytes/s, both directions
-MPI, COPY = 3e-6, 6.5e-6  # seconds: of a message, of a copy between host and GPU
-CALL = 1e-4  # seconds of a call of compiled code from Python
+MPI, COPY = 3e-6, 6.5e-6  # latency of a message, and of a copy between host and GPU, in seconds
+CALL = 1e-4  # seconds for a call of compiled code from Python
 FILES = 4.6e12  # bytes/s to a parallel file system
 
-SENT = KERNEL + SYNCHRONIZE + MPI  # a strip is cut by a kernel, waited for, and sent
+SENT = KERNEL + SYNCHRONIZE + MPI  # a kernel extracts a strip, the host waits for it, and MPI sends it
 WITHIN_NODE, DIRECT = Link(SENT, NVLINK), Link(SENT, NETWORK)
 STAGED = Link(SENT + 2 * COPY, 1 / (1 / NETWORK + 2 / PCIE))
 
 
 @dataclass(frozen=True)
 class Case:
-    """An equation and how it is stepped; ``arrays`` of each field are read or written in a step by kernels that are one per
-    stage."""
+    """An equation and its integrator. With one kernel per stage, a step reads or writes ``arrays`` arrays per field."""
 
     name: str
     equation: str
@@ -60,8 +59,11 @@ class Case:
 
 @dataclass(frozen=True)
 class Kernel:
-    """What takes the steps: ``sweeps`` through memory per stage, each a kernel, or None for one kernel per stage; ``together``
-    steps between two looks of the host at the loop's condition."""
+    """A stencil kernel on GPUs.
+
+    It makes ``sweeps`` through memory per stage, each a GPU kernel; None means one GPU kernel per stage. The host checks the
+    loop's condition every ``together`` steps.
+    """
 
     name: str
     sweeps: int | None
@@ -71,12 +73,12 @@ class Kernel:
 CASES = (Case("heat, euler", "heat", "euler", 2), Case("Gray-Scott, rk4", "gray_scott", "rk4", 17))
 XLA_SWEEPS = 4
 FUSED, XLA = Kernel("pallas", None, 8), Kernel("shift", XLA_SWEEPS, 2)
-# Cells per axis: of each GPU where the grid grows with their number, and of a grid that does not.
+# Cells per axis: of each GPU for weak scaling, and of the whole grid for strong scaling.
 WEAK, STRONG = 512, 1024
 
 
 def shape_of(gpus: int, weak: bool) -> tuple[int, ...]:
-    """The grid of so many GPUs."""
+    """Return the shape of the grid on ``gpus`` GPUs, for weak or strong scaling."""
     if not weak:
         return (STRONG,) * 3
     parts = best_parts(gpus, (gpus,) * 3, (False,) * 3, (1,) * 3)
@@ -86,7 +88,7 @@ def shape_of(gpus: int, weak: bool) -> tuple[int, ...]:
 
 @cache
 def planned(case: Case, gpus: int, weak: bool, kernel: Kernel) -> tuple[Plan, int]:
-    """What `auto` chooses, and how many fields there are."""
+    """Return the plan that `auto` chooses, and the number of fields."""
     tables = {
         "grid": {"shape": list(shape_of(gpus, weak))},
         "equation": {"name": case.equation},
@@ -99,12 +101,12 @@ def planned(case: Case, gpus: int, weak: bool, kernel: Kernel) -> tuple[Plan, in
 
 
 def link_of(gpus: int, staged: bool) -> Link:
-    """The slowest link that a GPU's halos take: within a node of eight, or between nodes."""
+    """Return the slowest link that a GPU's halos use: within a node of eight GPUs, or between nodes."""
     return STAGED if staged else WITHIN_NODE if gpus <= 8 else DIRECT
 
 
 def parts_of(case: Case, kernel: Kernel, chosen: Plan, fields: int, link: Link) -> dict[str, float]:
-    """Seconds per step of the busiest GPU, by what they are spent on."""
+    """Return the seconds per step of the busiest GPU, by activity."""
     cells = chosen.topology.capacity()
     several = chosen.rounds > 1
     own, surrounded = math.prod(cells), math.prod(n + 2 * h * several for n, h in zip(cells, chosen.halo, strict=True))
@@ -126,12 +128,12 @@ def parts_of(case: Case, kernel: Kernel, chosen: Plan, fields: int, link: Link) 
 
 
 def moving(cells: float, fields: int) -> float:
-    """Seconds to read, or to write, all fields of so many cells."""
+    """Return the seconds to read, or to write, all fields of ``cells`` cells."""
     return fields * ITEMSIZE * cells / MEMORY
 
 
 def plans(chosen: Plan, kernel: Kernel) -> Iterator[Plan]:
-    """The plan with every count of steps per exchange that its blocks have room for; an exchange per stage is for XLA."""
+    """Return the plan with every possible number of steps per exchange. Only XLA's kernels can exchange at each stage."""
     for every in (*range(1, MOST_STEPS + 1), *([0] if kernel == XLA else [])):
         other = replace(chosen, every=every)
         if all(h <= n for h, n in zip(other.halo, chosen.topology.narrowest(), strict=True)):
@@ -139,7 +141,7 @@ def plans(chosen: Plan, kernel: Kernel) -> Iterator[Plan]:
 
 
 def cuts(chosen: Plan) -> Iterator[Plan]:
-    """The plan with every other cut of the grid into as many blocks."""
+    """Return the plan with every other decomposition of the grid into the same number of blocks."""
     for parts in factorizations(chosen.topology.size, chosen.topology.ndim):
         other = replace(chosen, topology=replace(chosen.topology, processes=parts))
         if min(other.topology.narrowest()) >= max(chosen.radius):
@@ -148,8 +150,10 @@ def cuts(chosen: Plan) -> Iterator[Plan]:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Steps on so many GPUs: as `auto` plans them, and with the best count of steps per exchange. ``alone`` are the seconds of
-    one GPU for the cells that each has."""
+    """The predicted steps on a number of GPUs: as planned by `auto`, and with the best number of steps per exchange.
+
+    ``alone`` is the time, in seconds, of a single GPU for the number of cells that each GPU has.
+    """
 
     alone: float
     auto: Plan
@@ -178,21 +182,24 @@ def predict(case: Case, gpus: int, weak: bool, staged: bool = False, kernel: Ker
 
 
 def gain_of_cuts(case: Case, gpus: int, weak: bool) -> float:
-    """What the best cut of the grid, with its own best count of steps per exchange, saves of the seconds of that of `auto`."""
+    """Return the fraction of time that the best other decomposition saves relative to that of `auto`.
+
+    Both have their best number of steps per exchange.
+    """
     (auto, fields), link = planned(case, gpus, weak, FUSED), link_of(gpus, staged=False)
     others = (parts_of(case, FUSED, other, fields, link) for cut in cuts(auto) for other in plans(cut, FUSED))
     return 1 - min(sum(parts.values()) for parts in others) / sum(predict(case, gpus, weak).best_parts.values())
 
 
 def k_of(chosen: Plan) -> str:
-    """Steps per exchange, in words."""
+    """Format the number of steps per exchange."""
     if chosen.topology.size == 1:
         return "–"
     return str(chosen.every) if chosen.every else "a stage"
 
 
 def table(case: Case, weak: bool) -> list[str]:
-    """Predictions against the number of GPUs."""
+    """Format a table of predictions against the number of GPUs."""
     lines = [
         f"{case.name}, {title(weak)}:",
         "",
@@ -220,7 +227,7 @@ def title(weak: bool) -> str:
 
 
 def beside_steps(case: Case) -> str:
-    """What diagnostics and output cost at the largest count, in weak scaling."""
+    """Format the cost of diagnostics and output on the largest number of GPUs, in weak scaling."""
     gpus = GPUS[-1]
     step = sum(predict(case, gpus, weak=True).best_parts.values())
     fields, cells = planned(case, gpus, True, FUSED)[1], WEAK**3
@@ -234,7 +241,7 @@ def beside_steps(case: Case) -> str:
 
 
 def paper() -> str:
-    """All predictions, in Markdown."""
+    """Return all predictions in Markdown."""
     lines = [line for weak in (True, False) for case in CASES for line in table(case, weak)]
     gain = max(gain_of_cuts(case, gpus, weak) for case in CASES for gpus in GPUS for weak in (True, False))
     lines += [
@@ -265,7 +272,7 @@ def paper() -> str:
 
 
 def draw() -> None:
-    """Efficiency against GPUs, as a picture."""
+    """Draw the efficiency against the number of GPUs."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,6 +1,8 @@
-"""What a snapshot every 100 steps costs: 3-D heat, euler, float32, 256^3, native code, against the same run with none between
-its first and last state, interleaved; on 1 and 2 processes. Compiling apart. With them, how fast as many plain files of a
-snapshot's size are written to the same place (fresh pages of the cache; the disk is not waited for).
+"""Measure the cost of a snapshot every 100 steps: 3-D heat, euler, float32, 256^3, native code, on 1 and 2 processes.
+
+The reference is the same run with only its first and last snapshot, interleaved; compilation is excluded. For comparison, the
+script also measures how fast the same number of plain files of a snapshot's size can be written to the same folder. These
+writes go to fresh pages of the page cache and do not wait for the disk.
 
 .venv/bin/python benchmarks/output.py [rounds] [cells per axis] [steps]
 """
@@ -20,7 +22,7 @@ EVERY = 100
 
 
 def seconds(processes: int, n: int, steps: int, *more: str) -> float:
-    """Wall time of a run, from its first output to its closed file."""
+    """Return the wall time of a run in seconds, from its first output to the closed file."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "input.toml"
         path.write_text(HEAT.format(n=n, steps=steps))
@@ -36,7 +38,7 @@ def seconds(processes: int, n: int, steps: int, *more: str) -> float:
 
 
 def plain(size: int, count: int) -> list[float]:
-    """Bytes per second of each of ``count`` files of ``size`` bytes, written as a whole."""
+    """Return the bytes per second at which each of ``count`` files of ``size`` bytes is written in one call."""
     speeds, content = [], bytes(size)
     with tempfile.TemporaryDirectory() as folder:
         for n in range(count):

@@ -1,4 +1,4 @@
-"""What probes cost: a run with 1 or 1000 receivers that are recorded after every step, against the same run without.
+"""Measure the cost of probes: a run with 1 or 1000 receivers that record every step, against the same run without them.
 
 .venv/bin/python benchmarks/probes.py [rounds] [case ...]
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from common import machine, summary_of, told
 
-RECEIVERS = (1, 1000)  # one shows what it costs to take steps so that a field can be recorded
+RECEIVERS = (1, 1000)  # a single one shows the cost of stepping in a way that allows recording
 INPUT = """
 [grid]
 shape = [1024, 1024]
@@ -41,7 +41,7 @@ CASES = {
 
 
 def seconds(text: str) -> float:
-    """Seconds of a run from its first step to its end."""
+    """Return the seconds of a run from its first step to its end."""
     with tempfile.TemporaryDirectory() as folder:
         parts = told(r"wall time +[\d.]+ s: (.*)", summary_of(text, Path(folder))).split(", ")
     spent = {name: float(value) for name, value, _ in (part.rsplit(" ", 2) for part in parts)}
@@ -49,7 +49,7 @@ def seconds(text: str) -> float:
 
 
 def probes(field: str, receivers: int) -> str:
-    """A table of receivers at random places."""
+    """Return a table of receivers at random positions, as TOML."""
     rng = random.Random(1)
     places = [[round(rng.uniform(1, 1023), 3) for _ in range(receivers)] for _ in range(2)]
     return f'[probes.receivers]\nfield = "{field}"\nx = {places[0]}\ny = {places[1]}\n'

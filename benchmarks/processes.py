@@ -1,4 +1,4 @@
-"""3-D heat, euler, float32, 256^3: two processes, or two devices, against one process that uses both cores.
+"""Compare two processes, or two devices, with one process that uses both cores: 3-D heat, euler, float32, 256^3.
 
 .venv/bin/python benchmarks/processes.py [rounds] [cells per axis]
 """

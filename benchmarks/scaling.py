@@ -1,7 +1,7 @@
 """The cost model of docs/scaling.md: fitted on this machine, checked against measurements, applied on paper.
 
-The constants are fitted to computing without messages and to exchanges without computing, on two ranks; what is checked are
-whole steps on 1, 2 and 4 ranks. The tables go to the terminal and into docs/scaling.md.
+The constants are fitted to computing without messages and to exchanges without computing, on two ranks. The predictions are
+checked against whole steps on 1, 2 and 4 ranks. The tables are printed and written to docs/scaling.md.
 
 .venv/bin/python benchmarks/scaling.py [rounds]      measures (minutes)
 .venv/bin/python benchmarks/scaling.py --on-paper    computes the predictions for many GPUs, and draws them
@@ -52,7 +52,7 @@ Row = dict[str, Any]
 
 
 def measure_as_rank(path: str) -> None:
-    """What each rank of a measurement runs: a line of JSON for every count of steps per exchange."""
+    """Run a measurement as one rank, and print a line of JSON for every number of steps per exchange."""
 
     from hpcstencil.backends.native.cost_model import work_per_step
     from hpcstencil.cli.prepare import decomposed_of, devices_of, problem_of, processes
@@ -91,7 +91,7 @@ def measure_as_rank(path: str) -> None:
             if "exchange" in seconds:
                 seconds["exchange"] *= every
             exchange = exchange_of(plan, len(problem.fields), sending.dtype.itemsize)
-            # A rank alone takes as many steps in one sweep through memory as are best for it.
+            # A single rank takes as many steps per sweep through memory as is best for it.
             passes = min(map(work, range(1, decomposition.MOST_STEPS + 1))) if alone else work(every)
             if communicator.rank == 0:
                 cells = math.prod(plan.topology.capacity())
@@ -100,7 +100,7 @@ def measure_as_rank(path: str) -> None:
 
 
 def rows_of(name: str, ranks: int) -> list[Row]:
-    """The measurements of a problem on so many ranks."""
+    """Return the measurements of a problem on ``ranks`` ranks."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "input.toml"
         path.write_text(PROBLEMS[name])
@@ -109,7 +109,7 @@ def rows_of(name: str, ranks: int) -> list[Row]:
 
 
 def best(rounds: Sequence[list[Row]]) -> list[Row]:
-    """Each measurement as the least of all rounds: what disturbs only adds."""
+    """Return the minimum of each measurement over all rounds, because disturbances only add time."""
     rows = []
     for same in zip(*rounds, strict=True):
         seconds = {what: min(row["seconds"][what] for row in same) for what in same[0]["seconds"]}
@@ -118,7 +118,7 @@ def best(rounds: Sequence[list[Row]]) -> list[Row]:
 
 
 def costs_of(rows: Sequence[Row], cores: int) -> dict[str, Costs]:
-    """The constants per problem: messages cost all problems the same, a cell of a pass does not."""
+    """Fit the constants of each problem. Those of messages are common to all problems, the time per cell is not."""
     both = [row for row in rows if row["ranks"] == FITTED_RANKS]
     terms = [(row["exchange"].messages, row["exchange"].bytes) for row in both]
     per_message, per_byte = fitted(terms, [row["seconds"]["exchange"] for row in both])
@@ -131,7 +131,7 @@ def costs_of(rows: Sequence[Row], cores: int) -> dict[str, Costs]:
 
 
 def report(rows: Sequence[Row], cores: int, rounds: int) -> str:
-    """The constants and the tables, in Markdown."""
+    """Return the constants and the tables in Markdown."""
     costs = costs_of(rows, cores)
     any_costs = next(iter(costs.values()))
     lines = [
@@ -181,12 +181,12 @@ def report(rows: Sequence[Row], cores: int, rounds: int) -> str:
 
 
 def compared(predicted: float, measured: float) -> list[str]:
-    """Cells of the table."""
+    """Format the cells of the table for a predicted and a measured time."""
     return [f"{predicted * 1e3:.2f}", f"{measured * 1e3:.2f}", f"{predicted / measured - 1:+.0%}"]
 
 
 def put(section: str, text: str) -> None:
-    """Print the text, and write it between the marks of a section of the page."""
+    """Print the text, and write it between the markers of a section of the page."""
     print(text)
     begin, end = f"<!-- {section}: begin, written by benchmarks/scaling.py -->", f"<!-- {section}: end -->"
     page, found = re.subn(

@@ -1,4 +1,4 @@
-"""Stencils of one's own: the direct sum against Fourier transforms, for several sizes, in interleaved rounds.
+"""Compare the direct sum and Fourier transforms for user-defined stencils of several sizes, in interleaved rounds.
 
 .venv/bin/python benchmarks/stencil_methods.py
 """
@@ -19,7 +19,7 @@ CASES = [(512, (3, 3)), (512, (9, 9)), (512, (17, 17)), (512, (31, 31)), (512, (
 
 
 def steps_of(cells: int, counts: tuple[int, int], precision: str, method: str) -> Callable[[], float]:
-    """A function that returns milliseconds per step of Euler's method for du/dt = blur(u) - u."""
+    """Return a function that measures the milliseconds per step of Euler's method for du/dt = blur(u) - u."""
     weights = np.random.default_rng(1).random(counts)
     sim = hs.Simulation(
         {

@@ -1,5 +1,6 @@
-"""Steps that follow from a tolerance, estimates of their errors included: native code against XLA's kernel, interleaved.
-Gray-Scott, float32, one process.
+"""Compare adaptive steps, including their error estimates, in native code and in XLA's kernel, interleaved.
+
+The problem is Gray-Scott in float32 on one process.
 
 .venv/bin/python benchmarks/tolerance.py [rounds]
 """

@@ -1,6 +1,6 @@
 """A distributed stencil PDE toolkit: one TOML file, any number of processes and devices, one HDF5 file.
 
-In a Python program, `import hpcstencil as hs` changes nothing. The names below are loaded when they are first used.
+In a Python program, `import hpcstencil as hs` has no side effects. The names in ``__all__`` are loaded on first use.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hpcstencil.validation.errors import EnvironmentProblem, InputError, NumericsError, StoppedEarly
 
 __version__ = "0.1.0"
-STARTED = time.monotonic()  # of a command, near enough: nothing of it is imported before
+STARTED = time.monotonic()  # approximate start of a command, because this module is imported first
 
 HOMES = {
     "Simulation": "python.simulation",
@@ -29,7 +29,7 @@ HOMES = {
     "NumericsError": "validation.errors",
     "StoppedEarly": "validation.errors",
     "EnvironmentProblem": "validation.errors",
-}  # names of the Python interface, and the modules that have them
+}  # the names of the Python interface, and the modules that define them
 
 __all__ = [
     "EnvironmentProblem", "InputError", "NumericsError", "Simulation", "StoppedEarly", "configure", "diagnostics", "open",

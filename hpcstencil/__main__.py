@@ -1,4 +1,4 @@
-"""The command `hpcstencil`, and `python -m hpcstencil`: the steps that must come before any slow import."""
+"""Entry point of `hpcstencil` and `python -m hpcstencil`, with the steps that must precede slow imports."""
 
 import sys
 
@@ -6,11 +6,11 @@ from hpcstencil.runtime import signals, standard_streams
 
 
 def start() -> None:
-    """Run the command line as a process."""
+    """Run the command line, and end the process with its exit status."""
     standard_streams.secure()
     is_run = sys.argv[1:2] == ["run"] or sys.argv[1:3] == ["sweep", "run"]
     if is_run:
-        signals.note()  # the others end as any program does
+        signals.note()  # other commands end on a signal, as usual
     from hpcstencil import cli
 
     try:

@@ -1,4 +1,4 @@
-"""Stencil operators, under the name that files of equations import."""
+"""Stencil operators, under the name that equation files import."""
 
 from hpcstencil.symbolic.operators import Space
 

@@ -1,3 +1,3 @@
-"""Nodes of the expression tree, under the name that files of equations import."""
+"""Nodes of the expression tree, under the name that equation files import."""
 
 from hpcstencil.symbolic.expressions import *  # noqa: F403  # all its public names: equations outside of this package may use any

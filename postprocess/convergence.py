@@ -1,4 +1,4 @@
-"""A figure of errors under refinement, with the slope of the expected order."""
+"""A figure of errors against resolution, with the slope of the expected order of convergence."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ PROMISED = "0.6"
 
 
 def save(path: Path, title: str, studies: Sequence[Mapping[str, Any]]) -> None:
-    """Write the figure as PNG. Each study has a title, a label for its sizes, the sizes, the errors, and the observed
-    and the expected order."""
+    """Write the figure as PNG to ``path``.
+
+    Each study is (title, label of its sizes, sizes, errors, observed order, expected order).
+    """
     with rc_context(STYLE):
         figure = Figure(figsize=(4.2 * len(studies), 3.6), layout="constrained", dpi=DPI)
         FigureCanvasAgg(figure)

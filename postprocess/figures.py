@@ -1,8 +1,7 @@
-"""Figures of a selection and of diagnostics. They are matplotlib objects, made without pyplot's global state, and are
-not written to files here.
+"""Figures of fields, diagnostics and probes, as matplotlib objects made without pyplot's global state.
 
-The layout is computed in inches, so that an image with equal scales, its colour bar and its title fit tightly for any
-shape of domain, and all frames of a movie have the same size.
+The layout is computed in inches. An image with equal scales, its colour bar and its title therefore fit tightly for any shape
+of the domain, and all frames of a movie have the same size.
 """
 
 from __future__ import annotations
@@ -35,25 +34,27 @@ STYLE: Any = {
 }  # fmt: skip
 LINE = "#1f5fa8"
 SOLID = "0.72"  # grey of solid cells
-SEQUENTIAL, DIVERGING = "viridis", "RdBu_r"  # RdBu_r is white at zero, which a reader takes for rest
+SEQUENTIAL, DIVERGING = "viridis", "RdBu_r"  # RdBu_r is white at zero, which readers take for rest
 LONGEST_TEXT = 300  # characters of a label
 LARGEST = 5.2, 4.9  # inches, width and height, of an image or of a line plot's axes
-WIDEST = 10.0  # images longer than this to one side are stretched
+WIDEST = 10.0  # images with a larger aspect ratio are stretched
 
 Limits = tuple[float, float]
 Draw = Callable[[NDArray[np.floating], float], None]
 
 
 def value_limits(values: NDArray[np.floating]) -> Limits:
-    """The smallest and the largest finite value of an array of any shape; (nan, nan) if no value is finite."""
+    """Return the smallest and the largest finite value of an array of any shape; (nan, nan) if no value is finite."""
     finite = values[np.isfinite(values)]
     return (float(finite.min()), float(finite.max())) if finite.size else (np.nan, np.nan)
 
 
 def colour_scale(limits: Limits, dtype: np.dtype) -> tuple[str, float, float]:
-    """The colour map and its two ends for values within `limits`. The map is diverging and symmetric if the values
-    change sign and the smaller side is at least a tenth of the larger one; otherwise it is sequential. If the values
-    are constant up to rounding, the ends are 1 % apart, so that rounding errors do not show.
+    """Return the name of the colour map and its two ends for values within `limits`.
+
+    The map is diverging and symmetric about 0 if the values change sign and the smaller side is at least a tenth of the larger
+    one; otherwise it is sequential. If the values are constant up to rounding, the ends are 1 % apart, so that rounding errors
+    are not visible.
     """
     low, high = limits
     if not (np.isfinite(low) and np.isfinite(high)):
@@ -68,7 +69,7 @@ def colour_scale(limits: Limits, dtype: np.dtype) -> tuple[str, float, float]:
 
 
 def field_figure(selection: Selection, limits: Limits | None = None) -> Figure:
-    """A figure of the selection: a line for one dimension, an image for two, with the first dimension horizontal."""
+    """Draw the selection: a line for one dimension, an image for two, with the first dimension horizontal."""
     values = selection.values()
     figure, draw = field_canvas(selection, limits or value_limits(selection.fluid(values)))
     draw(values, selection.time)
@@ -76,10 +77,9 @@ def field_figure(selection: Selection, limits: Limits | None = None) -> Figure:
 
 
 def field_canvas(selection: Selection, limits: Limits) -> tuple[Figure, Draw]:
-    """An empty figure for the selection, and the function `draw(values, time)`, which draws into it and may be called
-    repeatedly.
+    """Return an empty figure for the selection, and a function `draw(values, time)`, which may be called repeatedly.
 
-    `limits` is the range of all values to be drawn; it fixes the colours or the vertical axis.
+    `limits` is the range of all values that will be drawn; it fixes the colours or the vertical axis.
     """
     return (_line if len(selection.dims) == 1 else _image)(selection, limits)
 
@@ -151,7 +151,7 @@ def _image(selection: Selection, limits: Limits) -> tuple[Figure, Draw]:
 
 
 def _figure(width: float, height: float, right: float, bottom: float = 0.6, lines: int = 1) -> tuple[Figure, Axes]:
-    """A figure around one pair of axes of this size in inches, with room for labels and for `lines` lines of title."""
+    """Return a figure with one pair of axes of this size in inches, and room for labels and `lines` lines of title."""
     left, top = 0.95, 0.55 + 0.2 * lines
     size = left + width + right, bottom + height + top
     figure = Figure(figsize=size)
@@ -160,8 +160,10 @@ def _figure(width: float, height: float, right: float, bottom: float = 0.6, line
 
 
 def _heading(axes: Axes, selection: Selection, width: float) -> Draw:
-    """Write the run's title above the axes, and below it the time and the place of the cut. Returns a function that
-    changes the time."""
+    """Write the run's title above the axes, and below it the time and the position of the slice.
+
+    Returns a function that changes the time.
+    """
     place: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "annotation_clip": False}
     axes.annotate("\n".join(_title_lines(selection, width)), (0, 1), (0, 24), fontsize=11.5, color="0.1", **place)
     below = axes.annotate("", (0, 1), (0, 8), fontsize=10, color="0.35", **place)
@@ -176,13 +178,13 @@ def _heading(axes: Axes, selection: Selection, width: float) -> Draw:
 
 
 def _title_lines(selection: Selection, width: float) -> list[str]:
-    """The run's title in at most two lines, for axes of this width in inches (about 12 letters fit into an inch)."""
+    """Break the run's title into at most two lines, for axes of this width in inches (about 12 letters per inch)."""
     lines = textwrap.wrap(selection.view.title, max(24, int(12 * (width + 0.7))), max_lines=2, placeholder=" ...")
     return [as_text(line) for line in lines]
 
 
 def diagnostics_figure(view: FileView) -> Figure:
-    """The time series of all diagnostics, one panel each. Raises RequestProblem if the file has none."""
+    """Draw the time series of all diagnostics, one panel each. Raises RequestProblem if the file has none."""
     names = [name for name in view.diagnostics if name not in ("time", "step")]
     if not names or len(view.diagnostics["time"]) == 0:
         raise RequestProblem(f"{view.path} holds no diagnostics: add a [diagnostics] table to the input and run it.")
@@ -208,8 +210,11 @@ CLIPPED = 99.0  # percent of the samples of many receivers within the ends of th
 
 
 def probes_figure(view: FileView, name: str, samples: NDArray[np.floating]) -> Figure:
-    """The ``samples``, (times, receivers), of a table of [probes]: a line per receiver for a few of them, else an image
-    with a column per receiver and time downwards, as shot gathers are drawn. Raises RequestProblem if there are none."""
+    """Draw the ``samples``, of shape (times, receivers), of a table of [probes].
+
+    A few receivers are drawn as lines, many as an image with a column per receiver and time downwards, like a shot gather.
+    Raises RequestProblem if there are no samples.
+    """
     probes = view.probes[name]
     if not samples.size:
         raise RequestProblem(f"{view.path} holds no samples of the probes '{name}' yet.")
@@ -244,8 +249,10 @@ def probes_figure(view: FileView, name: str, samples: NDArray[np.floating]) -> F
 
 
 def varying_axis(places: Mapping[str, NDArray[np.float64]]) -> tuple[str, NDArray[np.float64]]:
-    """The one axis along which receivers lie at about even distances, and their places on it; ("", empty) if there is
-    none."""
+    """Return the only axis along which receivers are about evenly spaced, and their coordinates on it.
+
+    The result is ("", empty) if there is no such axis.
+    """
     moving = [axis for axis, along in places.items() if np.ptp(along) > 0]
     steps = np.diff(places[moving[0]]) if len(moving) == 1 else np.zeros(0)
     even = len(steps) > 0 and np.allclose(steps, steps[0], rtol=0.05) and steps[0] > 0
@@ -253,8 +260,10 @@ def varying_axis(places: Mapping[str, NDArray[np.float64]]) -> tuple[str, NDArra
 
 
 def _series(axes: Axes, time: NDArray[np.float64], values: NDArray[np.float64], name: str) -> None:
-    """Draw one diagnostic, with a line for every member of an ensemble. If it hardly changes, its change from the
-    start is drawn; if it spans decades, the axis is logarithmic."""
+    """Draw one diagnostic, with a line for each member of an ensemble.
+
+    If it hardly changes, its change from the start is drawn. If it spans decades, the axis is logarithmic.
+    """
     low, high = value_limits(values)
     label = name
     if (
@@ -301,13 +310,13 @@ def _axis_label(dim: str) -> str:
 
 
 def _field_label(selection: Selection) -> str:
-    """`long_name [units]`, without the units of a dimensionless field."""
+    """Return `long_name [units]`, without units for a dimensionless field."""
     field = selection.field
     return as_text(field.long_name if field.units in ("", "1") else f"{field.long_name} [{field.units}]")
 
 
 def as_text(text: str) -> str:
-    """A user's text for matplotlib. If `$...$` in it is not valid mathematics, it is shown literally."""
+    """Prepare a user's text for matplotlib. If `$...$` in it is not valid mathematics, it is shown literally."""
     text = printable(text)[:LONGEST_TEXT]
     try:
         MathTextParser("path").parse(text)

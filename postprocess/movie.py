@@ -1,4 +1,4 @@
-"""Write the frames of a figure as mp4 (with ffmpeg) or GIF (with Pillow)."""
+"""Movies of a figure, as mp4 (by ffmpeg) or GIF (by Pillow)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ DPI = 120
 
 
 def write_mp4(figure: Figure, frames: Iterator[None], target: Path, rate: float) -> None:
-    """Write an mp4 with `rate` frames per second. Each step of the iterator `frames` draws the next frame into the
-    figure."""
+    """Write an mp4 with `rate` frames per second to `target`.
+
+    Each step of the iterator `frames` draws the next frame into the figure.
+    """
     even = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2:color=white", "-pix_fmt", "yuv420p", "-crf", "18"]
     writer = animation.FFMpegWriter(fps=rate, codec="libx264", extra_args=even)  # type: ignore[arg-type]  # need not be whole
     with writer.saving(figure, os.fspath(target), DPI):
@@ -28,9 +30,10 @@ def write_mp4(figure: Figure, frames: Iterator[None], target: Path, rate: float)
 
 
 def write_gif(figure: Figure, frames: Iterator[None], target: Path, rate: float) -> None:
-    """Write a repeating GIF with the same 256 colours in every frame; arguments as in `write_mp4`.
+    """Write a repeating GIF with the same 256 colours in every frame. The arguments are those of `write_mp4`.
 
-    Pillow would choose colours for each frame, which would shift during the movie and show bands in the colour bar.
+    Pillow would choose the colours of each frame separately, so that they would shift during the movie and the colour bar
+    would show bands.
     """
     palette = _palette(figure)
     images = (_grab(figure).quantize(palette=palette, dither=Image.Dither.NONE) for _ in frames)
@@ -46,9 +49,9 @@ def _grab(figure: Figure) -> Image.Image:
 
 
 def _palette(figure: Figure) -> Image.Image:
-    """220 colours of the figure's colour map, or 24 shades of its line, and 36 greys.
+    """Return 220 colours of the figure's colour map, or 24 shades of its line, and 36 greys.
 
-    Pillow looks colours up in steps of 4: neighbours of white finer than that would be taken for the white ground.
+    Pillow looks colours up in steps of 4, so a colour closer to white than that would become the white background.
     """
     shown = figure.axes[0].images
     shades = colors.LinearSegmentedColormap.from_list("shades", ["white", LINE])

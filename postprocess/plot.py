@@ -48,12 +48,23 @@ def plot_field(
     slices: Mapping[str, float] | None = None,
     output: str | Path | None = None,
 ) -> Path:
-    """Write a picture of one field at one time and return its path (default: `STEM.FIELD.png` beside the file).
+    """Plot one field at one time, write the picture, and return its path (default: `STEM.FIELD.png` beside the file).
 
-    field: by default the file's first. time: the nearest snapshot is shown, by default the last. slices: axis to the
-    place where it is cut, such as {"z": 0.5}; a 3-D field without slices is cut in the middle of z. One remaining
-    axis gives a line, two an image. The suffix of `output` chooses the format (png, pdf, svg ...).
-    Raises FileProblem, RequestProblem or WriteProblem, each with one sentence for the user.
+    Parameters
+    ----------
+    path
+        An output or checkpoint file.
+    field
+        The name of the field; default: the first in the file.
+    time
+        The nearest snapshot is shown; default: the last.
+    slices
+        The positions at which axes are cut, such as {"z": 0.5}. A 3-D field without slices is cut in the middle of z. One
+        remaining axis gives a line, two give an image.
+    output
+        The picture; its suffix selects the format (png, pdf, svg, ...).
+
+    Raises FileProblem, RequestProblem or WriteProblem, each with a message of one sentence for the user.
     """
     selection = select(read_view(path), field, time, slices)
     if time is not None and f"{selection.time:.6g}" != f"{time:.6g}":
@@ -63,19 +74,18 @@ def plot_field(
 
 @rc_context(STYLE)
 def plot_diagnostics(path: str | Path, output: str | Path | None = None) -> Path:
-    """Write the time series of all diagnostics in panels and return the path (default: `STEM.diagnostics.png`).
+    """Plot the time series of all diagnostics in panels, and return the path (default: `STEM.diagnostics.png`).
 
-    Raises as `plot_field` does.
+    Raises the same errors as `plot_field`.
     """
     return _save(diagnostics_figure(read_view(path)), output or _beside(path, "diagnostics.png"))
 
 
 @rc_context(STYLE)
 def plot_probes(path: str | Path, name: str, output: str | Path | None = None) -> Path:
-    """Write the samples of a table of [probes] and return the path (default: `STEM.NAME.png`): lines for a few receivers,
-    else an image with time downwards.
+    """Plot the samples of a table of [probes], and return the path (default: `STEM.NAME.png`).
 
-    Raises as `plot_field` does.
+    A few receivers are drawn as lines, many as an image with time downwards. Raises the same errors as `plot_field`.
     """
     view = read_view(path)
     return _save(probes_figure(view, name, read_samples(view, name)), output or _beside(path, f"{name}.png"))
@@ -88,11 +98,10 @@ def plot_movie(
     slices: Mapping[str, float] | None = None,
     output: str | Path | None = None,
 ) -> Path:
-    """Animate all snapshots of a field, with the same colours in all frames, and return the path (default:
-    `STEM.FIELD.mp4`).
+    """Animate all snapshots of a field, with the same colours in all frames; return the path (default: `STEM.FIELD.mp4`).
 
-    mp4 needs ffmpeg; without it the default is a GIF. One frame is in memory at a time. Each is read twice, the first
-    time for the range of values. Raises as `plot_field` does.
+    mp4 needs ffmpeg; without it the default is a GIF. One frame is in memory at a time. Each snapshot is read twice, the first
+    time to find the range of values. Raises the same errors as `plot_field`.
     """
     selection = select(read_view(path), field, None, slices)
     has_ffmpeg = shutil.which("ffmpeg") is not None
@@ -122,7 +131,7 @@ def _frames(selection: Selection, draw: Draw) -> Iterator[None]:
 
 
 def movie_limits(selection: Selection) -> Limits:
-    """The smallest and the largest finite value that is shown, over all snapshots."""
+    """Return the smallest and the largest finite value that is shown, over all snapshots."""
     frames = range(len(selection.view.times))
     limits = np.array(
         [value_limits(selection.fluid(selection.values(frame))) for frame in tqdm(frames, desc="limits", disable=None)]
@@ -140,8 +149,10 @@ def render(
     diagnostics: bool = False,
     probes: str | None = None,
 ) -> Path:
-    """The picture that the command line requests, with `slices` as text such as 'z=0.5'. Returns its path. Raises as
-    `plot_field` does."""
+    """Write the picture that the command line requests, and return its path. Raises the same errors as `plot_field`.
+
+    `slices` are texts such as 'z=0.5'.
+    """
     if diagnostics or probes is not None:
         option = "--probes" if probes is not None else "--diagnostics"
         if movie or field is not None or time is not None or slices or (diagnostics and probes is not None):
@@ -156,8 +167,10 @@ def render(
 
 
 def parse_slices(texts: Sequence[str]) -> dict[str, float]:
-    """Texts such as 'z=0.5' as {axis: place}, the place in the input's unit of length. Raises RequestProblem for other
-    texts and for an axis given twice."""
+    """Parse texts such as 'z=0.5' to {axis: position}, with positions in the input's unit of length.
+
+    Raises RequestProblem for other texts, and for an axis given twice.
+    """
     slices: dict[str, float] = {}
     for text in texts:
         axis, _, place = (part.strip() for part in text.partition("="))

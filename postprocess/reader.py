@@ -1,7 +1,7 @@
-"""A read-only view of an output or checkpoint file. The file may still be growing, or its run may have died.
+"""A read-only view of an output or checkpoint file. A run may still be writing the file, or may have died.
 
-The length of `/time` is the number of snapshots. The writer extends and flushes the fields first and `/time` last, so
-fields may be one snapshot longer than `/time`; that snapshot is ignored.
+The length of `/time` is the number of snapshots. The writer extends and flushes the fields first and `/time` last, so fields
+may have one more snapshot than `/time`. That snapshot is ignored.
 """
 
 from __future__ import annotations
@@ -47,17 +47,19 @@ SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 
 class FileProblem(Exception):
-    """The file cannot be read, or lacks needed data. The message is one sentence for the user."""
+    """Raised if a file cannot be read or lacks required data. The message is one sentence for the user."""
 
 
 class RequestProblem(Exception):
-    """A request (a field, a slice, a name) does not fit the file. The message is one sentence for the user."""
+    """Raised if a request (a field, a slice, a name) does not fit the file. The message is one sentence for the user."""
 
 
 @dataclass(frozen=True)
 class Field:
-    """A field without its values. `dims` and `shape` have an entry per grid axis (`x`, or `x_face` ...), preceded in
-    an ensemble by that of the members."""
+    """A field without its values.
+
+    `dims` and `shape` have an entry per grid axis (`x`, or `x_face`, ...), preceded in an ensemble by that of the members.
+    """
 
     name: str
     dims: tuple[str, ...]
@@ -69,8 +71,11 @@ class Field:
 
 @dataclass(frozen=True)
 class Probes:
-    """The receivers of one table of [probes]: the name of what they record and its unit, their places by axis, (n,)
-    float64, and the times of the committed samples, (m,) float64."""
+    """The receivers of one table of [probes].
+
+    It has the name and unit of the recorded quantity, the coordinates of the receivers by axis (float64 of shape (n,)), and
+    the times of the committed samples (float64 of shape (m,)).
+    """
 
     long_name: str
     units: str
@@ -79,7 +84,7 @@ class Probes:
 
     @property
     def count(self) -> int:
-        """Number of receivers."""
+        """The number of receivers."""
         return len(next(iter(self.places.values())))
 
 
@@ -87,11 +92,24 @@ class Probes:
 class FileView:
     """The contents of a file, without the values of fields, which `read` fetches on request.
 
-    kind: "output" or "checkpoint" (one snapshot). coordinates: dimension name -> (n,) float64, in order x, y, z.
-    times: (n,) float64 and steps: (n,) int64 of the n committed snapshots. attributes: those of the file's root.
-    diagnostics: name -> (m,) series, `time` and `step` among them, in an ensemble (m, members). problems: sentences
-    about defects of the file. solid: dimensions of the mask, where the file has one. probes: the receivers of each
-    table of [probes].
+    Attributes
+    ----------
+    kind
+        "output", or "checkpoint" with a single snapshot.
+    coordinates
+        The coordinates by dimension, in the order x, y, z: float64 of shape (n,).
+    times, steps
+        The times (float64) and steps (int64) of the committed snapshots, of shape (snapshots,).
+    attributes
+        The attributes of the file's root.
+    diagnostics
+        The time series by name, including `time` and `step`, of shape (m,), or (m, members) in an ensemble.
+    problems
+        Sentences about defects of the file.
+    solid
+        The dimensions of the mask; empty without a mask.
+    probes
+        The receivers of each table of [probes].
     """
 
     path: Path
@@ -113,8 +131,7 @@ class FileView:
 
     @property
     def ensemble(self) -> dict[str, list[Any]]:
-        """The values in which the members of an ensemble differ: one value per member, by dotted key; empty for a
-        single run."""
+        """The values in which the members of an ensemble differ, one per member, by dotted key; empty for a single run."""
         try:
             table = self.input.get("ensemble", {})
         except FileProblem:
@@ -125,7 +142,7 @@ class FileView:
 
     @property
     def input(self) -> dict[str, Any]:
-        """The tables of the input from which the file was made. Raises FileProblem if they cannot be read."""
+        """The tables of the input that the file was made from. Raises FileProblem if they cannot be parsed."""
         try:
             return parse(self.attributes.get("input", ""), f"{self.path}, its attribute 'input'")
         except InputError as error:
@@ -137,8 +154,10 @@ class FileView:
         return printable(self.attributes.get("title", "").strip() or self.path.stem)
 
     def field(self, name: str | None = None) -> Field:
-        """The field of that name (default: the file's first). Raises RequestProblem, which suggests the nearest name,
-        if there is none."""
+        """Return the field of that name (default: the first in the file).
+
+        Raises RequestProblem, with the nearest name as a suggestion, if there is no such field.
+        """
         if not self.fields:
             raise FileProblem(f"{self.path} holds no fields.")
         if name is None:
@@ -154,10 +173,10 @@ class FileView:
     def read(
         self, name: str, snapshot: int = -1, fixed: Mapping[str, int | slice] | None = None
     ) -> NDArray[np.floating]:
-        """The values of a field at one snapshot, in the file's dtype. Only the requested part is read.
+        """Read the values of a field at one snapshot, in the file's dtype. Only the requested part is read.
 
-        `fixed` maps dimensions to an index, which drops the dimension, or to a slice. Other dimensions are complete,
-        in the file's order (x, y, z). Raises FileProblem if there is no snapshot or the file cannot be read.
+        `fixed` maps dimensions to an index, which drops the dimension, or to a slice. Other dimensions are complete, in the
+        file's order (x, y, z). Raises FileProblem if there is no snapshot or the file cannot be read.
         """
         field, fixed = self.field(name), fixed or {}
         if len(self.times) == 0:
@@ -170,8 +189,10 @@ class FileView:
             return np.asarray(file[name][index])
 
     def solid_cells(self, fixed: Mapping[str, int | slice], dims: tuple[str, ...]) -> NDArray[np.bool_] | None:
-        """A mask of the solid cells among those that `fixed` leaves, in the order of `dims`; None if the file has no
-        mask for them."""
+        """Return a mask of the solid cells among those selected by `fixed`, in the order of `dims`.
+
+        The result is None if the file has no mask for them.
+        """
         if not self.solid or any(dim not in self.solid for dim in dims):
             return None
         index = tuple(fixed.get(dim, slice(None)) for dim in self.solid)
@@ -188,7 +209,7 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def read_view(path: str | Path) -> FileView:
-    """View the file at `path`. Raises FileProblem if it is not a readable output or checkpoint file."""
+    """Read the contents of the file at `path`. Raises FileProblem if it is not a readable output or checkpoint file."""
     path = Path(path)
     with opened(path) as file:
         found = attributes(path, file)
@@ -211,9 +232,10 @@ def read_view(path: str | Path) -> FileView:
 
 @contextmanager
 def opened(path: Path) -> Iterator[h5py.File]:
-    """A context with the HDF5 file, open for reading without a lock, so that a run can continue to write it. A change
-    that a run has not finished is left out. Raises FileProblem if the file cannot be opened, if it refers to other
-    files, or if reading fails inside the `with` block.
+    """Open the HDF5 file for reading, as a context manager; an unfinished change is not visible.
+
+    No lock is taken, so that a run can continue to write the file. Raises FileProblem if the file cannot be opened, if it
+    refers to other files, or if reading fails inside the `with` block.
     """
     _require_file(path)
     unfinished = pending(path)
@@ -287,7 +309,7 @@ def _why_unopened(path: Path, error: OSError) -> str:
 
 
 def _remedy(path: Path) -> str:
-    """The advice for a lost file: to use the newest checkpoint beside it, or to run again if there is none."""
+    """Return the advice for a lost file: use the newest checkpoint beside it, or run again if there is none."""
     if ".checkpoint." not in path.name:
         checkpoints = sorted(path.parent.glob(f"{path.stem}.checkpoint.*.h5"))
         if checkpoints:
@@ -309,7 +331,7 @@ def _coordinates(path: Path, file: h5py.File) -> dict[str, NDArray[np.float64]]:
 
 
 def _fields(path: Path, file: h5py.File, kind: str, coordinates: Mapping[str, NDArray[np.float64]]) -> dict[str, Field]:
-    """All floating-point datasets at the root with the grid's number of dimensions, except dimension scales."""
+    """Return the fields: all floating-point datasets at the root with the grid's number of dimensions."""
     axes = sum(axis in coordinates for axis in AXES)
     members = ("member",) if "member" in file else ()
     leading = len(members) + (1 if kind == "output" else 0)
@@ -333,7 +355,7 @@ def _fields(path: Path, file: h5py.File, kind: str, coordinates: Mapping[str, ND
 
 
 def _solid(path: Path, file: h5py.File, coordinates: Mapping[str, NDArray[np.float64]]) -> tuple[str, ...]:
-    """The dimensions of the mask, an array of small integers; empty if there is none."""
+    """Return the dimensions of the mask, an array of small integers; empty if there is none."""
     data = file.get(MASK)
     if not isinstance(data, h5py.Dataset) or kind_of(data) not in ("i", "u"):
         return ()
@@ -347,13 +369,15 @@ def _solid(path: Path, file: h5py.File, coordinates: Mapping[str, NDArray[np.flo
 
 
 def _order(path: Path, file: h5py.File) -> dict[str, int]:
-    """The position of each field in the equation's order, since HDF5 lists them by name. Empty if the file does not
-    record it."""
+    """Return the position of each field in the equation's order, because HDF5 lists fields by name.
+
+    The result is empty if the file does not record the order.
+    """
     return {str(name): i for i, name in enumerate(json_attribute(path, attributes(path, file), "fields", []))}
 
 
 def _dimension(data: h5py.Dataset, axis: int, default: str) -> str:
-    """The name of the dimension scale attached to an axis: that of the axis, or of its faces."""
+    """Return the name of the dimension scale attached to an axis: that of the axis, or of its faces."""
     scales = data.dims[axis]
     name = (scales[0].name or "").rpartition("/")[2] if len(scales) else default
     return name if name == f"{default}_face" else default
@@ -362,7 +386,7 @@ def _dimension(data: h5py.Dataset, axis: int, default: str) -> str:
 def _snapshots(
     path: Path, file: h5py.File, kind: str, attributes: Mapping[str, Any], fields: tuple[str, ...]
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], tuple[str, ...]]:
-    """Times and steps of the committed snapshots, and sentences about inconsistencies."""
+    """Return the times and steps of the committed snapshots, and sentences about inconsistencies."""
     if kind == "checkpoint":
         missing = [key for key in ("time", "step") if key not in attributes]
         problems = tuple(f"The attribute '{key}' is missing." for key in missing)
@@ -370,7 +394,7 @@ def _snapshots(
         return np.array([time]), np.array([step], np.int64), problems
     times, steps = series(path, file, "time").astype(np.float64), series(path, file, "step", WHOLE).astype(np.int64)
     n = min(len(times), len(steps))  # committed together; a kill may leave one of them longer
-    axis = int("member" in file)  # that snapshots follow each other along
+    axis = int("member" in file)  # the axis of snapshots
     short = {name: file[name].shape[axis] for name in fields if file[name].shape[axis] < n}
     found = [f"/{name} has {count} snapshots where /time has {n}." for name, count in short.items()]
     n = min([n, *short.values()])
@@ -381,7 +405,7 @@ def _snapshots(
 
 
 def _diagnostics(path: Path, file: h5py.File) -> dict[str, NDArray[Any]]:
-    """The time series, cut to their common length."""
+    """Return the time series of diagnostics, truncated to their common length."""
     group = file.get("diagnostics")
     if not isinstance(group, h5py.Group) or "time" not in group:
         return {}
@@ -393,7 +417,7 @@ def _diagnostics(path: Path, file: h5py.File) -> dict[str, NDArray[Any]]:
 
 
 def _probes(path: Path, file: h5py.File) -> dict[str, Probes]:
-    """The receivers of each table of [probes], without their samples."""
+    """Return the receivers of each table of [probes], without their samples."""
     found = {}
     for name in groups_in(file, PROBES):
         own = file[f"{PROBES}/{name}"]
@@ -409,8 +433,10 @@ def _probes(path: Path, file: h5py.File) -> dict[str, Probes]:
 
 
 def read_samples(view: FileView, name: str) -> NDArray[np.floating]:
-    """The committed samples of a table of [probes], (times, receivers). Raises RequestProblem if the file has none of this
-    name."""
+    """Read the committed samples of a table of [probes], of shape (times, receivers).
+
+    Raises RequestProblem if the file has no table of this name.
+    """
     if name not in view.probes:
         known = ", ".join(view.probes) or "none: add a table [probes.NAME] to the input and run it"
         raise RequestProblem(f"{view.path} has no probes '{name}'; it has {known}.")

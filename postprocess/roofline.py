@@ -1,9 +1,8 @@
-"""A roofline picture of the results of `hpcstencil bench --json`: speed against intensity, under the roof of the
-memory bandwidth.
+"""A roofline plot of the results of `hpcstencil bench --json`: speed against intensity, below the limit of the bandwidth.
 
-speed <= copy bandwidth * intensity (Williams, Waterman & Patterson, Commun. ACM 52 (2009) 65-76), the unit of work being a
-step of a cell, for which each field is read and written once. Code that takes several steps per pass through memory may be
-above. Rows of a scaling study get a second panel, of speed against processes.
+The model is speed <= copy bandwidth * intensity (Williams, Waterman & Patterson, Commun. ACM 52 (2009) 65-76). The unit of work
+is the update of one cell, for which each field is read and written once. Code that takes several steps per pass through memory
+may exceed the limit. The rows of a scaling study get a second panel, of speed against the number of processes.
 """
 
 from __future__ import annotations
@@ -31,13 +30,15 @@ Row = Mapping[str, Any]
 
 @rc_context(STYLE)
 def save_roofline(told: Mapping[str, Any], path: str | Path) -> None:
-    """Write the picture of the object that `bench --json` prints. The suffix of ``path`` chooses the format. Raises
-    OSError if it cannot be written."""
+    """Draw the object that `bench --json` prints, and write the picture. The suffix of ``path`` selects the format.
+
+    Raises OSError if the picture cannot be written.
+    """
     roofline_figure(told).savefig(path, dpi=DPI)
 
 
 def roofline_figure(told: Mapping[str, Any]) -> Figure:
-    """The figure for the object that `bench --json` prints."""
+    """Return the figure for the object that `bench --json` prints."""
     rows, machine = told["rows"], told["machine"]
     scaling = any(row["scaling"] for row in rows)
     figure = Figure(figsize=(9.4 if scaling else 5.2, 5.0), layout="constrained")
@@ -67,12 +68,12 @@ def _processes(row: Row) -> int:
 
 
 def _intensity(row: Row) -> float:
-    """The intensity of a row, in cell steps per byte."""
+    """Return the intensity of a row, in cell updates per byte."""
     return row["cells_per_second"] / row["t_eff"]
 
 
 def _roofline(axes: Axes, bandwidth: float, rows: Sequence[Row]) -> None:
-    """Rows against the roofs of one pass through memory per step, and per stage."""
+    """Draw the rows, and the limits for one pass through memory per step and per stage."""
     intensities = [_intensity(row) for row in rows]
     ends = [min(intensities) / 2.5, max(intensities) * 2.5]
     stages = max(row["stages"] for row in rows)
@@ -98,8 +99,10 @@ def _roofline(axes: Axes, bandwidth: float, rows: Sequence[Row]) -> None:
 
 
 def _scaling(axes: Axes, rows: Sequence[Row]) -> None:
-    """Draw the speed against the number of processes, with the parallel efficiency, under the bandwidth that this
-    number of processes reaches."""
+    """Draw the speed against the number of processes, with the parallel efficiency.
+
+    The limit is the bandwidth that this number of processes reaches.
+    """
     first = rows[0]
     roofs = {_processes(row): row["roof"] * _intensity(row) / 1e9 for row in rows}
     axes.plot(list(roofs), list(roofs.values()), color=ROOF, label="copy bandwidth of this number of processes")

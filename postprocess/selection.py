@@ -1,4 +1,4 @@
-"""The part of a file that a plot shows: a field, a snapshot, and fixed dimensions."""
+"""Selections, the parts of a file that a plot shows: a field, a snapshot, and fixed dimensions."""
 
 from __future__ import annotations
 
@@ -28,42 +28,46 @@ class Selection:
 
     @property
     def time(self) -> float:
-        """The snapshot's time."""
+        """The time of the snapshot."""
         return float(self.view.times[self.snapshot])
 
     def coordinates(self, dim: str) -> NDArray[np.float64]:
-        """The dimension's coordinates, (n,), in the input's unit of length; indices if the file has none."""
+        """Return the dimension's coordinates, of shape (n,), in the input's unit of length; indices if the file has none."""
         found = self.view.coordinates.get(dim)
         return np.arange(self.field.shape[self.field.dims.index(dim)], dtype=np.float64) if found is None else found
 
     def bounds(self, dim: str) -> tuple[float, float]:
-        """The outer faces of the first and the last cell along a dimension."""
+        """Return the outer faces of the first and the last cell along a dimension."""
         return cell_bounds(self.coordinates(dim))
 
     def values(self, snapshot: int | None = None) -> NDArray[np.floating]:
-        """The values shown, in the order of `dims` and in the file's dtype, of this selection's snapshot or of another
-        one."""
+        """Read the values shown, of this selection's snapshot or another one.
+
+        They are in the order of `dims` and in the file's dtype.
+        """
         return self.view.read(self.field.name, self.snapshot if snapshot is None else snapshot, self.fixed)
 
     def solid(self) -> NDArray[np.bool_] | None:
-        """A mask of the values shown that are in solid cells, in their shape; None if the file has no mask, or the
-        field lives on faces."""
+        """Return a mask of the values shown that are in solid cells, in their shape.
+
+        The result is None if the file has no mask, or if the field is staggered.
+        """
         return self.view.solid_cells(self.fixed, self.dims)
 
     def fluid(self, values: NDArray[np.floating]) -> NDArray[np.floating]:
-        """The values outside solid cells, as a one-dimensional array; all values, in their shape, if there is no mask."""
+        """Return the values outside solid cells as a one-dimensional array; all values, in their shape, without a mask."""
         solid = self.solid()
         return values if solid is None else values[~solid]
 
     def place(self) -> str:
-        """The fixed coordinates in words, such as 'z = 0.5'; empty if nothing is fixed."""
+        """The fixed coordinates as text, such as 'z = 0.5'; empty if nothing is fixed."""
         return ", ".join(
             f"{dim.removesuffix('_face')} = {self.coordinates(dim)[index]:.4g}{self._differing(dim, index)}"
             for dim, index in self.fixed.items()
         )
 
     def _differing(self, dim: str, index: int) -> str:
-        """The numbers of a member of an ensemble, ' (D = 0.1)'; '' for other dimensions."""
+        """Return the values of a member of an ensemble, such as ' (D = 0.1)'; '' for other dimensions."""
         given = self.view.ensemble.items() if dim == "member" else ()
         numbers = [
             f"{key.rpartition('.')[2]} = {values[index]:.4g}"
@@ -76,10 +80,11 @@ class Selection:
 def select(
     view: FileView, field: str | None = None, time: float | None = None, slices: Mapping[str, float] | None = None
 ) -> Selection:
-    """The selection for a plot: the snapshot nearest to `time` (default: the last), cut at `slices` (axis -> place). If
-    more than two dimensions of several cells would remain, the last ones are cut in the middle. Raises RequestProblem for a
-    field, an axis or a place that the file does not have, and for a time more than half an interval before the first or after
-    the last snapshot. Raises FileProblem if there is no snapshot.
+    """Return the selection for a plot: the snapshot nearest to `time` (default: the last), cut at `slices`.
+
+    `slices` maps axes to positions. If more than two dimensions with several cells would remain, the last ones are cut in the
+    middle. Raises RequestProblem for a field, an axis or a position that the file does not have, and for a time more than half
+    an interval before the first or after the last snapshot. Raises FileProblem if there is no snapshot.
     """
     found = view.field(field)
     if len(view.times) == 0:
@@ -102,7 +107,7 @@ def select(
 
 
 def cell_bounds(centres: NDArray[np.float64]) -> tuple[float, float]:
-    """The outer faces of uniform cells with these centres, (n,). A single cell counts as 1 wide."""
+    """Return the outer faces of uniform cells with these centres, of shape (n,). A single cell counts as 1 wide."""
     half = 0.5 * (centres[-1] - centres[0]) / (len(centres) - 1) if len(centres) > 1 else 0.5
     faces = float(centres[0] - half), float(centres[-1] + half)
     # a face at 0 comes out as some 1e-18, which would be shown
@@ -127,7 +132,7 @@ def _nearest_snapshot(view: FileView, time: float | None) -> int:
 
 
 def _dimension(field: Field, axis: str) -> str:
-    """The field's dimension along an axis: `x`, or `x_face` for a staggered field."""
+    """Return the field's dimension along an axis: `x`, or `x_face` for a staggered field."""
     for dim in field.dims:
         if axis in (dim, dim.removesuffix("_face")):
             return dim
@@ -136,7 +141,10 @@ def _dimension(field: Field, axis: str) -> str:
 
 
 def _index(view: FileView, field: Field, dim: str, axis: str, place: float) -> int:
-    """The cell that holds `place`."""
+    """Return the index of the cell that contains `place`, or of the member with this number.
+
+    Raises RequestProblem for a place outside the grid, FileProblem if the file lacks the coordinates.
+    """
     centres = view.coordinates.get(dim)
     if centres is None:
         raise FileProblem(f"{view.path} has no coordinate dataset '/{dim}', which '{field.name}' needs for a slice.")

@@ -1,4 +1,4 @@
-"""A summary of a file in words. Also a script: `python -m postprocess.summary FILE.h5`."""
+"""A summary of a file as text. Also a script: `python -m postprocess.summary FILE.h5`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ LISTED = 8  # members whose values are told
 
 
 def summarize(path: str | Path) -> str:
-    """Several lines about an output or checkpoint file: its contents, the range of the last snapshot, and whether it
-    is complete and sound.
+    """Summarize an output or checkpoint file in several lines.
 
-    This reads the last snapshot of every field, piece by piece. Raises FileProblem if the file cannot be read.
+    They describe its contents, the range of values of the last snapshot, and whether the file is complete and undamaged. The
+    last snapshot of every field is read piece by piece. Raises FileProblem if the file cannot be read.
     """
     view = read_view(path)
     ranges = {name: last_range(view, name) for name in view.fields} if len(view.times) else {}
@@ -53,8 +53,7 @@ def summarize(path: str | Path) -> str:
 
 
 def last_range(view: FileView, name: str) -> tuple[float, float, int]:
-    """The smallest and the largest finite value of a field's last snapshot, and the number of values that are not
-    finite."""
+    """Return the smallest and the largest finite value of a field's last snapshot, and the number of non-finite values."""
     low, high, lost = np.inf, -np.inf, 0
     for piece in _pieces(view.fields[name]):
         values = view.read(name, -1, piece)
@@ -66,7 +65,7 @@ def last_range(view: FileView, name: str) -> tuple[float, float, int]:
 
 
 def _pieces(field: Field) -> Iterator[dict[str, int | slice]]:
-    """Slabs across the first axis of at most CHUNK bytes (or one layer)."""
+    """Divide a field along its first axis into slabs of at most CHUNK bytes, or of one layer."""
     layer = field.dtype.itemsize * int(np.prod(field.shape[1:]))
     thickness = max(1, CHUNK // max(1, layer))
     for start in range(0, field.shape[0], thickness):
@@ -83,7 +82,7 @@ def _size(size: int) -> str:
 
 
 def _members(view: FileView) -> str:
-    """The number of members of an ensemble, and the values in which they differ."""
+    """Describe the number of members of an ensemble, and the values in which they differ."""
     if "member" not in view.coordinates:
         return ""
     differ = []
@@ -94,7 +93,7 @@ def _members(view: FileView) -> str:
 
 
 def _input_rows(view: FileView) -> list[tuple[str, str]]:
-    """The equation and the numerics from the input in the file; empty if the file has no input."""
+    """Describe the equation and the numerics from the input in the file; empty if the file has no input."""
     try:
         tables = view.input
     except FileProblem:
@@ -125,7 +124,7 @@ def _grid(view: FileView) -> str:
 
 
 def _mask(view: FileView) -> str:
-    """The number of solid cells, read piece by piece."""
+    """Count the solid cells, piece by piece."""
     if not view.solid:
         return ""
     shape = tuple(len(view.coordinates[dim]) for dim in view.solid)
@@ -163,7 +162,7 @@ def _diagnostics(view: FileView) -> str:
 
 
 def _decomposition(value: Any) -> str:
-    """The attribute `decomposition`, JSON, in words."""
+    """Describe the attribute `decomposition`, which is JSON."""
     if value is None:
         return ""
     try:

@@ -1,8 +1,7 @@
-"""A figure of a sweep's table: final diagnostics against parameters. Also a script: `python -m postprocess.sweep
-TABLE.h5`.
+"""A figure of a sweep's table: final diagnostics against parameters.
 
-One varied parameter gives lines, two give maps where they form a grid and coloured points where they do not, and more
-give a panel of points for each.
+One varied parameter gives lines. Two parameters give maps if their values form a grid, else coloured points. More parameters
+give a panel of points for each. Also a script: `python -m postprocess.sweep TABLE.h5`.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from postprocess.figures import LINE, STYLE, as_text, colour_scale, open_frame, 
 from postprocess.reader import FileProblem, opened
 
 DPI = 200
-MOST_ROWS, MOST_COLUMNS = 12, 6  # panels; the table has the rest
+MOST_ROWS, MOST_COLUMNS = 12, 6  # most rows and columns of panels; the table has the rest
 LOST = "0.55"  # colour of members that are not done
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A varied parameter: one place on its axis per member, and labels for the places if the values are not numbers."""
+    """A varied parameter: one position on its axis per member, and labels if the values are not numbers."""
 
     name: str
     places: NDArray[np.float64]
@@ -44,7 +43,7 @@ class Parameter:
 
     @property
     def logarithmic(self) -> bool:
-        """Whether its values span decades, so that its axis is logarithmic."""
+        """Whether its values span decades, so that the axis should be logarithmic."""
         return not self.labels and _spans_decades(self.places)
 
 
@@ -55,7 +54,7 @@ def _spans_decades(values: NDArray[np.float64]) -> bool:
 
 @dataclass(frozen=True)
 class SweepTable:
-    """The contents of a table file that a figure shows."""
+    """The contents of a sweep's table that a figure shows."""
 
     title: str
     parameters: tuple[Parameter, ...]
@@ -64,7 +63,7 @@ class SweepTable:
 
 
 def read_table(path: str | Path) -> SweepTable:
-    """The table at ``path``. Raises FileProblem if it is not the table of a sweep."""
+    """Read the table at ``path``. Raises FileProblem if it is not the table of a sweep."""
     path = Path(path)
     with opened(path) as file:
         if file.attrs.get("kind") != "sweep":
@@ -90,12 +89,15 @@ def _parameter(name: str, values: NDArray[Any]) -> Parameter:
 
 @rc_context(STYLE)
 def save_sweep_figure(table: str | Path, output: str | Path) -> None:
-    """Write the figure of the table file to ``output``, whose suffix chooses the format. Raises FileProblem, OSError."""
+    """Draw the table file and write the figure to ``output``, whose suffix selects the format.
+
+    Raises FileProblem if the table cannot be read, OSError if the figure cannot be written.
+    """
     sweep_figure(read_table(table)).savefig(output, dpi=DPI, bbox_inches="tight", pad_inches=0.12)
 
 
 def sweep_figure(table: SweepTable) -> Figure:
-    """A figure of the table, with a row of panels for each of the first twelve diagnostics."""
+    """Draw the table, with a row of panels for each of the first twelve diagnostics."""
     names = list(table.diagnostics)[:MOST_ROWS]
     plane = len(table.parameters) == 2
     draw = (_map if _is_grid(table.parameters) else _plane) if plane else _line
@@ -136,7 +138,7 @@ def _head(figure: Figure, table: SweepTable) -> None:
 
 
 def _is_grid(parameters: Sequence[Parameter]) -> bool:
-    """Whether the values of two parameters form a complete grid, with each pair once."""
+    """Return whether the values of two parameters form a complete grid, with each pair once."""
     a, b = (np.unique(parameter.places[np.isfinite(parameter.places)]) for parameter in parameters)
     pairs = {(x, y) for x, y in zip(*(parameter.places for parameter in parameters), strict=True)}
     return len(pairs) == len(parameters[0].places) == len(a) * len(b)
@@ -163,7 +165,7 @@ def _points(axes: Axes, table: SweepTable, parameter: Parameter, name: str) -> N
 
 
 def _values(table: SweepTable, name: str) -> tuple[str, NDArray[np.float64]]:
-    """A diagnostic and its label. If it hardly varies, its distance from a round number is shown."""
+    """Return a diagnostic's values and label. If it hardly varies, its difference from a round number is shown."""
     values = table.diagnostics[name]
     low, high = value_limits(values)
     if 0 < high - low < 1e-3 * max(abs(low), abs(high)):
@@ -182,7 +184,7 @@ def _missing(axes: Axes, places: NDArray[np.float64]) -> None:
 
 
 def _dress(axes: Axes, parameter: Parameter, upward: NDArray[np.float64]) -> None:
-    """Scales, labels and frame of axes along a parameter; ``upward`` are the values that are drawn."""
+    """Set the scales, labels and frame of axes along a parameter; ``upward`` are the values that are drawn."""
     if parameter.logarithmic:
         axes.set_xscale("log")
     if _spans_decades(upward):
@@ -217,7 +219,7 @@ def _map(axes: Axes, table: SweepTable, name: str) -> None:
 
 
 def _plane(axes: Axes, table: SweepTable, name: str) -> None:
-    """Points in the plane of two parameters, coloured by the diagnostic."""
+    """Draw points in the plane of two parameters, coloured by the diagnostic."""
     across, up = table.parameters
     label, values = _values(table, name)
     known = np.isfinite(values)

@@ -1,1 +1,1 @@
-"""The code that takes the steps: array code (xla), generated C++ (native), GPU kernels (pallas)."""
+"""Backends, the code that advances the solution in time: array code (xla), generated C++ (native), GPU kernels (pallas)."""

@@ -1,12 +1,14 @@
-"""The protocols between a problem and the code that takes its steps.
+"""Interfaces between a problem and the backends that compute its time steps.
 
-    Backend   a value of numerics.kernel
-    Lowered   a problem in the form of a backend: its cost and memory, before any device is known
+    Backend   one way to compute steps, selected by numerics.kernel
+    Lowered   a problem prepared for a backend: its cost and memory, known before any device is
     Steps     the functions that step the fields on this process's devices
 
-`registry` lists the backends. ``Fields`` map names to arrays on this process's devices: its own cells without ghost
-cells, in the run's dtype. With several devices the arrays have a leading device axis; in an ensemble the members are
-the last axis. Parameters, times and step sizes are float64.
+`registry` lists the backends.
+
+``Fields`` map field names to arrays on this process's devices. The arrays are local: they hold the process's own cells,
+without ghost cells, in the run's dtype. A process with several devices adds a leading device axis, and an ensemble adds a
+trailing member axis. Parameters, times and step sizes are float64.
 """
 
 from __future__ import annotations
@@ -36,12 +38,12 @@ if TYPE_CHECKING:
     from hpcstencil.numerics.schedule import StepRange
     from hpcstencil.problem.decomposition import Costs, Plan
 
-# (fields, parameters, which steps) -> fields after these steps. The memory of the given fields is reused.
+# (fields, parameters, range of steps) -> fields after these steps. The input fields are overwritten.
 Advance = Callable[["Fields", "Parameters", "StepRange"], "Fields"]
-# (fields, parameters, t, dt) -> (fields after one step, `Problem.errors` of it by field). The given fields are kept.
+# (fields, parameters, t, dt) -> (fields after one step, its `Problem.errors` by field). The input fields are kept.
 Attempt = Callable[["Fields", "Parameters", "Number", "Number"], "tuple[Fields, Fields]"]
 
-# (fields, parameters, t) -> the values of given trees in every cell, arrays like the fields. All processes call this together.
+# (fields, parameters, t) -> one array per tree with its value in every cell, laid out like a field. Collective.
 Cellwise = Callable[["Fields", "Parameters", "Number"], "list[jax.Array]"]
 
 
@@ -49,12 +51,17 @@ BY_FFT = 'equation.stencils.{} has method = "fft", which rounds differently on e
 
 
 class Unsupported(Exception):
-    """A backend cannot take the steps of a problem. The message gives the reason, as a clause for a longer sentence."""
+    """Raised when a backend cannot compute the steps of a problem.
+
+    The message is the reason, phrased as a clause of a longer sentence.
+    """
 
 
 class Reductions(Protocol):
-    """Extrema and sums of a fixed list of trees over the whole grid. The results are bitwise equal on all processes and
-    for every decomposition."""
+    """Extrema and sums over the whole grid of a fixed list of expression trees.
+
+    The results are bitwise equal on all processes and for every decomposition.
+    """
 
     @property
     def trees(self) -> Sequence[Node]:
@@ -66,29 +73,29 @@ class Reductions(Protocol):
 
     @property
     def cells(self) -> int:
-        """The number of cells of the whole grid, not counted once per member of an ensemble."""
+        """The number of cells of the whole grid; an ensemble counts them once, not per member."""
 
     def extremes(
         self, fields: Fields, parameters: Parameters, time: float
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The minimum, the maximum and the number of non-finite cells of each tree over the whole grid at ``time``.
-        Each is an array of shape (n,), or (n, members) in an ensemble; the dtypes are float64, float64 and int64.
+        """Return the minimum, the maximum and the number of non-finite cells of each tree at ``time``. Collective.
 
-        Extrema of a tree with non-finite cells are not reliable, since NaN may be skipped. All processes call this
-        together.
+        All three are taken over the whole grid. Each is an array of shape (n,), or (n, members) in an ensemble; the
+        dtypes are float64, float64 and int64. If a tree has non-finite cells, its extrema are unreliable because NaN may
+        be skipped.
         """
 
     def sums(self, fields: Fields, parameters: Parameters, time: float, largest: np.ndarray) -> np.ndarray:
-        """The sum of each tree over all cells of the grid at ``time``: float64 of shape (n,), or (n, members) in an
-        ensemble.
+        """Return the sum of each tree over all cells of the grid at ``time``. Collective.
 
-        ``largest`` is the greatest magnitude of each tree, in the same shape. Where it is NaN or infinite, so is the
-        sum. All processes call this together.
+        The result is float64 of shape (n,), or (n, members) in an ensemble. ``largest`` has the same shape and holds the
+        largest magnitude of each tree, which sets the scale of the exact summation. Where ``largest`` is NaN or
+        infinite, the sum is that value.
         """
 
 
 def never_known() -> bool:
-    """Always False: the `Steps.stayed_finite` of a backend that does not check the values it stores."""
+    """Return False: the `Steps.stayed_finite` of backends that do not check the values they store."""
     return False
 
 
@@ -96,19 +103,31 @@ def never_known() -> bool:
 class Steps:
     """The functions that step a problem's fields on this process's devices.
 
-    ``advance`` takes steps of known size. ``attempt()`` returns the function that takes one step and estimates its
-    error. ``slopes()`` returns the function (fields, parameters, t) -> time derivatives of the fields by name, which a
-    multistep method needs at its start. ``reductions(needs, trees)`` returns the reductions of ``trees``; ``needs`` has
-    the ghost cells of the operands in them. ``cellwise``, with the same arguments, returns the function that
-    computes the values of trees in every cell. ``snapshot_buffers`` makes the buffers for asynchronous output from this
-    process's `Pieces` by field, and ``cell_samples`` the recorder of single cells, with the arguments of `CellSamples`.
-
-    ``stayed_finite()`` returns whether all measured quantities of this process are known to have been finite since its
-    last call. ``first_cells`` limits the first call of ``advance``: cells of a device times steps may not exceed it,
-    unless the call takes a single step.
-
-    ``inside`` makes a form of ``advance`` for use inside other compiled code, which may call it several times at once;
-    without it that is ``advance`` itself. If the exchange is not `Exchange.fused`, neither form can be used there.
+    Attributes
+    ----------
+    advance
+        Takes steps of a given size.
+    attempt
+        Returns the function that takes one step and estimates its error, for adaptive step sizes.
+    slopes
+        Returns the function (fields, parameters, t) -> time derivatives of the fields by name. A multistep method needs
+        them at its start.
+    reductions
+        ``reductions(needs, trees)`` returns the `Reductions` of ``trees``. ``needs`` maps the operands in them to the
+        ghost cells that they require.
+    cellwise
+        Takes the same arguments and returns the function that computes the value of each tree in every cell.
+    snapshot_buffers
+        Makes the buffers for asynchronous output from this process's `Pieces` by field.
+    cell_samples
+        Makes the recorder of single cells, for probes; its arguments are those of `CellSamples`.
+    stayed_finite
+        Returns True if all measured quantities of this process are known to have been finite since its last call.
+    first_cells
+        Upper limit on (cells of a device) x (steps) for the first call of ``advance``. A single step is always allowed.
+    inside
+        Makes a form of ``advance`` for use inside other compiled code, which may call it several times at once. If it is
+        None, ``advance`` itself serves. Neither works there unless the exchange is `Exchange.fused`.
     """
 
     advance: Advance
@@ -124,51 +143,65 @@ class Steps:
 
 
 class Lowered(Protocol):
-    """A problem in the form of a backend: its cost, its memory, and its steps."""
+    """A problem prepared for one backend: its cost, its memory, and its steps."""
 
     @property
     def halo_wraps(self) -> bool:
-        """Whether the exchange also fills the ghost cells of periodic axes that are not cut. This applies only if the
-        right-hand side is evaluated once between two exchanges."""
+        """Whether the exchange also fills the ghost cells of periodic axes that are not decomposed.
+
+        It does so only if the right-hand side is evaluated once between two exchanges.
+        """
 
     @property
     def ghosts_apart(self) -> bool:
-        """Whether the code takes ghost cells as separate arrays. Otherwise it takes fields padded with them."""
+        """Whether the compiled code receives ghost cells as separate arrays instead of padded fields."""
 
     def begin(self) -> None:
-        """Start to compile in the background if there is anything to compile, and return at once."""
+        """Start compiling in the background, if there is anything to compile, and return at once."""
 
     def lack(self, device: jax.Device, topology: Topology) -> str:
-        """Why this process cannot take the steps on ``device``, as a clause for a longer sentence; "" if it can.
-        ``topology`` has this process's rank. The call compiles the code that the steps need, and waits for it."""
+        """Return why this process cannot compute the steps on ``device``, as a clause; "" if it can.
+
+        The call compiles the code that the steps need and waits for it. ``topology`` must hold this process's rank.
+        """
 
     def seconds_per_work(self, topology: Topology) -> float | None:
-        """The seconds that one unit of work of this backend's cost model takes on this process
-        (`Costs.seconds_per_work`), measured now in a fraction of a second. None for a backend that does not use it."""
+        """Measure the seconds per unit of work of this backend's cost model (`Costs.seconds_per_work`).
+
+        The measurement is made on this process and takes a fraction of a second. The result is None if the backend has
+        no such cost model.
+        """
 
     def steps_per_exchange(self, topology: Topology, costs: Costs) -> tuple[int, float | None]:
-        """(number of steps between two exchanges with the least estimated cost, predicted seconds per step). The number
-        is 0 if one step needs several exchanges. The prediction is None if ``costs`` are not measured or the backend
-        predicts nothing."""
+        """Return (cheapest number of steps between two exchanges, predicted seconds per step).
+
+        The number is 0 if one step needs several exchanges. The prediction is None if ``costs`` are not measured or the
+        backend makes none.
+        """
 
     def cells_held(self, plan: Plan) -> tuple[int, int]:
-        """(values held between steps, values held while stepping) on each device. They count all fields with their
-        ghost cells, and in an ensemble only one member. Multiply by the size of the dtype for bytes."""
+        """Return (values held between steps, values held while stepping) on each device.
+
+        Both are numbers of array elements, for all fields. In an ensemble they count one member. Multiply by the item
+        size of the dtype for bytes.
+        """
 
     def exchange(self, plan: Plan, device_grid: DeviceGrid, communicator: Communicator) -> Exchange:
-        """The exchange between the blocks of ``device_grid`` that the steps use: the grid's own, or one that this
-        backend provides. All processes call this together."""
+        """Return the halo exchange that the steps use. Collective.
+
+        It is either the exchange of ``device_grid`` or one that this backend provides.
+        """
 
     def steps(self, plan: Plan, device_grid: DeviceGrid, communicator: Communicator) -> Steps:
-        """The functions that step the fields on ``device_grid``. All processes call this together."""
+        """Return the functions that step the fields on ``device_grid``. Collective."""
 
 
 class Backend(Protocol):
-    """A way to take the steps, selected by numerics.kernel.
+    """One way to compute the steps, selected by numerics.kernel.
 
-    With "auto", a continued run keeps its kernel. Otherwise the run takes the first ``preferred`` backend that every
-    process can use. If there is none, it takes the first of the others that fits, unless another was clearly faster
-    when rank 0 measured them.
+    With "auto", a continued run keeps its kernel. A new run takes the first ``preferred`` backend that every process can
+    use. If there is none, it takes the first other backend that fits, unless another one was clearly faster when rank 0
+    measured them.
     """
 
     @property
@@ -177,15 +210,19 @@ class Backend(Protocol):
 
     @property
     def preferred(self) -> bool:
-        """Whether "auto" takes this backend, if every process can use it, without measuring it against others."""
+        """Whether "auto" takes this backend without measuring it against others, if every process can use it."""
 
     def lower(self, problem: Problem, topology: Topology) -> Lowered:
-        """The problem in the form of this backend. Nothing is compiled. Raises Unsupported if the problem does not
-        fit."""
+        """Prepare the problem for this backend, without compiling anything.
+
+        Raises Unsupported if the backend cannot compute the problem's steps.
+        """
 
     def unsuited(self, device: jax.Device) -> str:
-        """Why "auto" does not take this backend on ``device``, as a clause for a longer sentence; "" if it may. A
-        preferred backend cannot be requested there either."""
+        """Return why "auto" does not take this backend on ``device``, as a clause; "" if it may.
+
+        If the backend is ``preferred``, it cannot be requested explicitly on that device either.
+        """
 
     def remark(self, device: jax.Device) -> str:
-        """A remark for the user who requests this backend on ``device``, as a clause; "" if there is none."""
+        """Return a remark for users who request this backend on ``device``, as a clause; "" if there is none."""

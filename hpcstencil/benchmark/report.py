@@ -1,4 +1,4 @@
-"""The measurements as one JSON object and as a table."""
+"""The report of `hpcstencil bench`, as a JSON object and as a table."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from hpcstencil.runtime.versions import versions
 
 
 def result(bandwidth: float, rows: Sequence[Row]) -> dict[str, Any]:
-    """The object that `bench --json` prints: the machine, the versions, the copy bandwidth in bytes per second, and the
-    rows of `rows.measure`."""
+    """Return the object that `bench --json` prints.
+
+    It has the machine, the versions, the copy bandwidth in bytes per second, and the rows of `rows.measure`.
+    """
     return {"machine": _machine(), "versions": _versions(), "copy_bandwidth": bandwidth, "rows": list(rows)}
 
 
 def _machine() -> dict[str, Any]:
-    """Processor, cores and accelerator of this host."""
+    """Return the processor, the number of cores and the kind of device of this host."""
     model = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -35,17 +37,17 @@ def _machine() -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    """The versions of the libraries on which the speed depends, by name."""
+    """Return the versions of the libraries on which the speed depends, by name."""
     return {"hpcstencil": __version__, **versions()}
 
 
 def _product(counts: Sequence[int]) -> str:
-    """The counts of all axes as "2x1"."""
+    """Format the counts of all axes, such as "2x1"."""
     return "x".join(map(str, counts))
 
 
 def _longest(waiting: Sequence[float]) -> str:
-    """The process that waits longest, and its share of the time."""
+    """Format the share of time for which the longest-waiting process waits, with its rank; "" for one process."""
     if len(waiting) == 1:
         return ""
     most = max(waiting)
@@ -70,7 +72,7 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
 
 
 def table(told: Mapping[str, Any]) -> str:
-    """The result of `result` as text. Columns without entries are left out."""
+    """Format the object of `result` as a table, without empty columns."""
     machine, rows = told["machine"], told["rows"]
     first = rows[0]
     lines = [

@@ -1,4 +1,4 @@
-"""The rows of the table: the problems that are measured, on how many processes, and the figures of each row."""
+"""The rows of the benchmark table: the problems, the numbers of processes, and the measured figures."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ from hpcstencil.validation.errors import InputError
 
 T = TypeVar("T")
 Row = dict[str, Any]
-TINY_STEP = 1e-9  # fraction of the end time that is used as the step with a tolerance: short enough to be stable
+TINY_STEP = 1e-9  # step size for inputs with a tolerance, as a fraction of the end time; short enough to be stable
 
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the table: a problem, decomposed for some number of processes. ``scaling`` is "strong" or "weak", None
-    if the row is not part of a scaling series."""
+    """One row of the table: a problem decomposed over a number of processes.
+
+    ``scaling`` is "strong" or "weak", or None if the row is not part of a scaling series.
+    """
 
     decomposed: Decomposed
     scaling: str | None = None
@@ -54,14 +56,14 @@ class Case:
 
 
 def counts(processes: int) -> list[int]:
-    """The numbers of processes in a scaling series: the powers of 2 below ``processes``, and ``processes``."""
+    """Return the numbers of processes in a scaling series: the powers of 2 below ``processes``, and ``processes``."""
     return [*(2**k for k in range((processes - 1).bit_length())), processes]
 
 
 def grown(config: Config, times: int) -> Config:
-    """The input on a grid with ``times`` as many cells of the same size, longer along the first axis.
+    """Return the input on a grid with ``times`` as many cells of the same size, extended along the first axis.
 
-    Raises InputError if the input reads a file, since a file fits only its own grid.
+    Raises InputError if the input reads a file, because its contents fit only the original grid.
     """
     for name in sources(config):
         raise InputError(f"{name} is a file made for the input's own grid")
@@ -72,11 +74,11 @@ def grown(config: Config, times: int) -> Config:
 
 
 def scaling_cases(problem: Problem, processes: int, devices: int) -> list[Case]:
-    """The cases of strong scaling (one grid on 1, 2, 4 ... processes) and of weak scaling (a grid that grows with the
-    processes), with ``devices`` devices per process. If the grid cannot grow, a message says so and weak scaling is
-    left out.
+    """Return the cases of strong and weak scaling on 1, 2, 4, ... processes with ``devices`` devices each.
 
-    Raises InputError if the input's grid cannot be decomposed for one of these numbers.
+    Strong scaling uses the input's grid, weak scaling a grid that grows with the number of processes. If the grid cannot
+    grow, a message says so and weak scaling is omitted. Raises InputError if the input's grid cannot be decomposed over one
+    of these numbers of processes.
     """
 
     def case(scaling: str, count: int) -> Case:
@@ -101,12 +103,11 @@ def scaling_cases(problem: Problem, processes: int, devices: int) -> list[Case]:
 def measure(
     cases: Sequence[Case], communicator: Communicator, devices: Sequence[jax.Device]
 ) -> tuple[float, list[Row]]:
-    """(copy bandwidth of all processes together in bytes per second, one row per case), the same on all processes. All
-    processes call this together.
+    """Measure all cases; return (copy bandwidth of all processes in bytes per second, one row per case). Collective.
 
-    If a case has fewer processes, the first ones measure it on a separate communicator, while the others sleep. The
-    ``efficiency`` of a row is its speed divided by that of one process, for the same kind of scaling, and by the number
-    of processes. ``roof`` is the copy bandwidth of the row's processes without the others, in bytes per second.
+    A case with fewer processes is measured by the first ones, on a separate communicator, while the others sleep. The
+    ``efficiency`` of a row is its speed divided by the number of processes and by the speed of the first row of the same kind
+    of scaling, which has one process. ``roof`` is the copy bandwidth, in bytes per second, of the row's processes alone.
     """
 
     def by_first(count: int, action: Callable[[Communicator], T]) -> T:
@@ -139,7 +140,7 @@ def measure(
 
 
 def _measured(case: Case, devices: Sequence[jax.Device], communicator: Communicator) -> Row:
-    """The settings of a case, and the measured figures of its step loop."""
+    """Measure the step loop of a case, and return its settings and figures."""
     problem, config = case.problem, case.problem.config
     start = time.perf_counter()
     prepared = prepare(case.decomposed, devices, communicator)
@@ -173,7 +174,7 @@ def _measured(case: Case, devices: Sequence[jax.Device], communicator: Communica
 
 
 def _step(problem: Problem) -> float:
-    """The step size with which the loop is timed: that of the input, or a stable one if the input gives none."""
+    """Return the step size with which the loop is timed: that of the input, or a stable one if the input gives none."""
     time_ = problem.config.time
     if time_.dt is not None:
         return time_.dt

@@ -1,22 +1,22 @@
-"""The shares of a step's time: each process's own computing, the halo exchange, and waiting for other processes.
+"""The shares of a step's time that are spent on computing, on the halo exchange, and on waiting for other processes.
 
-With the times in seconds
+Four loops are timed in turns, each on all processes at once:
 
-    T     of the step loop, on its slowest process,
-    C_r   of the same loop on process r without messages (it gets its own edge strips back as ghost cells),
-    E     of a loop of only the exchanges, as many as the step loop has, on its slowest process,
-    E_r   of that loop on process r without messages: only cutting and placing strips,
+    T     the step loop, on its slowest process
+    C_r   the same loop on process r without messages, where a block's own edge strips become its ghost cells
+    E     a loop of only the exchanges, as many as in the step loop, on its slowest process
+    E_r   the loop of exchanges on process r without messages, which only extracts and inserts strips
 
-each measured on all processes at once and in turns, the exchange has the share E / T, and waiting has on process r the
-share
+The share of the exchange is E / T. The share of waiting on process r is the time that is neither its own computing nor
+messages,
 
-    1 - (C_r + E - E_r) / T,
+    1 - (C_r + E - E_r) / T
 
-the part that is neither its own computing nor messages. Noise may make it negative; then it counts as 0.
+or 0 if noise makes it negative.
 
-Native code exchanges edges inside the passes that compute, and counts the seconds W_r of the step loop in which process r
-waits for its neighbours' edges. W_r / T is its share of waiting. The share of the exchange is the least of these, because
-even the last process has to wait that long.
+Native code exchanges edges inside the passes that compute. It measures the time W_r of the step loop for which process r waits
+for the edges of its neighbours, so the share of waiting is W_r / T. The share of the exchange is the smallest of these,
+because every process waits at least that long.
 """
 
 from __future__ import annotations
@@ -46,8 +46,11 @@ Run = Callable[[Fields, int], Fields]
 
 @dataclass(frozen=True)
 class Shares:
-    """The result of `shares`: seconds per step on the slowest process, the fraction of it that the exchange takes, and
-    for each process the fraction that it waits for others."""
+    """The result of `shares`.
+
+    ``step`` is the time per step in seconds, on the slowest process. ``exchange`` is the fraction of it that the exchange
+    takes, and ``waiting`` the fraction for which each process waits for others.
+    """
 
     step: float
     exchange: float
@@ -55,8 +58,10 @@ class Shares:
 
 
 def shares(simulation: Simulation, dt: float, fields: Fields, communicator: Communicator) -> Shares:
-    """Time the step loop of a simulation and its parts, with steps of size ``dt``. The result is the same on all
-    processes, which call this together. ``fields`` are this process's, without ghost cells; their memory is reused."""
+    """Time the step loop of a simulation and its parts, with steps of size ``dt``. Collective.
+
+    ``fields`` are this process's fields without ghost cells; they are overwritten. The result is equal on all processes.
+    """
     plan, held = simulation.plan, [fields]
     steps = steps_of_round(plan)
     if simulation.device_grid.exchange.waited() is not None:
@@ -74,8 +79,10 @@ def shares(simulation: Simulation, dt: float, fields: Fields, communicator: Comm
 
 
 def shares_by_waiting(simulation: Simulation, action: Action, steps: int) -> Shares:
-    """`shares` for an exchange that counts the seconds in which a process waits for its neighbours. ``action`` takes
-    rounds of ``steps`` steps."""
+    """Compute `shares` for an exchange that measures how long a process waits for its neighbours.
+
+    ``action`` takes rounds of ``steps`` steps.
+    """
     exchange = simulation.device_grid.exchange
     for _ in range(2):
         jax.block_until_ready(action(1))  # compiles
@@ -87,35 +94,41 @@ def shares_by_waiting(simulation: Simulation, action: Action, steps: int) -> Sha
 
 
 def waiting(total: float, exchange: float, own_exchange: np.ndarray, own: np.ndarray) -> list[float]:
-    """The fraction of waiting 1 - (C_r + E - E_r) / T of each process r, at least 0. ``total`` is T and ``exchange`` E;
-    ``own_exchange`` are the E_r and ``own`` the C_r, arrays (processes,). All are in seconds."""
+    """Return the share of waiting 1 - (C_r + E - E_r) / T of each process r, at least 0.
+
+    ``total`` is T and ``exchange`` is E. ``own_exchange`` are the E_r and ``own`` the C_r, of shape (processes,). All are in
+    seconds.
+    """
     messages = np.maximum(0.0, exchange - own_exchange)
     return np.maximum(0.0, 1.0 - (own + messages) / total).tolist()
 
 
 def without_messages(simulation: Simulation) -> Simulation:
-    """The simulation of this process's part alone, without messages: it gets its own edge strips back as ghost cells.
-    Its results are wrong, but it does the same work."""
+    """Return the simulation of this process's part without messages: its own edge strips become its ghost cells.
+
+    Its results are wrong, but the work is the same.
+    """
     alone, devices = OneProcess(simulation.communicator.rank), simulation.device_grid.devices.devices
     return compose(simulation.prepared, alone, devices)
 
 
 def steps_of_round(plan: Plan) -> int:
-    """The number of steps that are timed together: whole intervals between exchanges, and enough for full passes of
-    native code."""
+    """Return the number of steps that are timed together.
+
+    It is a multiple of the interval between exchanges, and large enough for the longest sweeps of native code.
+    """
     every = plan.every or 1
     return every * math.ceil(MOST_STEPS / every)
 
 
 def stepping(simulation: Simulation, dt: float, steps: int) -> Run:
-    """A function (fields, rounds) -> fields that takes rounds of ``steps`` time steps of size ``dt``, each round from t
-    = 0."""
+    """Return a function (fields, rounds) -> fields that takes rounds of ``steps`` time steps of size ``dt`` from t = 0."""
     one = simulation.per_member
     return lambda fields, n: simulation.advance(fields, StepRange(one(0.0), one(0), one(dt), one(n * steps)))
 
 
 def exchanging(simulation: Simulation, steps: int) -> Run:
-    """A function (fields, rounds) -> fields that makes, per round, only the halo exchanges of ``steps`` time steps."""
+    """Return a function (fields, rounds) -> fields that performs only the halo exchanges of ``steps`` steps per round."""
     device_grid, plan = simulation.device_grid, simulation.plan
     widths = device_grid.widths(plan.rounds)
     times = steps // plan.every if plan.every else steps * plan.stages
@@ -134,7 +147,7 @@ def exchanging(simulation: Simulation, steps: int) -> Run:
         frame = device_grid.frame(places)
 
         def body(i: jax.Array, total: jax.Array) -> jax.Array:
-            fields, total = lax.optimization_barrier((u, total))  # strips are cut anew in every round
+            fields, total = lax.optimization_barrier((u, total))  # strips are extracted again in every round
             ghosts = device_grid.received(fields, widths, frame).values()
             return total + sum(jnp.ravel(strip)[0] for strips in ghosts for strip in strips if strip is not None)
 

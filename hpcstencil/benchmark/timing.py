@@ -13,18 +13,20 @@ from jax import lax
 
 from hpcstencil.runtime.communicator import Communicator
 
-Action = Callable[[int], Any]  # does something for the given number of rounds
-COPY_CELLS = 2**25  # on each device: 128 MB, more than the caches hold
-COPY_CELLS_ON_GPU = 2**28  # 1 GB, so that the time in which the host starts each copy does not count
-REPEATS, FEW = 10, 3  # repeats of a timing; FEW if all repeats together take longer than
+Action = Callable[[int], Any]  # runs for the given number of rounds
+COPY_CELLS = 2**25  # cells on each device: 128 MB, more than the caches hold
+COPY_CELLS_ON_GPU = 2**28  # 1 GB, so that launch overhead is negligible
+REPEATS, FEW = 10, 3  # repeats of a timing; only FEW if they take longer than LONG in total
 LONG = 30.0  # seconds
 SECONDS_PER_TIMING, MOST_ROUNDS = 0.1, 2**21
 
 
 def timings(actions: Sequence[Action], communicator: Communicator) -> list[np.ndarray]:
-    """Seconds per round of each ``action(rounds)``, without compilation: one float64 array (repeats, processes) per
-    action, the same on all processes. All processes call this together and begin each timing together. The actions take
-    turns, so that other load on the machine affects all of them."""
+    """Time each ``action(rounds)`` without compilation. Collective.
+
+    Returns the seconds per round: one float64 array of shape (repeats, processes) per action, equal on all processes. All
+    processes begin each timing together. The actions take turns, so that other load on the machine affects all of them.
+    """
     rounds = [_enough_rounds(action, communicator) for action in actions]
     repeats: list[list[np.ndarray]] = []
     spent = 0.0
@@ -36,7 +38,7 @@ def timings(actions: Sequence[Action], communicator: Communicator) -> list[np.nd
 
 
 def _enough_rounds(action: Action, communicator: Communicator) -> int:
-    """A number of rounds that takes at least SECONDS_PER_TIMING; the first calls compile."""
+    """Find a number of rounds that takes at least SECONDS_PER_TIMING, or MOST_ROUNDS. Compiles the action first."""
     for _ in range(2):  # compiles; pmap compiles again for its own results
         jax.block_until_ready(action(1))
     rounds = 1
@@ -46,7 +48,7 @@ def _enough_rounds(action: Action, communicator: Communicator) -> int:
 
 
 def _once(action: Action, rounds: int, communicator: Communicator) -> np.ndarray:
-    """Seconds that ``rounds`` rounds take, for each process."""
+    """Return the seconds that ``rounds`` rounds take on each process, of shape (processes,)."""
     communicator.barrier()
     start = time.perf_counter()
     jax.block_until_ready(action(rounds))
@@ -54,14 +56,18 @@ def _once(action: Action, rounds: int, communicator: Communicator) -> np.ndarray
 
 
 def slowest(times: np.ndarray) -> float:
-    """Seconds per round of the best repeat in one array (repeats, processes) of `timings`. The slowest process
-    determines the time of a repeat."""
+    """Return the seconds per round of the best repeat in one array (repeats, processes) of `timings`.
+
+    The slowest process determines the time of a repeat.
+    """
     return float(times.max(axis=1).min())
 
 
 def in_place(run: Callable[..., Any], held: list[Any]) -> Action:
-    """The action that calls ``run(arrays, rounds)`` on the only item of the list ``held`` and stores the result there.
-    ``run`` may use up the memory of its argument, so that a call allocates nothing."""
+    """Return the action that calls ``run(arrays, rounds)`` on the only item of the list ``held`` and stores the result there.
+
+    ``run`` may overwrite its argument, so that a call allocates no memory.
+    """
 
     def action(rounds: int) -> Any:
         held[0] = run(held[0], rounds)
@@ -71,8 +77,10 @@ def in_place(run: Callable[..., Any], held: list[Any]) -> Action:
 
 
 def copy_bandwidth(communicator: Communicator, devices: Sequence[jax.Device]) -> float:
-    """Bytes per second, read plus written, that all processes reach together when each copies an array on each of its
-    ``devices``. All processes call this together."""
+    """Measure the copy bandwidth of all processes together, in bytes per second read plus written. Collective.
+
+    Each process copies an array on each of its ``devices``.
+    """
 
     def body(x: jax.Array, n: int | jax.Array) -> jax.Array:
         return lax.fori_loop(0, n, lambda i, a: a + jnp.float32(1), x)

@@ -1,8 +1,8 @@
 """Checkpoints: the whole state of a run at one step, in a separate file beside the output.
 
-``NAME.checkpoint.STEP.h5`` is written under a temporary name, sealed with checksums (see `seal`), and renamed
-once it is on disk. So a file of that name was once complete, and its seal shows whether it still is. It holds global
-arrays, so any number of processes can read what any other number has written.
+``NAME.checkpoint.STEP.h5`` is written under a temporary name, sealed with checksums (see `seal`), and renamed once it is on
+disk. A file of that name was therefore complete once, and its seal shows whether it still is. It holds global arrays, so the
+numbers of processes that write and read it can differ.
 """
 
 from __future__ import annotations
@@ -35,15 +35,18 @@ from hpcstencil.runtime.progress import say
 from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError, InputError
 
 FORMAT_VERSION = 2
-SCALARS = "run-scalars"  # group whose attributes are the scalars; no array name contains a hyphen
+SCALARS = "run-scalars"  # the group whose attributes are the scalars; array names contain no hyphen
 
 Blocks = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Part:
-    """This process's ``block`` of an array of the global ``shape``, at the index ``ranges`` of the array. The block is
-    C-contiguous and may be empty; it may have further axes before those of the grid."""
+    """This process's ``block`` of an array of the global ``shape``, at the index ``ranges`` of that array.
+
+    The block is C-contiguous, without ghost cells, and may be empty. It may have additional leading axes before those of the
+    grid.
+    """
 
     block: np.ndarray
     ranges: Sequence[Range]
@@ -70,15 +73,15 @@ def write_checkpoint(
     method: str = "auto",
     apart: Mapping[str, Part] = NOTHING,
 ) -> Path:
-    """Write the state after ``step`` steps, at ``time``, and keep the newest ``keep`` checkpoints of this run. Returns
-    the path of the new one. All processes call this together.
+    """Write a checkpoint of the state after ``step`` steps, at ``time``, and return its path. Collective.
 
-    ``arrays`` maps names, in which "/" makes groups, to this process's blocks: local, without ghost cells,
-    C-contiguous, of any dtype. ``ranges`` is the block's global index range per axis; a block may have further axes
-    before those of the grid. ``apart`` are further arrays, over parts of the grid. All processes pass the same
-    names in the same order, and equal ``scalars`` and ``attributes``. ``method`` is the `output.method` of the input.
+    ``arrays`` maps names, in which "/" separates groups, to this process's blocks: local, without ghost cells, C-contiguous,
+    of any dtype, possibly with additional leading axes. ``ranges`` is the global index range of the blocks per axis.
+    ``apart`` are arrays over parts of the grid. All processes must pass the same names in the same order, and equal
+    ``scalars`` and ``attributes``. ``method`` is the `output.method` of the input.
 
-    Raises EnvironmentProblem if the file system fails; earlier checkpoints are then untouched.
+    Only the newest ``keep`` checkpoints of this run remain. Raises EnvironmentProblem if the file system fails; earlier
+    checkpoints are then unchanged.
     """
     parts = {**{name: Part(block, ranges, grid.shape) for name, block in arrays.items()}, **apart}
     final = checkpoint_path(output, step)
@@ -122,7 +125,7 @@ def write_checkpoint(
 
 
 def _checksums(parts: Mapping[str, Part], communicator: Communicator) -> dict[str, int]:
-    """The checksum of each global array by name, computed from the blocks of all processes."""
+    """Return the checksum of each global array by name, computed from the blocks of all processes. Collective."""
     shares = [checksum(part.block, [first for first, _ in part.ranges]) for part in parts.values()]
     return dict(zip(parts, communicator.total(np.array(shares, np.int64)).tolist(), strict=True))
 
@@ -145,7 +148,10 @@ def _lay_out(
     scalars: Scalars,
     attributes: Attributes,
 ) -> Places:
-    """Create everything except the arrays' values: contiguous datasets, allocated but not filled."""
+    """Create everything except the values of the arrays, and return the positions of these in the file.
+
+    The datasets are contiguous, allocated but not filled.
+    """
     write_attributes(file, {**attributes, "kind": "checkpoint", "format_version": FORMAT_VERSION})
     write_attributes(file, {"step": step, "time": float(time), "complete": 0})
     write_attributes(file.create_group(SCALARS), scalars)
@@ -173,9 +179,9 @@ def _lay_out(
 
 
 def newest_checkpoint(output: Path, communicator: Communicator) -> Path | None:
-    """The newest valid checkpoint of the run that writes ``output``; None if there is none.
+    """Return the newest valid checkpoint of the run that writes ``output``; None if there is none. Collective.
 
-    All processes call this together and verify it together. Damaged checkpoints are skipped with a warning each.
+    Each damaged checkpoint is skipped with a warning.
     """
     for path in from_rank_0(communicator, lambda: list_checkpoints(output)):
         try:
@@ -188,13 +194,15 @@ def newest_checkpoint(output: Path, communicator: Communicator) -> Path | None:
 
 
 def can_be_extended(output: Path, contents: Contents) -> bool:
-    """Whether a complete run can continue to a later end. ``contents`` are those of its ``output``."""
+    """Return whether a complete run can continue to a later end time. ``contents`` are those of its ``output``."""
     return contents.clock is not None or bool(list_checkpoints(output))
 
 
 def verify(path: Path, communicator: Communicator) -> None:
-    """Verify a whole checkpoint, of which each process reads a slab. All processes call this together. Raises
-    InputError on all processes if the file differs from what was written, EnvironmentProblem if it cannot be read."""
+    """Verify all values of a checkpoint, of which each process reads a slab. Collective.
+
+    Raises InputError on all processes if the file has changed since it was written, EnvironmentProblem if it cannot be read.
+    """
     sealed = from_rank_0(communicator, lambda: read_seal(path))
     for name, array in sealed.items():  # one array at a time, to save memory
         _read_verified(path, {name: array}, None, communicator)
@@ -203,16 +211,15 @@ def verify(path: Path, communicator: Communicator) -> None:
 def read_checkpoint(
     path: Path, ranges: Sequence[Range], communicator: Communicator, names: Sequence[str] | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, Any], dict[str, Any]]:
-    """(arrays, scalars, attributes) of the checkpoint at ``path``, verified. All processes call this together.
+    """Read and verify the checkpoint at ``path``; return (arrays, scalars, attributes). Collective.
 
-    ``arrays`` has, by name, this process's blocks of the global index ``ranges``: local, without ghost cells, in the
-    dtype of the file, with any further axes in front. The decomposition may differ from that of the run that wrote
-    them, but the ranges of all processes must cover the grid, each cell once. ``names`` selects arrays (default: all).
+    The arrays are this process's blocks of the global index ``ranges``, by name: local, without ghost cells, in the dtype of
+    the file, with any additional axes first. The decomposition may differ from that of the run that wrote the checkpoint,
+    but the ranges of all processes must cover the grid, each cell once. ``names`` selects arrays (default: all). For an array
+    over a part of the grid, ``ranges`` are indices of that array.
 
-    An array over a part of the grid is read with ``ranges`` that are those of the array.
-
-    Raises InputError if the file is not a valid checkpoint with these arrays on this grid, EnvironmentProblem if it
-    cannot be read.
+    Raises InputError if the file is not a valid checkpoint with these arrays on this grid, EnvironmentProblem if it cannot be
+    read.
     """
 
     def look() -> dict[str, Array]:
@@ -228,8 +235,10 @@ def read_checkpoint(
 def _read_verified(
     path: Path, sealed: Mapping[str, Array], ranges: Sequence[Range] | None, communicator: Communicator
 ) -> tuple[dict[str, np.ndarray], dict[str, Any], dict[str, Any]]:
-    """Like `read_checkpoint`, for the arrays in ``sealed``. If ``ranges`` is None each process reads a slab of the
-    grid."""
+    """Read and verify the arrays in ``sealed``, see `read_checkpoint`. Collective.
+
+    If ``ranges`` is None, each process reads a slab of the grid.
+    """
 
     def own_ranges(shape: tuple[int, ...]) -> Sequence[Range]:
         """This process's ranges of an array of this shape."""
@@ -267,14 +276,16 @@ def _read_verified(
 
 
 def holds(path: Path, names: Sequence[str], communicator: Communicator) -> bool:
-    """Whether the checkpoint has these arrays. All processes call this together. Raises InputError if it has no sound seal."""
+    """Return whether the checkpoint has these arrays. Collective. Raises InputError if its seal is missing or damaged."""
     return from_rank_0(communicator, lambda: set(names) <= set(read_seal(path)))
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[h5py.File, tuple[int, ...]]]:
-    """The open file of a checkpoint, and the shape of its grid. Raises InputError if the file is no checkpoint of this
-    format."""
+    """Open a checkpoint as a context manager; yield (file, shape of its grid).
+
+    Raises InputError if the file is not a checkpoint of this format.
+    """
     with open_for_reading(path) as file:
         found = attributes(path, file)
         if found.get("kind") != "checkpoint":

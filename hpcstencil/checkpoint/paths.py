@@ -1,4 +1,4 @@
-"""Checkpoint files beside the output: naming, listing and removing them."""
+"""Names of checkpoint files beside the output, and functions that list and remove them."""
 
 from __future__ import annotations
 
@@ -10,27 +10,26 @@ from hpcstencil.runtime.filesystem import file_errors
 
 
 def checkpoint_path(output: Path, step: int) -> Path:
-    """The path of the checkpoint of ``step``: ``NAME.checkpoint.STEP.h5`` beside the output ``NAME.h5``."""
+    """Return the path of the checkpoint of ``step``: ``NAME.checkpoint.STEP.h5`` beside the output ``NAME.h5``."""
     return output.with_name(f"{output.stem}.checkpoint.{step:012d}.h5")
 
 
 def list_checkpoints(output: Path) -> list[Path]:
-    """The checkpoints of the run that writes ``output``, newest first, whether they are valid or not. Temporary files
-    are left out."""
+    """Return all checkpoints of the run that writes ``output``, newest first, valid or not, without temporary files."""
     return _siblings(output, r"\.h5")
 
 
 def step_of(path: Path) -> int:
-    """The step number in the name of a checkpoint."""
+    """Return the step number in the name of a checkpoint."""
     return int(path.name.split(".checkpoint.")[-1].split(".")[0])
 
 
 def remove_stale(output: Path, communicator: Communicator, after: int | None = None) -> None:
-    """Remove the half-written checkpoints of a killed run beside ``output``; with ``after``, also checkpoints of later
-    steps. All processes call this together. Raises EnvironmentProblem if a file cannot be removed.
+    """Remove half-written checkpoints of a killed run beside ``output``, and those of steps ``after`` this. Collective.
 
-    A run that starts again under an old name passes ``after=-1``, and one that continues from step n passes
-    ``after=n``. Otherwise a later checkpoint of the abandoned run would count as the newest.
+    A run that starts anew under an old name passes ``after=-1``, and one that continues from step n passes ``after=n``.
+    Otherwise a later checkpoint of the abandoned run would count as the newest. With None, only half-written checkpoints are
+    removed. Raises EnvironmentProblem if a file cannot be removed.
     """
 
     def remove() -> None:
@@ -44,8 +43,10 @@ def remove_stale(output: Path, communicator: Communicator, after: int | None = N
 
 
 def remove_locks(output: Path, communicator: Communicator) -> None:
-    """Remove the lock files of MPI-IO that a killed run left beside ``output`` and its checkpoints. All processes call
-    this together. Raises EnvironmentProblem if one cannot be removed."""
+    """Remove the lock files of MPI-IO that a killed run left beside ``output`` and its checkpoints. Collective.
+
+    Raises EnvironmentProblem if one cannot be removed.
+    """
     pattern = re.compile(rf"{re.escape(output.stem)}(\.checkpoint\.\d{{12,}})?\.h5(\.tmp)?-\d+-\d+\.lock")
 
     def remove() -> None:
@@ -59,7 +60,9 @@ def remove_locks(output: Path, communicator: Communicator) -> None:
 
 def keep_newest(output: Path, newest: Path, keep: int) -> None:
     """Remove all checkpoints of the run that writes ``output``, except ``newest`` and the ``keep`` - 1 latest others.
-    Raises EnvironmentProblem if one cannot be removed."""
+
+    Not collective. Raises EnvironmentProblem if one cannot be removed.
+    """
     for old in [path for path in list_checkpoints(output) if path != newest][max(keep - 1, 0) :]:
         with file_errors(old, "remove"):
             old.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Repair of the files that a killed run left half-written, for `hpcstencil info --repair`."""
+"""Repair of files that a killed run left half-written, for `hpcstencil info --repair`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from hpcstencil.validation.errors import InputError
 
 
 def repaired(path: Path) -> list[str]:
-    """Undo the unfinished change to the output at ``path``, remove half-written checkpoints and lock files beside it,
-    and return what was done, as sentences.
+    """Undo the unfinished change of the output at ``path``, and remove half-written checkpoints and lock files beside it.
 
-    Raises InputError if the process that writes the file is alive, or if the file does not exist; EnvironmentProblem if
-    the file system fails.
+    Returns sentences that say what was done. Raises InputError if the file does not exist, or if the process that writes it
+    is alive; EnvironmentProblem if the file system fails.
     """
     with file_errors(path, "read"):
         if not path.is_file():

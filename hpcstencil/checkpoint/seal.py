@@ -1,9 +1,8 @@
-"""The seal of a checkpoint: a line of text after the end of the HDF5 data, which shows whether the file is still as it
-was written.
+"""The seal of a checkpoint: text after the end of the HDF5 data, by which readers detect that the file has changed.
 
-The seal holds the checksum of each array (`numerics.checksum`), and the SHA-256 of all other bytes of the file. It ends
-with its own SHA-256. HDF5 ignores bytes after its data. Readers check the seal before HDF5 opens the file, because
-damaged metadata may crash it.
+The seal holds the checksum of each array (`numerics.checksum`) and the SHA-256 of all other bytes of the file, and ends with
+its own SHA-256. HDF5 ignores bytes after its data. Readers check the seal before HDF5 opens the file, because damaged
+metadata can crash HDF5.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ PIECE = 2**20  # bytes read at a time
 
 
 class Damaged(InputError):
-    """The error for a checkpoint that differs from what was written."""
+    """Raised for a checkpoint that has changed since it was written."""
 
 
 @dataclass(frozen=True)
 class Array:
-    """The place of an array's bytes in the file (``offset`` and ``size``), and the checksum of the global array."""
+    """The position of an array in the file (``offset`` and ``size`` in bytes), and the checksum of the global array."""
 
     offset: int
     size: int
@@ -36,8 +35,7 @@ class Array:
 
 
 def seal(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Append the seal, with the places and checksums of the ``arrays``, to the closed file at ``path``. Raises
-    OSError."""
+    """Append the seal, with the positions and checksums of ``arrays``, to the closed file at ``path``. Raises OSError."""
     with path.open("r+b") as file:
         end = path.stat().st_size
         rest = _digest_of_rest(file, end, arrays)
@@ -48,9 +46,9 @@ def seal(path: Path, arrays: Mapping[str, Array]) -> None:
 
 
 def read_seal(path: Path) -> dict[str, Array]:
-    """The places and checksums of the arrays in the sealed file at ``path``.
+    """Check the seal of the file at ``path``, and return the positions and checksums of its arrays.
 
-    Raises Damaged if any byte other than the arrays' values has changed, InputError if there is no such file,
+    The values of the arrays are not read. Raises Damaged if any other byte has changed, InputError if there is no such file,
     EnvironmentProblem if it cannot be read.
     """
     tail = 64 + 12 + len(END)
@@ -82,13 +80,13 @@ def read_seal(path: Path) -> dict[str, Array]:
 
 
 def _inside(array: Array, end: int) -> bool:
-    """Whether the array lies within the first ``end`` bytes and its checksum is a number."""
+    """Return whether the array lies within the first ``end`` bytes and all its numbers are integers."""
     numbers = (array.offset, array.size, array.checksum)
     return all(type(n) is int for n in numbers) and 0 <= array.offset <= array.offset + array.size <= end
 
 
 def _digest_of_rest(file: BinaryIO, end: int, arrays: Mapping[str, Array]) -> str:
-    """SHA-256 of the file's first ``end`` bytes without those of the arrays."""
+    """Return the SHA-256 of the file's first ``end`` bytes without those of the arrays."""
     digest = hashlib.sha256()
     file.seek(0)
     for array in [*sorted(arrays.values(), key=lambda array: array.offset), Array(end, 0, 0)]:

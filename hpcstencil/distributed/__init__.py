@@ -1,1 +1,1 @@
-"""Blocks on devices: windows, ghost cells and the halo exchange."""
+"""The decomposed grid on devices: blocks, ghost cells, and the halo exchange between them."""

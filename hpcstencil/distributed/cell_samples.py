@@ -1,4 +1,4 @@
-"""Values of single cells of this process's block, recorded at given steps."""
+"""Recording of single cells of this process's block at given steps, for probes."""
 
 from __future__ import annotations
 
@@ -14,17 +14,23 @@ from hpcstencil.distributed.halo import Fields
 
 @dataclass(frozen=True)
 class Cells:
-    """Cells of one field: their local ``index``, int64 (cells, axes), without ghost cells, and the ``slot`` of each
-    in a record, int64 (cells,)."""
+    """Cells of one field that are recorded.
+
+    ``index`` holds their local indices in the process's block without ghost cells: int64 of shape (cells, axes). ``slot`` is
+    the position of each cell in a record: int64 of shape (cells,).
+    """
 
     index: np.ndarray
     slot: np.ndarray
 
 
 class CellSamples:
-    """Records of the ``cells`` of each field, in ``values``: (records, size), in the run's dtype. Cells in ``width``
-    slots from a multiple on may be neighbours along the last axis. This class copies cells from the devices between
-    compiled calls; a backend may have a subclass that records them ``while_stepping``."""
+    """A recorder of single ``cells`` of each field.
+
+    Records are rows of ``values``, of shape (records, size) in the run's dtype. Each group of ``width`` slots, starting at a
+    multiple of ``width``, may hold neighbours along the last axis. This class copies cells from the devices between compiled
+    calls. A backend may have a subclass that records them ``while_stepping``, inside a call of many steps.
+    """
 
     while_stepping = False
 
@@ -42,7 +48,7 @@ class CellSamples:
         self.several = devices.several
 
     def record(self, row: int, fields: Fields) -> None:
-        """Record the ``fields``, as `Devices.put` gives them, in a row of ``values``."""
+        """Record the cells in row ``row`` of ``values``. ``fields`` are arrays on the devices, as from `Devices.put`."""
         for name, parts in self.parts.items():
             shards = (
                 {int(shard.index[0].start or 0): shard.data[0] for shard in fields[name].addressable_shards}
@@ -54,17 +60,22 @@ class CellSamples:
                     self.values[row, slot] = taken(shards[device], index)
 
     def expect(self, every: int, first: int, origin: int) -> None:
-        """The next compiled call follows, and nothing else before it: record the state after step n of the run in row
-        n / ``every`` - ``first``, if ``every`` divides n. Step 0 of the call's `StepRange` is step ``origin`` of the
-        run. Does nothing unless samples are taken ``while_stepping``."""
+        """Announce a compiled call whose steps are to be recorded; the call must follow at once.
+
+        The state after step n of the run goes to row n / ``every`` - ``first``, if ``every`` divides n. Step 0 of the call's
+        `StepRange` is step ``origin`` of the run. Does nothing unless samples are taken ``while_stepping``.
+        """
 
     def expect_nothing(self) -> None:
-        """The next compiled call is not one of this run, or is not recorded."""
+        """Announce that the next compiled call is not to be recorded."""
 
     def weighted(self, start: int, count: int, weights: np.ndarray, place: np.ndarray) -> np.ndarray:
-        """Weighted sums of the first ``count`` records, whose slots from ``start`` on are (receivers, rows, width), with
-        ``weights``, float64 of this shape: (count, receivers), in the run's dtype. That of receiver r is in column
-        ``place[r]``. The products of a column of cells are added row by row, then the columns, in float64."""
+        """Return weighted sums of the cells of each receiver, for the first ``count`` records.
+
+        ``weights`` is float64 of shape (receivers, rows, width); the slots from ``start`` on have the same order. The result
+        has shape (count, receivers) in the run's dtype, with receiver r in column ``place[r]``. Sums are in float64, and
+        their order is fixed: first over rows, then over columns.
+        """
         receivers, rows, width = weights.shape
         values = self.values[:count, start : start + weights.size].reshape(count, *weights.shape)
         columns = np.zeros((count, receivers, width))
@@ -84,7 +95,7 @@ def _taken(block: jax.Array, index: tuple[np.ndarray, ...]) -> jax.Array:
 
 
 def taken(block: jax.Array, index: tuple[np.ndarray, ...]) -> np.ndarray:
-    """The cells of a device's block, as a local array. On CPUs they are read where they are."""
+    """Return the cells at ``index`` of a device's block as a numpy array. On CPUs the block is not copied."""
     if next(iter(block.devices())).platform == "cpu":
         return np.asarray(block)[index]
     return np.asarray(_taken(block, index))

@@ -1,8 +1,8 @@
-"""One process's block on its devices: the kinds of its sides, coordinates, and the transfer of arrays.
+"""One process's block on its devices: the kinds of its sides, its coordinates, and the transfer of arrays.
 
-With one device a field has the shape of the process's block (cells per axis). With several devices it has the shape
-(devices, *capacity), where the capacity is the largest block of a device. In an ensemble the members are one more,
-last axis.
+With one device, the array of a field has the shape of the process's block (cells per axis). With several devices, it has
+the shape (devices, *capacity), where capacity is the shape of the largest device block. An ensemble adds a trailing member
+axis.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from hpcstencil.distributed.windows import Frame, Side, Value
 from hpcstencil.numerics.grid import Grid
 from hpcstencil.numerics.topology import Topology, unravel
 
-DEVICE_AXIS = "device"  # of arrays over the devices of a process, in mapped code
+DEVICE_AXIS = "device"  # name of the axis over which code is mapped to the devices of a process
 
 
 def sides(topology: Topology, wrapped_as_halo: Sequence[bool]) -> tuple[tuple[Side, Side], ...]:
-    """The kinds of the (lower, upper) side of this process's device blocks, per axis.
+    """Return the (lower, upper) sides of this process's device blocks, per axis.
 
-    ``wrapped_as_halo`` marks, per axis, the periodic axes that are not cut but are exchanged all the same, by the block
-    with itself.
+    ``wrapped_as_halo`` says, per axis, whether a periodic axis that is not decomposed is exchanged nevertheless, by the
+    block with itself.
     """
     result: list[tuple[Side, Side]] = []
     for axis in range(topology.ndim):
@@ -43,10 +43,10 @@ def sides(topology: Topology, wrapped_as_halo: Sequence[bool]) -> tuple[tuple[Si
 
 
 def device_number() -> jax.Array:
-    """The number of the device on which mapped code runs: an int scalar, from 0.
+    """Return the number of the device on which mapped code runs: a traced integer scalar, from 0.
 
-    It contains a collective: the minimum over the devices, which is 0, is added. XLA starts a program with a collective
-    on all devices together, and devices that wait for each other in native code rely on that.
+    The minimum over the devices, which is 0, is added on purpose. It makes the program contain a collective, and XLA starts
+    such programs on all devices together. Devices that wait for each other in native code rely on that.
     """
     device = lax.axis_index(DEVICE_AXIS)
     return device + lax.pmin(device, DEVICE_AXIS)
@@ -54,12 +54,18 @@ def device_number() -> jax.Array:
 
 @dataclass(frozen=True)
 class Places:
-    """The places of this process's device blocks in the grid: numpy arrays with a leading device axis, passed to
-    compiled code at run time.
+    """The positions of this process's device blocks in the grid, as numpy arrays with a leading device axis.
 
-    ``coordinates`` are the cell centres in the input's unit of length: one float64 array per axis, of shape (devices,
-    cells + 2 margins). ``counts``, of shape (devices, axes), is the number of owned cells. ``touches``, bool of shape
-    (devices, axes, 2), says which sides (lower, upper) are the physical boundary.
+    They are passed to compiled code at run time, because they differ between devices.
+
+    Attributes
+    ----------
+    coordinates
+        The cell centres in the input's unit of length: one float64 array per axis, of shape (devices, cells + 2 margin).
+    counts
+        The number of owned cells, an integer array of shape (devices, axes).
+    touches
+        Which sides (lower, upper) are the physical boundary: bool of shape (devices, axes, 2).
     """
 
     coordinates: tuple[np.ndarray, ...]
@@ -68,8 +74,7 @@ class Places:
 
     @staticmethod
     def of(topology: Topology, grid: Grid, margin: Sequence[int]) -> Places:
-        """The places of all devices of this process. ``margin`` is the number of coordinates, per axis, that are added
-        on both sides of a block."""
+        """Return the places of all devices of this process, with ``margin`` coordinates per axis beyond both sides."""
         coordinates: list[list[np.ndarray]] = [[] for _ in range(topology.ndim)]
         counts, touches = [], []
         for device in range(topology.device_count):
@@ -89,9 +94,11 @@ class Places:
 
 
 class Placed(TypedDict):
-    """`Places` on the devices, in the form that compiled code gets. With several devices the arrays have a leading
-    device axis, which mapped code does not see. ``once`` is a 1 (int64) for loops of one round; ``constants`` are the
-    numbers of expressions, float64."""
+    """`Places` on the devices, as compiled code receives them.
+
+    With several devices, the arrays have a leading device axis, which mapped code does not see. ``once`` is the int64 number
+    1, for loops of one round (`device_grid.in_loop`). ``constants`` are the numbers of expressions, float64.
+    """
 
     coordinates: tuple[jax.Array, ...]
     counts: jax.Array
@@ -107,9 +114,11 @@ def frame_of(
     places: Placed,
     constants: Sequence[float],
 ) -> Frame:
-    """The frame of the device with these (possibly traced) ``places``. ``constants`` are the numbers whose run-time
-    values are in ``places``, in the same order. On axes that divide evenly the counts are plain integers, the array's
-    cells."""
+    """Return the frame of the device with these (possibly traced) ``places``.
+
+    ``constants`` are the numbers whose run-time values are in ``places``, in the same order. On axes that divide evenly, the
+    frame's counts are plain integers.
+    """
     cells = topology.capacity()
     uneven = [(stop - start) % d != 0 for (start, stop), d in zip(topology.block(), topology.devices, strict=True)]
     return Frame(
@@ -148,8 +157,10 @@ class Devices:
         return NamedSharding(Mesh(np.array(self.devices), (DEVICE_AXIS,)), PartitionSpec(DEVICE_AXIS))
 
     def slices(self, device: int) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-        """The cells that a device owns, as (slices of the process's block, slices of the device's array), one slice per
-        axis. Neither block nor array has ghost cells."""
+        """Return the cells that a device owns, as (slices of the process's block, slices of the device's array).
+
+        There is one slice per axis. Neither the block nor the array has ghost cells.
+        """
         origin = [start for start, _ in self.topology.block()]
         block = self.topology.device_block(device)
         return (
@@ -158,9 +169,11 @@ class Devices:
         )
 
     def put(self, block: np.ndarray) -> jax.Array:
-        """Put this process's block on its devices. ``block`` is local and without ghost cells: one axis per axis of the
-        grid, and in an ensemble the members last. The result has the same dtype, and a leading device axis if there are
-        several devices; cells that no device owns are 0."""
+        """Transfer this process's block to its devices.
+
+        ``block`` is local, without ghost cells, and in an ensemble has a trailing member axis. The result has the same
+        dtype. With several devices it has a leading device axis, and cells that no device owns are 0.
+        """
         if not self.several:
             return jax.device_put(block, self.devices[0])
         members = block.shape[self.topology.ndim :]
@@ -171,8 +184,10 @@ class Devices:
         return jax.device_put(stacked, self.sharding)
 
     def owned(self, array: jax.Array) -> list[np.ndarray]:
-        """The cells of ``array`` that each device owns: one local numpy array per device, without ghost cells. On CPUs
-        nothing is copied."""
+        """Return the cells of ``array`` that each device owns: one numpy array per device, without ghost cells.
+
+        On CPUs nothing is copied.
+        """
         if not self.several:
             return [np.asarray(array)]
         return [
@@ -181,8 +196,10 @@ class Devices:
         ]
 
     def get(self, array: jax.Array) -> np.ndarray:
-        """The process's block of an array on its devices: local, without ghost cells, C-contiguous, in the array's
-        dtype. With one device it is a view if possible."""
+        """Return the process's block of an array on its devices: local, without ghost cells, in the array's dtype.
+
+        With one device, the result is a view if possible; with several, it is a new C-contiguous array.
+        """
         if not self.several:
             return np.asarray(array)
         members = array.shape[1 + self.topology.ndim :]
@@ -194,7 +211,7 @@ class Devices:
         return block
 
     def put_places(self, places: Places, constants: Sequence[float]) -> Placed:
-        """Put ``places`` and the numbers of expressions, ``constants``, on the devices."""
+        """Transfer ``places`` and the numbers of expressions, ``constants``, to the devices."""
 
         def move(a: np.ndarray) -> jax.Array:
             return jax.device_put(a if self.several else a[0], self.sharding)
@@ -209,6 +226,5 @@ class Devices:
 
 
 def values(fields: Mapping[str, jax.Array], windows: tuple[tuple[int, int], ...]) -> dict[str, Value]:
-    """The arrays of a device's block as values by name. Each array covers the same ``windows``, one (start, stop) per
-    axis."""
+    """Wrap the arrays of a device's block as `Value` objects that all cover the same ``windows``."""
     return {name: Value(array, windows) for name, array in fields.items()}

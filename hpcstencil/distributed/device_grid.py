@@ -1,4 +1,4 @@
-"""A decomposed grid on this process's devices, which surrounds fields with halos and runs code on every block."""
+"""The decomposed grid on this process's devices: pads fields with halos and runs compiled code on every block."""
 
 from __future__ import annotations
 
@@ -20,21 +20,29 @@ from hpcstencil.numerics.grid import Grid
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.numerics.topology import Topology
 
-NOTHING: Outer = {}  # ghost cells of an exchange that happens inside compiled code
+NOTHING: Outer = {}  # no ghost cells from outside, if the exchange happens inside compiled code
 Body = Callable[..., Any]
 
 
 @dataclass(frozen=True)
 class DeviceGrid:
-    """A decomposed grid on this process's devices. Fields have the shapes that `device_blocks` describes, without ghost
-    cells.
+    """The decomposed grid on this process's devices.
 
-    ``exchange`` brings the ghost cells that other blocks own. ``radius`` is the reach of one evaluation of the
-    right-hand side, in cells per axis. ``margin`` is the number of coordinates beyond a block, per axis. If
-    ``halo_wraps``, the exchange also fills the ghost cells of whole periodic axes; otherwise each derivative does.
+    Fields have the shapes described in `device_blocks`, without ghost cells.
 
-    ``constants`` are the numbers of the expressions. They are passed to compiled code at run time: otherwise the
-    compiler would fold them into others in some decompositions and not in others.
+    Attributes
+    ----------
+    exchange
+        Provides the ghost cells that other blocks own.
+    radius
+        The distance, in cells per axis, at which one evaluation of the right-hand side reads.
+    margin
+        The number of coordinates beyond a block, per axis and side.
+    halo_wraps
+        Whether the exchange also fills the ghost cells of undecomposed periodic axes; otherwise each derivative does.
+    constants
+        The numbers in the expressions. They are passed to compiled code at run time. Otherwise the compiler could fold them
+        into others in some decompositions but not in others, and results would differ.
     """
 
     topology: Topology
@@ -54,7 +62,7 @@ class DeviceGrid:
 
     @cached_property
     def places(self) -> Placed:
-        """The `Places` of the device blocks on the devices, put there at the first access."""
+        """The `Places` of the device blocks, transferred to the devices at the first access."""
         return self.devices.put_places(Places.of(self.topology, self.grid, self.margin), self.constants)
 
     def frame(self, places: Placed) -> Frame:
@@ -62,21 +70,27 @@ class DeviceGrid:
         return frame_of(self.topology, self.sides, self.margin, places, self.constants)
 
     def widths(self, radii: int) -> tuple[int, ...]:
-        """The number of ghost cells per axis, on either side, for ``radii`` consecutive evaluations of the right-hand
-        side between two exchanges; 0 on axes without a halo."""
+        """Return the number of ghost cells per axis and side for ``radii`` evaluations of the right-hand side per exchange.
+
+        It is 0 on axes without a halo.
+        """
         return self.widths_of([radii * r for r in self.radius])
 
     def widths_of(self, reach: Sequence[int]) -> tuple[int, ...]:
-        """The number of ghost cells per axis, on either side, for code that reads ``reach`` cells beyond the block; 0
-        on axes without a halo."""
+        """Return the number of ghost cells per axis and side for code that reads ``reach`` cells beyond the block.
+
+        It is 0 on axes without a halo.
+        """
         return tuple(
             r if "halo" in (low.kind, high.kind) else 0 for r, (low, high) in zip(reach, self.sides, strict=True)
         )
 
     def compiled(self, body: Body, shared: int, donate: bool = False) -> Body:
-        """``body(fields, places, ..., shared arguments)``, compiled for every device. With several devices all
-        arguments and results have a leading device axis, except the last ``shared`` arguments, which are the same for
-        all devices. With ``donate`` the memory of the fields is reused."""
+        """Compile ``body(fields, places, ..., shared arguments)`` for every device.
+
+        With several devices, all arguments and results have a leading device axis, except the last ``shared`` arguments,
+        which are the same for all devices. With ``donate``, the fields are overwritten.
+        """
         donated = (0,) if donate else ()
         if not self.devices.several:
             return jax.jit(body, donate_argnums=donated)
@@ -85,11 +99,10 @@ class DeviceGrid:
         return jax.pmap(body, DEVICE_AXIS, in_axes=axes, devices=self.devices.devices, donate_argnums=donated)
 
     def compiled_in_place(self, body: Body) -> Body:
-        """``body(fields, places, parameters, which steps)`` compiled for every device. The memory of the fields is
-        reused for the result.
+        """Compile ``body(fields, places, parameters, range of steps)`` for every device, overwriting the fields.
 
-        With several devices, each field keeps a
-        leading device axis of length 1 inside the body. Removing and restoring that axis would make XLA copy the fields.
+        With several devices, each field keeps a leading device axis of length 1 inside the body. Removing and restoring that
+        axis would make XLA copy the fields.
         """
         if not self.devices.several:
             return self.compiled(body, 2, donate=True)
@@ -106,9 +119,11 @@ class DeviceGrid:
     def surrounded(
         self, fields: Mapping[str, jax.Array], widths: tuple[int, ...], frame: Frame, outer: Outer = NOTHING
     ) -> dict[str, Value]:
-        """The fields as values with halos of ``widths`` cells per axis. For use inside compiled code. ``fields`` are a
-        device's own cells without ghost cells; ``outer`` holds the ghost cells that were exchanged outside compiled
-        code."""
+        """Exchange halos of ``widths`` cells per axis, and return the padded fields. For use inside compiled code.
+
+        ``fields`` are a device's own cells without ghost cells. ``outer`` holds the ghost cells that were exchanged outside
+        compiled code.
+        """
         framed = surround(fields, widths, frame.counts, self.exchange, outer)
         windows = tuple(
             (-w * (low.kind == "halo"), n + w * (high.kind == "halo"))
@@ -122,14 +137,13 @@ class DeviceGrid:
         return tuple((0, n) for n in self.topology.capacity())
 
     def cropped(self, fields: Mapping[str, Value]) -> Fields:
-        """The arrays of the fields by name, cut to the device's own cells, without ghost cells."""
+        """Return the arrays of the fields by name, cropped to the device's own cells."""
         return {name: value.crop(self.interior).array for name, value in fields.items()}
 
     def received(
         self, fields: Mapping[Any, jax.Array], widths: tuple[int, ...], frame: Frame, outer: Outer = NOTHING
     ) -> dict[int, Ghosts]:
-        """The ghost cells (lower, upper) of all fields by axis, for code that takes them as separate arrays. For use
-        inside compiled code.
+        """Exchange halos, and return the ghost cells (lower, upper) by axis as separate arrays. For use inside compiled code.
 
         ``fields`` are a device's own cells. Each array of ghost cells has the shape (fields, cells per axis), with
         ``widths[axis]`` cells along its axis. It is None if no device of this process has a neighbour on that side.
@@ -138,12 +152,12 @@ class DeviceGrid:
         return {part.axis: (part.lower, part.upper) for part in ghosts}
 
     def exchanged(self, body: Body, widths: tuple[int, ...], has_loop: bool = False, donate: bool = False) -> Body:
-        """The compiled function of (fields, *shared) that runs ``body(values, frame, *shared)`` on every block,
-        surrounded by ``widths`` ghost cells per axis. The ``shared`` arguments are the same for all devices.
+        """Return the compiled function of (fields, *shared) that exchanges halos and runs ``body`` on every block.
 
-        If the exchange is not fused, its part between processes runs first. With ``donate`` the memory of the fields is
-        reused. A body without a loop (``has_loop`` false) runs inside one, because XLA's convolutions give different
-        results inside and outside of loops.
+        ``body(values, frame, *shared)`` gets the fields padded with ``widths`` ghost cells per axis. The ``shared`` arguments
+        are the same for all devices. If the exchange is not fused, its part between processes runs first. With ``donate``,
+        the fields are overwritten. A body without a loop (``has_loop`` false) is wrapped in one, because XLA's convolutions
+        round differently inside and outside of loops.
         """
 
         def whole(fields: Fields, places: Placed, outer: Outer, shared: tuple[Any, ...]) -> Any:
@@ -158,8 +172,10 @@ class DeviceGrid:
     def beside_received(
         self, body: Body, widths: tuple[int, ...], donate: bool, names: Collection[Any] | None = None
     ) -> Body:
-        """Like `exchanged`, for a ``body(fields, ghost cells, frame, *shared)`` that takes the ghost cells as separate
-        arrays, as `received` returns them. If ``names`` is given, only these fields are exchanged."""
+        """Like `exchanged`, for a ``body(fields, ghost cells, frame, *shared)`` that takes ghost cells as separate arrays.
+
+        They are those that `received` returns. If ``names`` is given, only these fields are exchanged.
+        """
 
         def whole(fields: Fields, places: Placed, outer: Outer, shared: tuple[Any, ...]) -> Any:
             frame = self.frame(places)
@@ -170,15 +186,16 @@ class DeviceGrid:
     def _with_outer(
         self, whole: Body, widths: tuple[int, ...], donate: bool, names: Collection[Any] | None = None
     ) -> Body:
-        """``whole(fields, places, ghost cells from outside, shared arguments)`` as a function of the fields and the
-        shared arguments."""
+        """Return ``whole(fields, places, ghost cells from outside, shared)`` as a function of fields and shared arguments."""
         run = self.compiled(whole, 1, donate)
         outside = self.outside(widths)
         return lambda fields, *arguments: run(fields, self.places, outside(among(fields, names)), arguments)
 
     def outside(self, widths: tuple[int, ...]) -> Callable[[Fields], Outer]:
-        """The part of an exchange that precedes compiled code, as a function of the fields; see `Exchange.outside`.
-        ``widths`` are ghost cells per axis. All processes call the returned function together."""
+        """Return the part of the exchange that precedes compiled code, as a function of the fields; see `Exchange.outside`.
+
+        ``widths`` is the number of ghost cells per axis. The returned function is collective.
+        """
 
         def strips_along(axis: int) -> StripsOf:
             def body(fields: Fields, places: Placed, outer: Outer) -> Any:
@@ -190,18 +207,15 @@ class DeviceGrid:
         return self.exchange.outside(widths, strips_along)
 
     def device_sum(self, x: jax.Array) -> jax.Array:
-        """The elementwise sum of ``x`` over the devices of this process, in the shape and dtype of ``x``. For use
-        inside compiled code."""
+        """Return the elementwise sum of ``x`` over the devices of this process. For use inside compiled code."""
         return lax.psum(x, DEVICE_AXIS) if self.devices.several else x
 
     def device_max(self, x: jax.Array) -> jax.Array:
-        """The elementwise maximum of ``x`` over the devices of this process, in the shape and dtype of ``x``. For use
-        inside compiled code."""
+        """Return the elementwise maximum of ``x`` over the devices of this process. For use inside compiled code."""
         return lax.pmax(x, DEVICE_AXIS) if self.devices.several else x
 
     def first(self, result: Any) -> Any:
-        """A tree of device arrays that are equal on all devices of this process, as numpy arrays without the device
-        axis."""
+        """Return a pytree of arrays that are equal on all devices of this process, as numpy arrays without a device axis."""
 
         def one(a: jax.Array) -> Any:
             return jax.device_get(a.addressable_shards[0].data)[0] if self.devices.several else jax.device_get(a)
@@ -210,12 +224,14 @@ class DeviceGrid:
 
 
 def among(fields: Mapping[Any, jax.Array], names: Collection[Any] | None) -> dict[Any, jax.Array]:
-    """The fields (or numbered arrays) whose keys are in ``names``; all of them if that is None."""
+    """Return the fields (or numbered arrays) whose keys are in ``names``; all of them if ``names`` is None."""
     return dict(fields) if names is None else {name: fields[name] for name in names}
 
 
 def in_loop(body: Callable[[], Any], once: jax.Array) -> Any:
-    """The result of ``body()``, computed inside a loop of ``once`` rounds. ``once`` is a traced 1, so that XLA cannot
-    remove the loop."""
+    """Return the result of ``body()``, computed inside a loop of ``once`` rounds.
+
+    ``once`` is the traced number 1, so that XLA cannot remove the loop.
+    """
     nothing = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(body))
     return lax.fori_loop(0, once, lambda i, _: body(), nothing)

@@ -1,15 +1,15 @@
-"""The exchange between blocks: a block gives strips of cells along its edges and gets ghost cells, one axis after the
-other.
+"""The halo exchange between blocks, one axis after the other: a block sends edge strips and receives ghost cells.
 
-A kind is a class with the members of `Exchange`; `exchange_for` chooses one:
+Each kind of exchange is a class that implements `Exchange`; `exchange_for` chooses one:
 
-    OwnStrips       nothing is sent: a block gets its own strips, which is right on a periodic axis that is whole in it
-    BetweenDevices  `lax.ppermute` between the devices of a process
-    Mpi4jax         `mpi4jax.sendrecv` between processes of one device each, inside compiled code
-    Phased          several processes of several devices: between processes outside compiled code, between devices inside
+    OwnStrips       sends nothing: a block's own strips become its ghost cells, as on an undecomposed periodic axis
+    BetweenDevices  `lax.ppermute` between the devices of one process
+    Mpi4jax         `mpi4jax.sendrecv` inside compiled code, between processes with one device each
+    Phased          for several processes with several devices: between processes outside compiled code, between devices
+                    inside
 
-A backend may offer one more kind that needs its help, as native code does (`backends.native.edge_exchange.InPasses`).
-`halo` cuts the strips and places the ghost cells, for all kinds alike.
+A backend may provide another kind, as native code does (`backends.native.edge_exchange.InPasses`). `halo` extracts the
+strips and inserts the ghost cells, for all kinds alike.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hpcstencil.numerics.topology import Topology, positions, ravel, unravel
 from hpcstencil.validation.errors import InputError
 
 Fields = dict[Any, jax.Array]  # arrays of a device's own cells, by name or number
-Strips = tuple[jax.Array, jax.Array]  # next to the lower and the upper side of a block, each (fields, cells)
+Strips = tuple[jax.Array, jax.Array]  # strips at the lower and the upper side of a block, each (fields, cells per axis)
 Ghosts = tuple[
     jax.Array | None, jax.Array | None
 ]  # ghost cells beyond the lower and the upper side; None without a neighbour
@@ -37,43 +37,47 @@ StripsOf = Callable[[Fields, Outer], Strips]  # (fields, ghost cells of earlier 
 
 
 class Exchange(Protocol):
-    """A way to exchange the edges of blocks. All processes call its methods together, in the same order."""
+    """A way to exchange halos between blocks. Its methods are collective."""
 
     @property
     def name(self) -> str:
-        """The means by which processes exchange, for users, such as "mpi4jax"; "" if nothing is sent between
-        processes."""
+        """The means of exchange between processes, shown to users, e.g. "mpi4jax"; "" if processes exchange nothing."""
 
     @property
     def fused(self) -> bool:
-        """Whether the whole exchange happens inside compiled code. Then `outside` has nothing to do."""
+        """Whether the whole exchange happens inside compiled code, so that `outside` has nothing to do."""
 
     def along(self, axis: int, first: jax.Array, last: jax.Array, outer: Outer) -> Ghosts:
-        """The ghost cells (lower, upper) of one axis, in return for a block's own strips. For use inside compiled code.
+        """Send a block's strips along one axis, and return its ghost cells (lower, upper). For use inside compiled code.
 
-        ``first`` and ``last`` are the device's own strips next to its lower and upper side: arrays of shape (fields,
-        cells per axis) in the fields' dtype, which include the ghost cells of earlier axes. ``outer`` is the result of
-        `outside`. The ghost cells have the shape of the strips. On a side without a neighbour they are None, or zeros
-        if the axis is cut between devices of a process.
+        ``first`` and ``last`` are the device's own strips at its lower and upper side: arrays of shape (fields, cells per
+        axis) in the fields' dtype, which include the ghost cells of earlier axes. ``outer`` is the result of `outside`. The
+        ghost cells have the shape of the strips. On a side without a neighbour they are None, or zeros if the axis is
+        decomposed over the devices of a process.
         """
 
     def outside(self, widths: Sequence[int], strips_along: Callable[[int], StripsOf]) -> Callable[[Fields], Outer]:
-        """The function of the fields that does the part of an exchange that must run before compiled code.
+        """Return the function of the fields that does the part of the exchange that precedes compiled code.
 
-        The function returns the ghost cells (lower, upper) of this process's devices, by axis; it returns nothing if
-        the exchange is `fused`. ``widths`` is the number of ghost cells per axis. ``strips_along(axis)`` compiles the
-        function that cuts the strips of an axis on all devices.
+        The function returns the ghost cells (lower, upper) of this process's devices by axis, an empty dict if the exchange
+        is `fused`. ``widths`` is the number of ghost cells per axis. ``strips_along(axis)`` compiles the function that
+        extracts the strips of an axis on all devices.
         """
 
     def waited(self) -> float | None:
-        """The seconds that this process has waited for its neighbours so far, on average over its devices; None if this
-        kind of exchange does not count them."""
+        """Return the seconds that this process has waited for its neighbours so far, averaged over its devices.
+
+        The result is None if this kind of exchange does not measure it.
+        """
 
 
 @dataclass(frozen=True)
 class OwnStrips:
-    """No exchange: a block gets its own strips back, even where a neighbour's belong. This is right for a single block,
-    whose only neighbour is itself. The benchmark also uses it to time steps without messages."""
+    """No exchange: a block's own strips become its ghost cells, even where they should come from a neighbour.
+
+    This is correct for a single block, which is its own periodic neighbour. Benchmarks also use it to time steps without
+    messages.
+    """
 
     topology: Topology
     name = ""
@@ -111,10 +115,9 @@ class BetweenDevices:
 
 @dataclass(frozen=True)
 class Mpi4jax:
-    """The exchange between processes of one device each, by mpi4jax inside compiled code: one message per direction for
-    all fields.
+    """The exchange between processes with one device each, by mpi4jax inside compiled code.
 
-    ``communicator`` is an mpi4py communicator that is used for nothing else.
+    All fields share one message per direction. ``communicator`` is an mpi4py communicator that is used for nothing else.
     """
 
     topology: Topology
@@ -131,8 +134,10 @@ class Mpi4jax:
         return lower, upper
 
     def shift(self, strip: jax.Array, source: int | None, target: int | None, tag: int) -> jax.Array | None:
-        """Send a strip to rank ``target``, and return the one received from rank ``source``, of the same shape. None as
-        ``target`` sends nothing; None as ``source`` receives nothing and returns None."""
+        """Send a strip to rank ``target``, and return the strip received from rank ``source``, of the same shape.
+
+        If ``target`` is None, nothing is sent. If ``source`` is None, nothing is received and the result is None.
+        """
         import mpi4jax
 
         comm = self.communicator
@@ -153,9 +158,9 @@ class Mpi4jax:
 class Phased:
     """The exchange of several processes with several devices each.
 
-    Devices of a process exchange inside compiled code. Before that, the strips of all devices go to one device, and
-    from there ``between`` exchanges them with other processes, because mpi4jax cannot be called in code mapped over
-    devices.
+    Before compiled code runs, the strips of all devices are gathered on one device, where ``between`` exchanges them with
+    other processes; mpi4jax cannot be called in code mapped over devices. The devices of a process then exchange with each
+    other inside compiled code.
     """
 
     topology: Topology
@@ -194,10 +199,10 @@ class Phased:
         return exchange
 
     def edges_along(self, axis: int) -> Callable[[jax.Array, jax.Array], Strips]:
-        """The compiled exchange between processes along an axis: from the strips of all devices, each of shape
-        (devices, fields, cells per axis) on one device, to ghost cells of the same shape.
+        """Return the compiled exchange between processes along an axis, as a function of the strips of all devices.
 
-        Only the devices at the process's edge take part. The others, and edges without a neighbour, get zeros.
+        The strips and the resulting ghost cells have the shape (devices, fields, cells per axis) and are on one device. Only
+        the devices at the process's edge take part. The others, and edges without a neighbour, get zeros.
         """
         topology = self.topology
         places = np.array([unravel(device, topology.devices)[axis] for device in range(topology.device_count)])
@@ -226,10 +231,10 @@ BETWEEN_PROCESSES: dict[str, Callable[[Topology, Any], Exchange]] = {
 
 
 def exchange_for(kind: str, topology: Topology, devices: Devices, communicator: Any) -> Exchange:
-    """The exchange between the blocks of a grid that the input's ``kind`` (`decomposition.exchange`) selects.
+    """Return the exchange selected by ``kind``, the value of `decomposition.exchange`.
 
-    ``communicator`` is an mpi4py communicator for this exchange alone; if it is None, nothing is sent between
-    processes. Raises InputError for an unknown kind.
+    ``communicator`` is an mpi4py communicator for this exchange alone; if it is None, nothing is sent between processes.
+    Raises InputError for an unknown kind.
     """
     if kind not in BETWEEN_PROCESSES:
         known = ", ".join(f'"{name}"' for name in BETWEEN_PROCESSES)
@@ -241,17 +246,16 @@ def exchange_for(kind: str, topology: Topology, devices: Devices, communicator: 
 
 
 def of_neighbours(topology: Topology, axis: int, lower: jax.Array, upper: jax.Array) -> Ghosts:
-    """The given strips as the ghost cells (lower, upper) of an axis: None on a side where this process has no
-    neighbour."""
+    """Return the given strips as the ghost cells (lower, upper) of an axis; None on a side without a neighbour process."""
     below, above = (topology.neighbour(axis, direction) is not None for direction in (-1, 1))
     return lower if below else None, upper if above else None
 
 
 def of_devices(topology: Topology, axis: int, first: jax.Array, last: jax.Array) -> Strips:
-    """The ghost cells (lower, upper) from the neighbouring devices of this process, of the shape of the strips; zeros
-    without a neighbour. For use in code mapped over devices.
+    """Exchange strips between the devices of this process and return the ghost cells (lower, upper). For mapped code.
 
-    A periodic axis that is not cut between processes wraps around within the process.
+    They have the shape of the strips and are zero on a side without a neighbour. A periodic axis that is not decomposed over
+    processes wraps around within the process.
     """
     wraps = topology.periodic[axis] and topology.processes[axis] == 1
     upwards = []
@@ -266,5 +270,5 @@ def of_devices(topology: Topology, axis: int, first: jax.Array, last: jax.Array)
 
 
 def nothing(fields: Fields) -> Outer:
-    """No ghost cells: the `Exchange.outside` of an exchange that happens inside compiled code."""
+    """Return no ghost cells: the result of `Exchange.outside` if the exchange happens inside compiled code."""
     return {}

@@ -1,7 +1,7 @@
-"""Ghost cells of a value on one device's block (see `windows`): where they lie, and how their values are computed.
+"""Ghost cells of a value on one device's block (see `windows`).
 
-Beyond a side that wraps, they are copies from the other end. Beyond the physical boundary, `boundary_kinds` computes
-them from their mirror images. On a halo side the neighbour's cells are already there.
+On a periodic side, they are copies from the other end of the block. Beyond the physical boundary, `boundary_kinds` computes
+them from mirror cells. On a halo side, the exchange has already filled them.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from jax import lax
 from hpcstencil.distributed.windows import Frame, Value, Window, Windows, wrapped
 from hpcstencil.symbolic.boundary_kinds import KINDS
 
-# (axis, side, windows of which that along the axis is None) -> (kind of the boundary's condition, its values on them)
+# (axis, side, windows with None along that axis) -> (kind of the boundary condition, its values on these windows)
 Condition = Callable[[int, int, Windows], tuple[str, list[Any]]]
 
 
 @dataclass(frozen=True)
 class Ghosts:
-    """The ghost cells of one operand on a device's block. ``spacing`` is the cell width per axis, in the input's unit
-    of length. ``widths`` is the number of ghost cells (lower, upper) per axis that its derivatives need; ``condition``
-    is its condition on the physical boundary."""
+    """The ghost cells of one operand on a device's block.
+
+    ``spacing`` is the cell width per axis, in the input's unit of length. ``widths`` is the number of ghost cells (lower,
+    upper) per axis that operators on the operand need. ``condition`` returns its boundary condition.
+    """
 
     frame: Frame
     spacing: Sequence[float]
@@ -34,9 +36,11 @@ class Ghosts:
     condition: Condition
 
     def around(self, value: Value, corners: bool) -> Value:
-        """The value with ghost cells on all sides that need them; its windows grow accordingly. With ``corners``, which
-        mixed derivatives need, axis after axis is extended at full width. Otherwise only the cells straight beyond each
-        side are valid, which is cheaper: it takes one padded array."""
+        """Return the value with ghost cells on all sides that need them, on correspondingly larger windows.
+
+        With ``corners``, as mixed derivatives need, axis after axis is extended at full width. Without them, only the cells
+        straight beyond each side are valid; this is cheaper, because it makes a single padded array.
+        """
         axes = [axis for axis, widths in enumerate(self.widths) if max(widths)]
         if corners:
             for axis in axes:
@@ -66,8 +70,10 @@ class Ghosts:
         return Value(array, windows)
 
     def along(self, value: Value, axis: int) -> Value:
-        """The value with its ghost cells along one axis, written into a padded array. XLA would recompute a
-        concatenation wherever it is used, stage after stage."""
+        """Return the value with its ghost cells along one axis.
+
+        They are written into a padded array, because XLA would recompute a concatenation wherever it is used.
+        """
         value = self.replaced(value, axis)
         lower, upper = self.strips(value, axis)
         before, after = (0 if strip is None else strip.shape[axis] for strip in (lower, upper))
@@ -81,8 +87,10 @@ class Ghosts:
         return Value(array, widened(value.windows, axis, before, after))
 
     def strips(self, value: Value, axis: int) -> tuple[jax.Array | None, jax.Array | None]:
-        """The ghost cells (before, after) of the value along an axis. Each is None on a halo side, or if no ghost cells
-        are needed there."""
+        """Return the ghost cells (lower, upper) of the value along an axis.
+
+        Each is None on a halo side, or if no ghost cells are needed there.
+        """
         lower, upper = self.widths[axis]
         low, high = self.frame.sides[axis]
         if low.kind == "wrap":
@@ -93,8 +101,10 @@ class Ghosts:
         return strips[0], strips[1]
 
     def replaced(self, value: Value, axis: int) -> Value:
-        """The value with its halo cells along an axis replaced by ghost cells where this device touches the physical
-        boundary."""
+        """Return the value with correct ghost cells along an axis where this device touches the physical boundary.
+
+        They replace halo cells, which other devices of the process receive on that side.
+        """
         frame, array = self.frame, value.array
         window = value.windows[axis]
         assert window is not None
@@ -113,14 +123,15 @@ class Ghosts:
         return Value(array, value.windows)
 
     def reflected(self, value: Value, axis: int, side: int, width: int, face: int | jax.Array) -> jax.Array:
-        """``width`` ghost cells beyond the physical boundary on one ``side`` (0 lower, 1 upper) of an axis, from their
-        mirror images. The boundary lies before the array index ``face``; on a side of kind "face" it is the end of the
-        array."""
+        """Return ``width`` ghost cells beyond the boundary on one ``side`` (0 lower, 1 upper) of an axis, from mirror cells.
+
+        The boundary lies before the array index ``face``. On a side of kind "face" it is the end of the array instead.
+        """
         array = value.array
         if self.frame.sides[axis][side].kind == "face":
             face = array.shape[axis] if side else 0
         kind, given = self.condition(axis, side, with_window(value.windows, axis, None))
-        # On a staggered field the lower boundary is the first entry, the upper one the first ghost.
+        # For a staggered field, the lower boundary is the first own entry, and the upper boundary is the first ghost cell.
         on_face = KINDS[kind].on_face
         images = width - 1 if on_face and side else width
         distance = np.arange(1, images + 1) if side else np.arange(images, 0, -1)
@@ -137,20 +148,22 @@ class Ghosts:
 
 
 def widened(windows: Windows, axis: int, lower: int, upper: int) -> Windows:
-    """The windows, larger by ``lower`` cells before and ``upper`` cells after along an axis."""
+    """Return the windows enlarged along an axis by ``lower`` cells before and ``upper`` cells after."""
     window = windows[axis]
     assert window is not None  # a value with ghost cells varies, so it has a window on every axis
     return with_window(windows, axis, (window[0] - lower, window[1] + upper))
 
 
 def with_window(windows: Windows, axis: int, window: Window | None) -> Windows:
-    """The windows with the one along ``axis`` replaced by ``window``."""
+    """Return the windows with the entry of ``axis`` replaced by ``window``."""
     return (*windows[:axis], window, *windows[axis + 1 :])
 
 
 def next_to(field: Value, axis: int, side: int, frame: Frame) -> Value:
-    """The values of a field in the cells of the block next to its boundary on one ``side`` (0 lower, 1 upper) of an
-    axis. The result has length 1 along ``axis``, and no window there."""
+    """Return a field's values in the block's outermost cells on one ``side`` (0 lower, 1 upper) of an axis.
+
+    The result has length 1 along ``axis`` and no window there.
+    """
     window = field.windows[axis]
     assert window is not None
     index = (frame.counts[axis] - 1 if side else 0) - window[0]

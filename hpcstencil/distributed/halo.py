@@ -1,6 +1,6 @@
-"""Halos: a block is surrounded by cells of its neighbours, one axis after the other, each at full width.
+"""Halos: padding of a block with the cells of its neighbours, one axis after the other.
 
-The strips of a later axis include the ghost cells of earlier axes, so corners arrive without separate messages (as in
+The strips of a later axis include the ghost cells of earlier axes, so that corners arrive without separate messages (as in
 ImplicitGlobalGrid's `update_halo!`). An `Exchange` turns strips into ghost cells.
 """
 
@@ -42,12 +42,11 @@ def received(
     exchange: Exchange,
     outer: Outer,
 ) -> list[Received]:
-    """The ghost cells of the fields, one `Received` per axis with a width other than 0, in the order of the axes. For
-    use inside compiled code.
+    """Exchange the halos of the fields: one `Received` per axis with non-zero width, in the order of the axes.
 
-    ``fields`` are the device's own cells without ghost cells. ``widths`` is the number of ghost cells on either side
-    per axis, and ``counts`` the number of owned cells per axis (traced if it differs between devices). ``outer`` is the
-    result of `Exchange.outside`.
+    For use inside compiled code. ``fields`` are the device's own cells without ghost cells. ``widths`` is the number of
+    ghost cells per axis and side, and ``counts`` the number of owned cells per axis (traced if it differs between devices).
+    ``outer`` is the result of `Exchange.outside`.
     """
     earlier: list[Received] = []
     for axis, width in enumerate(widths):
@@ -65,8 +64,10 @@ def surround(
     exchange: Exchange,
     outer: Outer,
 ) -> Fields:
-    """The fields by name, each padded with its ghost cells on both sides of each axis. A side that receives no ghost
-    cells is not padded. The arguments are those of `received`."""
+    """Exchange the halos of the fields, and return the fields padded with their ghost cells.
+
+    A side that receives no ghost cells is not padded. The arguments are those of `received`.
+    """
     ghosts = received(fields, widths, counts, exchange, outer)
     return {name: _assembled(field, i, ghosts) for i, (name, field) in enumerate(fields.items())}
 
@@ -74,9 +75,11 @@ def surround(
 def strips(
     fields: Mapping[Any, jax.Array], axis: int, width: int, count: int | jax.Array, earlier: Sequence[Received]
 ) -> Strips:
-    """The strips of all fields next to the (lower, upper) side of an axis: two arrays of shape (fields, cells per
-    axis), ``width`` cells wide along ``axis`` and extended by the ghost cells of the ``earlier`` axes. ``count`` is the
-    number of owned cells along ``axis``."""
+    """Return the edge strips of all fields at the (lower, upper) side of an axis.
+
+    They are two arrays of shape (fields, cells per axis), ``width`` cells wide along ``axis`` and extended by the ghost
+    cells of the ``earlier`` axes. ``count`` is the number of owned cells along ``axis``.
+    """
     first = [lax.slice_in_dim(field, 0, width, axis=axis) for field in fields.values()]
     last = [lax.dynamic_slice_in_dim(field, count - width, width, axis) for field in fields.values()]
     first = [_extended(strip, 0, i, axis, earlier) for i, strip in enumerate(first)]
@@ -92,8 +95,10 @@ def strips_after(
     outer: Outer,
     axis: int,
 ) -> Strips:
-    """The `strips` of ``axis``, including the ghost cells of the axes before it, which this function gets with
-    `received`. For use inside compiled code; the other arguments are those of `received`."""
+    """Return the `strips` of ``axis`` after an exchange of all earlier axes. For use inside compiled code.
+
+    The strips include the ghost cells of the earlier axes. The other arguments are those of `received`.
+    """
     earlier = received(fields, widths[:axis], counts, exchange, outer)
     return strips(fields, axis, widths[axis], counts[axis], earlier)
 
@@ -101,8 +106,7 @@ def strips_after(
 def _extended(
     strip: jax.Array, start: int | jax.Array, index: int, axis: int, received: Sequence[Received]
 ) -> jax.Array:
-    """A strip of field ``index``, extended by the ghost cells of the earlier axes. The strip begins at the cell
-    ``start`` of ``axis``."""
+    """Return a strip of field ``index``, which begins at cell ``start`` of ``axis``, with the ghost cells of earlier axes."""
     for earlier in received:
         ghosts = [
             None if side is None else lax.dynamic_slice_in_dim(side[index], start, strip.shape[axis], axis)
@@ -113,9 +117,9 @@ def _extended(
 
 
 def _assembled(array: jax.Array, index: int | None, received: Sequence[Received]) -> jax.Array:
-    """The array with all ghost cells around it: one padded array into which each strip is written.
+    """Return the array padded with all ghost cells in ``received``.
 
-    XLA updates it in place because no strip is read from the padded array itself.
+    Each strip is written into one padded array. XLA does this in place, because no strip is read from the padded array.
     """
     padding = [(0, 0, 0)] * array.ndim
     for part in received:

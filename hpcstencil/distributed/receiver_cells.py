@@ -1,7 +1,7 @@
 """The cells around receivers, distributed over the processes.
 
-Each receiver belongs to one process, which has the first of its cells. A process records the cells of its block that its own
-receivers need, and those that receivers of other processes need, which are sent later, many records at once.
+Each receiver belongs to the process that owns the first of its cells. A process records the cells of its block that its own
+receivers need, and the cells that receivers of other processes need. The latter are sent later, many records at once.
 
     record    | cells of own receivers                          | cells for others |
               | group 0: receivers x points | group 1: ...      |                  |
@@ -19,7 +19,7 @@ import numpy as np
 from hpcstencil.distributed.cell_samples import Cells, CellSamples
 from hpcstencil.numerics.topology import Topology, split
 
-TAG = 7  # of the messages, on a communicator of their own
+TAG = 7  # tag of the messages
 
 
 class Group(Protocol):
@@ -31,18 +31,29 @@ class Group(Protocol):
 
     @property
     def cells(self) -> np.ndarray:
-        """Global indices, int64 (points, receivers, axes)."""
+        """Global indices of the cells around each receiver, int64 of shape (points, receivers, axes)."""
 
     @property
     def weights(self) -> np.ndarray:
-        """The weights of the cells, float64 (points, receivers)."""
+        """The weights of these cells, float64 of shape (points, receivers)."""
 
 
 @dataclass(frozen=True)
 class ReceiverCells:
-    """This process's part. ``own`` are the numbers of its own receivers in each group (`own_receivers`), and ``cells`` the
-    local cells that it records, in pieces of ``width`` cells along the last axis. A record has ``size`` values. ``sent``
-    and ``received`` map other ranks to the slots of a record that go to them, or come from them.
+    """The receivers and recorded cells of this process.
+
+    Attributes
+    ----------
+    own
+        The numbers of this process's receivers in each group (`own_receivers`).
+    cells
+        The local cells that it records, by field.
+    size
+        The number of values in a record.
+    width
+        The number of neighbouring cells along the last axis in each row of cells around a receiver.
+    sent, received
+        The slots of a record that are sent to, or received from, other ranks, by rank.
     """
 
     groups: tuple[Group, ...]
@@ -54,8 +65,10 @@ class ReceiverCells:
     received: dict[int, np.ndarray]
 
     def exchange(self, values: np.ndarray, mpi: Any) -> None:
-        """Complete the records ``values``, (records, size), with cells from other processes. ``mpi`` is the mpi4py
-        communicator; all processes call this together, with the same number of records."""
+        """Complete the records ``values``, of shape (records, size), with cells from other processes. Collective.
+
+        ``mpi`` is the mpi4py communicator. All processes must pass the same number of records.
+        """
         if not self.sent and not self.received:
             return
         requests, arrived = [], {}
@@ -70,9 +83,12 @@ class ReceiverCells:
             values[:, slots] = arrived[rank]
 
     def at_receivers(self, samples: CellSamples, count: int, weights: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The values at this process's receivers of each group, (count, own receivers), from the first ``count`` records,
-        which are complete. Receivers are in the order of their numbers. ``weights`` are those of `own_weights`. The order
-        of the terms is fixed, so the sum does not depend on who adds it."""
+        """Interpolate the first ``count`` records to this process's receivers: one array per group.
+
+        The arrays have shape (count, own receivers), with receivers sorted by number. The records must be complete, and
+        ``weights`` are those of `own_weights`. The order of summation is fixed, so the result does not depend on which
+        process computes it.
+        """
         found, start = [], 0
         for each, place in zip(weights, self.places, strict=True):
             found.append(samples.weighted(start, count, each, place))
@@ -81,12 +97,14 @@ class ReceiverCells:
 
     @cached_property
     def places(self) -> list[np.ndarray]:
-        """For each group, the place of each own receiver among them by number, int64 (own receivers,)."""
+        """For each group, the rank of each own receiver when they are sorted by number: int64 of shape (own receivers,)."""
         return [np.argsort(np.argsort(own)) for own in self.own]
 
     def own_weights(self) -> list[np.ndarray]:
-        """The weights of the cells around this process's receivers of each group, float64 (receivers, rows, width):
-        ``width`` cells along the last axis."""
+        """Return the weights of the cells around this process's receivers, one array per group.
+
+        They are float64 of shape (receivers, rows, width), with ``width`` cells along the last axis of the grid.
+        """
         return [
             np.ascontiguousarray(group.weights[:, own].T).reshape(
                 len(own), len(group.weights) // self.width, self.width
@@ -96,8 +114,11 @@ class ReceiverCells:
 
 
 def receiver_cells(groups: Sequence[Group], width: int, topology: Topology) -> ReceiverCells:
-    """The part of the process ``topology.rank``; the points around a receiver are in rows of ``width`` cells. All
-    processes find the same order of cells in their messages."""
+    """Return the receivers and recorded cells of the process ``topology.rank``.
+
+    The cells around a receiver are in rows of ``width`` cells. The order of cells in messages is the same for sender and
+    receiver, since both derive it from ``groups``.
+    """
     rank, corner = topology.rank, np.array([start for start, _ in topology.block()])
     own, size = [], 0
     index: dict[str, list[np.ndarray]] = {group.field: [] for group in groups}
@@ -140,18 +161,18 @@ def receiver_cells(groups: Sequence[Group], width: int, topology: Topology) -> R
 
 
 def own_receivers(group: Group, topology: Topology, rank: int) -> np.ndarray:
-    """The numbers of the receivers of a process, int64, in the order in which their cells lie in memory."""
+    """Return the numbers of a process's receivers, int64, in the order in which their cells lie in memory."""
     order = in_memory_order(group)
     return order[ranks_of(group.cells[0, order], topology) == rank]
 
 
 def in_memory_order(group: Group) -> np.ndarray:
-    """The numbers of all receivers, int64, in the order of their first cells."""
+    """Return the numbers of all receivers, int64, in the order of their first cells."""
     return np.lexsort(group.cells[0].T[::-1])
 
 
 def ranks_of(cells: np.ndarray, topology: Topology) -> np.ndarray:
-    """The ranks of the processes that own cells, int64 (...), given their global indices, int64 (..., axes)."""
+    """Return the ranks, int64 of shape (...), of the processes that own cells with global indices of shape (..., axes)."""
     rank = np.zeros(cells.shape[:-1], np.int64)
     for axis, (n, parts) in enumerate(zip(topology.shape, topology.processes, strict=True)):
         stops = [split(n, parts, part)[1] for part in range(parts)]

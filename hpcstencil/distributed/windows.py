@@ -1,12 +1,12 @@
-"""A device's block in the view of its code, and values on parts of the block.
+"""A device's block as seen by compiled code, and values on parts of the block.
 
-A value lives on a *window* of cell indices per axis; [0, cells) is the block itself. The kind of a side says what lies
-beyond it:
-  wrap  the axis is whole in this block and periodic: ghost cells are copied from the other end when needed
-  face  the physical boundary, at index 0 or ``cells``: ghost cells follow from the boundary condition when needed
-  halo  another block: the last exchange put its cells into the window; each derivative uses up some of them
-Under `pmap` all devices run one program. A side that is the boundary for some devices only is a halo whose cells are
-replaced where the device touches the boundary.
+A value covers a *window*, a range of cell indices, along each axis; [0, cells) is the block itself. The kind of a side says
+what lies beyond it:
+  wrap  periodic, on an axis that is not decomposed: ghost cells are copied from the other end when needed
+  face  the physical boundary: the boundary condition gives the ghost cells when they are needed
+  halo  another block: the last exchange filled ghost cells inside the window; each derivative uses up some of them
+Under `pmap`, all devices run the same program. A side that is the boundary for only some devices is therefore a halo, whose
+cells are replaced on the devices that touch the boundary.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ Windows = tuple[Window | None, ...]
 @partial(jax.tree_util.register_dataclass, data_fields=["array"], meta_fields=["windows"])
 @dataclass(frozen=True)
 class Value:
-    """An array, and the window (start, stop) of cell indices that it covers along each axis. A window of None means one
-    value for all cells along that axis; the array has length 1 there.
+    """An array and the window (start, stop) of cell indices that it covers along each axis.
 
-    ``array`` is a (traced) jax.Array, or in the kernels of `pallas` a reference to one in memory.
+    A window of None means that the value is constant along that axis; the array has length 1 there. ``array`` is a (traced)
+    jax.Array, or in GPU kernels a reference to one in memory.
     """
 
     array: Any
     windows: Windows
 
     def crop(self, windows: Sequence[Window | None]) -> Value:
-        """The part of the value on smaller ``windows``. Axes with one value for all cells keep it."""
+        """Return the part of the value on smaller ``windows``. Axes without a window stay as they are."""
         array, kept = self.array, []
         for axis, (have, want) in enumerate(zip(self.windows, windows, strict=True)):
             kept.append(have if have is None or want is None else want)
@@ -53,13 +53,15 @@ class Value:
         return Value(array, tuple(kept))
 
     def spread(self, windows: Sequence[Window | None]) -> Value:
-        """The value on smaller ``windows``, broadcast so that each axis with a window has all its cells."""
+        """Return the value on smaller ``windows``, broadcast to all cells of these windows."""
         shape = [1 if window is None else window[1] - window[0] for window in windows]
         return Value(jnp.broadcast_to(self.crop(windows).array, shape), tuple(windows))
 
     def rows(self, start: int | jax.Array, count: int) -> Value:
-        """The value in ``count`` cells along the first axis, starting at the (perhaps traced) cell ``start``. The
-        window of the result along this axis is [0, count)."""
+        """Return the value in ``count`` cells along the first axis, starting at the (possibly traced) cell ``start``.
+
+        The window of the result along this axis is [0, count).
+        """
         if self.windows[0] is None:
             return self
         array = lax.dynamic_slice_in_dim(self.array, start - self.windows[0][0], count)
@@ -67,8 +69,7 @@ class Value:
 
 
 def common(values: Sequence[Value]) -> Windows:
-    """The largest windows that all ``values`` cover. It is None along axes on which each of them has one value for all
-    cells."""
+    """Return the largest windows that all ``values`` cover; None along axes on which all of them are constant."""
     result: list[Window | None] = []
     for windows in zip(*(value.windows for value in values), strict=True):
         real = [w for w in windows if w is not None]
@@ -78,8 +79,10 @@ def common(values: Sequence[Value]) -> Windows:
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a block: its ``kind`` ("wrap", "face" or "halo"), and for a halo whether it is the physical
-    ``boundary`` of some device."""
+    """One side of a block.
+
+    ``kind`` is "wrap", "face" or "halo". For a halo, ``boundary`` says whether it is the physical boundary on some devices.
+    """
 
     kind: str
     boundary: bool = False
@@ -87,13 +90,24 @@ class Side:
 
 @dataclass(frozen=True)
 class Frame:
-    """A device's block in the view of its code.
+    """A device's block as seen by compiled code.
 
-    ``cells`` is the shape of its arrays without ghost cells, the same on all devices; ``sides`` are (lower, upper) per
-    axis. ``counts`` is the number of cells per axis that this device owns, and ``touches`` says per axis and side
-    whether it is the physical boundary; both are traced under `pmap`. ``coordinates`` are the cell centres in the
-    input's unit: one float64 array per axis, with ``margin`` more cells on both sides. ``constants`` maps the numbers
-    of expressions to float64 values that are known only at run time.
+    Attributes
+    ----------
+    cells
+        The shape of the device's arrays without ghost cells, the same on all devices.
+    sides
+        The (lower, upper) sides per axis.
+    counts
+        The number of cells per axis that this device owns, at most ``cells``; may be traced.
+    touches
+        Whether each (lower, upper) side per axis is the physical boundary on this device; traced under `pmap`.
+    coordinates
+        The cell centres in the input's unit of length: one float64 array per axis, with ``margin`` more cells on both sides.
+    margin
+        The number of coordinates beyond the block, per axis.
+    constants
+        The float64 run-time values of the numbers in expressions, by number.
     """
 
     cells: tuple[int, ...]
@@ -110,8 +124,10 @@ class Frame:
         return len(self.cells)
 
     def rows(self, start: int | jax.Array, count: int) -> Frame:
-        """The frame of ``count`` cells along the first axis from ``start``, to go with `Value.rows`. The sides along
-        this axis do not apply to it."""
+        """Return the frame of ``count`` cells along the first axis from ``start``, matching `Value.rows`.
+
+        Its sides along this axis are meaningless.
+        """
         along = lax.dynamic_slice_in_dim(self.coordinates[0], start, count + 2 * self.margin[0])
         return replace(
             self,
@@ -122,8 +138,11 @@ class Frame:
 
 
 def wrapped(array: jax.Array, axis: int, lower: int, upper: int) -> tuple[jax.Array | None, jax.Array | None]:
-    """The ghost cells (before, after) along a periodic axis that is whole in ``array``: ``lower`` and ``upper`` cells,
-    which may be more than the array has. Each is None if its number is 0."""
+    """Return the ghost cells (lower, upper) along a periodic axis that ``array`` holds completely.
+
+    ``lower`` and ``upper`` are their numbers, which may exceed the cells of the array. Each result is None if its number is
+    0.
+    """
     cells = array.shape[axis]
 
     def take(first: int, count: int) -> jax.Array:

@@ -1,6 +1,6 @@
-"""From facts to verdicts: each function takes the facts of all ranks and returns lines of the doctor's report.
+"""Verdicts: each function takes the facts about all ranks and returns lines of the doctor's report.
 
-Facts are dicts, one per rank in order of rank. So a verdict can be tested without the machine that it describes.
+Facts are dicts, one per rank in order of rank, so that a verdict can be tested without the machine that it describes.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ LAUNCH = "start with the launcher of this MPI library: 'srun --mpi=pmix' under S
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the report. ``name`` is what was checked, ``found`` the finding; ``remedy`` says what to do if the
-    status is not "ok"."""
+    """One line of the report: the ``name`` of what was checked, the finding, and a remedy if the status is not "ok"."""
 
     status: Literal["ok", "warning", "failed"]
     name: str
@@ -33,8 +32,10 @@ class Check:
 
 
 def ranks_text(ranks: Sequence[int], every: Sequence[Facts]) -> str:
-    """The first of the ``ranks`` with its host and the number of the others, such as " on rank 3 (n2) and 4 others"; ""
-    if there is only one process."""
+    """Describe ``ranks`` by the first one and the number of others, such as " on rank 3 (n2) and 4 others".
+
+    The result is "" if there is only one process.
+    """
     if len(every) == 1:
         return ""
     others = f" and {len(ranks) - 1} other{'s' * (len(ranks) > 2)}" if len(ranks) > 1 else ""
@@ -42,12 +43,12 @@ def ranks_text(ranks: Sequence[int], every: Sequence[Facts]) -> str:
 
 
 def failing(every: Sequence[Facts], look: Callable[[Facts], T]) -> list[tuple[int, T]]:
-    """(rank, result) for each rank for whose facts ``look`` returns something that is not empty."""
+    """Return (rank, result) for each rank for whose facts ``look`` returns a non-empty result."""
     return [(rank, said) for rank, facts in enumerate(every) if (said := look(facts))]
 
 
 def sizes(count: float) -> str:
-    """A number of bytes with three significant digits and a unit."""
+    """Format a number of bytes with three significant digits and a unit."""
     for unit in ("B", "KB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
@@ -56,7 +57,7 @@ def sizes(count: float) -> str:
 
 
 def of_hosts(every: Sequence[Facts]) -> dict[str, list[int]]:
-    """The ranks of each host, by host name."""
+    """Return the ranks of each host, by host name."""
     hosts: dict[str, list[int]] = {}
     for rank, facts in enumerate(every):
         hosts.setdefault(facts["host"], []).append(rank)
@@ -67,8 +68,7 @@ def of_hosts(every: Sequence[Facts]) -> dict[str, list[int]]:
 
 
 def installation(every: Sequence[Facts]) -> Check:
-    """The verdict on versions: equal on all ranks, and at least those that ``required`` in the facts asks for, such as
-    ``h5py>=3.12``."""
+    """Check that versions are equal on all ranks and satisfy the requirements in the facts, such as ``h5py>=3.12``."""
     first = every[0]
     for rank, facts in enumerate(every):
         for name in {**first["versions"], **facts["versions"]}:
@@ -90,14 +90,14 @@ def installation(every: Sequence[Facts]) -> Check:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version: "3.12rc1" gives (3, 12)."""
+    """Return the leading numbers of a version; "3.12rc1" gives (3, 12)."""
     leading = re.match(r"[\d.]*", version)
     assert leading is not None  # it also matches an empty text
     return tuple(int(part) for part in leading[0].split(".") if part)
 
 
 def launch(every: Sequence[Facts], mpi: Facts) -> Check:
-    """The verdict on the launch: MPI sees as many processes as the launcher started."""
+    """Check that MPI sees as many processes as the launcher started."""
     expected, by = every[0]["expected"], every[0]["launcher"]
     if "error" in mpi:
         if expected == 1:
@@ -126,7 +126,7 @@ def launch(every: Sequence[Facts], mpi: Facts) -> Check:
 
 
 def mpi_library(every: Sequence[Facts], mpi: Facts) -> Check:
-    """The verdict on mpi4py and the MPI library that it loaded."""
+    """Check that mpi4py works, and report the MPI library that it loaded."""
     if "error" in mpi:
         several = every[0]["expected"] > 1
         found = f"mpi4py cannot be used: {mpi['error']}" + ("" if several else "; one process works without it")
@@ -139,7 +139,7 @@ def mpi_library(every: Sequence[Facts], mpi: Facts) -> Check:
 
 
 def cores(every: Sequence[Facts]) -> Check:
-    """The verdict on cores: enough for the ranks of each host, and none left idle by binding."""
+    """Check that the ranks of each host have enough cores, and that binding leaves none idle."""
     for host, ranks in of_hosts(every).items():
         for rank in ranks:
             bound = set(every[rank]["cores"])
@@ -164,7 +164,7 @@ def cores(every: Sequence[Facts]) -> Check:
 
 
 def compiler(every: Sequence[Facts]) -> Check:
-    """The verdict on the C++ compiler, which native code needs on every process that computes on CPUs."""
+    """Check that every process that computes on CPUs has a C++ compiler, which native code needs."""
     wanting = [rank for rank, facts in enumerate(every) if facts.get("devices", {}).get("platform", "cpu") == "cpu"]
     without = [rank for rank in wanting if not every[rank]["compiler"]]
     if without:
@@ -174,7 +174,7 @@ def compiler(every: Sequence[Facts]) -> Check:
 
 
 def limits(every: Sequence[Facts]) -> Iterable[Check]:
-    """The verdicts on the shell's limits that a run may reach."""
+    """Check the limits of the shell that a run may reach."""
 
     def below(name: str, least: float) -> list[tuple[int, int]]:
         values = [(rank, facts["limits"][name]) for rank, facts in enumerate(every)]

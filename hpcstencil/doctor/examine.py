@@ -1,6 +1,6 @@
 """The examination on one process: it starts children, gathers facts, and on rank 0 prints verdicts.
 
-This process starts neither MPI nor jax, so it can report on both when they hang, crash or end the whole launch.
+This process starts neither MPI nor JAX, so it can report on both even if they hang, crash or end the whole launch.
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ from hpcstencil.runtime.hosts import host
 from hpcstencil.runtime.launcher import environment_rank, environment_size
 from hpcstencil.validation.errors import EnvironmentProblem
 
-MARGIN = 3.0  # seconds that other ranks wait longer than rank 0, which must report before a launcher ends all
+MARGIN = 3.0  # seconds that other ranks wait longer than rank 0, which must report before a launcher ends all processes
 TAIL = 20  # last lines of a failed child's output that are shown
 FAILED = EnvironmentProblem.status
 
 
 class Stopped(Exception):
-    """A signal has arrived: the launcher ends all processes, or the user does."""
+    """Raised when a signal arrives, because the launcher or the user ends all processes."""
 
 
 @contextmanager
 def stopping() -> Iterator[None]:
-    """A context in which SIGTERM and SIGINT raise Stopped. After it SIGTERM is ignored, so that the report can be
-    completed."""
+    """Make SIGTERM and SIGINT raise Stopped inside the context.
+
+    After it, SIGTERM is ignored, so that the report can be completed.
+    """
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise Stopped(signal.Signals(number).name)
@@ -47,7 +49,7 @@ def stopping() -> Iterator[None]:
 
 
 class Report:
-    """The verdicts so far, printed one by one on rank 0. ``all`` and ``failed`` count them."""
+    """The verdicts, which rank 0 prints one by one. ``all`` counts them, and ``failed`` those that failed."""
 
     def __init__(self) -> None:
         self.prints = environment_rank() == 0
@@ -65,8 +67,11 @@ class Report:
 
 
 class Examination:
-    """The facts known so far, and the report. ``every`` holds the facts of all ranks once they have met, and is empty
-    before; ``own`` are those of this rank. ``probe`` is the name of the probe that is running."""
+    """The facts known so far, and the report.
+
+    ``own`` are the facts about this rank. ``every`` are those about all ranks, empty until MPI has gathered them. ``probe``
+    is the name of the probe that is running.
+    """
 
     def __init__(self, folder: Path, patience: float) -> None:
         self.folder = folder
@@ -74,14 +79,14 @@ class Examination:
         self.report = Report()
         self.probe = "MPI"
         self.mpi: Facts = {}
-        self.every: list[Facts] = []  # of all ranks, after MPI has gathered them
+        self.every: list[Facts] = []
         self.own: Facts = {}
         self.own_error = ""
         self.late = ""  # ranks that rank 0 waits for after its own part
         self.complete = False
 
     def follow(self, child: Child) -> None:
-        """Read the reports of the MPI child until it ends, adding a verdict after each of its probes."""
+        """Read the reports of the MPI child until it ends, and add a verdict after each of its probes."""
         if not self.own:
             self.own = {**local.facts(), "folder": str(self.folder), **local.guarded_facts(self.folder, self.patience)}
         child.tell({"facts": self.own, "folder": str(self.folder)})
@@ -100,7 +105,7 @@ class Examination:
                 self.judge(line["probe"], line["all"])
 
     def judge(self, probe: str, found: list[Facts]) -> None:
-        """Add the verdicts that follow from a ``probe``; ``found`` holds its facts for each rank, in order of rank."""
+        """Add the verdicts that follow from a ``probe``. ``found`` holds its facts for each rank, in order of rank."""
         report = self.report
         if probe == "MPI":
             self.mpi = found[0]
@@ -120,7 +125,7 @@ class Examination:
             report.add([places.jax_messages(self.every, found, report.several)])
 
     def alone(self) -> Iterator[Check | None]:
-        """The verdicts on the facts that each process finds by itself."""
+        """Yield the verdicts on the facts that each process finds without the others."""
         every = self.every or [self.own]
         yield checks.installation(every)
         if self.mpi:
@@ -136,8 +141,11 @@ class Examination:
         yield from places.slurm(every[0], self.mpi.get("library", ""))
 
     def tell_failure(self, what: str, ended: Ended | None) -> None:
-        """Report that the MPI child did not finish. ``what`` is the predicate of the sentence, ``ended`` how the child
-        ended (None if it was still running). Rank 0 reports all it knows, another rank only what rank 0 cannot know."""
+        """Report that the MPI child did not finish.
+
+        ``what`` is the predicate of the sentence, and ``ended`` says how the child ended (None if it was still running). Rank
+        0 reports all that it knows, another rank only what rank 0 cannot know.
+        """
         report, output = self.report, ended.output if ended else ""
         said = self.own_error or last_words(output)
         if report.prints:
@@ -156,8 +164,10 @@ class Examination:
 
 
 def examine(folder: Path, patience: float) -> int:
-    """Examine this environment and print the report. Returns the exit status, the same on all processes. Each probe may
-    take ``patience`` seconds."""
+    """Examine this environment, print the report, and return the exit status of this process.
+
+    ``folder`` is the folder for output. Each probe may take ``patience`` seconds.
+    """
     examination = Examination(folder.absolute(), patience)
     child = Child(probe_command("mpi"), os.environ)
     try:
@@ -184,14 +194,14 @@ def examine(folder: Path, patience: float) -> int:
 
 
 def attended(examination: Examination, child: Child) -> Ended:
-    """Follow a child until it ends or is late, and make sure that it is gone. Raises Stopped if a signal arrives."""
+    """Follow a child until it ends or exceeds its time, and return how it ended. Raises Stopped if a signal arrives."""
     with stopping():
         examination.follow(child)
     return child.end(examination.patience)
 
 
 def finish(report: Report) -> int:
-    """Print a closing sentence on standard error if a check failed; returns the exit status."""
+    """Return the exit status; if a check failed, print a closing sentence on standard error."""
     if report.failed and report.prints:
         sys.stdout.flush()
         text = f"hpcstencil: {report.failed} of {report.all} checks failed; see the remedies above"

@@ -1,7 +1,7 @@
-"""Child processes that may hang or crash: each reports its findings, and is killed when its time is up.
+"""Child processes for probes that may hang or crash; each is killed when its time is up.
 
-A probe reports to its parent over its own pipe, one JSON object per line, because the libraries under test print freely
-on standard output and standard error. It runs in its own session, so all processes that it starts die with it.
+A probe reports to its parent over a separate pipe, one JSON object per line, because the libraries under test print to
+standard output and standard error. It runs in its own session, so that all processes that it starts can be killed with it.
 """
 
 from __future__ import annotations
@@ -23,24 +23,28 @@ from hpcstencil.runtime.launcher import LAUNCHERS
 
 Line = dict[str, Any]
 
-KEPT = 2**16  # last bytes of a child's output that are kept
+KEPT = 2**16  # number of bytes at the end of a child's output that are kept
 PAUSE = 0.05  # seconds between polls of a child that has closed its pipes or lost its own children
-REAPED = 2.0  # seconds that a killed child may take to end; it cannot end while a file system hangs
+REAPED = 2.0  # seconds to wait for a killed child, which cannot end while a file system hangs
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a child ended. ``failure`` says what went wrong, as a predicate such as "ended with status 1"; None if
-    nothing did. ``output`` is the last part of its output."""
+    """How a child ended.
+
+    ``failure`` is a predicate such as "ended with status 1", or None if nothing failed. ``output`` is the end of its output.
+    """
 
     failure: str | None
     output: str
 
 
 def own_environment() -> dict[str, str]:
-    """The environment for a child that must not join the launch: an MPI library that finds the launcher's variables
-    would take the rank's place. Variables that only identify this process stay, because the choice of devices uses
-    them."""
+    """Return the environment for a child that must not join the launch.
+
+    An MPI library that finds the launcher's variables would take the rank's place. Variables that only identify this process
+    are kept, because the choice of devices uses them.
+    """
     telling = {name for names in LAUNCHERS for name in names}
     return {
         name: value
@@ -50,13 +54,15 @@ def own_environment() -> dict[str, str]:
 
 
 def probe_command(module: str, *arguments: str) -> list[str]:
-    """The command line of a probe, a module of this package, with its arguments."""
+    """Return the command line of a probe, which is a module of this package, with its arguments."""
     return [sys.executable, "-P", "-m", f"hpcstencil.doctor.{module}", *arguments]
 
 
 class Child:
-    """A started child process. Iterate over `lines` for its reports; then `end` returns how it ended and makes sure
-    that it is gone."""
+    """A running child process.
+
+    Iterate over `lines` for its reports. Then `end` returns how it ended, and kills it if it is still running.
+    """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start ``command``. Raises OSError if that fails."""
@@ -92,8 +98,10 @@ class Child:
             self.process.stdin.flush()
 
     def lines(self, patience: float) -> Iterator[Line]:
-        """Yield the child's reports until it ends, or until a probe has taken longer than ``patience`` seconds. A
-        report with the key ``begin`` marks the start of a probe."""
+        """Yield the child's reports until it ends, or until a probe has taken longer than ``patience`` seconds.
+
+        A report with the key ``begin`` marks the start of a probe.
+        """
         until = time.monotonic() + patience
         with selectors.DefaultSelector() as selector:
             for pipe in (self._reports, self._output):
@@ -115,8 +123,7 @@ class Child:
                     time.sleep(PAUSE)
 
     def _read(self, pipe: int, selector: selectors.BaseSelector) -> list[Line]:
-        """The complete lines that a pipe has now. For the child's printed output, which is only kept, there are
-        none."""
+        """Return the complete lines that a pipe has now; an empty list for printed output, which is only stored."""
         data = os.read(pipe, KEPT)
         if not data:
             selector.unregister(pipe)
@@ -127,8 +134,10 @@ class Child:
         return [json.loads(line) for line in whole]
 
     def end(self, patience: float) -> Ended:
-        """Wait until the child ends, at most ``patience`` seconds and not at all if it was late, then kill what is left
-        of it. Returns how it ended."""
+        """Wait until the child ends, kill its remaining processes, and return how it ended.
+
+        The wait is at most ``patience`` seconds, and is skipped if a probe has already exceeded its time.
+        """
         for _ in () if self._late else self.lines(patience):
             pass
         status = self.process.poll()
@@ -150,8 +159,10 @@ class Child:
 
 
 def guarded(command: Sequence[str], environment: Mapping[str, str], patience: float) -> tuple[list[Line], Ended]:
-    """Run a child until it ends or a probe takes longer than ``patience`` seconds; returns (its reports, how it ended).
-    A command that cannot be started counts as a child that failed."""
+    """Run a child until it ends or a probe takes longer than ``patience`` seconds; return (its reports, how it ended).
+
+    A command that cannot be started counts as a failed child.
+    """
     try:
         child = Child(command, environment)
     except OSError as error:
@@ -164,8 +175,11 @@ def guarded(command: Sequence[str], environment: Mapping[str, str], patience: fl
 
 
 def last_words(output: str) -> str:
-    """The line of a child's output that most likely names the error: the first sentence between the rules that Open MPI
-    prints, else the last line that is not part of its traces."""
+    """Return the part of a child's output that most likely names the error.
+
+    It is the first sentence of a message that Open MPI prints between rules of dashes, or else the last line that is not part
+    of a stack trace.
+    """
     banner = re.search(r"^-{40,}\n(.+?)\n(?:\s*\n|-{40,})", output, re.MULTILINE | re.DOTALL)
     if banner:
         return " ".join(banner[1].split()).split(". ")[0].rstrip(".:")
@@ -175,6 +189,6 @@ def last_words(output: str) -> str:
 
 
 def how(ended: Ended) -> str:
-    """How a failed child ended, in words, with the most telling line of its output."""
+    """Describe how a failed child ended, with the most informative line of its output."""
     words = last_words(ended.output)
     return f"{ended.failure}: {words}" if words else f"{ended.failure}"

@@ -1,7 +1,7 @@
-"""The facts that a process can find without the others: its installation, cores, limits, devices, folders, and Slurm.
+"""The facts that a process finds without the others: its installation, cores, limits, devices, folders, and Slurm.
 
-Anything that may hang or crash is asked in child processes: foreign commands, or this module run as a probe
-(``devices``, ``folders``).
+Queries that may hang or crash run in child processes: external commands, or this module as a probe (``devices``,
+``folders``).
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ LIMITS = {
     "address space": resource.RLIMIT_AS,
     "core file": resource.RLIMIT_CORE,
 }
-TRIAL = 2**20  # bytes written to a folder
+TRIAL = 2**20  # bytes that are written to a folder as a test
 
 
 def facts() -> Facts:
-    """The facts that this process can find without asking anything that may hang. They can be written as JSON."""
+    """Return the facts that this process finds without any query that may hang, as JSON values."""
     return {
         "rank": environment_rank(),
         "expected": environment_size(),
@@ -62,7 +62,7 @@ def facts() -> Facts:
 
 
 def found_compiler() -> str:
-    """The C++ compiler for native code; "" if there is none."""
+    """Return the command of the C++ compiler for native code; "" if there is none."""
     try:
         return " ".join(compiler())
     except Unsupported:
@@ -70,14 +70,13 @@ def found_compiler() -> str:
 
 
 def launcher() -> str:
-    """The name of the program that started this process, according to its environment variables: "mpirun" or "srun"; ""
-    if unknown."""
+    """Return the launcher of this process by its environment variables: "mpirun" or "srun"; "" if unknown."""
     names = {"OMPI_COMM_WORLD_SIZE": "mpirun", "SLURM_STEP_NUM_TASKS": "srun", "PMI_SIZE": "mpirun"}
     return next((program for name, program in names.items() if name in os.environ), "")
 
 
 def versions() -> dict[str, str]:
-    """Versions of the installed packages by name, found without importing them."""
+    """Return the versions of the installed packages by name, without importing them."""
     found = {}
     for name in PACKAGES:
         try:
@@ -88,8 +87,7 @@ def versions() -> dict[str, str]:
 
 
 def required() -> list[str]:
-    """The requirements of the installed hpcstencil, as ``h5py>=3.12``; empty if it runs from its sources without
-    installation."""
+    """Return the requirements of the installed hpcstencil, such as ``h5py>=3.12``; empty if it is not installed."""
     try:
         return [text for text in metadata.requires("hpcstencil") or [] if ";" not in text]
     except metadata.PackageNotFoundError:
@@ -97,8 +95,10 @@ def required() -> list[str]:
 
 
 def launcher_cores() -> int | None:
-    """The number of cores that Open MPI's launcher, the parent of this process, may use on this host; None if unknown
-    or for another launcher."""
+    """Return the number of cores that Open MPI's launcher, the parent of this process, may use on this host.
+
+    The result is None if it is unknown, or with another launcher.
+    """
     if "OMPI_COMM_WORLD_SIZE" not in os.environ:
         return None
     try:
@@ -108,8 +108,10 @@ def launcher_cores() -> int | None:
 
 
 def guarded_facts(folder: Path, patience: float) -> Facts:
-    """The findings of all children, which run at the same time and may each take ``patience`` seconds per probe:
-    ``gpus``, ``devices``, ``folders`` and ``slurm``."""
+    """Run all child processes at the same time, and return their facts: ``gpus``, ``devices``, ``folders`` and ``slurm``.
+
+    Each probe may take ``patience`` seconds.
+    """
     pool = ThreadPoolExecutor()
     try:
         devices = pool.submit(device_facts, patience)
@@ -121,7 +123,7 @@ def guarded_facts(folder: Path, patience: float) -> Facts:
 
 
 def device_facts(patience: float) -> Facts:
-    """``gpus``: the number of GPUs that `nvidia-smi` lists, 0 without that command. ``devices``: those that jax starts."""
+    """Return the facts ``gpus`` (the number that `nvidia-smi` lists, 0 without it) and ``devices`` (those JAX starts)."""
     listed = 0
     if shutil.which("nvidia-smi") is not None and os.environ.get("JAX_PLATFORMS", "").lower() != "cpu":
         _, ended = guarded(["nvidia-smi", "-L"], own_environment(), patience)
@@ -132,8 +134,10 @@ def device_facts(patience: float) -> Facts:
 
 
 def probe_facts(name: str, patience: float, *arguments: str) -> Facts:
-    """The facts that a probe of this module reports when run as a child. If the child fails, the probe that it was
-    trying has an ``error``."""
+    """Run a probe of this module as a child, and return the facts that it reports.
+
+    If the child fails, the fact that it was determining has an ``error``.
+    """
     lines, ended = guarded(probe_command("local", name, *arguments), own_environment(), patience)
     found: Facts = {}
     trying = name
@@ -146,8 +150,10 @@ def probe_facts(name: str, patience: float, *arguments: str) -> Facts:
 
 
 def slurm_facts(patience: float) -> Facts:
-    """What Slurm says of the kinds of MPI that srun supports (``kinds``) and of the time that the job has left
-    (``left``). Each command may take ``patience`` seconds. Empty outside a Slurm job and on ranks other than 0."""
+    """Ask Slurm for the kinds of MPI that srun supports (``kinds``) and the time that the job has left (``left``).
+
+    Each command may take ``patience`` seconds. The result is empty outside a Slurm job and on ranks other than 0.
+    """
     job = os.environ.get("SLURM_JOB_ID")
     if job is None or environment_rank() != 0:
         return {}
@@ -164,7 +170,7 @@ def slurm_facts(patience: float) -> Facts:
 
 
 def devices() -> Facts:
-    """The devices that a run of this process would have. Each is started and computes a sum, which is checked."""
+    """Start the devices that a run of this process would use, check a sum on each, and return facts about them."""
     from hpcstencil.runtime.devices import bind_devices, identities, start_jax
 
     count, ids = bind_devices(None)
@@ -182,8 +188,10 @@ def devices() -> Facts:
 
 
 def folders(folder: str) -> None:
-    """Report the facts of each folder that a run needs to the parent, one by one. The output folder, the most likely to
-    hang, comes last."""
+    """Report the facts about each folder that a run needs to the parent, one by one.
+
+    The output folder comes last, because it is the most likely to hang.
+    """
     from hpcstencil.runtime.cache_folder import place
 
     tries: dict[str, Callable[[], Facts]] = {
@@ -198,13 +206,15 @@ def folders(folder: str) -> None:
 
 
 def existing(path: Path) -> Path:
-    """The path, or the nearest existing folder above it."""
+    """Return the path if it exists, else the nearest existing folder above it."""
     return next(folder for folder in (path, *path.parents) if folder.exists())
 
 
 def writable(path: Path) -> Facts:
-    """The path of a folder, after a file in it was written, synced to disk, read back and removed; an ``error`` if
-    other data came back. Raises OSError if the file system fails."""
+    """Write a file in a folder, sync it to disk, read it back and remove it; return the folder's path.
+
+    The result is an ``error`` if other data came back. Raises OSError if the file system fails.
+    """
     with tempfile.TemporaryFile(dir=path, prefix=".hpcstencil-doctor-") as file:
         data = os.urandom(TRIAL)
         file.write(data)
@@ -217,15 +227,14 @@ def writable(path: Path) -> Facts:
 
 
 def space(path: Path) -> Facts:
-    """The facts of a folder: its path, the type of its file system, and the free space in bytes (None if the file
-    system does not report it)."""
+    """Return the path of a folder, the type of its file system, and the free space in bytes (None if not reported)."""
     system = os.statvfs(path)
     free = system.f_bavail * system.f_frsize if system.f_blocks else None
     return {"path": str(path.resolve()), "kind": file_system(path.resolve()), "free": free}
 
 
 def main() -> None:
-    """Run the probe that the command line names."""
+    """Run the probe named on the command line."""
     report.start()
     name, *arguments = sys.argv[1:]
     if name == "folders":

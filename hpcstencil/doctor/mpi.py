@@ -1,8 +1,8 @@
-"""The MPI child of a rank: it takes the rank's place in the launch and runs all probes that need the other processes.
+"""The MPI child of a rank, which runs all probes that need the other processes.
 
-Its parent has the launcher's environment but never starts MPI, so one child per rank may do so. The probes run in the
-same order on all ranks. After each probe a rank reports its own finding to its parent, and after the ranks have met,
-the findings of all. So if a single rank fails, its parent knows of the failure, and no rank waits longer than its
+It takes the rank's place in the launch: its parent has the launcher's environment but never starts MPI. The probes run in the
+same order on all ranks. After each probe, a rank first reports its own facts to its parent, then those of all ranks when
+these have been gathered. If a single rank fails, its parent therefore knows of the failure, and no rank waits longer than its
 parent allows.
 """
 
@@ -23,13 +23,13 @@ from hpcstencil.doctor.report import Facts
 LIBRARY = re.compile(r"/libmpi(ch)?([_-](cray|intel|gnu|[0-9a-f]{8})[^/]*)?\.so[.\d]*$")
 T = TypeVar("T")
 VALUES = 1000  # float64 values that each rank writes
-HURRIED = 1.0  # seconds after which a missing rank is late
+HURRIED = 1.0  # seconds after which a missing rank counts as late
 NAMED = 8  # late ranks that are listed by number
 SEEN_LATE = 5.0  # seconds after which a file must be visible on the other hosts
 
 
 class Ranks:
-    """The processes that see each other: those of the mpi4py communicator ``mpi``, or with None only this one."""
+    """The processes of the mpi4py communicator ``mpi``; with None, only this process."""
 
     def __init__(self, mpi: Any) -> None:
         self.mpi = mpi
@@ -37,8 +37,10 @@ class Ranks:
         self.size: int = mpi.Get_size() if mpi else 1
 
     def everywhere(self, value: T) -> list[T]:
-        """The values of all ranks in order of rank, on all ranks. All ranks call this together. While rank 0 waits, it
-        reports to its parent which ranks are missing."""
+        """Return the values of all ranks, in order of rank, on all ranks. Collective.
+
+        While rank 0 waits, it reports to its parent which ranks are missing.
+        """
         if self.rank != 0:
             self.mpi.send((self.rank, value), 0)
             return self.mpi.bcast(None)
@@ -65,13 +67,13 @@ class Ranks:
 
 
 def mpi_libraries() -> set[str]:
-    """The files of the MPI libraries that this process has loaded."""
+    """Return the files of the MPI libraries that this process has loaded."""
     mapped = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()}
     return {os.path.realpath(path) for path in mapped if LIBRARY.search(path)}
 
 
 def start_mpi() -> tuple[Ranks, Facts]:
-    """Start MPI through mpi4py; returns the ranks, and the facts about the library. Raises ImportError without mpi4py."""
+    """Start MPI through mpi4py; return the ranks and the facts about the library. Raises ImportError without mpi4py."""
     from mpi4py import MPI
 
     ranks = Ranks(MPI.COMM_WORLD.Clone())
@@ -80,7 +82,7 @@ def start_mpi() -> tuple[Ranks, Facts]:
 
 
 def same_folder(ranks: Ranks, folder: Path) -> Facts:
-    """``seen``: whether this rank sees a file that rank 0 makes in the folder. All ranks call this together."""
+    """Test whether this rank sees a file that rank 0 creates in the folder; return it as ``seen``. Collective."""
     path = folder / ranks.everywhere(f".hpcstencil-doctor-{os.uname().nodename}-{os.getpid()}")[0]
     if ranks.rank == 0:
         path.touch()
@@ -98,8 +100,11 @@ def same_folder(ranks: Ranks, folder: Path) -> Facts:
 
 
 def h5py_build() -> Facts:
-    """How h5py was built, after importing it: ``parallel``, the version ``hdf5``, the ``file`` of h5py, and in
-    ``other_mpi`` the MPI libraries that it has loaded beside mpi4py's."""
+    """Import h5py and return how it was built.
+
+    The facts are ``parallel``, the version ``hdf5``, the ``file`` of h5py, and in ``other_mpi`` any MPI libraries that it has
+    loaded in addition to mpi4py's.
+    """
     before = mpi_libraries()
     import h5py
 
@@ -112,8 +117,10 @@ def h5py_build() -> Facts:
 
 
 def write(ranks: Ranks, folder: Path, parallel: bool) -> Facts:
-    """Write a small HDF5 file as a run would, read it back, and remove it. Returns the way it was written and the
-    seconds it took, or an ``error`` if other values came back. All ranks call this together."""
+    """Write a small HDF5 file as a run would, read it back, and remove it. Collective.
+
+    Returns the ``way`` in which it was written and the ``seconds`` that this took, or an ``error`` if the values differ.
+    """
     path = folder / ranks.everywhere(f".hpcstencil-doctor-{os.uname().nodename}-{os.getpid()}.h5")[0]
     start = time.perf_counter()
     try:
@@ -128,8 +135,10 @@ def write(ranks: Ranks, folder: Path, parallel: bool) -> Facts:
 
 
 def written_and_read(path: Path, ranks: Ranks, together: bool) -> bool:
-    """Whether a file contains the values written to it: by all ranks ``together`` through MPI-IO, or else by rank 0
-    alone (the other ranks return True)."""
+    """Write values to a file, read them back, and return whether they are equal. Collective.
+
+    All ranks write ``together`` through MPI-IO. Otherwise only rank 0 writes, and the other ranks return True.
+    """
     import h5py
     import numpy as np
 
@@ -155,8 +164,11 @@ def written_and_read(path: Path, ranks: Ranks, together: bool) -> bool:
 
 
 def jax_messages(ranks: Ranks) -> Facts:
-    """A compiled test of mpi4jax: each rank sends its number to the next one, and all add up the numbers. Returns the
-    platform and a ``warning`` of mpi4jax, or an ``error``. All ranks call this together."""
+    """Test mpi4jax in compiled code. Collective.
+
+    Each rank sends its number to the next one, and all add up their numbers. Returns the ``platform`` and a ``warning`` of
+    mpi4jax ("" if there is none), or an ``error``.
+    """
     from hpcstencil.runtime.devices import bind_devices, start_jax
 
     count, _ = bind_devices(None)
@@ -188,7 +200,7 @@ def jax_messages(ranks: Ranks) -> Facts:
 
 
 def main() -> None:
-    """Run all probes in order; ``--alone`` leaves out MPI."""
+    """Run all probes in order. With ``--alone``, MPI is not started."""
     report.start()
     ranks = Ranks(None)
     report.tell(begin="MPI")

@@ -1,4 +1,4 @@
-"""Verdicts on folders, on Slurm, and on the joint probes of the ranks. ``checks`` describes the arguments."""
+"""Verdicts on folders, on Slurm, and on the probes that all ranks run together. See ``checks`` for the arguments."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from hpcstencil.doctor.checks import INSTALL, LAUNCH, README, Check, Facts, fail
 from hpcstencil.runtime.filesystem import NOT_FOR_MPIO
 
 IN_MEMORY = ("tmpfs", "ramfs")
-LITTLE = 10**9  # bytes free below which a folder for output is worth a warning
-SHARED_MEMORY = 32 * 2**20  # bytes that Open MPI may take of /dev/shm for each process
+LITTLE = 10**9  # bytes; a folder for output with less free space gets a warning
+SHARED_MEMORY = 32 * 2**20  # bytes of /dev/shm that Open MPI may use per process
 MINUTES_LEFT = 5
 
 
 def output_folder(every: Sequence[Facts]) -> Check:
-    """The verdict on the folder of the output: writable, with enough space, and on a file system for parallel
-    writes."""
+    """Check that the output folder is writable, has enough space, and is on a file system suited to parallel writes."""
     every_folder = [facts["folders"].get("output") for facts in every]
     for rank, folder in enumerate(every_folder):
         if folder is None or "error" in folder:
@@ -40,7 +39,7 @@ def output_folder(every: Sequence[Facts]) -> Check:
 
 
 def same_folder(every: Sequence[Facts], seen: Sequence[Facts]) -> Check | None:
-    """The verdict on whether all hosts see the file that rank 0 made."""
+    """Check that all hosts see the file that rank 0 created."""
     blind = [rank for rank, facts in enumerate(seen) if not facts.get("seen")]
     if blind:
         found = f"a file of rank 0 ({every[0]['host']}) is not seen{ranks_text(blind, every)}"
@@ -49,7 +48,7 @@ def same_folder(every: Sequence[Facts], seen: Sequence[Facts]) -> Check | None:
 
 
 def small_folders(every: Sequence[Facts]) -> Iterable[Check]:
-    """The verdicts on the other folders that a run uses."""
+    """Check that the other folders that a run uses are writable: the cache and the temporary folder."""
     remedies = {
         "cache": ("speed is measured anew in every run; set XDG_CACHE_HOME to a folder that is writable"),
         "temporary": "set TMPDIR to a folder that is writable",
@@ -66,7 +65,7 @@ def small_folders(every: Sequence[Facts]) -> Iterable[Check]:
 
 
 def shared_memory(every: Sequence[Facts]) -> Check | None:
-    """A warning if /dev/shm, through which processes of one host communicate, has little free space; else None."""
+    """Return a warning if /dev/shm, through which processes of a host communicate, has little free space; else None."""
     for host, ranks in of_hosts(every).items():
         free = every[ranks[0]]["folders"].get("shared memory", {}).get("free")
         if free is not None and free < SHARED_MEMORY * len(ranks):
@@ -76,8 +75,10 @@ def shared_memory(every: Sequence[Facts]) -> Check | None:
 
 
 def slurm(facts: Facts, library: str) -> Iterable[Check]:
-    """The verdicts in a Slurm job: whether srun can start this MPI library, and whether the job has time left.
-    ``facts`` are those of rank 0, ``library`` the name of the MPI library."""
+    """Check in a Slurm job that srun can start this MPI library, and that the job has time left.
+
+    ``facts`` are those of rank 0, and ``library`` is the name of the MPI library.
+    """
     kinds, left = facts["slurm"].get("kinds"), facts["slurm"].get("left")
     if kinds is not None:
         if "error" in kinds:
@@ -103,7 +104,7 @@ def slurm(facts: Facts, library: str) -> Iterable[Check]:
 
 
 def time_left(text: str) -> float | None:
-    """Minutes in Slurm's "D-HH:MM:SS" or "MM:SS"; None if the text is not a time, as for a job without a limit."""
+    """Convert Slurm's "D-HH:MM:SS" or "MM:SS" to minutes; None if the text is not a time, e.g. without a limit."""
     match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text.strip())
     if match is None:
         return None
@@ -115,7 +116,7 @@ def time_left(text: str) -> float | None:
 
 
 def h5py_build(every: Sequence[Facts], builds: Sequence[Facts], several: bool) -> Check:
-    """The verdict on h5py and HDF5: their MPI library must be mpi4py's."""
+    """Check that h5py can be imported and was built with the same MPI library as mpi4py."""
     broken = failing(builds, lambda build: build.get("error"))
     if broken:
         rank, said = broken[0]
@@ -136,7 +137,7 @@ def h5py_build(every: Sequence[Facts], builds: Sequence[Facts], several: bool) -
 
 
 def write(every: Sequence[Facts], writes: Sequence[Facts]) -> Check:
-    """The verdict on the file that all ranks wrote and read."""
+    """Check that all ranks read back from a file what was written."""
     broken = failing(writes, lambda one: one.get("error"))
     if broken:
         rank, said = broken[0]
@@ -150,7 +151,7 @@ def write(every: Sequence[Facts], writes: Sequence[Facts]) -> Check:
 
 
 def jax_messages(every: Sequence[Facts], results: Sequence[Facts], several: bool) -> Check:
-    """The verdict on mpi4jax: it loads, supports this version of jax, and its messages arrive."""
+    """Check that mpi4jax can be loaded, supports this version of JAX, and delivers messages."""
     broken = failing(results, lambda one: one.get("error"))
     if broken:
         rank, said = broken[0]
@@ -167,8 +168,10 @@ def jax_messages(every: Sequence[Facts], results: Sequence[Facts], several: bool
 
 
 def interrupted(probe: str, how: str, words: str, several: bool) -> Check:
-    """The verdict on a probe in which the MPI child hung or crashed. ``how`` says how, and ``words`` is the most
-    telling line of its output."""
+    """Return the verdict on a probe in which the MPI child hung or crashed.
+
+    ``how`` is a predicate such as "did not answer within 60 s", and ``words`` is the most informative line of its output.
+    """
     remedy = {
         "MPI": LAUNCH,
         "messages": "where hosts do not reach each other, choose their network: OMPI_MCA_btl_tcp_if_include=ib0, say",

@@ -1,4 +1,4 @@
-"""The child's side of a guarded probe: reports to the parent, and requests from it."""
+"""The child's side of a guarded probe: it reports to the parent and receives requests."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 from hpcstencil.runtime.filesystem import reason
 
 KILL_WITH_PARENT = 1  # PR_SET_PDEATHSIG
-LENGTH = 300  # characters of an error that are reported
+LENGTH = 300  # most characters of an error in a report
 
 Facts = dict[str, Any]
 
 
 def start() -> None:
-    """Make this process end with its parent, which a launcher may kill at any time: no child must be left over."""
+    """Make this process end with its parent, which a launcher may kill at any time, so that no child is left over."""
     ctypes.CDLL(None).prctl(KILL_WITH_PARENT, signal.SIGKILL)
 
 
@@ -29,14 +29,16 @@ def tell(**line: object) -> None:
 
 
 def listen() -> Facts:
-    """The parent's next request, for which this waits; empty if the parent has gone."""
+    """Wait for the parent's next request and return it; empty if the parent has ended."""
     line = sys.stdin.readline()
     return json.loads(line) if line else {}
 
 
 def outcome(probe: Callable[[], Facts]) -> Facts:
-    """The facts that a probe returns, or ``{"error": sentence}`` if it raises any exception: whether something raises
-    is what a probe tests."""
+    """Run a probe and return its facts, or ``{"error": message}`` if it raises any exception.
+
+    All exceptions are caught, because a probe tests whether something raises.
+    """
     try:
         return probe()
     except Exception as error:  # a broken library may raise anything

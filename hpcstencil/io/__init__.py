@@ -1,1 +1,1 @@
-"""The output file. This module imports nothing, since postprocess uses parts of the folder."""
+"""Input and output files. This module imports nothing, because postprocess uses parts of the package."""

@@ -1,5 +1,7 @@
-"""An array of the grid's shape, or a time series: in a file (a dataset of HDF5, a NumPy file, an image) or in the memory of a
-Python program."""
+"""Arrays that an input refers to: on the grid or as a time series, in a file or in the memory of a Python program.
+
+A file is an HDF5 file with the name of a dataset, a NumPy file, or a PNG image.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +19,19 @@ from hpcstencil.validation.errors import InputError
 
 HDF5_SUFFIXES = (".h5", ".hdf5", ".nc")
 IMAGE = "an image"
-KINDS = {".npy": "a NumPy file", ".png": IMAGE}  # of files that hold a single array, by suffix
-VALUES_AT_ONCE = 2**22
-IN_MEMORY = "array in memory"  # the text of an array that a Python program gives
-MOST_SAMPLES = 2**20  # of a time series, which every process holds
-DARK = 128  # of 255: grey levels below are dark
+KINDS = {".npy": "a NumPy file", ".png": IMAGE}  # files that hold a single array, by suffix
+VALUES_AT_ONCE = 2**22  # values that `scanned` reads at a time
+IN_MEMORY = "array in memory"  # represents an array of a Python program in the text of an input
+MOST_SAMPLES = 2**20  # largest length of a time series, which every process holds
+DARK = 128  # grey levels (of 0 to 255) below this are dark
 
 
 @dataclass(frozen=True)
 class ArrayContents:
-    """A summary of an array: the SHA-256 of its values, and the least and the largest of them. ``samples`` are the
-    values of a time series, and empty for other arrays."""
+    """A summary of an array: the SHA-256 of its values, the smallest and the largest value.
+
+    ``samples`` are the values of a time series, and empty for other arrays.
+    """
 
     sha256: str
     lowest: float
@@ -42,16 +46,14 @@ class ArrayContents:
 
 @dataclass(frozen=True)
 class ArrayFile:
-    """The file at ``path`` that holds an array. ``name`` is that of the dataset in an HDF5 file, and "" for other
-    files."""
+    """An array in the file at ``path``. ``name`` is the dataset in an HDF5 file, and "" for other files."""
 
     path: Path
     name: str = ""
 
     @classmethod
     def of(cls, text: str) -> ArrayFile | None:
-        """The file that the text of an input names, such as "FILE.h5:DATASET", "FILE.npy" or "FILE.png"; None for other
-        texts."""
+        """Parse a text of the input, such as "FILE.h5:DATASET", "FILE.npy" or "FILE.png"; return None for other texts."""
         if Path(text).suffix.lower() in KINDS:
             return cls(Path(text))
         file, _, name = text.rpartition(":")
@@ -71,8 +73,10 @@ class ArrayFile:
         return f"{self}: "
 
     def samples(self) -> np.ndarray:
-        """The array of a time series, in its dtype. Raises InputError if the file or dataset is missing or has too many
-        values; EnvironmentProblem if reading fails."""
+        """Read the array of a time series, in the dtype of the file.
+
+        Raises InputError if the file or dataset is missing or does not fit, EnvironmentProblem if reading fails.
+        """
         if not self.name:
             return mapped(self.path)
         from hpcstencil.io.file_read import read_series
@@ -80,13 +84,11 @@ class ArrayFile:
         return read_series(self.path, self.name, MOST_SAMPLES)
 
     def read(self, ranges: Sequence[Range], shape: Sequence[int]) -> np.ndarray:
-        """The block ``ranges`` (global, half-open, per axis) of an array of the grid's ``shape``: C-contiguous, without
-        ghost cells, in the dtype of the file.
+        """Read the block ``ranges`` (global, half-open, per axis) of an array of the grid's ``shape``.
 
-        The block of an image is int8: 1 in cells of dark pixels, else 0. The image's x runs to the right and its y
-        upwards, as in plots.
-
-        Raises InputError if the file or dataset is missing or does not fit, EnvironmentProblem if reading fails.
+        The result is C-contiguous, without ghost cells, in the dtype of the file. The block of an image is int8: 1 for dark
+        pixels, else 0, with x to the right and y upwards, as in plots. Raises InputError if the file or dataset is missing
+        or does not fit, EnvironmentProblem if reading fails.
         """
         if self.name:
             from hpcstencil.io.file_read import read_block
@@ -104,8 +106,11 @@ class ArrayFile:
 
 @dataclass(frozen=True)
 class ArrayInMemory:
-    """An array that a Python program gives: the whole grid, or a time series, in any real dtype. ``values`` None stands for an
-    array that is gone, as in the input that an output stores; reading it raises InputError."""
+    """An array that a Python program passes: on the whole grid, or a time series, in any real dtype.
+
+    ``values`` is None if the array is not available, as in the input that an output stores. Reading it then raises
+    InputError.
+    """
 
     values: np.ndarray | None = field(default=None, compare=False, repr=False)
     kind: ClassVar[str] = IN_MEMORY
@@ -115,7 +120,7 @@ class ArrayInMemory:
         return IN_MEMORY
 
     def samples(self) -> np.ndarray:
-        """The array itself."""
+        """Return the array itself. Raises InputError if it is not available."""
         if self.values is None:
             raise InputError(
                 f'expected a file with numbers, but got "{IN_MEMORY}", which stands for an array of a Python program; save it '
@@ -124,8 +129,10 @@ class ArrayInMemory:
         return self.values
 
     def read(self, ranges: Sequence[Range], shape: Sequence[int]) -> np.ndarray:
-        """The block ``ranges`` (global, half-open, per axis) of an array of the grid's ``shape``, without ghost cells. Raises
-        InputError if it has another shape."""
+        """Return the block ``ranges`` (global, half-open, per axis), without ghost cells.
+
+        Raises InputError if the array is not available or does not have the grid's ``shape``.
+        """
         whole = self.samples()
         if whole.shape != tuple(shape):
             raise InputError(f"expected an array of the grid's shape {tuple(shape)}, but got {whole.shape}; change it")
@@ -133,15 +140,15 @@ class ArrayInMemory:
 
 
 def array_of(text: str) -> ArrayFile | ArrayInMemory | None:
-    """The array that a text of an input names; None for other texts."""
+    """Return the array to which a text of the input refers; None for other texts."""
     return ArrayInMemory() if text == IN_MEMORY else ArrayFile.of(text)
 
 
 def scanned(array: ArrayFile | ArrayInMemory, shape: Sequence[int]) -> ArrayContents:
-    """What an array of the grid's ``shape`` holds, read once from end to end, some planes at a time.
+    """Summarize an array of the grid's ``shape``, which is read once, a few planes at a time.
 
-    Raises InputError if it is missing, does not fit, or holds values that are not finite; EnvironmentProblem if reading a
-    file fails.
+    Raises InputError if the array is missing, does not fit, or holds non-finite values; EnvironmentProblem if reading a file
+    fails.
     """
     digest, lowest, largest = hashlib.sha256(), math.inf, -math.inf
     planes = max(1, VALUES_AT_ONCE // math.prod(shape[1:]))
@@ -161,7 +168,7 @@ def scanned(array: ArrayFile | ArrayInMemory, shape: Sequence[int]) -> ArrayCont
 
 
 def series_in(array: ArrayFile | ArrayInMemory) -> ArrayContents:
-    """The samples of a time series, an array with one axis. Raises as `scanned`."""
+    """Summarize a time series, an array with one axis and 2 to MOST_SAMPLES values. Raises the same errors as `scanned`."""
     values = array.samples()
     if values.ndim != 1 or not 2 <= values.size <= MOST_SAMPLES:
         raise InputError(
@@ -178,11 +185,13 @@ def series_in(array: ArrayFile | ArrayInMemory) -> ArrayContents:
 
 
 def mapped(path: Path) -> np.ndarray:
-    """The array in a NumPy file, mapped into memory, so that only what is used is read. Raises InputError if the file
-    holds no array of real numbers."""
+    """Map the array in a NumPy file into memory, so that only the parts used are read.
+
+    Raises InputError if the file does not hold an array of real numbers.
+    """
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except Exception:  # numpy's reader lets almost any exception out of a damaged header
+    except Exception:  # a damaged header makes numpy raise almost any exception
         array = None
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
         raise InputError(
@@ -192,8 +201,10 @@ def mapped(path: Path) -> np.ndarray:
 
 
 def dark_pixels(path: Path) -> np.ndarray:
-    """The dark pixels of a PNG image: an int8 array of 1 (dark) and 0, indexed [x, y] with y upwards. Transparent
-    pixels count as white. Raises InputError if the file is no such image."""
+    """Read the dark pixels of a PNG image: an int8 array of 1 (dark) and 0, indexed [x, y] with y upwards.
+
+    Transparent pixels count as white. Raises InputError if the file is not a PNG image.
+    """
     from PIL import Image
 
     try:

@@ -1,4 +1,4 @@
-"""Asynchronous writing: a thread of each process writes while the process continues to compute."""
+"""Asynchronous output: a thread of each process writes while the process continues to compute."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from hpcstencil.runtime.communicator import Communicator, agree
 
 
 class AsyncWriter:
-    """Writes in a thread of each process, one at a time. All processes call each method together. If a write fails on
-    any process, the next `wait`, `poll` or `close` raises the error on all."""
+    """A thread on each process that performs one write at a time. All methods are collective.
+
+    If a write fails on any process, the next `wait`, `poll` or `close` raises the error on all processes.
+    """
 
     def __init__(self, communicator: Communicator) -> None:
         self.communicator = communicator
@@ -20,8 +22,11 @@ class AsyncWriter:
         self.under_way: tuple[Future[None], Callable[[], None]] | None = None
 
     def begin(self, own: Callable[[], None], together: Callable[[], None]) -> Future[None]:
-        """Call ``own`` in the thread, and return its future. When it has returned on all processes, the next `wait` or
-        `poll` calls ``together`` on all. Any earlier write must have been waited for."""
+        """Call ``own`` in the thread, and return its future.
+
+        When ``own`` has returned on all processes, the next `wait` or `poll` calls ``together`` on all of them. Any earlier
+        write must have been waited for.
+        """
         written = self.thread.submit(own)
         self.under_way = written, together
         return written
@@ -34,8 +39,10 @@ class AsyncWriter:
             together()
 
     def poll(self) -> None:
-        """Finish the write if the threads of all processes have returned by now, and raise its failure. Does not
-        wait."""
+        """Finish the write if the threads of all processes have returned by now; raise its error if it failed.
+
+        Does not wait for threads.
+        """
         if self.under_way is None:
             return
         busy = int(not self.under_way[0].done())

@@ -1,6 +1,6 @@
-"""Reserved names in the output file. This module imports nothing, so that the checks of the input can use it."""
+"""Reserved names of datasets and groups in the output file. This module imports nothing, so that `check` can use it."""
 
 MASK_DATASET = "solid"
 DIAGNOSTICS = "diagnostics"
-PROBES = "probes"  # has a group for each table of [probes]
-VALUES = "values"  # of the receivers, in each of these groups
+PROBES = "probes"  # contains one group per table of [probes]
+VALUES = "values"  # the values at the receivers, in each of these groups

@@ -1,7 +1,7 @@
-"""Direct writes: values go straight to the bytes where HDF5 keeps the chunks of a dataset, without HDF5 or MPI.
+"""Direct writes: values are written straight to the bytes of the file that hold a dataset's chunks, without HDF5 or MPI.
 
-A thread can do this while the main thread of its process uses both. The dataset must be uncompressed, its chunks must
-be allocated, and no other process may write the same cells.
+A thread can do this while the main thread of its process uses HDF5 and MPI. The dataset must be uncompressed, its chunks
+must be allocated, and no other process may write the same cells.
 """
 
 from __future__ import annotations
@@ -23,18 +23,21 @@ from hpcstencil.io.hdf5_access import check_type
 from hpcstencil.runtime.filesystem import file_errors
 from hpcstencil.runtime.threads import by_threads
 
-SHORTEST_RUN = 512  # bytes on average; below it MPI-IO is faster, since it aggregates runs
-FEW_RUNS = 1000  # below this count short runs do not matter
+SHORTEST_RUN = 512  # bytes; if runs are shorter on average, MPI-IO is faster, because it aggregates them
+FEW_RUNS = 1000  # up to this number, short runs do not matter
 PAGE = 4096
-MOST_AT_ONCE = 1024  # arrays per system call
-LEAST_PAST = 2**20  # bytes from which on a chunk bypasses the page cache
+MOST_AT_ONCE = 1024  # most arrays per system call
+LEAST_PAST = 2**20  # chunks of at least this many bytes bypass the page cache
 
 
 @dataclass(frozen=True)
 class Cut:
-    """The part of a block that lies in one chunk of a dataset. ``chunk`` is the chunk's shape and ``corner`` its first
-    cell in the dataset. ``inside`` are the part's cells in the chunk, and ``index`` its cells in the block. A part is
-    ``whole`` if it has every cell that the dataset has in the chunk."""
+    """The part of a block that lies in one chunk of a dataset.
+
+    ``chunk`` is the shape of the chunk and ``corner`` the index of its first cell in the dataset. ``inside`` are the slices
+    of the part in the chunk, and ``index`` those in the block. A part is ``whole`` if it has all cells of the dataset in this
+    chunk.
+    """
 
     corner: tuple[int, ...]
     chunk: tuple[int, ...]
@@ -44,13 +47,12 @@ class Cut:
 
     @property
     def runs(self) -> int:
-        """The number of contiguous runs in the file that the part consists of."""
+        """The number of contiguous runs in the file of which the part consists."""
         return 1 if self.whole else math.prod(_shape(self.inside)[: self.rows])
 
     @property
     def rows(self) -> int:
-        """The number of leading axes over which the runs are enumerated. Along the axes after them the part is
-        contiguous in the file."""
+        """The number of leading axes over which runs are enumerated; along the other axes, the part is contiguous."""
         shape = _shape(self.inside)
         axis = len(shape) - 1
         while axis > 0 and shape[axis] == self.chunk[axis]:
@@ -59,8 +61,10 @@ class Cut:
 
 
 def cuts(start: Sequence[int], shape: Sequence[int], chunk: Sequence[int], ends: Sequence[int]) -> list[Cut]:
-    """The parts of a block of ``shape`` with its first cell at ``start``, one per chunk it touches, in a dataset of
-    shape ``ends`` with chunks of shape ``chunk``."""
+    """Divide a block of ``shape``, with its first cell at ``start``, into one part per chunk of the dataset.
+
+    The dataset has the shape ``ends`` and chunks of shape ``chunk``.
+    """
     result = []
     firsts = [range(a - a % c, a + n, c) if n else range(0) for a, n, c in zip(start, shape, chunk, strict=True)]
     for corner in itertools.product(*firsts):
@@ -75,17 +79,19 @@ def cuts(start: Sequence[int], shape: Sequence[int], chunk: Sequence[int], ends:
 
 
 def scattered(parts: Sequence[Cut], size: int) -> bool:
-    """Whether ``parts`` of ``size`` bytes in total lie in many runs that are shorter than SHORTEST_RUN on average."""
+    """Return whether ``parts``, of ``size`` bytes in total, consist of many runs shorter than SHORTEST_RUN on average."""
     runs = sum(part.runs for part in parts)
     return runs > FEW_RUNS and size < runs * SHORTEST_RUN
 
 
-Place = tuple[Cut, int]  # the byte of the file at which the chunk begins
+Place = tuple[Cut, int]  # a part, and the byte offset of its chunk in the file
 
 
 def places(dataset: h5py.Dataset, start: Sequence[int], shape: Sequence[int]) -> list[Place] | None:
-    """The place in the file of each part of a block, which has the given ``shape`` and its first cell at ``start``.
-    None if the dataset is compressed, its chunks are not all allocated, or the block is scattered."""
+    """Return the place in the file of each part of a block of ``shape``, with its first cell at ``start``.
+
+    The result is None if the dataset is compressed, not all chunks are allocated, or the block is scattered.
+    """
     if dataset.compression is not None:
         return None
     parts = cuts(start, shape, dataset.chunks, dataset.shape)
@@ -96,15 +102,20 @@ def places(dataset: h5py.Dataset, start: Sequence[int], shape: Sequence[int]) ->
 
 
 def placing(chunk: int) -> dict[str, int]:
-    """Arguments of h5py.File for a file with chunks of ``chunk`` bytes. If that is a whole number of pages, large
-    chunks are aligned to pages, so that they can be written straight from memory, past the page cache. Other chunks are
-    not aligned, because every journal would copy the gaps."""
+    """Return the arguments of h5py.File that align chunks of ``chunk`` bytes.
+
+    If ``chunk`` is a multiple of the page size, large chunks are aligned to pages, so that they can be written straight from
+    memory, bypassing the page cache. Other chunks are not aligned, because every journal would copy the gaps between them.
+    """
     return {"alignment_threshold": LEAST_PAST, "alignment_interval": PAGE} if chunk % PAGE == 0 else {}
 
 
 def _pages(size: int) -> mmap.mmap:
-    """Anonymous memory of whole pages, large ones where the system has them: the fewer pages, the cheaper the disk
-    transfer. Shared memory, mmap's default, seldom gets large pages."""
+    """Allocate page-aligned anonymous memory, with huge pages where the system has them.
+
+    The fewer the pages, the cheaper is a transfer to disk. The memory is private, because shared memory, the default of
+    mmap, rarely gets huge pages. Raises MemoryError.
+    """
     try:
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
@@ -115,10 +126,10 @@ def _pages(size: int) -> mmap.mmap:
 
 
 class Pieces:
-    """A buffer for this process's block of ``dtype`` and local ``shape``, cut like the file: one piece per chunk, each
-    in its own pages. A piece has the shape of its chunk if the block has all of it, else that of the part.
+    """A buffer for this process's block of ``dtype`` and local ``shape``, divided into one piece per chunk of the file.
 
-    Pages are pre-faulted: a first touch can cost more than the copy.
+    Each piece has its own pages. It has the shape of the chunk if the block covers the chunk, else that of the part. Pages
+    are pre-faulted, because the first access to a page can cost more than the copy.
     """
 
     def __init__(self, dtype: Any, shape: tuple[int, ...], parts: Sequence[Cut]) -> None:
@@ -133,7 +144,7 @@ class Pieces:
         ]
 
     def take(self, block: np.ndarray) -> None:
-        """Copy ``block`` into the buffer on all threads. It must have as many cells as the buffer."""
+        """Copy ``block``, which must have as many cells as the buffer, into the buffer on all threads."""
         block = block.reshape(self.shape)
 
         def copy(numbers: np.ndarray) -> None:
@@ -143,11 +154,11 @@ class Pieces:
         by_threads(copy, np.arange(len(self.cuts)))
 
     def own(self, n: int) -> np.ndarray:
-        """The cells of the n-th piece that belong to the block, as a view."""
+        """Return a view of the cells of the n-th piece that belong to the block."""
         return self.pieces[n][self.cuts[n].inside] if self.cuts[n].whole else self.pieces[n]
 
     def joined(self) -> np.ndarray:
-        """The block as one array of the buffer's shape; a view if the buffer has a single piece."""
+        """Return the block as one array of the buffer's shape; a view if the buffer has a single piece."""
         if len(self.pieces) == 1 and self.pieces[0].shape == self.shape:
             return self.pieces[0]
         block = np.empty(self.shape, self.dtype)
@@ -157,16 +168,22 @@ class Pieces:
 
 
 def as_cut(block: np.ndarray | Pieces, where: Sequence[Place]) -> np.ndarray | Pieces:
-    """The block in a form that fits the places: joined into one array if its pieces differ from them, since the chunks
-    of a continued file may differ from this run's."""
+    """Return the block in a form that matches the places ``where``.
+
+    If its pieces differ from them, the block is joined into one array. The chunks of a continued file may differ from those
+    that this run would choose.
+    """
     if isinstance(block, Pieces) and [cut.index for cut in block.cuts] != [cut.index for cut, _ in where]:
         return block.joined()
     return block
 
 
 class DirectWriter:
-    """A writer of blocks to their places in the file at ``path``. It bypasses the page cache where the file system
-    allows that: caching cells that nobody reads soon would cost processor time and memory."""
+    """A writer of blocks to their places in the file at ``path``.
+
+    It bypasses the page cache where the file system allows this, because caching cells that are not read soon would cost
+    processor time and memory.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -174,8 +191,10 @@ class DirectWriter:
         self.buffer = _pages(PAGE)
 
     def write(self, parts: Sequence[tuple[np.ndarray | Pieces, Sequence[Place]]]) -> None:
-        """Write blocks to their places, and wait until they are on disk. Raises OSError, also if another file has taken
-        the place of the one that was written first."""
+        """Write blocks to their places, and wait until they are on disk.
+
+        Raises OSError if that fails, or if the file has been replaced since the first write.
+        """
         cached, past = os.open(self.path, os.O_WRONLY), self._open_past()
         try:
             self.file = self.file or os.fstat(cached)
@@ -200,15 +219,17 @@ class DirectWriter:
                 os.close(past)
 
     def _open_past(self) -> int | None:
-        """A file descriptor that bypasses the page cache; None if the system or the file system has none."""
+        """Open a file descriptor that bypasses the page cache; return None if the (file) system does not support it."""
         try:
             return os.open(self.path, os.O_WRONLY | os.O_DIRECT)
         except (OSError, AttributeError):  # missing on some systems and file systems
             return None
 
     def _write_chunk(self, cached: int, past: int | None, part: np.ndarray, cut: Cut, byte: int) -> None:
-        """Write a chunk of which ``part`` is all that the dataset has; what lies beyond holds nothing. The chunk's
-        whole pages go ``past`` the cache, if there is a descriptor for it."""
+        """Write a chunk whose cells in the dataset are all in ``part``; cells beyond the dataset are set to 0.
+
+        The chunk's full pages bypass the page cache through the descriptor ``past``, if there is one.
+        """
         content = self._in_order(part, cut, byte % PAGE)
         if past is None:  # or the chunk is too short
             return write_all(cached, [content], byte)
@@ -219,8 +240,10 @@ class DirectWriter:
         write_all(cached, [content[tail:]], byte + tail)
 
     def _in_order(self, part: np.ndarray, cut: Cut, first: int) -> np.ndarray:
-        """The bytes of a chunk, starting at byte ``first`` of a page: a view if they lie in memory like that, else a
-        copy in the buffer."""
+        """Return the bytes of a chunk, in memory that starts at byte ``first`` of a page.
+
+        The result is a view of ``part`` if its memory already has this layout, else a copy in the buffer.
+        """
         if part.shape == cut.chunk and part.flags.c_contiguous and part.ctypes.data % PAGE == first:
             return part.reshape(-1).view(np.uint8)
         cells = math.prod(cut.chunk)
@@ -238,12 +261,11 @@ class DirectWriter:
 def own_write(
     file: h5py.File, writer: DirectWriter, start: Sequence[int], blocks: Mapping[str, np.ndarray | Pieces]
 ) -> Callable[[], None] | None:
-    """A function that writes this process's own blocks straight to their places in the open ``file``; None if the
-    places of some are not available. ``start`` is the global index of the blocks, which are local and without ghost
-    cells.
+    """Return a function that writes this process's blocks straight to their places in the open ``file``.
 
-    Raises TypeError if a block has another dtype than its dataset. The function raises EnvironmentProblem if writing
-    fails.
+    The blocks are local, without ghost cells, at the global index ``start``. The function raises EnvironmentProblem if
+    writing fails. The result is None if the places of some blocks are not available. Raises TypeError if the dtype of a block
+    differs from that of its dataset.
     """
     asked = []
     for name, block in blocks.items():
@@ -260,14 +282,16 @@ def own_write(
 
 
 def _in_pages(part: np.ndarray, cut: Cut, byte: int) -> bool:
-    """Whether a part lies in memory as its chunk does in the file, in whole pages of both."""
+    """Return whether a part has the same layout in memory as its chunk in the file, with both aligned to pages."""
     in_order = part.shape == cut.chunk and part.flags.c_contiguous
     return in_order and not any(n % PAGE for n in (part.nbytes, part.ctypes.data, byte))
 
 
 def _in_a_row(parts: Sequence[tuple[int, np.ndarray]]) -> Iterator[tuple[int, list[np.ndarray]]]:
-    """Join parts that are contiguous in the file: (first byte, parts). Each completed write wakes a thread, which takes
-    a core from the computation."""
+    """Group parts that are contiguous in the file, and yield (first byte, parts).
+
+    Fewer, longer writes are better, because each completed write wakes a thread, which takes a core from the computation.
+    """
     first, end, row = 0, 0, list[np.ndarray]()
     for byte, part in sorted(parts, key=lambda known: known[0]):
         if row and byte != end:
@@ -280,7 +304,7 @@ def _in_a_row(parts: Sequence[tuple[int, np.ndarray]]) -> Iterator[tuple[int, li
 
 
 def _write_past(past: int | None, cached: int, pages: Sequence[np.ndarray], byte: int) -> None:
-    """Write pages of memory past the cache if there is a descriptor for it, else through the cache."""
+    """Write pages of memory through the descriptor ``past``, bypassing the cache, if possible; else through the cache."""
     if past is not None:
         try:
             return write_all(past, pages, byte)
@@ -299,8 +323,10 @@ def _write_runs(descriptor: int, part: np.ndarray, cut: Cut, byte: int) -> None:
 
 
 def write_all(descriptor: int, arrays: Sequence[np.ndarray], byte: int) -> None:
-    """Write all values of the arrays, one after the other, from the byte ``byte`` of the file on. The system may write
-    less than it is given, so this repeats. Raises OSError."""
+    """Write all values of the arrays, one after the other, from byte ``byte`` of the file on. Raises OSError.
+
+    The system may write fewer bytes than requested, so the call is repeated until all are written.
+    """
     left = [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays]
     while left:
         written = os.pwritev(descriptor, [array.data for array in left[:MOST_AT_ONCE]], byte)

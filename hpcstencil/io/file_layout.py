@@ -14,8 +14,8 @@ from hpcstencil.io.dataset_names import DIAGNOSTICS, MASK_DATASET, PROBES, VALUE
 from hpcstencil.numerics.grid import Grid, Subgrid
 from hpcstencil.symbolic.staggering import FACE, Layout
 
-ROWS = 1024  # of a chunk of a time series, at most
-MOST_VALUES = 2**17  # of a chunk of a time series
+ROWS = 1024  # most rows in a chunk of a time series
+MOST_VALUES = 2**17  # most values in a chunk of a time series
 
 Attributes = Mapping[str, str | int | float]
 Compression = Literal["none", "gzip"]
@@ -25,11 +25,22 @@ Compression = Literal["none", "gzip"]
 class Description:
     """The description of an output file: everything in it except values.
 
-    ``fields`` are the names of arrays of the float type ``dtype``, in the shapes of ``layout``; ``units`` and
-    ``long_names`` describe some of them (default: "1" and the name). ``diagnostics`` are the names of time series.
-    ``attributes`` go to the root, in addition to ``kind``, ``format_version`` and ``complete``. ``solid_axes`` is the
-    number of axes of the mask, which `OutputFile.write_solid` writes; 0 without a mask. ``receivers`` has the places of
-    the receivers of each table of [probes], float64 (receivers, axes), and ``probed`` the field that they record.
+    Attributes
+    ----------
+    layout, fields, dtype
+        The names of the fields, their shapes, and their float type.
+    diagnostics
+        The names of the time series of diagnostics.
+    attributes
+        Attributes of the root, in addition to ``kind``, ``format_version`` and ``complete``.
+    units, long_names
+        Attributes of fields by name; the defaults are "1" and the name.
+    solid_axes
+        The number of axes of the mask, which `OutputFile.write_solid` writes; 0 without a mask.
+    receivers
+        The coordinates of the receivers of each table of [probes]: float64 of shape (receivers, axes).
+    probed
+        The field that each table of [probes] records.
     """
 
     layout: Layout
@@ -46,7 +57,7 @@ class Description:
 
 
 def lay_out(file: h5py.File, description: Description) -> None:
-    """Write the coordinates, and all datasets that the description names, empty."""
+    """Write the coordinates, and create all datasets of the description without values."""
     layout = description.layout
     lay_out_axes(file, layout)
     lay_out_fields(file, description)
@@ -58,12 +69,11 @@ def lay_out(file: h5py.File, description: Description) -> None:
 
 
 def chunk_shape(shape: Sequence[int], itemsize: int, target: int = 4 * 2**20) -> tuple[int, ...]:
-    """The shape of the chunks of a snapshot of ``shape`` cells, each of at most ``target`` bytes. It depends on the
-    grid alone.
+    """Return the shape of the chunks of a snapshot of ``shape`` cells, each of at most ``target`` bytes.
 
-    The longest axis is halved until the chunk fits. The last axis counts an eighth of its length, because contiguous
-    runs make writing fast. Chunk edges then lie on the cuts into 2, 4, 8 ... blocks, and no chunk reaches far beyond
-    the grid.
+    The longest axis is halved until the chunk fits. The last axis counts only an eighth of its length, because long
+    contiguous runs make writing fast. Chunk edges then coincide with the edges of a decomposition into 2, 4, 8, ... blocks,
+    and no chunk extends far beyond the grid. The result depends on the grid alone, not on the decomposition.
     """
     chunk = list(shape)
     while itemsize * math.prod(chunk) > target:
@@ -87,12 +97,12 @@ def _series(
     members: tuple[int, ...] = (),
     receivers: tuple[int, ...] = (),
 ) -> h5py.Dataset:
-    """An empty, unlimited series (members, rows, receivers), of which the first and the last axis may be missing."""
+    """Create an empty series that can grow, with the axes (members, rows, receivers); the first and last are optional."""
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     own = math.prod(receivers)
     properties.set_chunk((*members, max(1, min(ROWS, MOST_VALUES // own)), *(min(n, MOST_VALUES) for n in receivers)))
-    # Space for a further chunk is allocated when the series grows, on all ranks alike. If the write allocated it, as is usual
-    # in a file laid out serially, the second chunk would fail with MPI_ERR_TYPE on several ranks (HDF5 1.10.8).
+    # Space for a new chunk is allocated when the series grows, on all ranks alike. The default in a file that one process has
+    # laid out is to allocate it on writing; the second chunk would then fail with MPI_ERR_TYPE on several ranks (HDF5 1.10.8).
     properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     properties.set_fill_value(np.array(fillvalue, dtype))
     space = h5py.h5s.create_simple((*members, 0, *receivers), (*members, h5py.h5s.UNLIMITED, *receivers))
@@ -101,8 +111,10 @@ def _series(
 
 
 def lay_out_axes(file: h5py.File, layout: Layout) -> None:
-    """Write ``time`` and ``step``, the cell centres, the members of an ensemble, and the faces on which fields live.
-    All but ``step`` and the members' values are dimension scales."""
+    """Write ``time`` and ``step``, the cell centres, the members of an ensemble, and the faces of staggered fields.
+
+    All but ``step`` and the members' values are dimension scales.
+    """
     time = _series(file, "time", np.float64, np.nan)
     time.make_scale("time")
     time.attrs["long_name"] = "time"
@@ -134,13 +146,14 @@ def write_coordinates(file: h5py.File, grid: Grid | Subgrid) -> None:
 
 
 def lay_out_fields(file: h5py.File, description: Description) -> None:
-    """Make a dataset (time, x, y, z) without snapshots for each field, or (member, time, x, y, z) in an ensemble, and
-    attach its dimension scales. The scale of an axis on whose faces a field lives is ``x_face`` instead of ``x``.
+    """Create a dataset for each field, without snapshots, and attach its dimension scales.
 
-    The chunks depend on the grid alone, so that the file is the same for every decomposition. They are allocated when
-    the dataset grows: several processes could not write them otherwise, compressed ones least of all (HDF5 1.10.8 then
-    hangs). Uncompressed ones are never filled, since every cell is written; a compressed one may be read back before it
-    is whole, and must then hold something.
+    Its axes are (time, x, y, z), or (member, time, x, y, z) in an ensemble. For a staggered field, ``x_face`` replaces ``x``.
+
+    The chunks depend on the grid alone, so that the file is the same for every decomposition. They are allocated when the
+    dataset grows; otherwise several processes could not write them (with compression, HDF5 1.10.8 hangs). Uncompressed
+    chunks are not filled, because every cell is written. A compressed chunk may be read back before it is complete, so it
+    is filled.
     """
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     layout, dtype = description.layout, np.dtype(description.dtype)
@@ -167,9 +180,11 @@ def lay_out_fields(file: h5py.File, description: Description) -> None:
 
 
 def lay_out_solid(file: h5py.File, layout: Layout, of_members: bool) -> None:
-    """Make the dataset of the mask, int8, with the axes of the grid, or (member, x, y, z) if it differs among the
-    members of an ensemble (``of_members``). It is allocated, never filled, and chunked because journals leave out
-    chunks."""
+    """Create the dataset of the mask, int8 with the axes of the grid.
+
+    If the mask differs between the members of an ensemble (``of_members``), a member axis comes first. The dataset is
+    allocated but not filled. It is chunked because journals can leave out chunks.
+    """
     members = layout.members if of_members else ()
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     properties.set_chunk((*(1 for _ in members), *chunk_shape(layout.grid.shape, 1)))
@@ -186,15 +201,19 @@ def lay_out_solid(file: h5py.File, layout: Layout, of_members: bool) -> None:
 
 
 def coordinate_name(key: str) -> str:
-    """The name of the dataset that lists the values of a dotted key in which the members of an ensemble differ: the
-    last part of the key. For a key of [initial] it is the whole key, since the last part names a field."""
+    """Return the name of the dataset for the values of a dotted key in which the members of an ensemble differ.
+
+    It is the last part of the key. For a key of [initial] it is the whole key, because the last part is the name of a field.
+    """
     table, _, name = key.rpartition(".")
     return key if table == "initial" else name
 
 
 def lay_out_diagnostics(file: h5py.File, names: Sequence[str], members: tuple[int, ...]) -> None:
-    """Make the group ``diagnostics`` with one empty float64 series per name, and with its own ``time`` and ``step``.
-    ``members`` is the shape of an entry: (), or (members,) in an ensemble."""
+    """Create the group ``diagnostics`` with its own ``time`` and ``step``, and one empty float64 series per name.
+
+    ``members`` is the shape of an entry: (), or (members,) in an ensemble.
+    """
     group = file.create_group(DIAGNOSTICS)
     time = _series(group, "time", np.float64, np.nan)
     time.make_scale("time")
@@ -209,8 +228,11 @@ def lay_out_diagnostics(file: h5py.File, names: Sequence[str], members: tuple[in
 
 
 def lay_out_probes(group: h5py.Group, description: Description, name: str) -> None:
-    """``values`` (time, receiver) of a table of [probes], empty, in the run's dtype; its own ``time`` and ``step``; and
-    ``x``, ``y``, ``z``, the places of the receivers, float64 (receiver,)."""
+    """Create the datasets of a table of [probes] in its group.
+
+    They are ``values`` with the axes (time, receiver), empty and in the run's dtype; ``time`` and ``step``; and the
+    coordinates ``x``, ``y``, ``z`` of the receivers, float64 of shape (receiver,).
+    """
     places, probed = description.receivers[name], description.probed[name]
     time = _series(group, "time", np.float64, np.nan)
     time.make_scale("time")

@@ -1,4 +1,4 @@
-"""Reading of a run's files, by each process for itself. It needs neither MPI nor jax."""
+"""Reading of output and checkpoint files. Each process reads independently; neither MPI nor JAX is needed."""
 
 from __future__ import annotations
 
@@ -33,9 +33,11 @@ SCALES = ("time", "step", "member", *AXES, *(axis + FACE for axis in AXES))  # r
 
 @dataclass(frozen=True)
 class Contents:
-    """The contents of a run's file, without the values of fields. ``kind`` is "output" or "checkpoint". ``steps`` and
-    ``times`` are those of the committed snapshots of an output, or the single one of a checkpoint. ``shape`` is the
-    grid's; ``fields`` maps the names of its arrays to their dtypes."""
+    """The contents of a run's file, without the values of fields.
+
+    ``kind`` is "output" or "checkpoint". ``steps`` and ``times`` are those of the committed snapshots of an output, or the
+    single ones of a checkpoint. ``shape`` is that of the grid. ``fields`` maps the names of fields to their dtypes.
+    """
 
     kind: str
     complete: bool
@@ -52,8 +54,10 @@ class Contents:
 
     @property
     def clock(self) -> dict[str, Any] | None:
-        """The clock at the end of a complete output, in the form that `state.split` stores; None if the last snapshot
-        does not hold the whole state."""
+        """The clock at the end of a complete output, as stored by `state.split`.
+
+        It is None if the last snapshot is not the whole state, so that a run cannot continue from it.
+        """
         return self.attributes["clock"] if self.complete and "clock" in self.attributes else None
 
     @property
@@ -68,9 +72,11 @@ class Contents:
 
 
 def fields_in(file: h5py.File) -> dict[str, h5py.Dataset]:
-    """The fields of a file, by name: its arrays of floats, without coordinates. In an ensemble they have an axis of
-    members before those of the grid; a dataset with a single axis lists values in which the members differ, and is no
-    field."""
+    """Return the fields of a file by name: its arrays of floats, without coordinates.
+
+    In an ensemble, fields have a leading member axis. A dataset with a single axis then lists values in which the members
+    differ, and is not a field.
+    """
     found = {
         name: item
         for name, item in file.items()
@@ -82,18 +88,19 @@ def fields_in(file: h5py.File) -> dict[str, h5py.Dataset]:
 
 
 def grid_shape(path: Path, file: h5py.File) -> tuple[int, ...]:
-    """The shape of a file's grid, from the coordinates of its cells; () if the file has none. Raises InputError if the
-    coordinates are no lists of numbers."""
+    """Return the shape of a file's grid, from its cell coordinates; () if the file has none.
+
+    Raises InputError if the coordinates are not lists of numbers.
+    """
     return tuple(numbers(path, file, axis, 1).size for axis in AXES if axis in file)
 
 
 @contextmanager
 def open_for_reading(path: Path) -> Iterator[h5py.File]:
-    """The open file at ``path``, in the state before an unfinished change if there is one. No lock is taken, so a file
-    that a run still writes can be opened too.
+    """Open the file at ``path`` for reading, as a context manager; an unfinished change is not visible.
 
-    Raises InputError if the file is missing, not HDF5, or would make HDF5 read another file; EnvironmentProblem if
-    reading fails.
+    No lock is taken, so that a file which a run is still writing can be opened too. Raises InputError if the file is
+    missing, not HDF5, or would make HDF5 read another file; EnvironmentProblem if reading fails.
     """
     with file_errors(path, "read"):
         if not path.is_file():
@@ -112,7 +119,7 @@ def open_for_reading(path: Path) -> Iterator[h5py.File]:
 
 
 def inspect(path: Path) -> Contents:
-    """The contents of the output or checkpoint at ``path``. No field is read.
+    """Return the contents of the output or checkpoint at ``path``, without reading fields.
 
     Raises InputError if the file is missing, damaged or of another kind, EnvironmentProblem if it cannot be read.
     """
@@ -154,11 +161,10 @@ def inspect(path: Path) -> Contents:
 
 
 def read_series(path: Path, name: str, longest: int) -> np.ndarray:
-    """The whole dataset ``name``, which has one axis with at most ``longest`` numbers, in the dtype of the file. Each
-    process reads for itself.
+    """Read the whole dataset ``name``, with one axis of at most ``longest`` numbers, in the dtype of the file.
 
-    Raises InputError if the file or dataset is missing, does not fit or holds no real numbers, EnvironmentProblem if
-    reading fails.
+    Not collective. Raises InputError if the file or dataset is missing, has another shape or does not hold real numbers;
+    EnvironmentProblem if reading fails.
     """
     with open_for_reading(path) as file:
         dataset = numbers(path, file, name)
@@ -173,13 +179,12 @@ def read_series(path: Path, name: str, longest: int) -> np.ndarray:
 def read_block(
     path: Path, name: str, ranges: Sequence[Range], shape: Sequence[int] | None = None, dtype: Any = None
 ) -> np.ndarray:
-    """The hyperslab ``ranges`` (global, half-open, per axis) of the dataset ``name``: a C-contiguous array without
-    ghost cells, converted to ``dtype`` if that is given.
+    """Read the hyperslab ``ranges`` (global, half-open, per axis) of the dataset ``name``. Not collective.
 
-    Of a dataset with one more axis, in front, which is a series of snapshots, the last committed one is read. If
-    ``shape`` (of the whole grid) is given, the dataset must have it. Each process reads for itself.
-
-    Raises InputError if the file or dataset is missing or does not fit, EnvironmentProblem if reading fails.
+    The result is a C-contiguous array without ghost cells, converted to ``dtype`` if that is given. If the dataset has one
+    more leading axis, it is a series of snapshots, and the last committed one is read. If ``shape`` (of the whole grid) is
+    given, the dataset must have it. Raises InputError if the file or dataset is missing or does not fit, EnvironmentProblem
+    if reading fails.
     """
     with open_for_reading(path) as file:
         return _block(path, file, name, ranges, shape, dtype)
@@ -188,8 +193,10 @@ def read_block(
 def read_blocks(
     path: Path, names: Sequence[str], ranges: Sequence[Range], layout: Layout, dtype: Any
 ) -> dict[str, np.ndarray]:
-    """The blocks of several fields, by name, each read like one of `read_block`; their global shapes must be those of
-    ``layout``. Raises the same errors as `read_block`."""
+    """Read the blocks of several fields, by name, each as by `read_block`, with the global shapes of ``layout``.
+
+    Raises the same errors as `read_block`.
+    """
     with open_for_reading(path) as file:
         return {name: _block(path, file, name, ranges, layout.shape(name), dtype) for name in names}
 
@@ -197,7 +204,7 @@ def read_blocks(
 def _block(
     path: Path, file: h5py.File, name: str, ranges: Sequence[Range], shape: Sequence[int] | None, dtype: Any
 ) -> np.ndarray:
-    """`read_block` of an open file."""
+    """Read a block from an open file, see `read_block`."""
     dataset = numbers(path, file, name)
     repeated = dataset.ndim == len(ranges) + 1
     there = dataset.shape[repeated:]

@@ -1,4 +1,4 @@
-"""Settled bytes of an output file: those that no later change touches, so that a journal may leave them out."""
+"""Settled bytes of an output file: those that no later change modifies, so that the journal can leave them out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNUSED = "unused-bytes"  # attribute of the root: spans that shortened series ha
 
 
 class SettledSpans:
-    """The settled bytes of a file, as ``spans``, found step by step while its series grow."""
+    """The settled bytes of a file, as ``spans``, found incrementally while its series grow."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
@@ -22,9 +22,9 @@ class SettledSpans:
         self.rows: dict[str, int] = {}  # rows whose spans have been found
 
     def find(self, file: h5py.File) -> None:
-        """Add the spans that are new in the open ``file``, while nothing else uses it.
+        """Add the spans of the open ``file`` that have become settled, while nothing else uses the file.
 
-        Settled are whole chunks of committed rows, all values of datasets that do not grow, and unused bytes.
+        These are chunks whose rows are all committed, all values of datasets that do not grow, and unused bytes.
         """
         if not self.chunk_rows:
             self._begin(file)
@@ -38,7 +38,7 @@ class SettledSpans:
         self.spans = merged(self.spans)
 
     def _begin(self, file: h5py.File) -> None:
-        """Find which datasets grow, and the settled bytes of the others."""
+        """Find the datasets that grow, and the settled bytes of all others."""
         self.spans += [(int(start), int(stop)) for start, stop in file.attrs.get(UNUSED, ())]
         for name, dataset in datasets(file):
             if dataset.chunks is None:
@@ -51,20 +51,22 @@ class SettledSpans:
 
 
 def datasets(file: h5py.File) -> list[tuple[str, h5py.Dataset]]:
-    """(path, dataset) of every dataset in the file."""
+    """Return (path, dataset) for every dataset in the file."""
     found: list[tuple[str, h5py.Dataset]] = []
     file.visititems(lambda name, item: found.append((name, item)) if isinstance(item, h5py.Dataset) else None)
     return found
 
 
 def growing_axis(dataset: h5py.Dataset) -> int:
-    """The axis along which a dataset can grow; 0 if it cannot. In an ensemble the axis of the members precedes it."""
+    """Return the axis along which a dataset can grow; 0 if it cannot. In an ensemble the member axis precedes it."""
     return dataset.maxshape.index(None) if None in dataset.maxshape else 0
 
 
 def chunks_of(dataset: h5py.Dataset, first: int, last: int) -> Iterator[Span]:
-    """The byte spans of the chunks that hold the rows [first, last) along the growing axis; ``first`` lies on the edge
-    of a chunk. Chunks that are not allocated are left out."""
+    """Yield the byte spans of the allocated chunks that hold the rows [first, last) along the growing axis.
+
+    ``first`` must be the first row of a chunk.
+    """
     starts = [range(0, n, chunk) for n, chunk in zip(dataset.shape, dataset.chunks, strict=True)]
     axis = growing_axis(dataset)
     starts[axis] = range(first, last, dataset.chunks[axis])
@@ -75,14 +77,14 @@ def chunks_of(dataset: h5py.Dataset, first: int, last: int) -> Iterator[Span]:
 
 
 def all_values(file: h5py.File, names: list[str]) -> list[Span]:
-    """The byte spans of all chunks of the datasets ``names``, merged. Rows that are not committed yet are included."""
+    """Return the merged byte spans of all chunks of the datasets ``names``, including rows that are not committed yet."""
     return merged(
         span for name in names for span in chunks_of(file[name], 0, file[name].shape[growing_axis(file[name])])
     )
 
 
 def sound_unused(file: h5py.File) -> bool:
-    """Whether the note of unused bytes consists of pairs of integers; true if there is none."""
+    """Return whether the attribute ``unused-bytes`` is missing or consists of pairs of integers."""
     if UNUSED not in file.attrs:
         return True
     shape, dtype = file.attrs.get_id(UNUSED).shape, file.attrs.get_id(UNUSED).dtype
@@ -90,7 +92,7 @@ def sound_unused(file: h5py.File) -> bool:
 
 
 def remember_unused(file: h5py.File, spans: list[Span]) -> None:
-    """Add ``spans``, which no dataset uses any more, to the note of unused bytes."""
+    """Add ``spans``, which no dataset uses any more, to the attribute ``unused-bytes``."""
     before = [(int(start), int(stop)) for start, stop in file.attrs.get(UNUSED, ())]
     if spans:
         file.attrs[UNUSED] = np.array(merged([*before, *spans]), np.int64)

@@ -1,7 +1,7 @@
 """HDF5 in one process: opening a file without a lock, and writing a block of a dataset.
 
-All files keep the format of HDF5 1.8 (``LIBVER``): a file killed after a flush opens again without repair, and every
-reader knows it.
+All files keep the format of HDF5 1.8 (``LIBVER``). Every reader supports it, and if a process is killed after a flush, its
+file can be opened again without repair.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ CAN_UNLOCK = (1, 10, 7) <= h5py.version.hdf5_version_tuple[:3] < (1, 12, 0) or h
 def open_alone(
     path: Path, mode: Literal["r", "r+", "w"], cache: int = CHUNK_CACHE, placing: Placing = None
 ) -> h5py.File:
-    """Open the file at ``path`` in this process alone, without a lock if HDF5 allows it. An unfinished change is
-    visible (`file_read.open_for_reading` hides it). ``cache`` is the size of the chunk cache in bytes per dataset;
-    ``placing`` aligns new chunks."""
+    """Open the file at ``path`` in this process alone, without a lock if HDF5 allows it.
+
+    ``cache`` is the size of the chunk cache in bytes per dataset, and ``placing`` aligns new chunks. An unfinished change is
+    visible; `file_read.open_for_reading` hides it.
+    """
     unlocked = {"locking": False} if CAN_UNLOCK else {}
     cached = {} if mode == "r" else {"libver": LIBVER, "rdcc_nbytes": cache}
     return h5py.File(path, mode, **unlocked, **cached, **(placing or {}))
 
 
 def select(dataset: h5py.Dataset, start: Sequence[int], shape: Sequence[int]) -> tuple[Any, Any]:
-    """(memory space, file space) of the hyperslab of ``shape`` at the index ``start``. They select nothing if it is
-    empty."""
+    """Return (memory space, file space) of the hyperslab of ``shape`` at index ``start``; an empty one selects nothing."""
     file_space = dataset.id.get_space()
     if 0 in shape:
         memory_space = h5py.h5s.create_simple((1,) * len(shape))
@@ -58,10 +59,9 @@ def check_type(dataset: h5py.Dataset, dtype: np.dtype) -> None:
 
 def write_hyperslab(dataset: h5py.Dataset, start: Sequence[int], block: np.ndarray, transfer: Any = None) -> None:
     """Write ``block`` (C-contiguous, with the dtype and number of axes of the dataset) at the global index ``start``.
-    Raises TypeError if the dtypes differ.
 
-    h5py's indexing would skip the call for an empty block, and a collective write would then wait for ever. So this
-    uses the low-level interface.
+    Raises TypeError if the dtypes differ. This uses h5py's low-level interface, because its indexing skips the call for an
+    empty block, and the other processes of a collective write would then wait for ever.
     """
     check_type(dataset, block.dtype)
     memory_space, file_space = select(dataset, start, block.shape)

@@ -1,9 +1,9 @@
-"""Validation of HDF5 files: they must hold real numbers in the file itself, and attributes that are texts or numbers.
+"""Validation of HDF5 files that come from outside.
 
-HDF5 allows more. A link may lead to another file, and a dataset may take its values from the bytes of any file
-(external storage) or from datasets of other files (virtual ones). A user who reads a file from somebody else could then
-copy one of their own files without noticing. Such files are refused as a whole, before anything in them is opened. Each
-reader of a dataset or an attribute states here what it expects.
+HDF5 lets a file refer to others: by links, by external storage, which takes values from the bytes of any file, and by virtual
+datasets. Users who read a file from somebody else could then expose the contents of their own files without noticing. Such
+files are refused before anything in them is opened. The functions for reading datasets and attributes check that these have
+the expected types, and refuse anything else with a message.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from hpcstencil.validation.errors import InputError
 REAL = "fiub"  # kinds of numpy types: real numbers and truth values
 WHOLE = "iu"
 LONGEST_TEXT = 4 * 2**20  # characters of an attribute: an input file has at most 2**20 bytes
-LONGEST_SERIES = 2**26  # values that are read as a whole, as times are
+LONGEST_SERIES = 2**26  # most values of a series that is read as a whole, such as times
 LEAST_CHECKED = 2**26  # bytes that a dataset may declare without having been written
-MOST_PACKED = 1100  # deflate packs at most 1032 bytes into one
-DEEPEST = 16  # levels of nested groups
+MOST_PACKED = 1100  # limit on the compression ratio; that of deflate is at most 1032
+DEEPEST = 16  # most levels of nested groups
 KINDS = {"S": "texts", "U": "texts", "c": "complex numbers", "V": "compound values", "O": "texts or references"}
 TEXT_ATTRIBUTES = ("kind", "title", "input", "input_sha256", "hpcstencil_version", "decomposition", "history",
                    "equation_source", "fields", "clock", "failure", "units", "long_name")  # fmt: skip
@@ -50,10 +50,10 @@ def refuse_other_files(file: h5py.File, path: Path) -> None:
 
 
 def _links(file: h5py.File, path: Path) -> Iterator[tuple[str, int, Any]]:
-    """(name, kind of link, the object itself for a hard link) of everything in the file, with each group once. Raises
-    InputError if groups are nested too deeply.
+    """Yield (name, kind of link, the object if it is a hard link) of everything in the file, entering each group once.
 
-    HDF5's own visit would recurse as deep as the groups are nested.
+    Raises InputError if groups are nested too deeply. HDF5's own traversal is recursive, so deeply nested groups could crash
+    it.
     """
     seen, waiting = {h5py.h5o.get_info(file.id).addr}, [("", file.id, 0)]
     while waiting:
@@ -72,8 +72,7 @@ def _links(file: h5py.File, path: Path) -> Iterator[tuple[str, int, Any]]:
 
 
 def kind_of(dataset: h5py.Dataset) -> str:
-    """The kind of a dataset's numpy type, as in `numpy.dtype.kind`; "" if numpy has no such type or the dataset holds
-    no value."""
+    """Return the `numpy.dtype.kind` of a dataset; "" if it has no values or a type that numpy lacks."""
     try:
         return "" if dataset.shape is None else dataset.dtype.kind
     except TypeError:  # times, opaque and other types of HDF5's
@@ -81,17 +80,17 @@ def kind_of(dataset: h5py.Dataset) -> str:
 
 
 def groups_in(file: h5py.File, name: str) -> list[str]:
-    """The names of the groups in the group ``name``; none if there is no such group."""
+    """Return the names of the groups in the group ``name``; an empty list if there is no such group."""
     parent = file.get(name)
     found = parent.items() if isinstance(parent, h5py.Group) else ()
     return [own for own, item in found if isinstance(item, h5py.Group)]
 
 
 def numbers(path: Path, group: h5py.Group, name: str, *axes: int, kinds: str = REAL) -> h5py.Dataset:
-    """The dataset ``name`` of a group. It must hold real numbers of the given ``kinds`` (of numpy's types), and have
-    one of the given numbers of ``axes`` if there are any. ``path`` is for messages.
+    """Return the dataset ``name`` of a group, which must hold numbers.
 
-    Raises InputError if there is no such dataset.
+    Raises InputError, with ``path`` in its message, unless the dataset exists, its numpy kind is one of ``kinds``, and its
+    number of axes is one of ``axes`` (any number if none are given).
     """
     item = group.get(name)
     place = f"{group.name}/{name}".lstrip("/")
@@ -109,8 +108,10 @@ def numbers(path: Path, group: h5py.Group, name: str, *axes: int, kinds: str = R
 
 
 def series(path: Path, group: h5py.Group, name: str, kinds: str = REAL) -> np.ndarray:
-    """The values of the dataset ``name``, which has one axis. Raises InputError if there is no such dataset, or if it
-    is longer than any that a run writes."""
+    """Read the dataset ``name``, which must have one axis.
+
+    Raises InputError if there is no such dataset, or if it is longer than any that a run writes.
+    """
     dataset = numbers(path, group, name, 1, kinds=kinds)
     if dataset.size > LONGEST_SERIES:
         raise InputError(
@@ -120,8 +121,10 @@ def series(path: Path, group: h5py.Group, name: str, kinds: str = REAL) -> np.nd
 
 
 def refuse_unwritten(path: Path, dataset: h5py.Dataset) -> None:
-    """Raise InputError if a dataset declares far more values than the file can hold, however compressed. Reading them
-    would never end."""
+    """Raise InputError if a dataset declares more values than the file can hold even with the best compression.
+
+    Reading such a dataset would practically never end.
+    """
     stored = dataset.id.get_storage_size()
     if dataset.nbytes > LEAST_CHECKED + MOST_PACKED * stored:
         raise InputError(
@@ -139,9 +142,9 @@ def _contents(group: h5py.Group) -> str:
 
 
 def attributes(path: Path, item: h5py.Group | h5py.Dataset) -> dict[str, Any]:
-    """The attributes of ``item`` that are a text or a real number, as Python values by name; others are left out.
+    """Return the attributes of ``item`` that are a text or a real number, as Python values by name; omit others.
 
-    Raises InputError if an attribute that a run writes has another type, or a text is too long.
+    Raises InputError if an attribute that a run writes has the wrong type, or if a text is too long.
     """
     found: dict[str, Any] = {}
     for name in item.attrs:
@@ -159,7 +162,7 @@ def attributes(path: Path, item: h5py.Group | h5py.Dataset) -> dict[str, Any]:
 
 
 def _attribute(item: h5py.Group | h5py.Dataset, name: str) -> Any:
-    """A text or a real number; None for anything else."""
+    """Return the attribute ``name`` as a Python value if it is a text or a real number; else None."""
     identity = item.attrs.get_id(name)
     try:
         kind = identity.dtype.kind
@@ -170,7 +173,7 @@ def _attribute(item: h5py.Group | h5py.Dataset, name: str) -> Any:
     if kind == "O" and h5py.check_string_dtype(identity.dtype) is None:
         return None  # references, and values of any length
     value = item.attrs[name]
-    if isinstance(value, str):  # bytes that are no UTF-8 come as halves of surrogate pairs, which nothing can encode
+    if isinstance(value, str):  # bytes that are not UTF-8 become lone surrogates, which cannot be encoded
         return value.encode(errors="surrogateescape").decode(errors="replace")
     if isinstance(value, bytes):
         return value.decode(errors="replace")
@@ -178,8 +181,10 @@ def _attribute(item: h5py.Group | h5py.Dataset, name: str) -> Any:
 
 
 def json_attribute(path: Path, found: dict[str, Any], name: str, empty: Any) -> Any:
-    """The value of the attribute ``name`` among those ``found``, read as JSON. It must have the type of ``empty``,
-    which is the result if the attribute is missing. Raises InputError if it does not."""
+    """Parse the attribute ``name`` among those ``found`` as JSON; return ``empty`` if it is missing.
+
+    Raises InputError if the text is not JSON or the value does not have the type of ``empty``.
+    """
     try:
         value = json.loads(found.get(name) or json.dumps(empty))
     except (ValueError, RecursionError):

@@ -1,8 +1,9 @@
 """The output file of a run: snapshots and diagnostics in one HDF5 file, for any number of processes.
 
-Rank 0 prepares the file alone (`output_preparation`). Then all processes open it through one of the `transports` and only
-extend and fill datasets. A snapshot is committed by two flushes: the fields, then the `time_series` by which readers count
-snapshots. A `transaction` covers every change, so a run killed at any moment leaves all committed snapshots readable.
+Rank 0 prepares the file alone (`output_preparation`). Then all processes open it through one of the `transports`, and only
+extend and fill datasets. A snapshot is committed by two flushes: first the fields, then the `time_series` by which readers
+count snapshots. Every change is a `transaction`, so if a run is killed at any moment, all committed snapshots remain
+readable.
 """
 
 from __future__ import annotations
@@ -35,12 +36,11 @@ from hpcstencil.runtime.filesystem import prepare_folder
 
 
 class OutputFile:
-    """The open output file of a run, with the thread that writes it, its transactions and its XDMF file. All processes
-    call every method together; one thing is written after the other.
+    """The open output file of a run, with its writer thread, its transactions and its XDMF file. Methods are collective.
 
-    With snapshot ``buffers``, and if the transport allows it, `write_snapshot` may leave the writing to a thread. If
-    that fails on any process, the next call raises the error on all. Methods raise EnvironmentProblem if the file
-    system fails (``UnsharedProblem`` if perhaps only one process knows).
+    With snapshot ``buffers``, and if the transport allows it, `write_snapshot` can leave the writing to a thread. If that
+    fails on any process, the next call raises the error on all. Methods raise EnvironmentProblem if the file system fails
+    (``UnsharedProblem`` if perhaps only one process knows of it).
     """
 
     def __init__(
@@ -52,8 +52,7 @@ class OutputFile:
         found: Prepared,
         buffers: Copies | None,
     ) -> None:
-        """Open a file that `create` or `append` has prepared, with what they ``found`` in it. Use one of these
-        instead."""
+        """Open a file that is already prepared and has the contents ``found``. Use `create` or `append` instead."""
         self.path = path
         self.communicator = communicator
         self.layout, self.fields = description.layout, tuple(description.fields)
@@ -79,8 +78,10 @@ class OutputFile:
         method: str = "auto",
         buffers: Copies | None = None,
     ) -> OutputFile:
-        """A new output at ``path``, which replaces an existing file, with ``complete`` = 0 and no snapshot. ``method``
-        is the `output.method` of the input. Raises InputError if a field has a name that the file uses itself."""
+        """Create a new output at ``path``, with ``complete`` = 0 and no snapshot, replacing an existing file.
+
+        ``method`` is the `output.method` of the input. Raises InputError if a field has a name that the file uses itself.
+        """
         refuse_reserved(description.fields)
         transport = chosen_transport(method, communicator, path)
         prepare_folder(path, communicator)
@@ -98,11 +99,11 @@ class OutputFile:
         method: str = "auto",
         buffers: Copies | None = None,
     ) -> OutputFile:
-        """Continue the existing output at ``path``. Snapshots and diagnostics later than ``step`` are cut (None: none
-        are). ``complete`` becomes 0, and the attributes of the ``description`` (a new decomposition, say) replace those
-        of the same names.
+        """Open the existing output at ``path`` to continue it.
 
-        Raises InputError if the file is not an output with these fields in this layout.
+        Snapshots and time series after ``step`` are removed; with None, nothing is. ``complete`` becomes 0, and attributes of
+        the ``description``, such as a new decomposition, replace those of the same names. Raises InputError if the file is
+        not an output with these fields in this layout.
         """
         transport = chosen_transport(method, communicator, path)
         found = from_rank_0(communicator, lambda: cut_to_continue(path, description, step))
@@ -114,19 +115,20 @@ class OutputFile:
         return max(self.found.steps, default=-1)
 
     def last_row(self, group: str) -> int:
-        """The step of the last row of a group (`time_series.RowsOf`) that the file held before this run wrote; -1 if
-        there was none."""
+        """Return the step of the last row of a group (`time_series.RowsOf`) before this run wrote; -1 if there was none."""
         return max(self.found.rows[group], default=-1)
 
     def had(self, step: int, time: float) -> bool:
-        """Whether the file held the snapshot of this step and time before this run wrote."""
+        """Return whether the file held a snapshot of this step and time before this run wrote."""
         return (step, time) in zip(self.found.steps, self.found.times, strict=True)
 
     @contextmanager
     def change(self, size: int) -> Iterator[None]:
-        """A context whose writes form one change of at most ``size`` bytes of values: if the run is killed, the file
-        holds all of it or nothing. Contexts may nest. Raises EnvironmentProblem at the start if the disk lacks the
-        space."""
+        """Make the writes inside the context one transaction of at most ``size`` bytes of values.
+
+        If the run is killed, the file holds all of these writes or none. Contexts may be nested. Raises EnvironmentProblem
+        at the start if the disk does not have the space.
+        """
         if self.transaction.under_way:
             yield
             return
@@ -135,12 +137,12 @@ class OutputFile:
         self._commit()
 
     def _commit(self) -> None:
-        """Commit the change under way: first all values, then the series that declare them."""
+        """Commit the current transaction: first all values, then the series by which readers count them."""
         self.shared.apply(lambda file: file.flush())
         self.series.commit()
         self.shared.apply(lambda file: file.flush())
         self.transaction.end()
-        self.xdmf.update(self.series.times)  # only now: what fails here leaves no unfinished change
+        self.xdmf.update(self.series.times)  # last, so that a failure here leaves no unfinished change
 
     @property
     def snapshot_bytes(self) -> int:
@@ -152,9 +154,12 @@ class OutputFile:
         return math.prod(self.layout.members) * cells * self.found.itemsize
 
     def write_solid(self, block: np.ndarray, ranges: Sequence[Range]) -> None:
-        """Write the mask, if the file has one: this process's ``block`` (int8, local, without ghost cells) of the
-        global index ``ranges``, with a first axis of members if they differ in it. A continued run writes the same
-        values again, because a kill may have come before they were complete."""
+        """Write this process's part of the mask, if the file has one.
+
+        ``block`` is int8, local, without ghost cells, of the global index ``ranges``. It has a leading member axis if the
+        members' masks differ. A continued run writes the same values again, because the earlier run may have been killed
+        before they were complete.
+        """
         if block.ndim != self.found.solid_axes:
             return
         with self.change(0):
@@ -170,13 +175,14 @@ class OutputFile:
         rows: RowsOf = NO_ROWS,
         behind: bool = False,
     ) -> None:
-        """Append ``rows``, as in `write_rows`, and the state at ``time``, after ``step`` steps, in one change. With
-        ``behind`` a thread writes it if possible (see the class), and the caller may change the fields at once.
+        """Append a snapshot of the state after ``step`` steps, at ``time``, and ``rows`` (`write_rows`), in one transaction.
 
-        ``blocks`` maps every field to this process's block of the global index ``ranges`` (local, without ghost cells,
-        C-contiguous, in the run's dtype). A field on faces includes the values on an upper boundary, on the processes
-        next to it. In an ensemble each block has a first axis of members. A block that is not writeable counts as a
-        view of the fields, and is copied if a thread is to write it.
+        ``blocks`` maps every field to this process's block of the global index ``ranges``: local, without ghost cells,
+        C-contiguous, in the run's dtype. A staggered field includes the values on an upper boundary, on the processes next
+        to it. In an ensemble, each block has a leading member axis.
+
+        With ``behind``, a thread writes if possible (see the class), and the caller may change the fields at once. A block
+        that is not writeable counts as a view of the fields, and is copied before a thread writes it.
         """
         self.thread.wait()
         given = {name: self._unchanging(name, block) for name, block in blocks.items()}
@@ -192,21 +198,23 @@ class OutputFile:
             together()
 
     def _unchanging(self, name: str, block: np.ndarray | Pieces) -> np.ndarray | Pieces:
-        """The block in a form that stays the same while the fields change."""
+        """Return the block, or a copy of it if it is a view of the fields and a thread may write it."""
         if self.buffers is None or isinstance(block, Pieces) or block.flags.writeable:
             return block
         return self.buffers.copied(name, block)
 
     def _append(self, step: int, time: float, blocks: Blocks, ranges: Sequence[Range], rows: RowsOf) -> None:
-        """Append rows and a snapshot in one change, on one process."""
+        """Append rows and a snapshot in one transaction, in a run with a single process."""
         with self.change(self.snapshot_bytes):
             self._extend(step, time, blocks, ranges, rows)()
 
     def _extend(
         self, step: int, time: float, blocks: Blocks, ranges: Sequence[Range], rows: RowsOf
     ) -> Callable[[], None]:
-        """Append rows, allocate a snapshot and write what all processes write together; returns the function that
-        writes the rest, each process by itself."""
+        """Append rows, allocate a snapshot, and do all collective writes.
+
+        Returns the function that writes the rest, on each process independently.
+        """
         self._append_rows(rows)
         n, time_axis = len(self.series.times), len(self.layout.members)
         start = (*(0 for _ in self.layout.members), n, *(first for first, _ in ranges))
@@ -226,7 +234,7 @@ class OutputFile:
         return lambda: None
 
     def correct_last_time(self, time: float) -> None:
-        """Give the last snapshot this ``time``, in a change of its own."""
+        """Replace the time of the last snapshot, in a separate transaction."""
         self.thread.wait()
         if self.series.times[-1] != time:
             with self.change(0):
@@ -234,9 +242,11 @@ class OutputFile:
             self.found = replace(self.found, times=tuple(self.series.times))
 
     def write_rows(self, rows: RowsOf) -> None:
-        """Append rows to the time series of each group, in a change of their own. Steps, times and values have one
-        entry per row. They are equal on all processes, except that rank 0 alone needs the values. A group has all of its
-        series by name; in an ensemble each entry is an array of shape (members,)."""
+        """Append rows to the time series of each group, in a separate transaction.
+
+        Steps, times and values have one entry per row and are equal on all processes, except that only rank 0 needs the
+        values. Each group must have all of its series. In an ensemble, an entry of a series is an array of shape (members,).
+        """
         self.thread.wait()
         self._append_rows(rows)
 
@@ -248,17 +258,18 @@ class OutputFile:
                 self.series.add_rows(rows)
 
     def wait(self) -> None:
-        """Wait until everything is written. Raises the failure of a write in a thread, on all processes."""
+        """Wait until everything is written. If a write in a thread failed, raises its error on all processes."""
         self.thread.wait()
 
     def poll(self) -> None:
-        """Commit a snapshot if the threads of all processes have written it by now, and raise its failure. Does not
-        wait."""
+        """Commit a snapshot if the threads of all processes have written it by now; raise its error if that failed.
+
+        Does not wait.
+        """
         self.thread.poll()
 
     def close(self, complete: bool, **attributes: str) -> None:
-        """Mark the run as ``complete`` or not, add ``attributes`` about its end (named in `truncate.ENDED`), and close
-        the file."""
+        """Set ``complete``, add ``attributes`` that describe the end of the run (`truncate.ENDED`), and close the file."""
 
         def mark(file: h5py.File) -> None:
             file.attrs.modify("complete", int(complete))
@@ -273,5 +284,5 @@ class OutputFile:
 
 
 def in_time(block: np.ndarray | Pieces, axis: int) -> np.ndarray | Pieces:
-    """The block with an axis of time, of length 1, inserted at ``axis``; pieces already have one."""
+    """Return the block with a time axis of length 1 inserted at ``axis``; pieces already have one."""
     return block if isinstance(block, Pieces) else np.expand_dims(block, axis)

@@ -1,10 +1,9 @@
-"""The output lock: only one run at a time writes an output. Rank 0 holds a lock on ``NAME.h5.lock`` while its run
-lasts.
+"""The output lock, which ensures that only one run at a time writes an output.
 
-The system releases the lock when the process ends, however it ends, so a killed run never blocks the one that resumes
-it. Only a file server may not have noticed yet that a host is dead. A requeued Slurm job therefore ignores its own
-former lock, and the error says what to remove. On a file system without locks, the `transaction` notices between two
-changes that somebody else has changed the file.
+Rank 0 holds a lock on ``NAME.h5.lock`` during its run. The system releases the lock when the process ends in any way, so a
+killed run does not block the run that resumes it. The exception is a file server that has not noticed yet that a host is
+dead. A requeued Slurm job therefore ignores its own former lock, and the error message says which file to remove. On a file
+system without locks, the `transaction` detects between two changes that another process has changed the file.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ HELD = (errno.EWOULDBLOCK, errno.EACCES)
 
 
 class Claim:
-    """The right to write ``output``. The constructor does not take it."""
+    """The lock of one ``output``. The constructor does not take it."""
 
     def __init__(self, output: Path, communicator: Communicator) -> None:
         self.path = Path(f"{os.path.realpath(output)}.lock")  # the same for all links to the file
@@ -35,8 +34,10 @@ class Claim:
         self.descriptor: int | None = None
 
     def take(self) -> None:
-        """Take the lock if the folder of the output exists. The call may be repeated. Raises EnvironmentProblem on all
-        processes if another run has the lock."""
+        """Take the lock, if the folder of the output exists and this run does not hold the lock yet. Collective.
+
+        Raises EnvironmentProblem on all processes if another run has the lock.
+        """
 
         def take() -> None:
             if self.communicator.rank == 0 and self.descriptor is None and self.path.parent.is_dir():
@@ -47,7 +48,7 @@ class Claim:
         agree(self.communicator, take)
 
     def _taken(self) -> bool:
-        """Whether rank 0 got the lock; False if the file was removed meanwhile, by a run that ended."""
+        """Try to take the lock, on rank 0; return False if a run that ended has removed the lock file meanwhile."""
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -70,7 +71,7 @@ class Claim:
         return True
 
     def give_back(self) -> None:
-        """Remove the lock, on rank 0. The other processes need not call this."""
+        """Release the lock and remove its file, on rank 0. Not collective."""
         if self.descriptor is not None:
             with suppress(OSError):
                 self.path.unlink()
@@ -87,8 +88,11 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 @contextmanager
 def claimed(outputs: Sequence[Path], communicator: Communicator) -> Iterator[list[Claim]]:
-    """A context in which this run has the right to write each of the ``outputs``, taken at once if its folder exists.
-    Raises the same errors as `Claim.take`."""
+    """Hold the locks of all ``outputs`` inside the context. Collective.
+
+    A lock is taken at once if the folder of the output exists; otherwise call its `Claim.take` later. Raises the same errors
+    as `Claim.take`.
+    """
     claims = [Claim(output, communicator) for output in outputs]
     try:
         for claim in claims:
@@ -106,7 +110,7 @@ def _myself() -> dict[str, str | int]:
 
 
 def _said(descriptor: int) -> dict[str, str | int]:
-    """The owner's entry in its lock."""
+    """Read who holds the lock from the lock file; an empty dict if the file is not readable."""
     try:
         said = json.loads(os.pread(descriptor, 4096, 0))
     except (OSError, ValueError):
@@ -115,6 +119,6 @@ def _said(descriptor: int) -> dict[str, str | int]:
 
 
 def _is_former_self(owner: dict[str, str | int]) -> bool:
-    """Whether the owner is this Slurm job before it was requeued."""
+    """Return whether the owner is this Slurm job before it was requeued."""
     me = _myself()
     return bool(me["job"]) and me["job"] == owner.get("job") and int(me["restarts"]) > int(owner.get("restarts", 0))

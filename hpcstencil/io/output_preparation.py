@@ -1,8 +1,7 @@
-"""The preparation of an output file before all processes open it: a new file is laid out, or an old one is cut back to
-be continued.
+"""Preparation of an output file by rank 0, before all processes open it.
 
-Rank 0 does it alone. A new file is laid out under a temporary name and renamed; an old one is cut as a whole or not at
-all. So the file at ``path`` is an old output or a new one at every moment, and never half of one.
+A new file is laid out under a temporary name and then renamed. An old file that a run continues is truncated in
+transactions. At every moment, the file at ``path`` is therefore a complete old output or a complete new one.
 """
 
 from __future__ import annotations
@@ -47,8 +46,10 @@ def refuse_reserved(fields: Sequence[str]) -> None:
 
 
 def lay_out_anew(path: Path, description: Description) -> Prepared:
-    """Lay out a new file at ``path``, which replaces an existing one, with ``complete`` = 0 and no snapshot. Only rank
-    0 calls this. Raises EnvironmentProblem if the file system fails."""
+    """Lay out a new file at ``path``, which replaces an existing one, with ``complete`` = 0 and no snapshot.
+
+    For rank 0 only. Raises EnvironmentProblem if the file system fails.
+    """
     target, journal = Path(os.path.realpath(path)), journal_path(path)  # a link, to a larger disk perhaps, stays one
     temporary = target.with_name(target.name + ".tmp")
     with file_errors(path, "create"):
@@ -59,18 +60,17 @@ def lay_out_anew(path: Path, description: Description) -> Prepared:
             lay_out(file, description)
             xdmf.write_mesh(file, description.layout.grid)
         journal.unlink(missing_ok=True)
-        os.replace(temporary, target)  # those who read the old file keep it whole
+        os.replace(temporary, target)  # a process that is reading the old file keeps it
     itemsize, compressed = np.dtype(description.dtype).itemsize, description.compression != "none"
     groups = [DIAGNOSTICS, *(f"{PROBES}/{name}" for name in description.receivers)]
     return Prepared((), (), dict.fromkeys(groups, ()), itemsize, compressed, description.solid_axes)
 
 
 def cut_to_continue(path: Path, description: Description, step: int | None) -> Prepared:
-    """Undo what a killed run left unfinished, and cut the file after ``step`` (see `truncate.cut_back`). Only rank 0
-    calls this.
+    """Undo a change that a killed run left unfinished, and truncate the file after ``step`` (see `truncate.cut_back`).
 
-    Raises InputError if the file is not an output with these fields in this layout, or a run of this host is writing
-    it; EnvironmentProblem if the file system fails.
+    For rank 0 only. Raises InputError if the file is not an output with these fields in this layout, or if a run on this
+    host is writing it; EnvironmentProblem if the file system fails.
     """
     if alive := living_writer(path):
         raise InputError(f"{path}: process {alive} of this host is writing it; continue when that run has ended")
@@ -83,8 +83,7 @@ def cut_to_continue(path: Path, description: Description, step: int | None) -> P
 
 
 def _check_same(file: h5py.File, path: Path, description: Description) -> None:
-    """Raise InputError if ``file`` is not an output with these fields in this layout and these probes, or its series
-    cannot grow."""
+    """Raise InputError unless ``file`` is an output with these fields, layout and probes whose series can grow."""
     layout, fields = description.layout, description.fields
     if attributes(path, file).get("kind") != "output":
         raise InputError(f"{path}: not an output file of hpcstencil; choose another --output")

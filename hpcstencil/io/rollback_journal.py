@@ -1,11 +1,11 @@
-"""A rollback journal: it undoes the change of an HDF5 file that a killed process has left unfinished.
+"""The rollback journal, which undoes a change of an HDF5 file that a killed process has left unfinished.
 
-HDF5 cannot change its metadata atomically. Before a change, all bytes of the file that it might touch are therefore
-copied to ``NAME.h5.journal``, with the file's length. The journal is on disk before the change begins, and is removed
-when the change is on disk. A journal that is still there undoes the change: its bytes go back to their places, and the
-file gets its old length. (The same order as in SQLite: "Atomic Commit In SQLite", sqlite.org.)
+HDF5 cannot change its metadata atomically. Before a change, all bytes of the file that it might modify are therefore copied
+to ``NAME.h5.journal``, together with the file's length. The journal is on disk before the change begins, and is removed when
+the change is on disk. If a journal is found later, the change is undone: the saved bytes are copied back, and the file is
+truncated to its old length. SQLite uses the same order ("Atomic Commit In SQLite", sqlite.org).
 
-The journal leaves out bytes that no change touches, above all the values of committed snapshots, so it is small.
+The journal is small, because it leaves out bytes that no change modifies, above all the values of committed snapshots.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ Span = tuple[int, int]  # half-open range of bytes [start, stop)
 
 @dataclass(frozen=True)
 class Journal:
-    """The state of a file before a change: its ``length``, and the bytes of some ``spans`` of it, one after the other,
-    as ``data``. ``writer`` is the process that began the change: (host, process number, time of its start in clock
-    ticks since boot)."""
+    """The state of a file before a change.
+
+    ``length`` is the length of the file in bytes, and ``data`` the concatenated bytes of its ``spans``. ``writer`` identifies
+    the process that began the change: (host, process id, start time in clock ticks since boot).
+    """
 
     length: int
     spans: tuple[Span, ...]
@@ -36,7 +38,7 @@ class Journal:
     writer: tuple[str, int, str]
 
     def pieces(self) -> Iterator[tuple[int, bytes]]:
-        """(start in the file, former bytes) of each span."""
+        """Yield (start in the file, former bytes) of each span."""
         position = 0
         for start, stop in self.spans:
             yield start, self.data[position : position + stop - start]
@@ -44,14 +46,18 @@ class Journal:
 
 
 def journal_path(path: Path) -> Path:
-    """``NAME.h5.journal`` beside the file ``NAME.h5``. For a link it lies beside the file itself, where a program that
-    opens that file finds it."""
+    """Return ``NAME.h5.journal`` beside the file ``NAME.h5``.
+
+    For a link, it lies beside the target, where a program that opens the target directly finds it too.
+    """
     return Path(f"{os.path.realpath(path)}.journal")
 
 
 def begin(path: Path, untouched: Iterable[Span]) -> None:
-    """Save all bytes of the file at ``path``, except the ``untouched`` ones, before a change. The journal is on disk
-    when this returns. Raises OSError."""
+    """Save all bytes of the file at ``path`` that are not ``untouched``, before a change.
+
+    The journal is on disk when the call returns. Raises OSError.
+    """
     length = path.stat().st_size
     spans = complement(untouched, length)
     with path.open("rb") as file:
@@ -66,7 +72,7 @@ def begin(path: Path, untouched: Iterable[Span]) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, journal_path(path))
     except OSError:
-        with suppress(OSError):  # what is left of it would take space on a disk that has none
+        with suppress(OSError):  # an incomplete journal would only take space, perhaps on a full disk
             temporary.unlink()
         raise
 
@@ -79,7 +85,7 @@ def commit(path: Path) -> None:
 
 
 def pending(path: Path) -> Journal | None:
-    """The journal of an unfinished change of ``path``; None if there is none, or none that is whole."""
+    """Return the journal of an unfinished change of ``path``; None if there is none, or if the journal is incomplete."""
     try:
         content = journal_path(path).read_bytes()
     except FileNotFoundError:
@@ -95,9 +101,9 @@ def pending(path: Path) -> Journal | None:
 
 
 def roll_back(path: Path) -> bool:
-    """Undo the unfinished change of ``path``, if there is one, and return whether there was one. Raises OSError.
+    """Undo the unfinished change of ``path``, if there is one, and return whether there was one.
 
-    Call this only while no run writes the file. It may be interrupted and repeated.
+    Call this only while no run writes the file. It can be repeated if it is interrupted. Raises OSError.
     """
     journal = pending(path)
     if journal is None:
@@ -112,8 +118,10 @@ def roll_back(path: Path) -> bool:
 
 
 def living_writer(path: Path, patience: float = 10.0) -> int | None:
-    """The number of the process on this host that is in the middle of a change of ``path``; None if there is none. A
-    process that is about to end, such as the last one of a killed run, gets ``patience`` seconds to do so."""
+    """Return the id of a process on this host that is in the middle of a change of ``path``; None if there is none.
+
+    A process that is about to end, such as the last one of a killed run, gets ``patience`` seconds to do so.
+    """
     deadline = time.monotonic() + patience
     while (journal := pending(path)) is not None:
         host, process, started = journal.writer
@@ -130,7 +138,7 @@ def _myself() -> tuple[str, int, str]:
 
 
 def _started(process: int) -> str:
-    """When a process of this host started, in clock ticks since boot; "" if no such process is alive."""
+    """Return the start time of a process on this host, in clock ticks since boot; "" if no such process is alive."""
     try:
         state, *rest = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -139,7 +147,7 @@ def _started(process: int) -> str:
 
 
 def complement(spans: Iterable[Span], length: int) -> list[Span]:
-    """The parts of the bytes [0, length) that no span covers, in order."""
+    """Return the parts of the byte range [0, length) that no span covers, in order."""
     rest, position = [], 0
     for start, stop in sorted(spans):
         if start > position:
@@ -151,7 +159,7 @@ def complement(spans: Iterable[Span], length: int) -> list[Span]:
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """The same bytes as in ``spans``, in order and in as few spans as possible."""
+    """Return the union of ``spans``, in order and in as few spans as possible."""
     result: list[Span] = []
     for start, stop in sorted(spans):
         if result and start <= result[-1][1]:
@@ -167,8 +175,7 @@ def _piece(file: io.BufferedReader, span: Span) -> bytes:
 
 
 class Before(io.RawIOBase):
-    """The file at ``path`` in the state before its unfinished change, for reading. h5py opens this object like a
-    path."""
+    """The file at ``path`` as it was before its unfinished change, for reading. h5py can open this object."""
 
     def __init__(self, path: Path, journal: Journal) -> None:
         self.file = path.open("rb", buffering=0)
@@ -188,8 +195,10 @@ class Before(io.RawIOBase):
         return self.position
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # any buffer, as h5py passes it
-        """Fill the buffer with the next bytes, up to the end of the file, taking those that the journal has from there.
-        Returns the number of bytes."""
+        """Fill the buffer with the next bytes of the file, where the journal's bytes take precedence.
+
+        Returns the number of bytes read, which is smaller than the buffer at the end of the file.
+        """
         wanted = min(len(buffer), max(0, self.length - self.position))
         self.file.seek(self.position)
         there = self.file.read(wanted)

@@ -1,6 +1,6 @@
 """Snapshot buffers for asynchronous output.
 
-A process copies its blocks of the fields into these buffers, and a thread writes the buffers while the fields change.
+A process copies its blocks of the fields into these buffers; a thread then writes the buffers while the run continues.
 """
 
 from __future__ import annotations
@@ -19,32 +19,37 @@ from hpcstencil.symbolic.staggering import Layout
 
 
 class Copies:
-    """Snapshot buffers for this process's blocks: one `Pieces` per field name. Native code fills its buffers itself
-    (`native.snapshot_copies`)."""
+    """Snapshot buffers for this process's blocks, one `Pieces` per field name.
+
+    The subclass in `native.snapshot_copies` is filled by native code.
+    """
 
     def __init__(self, pieces: Mapping[str, Pieces]) -> None:
         self.pieces = pieces
 
     def expect(self, wanted: bool) -> None:
-        """Announce that the fields are about to change, and whether copies of them are ``wanted`` afterwards."""
+        """Announce that the fields are about to change, and whether copies of their new values are ``wanted``."""
 
     def copied(self, name: str, block: np.ndarray) -> Pieces:
-        """The buffer of the field ``name``, filled with ``block``: this process's block, local and without ghost
-        cells."""
+        """Copy ``block`` to the buffer of the field ``name``, and return the buffer.
+
+        ``block`` is this process's block, local and without ghost cells.
+        """
         self.pieces[name].take(block)
         return self.pieces[name]
 
     def lend(self, until: Future[None]) -> None:
-        """Do not overwrite the buffers before ``until`` completes, since a thread reads them."""
+        """Keep the buffers unchanged until ``until`` completes, because a thread reads them."""
 
 
 def pieces_of(
     layout: Layout, fields: Sequence[str], ranges: Sequence[Range], dtype: Any, compressed: bool
 ) -> dict[str, Pieces]:
-    """Buffers for this process's blocks of ``fields``, by name, cut into the chunks of a file of this ``layout``.
+    """Return buffers for this process's blocks of ``fields``, by name, divided like the chunks of a file of this ``layout``.
 
-    ``ranges`` is the global index range per axis; ``dtype`` is that of the values. If the file is ``compressed``, or
-    the blocks would be scattered in it, each buffer is a single piece. All fields have the same number of pieces.
+    ``ranges`` is the global index range of the block per axis, and ``dtype`` the type of the values. If the file is
+    ``compressed``, or the blocks would be scattered in it, each buffer is a single piece. All fields have the same number of
+    pieces.
     """
     members, itemsize = layout.members, np.dtype(dtype).itemsize
     start = [0] * (len(members) + 1) + [first for first, _ in ranges]

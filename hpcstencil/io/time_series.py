@@ -1,7 +1,7 @@
-"""The time series of an output file: rows of diagnostics and of probes, and the steps and times of snapshots.
+"""The time series of an output file: rows of diagnostics and probes, and the steps and times of snapshots.
 
-Readers count rows and snapshots by the length of ``time`` and ``step``. While a change is under way these two are
-therefore only noted; they are written when all other values are in the file.
+Readers count rows and snapshots by the lengths of ``time`` and ``step``. These two are therefore written last, when all
+other values of a change are in the file.
 """
 
 from __future__ import annotations
@@ -15,22 +15,25 @@ import numpy as np
 from hpcstencil.io.transports.protocol import Transport
 from hpcstencil.io.truncate import Prepared
 
-# Steps, times, and for each series its values: in an array, the first axis is that of the rows.
+# (steps, times, values of each series by name); the first axis of an array of values is that of the rows
 Rows = tuple[Sequence[int] | np.ndarray, Sequence[float] | np.ndarray, Mapping[str, Any]]
-RowsOf = Mapping[str, Rows]  # by group of the file: "diagnostics" or "probes/NAME"
+RowsOf = Mapping[str, Rows]  # keys are groups of the file: "diagnostics" or "probes/NAME"
 NO_ROWS: RowsOf = {}
 
 
 def _floats(values: Any) -> np.ndarray:
-    """The values as an array: in their own dtype if that is one of floats, else float64."""
+    """Return the values as an array, in their own dtype if it is a float type, else in float64."""
     array = np.asarray(values)
     return array if array.dtype.kind == "f" else array.astype(np.float64)
 
 
 class TimeSeries:
-    """The series of the open ``file``; ``found`` is what the file held when this run opened it. All processes call
-    every method together, with equal values; ``writes`` is true on the one process that writes them. In an ensemble
-    series have one axis of ``members`` before that of the rows. ``times`` are those of all snapshots."""
+    """The time series of the open ``file``. Its methods are collective, with equal arguments on all processes.
+
+    ``found`` describes the file as this run opened it. ``writes`` is true on the one process that writes values. ``members``
+    is the number of member axes (0 or 1), which precede the axis of the rows in the file. The attribute ``times`` lists the
+    times of all snapshots.
+    """
 
     def __init__(self, file: Transport, writes: bool, found: Prepared, members: int) -> None:
         self.file, self.writes, self.members = file, writes, members
@@ -38,7 +41,7 @@ class TimeSeries:
         self.noted: list[tuple[int, Mapping[str, np.ndarray]]] = []
 
     def add_rows(self, rows: RowsOf) -> None:
-        """Append rows, see `OutputFile.write_rows`. Readers see them after the `commit`."""
+        """Append rows, see `OutputFile.write_rows`. Readers see them after `commit`."""
         for group, (steps, times, values) in rows.items():
             series = {f"{group}/{name}": _floats(value) for name, value in values.items()}
             if series:
@@ -53,18 +56,18 @@ class TimeSeries:
         self.times.append(time)
 
     def correct_last_time(self, time: float) -> None:
-        """Give the last snapshot another time. Readers see it after the `commit`."""
+        """Replace the time of the last snapshot. Readers see it after `commit`."""
         self.noted.append((len(self.times) - 1, {"time": np.array([time])}))
         self.times[-1] = time
 
     def commit(self) -> None:
-        """Write the steps and times of everything that was added, by which readers count it."""
+        """Write the steps and times of all added rows and snapshots, which makes them visible to readers."""
         for start, series in self.noted:
             self._write(series, start)
         self.noted.clear()
 
     def _write(self, series: Mapping[str, np.ndarray], start: int) -> None:
-        """Extend datasets along the axis of their rows, and write the rows ``series`` from ``start`` on."""
+        """Extend datasets along the axis of their rows, and write the new rows of ``series`` from row ``start`` on."""
         axes = {name: min(self.members, values.ndim - 1) for name, values in series.items()}
 
         def extend(file: h5py.File) -> None:

@@ -1,4 +1,4 @@
-"""Transactions of the output file, made by all processes together: each change is made as a whole or not at all."""
+"""Transactions of the output file: after a crash, each change of the file is either complete or undone."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from hpcstencil.runtime.communicator import Communicator, agree
 from hpcstencil.runtime.filesystem import file_errors, reserve
 from hpcstencil.validation.errors import EnvironmentProblem
 
-MARGIN = 2**20  # bytes kept free for HDF5's own bookkeeping
+MARGIN = 2**20  # bytes reserved for HDF5's own metadata
 
 
 class Transaction:
-    """The changes of the file at ``path``, open as ``file``, one after the other. All processes call every method
-    together.
+    """The transactions, one after the other, of the file at ``path``, open as ``file``. All methods are collective.
 
-    Space is reserved before a change. For a compressed file, whose size is not known in advance, ``allocate`` is false:
-    it is only checked that there is enough space, since reserved space would stay with the file. Methods raise
-    EnvironmentProblem if the file system fails, or somebody else has changed the file.
+    Space is reserved before a change. A compressed file has ``allocate`` = False: its size is not known in advance, and
+    reserved space would stay with the file, so free space is only checked. Methods raise EnvironmentProblem if the file
+    system fails, or if another process has changed the file.
     """
 
     def __init__(self, path: Path, communicator: Communicator, file: Transport, allocate: bool) -> None:
@@ -34,8 +33,10 @@ class Transaction:
         self.left: os.stat_result | None = None  # the file as it was when a change last began or ended
 
     def begin(self, size: int | None) -> None:
-        """Begin a change of at most ``size`` bytes of values (None: no space is reserved). Until `end`, the journal can
-        undo it if the run is killed."""
+        """Begin a change of at most ``size`` bytes of values; with None, no space is reserved.
+
+        Until `end`, the journal can undo the change if the run is killed.
+        """
         if size is not None:
             reserve(self.path, size + size // 100 + MARGIN, self.communicator, allocate=self.allocate)
 
@@ -48,16 +49,18 @@ class Transaction:
                 self.left = self._looked_at()
                 with file_errors(journal_path(self.path), "write"):
                     rollback_journal.begin(self.path, self.settled.spans)
-                self._looked_at()  # again: the journal must not keep what somebody has changed meanwhile
+                self._looked_at()  # again, since another process may have changed the file while the journal was written
 
         self.file.apply(find)
         agree(self.communicator, begin)
         self.under_way = True
 
     def _looked_at(self, ended: bool = False) -> os.stat_result:
-        """The file's status, on rank 0 alone. Raises EnvironmentProblem if it is another file than before, or has
-        another length although no change has just ``ended``. It then removes the journal, which does not belong to the
-        file that is there."""
+        """Check, on rank 0, that no other process has changed the file, and return the file's status.
+
+        Raises EnvironmentProblem if the file has been replaced, or if its length differs although no change has just
+        ``ended``. The journal is then removed, because it does not belong to this file.
+        """
         with file_errors(self.path, "write"):
             now, left = self.path.stat(), self.left
         if left is None or (left.st_ino == now.st_ino and (ended or left.st_size == now.st_size)):
@@ -70,11 +73,11 @@ class Transaction:
         )
 
     def end(self) -> None:
-        """Commit the change, which all processes have written by now."""
+        """Commit the change after all processes have written it."""
 
         def commit() -> None:
             if self.communicator.rank == 0:
-                left = self._looked_at(ended=True)  # before it counts as committed: from then on somebody may cut it
+                left = self._looked_at(ended=True)  # before the commit, after which another run may truncate the file
                 with file_errors(self.path, "write"):
                     rollback_journal.commit(self.path)
                 self.left = left

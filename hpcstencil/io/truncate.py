@@ -1,4 +1,4 @@
-"""Cutting an output file back to the step from which a run continues. The file is whole at every moment."""
+"""Truncation of an output file to the step from which a run continues, in transactions."""
 
 from __future__ import annotations
 
@@ -17,28 +17,31 @@ from hpcstencil.io.hdf5_access import open_alone
 from hpcstencil.io.hdf5_validation import groups_in
 from hpcstencil.io.rollback_journal import Span, complement
 
-ENDED = ("failure", "clock")  # attributes about the end of a run, see `OutputFile.close`
+ENDED = ("failure", "clock")  # attributes that describe the end of a run, see `OutputFile.close`
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """The contents of a prepared output: ``steps`` and ``times`` of snapshots, steps of the ``rows`` of each group of
-    time series, size of a value of a field in bytes (``itemsize``), and whether fields are ``compressed``."""
+    """The contents of a prepared output.
+
+    ``steps`` and ``times`` are those of the snapshots. ``rows`` holds the steps of the rows of each group of time series.
+    ``itemsize`` is the size in bytes of a value of a field, and ``compressed`` says whether fields are compressed.
+    """
 
     steps: tuple[int, ...]
     times: tuple[float, ...]
     rows: Mapping[str, tuple[int, ...]]
     itemsize: int
     compressed: bool
-    solid_axes: int = 0  # of the mask in the file; 0 where there is none
+    solid_axes: int = 0  # number of axes of the mask in the file; 0 without a mask
 
 
 def cut_back(path: Path, fields: Sequence[str], step: int | None, attributes: Attributes) -> Prepared:
-    """Cut all series of the file after ``step``, or only to equal lengths if that is None, and return what is left.
-    Only rank 0 calls this. Raises OSError or RuntimeError if the file system or HDF5 fails.
+    """Truncate all series of the file after ``step``, and return the remaining contents. For rank 0 only.
 
-    There are three changes, each made as a whole or not at all: the short series, by which readers count; the fields,
-    whose space HDF5 may release at once; and the note of the space that is left unused.
+    If ``step`` is None, series are only truncated to equal lengths. There are three transactions. The first truncates the
+    short series, by whose lengths readers count; the second the fields, whose space HDF5 may free at once; the third records
+    the space that remains unused. Raises OSError or RuntimeError if the file system or HDF5 fails.
     """
 
     def shorten_series(file: h5py.File) -> None:
@@ -77,18 +80,18 @@ def cut_back(path: Path, fields: Sequence[str], step: int | None, attributes: At
 
 
 def series_of(file: h5py.File) -> dict[str, list[str]]:
-    """The short series of each group of rows, by which readers count or which they read whole: all but `sampled`."""
+    """Return the short time series of each group, all except those of `sampled`."""
     probes = {f"{PROBES}/{name}": ["time", "step"] for name in groups_in(file, PROBES)}
     return {DIAGNOSTICS: list(file[DIAGNOSTICS]), **probes}
 
 
 def sampled(file: h5py.File) -> list[tuple[str, str]]:
-    """(group, name) of the long series of rows, those of probes."""
+    """Return (group, name) of the long time series: the values of probes."""
     return [(f"{PROBES}/{name}", VALUES) for name in groups_in(file, PROBES)]
 
 
 def _changed(path: Path, untouched: list[Span], action: Callable[[h5py.File], None]) -> None:
-    """Change the file by ``action``, as a whole or not at all; rank 0 alone."""
+    """Change the file by ``action`` in one transaction, whose journal leaves out the ``untouched`` bytes. For rank 0."""
     rollback_journal.begin(path, untouched)
     with open_alone(path, "r+") as file:
         action(file)
@@ -96,13 +99,13 @@ def _changed(path: Path, untouched: list[Span], action: Callable[[h5py.File], No
 
 
 def _within(spans: list[Span], start: int, stop: int) -> list[Span]:
-    """The parts of the spans that lie in [start, stop)."""
+    """Return the parts of the spans that lie in [start, stop)."""
     parts = [(max(a, start), min(b, stop)) for a, b in spans]
     return [(a, b) for a, b in parts if a < b]
 
 
 def _cut(group: h5py.Group, names: Sequence[str], step: int | None) -> None:
-    """Cut series of ``group`` after ``step``; also gives them equal lengths after a kill."""
+    """Truncate series of ``group`` after ``step``, and to equal lengths, which may differ if a run was killed."""
     keep = committed = min(group["time"].shape[0], group["step"].shape[0])
     if step is not None:
         keep = int(np.searchsorted(group["step"][:committed], step, side="right"))

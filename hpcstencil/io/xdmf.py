@@ -1,11 +1,11 @@
-"""The XDMF file beside an output, for ParaView; x is shown along x.
+"""The XDMF file beside an output, for ParaView, with x displayed along x.
 
-XDMF takes the last, fastest index of a regular mesh as x, while our arrays are indexed [x, y, z]: a regular mesh would
-show the axes swapped. In two and three dimensions the mesh is therefore curvilinear, with the coordinates of each
-value. They are stored once in the HDF5 file, one per cell centre; equal chunks of them are compressed once and cost
-next to nothing. In one dimension the only index is x, and a regular mesh suffices.
+XDMF takes the last, fastest index of a regular mesh as x, while our arrays are indexed [x, y, z], so a regular mesh would
+display swapped axes. In two and three dimensions the mesh is therefore curvilinear: the HDF5 file stores the coordinates of
+every cell centre once. Their chunks repeat, so each distinct chunk is compressed only once and the cost is small. In one
+dimension, a regular mesh suffices.
 
-A field on lower faces is shown at the centres of their cells, half a cell from its position.
+A field on lower faces is displayed at cell centres, half a cell from its true position.
 
 Reference: XDMF Model and Format, https://www.xdmf.org/index.php/XDMF_Model_and_Format
 """
@@ -29,13 +29,12 @@ from hpcstencil.runtime.communicator import Communicator, agree
 from hpcstencil.runtime.filesystem import file_errors
 from hpcstencil.symbolic.staggering import Layout
 
-MESH = "xdmf-mesh"  # the hyphen keeps the group's name apart from every possible field's
+MESH = "xdmf-mesh"  # no field can have this name, because of the hyphen
 LONGEST_RUN = 4096  # cells of a coordinate per chunk: repetitions must lie within deflate's window of 32 KiB
 
 
 def mesh_dtype(grid: Grid | Subgrid) -> np.dtype:
-    """The dtype of the mesh's coordinates: float32 if it locates a cell to within a hundredth of its size, else
-    float64."""
+    """Return the dtype of the mesh coordinates: float32 if it resolves a hundredth of a cell width, else float64."""
     resolved = all(
         dx > 100 * np.spacing(np.float32(max(abs(a), abs(b))))
         for dx, a, b in zip(grid.spacing, grid.lower, grid.upper, strict=True)
@@ -44,10 +43,9 @@ def mesh_dtype(grid: Grid | Subgrid) -> np.dtype:
 
 
 def write_mesh(file: h5py.File, grid: Grid | Subgrid) -> None:
-    """Store ``/xdmf-mesh/x``, ``y`` (and ``z``): the coordinate of every cell centre along that axis, as arrays of the
-    grid's full shape.
+    """Write ``/xdmf-mesh/x``, ``y`` (and ``z``): the coordinates of every cell centre, as arrays of the grid's full shape.
 
-    ``file`` is open in this process alone and has ``/x``, ``/y``, ``/z``. In one dimension nothing is stored.
+    ``file`` is open in this process alone and already has ``/x``, ``/y``, ``/z``. In one dimension nothing is written.
     """
     if grid.ndim == 1:
         return
@@ -65,8 +63,11 @@ def write_mesh(file: h5py.File, grid: Grid | Subgrid) -> None:
 
 
 def _fill_with_coordinate(dataset: h5py.Dataset, centres: np.ndarray, axis: int) -> None:
-    """Write ``centres`` along ``axis``, the same for all indices of the other axes. All chunks at one place of the axis
-    are equal, edge chunks included (what lies beyond the dataset is never read), so each is compressed once."""
+    """Write ``centres`` along ``axis``, repeated for all indices of the other axes.
+
+    All chunks at the same position along the axis are equal, so each is compressed only once. This includes edge chunks,
+    because their cells beyond the dataset are never read.
+    """
     chunk = dataset.chunks
     counts = [-(-n // c) for n, c in zip(dataset.shape, chunk, strict=True)]
     run = chunk[axis]
@@ -81,9 +82,10 @@ def _fill_with_coordinate(dataset: h5py.Dataset, centres: np.ndarray, axis: int)
 
 
 class Sidecar:
-    """The XDMF file beside the output at ``path``, which describes the committed snapshots. All processes call `update`
-    together, and rank 0 writes. ``itemsize`` is the size of a value of the fields in bytes; ``solid`` says whether the
-    output has a mask that all members share."""
+    """The XDMF file beside the output at ``path``, which describes the committed snapshots; rank 0 writes it.
+
+    ``itemsize`` is the size of a field value in bytes. ``solid`` says whether the output has a mask that all members share.
+    """
 
     def __init__(
         self,
@@ -99,10 +101,11 @@ class Sidecar:
         self.described = 0  # snapshots in the file
 
     def update(self, times: Sequence[float], at_once: bool = False) -> None:
-        """Describe the snapshots at ``times``. Rewriting the file costs more the more snapshots there are. It is
-        therefore rewritten only when their number has grown by 1 percent, and at least by one, unless ``at_once``.
+        """Update the file to the snapshots at ``times``. Collective.
 
-        Raises EnvironmentProblem on all processes if the file system fails.
+        The cost of rewriting the file grows with the number of snapshots. Unless ``at_once``, it is therefore rewritten only
+        when their number has grown by 1 percent and at least by one. Raises EnvironmentProblem on all processes if the file
+        system fails.
         """
         if not at_once and len(times) - self.described < max(1, len(times) // 100):
             return
@@ -121,9 +124,8 @@ def write(
 ) -> Path:
     """Write ``NAME.xdmf`` beside the output ``NAME.h5`` at ``path``, atomically, and return its path. Raises OSError.
 
-    ``itemsize`` is the size of a value of the fields in bytes; ``times`` are those of the committed snapshots;
-    ``solid`` says whether there is a mask. The file refers to the output by its name alone, so that both can be moved
-    together.
+    ``itemsize`` is the size of a field value in bytes, ``times`` are those of the committed snapshots, and ``solid`` says
+    whether there is a mask. The file refers to the output by file name only, so that both can be moved together.
     """
     target = path.with_suffix(".xdmf")
     temporary = target.with_suffix(".xdmf.tmp")

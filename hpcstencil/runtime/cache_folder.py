@@ -1,8 +1,8 @@
-"""The user's cache folder: compiled programs, which later runs execute, wheels, which quickstart.sh installs, and
-measurements.
+"""The user's cache folder, for compiled programs, measurements, and the wheels that quickstart.sh installs.
 
-Anybody who can write there can make a run execute a program; checksums cannot prevent that. So the folder is used only
-if nobody except the user and root can change it or a folder above it. Otherwise runs do without a cache and say so.
+Later runs execute the cached programs, so anybody who can write to the folder could make a run execute other code; checksums
+cannot prevent that. The folder is therefore used only if nobody except the user and root can change it or a folder above it.
+Otherwise runs print a warning and do without a cache.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def place() -> Path | None:
-    """Where this program's cache belongs by the XDG specification, whether the folder exists or not; None if the user
-    has no home."""
+    """Return the path of the cache folder by the XDG specification, whether it exists or not; None without a home folder."""
     try:
         path = user_cache_path("hpcstencil")
     except RuntimeError:  # of an unknown home; older platformdirs return a path that begins with ~
@@ -30,15 +29,18 @@ def place() -> Path | None:
 
 
 def folder(*names: str) -> Path | None:
-    """This program's cache folder, or with ``names`` a folder within it, created if missing. None if there is no place
-    for it, if it cannot be created, or, with one warning, if other users could change it."""
+    """Return the cache folder, or the folder ``names`` inside it, and create it if it is missing.
+
+    The result is None if the user has no home folder, if the folder cannot be created, or if other users could change it. In
+    the last case one warning is printed.
+    """
     path = place()
     return None if path is None else _made(path.joinpath(*names))
 
 
 @cache
 def _made(place: Path) -> Path | None:
-    """The folder, created if missing; None if it is unsafe, with a warning, or cannot be created."""
+    """Return the folder, created if missing; None if it cannot be created, or, with a warning, if it is unsafe."""
     try:
         reason = unsafe(place)
         if not reason:
@@ -58,10 +60,10 @@ def _made(place: Path) -> Path | None:
 
 
 def unsafe(place: Path) -> str:
-    """Why other users could change the file or folder at ``place``, which need not exist yet; "" if they cannot.
+    """Return why other users could change the file or folder at ``place``; "" if they cannot.
 
-    This checks the names that lead there and, behind links, the folders themselves. A folder like /tmp, where names
-    belong to their creators, may be above it.
+    ``place`` need not exist yet. The check covers every folder on the path, both before and after resolving links. A sticky
+    folder such as /tmp, where only the owner can rename an entry, may be on the path.
     """
     there = place.resolve()
     for part in sorted({place, *place.parents, there, *there.parents}):
@@ -79,8 +81,10 @@ def unsafe(place: Path) -> str:
 
 
 def is_own(path: Path) -> bool:
-    """Whether ``path`` is a regular file or a folder (not a link) that belongs to this user and that nobody else can
-    write."""
+    """Return whether ``path`` is a regular file or a folder that belongs to this user and nobody else can write to.
+
+    Links are not followed and do not count.
+    """
     try:
         status = os.lstat(path)
     except OSError:

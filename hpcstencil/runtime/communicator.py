@@ -1,7 +1,9 @@
-"""The processes of a run: rank, size, collective operations and agreement on errors.
+"""The processes of a run: rank, size, collective operations, and agreement on errors.
 
-The communicator is an argument; there is no global one. Where no launcher started several processes, `OneProcess` takes
-its place and MPI is neither imported nor started.
+The communicator is passed as an argument; there is no global one. Without a launcher that started several processes,
+`OneProcess` replaces MPI, which is then neither imported nor started.
+
+Throughout hpcstencil, "collective" means that all processes must call a function together, in the same order.
 """
 
 from __future__ import annotations
@@ -18,12 +20,14 @@ from hpcstencil.runtime.launcher import environment_size
 from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError
 
 T = TypeVar("T")
-NAP = 0.01  # polling interval, in seconds, of a process that waits for others to finish something long
+NAP = 0.01  # polling interval, in seconds, of a process that waits for a long operation of others
 
 
 class Watch(Protocol):
-    """A watcher over the processes. Each process reports its progress to it, see `watchdog`. Reports are not collective
-    and do not wait for other processes."""
+    """A watcher to which each process reports its progress, see `watchdog`.
+
+    Reports are not collective and do not wait for other processes.
+    """
 
     @property
     def place(self) -> str:
@@ -33,15 +37,20 @@ class Watch(Protocol):
         """Report that the run has reached step number ``step`` on this rank."""
 
     def outside(self, outside: bool) -> None:
-        """Report that the program has left hpcstencil (``outside`` is True) or has come back to it (False). Outside, it
-        may take no step for a long time."""
+        """Report that the user's program runs its own code (``outside`` is True) or has called hpcstencil again (False).
+
+        Outside, it may take no step for a long time.
+        """
 
     def output(self, path: Path) -> None:
-        """Report the path of the output file. Checkpoints are looked for in the same folder."""
+        """Report the path of the output file, which is also where checkpoints are searched for."""
 
     def failed(self, sentence: str, status: int, at_once: bool = False) -> None:
-        """Report that this rank has failed, with the sentence for the user and the exit status. All ranks are then
-        ended; with ``at_once`` without waiting for a lower rank that may fail too. May return if no monitor answers."""
+        """Report that this rank has failed, with the message for the user and the exit status.
+
+        All ranks are then ended; with ``at_once``, without waiting for a lower rank that may fail too. The call may return
+        if no monitor answers.
+        """
 
     def close(self) -> None:
         """Stop watching this rank."""
@@ -69,9 +78,10 @@ class Unwatched:
 
 
 class Communicator(Protocol):
-    """The collective operations that the program uses. All processes call each of them together, in the same order,
-    except `abort`. ``mpi`` is the mpi4py communicator, None for one process; ``watch`` is the watcher over the
-    processes."""
+    """The operations on all processes of a run. All of them except `abort` are collective.
+
+    ``mpi`` is the mpi4py communicator, None for a single process. ``watch`` is the watcher to which processes report.
+    """
 
     rank: int
     size: int
@@ -82,29 +92,33 @@ class Communicator(Protocol):
         """Return once all processes have called this."""
 
     def broadcast(self, value: T) -> T:
-        """Rank 0's value on all processes. The value can be of any type that can be pickled; those of other ranks are
-        ignored."""
+        """Return rank 0's value, which must be picklable, on all processes. The values of other ranks are ignored."""
 
     def gather(self, value: T) -> list[T] | None:
-        """A list of the values of all processes by rank, on rank 0; None on the other processes. Values must be picklable."""
+        """Return a list of the values of all processes by rank on rank 0, None elsewhere. Values must be picklable."""
 
     def allgather(self, value: T) -> list[T]:
-        """A list of the values of all processes by rank, on all processes. Values must be picklable."""
+        """Return a list of the values of all processes by rank, on all processes. Values must be picklable."""
 
     def maximum(self, values: np.ndarray) -> np.ndarray:
-        """Elementwise maximum over all processes. ``values`` has the same shape and dtype on all, and so has the result."""
+        """Return the elementwise maximum over all processes. ``values`` must have the same shape and dtype on all."""
 
     def total(self, values: np.ndarray) -> np.ndarray:
-        """Elementwise sum over all processes. ``values`` are integers (int64) of the same shape on all processes, so
-        the result does not depend on the order of summation."""
+        """Return the elementwise sum over all processes. ``values`` must be int64 of the same shape on all.
+
+        Only integers are allowed, so that the result does not depend on the order of summation.
+        """
 
     def abort(self, status: int) -> None:
-        """End all processes with this exit status. One process calls it alone; it does not return."""
+        """End all processes with this exit status. Not collective; does not return."""
 
 
 class OneProcess:
-    """The communicator of a run without a launcher. With a ``rank`` other than 0 it serves to compute the part of that
-    rank without communicating: the process still acts as if it were the only one."""
+    """The communicator of a run without a launcher.
+
+    With a ``rank`` other than 0, code can compute the part of that rank without communication. The process still acts as if
+    it were the only one.
+    """
 
     size = 1
     mpi = None
@@ -161,7 +175,7 @@ class MpiProcesses:
         return self._reduced(values, "MAX")
 
     def total(self, values: np.ndarray) -> np.ndarray:
-        """Elementwise sum over all processes. The values must be integers, so that the sum does not depend on their order."""
+        """Elementwise sum over all processes. The values must be integers, so that their order does not matter."""
         assert values.dtype.kind == "i"
         return self._reduced(values, "SUM")
 
@@ -177,16 +191,15 @@ class MpiProcesses:
 
 
 def connect() -> Communicator:
-    """The communicator of this run: `OneProcess` without a launcher, else a clone of MPI's world. All processes call
-    this together.
+    """Return the communicator of this run: `OneProcess` without a launcher, else a clone of MPI's world. Collective.
 
-    Raises EnvironmentProblem if the launcher started several processes that cannot see each other (each would act as
-    the only one, and all would write the same file), or if mpi4py cannot be loaded.
+    Raises EnvironmentProblem if mpi4py cannot be loaded, or if the launcher started several processes that MPI does not
+    connect. Each of these would act as the only one, and all would write the same file.
     """
     expected = environment_size()
     if expected == 1:
         return OneProcess()
-    # Without a process manager under srun, the MPI library ends the process with its own message, before we can print ours.
+    # Under srun without a process manager, the MPI library would end the process with its own message, so check it first.
     if "SLURM_STEP_NUM_TASKS" in os.environ and not any(name.startswith(("PMI", "OMPI_COMM")) for name in os.environ):
         raise EnvironmentProblem(
             f"the launcher started {expected} processes, but gave them no way to find each other: each would write the "
@@ -214,11 +227,11 @@ def connect() -> Communicator:
 
 
 def agree(communicator: Communicator, action: Callable[[], T]) -> T:
-    """Run ``action`` on every process and return its own result on each. If it fails on any, raise on all of them.
+    """Run ``action`` on every process and return each process's own result; if it fails on any, raise on all. Collective.
 
-    The error of the lowest failing rank is raised everywhere, so that all processes stop together with one status. Only
-    our own errors (HpcstencilError) are shared; an unexpected exception propagates and aborts the run. All processes
-    call this together; ``action`` must not wait for other processes after a step that can fail.
+    The error of the lowest failed rank is raised everywhere, so that all processes stop together with one exit status. Only
+    our own errors (HpcstencilError) are shared; an unexpected exception propagates and aborts the run. ``action`` must not
+    wait for other processes after a step that can fail.
     """
     result: T | None = None
     failure: HpcstencilError | None = None
@@ -233,16 +246,20 @@ def agree(communicator: Communicator, action: Callable[[], T]) -> T:
 
 
 def from_rank_0(communicator: Communicator, action: Callable[[], T]) -> T:
-    """Run ``action`` on rank 0 alone and return its result, which must be picklable, on all processes. If it raises one
-    of our own errors, all processes raise it. All processes call this together."""
+    """Run ``action`` on rank 0 only, and return its result, which must be picklable, on all processes. Collective.
+
+    If it raises one of our own errors, all processes raise it.
+    """
     result = agree(communicator, lambda: action() if communicator.rank == 0 else None)
     return communicator.broadcast(result)  # type: ignore[return-value]  # rank 0 has run the action
 
 
 def on_first(communicator: Communicator, count: int, action: Callable[[Communicator], T]) -> T | None:
-    """Run ``action`` on the first ``count`` processes, with a separate communicator, and return its result there. The
-    others sleep meanwhile and get None. All processes call this together. If the first ``count`` processes all raise
-    one of our own errors, all processes raise it."""
+    """Run ``action`` on the first ``count`` processes, with a communicator of their own. Collective.
+
+    Its result is returned on these processes. The others sleep meanwhile and get None. If one of our own errors is raised,
+    all processes raise it; ``action`` must raise it on all of the first ``count`` processes.
+    """
     if count == communicator.size:
         return action(communicator)
     from mpi4py import MPI
@@ -267,11 +284,10 @@ def on_first(communicator: Communicator, count: int, action: Callable[[Communica
 
 
 def count_failed(meeting: Communicator, failed: bool, patience: float) -> int | None:
-    """The number of processes that have failed, once all have called this; ``failed`` says whether this one has. None
-    if this process has failed and the others do not call it within ``patience`` seconds.
+    """Return the number of processes that have failed; ``failed`` says whether this one has. Collective.
 
-    ``meeting`` is a communicator used only here, since a process that does not arrive may be inside any other
-    operation.
+    The result is None if this process has failed and the others do not join within ``patience`` seconds. ``meeting`` is a
+    communicator used for nothing else, because a process that does not join may be inside any other operation.
     """
     if meeting.size == 1:
         return int(failed)

@@ -1,7 +1,7 @@
-"""The devices of a process, chosen before jax starts: how many, which ones, and the options of XLA.
+"""Selection of a process's devices and of XLA's options, before JAX starts.
 
-jax starts when it initializes a backend, at the first array or the first look at a device. It reads the options of XLA
-then, not when it is imported.
+JAX starts when it initializes a backend, which the first array or the first query of devices triggers. It reads XLA's
+options then, not when it is imported.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ from hpcstencil.validation.errors import EnvironmentProblem, InputError
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 HOST_DEVICES = "--xla_force_host_platform_device_count"
-# Fused multiply-add rounds once where the formula rounds twice, and XLA's use of it depends on how it happens to fuse
-# loops, so on the shape of the blocks. Without it every decomposition gives the same bits (docs/design/reproducible.md).
+# A fused multiply-add rounds once where the formula rounds twice. XLA's use of it depends on how it fuses loops, and so on
+# the shape of the blocks. Without it, results are bitwise equal for every decomposition (docs/design/reproducible.md).
 NO_CONTRACTION = "--xla_cpu_max_isa=AVX"
-# Bytes of address space without which jax aborts or hangs as it starts, instead of raising an error: it reserves the
-# stacks of its threads and more. On two cores 1.9 GB are enough and 1.7 GB are not.
+# Bytes of address space that JAX needs to start. With less it aborts or hangs instead of raising an error, because it
+# reserves the stacks of its threads and more. On two cores 1.9 GB are enough and 1.7 GB are not.
 LEAST_ADDRESS_SPACE = 1_900_000_000
 
 
 def gpus() -> list[str]:
-    """Ids of the GPUs that this process may use, as in CUDA_VISIBLE_DEVICES, found without importing jax. Empty on a
-    machine without GPUs. Raises EnvironmentProblem if nvidia-smi does not answer."""
+    """Return the ids of the GPUs that this process may use, as in CUDA_VISIBLE_DEVICES; empty without GPUs.
+
+    Does not import JAX. Raises EnvironmentProblem if nvidia-smi does not answer.
+    """
     if os.environ.get("JAX_PLATFORMS", "").lower() == "cpu":
         return []
     if VISIBLE in os.environ:
@@ -41,7 +43,7 @@ def gpus() -> list[str]:
 
 
 def _unique_ids() -> list[str]:
-    """The unique ids of the visible GPUs in order, from `nvidia-smi -L`; a job step may see only some of the host's."""
+    """Return the UUIDs of the visible GPUs in order, from `nvidia-smi -L`. A job step may see only some of the host's GPUs."""
     try:
         listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=False)
     except subprocess.TimeoutExpired:
@@ -53,8 +55,10 @@ def _unique_ids() -> list[str]:
 
 
 def identities(ids: Sequence[str]) -> list[str]:
-    """Names of the GPUs that are the same for all processes of a host: their unique ids if `nvidia-smi` gives them,
-    else the given ``ids``."""
+    """Return names of the GPUs that are equal on all processes of a host.
+
+    These are their UUIDs if `nvidia-smi` reports them, else the given ``ids``.
+    """
     if not ids or shutil.which("nvidia-smi") is None:
         return list(ids)
     known = _unique_ids()
@@ -62,8 +66,10 @@ def identities(ids: Sequence[str]) -> list[str]:
 
 
 def share(ids: list[str], place: int, processes: int) -> list[str]:
-    """The part of the host's devices that belongs to local process ``place`` of ``processes``: an equal share in order,
-    or one device each, in turn, if there are fewer devices than processes."""
+    """Return the devices of the host that belong to local process number ``place`` of ``processes``.
+
+    Devices are shared out evenly, in order. If there are fewer devices than processes, processes take turns in using one.
+    """
     if len(ids) < processes:
         return [ids[place % len(ids)]]
     each = len(ids) // processes
@@ -71,11 +77,11 @@ def share(ids: list[str], place: int, processes: int) -> list[str]:
 
 
 def bind_devices(wanted: int | None) -> tuple[int, list[str]]:
-    """Choose this process's devices and set the environment variables for jax; returns their number, and the ids of its
-    GPUs (empty on CPUs). Call it before jax starts.
+    """Choose this process's devices and set the environment variables that JAX reads. Call it before JAX starts.
 
-    ``wanted`` is the requested number (None: all that belong to the process; 1 on CPUs). Raises InputError if there are
-    fewer GPUs.
+    ``wanted`` is the requested number of devices. With None, the process takes all GPUs that belong to it, or one device on
+    CPUs. Returns the number of devices and the ids of the GPUs (empty on CPUs). Raises InputError if there are fewer GPUs
+    than requested.
     """
     assert not jax_has_started(), "devices must be settled before jax starts"
     owned = gpus()
@@ -99,15 +105,17 @@ def bind_devices(wanted: int | None) -> tuple[int, list[str]]:
 
 
 def jax_has_started() -> bool:
-    """Whether jax has initialized a backend in this process. This does not import jax."""
-    bridge = sys.modules.get("jax._src.xla_bridge")  # the public modules do not say it
+    """Return whether JAX has initialized a backend in this process. Does not import JAX."""
+    bridge = sys.modules.get("jax._src.xla_bridge")  # JAX has no public function for this
     return bridge is not None and bool(bridge.backends_are_initialized())
 
 
 def check_started_jax(count: int, remedy: str) -> tuple[Any, ...]:
-    """All devices of a jax that other code has started, at least ``count``. Raises EnvironmentProblem, whose message
-    ends with the ``remedy``, if there are fewer, or if jax was started with settings with which results would have
-    other bits."""
+    """Return all devices of JAX, at least ``count``, after other code has started it.
+
+    Raises EnvironmentProblem if there are fewer devices, or if JAX was started with settings that would change the rounding
+    of results. The message ends with the ``remedy``.
+    """
     import jax
 
     devices = tuple(jax.local_devices())
@@ -123,7 +131,7 @@ def check_started_jax(count: int, remedy: str) -> tuple[Any, ...]:
 
 
 def _contracts() -> bool:
-    """Whether compiled code on this process's processor fuses multiplications and additions."""
+    """Return whether code that JAX compiles in this process uses fused multiply-add."""
     import jax
     import numpy as np
 
@@ -133,9 +141,9 @@ def _contracts() -> bool:
 
 
 def start_jax(count: int) -> tuple[Any, ...]:
-    """Import jax with 64-bit types enabled and start it; returns this process's first ``count`` devices.
+    """Start JAX with 64-bit types enabled, and return this process's first ``count`` devices.
 
-    Raises EnvironmentProblem if jax cannot start or sees fewer devices, or if a limit of the shell leaves it too little
+    Raises EnvironmentProblem if JAX cannot start, if it sees fewer devices, or if a limit of the shell leaves it too little
     address space.
     """
     most, _ = resource.getrlimit(resource.RLIMIT_AS)

@@ -1,4 +1,4 @@
-"""The end of a process that fails: its message, and the end of the other processes if they do not know of the failure."""
+"""How a failed process ends: its error message, and the end of the other processes if they do not know of the failure."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError
 from hpcstencil.validation.printable import printable_lines
 
 NO_MEMORY = ("RESOURCE_EXHAUSTED", "failed to map segment", "Cannot allocate memory")
-MPI_FAILED = "the MPI library failed"  # as xla_bridge.cpp says it
+MPI_FAILED = "the MPI library failed"  # from the message in xla_bridge.cpp
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether numpy, Python, the dynamic loader or XLA (on any device) ran out of memory."""
+    """Return whether ``error`` means that numpy, Python, the dynamic loader or XLA (on any device) ran out of memory."""
     return isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY)
 
 
 def of_environment(error: BaseException) -> bool:
-    """Whether an exception of a library or of native code means that memory ran out or the MPI library failed. Such a
-    failure has the exit status of EnvironmentProblem."""
+    """Return whether an exception of a library or of native code means that memory ran out or MPI failed.
+
+    Such a failure has the exit status of EnvironmentProblem.
+    """
     return out_of_memory(error) or MPI_FAILED in str(error)
 
 
 def sentence(error: BaseException) -> str:
-    """The sentence that reports an exception to the user. For an unexpected exception it is followed by the traceback."""
+    """Return the message that reports an exception to the user; for an unexpected exception, with the traceback."""
     if isinstance(error, HpcstencilError):
         return str(error)
     if out_of_memory(error):
@@ -40,9 +42,11 @@ def sentence(error: BaseException) -> str:
 
 
 def abort_all(communicator: Communicator, error: BaseException, why: str = "") -> None:
-    """End all processes at once after a failure on this process that the others do not know of. The message says where
-    it happened and ``why`` (default: the error's `sentence`). The exit status is that of the error: 130 for
-    KeyboardInterrupt, 1 for an unexpected exception. Does not return."""
+    """End all processes at once after a failure on this one of which the others do not know. Does not return.
+
+    The message says where the failure happened and ``why`` (default: the error's `sentence`). The exit status is that of the
+    error: 130 for KeyboardInterrupt, 1 for an unexpected exception.
+    """
     place = f"rank {communicator.rank} of {communicator.size} on {host()}, {communicator.watch.place}"
     match error:
         case HpcstencilError():

@@ -1,4 +1,4 @@
-"""The file system: error messages, folders, reserved space, syncs."""
+"""File-system helpers: error messages, folders, reserved space, syncs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hpcstencil.validation.errors import EnvironmentProblem
 
 
 def reason(error: BaseException) -> str:
-    """The system's own message in one line, extracted from the long text in which HDF5 wraps it."""
+    """Return the system's message in one line, extracted from the long text in which HDF5 wraps it."""
     said = re.search(r"error message = '([^']+)'", str(error))
     if said:
         return said.group(1)
@@ -30,10 +30,10 @@ def reason(error: BaseException) -> str:
 
 @contextmanager
 def file_errors(path: Path, doing: str, problem: type[EnvironmentProblem] = EnvironmentProblem) -> Iterator[None]:
-    """Turn a failure of the file system or of HDF5 inside the block into ``problem``, one sentence. ``doing`` is a
-    verb, such as "read" or "write", that says what was being done to ``path``.
+    """Turn an error of the file system or of HDF5 inside the context into ``problem``, with a message of one sentence.
 
-    h5py reports a failed HDF5 call as OSError or RuntimeError, depending on HDF5's own error class.
+    ``doing`` is the verb, such as "read" or "write", for the operation on ``path``. h5py reports a failed HDF5 call as
+    OSError or RuntimeError, depending on HDF5's own error class.
     """
     try:
         with _nothing_ignored():
@@ -52,8 +52,11 @@ def file_errors(path: Path, doing: str, problem: type[EnvironmentProblem] = Envi
 
 @contextmanager
 def _nothing_ignored() -> Iterator[None]:
-    """Raise, at the end of the block, the errors that h5py only prints. If HDF5 writes a cached chunk only when the
-    dataset's handle is released, and fails, the value is lost although everything afterwards looks fine."""
+    """Raise, at the end of the context, errors that h5py would only print.
+
+    HDF5 may write a cached chunk only when the dataset's handle is released. If that fails, data are lost although no call
+    has reported an error.
+    """
     ignored: list[BaseException] = []
     before = sys.excepthook, sys.unraisablehook  # h5py's handles call both
 
@@ -79,7 +82,7 @@ def _nothing_ignored() -> Iterator[None]:
 
 
 def _full(path: Path) -> bool:
-    """Whether the file system of ``path`` reports that no space is left."""
+    """Return whether the file system of ``path`` reports that no space is left."""
     try:
         system = os.statvfs(path.parent)
     except OSError:
@@ -88,10 +91,9 @@ def _full(path: Path) -> bool:
 
 
 def prepare_folder(path: Path, communicator: Communicator) -> None:
-    """Create the folder of ``path`` if it is missing, and test on rank 0 that files can be created in it. The test
-    leaves nothing behind. All processes call this together.
+    """Create the folder of ``path`` if it is missing, and test that files can be created in it. Collective.
 
-    Raises EnvironmentProblem on all of them.
+    Rank 0 does the work, and the test leaves nothing behind. If it fails, all processes raise EnvironmentProblem.
     """
 
     def prepare() -> None:
@@ -105,12 +107,13 @@ def prepare_folder(path: Path, communicator: Communicator) -> None:
 
 
 def reserve(path: Path, size: int, communicator: Communicator, allocate: bool = True, hollow: bool = False) -> None:
-    """Ensure, before HDF5 begins to change ``path``, that it can grow by ``size`` bytes, or, if it is ``hollow``, that
-    its holes of ``size`` bytes in all can be filled. All processes call this together.
+    """Ensure that ``path`` can grow by ``size`` bytes before HDF5 begins to change it. Collective.
 
-    A disk that fills up during a flush makes the whole file unreadable, and only one process gets the error. Here all
-    processes raise EnvironmentProblem and the file is untouched. With ``allocate`` the file system reserves the space
-    if it can, so that quotas count; otherwise only its free space is checked.
+    If the file is ``hollow``, its holes, ``size`` bytes in total, are to be filled instead. With ``allocate``, the file
+    system reserves the space if it can, so that quotas are considered; otherwise only its free space is checked.
+
+    If there is no space, all processes raise EnvironmentProblem and the file is unchanged. A disk that filled up during a
+    flush would make the whole file unreadable, and only one process would get the error.
     """
 
     def check() -> None:
@@ -142,10 +145,9 @@ def _reserve(path: Path, size: int, allocate: bool, hollow: bool) -> None:
 
 
 def _allocate(descriptor: int, start: int, size: int) -> int:
-    """Reserve bytes of an open file, also beyond its end, without changing its length; returns the errno, 0 for
-    success.
+    """Reserve space in an open file, possibly beyond its end, without changing its length; return the errno, or 0.
 
-    ``os.posix_fallocate`` would lengthen the file, and would write every block where the file system has no such call.
+    ``os.posix_fallocate`` would lengthen the file. Where the file system does not support it, it would write every block.
     """
     fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)  # Linux has it
     if fallocate is None:
@@ -159,7 +161,7 @@ NOT_FOR_MPIO = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs
 
 
 def sync(path: Path) -> None:
-    """Wait until the contents of a file, or the names in a folder, are on disk. Raises OSError if that fails."""
+    """Wait until the contents of a file, or the entries of a folder, are on disk. Raises OSError if that fails."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -168,8 +170,10 @@ def sync(path: Path) -> None:
 
 
 def file_system(folder: Path) -> str:
-    """Linux's name for the type of the file system that holds ``folder`` ("ext4", "lustre", "nfs4" ...), according to
-    the table of mounts; "" if it is unknown."""
+    """Return the type of the file system that holds ``folder`` ("ext4", "lustre", "nfs4", ...); "" if unknown.
+
+    It is Linux's name in the table of mounts.
+    """
     there, kind, deepest = folder.resolve(), "", -1
     try:
         mounts = Path("/proc/self/mountinfo").read_text().splitlines()

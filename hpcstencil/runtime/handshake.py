@@ -1,10 +1,9 @@
-"""The handshake by which the monitors of a run find each other without admitting strangers. It uses only the standard
-library.
+"""The authenticated handshake between the monitors of a run. It uses only the standard library.
 
-The run's token never crosses the network. The centre sends random bytes. A monitor answers with their HMAC under the
-token, and with random bytes itself. The centre answers with the HMAC of those. All three messages have fixed lengths,
-and until then nothing else from a connection is interpreted. The centre listens only while ranks join, and only at
-the addresses that they need.
+Both sides prove that they know the run's token, which never crosses the monitors' connections. The centre sends random
+bytes. A monitor answers with the HMAC of these bytes under the token, and with random bytes of its own. The centre answers
+with the HMAC of the latter. All three messages have fixed lengths, and nothing else from a connection is interpreted before
+they are complete. The centre listens only while ranks join, and only at the addresses that they need.
 """
 
 from __future__ import annotations
@@ -24,20 +23,22 @@ from typing import Any
 LOOPBACK = "127.0.0.1"
 RANDOM, PROOF = 32, 32  # bytes
 SILENT = 5.0  # seconds within which a connection must give its proof
-STRANGERS = 64  # connections without a proof, beyond one for each rank; the oldest makes room
-RATE = 1000  # connections accepted between two ticks, beyond one for each rank
-TRIES = 10  # attempts of a monitor whose connection is dropped, as when strangers crowd the centre
-CONNECTING = 3.0  # seconds that a monitor waits for a connection
+STRANGERS = 64  # unproven connections allowed in addition to one per rank; beyond that, the oldest is closed
+RATE = 1000  # connections accepted between two ticks, in addition to one per rank
+TRIES = 10  # attempts of a monitor whose connection is dropped, e.g. because the centre has too many connections
+CONNECTING = 3.0  # seconds for which a monitor waits for a connection
 
 
 def proof(token: str, role: bytes, challenge: bytes) -> bytes:
-    """The proof of knowing the token: 32 bytes, the HMAC of the role and the other side's challenge. The ``role``
-    prevents that a side sends the other's proof back as its own."""
+    """Return the proof of knowing the token: 32 bytes, the HMAC of the role and the other side's challenge.
+
+    The ``role`` prevents one side from sending the other side's proof back as its own.
+    """
     return hmac.digest(token.encode(), role + challenge, "sha256")
 
 
 class Stranger:
-    """A connection to the centre without a proof yet, with the bytes sent and received."""
+    """A connection to the centre that has not given its proof yet, with the challenge sent and the bytes received."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -47,8 +48,10 @@ class Stranger:
 
 
 class Door:
-    """The centre's listening sockets, and the strangers who came through them. ``welcome`` gets each connection that
-    has given its proof; ``selector`` serves the sockets."""
+    """The centre's listening sockets, and the unproven connections that came through them.
+
+    ``welcome`` is called with each connection that has given its proof. ``selector`` serves the sockets.
+    """
 
     def __init__(
         self,
@@ -70,7 +73,7 @@ class Door:
         self.tick()
 
     def places(self) -> list[list[Any]]:
-        """The addresses and ports at which the centre listens: [address, port] each, for `joined`."""
+        """Return the [address, port] pairs at which the centre listens, for `joined`."""
         return [list(one.getsockname()) for one in self.listening]
 
     def tick(self) -> None:
@@ -93,7 +96,7 @@ class Door:
             self._drop(stranger)
 
     def _accept(self, listening: socket.socket) -> None:
-        """Accept a connection. If there are too many without a proof, the oldest is closed."""
+        """Accept a connection. If there are too many unproven connections, close the oldest."""
         if listening not in self.listening:  # closed since the selector reported a connection
             return
         self.accepted += 1
@@ -121,7 +124,7 @@ class Door:
             self._drop(stranger)
 
     def _hear(self, stranger: Stranger) -> None:
-        """Read more of an answer, or its end."""
+        """Read more of a stranger's answer, and judge it when it is complete."""
         if stranger not in self.strangers:  # dropped since the selector saw it
             return
         try:
@@ -156,10 +159,10 @@ class Door:
 
 
 def joined(places: Sequence[Sequence[Any]], token: str) -> socket.socket | None:
-    """A connection to the centre at the first of the ``places`` ([address, port] each) that works; None if none does.
-    Both sides have proved that they know the ``token``.
+    """Connect to the centre at the first of the ``places`` ([address, port] each) that works; return None if none does.
 
-    An address of the centre's host may be another machine's from here. Such a machine learns nothing, and is skipped.
+    Both sides of the returned connection have proved that they know the ``token``. An address of the centre's host may
+    belong to a different machine in this host's network. Such a machine learns nothing about the token and is skipped.
     """
     for attempt in range(TRIES):
         dropped = []
@@ -182,8 +185,10 @@ def joined(places: Sequence[Sequence[Any]], token: str) -> socket.socket | None:
 
 
 def _is_centre(connection: socket.socket, token: str) -> bool:
-    """Whether the other side is the centre; proves to it that this is a rank's monitor. Raises OSError if the
-    connection is dropped."""
+    """Prove to the other side that this is a rank's monitor, and return whether it proves to be the centre.
+
+    Raises OSError if the connection is dropped.
+    """
     challenge, until = secrets.token_bytes(RANDOM), time.monotonic() + SILENT
     asked = _exactly(connection, RANDOM, until)
     connection.sendall(proof(token, b"rank", asked) + challenge)
@@ -203,7 +208,7 @@ def _exactly(connection: socket.socket, count: int, until: float) -> bytes:
 
 
 def own_addresses() -> list[str]:
-    """This host's IPv4 addresses as texts, without those of the loopback."""
+    """Return this host's IPv4 addresses as strings, without those of the loopback interface."""
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
@@ -214,9 +219,11 @@ def own_addresses() -> list[str]:
 
 
 def where_to_listen(own: Sequence[str], others: Iterable[str]) -> list[str]:
-    """The addresses of this host at which other hosts reach it: those from which packets to the other hosts leave.
-    ``own`` are this host's addresses and ``others`` those of the other hosts. Without other hosts it is the loopback
-    alone."""
+    """Return the addresses at which other hosts can reach this one: those from which packets to them are sent.
+
+    ``own`` are this host's addresses and ``others`` those of the other hosts. Without other hosts, the result is only the
+    loopback address.
+    """
     others = set(others)
     if not others:
         return [LOOPBACK]

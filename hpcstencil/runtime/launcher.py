@@ -1,4 +1,4 @@
-"""The launcher's (mpirun, srun) environment variables: rank, size and place on the host. Needs no MPI."""
+"""Rank, size and position on the host, from the environment variables of the launcher (mpirun, srun). Needs no MPI."""
 
 from __future__ import annotations
 
@@ -35,6 +35,8 @@ def environment_size() -> int:
 
 
 def local_place() -> tuple[int, int]:
-    """(local rank, local size): this process's number among the processes of its host, and how many they are. (0, 1)
-    without a launcher."""
+    """Return (local rank, local size): this process's number on its host, and the number of processes there.
+
+    The result is (0, 1) without a launcher.
+    """
     return _launcher_values()[2:]

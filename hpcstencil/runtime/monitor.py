@@ -1,20 +1,22 @@
-"""The monitor: a small process beside each rank, which detects lost ranks and ends the others.
+"""The monitor: a small process beside each rank that detects lost ranks and ends the others.
 
-It is separate from the rank because a rank waiting inside MPI or HDF5 can neither answer nor be interrupted from
-Python. The monitor of rank 0 is the centre. All others hold a TCP connection to it, independent of MPI, and send a
-pulse. A rank is lost when its process ended without a message, is stopped, or is silent for ``PATIENCE`` seconds. The
-centre then collects the stacks of those that answer, reports once, and makes all monitors end their ranks. A rank that
-fails sends its sentence to the centre; the centre prints that of the lowest failed rank, once, and all ranks end with
-its status.
+It is a separate process because a rank that waits inside MPI or HDF5 can neither answer nor be interrupted from Python. The
+monitor of rank 0 is the centre. Every other monitor holds a TCP connection to it, independent of MPI, and sends a heartbeat
+("pulse").
 
-`watchdog` starts it. `Monitor` serves the rank and has one of two roles: `Centre` beside rank 0, `Member` beside the
-others. All of it uses only the standard library. Messages are lines of JSON on pipes and sockets:
+A rank is lost if its process has ended without a message, or has been stopped or silent for ``PATIENCE`` seconds. The
+centre then collects stack traces from the ranks that answer, prints one report, and makes all monitors end their ranks. A
+rank that fails sends its error message to the centre. The centre prints the message of the lowest failed rank, and all
+ranks end with its exit status.
+
+`watchdog` starts the monitor. `Monitor` serves the rank and has one of two roles: `Centre` beside rank 0, `Member` beside
+the others. Monitors use only the standard library. Messages are lines of JSON on pipes and sockets:
 
 | from | to | keys |
 |---|---|---|
 | rank | its monitor | ``token``, ``step``, ``output``, ``outside``, ``bye``, ``failed status at_once``; ``centre`` |
-| rank 0 | centre | ``listen`` (at which addresses), ``joined`` (nobody else is to come) |
-| monitor | its rank | ``doors`` (the centre's), ``connected``, ``end`` (with this status) |
+| rank 0 | centre | ``listen`` (at these addresses), ``joined`` (all ranks have connected) |
+| monitor | its rank | ``doors`` (where the centre listens), ``connected``, ``end`` (with this status) |
 | monitor | centre | first ``rank host``; pulses (``step stopped outside``), ``stack lost bye``, ``failed status at_once`` |
 | centre | monitor | pulses, ``dump`` (send your stack), ``end`` (with this status), ``bye`` |
 """
@@ -36,11 +38,13 @@ from hpcstencil.runtime.monitored_rank import LOST, MERCY, MonitoredRank
 
 
 class Role(Protocol):
-    """The part of a monitor that concerns all ranks together. The monitor calls these methods when something happens to
-    its own rank, and about once a second."""
+    """The part of a monitor that deals with the other ranks.
+
+    The monitor calls these methods when something happens to its own rank, and about once a second.
+    """
 
     def told(self, message: dict[str, Any]) -> None:
-        """Handle a message of the rank; only those about connections between monitors concern the role."""
+        """Handle a message of the rank. A role needs only those about connections between monitors."""
 
     def stepped(self) -> None:
         """Take note that the rank has taken a step."""
@@ -59,19 +63,20 @@ class Role(Protocol):
         `time.monotonic()`, in seconds."""
 
     def after_messages(self) -> None:
-        """Do what follows from the messages of this round, such as printing a failure."""
+        """Act on the messages of this round, for example print a failure."""
 
     def awoke(self, pause: float) -> None:
-        """Allow for ``pause`` seconds in which this process was suspended: the silence of the others during them means
-        nothing."""
+        """Ignore the silence of other ranks during the last ``pause`` seconds, when this process was suspended."""
 
 
 class Monitor:
     """The loop of a monitor: it serves the messages of its rank, and calls its role about once a second."""
 
     def __init__(self, rank: int, size: int, parent: int, dump: int, dump_signal: int) -> None:
-        """``size`` is the number of ranks and ``parent`` the rank's process id. ``dump`` is the reading end of the pipe
-        into which the rank writes its stack when it gets the signal ``dump_signal``."""
+        """Set up the monitor of ``rank``, one of ``size`` ranks, whose process id is ``parent``.
+
+        ``dump`` is the reading end of a pipe, into which the rank writes its stack trace on the signal ``dump_signal``.
+        """
         self.rank = MonitoredRank(rank, parent, dump, dump_signal)
         self.selector = selectors.DefaultSelector()
         self.selector.register(self.rank.line.incoming, selectors.EVENT_READ, self.from_rank)
@@ -125,15 +130,17 @@ class Monitor:
 
 
 class Member:
-    """The role beside every rank except 0: it keeps the connection to the centre and follows its orders. Without a
-    connection it reports for its own rank only."""
+    """The role beside every rank except 0: keep the connection to the centre and follow its orders.
+
+    Without a connection, it reports for its own rank only.
+    """
 
     def __init__(self, rank: MonitoredRank, selector: selectors.BaseSelector) -> None:
         self.rank, self.selector = rank, selector
         self.centre: Line | None = None
 
     def told(self, message: dict[str, Any]) -> None:
-        """Connect to the centre if the rank says where it is, and report the result to the rank."""
+        """Connect to the centre when the rank sends its address, and report the result to the rank."""
         if "centre" not in message:
             return
         connection = joined(message["centre"], self.rank.token)
@@ -142,7 +149,7 @@ class Member:
         self.rank.line.send(connected=connection is not None)
 
     def joined_by(self, connection: socket.socket) -> None:
-        """Take the connection to the centre, and send who this is."""
+        """Use ``connection`` as the connection to the centre, and send this rank's number and host."""
         line = self.centre = Line(connection, connection)
         line.send(rank=self.rank.number, host=self.rank.known.host)
         self.selector.register(connection, selectors.EVENT_READ, partial(self.from_centre, line))
@@ -162,7 +169,10 @@ class Member:
             self.lost_centre("ended without a message, or its host did")
 
     def lost_centre(self, why: str) -> None:
-        """Handle the loss of rank 0's monitor: the lowest remaining rank reports, because it waits least."""
+        """Handle the loss of the centre: report it and end the rank.
+
+        Each rank waits longer than lower ranks, so that the lowest remaining one reports.
+        """
         time.sleep(min(0.2 * (self.rank.number - 1), MERCY))
         if self.rank.is_here():
             self.rank.known.stack = self.rank.stack()
@@ -170,7 +180,7 @@ class Member:
         self.rank.end(LOST)
 
     def stepped(self) -> None:
-        """Do nothing: pulses carry the step."""
+        """Do nothing, because the next pulse reports the step."""
 
     def failed(self, message: dict[str, Any]) -> None:
         """Pass the failure on to the centre. Without a connection, print it and end the rank."""
@@ -201,7 +211,7 @@ class Member:
                 self.lost_centre(f"has not been heard from for {PATIENCE:.0f} s")
 
     def after_messages(self) -> None:
-        """Do nothing: the centre reports."""
+        """Do nothing, because the centre prints all reports."""
 
     def awoke(self, pause: float) -> None:
         """Do not count the pause as silence of the centre."""

@@ -1,4 +1,4 @@
-"""The monitor of rank 0 as the centre: it knows all ranks, detects lost ones, reports once, and ends the run."""
+"""The centre, the role of rank 0's monitor: it tracks all ranks, detects lost ones, reports once, and ends the run."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hpcstencil.runtime.handshake import Door
 from hpcstencil.runtime.monitor_peers import PATIENCE, Line, Peer, lost_report, tell
 from hpcstencil.runtime.monitored_rank import LOST, MonitoredRank
 
-STALLED = 300.0  # seconds without a step after which the ranks' stacks are shown, and again after twice as long
+STALLED = 300.0  # seconds without a step after which the ranks' stacks are printed; the interval then doubles
 GIVE_UP = 3600.0  # seconds without a step after which the run is ended as deadlocked
 ANSWER = 2.0  # seconds given to the others to send their stacks
-GATHER = 2.0  # seconds that the centre waits, after the first failure, for one of a lower rank
+GATHER = 2.0  # seconds for which the centre waits, after a failure, for one of a lower rank
 
 
 class Centre:
-    """The role beside rank 0. ``peers`` maps each rank that has joined, rank 0 included, to what is known of it."""
+    """The role beside rank 0. ``peers`` holds the known state of each rank that has joined, including rank 0."""
 
     def __init__(self, rank: MonitoredRank, size: int, selector: selectors.BaseSelector) -> None:
         self.rank, self.size, self.selector = rank, size, selector
@@ -34,7 +34,7 @@ class Centre:
     # ---- its own rank --------------------------------------------------------------------------------------------------
 
     def told(self, message: dict[str, Any]) -> None:
-        """Start to listen for the monitors of the other ranks when the rank asks for it, and stop when all have joined."""
+        """Start listening for the other monitors when the rank asks for it, and stop when all have joined."""
         if "listen" in message:
             soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -49,8 +49,11 @@ class Centre:
         self.progress, self.warned = time.monotonic(), STALLED
 
     def failed(self, message: dict[str, Any]) -> None:
-        """Take note of the failure of a rank. Other ranks may fail at the same time, so the centre waits a little for a
-        lower rank, unless the message says ``at_once``."""
+        """Schedule the report of a rank's failure.
+
+        Other ranks may fail at the same time, so the centre waits ``GATHER`` seconds for a lower one, unless the message
+        says ``at_once``.
+        """
         self.speaks = min(self.speaks, time.monotonic() + (0.0 if message.get("at_once", False) else GATHER))
 
     def rank_ended(self, why: str) -> None:
@@ -68,8 +71,10 @@ class Centre:
     # ---- the others ----------------------------------------------------------------------------------------------------
 
     def welcome(self, connection: socket.socket) -> None:
-        """Take over a connection that has proved that it knows the token. It belongs to the monitor of a rank, which
-        first sends the number of its rank."""
+        """Take over a connection that has proved to know the token.
+
+        It belongs to the monitor of a rank, which first sends its rank number.
+        """
         line = Line(connection, connection)
         self.selector.register(connection, selectors.EVENT_READ, partial(self.from_member, line))
 
@@ -138,8 +143,7 @@ class Centre:
     # ---- the end -------------------------------------------------------------------------------------------------------
 
     def stalled(self, now: float) -> None:
-        """Print the stacks of all ranks, because the run takes no steps. After ``GIVE_UP`` seconds without a step, end
-        the run."""
+        """Print the stack traces of all ranks, because the run takes no steps; end it after ``GIVE_UP`` seconds."""
         self.warned = min(2 * self.warned, GIVE_UP)
         self.collect_stacks(None)
         last = now - self.progress > GIVE_UP
@@ -149,8 +153,11 @@ class Centre:
             self.end_all(LOST)
 
     def lost(self, peer: Peer, why: str) -> None:
-        """Report a lost rank with the stacks of the others, and end them. ``why`` is a clause for the report. If a rank
-        has failed before, its failure is reported instead."""
+        """Report a lost rank with the stack traces of the others, and end the run.
+
+        ``why`` is a clause for the report. If a rank has already failed, this does nothing and the failure is reported
+        instead.
+        """
         peer.gone = True
         if any(other.failure for other in self.peers.values()):
             return

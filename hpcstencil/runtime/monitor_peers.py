@@ -1,5 +1,7 @@
-"""Parts of the monitors: connections, the state of a rank, and queries of the system. They use only the standard
-library."""
+"""Building blocks of the monitors: connections, the state of a rank, and queries of the system.
+
+This module uses only the standard library.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 LAUNCHERS = ("mpirun", "mpiexec", "orterun", "orted", "prterun", "prted")  # Open MPI's
-FRAMES = 8  # of a stack in the report
+FRAMES = 8  # most lines of a stack trace in a report
 LONGEST = 2**20  # bytes of a message
 PULSE = 1.0  # seconds between pulses
 PATIENCE = 20.0  # seconds of silence after which a rank counts as lost
@@ -25,7 +27,7 @@ KINDS = {  # types of the values of a message, by key
 
 
 def message_of(line: bytes) -> dict[str, Any] | None:
-    """The message in a line; None if the line is not a JSON object with known keys and the right types of values."""
+    """Parse a line as a message; return None unless it is a JSON object with known keys and values of the right types."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):
@@ -35,8 +37,10 @@ def message_of(line: bytes) -> dict[str, Any] | None:
 
 
 class Line:
-    """One side of a connection, which sends and receives messages without blocking. Anything that is not a message
-    closes it."""
+    """One end of a connection, which sends and receives messages without blocking.
+
+    Anything received that is not a message closes it.
+    """
 
     def __init__(self, incoming: Any, outgoing: Any) -> None:
         self.incoming, self.outgoing = incoming, outgoing
@@ -47,7 +51,7 @@ class Line:
         os.set_blocking(outgoing.fileno(), False)
 
     def send(self, **message: object) -> None:
-        """Send a message, a JSON object, as far as the connection accepts it now; the rest is sent later."""
+        """Send a message, a JSON object. Bytes that the connection does not accept now are sent with the next message."""
         self.unsent += json.dumps(message).encode() + b"\n"
         try:
             self.unsent = self.unsent[os.write(self.outgoing.fileno(), self.unsent) :]
@@ -78,9 +82,12 @@ class Line:
 
 
 class Peer:
-    """The state of a rank as its monitor has reported it. ``step`` is the last step (-1: none yet). ``stopped`` is the
-    time (time.monotonic) at which its process was found stopped, None if it runs. ``outside`` says that its program is
-    busy outside hpcstencil, ``gone`` that it has said goodbye or is lost."""
+    """The state of a rank as its monitor has reported it.
+
+    ``step`` is its last step, or -1 before the first. ``stopped`` is the time (of time.monotonic) at which its process was
+    found stopped, None if it runs. ``outside`` says that the user's program is running its own code. ``gone`` says that the
+    rank has said goodbye or is lost.
+    """
 
     def __init__(self, rank: int, host: str, line: Line | None) -> None:
         self.rank, self.host, self.line = rank, host, line
@@ -102,7 +109,7 @@ class Peer:
 
 
 def tell(sentence: str, peers: Iterable[Peer]) -> None:
-    """Print the sentence on standard error, and each different stack once with its ranks, all in one write."""
+    """Print the sentence, and each distinct stack trace once with its ranks, to standard error in a single write."""
     stacks: dict[str, list[int]] = {}
     for peer in peers:
         if peer.stack:
@@ -116,8 +123,11 @@ def tell(sentence: str, peers: Iterable[Peer]) -> None:
 
 
 def lost_report(peer: Peer, why: str, others: list[Peer], output: str) -> None:
-    """Print that the rank ``peer`` is lost and ``why``, the stacks of the ``others``, and the newest checkpoint of the
-    run's ``output`` (a path; "" if unknown), from which it can continue."""
+    """Print that the rank ``peer`` is lost, and ``why``, with the stack traces of the ``others``.
+
+    The report also names the newest checkpoint of the run's ``output`` (a path, "" if unknown), from which the run can
+    continue.
+    """
     step = max([peer.step, *(other.step for other in others)])
     place = f"at step {step}" if step >= 0 else "before the first step"
     checkpoints = sorted(glob.glob(f"{glob.escape(output.removesuffix('.h5'))}.checkpoint.*.h5"))
@@ -139,8 +149,10 @@ def is_stopped(process: int) -> bool:
 
 
 def launcher_of(process: int) -> int | None:
-    """A handle (pidfd) on the parent of a process, if the parent is a launcher's daemon and the process is the first
-    rank on this host; else None."""
+    """Return a pidfd of the parent of a process, if the parent is a launcher's daemon; else None.
+
+    Only the first rank on a host gets it.
+    """
     if os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK") != "0":
         return None
     with contextlib.suppress(OSError):

@@ -1,5 +1,7 @@
-"""The rank beside which a monitor runs: messages to it, its stack, and its end. This module uses only the standard
-library."""
+"""The rank that a monitor watches: messages to it, its stack trace, and its end.
+
+This module uses only the standard library.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,11 @@ LAUNCHER_MERCY = 10.0  # seconds a launcher has to leave after its ranks
 
 
 class MonitoredRank:
-    """The rank beside which a monitor runs, in the parent process of the monitor. ``number`` is the rank and
-    ``process`` its process id. ``known`` is its state for the monitors; ``done`` says that the monitor has nothing left
-    to do."""
+    """The rank that a monitor watches; it is the parent process of the monitor.
+
+    ``number`` is the rank and ``process`` its process id. ``known`` is its state as the monitors see it. ``done`` says that
+    the monitor has nothing left to do.
+    """
 
     def __init__(self, number: int, process: int, dump: int, dump_signal: int) -> None:
         self.number, self.process = number, process
@@ -39,8 +43,10 @@ class MonitoredRank:
         return os.getppid() == self.process
 
     def stack(self) -> str:
-        """The stack of the rank's main thread, newest call first, one line per call as faulthandler writes it; "" if it
-        does not answer within 0.2 seconds."""
+        """Return the stack trace of the rank's main thread, newest call first, at most ``FRAMES`` lines of faulthandler.
+
+        The result is "" if the rank does not answer within 0.2 seconds.
+        """
         with contextlib.suppress(OSError):
             os.kill(self.process, self.dump_signal)
         text = b""
@@ -52,8 +58,10 @@ class MonitoredRank:
         return "\n".join(rows[:FRAMES])
 
     def end(self, status: int) -> None:
-        """Ask the rank to end with this exit status, and kill it if it still exists after ``MERCY`` seconds. The
-        launcher's daemon is ended too if it does not leave."""
+        """Ask the rank to end with this exit status, and kill it if it still exists after ``MERCY`` seconds.
+
+        The launcher's daemon is killed too if it does not exit.
+        """
         self.line.send(end=status)
         deadline = time.monotonic() + MERCY
         while time.monotonic() < deadline and self.is_here():
@@ -65,12 +73,12 @@ class MonitoredRank:
         self.done = True
 
     def _end_launcher(self) -> None:
-        """End the launcher's daemon of this host if it does not leave after its ranks.
+        """Kill the launcher's daemon on this host if it does not exit after its ranks.
 
-        Open MPI's daemon waits for a host that is cut off until TCP gives up, a quarter of an hour. It is killed,
-        because a second request to terminate makes some versions crash with a page of addresses.
+        If a host is cut off from the network, Open MPI's daemon would wait about 15 minutes, until TCP gives up. It is
+        killed, because some versions crash with a page of addresses on a second request to terminate.
         """
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # which a launcher may wait for
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a launcher may wait until this stream is closed
         if self.launcher is not None and not select.select([self.launcher], [], [], LAUNCHER_MERCY)[0]:
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(self.launcher, signal.SIGKILL)

@@ -11,7 +11,7 @@ from tqdm import tqdm
 from hpcstencil.runtime.launcher import environment_rank
 from hpcstencil.validation.printable import printable_lines
 
-FIRST_WAIT, LONGEST_WAIT = 2.0, 60.0  # seconds between plain lines; each wait is twice the one before
+FIRST_WAIT, LONGEST_WAIT = 2.0, 60.0  # seconds between plain lines; each wait is twice as long as the last
 BAR = "{percentage:3.0f}%|{bar:24}| {desc} [{elapsed}<{remaining}]"
 
 
@@ -22,8 +22,11 @@ def say(text: str) -> None:
 
 
 class Progress:
-    """The display of progress in simulated time from ``start`` to ``end``; silent unless ``shown``. ``cells`` is the
-    number of cells that a step advances, for the speed. A context, at whose end the bar is closed."""
+    """A display of the progress in simulated time from ``start`` to ``end``; silent unless ``shown``.
+
+    ``cells`` is the number of cells that a step advances, from which the speed is computed. Use it as a context manager,
+    which closes the bar at its end.
+    """
 
     def __init__(self, start: float, end: float, cells: int, shown: bool) -> None:
         self.cells, self.end, self.shown = cells, end, shown
@@ -36,7 +39,7 @@ class Progress:
         self.start = start
 
     def advance(self, steps: int, step: int, t: float) -> None:
-        """Count ``steps`` more steps, and show that the run is now at ``step`` and time ``t``."""
+        """Count ``steps`` more steps, and show that the run has reached step number ``step`` and time ``t``."""
         if not self.shown:
             return
         self.steps += steps

@@ -1,7 +1,7 @@
-"""Signals that ask a run to stop. They are noted, and the run checks the note between two compiled calls.
+"""Signals that ask a run to stop. They are recorded, and the run checks the record between two compiled calls.
 
-Python runs its own handlers only when the main thread returns from compiled code or from MPI. Python's C handler,
-however, writes each signal into a pipe immediately, and a separate thread reads the pipe. So a second interrupt ends
+Python-level handlers run only when the main thread returns from compiled code or from MPI. Python's C handler, however,
+writes each signal number into a pipe immediately, and a separate thread reads the pipe. A second interrupt can therefore end
 the run even if the main thread hangs.
 """
 
@@ -22,28 +22,34 @@ if TYPE_CHECKING:
     from hpcstencil.runtime.communicator import Communicator
 
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-_noted: list[int] = []  # signals that came before `watched`
+_noted: list[int] = []  # signals received before `watched`
 
 
 @dataclass
 class Request:
-    """The signal that asked this process to stop, by its ``number``; 0 if none has. A second interrupt calls
-    ``at_once``, from another thread; by default it ends this process."""
+    """A request to stop this process: the ``number`` of the signal that was received, or 0.
+
+    A second interrupt calls ``at_once`` from another thread; by default it ends this process.
+    """
 
     number: int = 0
     at_once: Callable[[], None] = lambda: os._exit(128 + signal.SIGINT)
 
 
 def note() -> None:
-    """Take note of stopping signals from now on instead of obeying them, until `watched` takes over. The processes of a
-    run must first connect, so that they can end together."""
+    """Record stopping signals from now on instead of obeying them, until `watched` takes over.
+
+    Until the processes of a run are connected, they could not end together.
+    """
     for number in STOPPING:
         signal.signal(number, lambda number, _: _noted.append(number))
 
 
 def check_not_stopped(request: Request, communicator: Communicator) -> None:
-    """Raise StoppedEarly on all processes if any has received a signal. For a run that has not written anything yet.
-    All processes call this together."""
+    """Raise StoppedEarly on all processes if any has received a signal. Collective.
+
+    For a run that has not written anything yet.
+    """
     number = max(communicator.allgather(request.number))
     if number:
         raise StoppedEarly(
@@ -54,8 +60,10 @@ def check_not_stopped(request: Request, communicator: Communicator) -> None:
 
 @contextmanager
 def watched() -> Iterator[Request]:
-    """A context in which stopping signals are noted in the `Request` that it yields, instead of obeyed. A second
-    interrupt calls the request's ``at_once`` from another thread. For the main thread only."""
+    """Record stopping signals inside the context, in the `Request` that it yields, instead of obeying them.
+
+    A second interrupt calls the request's ``at_once`` from another thread. For the main thread only.
+    """
     request = Request()
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
@@ -87,8 +95,11 @@ def watched() -> Iterator[Request]:
 
 
 class HeldInterrupts:
-    """A context that defers an interrupt (SIGINT): KeyboardInterrupt is raised at its end, when the state computed
-    inside it is consistent. Outside the main thread, where Python delivers no signals, it does nothing."""
+    """A context that defers an interrupt (SIGINT), so that the state computed inside it is consistent.
+
+    KeyboardInterrupt is raised at the end of the context. Outside the main thread, where Python delivers no signals, the
+    context does nothing.
+    """
 
     def __init__(self) -> None:
         self.noted = self.holds = False
@@ -113,8 +124,10 @@ class HeldInterrupts:
 
     @contextmanager
     def lifted(self) -> Iterator[None]:
-        """A context inside this one in which interrupts act immediately, for example while a user's callback runs. It
-        does nothing if interrupts are not held."""
+        """Let interrupts act immediately inside this nested context, for example while a user's callback runs.
+
+        Does nothing if interrupts are not held.
+        """
         if not self.holds:
             yield
             return

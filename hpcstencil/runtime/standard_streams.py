@@ -1,7 +1,7 @@
-"""Standard streams that never fail: a run does not depend on whether anybody reads its messages.
+"""Standard streams whose writes never fail, so that a run does not depend on whether anybody reads its messages.
 
-The terminal may be closed, the disk full, or the reader of a pipe gone. A closed descriptor's number would go to the
-next file that is opened, and messages to standard error would be written into that file.
+The terminal may be closed, the disk full, or the reader of a pipe gone. If a standard descriptor were closed, the next file
+opened would get its number, and messages would be written into that file.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from typing import Any, TextIO
 
 
 class Lossy(io.FileIO):
-    """A file descriptor to which writes always succeed. ``failure`` is the errno of the first write that failed, 0 if
-    there is none."""
+    """A raw stream whose writes always appear to succeed. ``failure`` is the errno of the first failed write, or 0."""
 
     failure = 0
 
     def write(self, data: Any) -> int:
-        """Write the data, or drop it if that fails; returns the number of bytes taken, as if all had been written."""
+        """Write the data, or drop it if that fails; return the number of bytes accepted."""
         try:
             written = super().write(data)
         except OSError as error:
@@ -30,8 +29,7 @@ class Lossy(io.FileIO):
 
 
 def secure() -> None:
-    """Open closed standard descriptors on the null device, and replace sys.stdout and sys.stderr by streams to which
-    writes never fail."""
+    """Open closed standard descriptors on the null device, and make writes to sys.stdout and sys.stderr never fail."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -41,7 +39,7 @@ def secure() -> None:
 
 
 def _lossy(number: int, before: TextIO | None) -> TextIO:
-    """A text stream on a descriptor whose writes never fail, with the encoding of the stream ``before``."""
+    """Return a text stream on a descriptor whose writes never fail, with the encoding of the stream ``before``."""
     return io.TextIOWrapper(
         io.BufferedWriter(Lossy(number, "wb", closefd=False)),
         encoding=getattr(before, "encoding", "utf-8"),
@@ -51,8 +49,10 @@ def _lossy(number: int, before: TextIO | None) -> TextIO:
 
 
 def unread() -> str:
-    """Why results on standard output were lost, in the system's words; "" if nothing was lost, or if the reader of a
-    pipe has left."""
+    """Return the system's error message if results on standard output were lost; else "".
+
+    A reader that has closed its pipe does not count as a loss.
+    """
     sys.stdout.flush()
     number: int = getattr(getattr(sys.stdout.buffer, "raw", None), "failure", 0)
     return "" if number in (0, errno.EPIPE) else os.strerror(number)

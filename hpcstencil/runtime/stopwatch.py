@@ -1,4 +1,4 @@
-"""The wall time by activity. Exactly one activity is in progress at any moment, so the shares add up to the whole."""
+"""Wall time by activity. Exactly one activity is in progress at any moment, so the shares add up to the total."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ ACTIVITIES = (
 
 
 class Stopwatch:
-    """The ``seconds`` of each of the ACTIVITIES since ``began`` on the clock ``now`` (default: time.monotonic, from now
-    on). Time outside all activities counts as "other"."""
+    """A stopwatch that adds up the ``seconds`` of each of the ACTIVITIES.
+
+    It starts at the time ``began`` of the clock ``now``; by default the clock is time.monotonic and the start is the present.
+    Time outside all activities counts as "other".
+    """
 
     def __init__(self, began: float | None = None, now: Callable[[], float] = time.monotonic) -> None:
         self.now = now
@@ -36,8 +39,10 @@ class Stopwatch:
 
     @contextmanager
     def during(self, activity: str) -> Iterator[None]:
-        """A context whose time counts for ``activity``, one of ACTIVITIES. Contexts may be nested; the time counts for
-        the innermost one."""
+        """Count the time inside the context for ``activity``, one of ACTIVITIES.
+
+        Contexts may be nested; time counts for the innermost one.
+        """
         self.lap()
         self.under_way.append(activity)
         try:
@@ -47,12 +52,12 @@ class Stopwatch:
             self.under_way.pop()
 
     def lap(self, activity: str = "") -> None:
-        """Count the time since the last change of activity for the present one, or for ``activity`` if it is given."""
+        """Count the time since the last lap for the current activity, or for ``activity`` if it is given."""
         now = self.now()
         self.seconds[activity or self.under_way[-1]] += now - self.last
         self.last = now
 
     @property
     def wall(self) -> float:
-        """Seconds of all activities together, up to the last change of activity."""
+        """The total of all activities in seconds, up to the last lap."""
         return sum(self.seconds.values())

@@ -1,4 +1,4 @@
-"""Threads of this process: the number of its cores, and work divided among them."""
+"""Threads of this process: their number, and work divided among them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from hpcstencil.runtime.launcher import local_place
 
 
 def threads_for(devices: int) -> int:
-    """The number of threads for each of ``devices`` devices of this process, at least 1. The cores that the process may
-    use are divided among its devices and, unless it is bound to cores, among the processes of its host."""
+    """Return the number of threads for each of ``devices`` devices of this process, at least 1.
+
+    The cores that the process may use are divided among its devices. Unless the process is bound to a subset of cores, they
+    are also divided among the processes of the host.
+    """
     cores = len(os.sched_getaffinity(0))
     beside = local_place()[1] if cores == os.cpu_count() else 1  # a bound process has its cores for itself
     return max(1, cores // (beside * devices))
@@ -23,13 +26,16 @@ def threads_for(devices: int) -> int:
 
 @cache
 def _helpers() -> ThreadPoolExecutor:
-    """The pool of further threads, made once."""
+    """Return the pool of additional threads, created once."""
     return ThreadPoolExecutor(max(1, threads_for(1) - 1))
 
 
 def by_threads(action: Callable[..., T], *arrays: np.ndarray) -> list[T]:
-    """The results of ``action`` on parts of the arrays, in order. All arrays are cut along their first axis at the same
-    indices, into one part per core of this process, but at most one per row."""
+    """Apply ``action`` to parts of the arrays in parallel, and return the results in order.
+
+    All arrays are split along their first axis at the same indices, into one part per core of this process, but at most one
+    part per row.
+    """
     count = max(1, min(threads_for(1), len(arrays[0])))
     parts = list(zip(*(np.array_split(array, count) for array in arrays), strict=True))
     helped = [_helpers().submit(action, *part) for part in parts[1:]]

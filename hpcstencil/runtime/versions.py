@@ -1,4 +1,4 @@
-"""The versions on which results depend besides the input: this package's files, and the libraries that it uses."""
+"""The versions on which results depend besides the input: this package's source, and the libraries that it uses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SOURCES = (".py", ".hpp", ".cpp")
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the libraries by name; "not installed" for a library that is missing."""
+    """Return the versions of Python and of the libraries by name; "not installed" for a missing library."""
     found = {"python": platform.python_version()}
     for name in LIBRARIES:
         try:
@@ -25,7 +25,7 @@ def versions() -> dict[str, str]:
 
 
 def sources_digest() -> str:
-    """The SHA-256, in hexadecimal, of the names and contents of this package's source files."""
+    """Return the SHA-256, in hexadecimal, of the names and contents of this package's source files."""
     digest, package = hashlib.sha256(), os.path.dirname(hpcstencil.__file__)
     for folder, inner, names in os.walk(package):
         inner.sort()

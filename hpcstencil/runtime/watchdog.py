@@ -24,28 +24,30 @@ from hpcstencil.validation.errors import EnvironmentProblem
 
 DUMP_SIGNAL = signal.SIGRTMAX - 2  # requests a stack; users, launchers and libraries do not send this signal
 LONGEST = 8000  # characters of a sentence that always fit into a pipe
-UNHEARD = 10.0  # seconds after which a rank that has failed ends the run without its monitor
+UNHEARD = 10.0  # seconds after which a failed rank stops waiting for its monitor and ends the run itself
 FOLDER = str(Path(hpcstencil.__file__).parents[1])
 MONITOR = f"import sys; sys.path.insert(0, {FOLDER!r}); from hpcstencil.runtime.monitor import main; main()"
 
 
 class Watchdog:
-    """The rank's side of the watchdog. It holds the running monitor of this rank; reports to it never wait for an
-    answer.
+    """The rank's side of the watchdog, which owns the monitor process of this rank.
 
-    ``place`` is the progress of the run in words. ``unreachable`` lists the ranks that cannot reach rank 0's host.
+    Reports to the monitor do not wait for an answer. ``place`` is the progress of the run in words, for error messages.
+    ``unreachable`` lists the ranks that cannot reach rank 0's host.
     """
 
     def __init__(self, communicator: MpiProcesses) -> None:
-        """Start the monitors of all ranks and connect them. All processes call this together. Raises
-        EnvironmentProblem, on all of them, if a monitor cannot be started."""
+        """Start the monitors of all ranks and connect them. Collective.
+
+        Raises EnvironmentProblem, on all processes, if a monitor cannot be started.
+        """
         self.communicator = communicator
         self.place = "before the first step"
         reading, self.writing = os.pipe()
         faulthandler.register(DUMP_SIGNAL, file=self.writing, all_threads=False, chain=False)
         rank, size = communicator.rank, communicator.size
         numbers = (rank, size, os.getpid(), reading, int(DUMP_SIGNAL))
-        # In a separate session, so that it outlives a rank that the launcher kills, and can still report.
+        # The monitor has its own session, so that it survives when the launcher kills the rank, and can still report.
         command = [sys.executable, "-S", "-P", "-c", MONITOR, *map(str, numbers)]
 
         started: list[subprocess.Popen[bytes]] = []
@@ -78,8 +80,7 @@ class Watchdog:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _connect(self) -> list[int]:
-        """Connect the monitors with each other; returns the ranks that cannot reach rank 0's host. All processes call
-        this together."""
+        """Connect the monitors with each other, and return the ranks that cannot reach rank 0's host. Collective."""
         communicator, rank = self.communicator, self.communicator.rank
         token = communicator.broadcast(secrets.token_hex(32) if rank == 0 else "")
         self._tell(token=token)
@@ -107,8 +108,10 @@ class Watchdog:
         self._tell(step=step)
 
     def outside(self, outside: bool) -> None:
-        """Report that the program has left hpcstencil (``outside`` is True) or has come back to it (False). While any
-        rank is outside, a run that takes no steps does not count as stalled."""
+        """Report that the user's program runs its own code (``outside`` is True) or has called hpcstencil again (False).
+
+        While any rank is outside, a run that takes no steps does not count as stalled.
+        """
         self._tell(outside=outside)
 
     def output(self, path: Path) -> None:
@@ -116,9 +119,11 @@ class Watchdog:
         self._tell(output=str(path))
 
     def failed(self, sentence: str, status: int, at_once: bool = False) -> None:
-        """Report that this rank has failed. The monitors print the sentence of the lowest failed rank and end all ranks
-        with its status; with ``at_once`` they do not wait for a lower rank. Returns after ``UNHEARD`` seconds if they
-        have not ended this one."""
+        """Report that this rank has failed, with the message for the user and the exit status.
+
+        The monitors print the message of the lowest failed rank and end all ranks with its status. With ``at_once``, they do
+        not wait for lower ranks. If they have not ended this rank after ``UNHEARD`` seconds, the call returns.
+        """
         if len(sentence) > LONGEST:
             sentence = f"{sentence[: LONGEST // 2]}\n...\n{sentence[-LONGEST // 2 :]}"
         self._tell(failed=sentence, status=status, at_once=at_once)
@@ -136,7 +141,10 @@ class Watchdog:
             os.write(self.process.stdin.fileno(), json.dumps(message).encode() + b"\n")
 
     def _read(self) -> dict[str, Any]:
-        """The next message of the monitor. If the monitor has ended, a message as of one that could not connect."""
+        """Wait for the monitor's next message and return it.
+
+        If the monitor has ended, the result is that of a monitor that could not connect.
+        """
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         return json.loads(line) if line else {"connected": False, "doors": []}
@@ -151,16 +159,20 @@ class Watchdog:
 
 
 def end_all(communicator: Communicator, sentence: str, status: int, at_once: bool = False) -> None:
-    """End all processes after a failure on this one that the others do not know of. If several fail, the monitors print
-    one sentence; without a monitor, this process prints its own. Does not return."""
+    """End all processes after a failure on this one of which the others do not know. Does not return.
+
+    If several processes fail, the monitors print one message. If no monitor answers, this process prints its own.
+    """
     communicator.watch.failed(sentence, status, at_once)
     print(sentence, file=sys.stderr, flush=True)
     end_at_once(communicator, status)
 
 
 def end_at_once(communicator: Communicator, status: int) -> None:
-    """End all ranks with this exit status, or at least this one after a second. Works from any thread, even if the main
-    thread hangs."""
+    """End all ranks by MPI_Abort with this exit status; after a second, end at least this one.
+
+    Works from any thread, even if the main thread hangs.
+    """
     timer = threading.Timer(1.0, os._exit, (status,))
     timer.daemon = True
     timer.start()
@@ -168,8 +180,10 @@ def end_at_once(communicator: Communicator, status: int) -> None:
 
 
 def start(communicator: Communicator) -> None:
-    """Start a watchdog over the processes, if there are several, and set it as the communicator's ``watch``. Warns of
-    ranks that cannot reach rank 0's host. All processes call this together."""
+    """Start a watchdog, if there are several processes, and set it as the communicator's ``watch``. Collective.
+
+    Prints a warning if some ranks cannot reach rank 0's host.
+    """
     if not isinstance(communicator, MpiProcesses):
         return
     communicator.watch = watch = Watchdog(communicator)

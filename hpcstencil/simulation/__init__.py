@@ -1,1 +1,1 @@
-"""Composition, choice of the kernel, and the loop of a run."""
+"""Runs: composition from problem and backend, choice of the kernel, and the time loop."""

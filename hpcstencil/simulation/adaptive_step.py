@@ -24,14 +24,16 @@ from hpcstencil.validation.errors import NumericsError
 
 SAFETY, LEAST_FACTOR, MOST_FACTOR = 0.9, 0.2, 5.0
 LEAST_ERROR = 1e-4  # lower bound of the previous error in the controller: one lucky step is not trusted
-HOPELESS = 1e100  # bound of the squared error in units of the tolerance: beyond it the step is far too long anyway
-FIRST_FRACTION = 0.01  # first step, as a fraction of the time in which the solution changes by its own size
-COLLAPSED = 1e-15  # of the end time: a shorter step makes no progress
+HOPELESS = 1e100  # a squared error, in units of the tolerance, above this counts as infinite
+FIRST_FRACTION = 0.01  # first step, as a fraction of the time in which the solution changes by its own magnitude
+COLLAPSED = 1e-15  # smallest step, as a fraction of the end time; a shorter one makes no progress
 
 
 def factor(method: Method, error: float, before: float) -> float:
-    """The factor, between LEAST_FACTOR and MOST_FACTOR, by which to multiply the step size after a step with this
-    ``error`` (in units of the tolerance); ``before`` is the error of the previous step."""
+    """Return the factor for the next step size, between LEAST_FACTOR and MOST_FACTOR.
+
+    ``error`` is the estimated error of the last step, and ``before`` that of the step before it, in units of the tolerance.
+    """
     if not math.isfinite(error):
         return LEAST_FACTOR
     k = method.error_order + 1
@@ -41,11 +43,18 @@ def factor(method: Method, error: float, before: float) -> float:
 
 @dataclass(frozen=True)
 class Control:
-    """The control of adaptive steps.
+    """The controller of adaptive steps.
 
-    ``attempt`` takes one step and estimates its error. ``errors`` reduces `Problem.errors`, which an attempt returns by
-    field name. ``changes`` reduces the time derivatives and the fields, for the first step. ``schedule`` shortens steps
-    that would pass an output or the end.
+    Attributes
+    ----------
+    attempt
+        Takes one step and estimates its error.
+    errors
+        Reduces `Problem.errors`, which an attempt returns by field name.
+    changes
+        Reduces the time derivatives and the fields, to estimate the size of the first step.
+    schedule
+        Shortens steps that would pass an output time or the end.
     """
 
     problem: Problem
@@ -56,7 +65,7 @@ class Control:
 
     @staticmethod
     def of(problem: Problem, steps: Steps) -> Control:
-        """The control for a problem with a tolerance, made from the ``steps`` of its backend."""
+        """Return the controller for a problem with a tolerance, from the ``steps`` of its backend."""
         fields = tuple(map(Field, problem.trees))
         return Control(
             problem=problem,
@@ -67,10 +76,9 @@ class Control:
         )
 
     def step(self, fields: Fields, clock: Clock) -> tuple[Fields, Clock]:
-        """Take the next step that meets the tolerance; returns the fields and the clock after it. All processes call
-        this together. The memory of the given fields is not reused.
+        """Take the next step that meets the tolerance, and return the fields and the clock after it. Collective.
 
-        Raises NumericsError, on all processes, if the step size collapses.
+        The input fields are not overwritten. Raises NumericsError, on all processes, if the step size collapses.
         """
         problem, end = self.problem, self.problem.config.time.end
         clock = self.begun(fields, clock)
@@ -88,20 +96,21 @@ class Control:
             wished = factor(problem.method, err, max(clock.last_error, LEAST_ERROR))
             if err <= 1.0:
                 growth = min(wished, 1.0) if rejected > clock.rejected else wished
-                # A step cut short to land on an output says little about the next.
+                # A step that was shortened to land on an output says little about the size of the next.
                 proposed = max(dt, growth * leap.steps.dt) if leap.steps.dt < dt else growth * dt
                 return after, replace(leap.after, measured_dt=proposed, last_error=err, rejected=rejected)
             rejected += 1
             dt = leap.steps.dt * min(wished, SAFETY)
 
     def tried(self, clock: Clock, dt: float) -> Leap:
-        """The step to attempt next at ``clock`` with the wished size ``dt``. It is shorter if it would pass the next
-        output or the end."""
+        """Return the step to attempt at ``clock``: of size ``dt``, or shorter if it would pass the next output or the end."""
         return self.schedule.leap(replace(clock, base_step=clock.step, base_time=clock.time), dt, 1)
 
     def error(self, errors: Fields) -> float:
-        """The estimated error in units of the tolerance, the same on all processes, from the errors by field that an
-        attempt returned; infinite if it is not finite in some cell. All processes call this together."""
+        """Return the estimated error in units of the tolerance, equal on all processes. Collective.
+
+        ``errors`` are those by field that an attempt returned. The result is infinite if an error is not finite in some cell.
+        """
         _, largest, broken = self.errors.extremes(errors, self.problem.parameters, 0.0)
         if broken.any() or largest.max() > HOPELESS:
             return math.inf
@@ -109,13 +118,14 @@ class Control:
         return math.sqrt(math.fsum(sums) / (self.errors.cells * len(sums)))
 
     def begun(self, fields: Fields, clock: Clock) -> Clock:
-        """The clock with the size of the next step to attempt. If it has none yet, the first step is estimated from the
-        fields; all processes call this together."""
+        """Return the clock with the size of the next step to attempt, estimated from the fields if it has none. Collective."""
         return clock if clock.measured_dt else replace(clock, measured_dt=self.first_step(fields, clock.time))
 
     def first_step(self, fields: Fields, time: float) -> float:
-        """The size of the first step to attempt at ``time``, the same on all processes. It is cautious: the controller
-        lengthens a step that is too short up to fivefold per step. All processes call this together."""
+        """Estimate the size of the first step to attempt at ``time``, equally on all processes. Collective.
+
+        The estimate is cautious, because the controller can lengthen a short step up to fivefold per step.
+        """
         end = self.problem.config.time.end
         low, high, broken = self.changes.extremes(fields, self.problem.parameters, time)
         slopes, sizes = np.split(np.maximum(np.abs(low), np.abs(high)), 2)

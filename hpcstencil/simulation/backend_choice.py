@@ -1,7 +1,7 @@
-"""The choice of the backend that takes the steps of a run.
+"""The choice of the backend that computes the steps of a run.
 
-"auto" takes the preferred backend, native code. If a process cannot use it, rank 0 measures the others. Measurements
-are kept in the user's cache folder, so that a machine measures once; without the folder every run measures again.
+"auto" takes the preferred backend, native code. If a process cannot use it, rank 0 measures the other backends. Measurements
+are stored in the user's cache folder, so that a machine measures only once.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ from hpcstencil.simulation.measurement_cache import key, recall, remember
 from hpcstencil.simulation.prepared import Choice, Decomposed, Prepared, prepared_with
 from hpcstencil.validation.errors import EnvironmentProblem, InputError
 
-PROBE_CELLS, PROBE_CELLS_ON_GPU = 2**16, 2**24  # on a GPU, fewer would measure the launch of a kernel
+PROBE_CELLS, PROBE_CELLS_ON_GPU = 2**16, 2**24  # on a GPU, a smaller block would measure only launch overhead
 PROBE_SECONDS = 0.05
 CLEARLY = 1.5  # how many times faster than the first kernel another one must be to replace it
 
 
 def prepare(decomposed: Decomposed, devices: Sequence[Any], communicator: Communicator, before: str = "") -> Prepared:
-    """The problem with its backend and its number of steps between two exchanges, the same on all processes.
-    ``devices`` are those of this process; ``before`` is the kernel of the run that is continued, "" if there is none.
-    All processes call this together. Raises as `chosen`."""
+    """Choose the backend and the number of steps between two exchanges, equally on all processes. Collective.
+
+    ``devices`` are those of this process. ``before`` is the kernel of the run that is continued, "" if there is none. Raises
+    the same errors as `chosen`.
+    """
     choice = chosen(decomposed, devices, communicator, before)
     costs = UNMEASURED
     if decomposed.interval is None:
@@ -41,9 +43,9 @@ def prepare(decomposed: Decomposed, devices: Sequence[Any], communicator: Commun
 
 
 def foreseen(decomposed: Decomposed) -> Prepared:
-    """The problem as a run on CPUs would prepare it, as far as that is known without compiling, measuring and jax.
+    """Predict how a run on CPUs would prepare the problem, as far as possible without compiling, measuring or JAX.
 
-    Raises InputError if the requested kernel does not fit the problem.
+    Raises InputError if the requested kernel does not support the problem.
     """
     wanted = decomposed.problem.config.numerics.kernel
     names = [name for name, one in BACKENDS.items() if one.preferred] if wanted == "auto" else [wanted]
@@ -60,11 +62,13 @@ def foreseen(decomposed: Decomposed) -> Prepared:
 
 
 def chosen(decomposed: Decomposed, devices: Sequence[Any], communicator: Communicator, before: str = "") -> Choice:
-    """The kernel of the run, the same on all processes. It is the one that the input requests. For "auto" it is that of
-    the continued run (``before``), so that its bits stay the same; else the preferred one; else, if a process cannot
-    use that, the faster of the others as rank 0 measures them. All processes call this together.
+    """Choose the kernel of the run, equally on all processes. Collective.
 
-    Raises, on all processes, InputError if the requested kernel is not available, or if a run cannot continue with its
+    It is the one that the input requests. With "auto", a continued run keeps its kernel (``before``), so that its rounding
+    does not change. Otherwise the preferred kernel is taken, or, if a process cannot use it, the fastest of the others by
+    rank 0's measurement.
+
+    Raises, on all processes, InputError if no process can use the requested kernel, or if a run cannot continue with its
     kernel; EnvironmentProblem if only some processes lack the requested kernel.
     """
     wanted, device = decomposed.problem.config.numerics.kernel, devices[0]
@@ -97,16 +101,19 @@ def chosen(decomposed: Decomposed, devices: Sequence[Any], communicator: Communi
 def lacks_of(
     decomposed: Decomposed, kernel: str, device: Any, communicator: Communicator, requested: bool = False
 ) -> list[str]:
-    """The answers of `lack_of` for all processes, by rank, on all of them. All processes call this together."""
+    """Return the results of `lack_of` for all processes, by rank. Collective."""
     return communicator.allgather(lack_of(decomposed, kernel, device, communicator.rank, requested))
 
 
 def lack_of(decomposed: Decomposed, kernel: str, device: Any, rank: int, requested: bool = False) -> str:
-    """Why process ``rank`` cannot take the steps with a kernel, as a clause; "" if it can. A kernel that is
-    ``requested`` need not be suited to the device, unless it is one that "auto" prefers. May compile native code."""
+    """Return why process ``rank`` cannot compute the steps with a kernel, as a clause; "" if it can.
+
+    A kernel that is ``requested`` need not be suited to the device, unless it is one that "auto" prefers. The call may
+    compile native code.
+    """
     unsuited = BACKENDS[kernel].unsuited(device)
     if unsuited and (BACKENDS[kernel].preferred or not requested):
-        return unsuited  # without the time of lowering
+        return unsuited  # before the problem is lowered, which takes time
     try:
         return decomposed.lowered(kernel).lack(device, replace(decomposed.topology, rank=rank))
     except Unsupported as reason:
@@ -114,8 +121,10 @@ def lack_of(decomposed: Decomposed, kernel: str, device: Any, rank: int, request
 
 
 def missing(lacks: Sequence[str]) -> str:
-    """The answers of `lacks_of` in words, with the first rank that lacks the kernel if the processes differ; "" if none
-    lacks it."""
+    """Combine the results of `lacks_of` into one clause; "" if no process lacks the kernel.
+
+    If the processes differ, the clause names the first rank that lacks it.
+    """
     if len(set(lacks)) == 1:
         return lacks[0]
     rank, lack = next((rank, lack) for rank, lack in enumerate(lacks) if lack)
@@ -123,14 +132,14 @@ def missing(lacks: Sequence[str]) -> str:
 
 
 def unfit(kernel: str, reason: str) -> InputError:
-    """The error for an input that requests a kernel that is not available for the ``reason``."""
+    """Return the error for an input whose requested kernel is not available, with the ``reason``."""
     return InputError(
         f'numerics.kernel: expected a kernel that supports this run, but "{kernel}" does not: {reason}; give "auto"'
     )
 
 
 def other_kernel(before: str, lack: str) -> InputError:
-    """The error for continuing a run where its kernel ``before`` is not available, because of the ``lack``."""
+    """Return the error for continuing a run where its kernel ``before`` is not available, with the reason (``lack``)."""
     return InputError(
         f'numerics.kernel: expected "{before}", with which the run was computed so far, but it is not available '
         f"here ({lack}); continue where it is, or with another kernel, which rounds differently: --set numerics.kernel=shift"
@@ -138,17 +147,18 @@ def other_kernel(before: str, lack: str) -> InputError:
 
 
 def measured(decomposed: Decomposed, device: Any) -> tuple[str, ...]:
-    """The kernels that are measured against each other on ``device`` if the preferred one is not available."""
+    """Return the kernels that are compared by measurement on ``device`` if the preferred one is not available."""
     others = (name for name, one in BACKENDS.items() if not one.preferred)
     return tuple(name for name in others if not lack_of(decomposed, name, device, rank=0))
 
 
 def fastest_kernel(decomposed: Decomposed, device: Any) -> str:
-    """The kernel for a problem if the preferred one is not available: the first candidate, unless another is clearly
-    faster. It is measured on one device of this process, with a small periodic block, or recalled from the cache.
+    """Return the kernel for a problem if the preferred one is not available.
 
-    The block does not depend on the decomposition, so every decomposition of a problem gets the same kernel. The margin
-    keeps noise, and small differences between machines of a kind, from deciding.
+    It is the first candidate, unless another one is clearly faster. Candidates are measured with a small periodic block on
+    one device of this process, or the result is recalled from the cache. The block does not depend on the decomposition, so
+    every decomposition of a problem gets the same kernel. The margin prevents noise, and small differences between similar
+    machines, from deciding.
     """
     problem, candidates = decomposed.problem, measured(decomposed, device)
     name = key(problem, f"kernel:{CLEARLY}:{','.join(candidates)}:{device.platform}:{device.device_kind}")
@@ -164,8 +174,10 @@ def fastest_kernel(decomposed: Decomposed, device: Any) -> str:
 
 
 def probe(problem: Problem, device: Any, kernel: str) -> Callable[[], float]:
-    """Compile the steps of a small block with a kernel, and return a function that measures and returns the seconds of
-    one step. That function can be called once."""
+    """Compile the steps of a small block with a kernel, and return a function that measures the seconds per step.
+
+    The function can be called only once.
+    """
     import jax
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Compose a simulation from a prepared problem, a device grid and the steps of its backend."""
+"""Composition of a simulation from a prepared problem, a device grid and the steps of its backend."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpcstencil.simulation.simulation import Simulation
 
 
 def compose(prepared: Prepared, communicator: Communicator, devices: Sequence[Any]) -> Simulation:
-    """The simulation of this process on its ``devices``. No step is compiled yet. All processes call this together."""
+    """Compose the simulation of this process on its ``devices``, without compiling steps. Collective."""
     problem, plan, lowered = prepared.problem, prepared.plan, prepared.lowered
     topology = plan.topology_of(communicator.rank)
     places = problem.discretization.radius(problem.differentiated(), coordinates=True)

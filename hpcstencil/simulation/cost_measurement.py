@@ -1,7 +1,7 @@
-"""The costs by which the steps between two exchanges are chosen, measured when a run begins.
+"""Measurement, at the start of a run, of the costs by which the number of steps between two exchanges is chosen.
 
-Messages between neighbours are timed at every start, the work of the backend once per machine. Costs decide how long a run
-takes, never its bits.
+Messages between neighbours are timed at every start, the work of the backend once per machine. Costs affect the speed of a
+run, never its results.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from hpcstencil.runtime.threads import threads_for
 from hpcstencil.simulation.measurement_cache import key, recall, remember
 
 SHORT, LONG = 8, 2**18  # bytes of a message
-ROUNDS = 4  # exchanges of each; the first one also connects the processes
+ROUNDS = 4  # exchanges of each size; the first one is not timed, because it also connects the processes
 
 
 def measured_costs(lowered: Lowered, problem: Problem, topology: Topology, communicator: Communicator) -> Costs:
-    """The costs of exchange and computing on this machine, the same on all processes, for the blocks of ``topology``
-    (as rank 0 sees it). All processes call this together."""
+    """Measure the costs of exchange and computing for the blocks of ``topology``. Collective.
+
+    The result is equal on all processes.
+    """
     topology = replace(topology, rank=communicator.rank)
     latency, bytes_per_second = 0.0, float("inf")
     if communicator.size > 1 and sends_messages(problem, communicator):
@@ -36,15 +38,17 @@ def measured_costs(lowered: Lowered, problem: Problem, topology: Topology, commu
 
 
 def sends_messages(problem: Problem, communicator: Communicator) -> bool:
-    """Whether processes may exchange the edges of their blocks by messages, and not through shared memory. All
-    processes call this together."""
+    """Return whether processes may exchange halos by messages instead of shared memory. Collective."""
     several_hosts = len(set(communicator.allgather((host(), boot())))) > 1
     return several_hosts or problem.config.decomposition.exchange != "auto"
 
 
 def work_cost(lowered: Lowered, problem: Problem, topology: Topology, communicator: Communicator) -> float | None:
-    """Seconds of a unit of work on the slowest process: recalled from rank 0's cache, or measured now on all processes
-    at once, as in a run. None if the backend does not use it. All processes call this together."""
+    """Return the seconds per unit of work on the slowest process. Collective.
+
+    The value is recalled from rank 0's cache, or measured on all processes at once, as in a run. It is None if the backend
+    has no cost model.
+    """
     devices = topology.device_count
     what = f"work:{threads_for(devices)}:{devices * communicator.size}:{'x'.join(map(str, topology.capacity()))}"
     name = key(problem, what)
@@ -62,9 +66,10 @@ def work_cost(lowered: Lowered, problem: Problem, topology: Topology, communicat
 
 
 def message_costs(topology: Topology, communicator: Communicator) -> tuple[float, float]:
-    """(seconds in which a short message reaches a neighbour, bytes per second that a process sends and receives in long
-    messages), on the slowest process. All processes send to all their neighbours at once, as in an exchange, and call
-    this together."""
+    """Measure (latency in seconds, bandwidth in bytes per second) of messages on the slowest process. Collective.
+
+    All processes send to all their neighbours at once, as in an exchange. The bandwidth counts bytes sent and received.
+    """
     cut = [axis for axis, parts in enumerate(topology.processes) if parts > 1]
     ranks = [topology.neighbour(axis, direction) for axis in cut for direction in (-1, 1)]
     pairs = [(n, rank) for n, rank in enumerate(ranks) if rank is not None]
@@ -76,9 +81,10 @@ def message_costs(topology: Topology, communicator: Communicator) -> tuple[float
 
 
 def exchange_seconds(size: int, pairs: list[tuple[int, int]], communicator: Communicator) -> float:
-    """Seconds of the fastest of a few exchanges of messages of ``size`` bytes with the neighbours ``pairs``,
-    (direction, rank) each. A message sent in direction n is received by the neighbour as of direction n ^ 1. All
-    processes call this together."""
+    """Time exchanges of messages of ``size`` bytes with neighbours, and return the seconds of the fastest. Collective.
+
+    ``pairs`` are (direction, rank) of the neighbours. A message sent in direction n arrives from direction n ^ 1.
+    """
     mpi: Any = communicator.mpi
     sent, received = np.zeros(size, np.uint8), np.empty((len(pairs), size), np.uint8)
     best = float("inf")

@@ -1,4 +1,4 @@
-"""The time series of a run: numbers from reductions over the whole grid, collected until the next snapshot is written."""
+"""Diagnostics: numbers from reductions over the whole grid, collected until the next snapshot is written."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ from hpcstencil.symbolic.expressions import Node, Reduction, Time, walk
 
 @dataclass
 class Diagnostics:
-    """The diagnostics of a run: ``trees`` by name, and the ``reductions`` of their operands. ``steps``, ``times`` and
-    ``rows`` (a list of values by name) are those that are not in the file yet. They are the same on all processes."""
+    """The diagnostics of a run, and their values that are not in the file yet.
+
+    ``trees`` are the expressions by name, and ``reductions`` reduces their operands. ``steps``, ``times`` and ``rows`` (a
+    list of values by name) wait to be written; they are equal on all processes.
+    """
 
     trees: Mapping[str, Node]
     reductions: Reductions
@@ -29,7 +32,7 @@ class Diagnostics:
     rows: dict[str, list[Any]] = field(default_factory=dict)
 
     def take(self, fields: Fields, step: int, time: float) -> None:
-        """Evaluate all diagnostics for this state and keep the values as a row. All processes call this together."""
+        """Evaluate all diagnostics for this state, and keep the values as a row. Collective."""
         if not self.trees:
             return
         values = self.evaluate(fields, time)
@@ -39,8 +42,11 @@ class Diagnostics:
             self.rows.setdefault(name, []).append(value)
 
     def evaluate(self, fields: Fields, time: float) -> dict[str, Any]:
-        """The value of each diagnostic by name, over the whole grid and the same on all processes: a float, or in an
-        ensemble a float64 array (members,). It is NaN where a field is not finite. All processes call this together."""
+        """Return the value of each diagnostic by name, equal on all processes. Collective.
+
+        A value is a float, or in an ensemble a float64 array of shape (members,). It is NaN if a reduction in it meets a
+        non-finite cell.
+        """
         reductions, cells = self.reductions, self.reductions.cells
         low, high, broken = reductions.extremes(fields, self.parameters, time)
         largest = np.where(broken > 0, np.nan, np.maximum(np.abs(low), np.abs(high)))
@@ -64,11 +70,11 @@ class Diagnostics:
 
     @property
     def held(self) -> int:
-        """Bytes of the rows kept since the last `drain`."""
+        """The size in bytes of the rows kept since the last `drain`."""
         return 8 * len(self.steps) * (2 + len(self.trees))
 
     def drain(self) -> RowsOf:
-        """The rows kept since the last call, which are then forgotten."""
+        """Return the rows kept since the last call, and drop them here."""
         rows = self.steps, self.times, self.rows
         self.steps, self.times, self.rows = [], [], {}
         return {DIAGNOSTICS: rows}

@@ -1,4 +1,4 @@
-"""The report of `check` on an input: all settings, the decomposition, memory and time; without jax."""
+"""The report of `hpcstencil check`: all settings, the decomposition, memory and time, without JAX."""
 
 from __future__ import annotations
 
@@ -28,14 +28,17 @@ from hpcstencil.simulation.prepared import Prepared
 from hpcstencil.validation.errors import InputError
 
 BY_METHOD = {"direct": "", "fft": ", applied by Fourier transforms: the last digits depend on the decomposition"}
-SHOWN = 49  # numbers of a stencil that is printed whole
-WIDTH = 64  # of a drawing, in characters, which are twice as high as wide
-PROGRAM = "0.3 GB"  # Python, JAX, MPI, HDF5 and the remains of the compilers, on a CPU
+SHOWN = 49  # largest number of weights of a stencil, or receivers of a table, that are printed in full
+WIDTH = 64  # width of a drawing in characters, which are twice as high as wide
+PROGRAM = "0.3 GB"  # memory of Python, JAX, MPI, HDF5 and leftovers of the compilers, on a CPU
 
 
 def report(prepared: Prepared) -> str:
-    """The text of `hpcstencil check`: the settings, the decomposition, and what the run will need. It assumes CPUs,
-    since on GPUs there is no native code. Raises InputError if a mask from a file covers the whole grid."""
+    """Return the text of `hpcstencil check`: the settings, the decomposition, and what the run will need.
+
+    It assumes CPUs, because native code is not available on GPUs. Raises InputError if a mask from a file covers the whole
+    grid.
+    """
     problem, plan, config = prepared.problem, prepared.plan, prepared.problem.config
     itemsize = np.dtype(config.numerics.precision).itemsize
     fields, topology = len(problem.fields) * problem.copies, plan.topology
@@ -69,19 +72,19 @@ def report(prepared: Prepared) -> str:
 
 
 def _is_shown(weights: Weights) -> bool:
-    """Whether a stencil is printed number by number."""
+    """Return whether all weights of a stencil are printed."""
     return bool(np.size(weights) <= SHOWN)
 
 
 def _without_long_lists(config: Config) -> Config:
-    """The input without large stencils and without tables of many receivers, which have a line of their own."""
+    """Return the input without large stencils and tables of many receivers, which the report sums up in a line each."""
     kept = {name: stencil for name, stencil in config.equation.stencils.items() if _is_shown(stencil.weights)}
     probes = {name: probe for name, probe in config.probes.items() if len(probe.x) <= SHOWN}
     return replace(config, equation=replace(config.equation, stencils=kept), probes=probes)
 
 
 def _stencils(config: Config) -> list[str]:
-    """A line for each stencil in [equation.stencils]."""
+    """Return a line for each stencil in [equation.stencils]."""
     return [
         f"{'stencil ' + name:<21} {' x '.join(map(str, np.shape(stencil.weights)))} weights, whose sum is "
         f"{np.sum(stencil.weights):.6g}{BY_METHOD[stencil.method]}"
@@ -90,7 +93,7 @@ def _stencils(config: Config) -> list[str]:
 
 
 def _probes(problem: Problem, itemsize: int) -> list[str]:
-    """A line for each table of [probes]."""
+    """Return a line for each table of [probes]."""
     lines, steps = [], step_count(problem)
     for name, each in problem.receivers.items():
         often = "after every step" if each.every == 1 else f"every {each.every} steps"
@@ -102,7 +105,7 @@ def _probes(problem: Problem, itemsize: int) -> list[str]:
 
 
 def _geometry(config: Config) -> list[str]:
-    """A drawing of the solid cells that a file gives, in the middle plane of three dimensions, with y upwards."""
+    """Draw the solid cells of a mask from a file, with y upwards; in three dimensions, those of the middle plane."""
     file = None if config.mask is None else config.mask.array
     if file is None:
         return []
@@ -124,7 +127,7 @@ def _geometry(config: Config) -> list[str]:
 
 
 def _parameters(problem: Problem) -> list[str]:
-    """A line for each parameter that is read from a file."""
+    """Return a line for each parameter that is read from a file."""
     shape = " x ".join(map(str, problem.config.grid.shape))
     return [
         f"{'parameter ' + name:<21} {shape} values of {file}, from {found.lowest:.6g} to {found.largest:.6g}"
@@ -140,7 +143,7 @@ def _memory(problem: Problem) -> str:
 
 
 def human(count: float) -> str:
-    """A number of bytes with three significant digits and a unit."""
+    """Format a number of bytes with three significant digits and a unit."""
     for unit in ("B", "KB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
@@ -160,7 +163,7 @@ def _time_step(problem: Problem) -> str:
 
 
 def step_count(problem: Problem) -> int | None:
-    """The number of steps of the run, approximate unless the step is fixed; None if it depends on the solution."""
+    """Return the number of steps of the run, approximate unless dt is fixed; None if it depends on the solution."""
     total = problem.schedule().total_steps
     if total is not None or problem.step_follows_solution:
         return total
@@ -168,13 +171,13 @@ def step_count(problem: Problem) -> int | None:
 
 
 def _too_much(needed: int) -> str:
-    """A remark if a process needs more memory than this machine has."""
+    """Return a remark if a process needs more memory than this machine has; else ""."""
     here = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return f"; this machine has {human(here)} in all" if needed > here else ""
 
 
 def _output(problem: Problem, itemsize: int) -> str:
-    """The size of the output file, with a remark if there is no room for it."""
+    """Return the size of the output file as text, with a remark if the disk has no room for it."""
     output, count = problem.config.output, problem.schedule().snapshots(step_count(problem))
     size = len(output.fields or problem.shown) * problem.cells * itemsize
     packed = " before compression" if output.compression != "none" else ""
@@ -187,7 +190,7 @@ def _output(problem: Problem, itemsize: int) -> str:
 
 
 def _streams(problem: Problem, itemsize: int) -> list[str]:
-    """A line for each stream: its file, its cells, and its size."""
+    """Return a line for each stream with its file, its cells and its size."""
     config, lines = problem.config, []
     for name, path in stream_paths(config, config.output.path).items():
         stream = config.output.streams[name]
@@ -203,7 +206,7 @@ def _streams(problem: Problem, itemsize: int) -> list[str]:
 
 
 def _records(problem: Problem, stream: StreamConfig) -> int | None:
-    """The approximate number of records of a stream; None if it depends on the solution."""
+    """Return the approximate number of records of a stream; None if it depends on the solution."""
     steps, first = step_count(problem), not stream.average
     if stream.every is None:
         return None if steps is None or stream.every_steps is None else first + steps // stream.every_steps
@@ -217,7 +220,7 @@ def _steps(problem: Problem) -> str:
 
 
 def _predicted(problem: Problem, processes: int) -> str:
-    """The predicted wall time, from this machine's stored speed."""
+    """Return the predicted wall time as text, from the stored speed of this machine."""
     speed = recall(key(problem, f"speed:{processes}"))
     steps = step_count(problem)
     if not isinstance(speed, float):

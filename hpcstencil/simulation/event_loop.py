@@ -1,4 +1,4 @@
-"""The loop of a run from event to event: steps, and the streams that are due after them."""
+"""The loop of a run from event to event: it takes steps, then lets the streams that are due act."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ AT_WALLTIME = 1000  # greater than all signal numbers
 
 @dataclass(frozen=True)
 class StopRequests:
-    """The requests that stop a run before its end: a signal noted in ``request`` on any process, or rank 0's ``walltime``, of
-    which ``checkpoint_seconds`` must be left."""
+    """The conditions that stop a run before its end.
+
+    They are a signal recorded in ``request`` on any process, and rank 0's ``walltime``, before which ``checkpoint_seconds()``
+    must remain for a checkpoint.
+    """
 
     request: signals.Request
     walltime: Walltime
@@ -33,8 +36,7 @@ class StopRequests:
     communicator: Communicator
 
     def reason(self) -> str:
-        """Why the run has to stop now, in words; "" if it has not. All processes call this together and get the same
-        answer."""
+        """Return why the run must stop now, in words; "" if it need not. Collective, with the same result everywhere."""
         number = self.request.number
         if self.communicator.rank == 0 and number == 0 and self.walltime.is_near(self.checkpoint_seconds()):
             number = AT_WALLTIME
@@ -46,7 +48,7 @@ class StopRequests:
 
 @dataclass(frozen=True)
 class Run:
-    """A run under way: its stepping, and the streams that get its state, in the order in which they write."""
+    """A run in progress: its stepping, and the streams that receive its state, in the order in which they act."""
 
     stepping: Stepping
     streams: Sequence[Stream]
@@ -63,8 +65,10 @@ class Run:
             self.advance()
 
     def advance(self, limit: int | None = None) -> int:
-        """Take the next steps, up to the next event and at most ``limit``, and let the streams write that are due;
-        returns the number of steps. Raises NumericsError if the solution blows up."""
+        """Take steps up to the next event, at most ``limit``; let the streams that are due act; return the number of steps.
+
+        Raises NumericsError if the solution blows up.
+        """
         stepping = self.stepping
         steps = stepping.advance(self.announce, self.steps_to_event(limit), self.time_of_event())
         clock = stepping.clock
@@ -78,34 +82,36 @@ class Run:
         return steps
 
     def begin(self) -> None:
-        """Let the streams take the first state."""
+        """Pass the first state to all streams."""
         for stream in self.streams:
             stream.begin(self.stepping.state)
 
     def write_due(self) -> None:
-        """Let each stream write that is due at this state."""
+        """Pass the current state to each stream that is due."""
         for stream in self.streams:
             if stream.is_due(self.stepping.clock):
                 stream.write(self.stepping.state)
 
     def announce(self, state: State, leap: Leap) -> None:
-        """Tell the streams which steps the next compiled call takes from ``state``."""
+        """Announce to all streams the steps that the next compiled call takes from ``state``."""
         for stream in self.streams:
             stream.before(state, leap)
 
     def steps_to_event(self, limit: int | None = None) -> int | None:
-        """Steps until the next event of a stream that counts steps, and at most ``limit``; None if there is neither."""
+        """Return the steps until the next event of a stream that counts steps, at most ``limit``; None without either."""
         waits = [limit, *(stream.steps_to_event(self.stepping.clock) for stream in self.streams)]
         return min((wait for wait in waits if wait is not None), default=None)
 
     def time_of_event(self) -> float | None:
-        """The time of the next event of a stream that waits for a time; None if there is none."""
+        """Return the time of the next event of a stream that waits for a time; None if there is none."""
         times = [stream.time_of_event(self.stepping.clock) for stream in self.streams]
         return min((time for time in times if time is not None), default=None)
 
     def check_not_stopped(self, stops: StopRequests) -> None:
-        """Raise StoppedEarly, on all processes, if the run has to stop, after the streams have left what a resumed run
-        needs."""
+        """Raise StoppedEarly, on all processes, if the run must stop.
+
+        Before that, the streams save what a resumed run needs.
+        """
         with self.stopwatch.during("waiting for processes"):
             reason = stops.reason()
         if reason:
@@ -118,16 +124,16 @@ class Run:
             )
 
     def flush(self) -> None:
-        """Let the streams of a run that ends early put into files what they hold."""
+        """Let all streams write the data that they hold, for a run that ends early."""
         for stream in self.streams:
             stream.flush()
 
     def close(self, complete: bool) -> None:
-        """Let the streams of a run that is ``complete`` or not close their files."""
+        """Let all streams close their files; ``complete`` says whether the run has reached its end."""
         for stream in self.streams:
             stream.close(complete)
 
     def finish(self) -> None:
-        """Let the streams know that the run has reached its end."""
+        """Notify all streams that the run has reached its end."""
         for stream in self.streams:
             stream.finish(self.stepping.state)

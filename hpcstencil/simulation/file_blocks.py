@@ -1,6 +1,7 @@
-"""The blocks of a run in the form of its files: with members first, and fields on faces with their upper boundary.
+"""Conversion between a run's blocks and those in its files.
 
-Blocks are numpy arrays of this process's cells (local, without ghost cells), in the run's dtype.
+In files, the member axis comes first, and staggered fields include their values on an upper boundary. Blocks are numpy arrays
+of this process's cells (local, without ghost cells), in the run's dtype.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from hpcstencil.validation.errors import InputError
 
 
 def output_blocks(simulation: Simulation, fields: Fields, names: Sequence[str], time: float) -> dict[str, np.ndarray]:
-    """This process's blocks of the fields ``names`` for the output file, by name, with a first axis of members in an
-    ensemble. On processes beside an upper boundary they include the values on it of fields on faces, taken from the
-    boundary condition at ``time``, because no device array holds them."""
+    """Return this process's blocks of the fields ``names`` for the output file, with a leading member axis in an ensemble.
+
+    On processes next to an upper boundary, blocks of staggered fields include the values on it. No device array holds these
+    values, so they are computed from the boundary condition at ``time``.
+    """
     blocks = simulation.get(fields, names)
     if not simulation.problem.members:
         return {name: _with_upper_wall(simulation, simulation.problem, name, blocks[name], time) for name in names}
@@ -49,14 +52,16 @@ def _with_upper_wall(simulation: Simulation, problem: Problem, name: str, block:
 
 
 def checkpoint_block(simulation: Simulation, array: jax.Array) -> np.ndarray:
-    """This process's block of one device array for a checkpoint, with a first axis of members in an ensemble."""
+    """Return this process's block of one device array for a checkpoint, with a leading member axis in an ensemble."""
     block = simulation.block(array)
     return np.ascontiguousarray(np.moveaxis(block, -1, 0)) if simulation.problem.members else block
 
 
 def from_checkpoint(simulation: Simulation, block: np.ndarray) -> np.ndarray:
-    """A block of a checkpoint in the form and dtype of the run, members last: the inverse of `checkpoint_block`. Raises
-    InputError, on this process alone, if the checkpoint has another number of members."""
+    """Return a block of a checkpoint in the run's dtype, with a trailing member axis: the inverse of `checkpoint_block`.
+
+    Raises InputError, on this process alone, if the checkpoint has another number of members.
+    """
     count = len(simulation.problem.members)
     if block.shape[: block.ndim - simulation.device_grid.grid.ndim] != ((count,) if count else ()):
         raise InputError("the checkpoint was written by a run with other members of an ensemble, or none; begin anew")

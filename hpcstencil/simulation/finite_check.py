@@ -1,4 +1,4 @@
-"""The check that all values are finite, by all processes together."""
+"""The check, made by all processes together, that all values of a run are finite."""
 
 from __future__ import annotations
 
@@ -13,25 +13,28 @@ from hpcstencil.validation.errors import InputError, NumericsError
 
 
 class FiniteCheck:
-    """The check that the measured quantities of a run are finite. The run begins at step ``first_step``; ``path`` is
-    its output, None without output."""
+    """The check that the measured quantities of a run are finite.
+
+    ``first_step`` is the step at which the run begins. ``path`` is its output, None without output, for error messages.
+    """
 
     def __init__(self, simulation: Simulation, path: Path | None, first_step: int) -> None:
         self.simulation, self.path, self.first_step = simulation, path, first_step
 
     def after_steps(self, state: State) -> None:
-        """Check the ``state`` after some steps, unless the backends of all processes already know that all values are
-        finite. All processes call this together. Raises as `extremes`."""
+        """Check the ``state`` after some steps. Collective. Raises the same errors as `extremes`.
+
+        Nothing is computed if the backends of all processes already know that all values are finite.
+        """
         unknown = int(not self.simulation.steps.stayed_finite())
         if self.simulation.communicator.total(np.array([unknown]))[0]:
             self.extremes(state)
 
     def extremes(self, state: State) -> tuple[np.ndarray, np.ndarray]:
-        """(least, greatest) value of every measured quantity over the whole grid: float64 arrays (quantities,), in an
-        ensemble (quantities, members). All processes call this together.
+        """Return the minimum and the maximum of every measured quantity over the whole grid. Collective.
 
-        Raises, on all processes, NumericsError if a value is not finite; InputError instead at the first state of the
-        run.
+        Both are float64 arrays of shape (quantities,), or (quantities, members) in an ensemble. If a value is not finite, all
+        processes raise NumericsError, or InputError at the first state of the run.
         """
         simulation, problem = self.simulation, self.simulation.problem
         low, high, broken = simulation.extremes.extremes(dict(state.fields), problem.parameters, state.clock.time)
@@ -55,8 +58,10 @@ class FiniteCheck:
 
 
 def first_not_finite(simulation: Simulation, array: jax.Array) -> str:
-    """The global index and the coordinates of the first cell, in index order, with a value that is not finite, in
-    words. There must be one. All processes call this together."""
+    """Describe the first cell, in index order, with a non-finite value, by its global index and coordinates. Collective.
+
+    There must be such a cell.
+    """
     problem, grid = simulation.problem, simulation.problem.config.grid
     starts = [start for start, _ in simulation.ranges]
     here = np.argwhere(~np.isfinite(simulation.block(array)))

@@ -1,4 +1,4 @@
-"""The state with which a run begins: this process's blocks, from expressions, files and arrays of a Python program.
+"""This process's blocks of the initial state, from expressions, files, and arrays of a Python program.
 
 Blocks are numpy arrays of the cells in ``ranges``, the global index range (half-open) per axis: local, without ghost
 cells, in the run's dtype.
@@ -24,11 +24,11 @@ from hpcstencil.validation.errors import InputError
 def initial_blocks(
     problem: Problem, ranges: Sequence[Range], names: Sequence[str] | None = None
 ) -> dict[str, np.ndarray]:
-    """The initial blocks of the fields ``names`` (default: all), with a last axis of members in an ensemble. Parameters
-    and solid cells come from their arrays. A field that a Python program holds, or that has an expression, gets those
-    values; any other is read from the file that the input names, or is 0. Solid cells are 0.
+    """Return the initial blocks of the fields ``names`` (default: all), with a trailing member axis in an ensemble.
 
-    Raises InputError, on this process alone, if a file of the input cannot be read.
+    The values of a field come from an array of a Python program, from its expression, or from the file that the input names;
+    otherwise they are 0. Parameters and masks that are read come from their arrays. Solid cells are 0. Raises InputError, on
+    this process alone, if a file of the input cannot be read.
     """
     names = problem.fields if names is None else names
     grid, dtype = problem.config.grid, np.dtype(problem.config.numerics.precision)
@@ -67,8 +67,11 @@ def initial_blocks(
 
 
 def solid_in_expression(problem: Problem, ranges: Sequence[Range]) -> list[np.ndarray]:
-    """Which cells of the block ``ranges`` are solid by the expression of a mask, bool: one array, or if the members of an
-    ensemble differ in it, one for each; none without such a mask."""
+    """Evaluate the expression of a mask in the block ``ranges``: a list of bool arrays, True in solid cells.
+
+    The list has one array, or one per member if the masks of an ensemble's members differ. It is empty if the mask is not
+    given by an expression.
+    """
     mask = problem.mask
     if mask is None or mask.is_read:
         return []
@@ -81,9 +84,11 @@ def solid_in_expression(problem: Problem, ranges: Sequence[Range]) -> list[np.nd
 def _from_arrays(
     problem: Problem, ranges: Sequence[Range], names: Sequence[str]
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """The blocks that arrays give, the same for all members: those of parameters and solid cells by key of the input,
-    and those of the fields among ``names`` that have no expression by name, empty if the input names no file for
-    them."""
+    """Read the blocks that come from arrays, the same for all members: (by key of the input, by field).
+
+    The first are parameters and the mask. The second are the fields among ``names`` that have no expression; they are empty
+    if the input names no file of initial values.
+    """
     arrays = array_blocks(problem.config, ranges, problem.held)
     file = problem.config.initial.file
     wanted = [
@@ -100,7 +105,7 @@ def _from_arrays(
 
 
 def last_snapshot(problem: Problem, ranges: Sequence[Range], output: Path) -> dict[str, np.ndarray]:
-    """The blocks, by field, of the last snapshot of an ``output`` that holds all fields that change.
+    """Read the blocks of all changing fields from the last snapshot of ``output``, which must hold these fields.
 
     Raises InputError, on this process alone, if the file cannot be read.
     """

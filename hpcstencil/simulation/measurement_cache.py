@@ -1,4 +1,4 @@
-"""Measurements of this machine, stored in the user's cache folder. Without the folder they are repeated."""
+"""Measurements of this machine, stored in the user's cache folder. Without that folder, each run measures again."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from hpcstencil.runtime import cache_folder
 
 
 def store() -> Path | None:
-    """The path of the file with this machine's measurements, which may not exist yet; None if there is no folder for it."""
+    """Return the path of the file with this machine's measurements, which may not exist; None without a cache folder."""
     place = cache_folder.folder()
     return None if place is None else place / f"calibration-{platform.node()}.json"
 
 
 def key(problem: Problem, what: str) -> str:
-    """The name under which the measurement ``what`` of a problem is stored. It depends on everything that the compiled
-    code depends on."""
+    """Return the name under which the measurement ``what`` of a problem is stored.
+
+    It contains a hash of everything in the problem that the compiled code depends on.
+    """
     numerics = problem.config.numerics
     text = repr(
         (__version__, what, sorted(problem.trees.items()), numerics.order, numerics.precision, numerics.integrator)
@@ -33,12 +35,12 @@ def key(problem: Problem, what: str) -> str:
 
 
 def recall(name: str) -> Any | None:
-    """The stored measurement of this name; None if there is none."""
+    """Return the stored measurement of this name; None if there is none."""
     return _known(store()).get(name)
 
 
 def _known(path: Path | None) -> dict[str, Any]:
-    """All stored measurements."""
+    """Return all stored measurements; an empty dict if the file is missing, damaged or not this user's own."""
     if path is None or not cache_folder.is_own(path):
         return {}
     try:
@@ -49,12 +51,12 @@ def _known(path: Path | None) -> dict[str, Any]:
 
 
 def _refused(text: str) -> None:
-    """Refuse NaN and Infinity, which no measurement gives."""
+    """Raise ValueError for NaN and Infinity, which no measurement yields."""
     raise ValueError(text)
 
 
 def remember(name: str, value: Any) -> None:
-    """Store the measurement ``value``, which JSON can represent, if there is a folder for it and it is writable."""
+    """Store the measurement ``value``, a JSON value; do nothing without a writable cache folder."""
     path = store()
     if path is None:
         return

@@ -1,4 +1,4 @@
-"""The memory of a run's arrays over the grid, estimated before it begins."""
+"""Estimate of the memory that a run needs for arrays over the grid."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 from hpcstencil.simulation.prepared import Prepared
 from hpcstencil.symbolic.expressions import OPERATORS, walk
 
-COORDINATES = 4  # float64 copies of the coordinates at the start of a run; they matter on long grids of one axis
+COORDINATES = 4  # float64 copies of the coordinates at the start of a run; they matter on long one-dimensional grids
 
 
 def memory(prepared: Prepared) -> int:
-    """Estimated bytes of the arrays over the grid that the busiest process holds at once, on all its devices together."""
+    """Estimate the peak memory, in bytes, for arrays over the grid on the busiest process, over all its devices."""
     problem, topology = prepared.problem, prepared.plan.topology
     config, own = problem.config, math.prod(topology.capacity())
     resting, stepping = prepared.lowered.cells_held(prepared.plan)

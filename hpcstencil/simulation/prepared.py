@@ -1,7 +1,7 @@
-"""Everything that is chosen before a run is composed. It is chosen once and then handed on.
+"""The choices that are made once, before a run is composed.
 
-Decomposed   a problem on its blocks: known before jax is imported
-Prepared     with the backend that takes its steps, and the number of steps between two exchanges
+Decomposed   a problem on its blocks, known before JAX is imported
+Prepared     the same with its backend and the number of steps between two exchanges
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from hpcstencil.runtime.communicator import Communicator, from_rank_0
 
 @dataclass(frozen=True)
 class Decomposed:
-    """A problem on the blocks of ``topology`` (as rank 0 sees it). It is lowered to a backend when that backend is
-    first asked for; ``known`` keeps the result or the refusal by the backend's name."""
+    """A problem on the blocks of ``topology``, with rank 0's rank.
+
+    It is lowered to a backend on first demand; ``known`` caches the result, or the Unsupported error, by backend name.
+    """
 
     problem: Problem
     topology: Topology
@@ -28,25 +30,30 @@ class Decomposed:
 
     @classmethod
     def of(cls, problem: Problem, processes: int, devices: int) -> Decomposed:
-        """The problem on ``processes`` processes of ``devices`` devices each. Raises InputError as `decompose`."""
+        """Decompose the problem over ``processes`` processes with ``devices`` devices each.
+
+        Raises the InputError of `decompose`.
+        """
         return cls(problem, decompose(problem, processes, devices))
 
     @property
     def thin(self) -> bool:
-        """Whether the blocks have no room for a whole step between two exchanges, so that each stage needs an exchange."""
+        """Whether blocks are too thin for a whole step between two exchanges, so that each stage needs an exchange."""
         return not most_steps(self.problem, self.topology)
 
     @property
     def interval(self) -> int | None:
-        """The number of steps between two exchanges if it is fixed: the one that the input gives, or 1 if blocks
-        exchange nothing. None if it is still to be chosen."""
+        """The number of steps between two exchanges, if it is fixed; None if it is still to be chosen.
+
+        It is fixed by the input, or 1 if blocks exchange nothing.
+        """
         given = self.problem.config.decomposition.steps_per_exchange
         if not isinstance(given, str):
             return given
         return None if exchanges(self.problem, self.topology) else 1
 
     def begin(self) -> None:
-        """Start to compile, in the background, for the preferred backends that the input allows."""
+        """Start compiling in the background for the preferred backends that the input allows."""
         wanted = self.problem.config.numerics.kernel
         for name, one in BACKENDS.items():
             if one.preferred and wanted in ("auto", name):
@@ -54,7 +61,7 @@ class Decomposed:
                     self.lowered(name).begin()
 
     def lowered(self, kernel: str) -> Lowered:
-        """The problem lowered to the backend ``kernel``. Raises Unsupported if the backend does not support it."""
+        """Lower the problem to the backend ``kernel``, once. Raises Unsupported if the backend does not support it."""
         if kernel not in self.known:
             try:
                 self.known[kernel] = BACKENDS[kernel].lower(self.problem, self.topology)
@@ -68,8 +75,10 @@ class Decomposed:
 
 @dataclass(frozen=True)
 class Choice:
-    """The kernel of a run, and in a few words why it was chosen. ``cannot_be`` says that a preferred backend was wanted
-    but is not possible."""
+    """The kernel of a run, and the reason for the choice in a few words.
+
+    ``cannot_be`` says that a preferred backend would have been chosen but cannot be used.
+    """
 
     kernel: str
     why: str = "as asked"
@@ -98,9 +107,12 @@ def prepared_with(
     every: int | None = None,
     costs: Costs = UNMEASURED,
 ) -> Prepared:
-    """The problem prepared for the chosen backend, the same on all processes. ``every`` is the number of steps between
-    two exchanges; if it is None, it is `Decomposed.interval`, or else what the backend's cost model finds best with
-    these ``costs``. All processes call this together. Raises Unsupported."""
+    """Prepare the problem for the chosen backend, equally on all processes. Collective.
+
+    ``every`` is the number of steps between two exchanges. If it is None, `Decomposed.interval` is used, and if that is None
+    too, the best number by the backend's cost model with these ``costs``. Raises Unsupported if the backend does not support
+    the problem.
+    """
     problem, topology, lowered = decomposed.problem, decomposed.topology, decomposed.lowered(choice.kernel)
     every, seconds = decomposed.interval if every is None else every, None
     if every is None:

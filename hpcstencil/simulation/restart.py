@@ -36,9 +36,11 @@ REPEATING = (
 
 @dataclass(frozen=True)
 class Options:
-    """Options of the command line: the ``output`` to write and whether to replace it, the checkpoint of another run to
-    ``restart`` from, and so on. ``overrides`` are the texts given with --set. ``started`` is when the command started,
-    on time.monotonic's clock."""
+    """Options of the command line.
+
+    ``output`` is the file to write, and ``restart`` the checkpoint of another run from which to begin. ``overrides`` are the
+    texts given with --set. ``started`` is the time of time.monotonic at which the command started.
+    """
 
     output: Path
     overwrite: bool = False
@@ -51,14 +53,25 @@ class Options:
 
 @dataclass(frozen=True)
 class Source:
-    """Where the state of a run comes from: a ``checkpoint``, or the last snapshot of the output with this ``clock``. If
-    both are None, it is the initial state.
+    """Where the state of a run comes from.
 
-    ``append`` says that the run continues in its own output, and ``ended`` that it had reached its end there. If there
-    is nothing left to do, ``complete`` says why. ``history`` has an entry for each time that the run was continued,
-    with the kernel before it and the changes of the input. ``repeated`` is the kernel with which the run would
-    reproduce, bit for bit, the output beyond the checkpoint; "" if none would. ``from_memory`` says that a Python
-    program made the state.
+    Attributes
+    ----------
+    checkpoint, clock
+        A checkpoint, or the clock of the output's last snapshot, from which the run continues. If both are None, the run
+        begins at its initial state.
+    append
+        Whether the run continues in its own output.
+    ended
+        Whether the run had reached its end in that output.
+    complete
+        Why there is nothing left to do; else "".
+    repeated
+        The kernel with which the run would reproduce, bit for bit, the output beyond the checkpoint; "" if none would.
+    history
+        An entry for each time that the run was continued, with the kernel before and the changes of the input.
+    from_memory
+        Whether a Python program made the state.
     """
 
     checkpoint: Path | None = None
@@ -72,12 +85,12 @@ class Source:
 
     @property
     def anew(self) -> bool:
-        """Whether the run continues with other physics, or with steps that are counted anew."""
+        """Whether the run continues with changes other than those that are always allowed, such as other physics."""
         return bool(self.history) and not all(map(allowed, self.history[-1]["changed"]))
 
     @property
     def other_times(self) -> bool:
-        """Whether the run continues with other times of output or diagnostics."""
+        """Whether the run continues with other times of output or diagnostics, or with other physics."""
         cadence = ("output.every", "output.every_steps", "diagnostics.every_steps")
         return self.anew or bool(self.history) and any(key in self.history[-1]["changed"] for key in cadence)
 
@@ -90,11 +103,11 @@ class Source:
 def source_of(
     config: Config, contents: Mapping[str, ArrayContents], options: Options, communicator: Communicator
 ) -> Source:
-    """Choose where the state of a run comes from. Every file from which the run would continue is verified.
-    ``contents`` are those of the files on which the steps depend, as in `Problem`. All processes call this together.
+    """Determine where the state of a run comes from, and verify the file from which it would continue. Collective.
 
-    Raises, on all processes, InputError if the output exists although that was not expected or belongs to another run,
-    and if a checkpoint is damaged; EnvironmentProblem if a file cannot be read.
+    ``contents`` are those of the files on which the steps depend, as in `Problem`. Raises, on all processes, InputError if
+    the output exists unexpectedly or belongs to another run, or if a checkpoint is damaged; EnvironmentProblem if a file
+    cannot be read.
     """
     if options.resume:
         return _resumed(config, contents, options, communicator)
@@ -112,8 +125,10 @@ def source_of(
 
 
 def _refuse_output(path: Path) -> None:
-    """Raise InputError if ``path``, which has no sound seal, is an output file or no file of a run. A file named like a
-    checkpoint is not opened with HDF5 here, see `seal`."""
+    """Raise InputError if ``path``, which has no intact seal, is an output file or not a file of a run.
+
+    A file that is named like a checkpoint is not opened with HDF5 here, because damaged metadata can crash it (see `seal`).
+    """
     if ".checkpoint." in path.name:
         return
     try:
@@ -133,7 +148,7 @@ def _refuse_output(path: Path) -> None:
 def _resumed(
     config: Config, arrays: Mapping[str, ArrayContents], options: Options, communicator: Communicator
 ) -> Source:
-    """With --resume: the newest valid checkpoint of this output, unless the run is already complete."""
+    """Return the source for --resume: the newest valid checkpoint of this output, unless the run is already complete."""
     output = options.output
     contents = from_rank_0(communicator, lambda: _output_to_resume(output))
     if contents is None:
@@ -176,15 +191,17 @@ def _resumed(
 
 
 def _nothing_to_do(config: Config, output: Path, contents: Contents) -> str:
-    """A sentence that the run is complete, until when, and whether it could continue."""
+    """Return a sentence that says that the run is complete, up to which time, and whether it could be extended."""
     beyond = "" if config.time.end == contents.time else f", beyond the time.end = {config.time.end:g} asked for"
     further = "set a later time.end to continue" if can_be_extended(output, contents) else "its checkpoint is gone"
     return f"{output} is complete up to t = {contents.time:g}{beyond}; nothing to do ({further})"
 
 
 def _output_to_resume(output: Path) -> Contents | None:
-    """The contents of the output; None if neither the output nor a checkpoint of it exists. Raises InputError if it has
-    only checkpoints."""
+    """Return the contents of the output; None if neither the output nor a checkpoint of it exists.
+
+    Raises InputError if there are only checkpoints, or if the output is damaged.
+    """
     checkpoints = list_checkpoints(output)
     advice = "begin anew with --overwrite"
     if checkpoints:
@@ -214,7 +231,7 @@ def _check_file_fits(config: Config, output: Path, contents: Contents) -> None:
 
 
 def _origin(contents: Contents, path: Path) -> Config:
-    """The input from which the file at ``path`` was made."""
+    """Parse the input that the file at ``path`` was made from."""
     return from_mapping(parse(contents.input, f"{path}, its attribute 'input'"), path.parent)
 
 
@@ -225,15 +242,14 @@ def _continued(
     overrides: tuple[str, ...],
     communicator: Communicator,
 ) -> tuple[dict[str, Any], ...]:
-    """The history of the run that wrote ``path``, with an entry added for continuing from there with this input; the
-    same on all processes.
+    """Return the history of the run that wrote ``path``, with a new entry for this continuation. Collective.
 
-    Raises InputError for changes that a continued run may not have. Its end, cadences and decomposition may differ
-    freely. Other changes need --set, and the grid can never change.
+    The end, cadences and decomposition may differ freely from the earlier input. Other changes need --set, and the grid can
+    never change. Raises InputError, on all processes, for any other change.
     """
 
     def name_of(key: str) -> str:
-        """The dotted key that names the file of an array."""
+        """Return the dotted key of the input that names the file of an array."""
         return f"{key}.series" if arrays[key].samples else key
 
     def compared() -> tuple[dict[str, Any], ...]:

@@ -1,4 +1,4 @@
-"""One run from input to finished file: its start, its loop, and what an early end leaves behind."""
+"""A run from the input to the finished file: its start, its loop, and its regular or early end."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ from hpcstencil.simulation.streams.stream import Stream
 from hpcstencil.simulation.summary import Summary
 from hpcstencil.validation.errors import InputError, NumericsError, StoppedEarly
 
-# What is written at given steps, in this order; all of it flushes before a checkpoint. A further stream is a line here.
+# The streams that write to the output file, in this order. All of them are flushed before a checkpoint. To add a stream, add
+# it here.
 WRITTEN: tuple[Callable[[Output, Schedule], Stream], ...] = (
     DiagnosticRows,
     Snapshots,
@@ -52,10 +53,10 @@ def run(
     devices: Sequence[Any],
     request: signals.Request,
 ) -> Summary:
-    """Run a checked problem to its end, or until a signal is noted in ``request``. ``devices`` are this process's. All
-    processes call this together.
+    """Run a checked problem to its end, or until a signal is recorded in ``request``. Collective.
 
-    Raises InputError (nothing written), NumericsError, StoppedEarly or EnvironmentProblem, on all processes alike.
+    ``devices`` are those of this process. Raises InputError (nothing is written), NumericsError, StoppedEarly or
+    EnvironmentProblem, on all processes alike.
     """
 
     def at_once() -> None:
@@ -91,8 +92,10 @@ def run(
 
 @dataclass(frozen=True)
 class Ready:
-    """A run at its first state that has written nothing yet. ``source`` is where its state comes from, and ``buffers``
-    are the snapshot buffers."""
+    """A run at its first state that has not written anything yet.
+
+    ``source`` says where its state comes from, and ``buffers`` are the snapshot buffers.
+    """
 
     stepping: Stepping
     source: Source
@@ -100,8 +103,11 @@ class Ready:
 
 
 def snapshot_buffers(simulation: Simulation) -> Copies:
-    """This process's buffers for asynchronous output. The result holds no buffers if output is synchronous, or if blocks
-    are assembled from the arrays of several devices or members, since that makes a copy already."""
+    """Return this process's buffers for asynchronous output.
+
+    There are none if output is synchronous. There are also none if blocks are assembled from the arrays of several devices
+    or members, because this already makes a copy.
+    """
     problem, output = simulation.problem, simulation.problem.config.output
     together = simulation.device_grid.devices.several or problem.members
     if together or not output.is_written_behind(simulation.communicator.size):
@@ -109,24 +115,24 @@ def snapshot_buffers(simulation: Simulation) -> Copies:
     compressed, fields = output.compression != "none", output.fields or problem.shown
     pieces = pieces_of(problem.layout, fields, simulation.ranges, simulation.dtype, compressed)
     if simulation.control is not None:
-        return Copies(pieces)  # a step that is tried may be rejected: nothing is copied while it is computed
+        return Copies(pieces)  # not filled while stepping, because an attempted step may be rejected
     return simulation.steps.snapshot_buffers(pieces)
 
 
 def release() -> None:
-    """Return memory to the system that the compilers have freed, some 20 MB, which glibc would keep."""
+    """Return memory that the compilers have freed, about 20 MB, to the system; glibc would keep it."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def outputs_of(problem: Problem, options: Options) -> list[Path]:
-    """The files that a run writes: its output, and those of its streams."""
+    """Return the files that a run writes: its output, and those of its streams."""
     return [options.output, *stream_paths(problem.config, options.output).values()]
 
 
 def streams_of(output: Output, checkpoints: CheckpointWriter, schedule: Schedule) -> list[Stream]:
-    """The streams of a run that writes files, in the order in which they act after a step."""
+    """Return the streams of a run that writes files, in the order in which they act after a step."""
     standing = [make(output, schedule) for make in WRITTEN]
     written = [*probes_of(output), *standing, *further_outputs(output, schedule)]
     return [*written, Checkpoints(checkpoints, output, schedule, written), LateRows(output)]
@@ -140,8 +146,10 @@ def to_file(
     stopwatch: Stopwatch,
     further: Sequence[Stream] = (),
 ) -> Summary:
-    """Take a run to its end and write its output file; returns the summary. ``further`` streams get each state after it
-    is written. All processes call this together. Raises as `run`."""
+    """Take a run to its end, write its files, and return the summary. Collective. Raises the same errors as `run`.
+
+    ``further`` are additional streams, which act after all others.
+    """
     stepping, source, simulation = ready.stepping, ready.source, ready.stepping.simulation
     problem, communicator = simulation.problem, simulation.communicator
     for claim in claims:
@@ -151,7 +159,7 @@ def to_file(
     attributes = provenance(simulation, source)
     checkpoints = CheckpointWriter(options.output, simulation, attributes, stopwatch)
     if source.clock is not None:
-        checkpoints.write(stepping.state)  # the output, which holds the state, is about to change
+        checkpoints.write(stepping.state)  # saves the state, because the output that holds it is about to change
     with stopwatch.during("output"):
         output = Output(options.output, simulation, source, attributes, ready.buffers, stopwatch, stepping.state)
     first = stepping.clock.step

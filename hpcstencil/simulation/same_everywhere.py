@@ -1,4 +1,4 @@
-"""The comparison of the processes before a run: one input, one program, as many devices each, and no GPU shared."""
+"""Checks before a run that all processes have the same input, program and number of devices, and that none share a GPU."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from hpcstencil.validation.errors import EnvironmentProblem
 
 
 def same_everywhere(communicator: Communicator, count: int, problem: Problem) -> None:
-    """Check that all processes have the same input, program, libraries and number of devices (``count``), since hosts
-    may see different versions of a file. All processes call this together.
+    """Check that all processes have the same input, program, libraries and number of devices (``count``). Collective.
 
-    Raises EnvironmentProblem on all processes if they differ.
+    They can differ because hosts may see different versions of a file. Raises EnvironmentProblem, on all processes, if they
+    do.
     """
     counts = communicator.allgather(count)
     if len(set(counts)) > 1:
@@ -57,7 +57,7 @@ def same_everywhere(communicator: Communicator, count: int, problem: Problem) ->
 
 
 def warn_of_shared_gpus(communicator: Communicator, ids: Sequence[str]) -> None:
-    """Warn if two processes of a host use the same GPU. ``ids`` are this process's GPUs. All processes call this together."""
+    """Print a warning if two processes of a host use the same GPU. ``ids`` are this process's GPUs. Collective."""
     users: dict[tuple[str, str], list[int]] = {}
     for rank, (name, owned) in enumerate(communicator.allgather((host(), identities(ids)))):
         for gpu in owned:

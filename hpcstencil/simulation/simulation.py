@@ -1,8 +1,8 @@
-"""A problem on this process's devices: the steps of its backend, its measurements, and its blocks on the devices.
+"""A problem on this process's devices: the steps of its backend, its reductions, and the transfer of blocks.
 
-Fields are dicts of device arrays: this process's cells without ghost cells, in the run's dtype, with the axes of
-`device_blocks` and, in an ensemble, a last axis of members. Blocks are numpy arrays of this process's cells (local,
-without ghost cells).
+Fields are dicts of device arrays: this process's cells without ghost cells, in the run's dtype, with the axes described in
+`device_blocks` and, in an ensemble, a trailing member axis. Blocks are numpy arrays of this process's cells (local, without
+ghost cells).
 """
 
 from __future__ import annotations
@@ -31,10 +31,18 @@ from hpcstencil.simulation.prepared import Prepared
 class Simulation:
     """A prepared problem on this process.
 
-    ``control`` takes the steps if they are adaptive (`time.tolerance`), else it is None. ``extremes`` reduces the
-    fields and the other measured quantities, ``diagnosed`` the operands of the diagnostics. ``derived`` computes the
-    expressions of each stream, in the order of `Problem.derived`. ``exchange_mpi`` is the mpi4py communicator that only
-    the exchange uses, None on one process.
+    Attributes
+    ----------
+    steps
+        The functions of the backend that step the fields.
+    control
+        The control of adaptive steps, if `time.tolerance` is given, else None.
+    extremes, diagnosed
+        The reductions of the measured quantities (fields and others), and of the operands of diagnostics.
+    derived
+        For each stream with expressions, the function that evaluates them, in the order of `Problem.derived`.
+    exchange_mpi
+        The mpi4py communicator that only the exchange uses; None with a single process.
     """
 
     prepared: Prepared
@@ -64,7 +72,7 @@ class Simulation:
 
     @property
     def exchange(self) -> str:
-        """How the processes exchange the edges of their blocks, such as "shared memory"; "" on one process."""
+        """The means by which processes exchange halos, such as "shared memory"; "" with a single process."""
         return self.device_grid.exchange.name
 
     @property
@@ -74,17 +82,18 @@ class Simulation:
 
     @property
     def ranges(self) -> tuple[tuple[int, int], ...]:
-        """Global index range (half-open) per axis of this process's block."""
+        """The global index range (half-open) per axis of this process's block."""
         return self.device_grid.topology.block()
 
     def advance(self, fields: Fields, steps: StepRange) -> Fields:
-        """The fields after ``steps``. The memory of the given fields is reused, so they must not be read afterwards.
-        All processes call this together."""
+        """Return the fields after ``steps``. Collective. The input fields are overwritten and must not be used again."""
         return self.steps.advance(fields, self.problem.parameters, steps)
 
     def initial_fields(self) -> Fields:
-        """The fields at t = 0 on the devices, with the memory of a multistep method. All processes call this together.
-        Raises InputError on all of them."""
+        """Return the fields at t = 0 on the devices, with the memory of a multistep method. Collective.
+
+        Raises InputError, on all processes, if a file of the input cannot be read.
+        """
         fields = self.put(agree(self.communicator, lambda: initial_blocks(self.problem, self.ranges)))
         if self.problem.method.multistep:
             first = self.steps.slopes()(fields, self.problem.parameters, self.per_member(0.0))
@@ -92,33 +101,39 @@ class Simulation:
         return fields
 
     def put(self, blocks: Mapping[str, np.ndarray]) -> Fields:
-        """The fields with the values of ``blocks``, put on this process's devices."""
+        """Transfer ``blocks`` to this process's devices, and return them as fields."""
         return {name: self.device_grid.devices.put(block) for name, block in blocks.items()}
 
     def get(self, fields: Fields, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """This process's blocks of the fields ``names``, copied from the devices, C-contiguous."""
+        """Return this process's blocks of the fields ``names`` as C-contiguous numpy arrays."""
         return {name: self.block(fields[name]) for name in names}
 
     def block(self, array: jax.Array) -> np.ndarray:
-        """This process's block of one device array as a C-contiguous numpy array, with a last axis of members in an
-        ensemble."""
+        """Return this process's block of one device array as a C-contiguous numpy array.
+
+        It has a trailing member axis in an ensemble. It may be a read-only view of the device's memory.
+        """
         return np.ascontiguousarray(self.device_grid.devices.get(array))
 
     def cells(self, array: jax.Array, chosen: Sequence[slice]) -> np.ndarray:
-        """The ``chosen`` cells of this process's block of one device array, one slice per axis: a copy, C-contiguous."""
+        """Return a C-contiguous copy of the ``chosen`` cells of this process's block of one array, one slice per axis."""
         devices = self.device_grid.devices
-        if devices.on_gpu and not devices.several:  # only these cells leave the card
+        if devices.on_gpu and not devices.several:  # transfers only these cells from the GPU
             return np.array(array[tuple(chosen)], order="C")
         return np.array(devices.get(array)[tuple(chosen)], order="C")
 
     def per_member(self, value: float | np.integer) -> Any:
-        """``value`` as a member of a `StepRange`: an array (members,) if members take their own steps, else the number
-        itself."""
+        """Return ``value`` as an entry of a `StepRange`.
+
+        It is an array of shape (members,) if members take their own steps, else the number itself.
+        """
         return np.full(self.problem.copies, value) if self.problem.own_steps else value
 
     def compile(self, fields: Fields) -> Fields:
-        """Compile the step loop by running it for zero steps; returns the fields with their values unchanged, which
-        then replace the given ones. All processes call this together."""
+        """Compile the step loop by running it for zero steps. Collective.
+
+        Returns the fields with unchanged values, which replace the input fields.
+        """
         if self.control is not None:
             self.control.error(self.control.attempt(fields, self.problem.parameters, 0.0, 0.0)[1])
             return fields

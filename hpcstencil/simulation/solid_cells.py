@@ -1,4 +1,4 @@
-"""The solid cells of a run: this process's block of the mask, and the check that it leaves fluid."""
+"""The solid cells of a run: this process's block of the mask, and the check that some cells are fluid."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from hpcstencil.validation.errors import InputError
 
 
 def solid_block(simulation: Simulation, fields: Fields) -> np.ndarray:
-    """This process's block of the mask as int8: 1 in solid cells, 0 in the fluid; local, without ghost cells. It has a
-    first axis of members only if the members of an ensemble differ in it. The problem must have a mask."""
+    """Return this process's block of the mask: int8, 1 in solid cells and 0 in the fluid; local, without ghost cells.
+
+    It has a leading member axis only if the masks of an ensemble's members differ. The problem must have a mask.
+    """
     problem, mask = simulation.problem, simulation.problem.mask
     assert mask is not None
     if mask.is_read:
@@ -24,8 +26,7 @@ def solid_block(simulation: Simulation, fields: Fields) -> np.ndarray:
 
 
 def check_fluid_left(simulation: Simulation, fields: Fields) -> None:
-    """Raise InputError, on all processes, if the solid cells (of any member) cover the whole grid. All processes call
-    this together."""
+    """Raise InputError, on all processes, if the solid cells of any member cover the whole grid. Collective."""
     if simulation.problem.mask is None:
         return
     solid = solid_block(simulation, fields)

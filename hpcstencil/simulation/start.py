@@ -1,4 +1,4 @@
-"""A run before its first step: composed, at its first state, checked, and compiled. The command and Python share it."""
+"""The start of a run, for the command and for Python: composition, first state, checks and compilation."""
 
 from __future__ import annotations
 
@@ -31,9 +31,11 @@ from hpcstencil.simulation.streams.probes import parts_of, weights_of
 def composed(
     decomposed: Decomposed, devices: Sequence[Any], communicator: Communicator, before: str = ""
 ) -> Simulation:
-    """The simulation of a problem on these devices. Warns if the best kernel is not possible, or if the kernel is
-    another than ``before``, that of the run that is continued. All processes call this together. Raises as
-    `backend_choice.chosen`."""
+    """Compose the simulation of a problem on these devices. Collective.
+
+    Prints a warning if the preferred kernel cannot be used, or if the kernel differs from ``before``, the kernel of the run
+    that is continued ("" if there is none). Raises the same errors as `backend_choice.chosen`.
+    """
     prepared = prepare(decomposed, devices, communicator, before)
     choice = prepared.choice
     if choice.cannot_be:
@@ -44,20 +46,22 @@ def composed(
 
 
 def initial_state(simulation: Simulation) -> State:
-    """The state at t = 0, on the devices. All processes call this together. Raises InputError on all of them."""
+    """Return the state at t = 0, on the devices. Collective. Raises InputError on all processes, see `initial_blocks`."""
     return replace(initial_clocks(simulation), fields=simulation.initial_fields())
 
 
 def initial_clocks(simulation: Simulation) -> State:
-    """A state at t = 0 without fields."""
+    """Return a state at t = 0 without fields."""
     problem = simulation.problem
     return State(Clock(), {}, (Clock(),) * (problem.copies if problem.own_steps else 0))
 
 
 def first_state(simulation: Simulation, source: Source, output: Path | None) -> State:
-    """The state with which a run begins, on the devices: at t = 0, or where its ``source`` says that it continues.
-    ``output`` is the run's own file, from whose last snapshot it may continue. All processes call this together. Raises
-    InputError on all of them."""
+    """Return the state with which a run begins, on the devices: at t = 0, or where it continues by its ``source``.
+
+    Collective. ``output`` is the run's own file, from whose last snapshot it may continue. Raises InputError, on all
+    processes, if a file does not fit.
+    """
     if not source.history:
         return initial_state(simulation)
     communicator, problem, ranges = simulation.communicator, simulation.problem, simulation.ranges
@@ -68,7 +72,7 @@ def first_state(simulation: Simulation, source: Source, output: Path | None) -> 
     assert scalars is not None
 
     def continued() -> dict[str, np.ndarray]:
-        """This process's blocks: of what changes from the checkpoint or the last snapshot, of the rest as at t = 0."""
+        """Return this process's blocks: changing fields from the checkpoint or last snapshot, others as at t = 0."""
         if source.checkpoint is None:
             assert output is not None
             blocks = last_snapshot(problem, ranges, output)
@@ -82,10 +86,10 @@ def first_state(simulation: Simulation, source: Source, output: Path | None) -> 
 
 
 def at_start(simulation: Simulation, source: Source, output: Path | None, stopwatch: Stopwatch) -> Stepping:
-    """The stepping of a run at its first state, which is checked: finite values, some fluid, a step that can be taken.
-    ``output`` is the file of the run, None if it has none.
+    """Return the stepping of a run at its first state, after checks of this state. Collective.
 
-    All processes call this together. Raises InputError, on all of them, if the state cannot be read or does not pass.
+    The state must have finite values and some fluid cells, and must allow a stable step. ``output`` is the file of the run,
+    None if it has none. Raises InputError, on all processes, if the state cannot be read or fails a check.
     """
     state = first_state(simulation, source, output)
     check_fluid_left(simulation, dict(state.fields))
@@ -104,8 +108,10 @@ def at_start(simulation: Simulation, source: Source, output: Path | None, stopwa
 
 
 def compile_steps(stepping: Stepping) -> None:
-    """Compile the steps of a run, and estimate the first one if steps are adaptive. The state keeps its values. All
-    processes call this together."""
+    """Compile the steps of a run, and estimate the size of the first one if steps are adaptive. Collective.
+
+    The fields keep their values.
+    """
     simulation = stepping.simulation
     stepping.state = replace(stepping.state, fields=simulation.compile(dict(stepping.state.fields)))
     if simulation.control is not None:

@@ -1,7 +1,8 @@
-"""The state of a run, and its form in a checkpoint. It may be any pytree, so no part of it can be forgotten.
+"""The state of a run, and its form in a checkpoint.
 
-Leaves over the grid are stored as global arrays and all others as scalars. Each is stored under its path in the tree,
-such as "clock/step"; a field is stored under its own name.
+The state may be any pytree, and a checkpoint stores every leaf, so no part can be forgotten. Leaves over the grid are stored
+as global arrays, all others as scalars. Each is named by its path in the tree, such as "clock/step"; fields keep their own
+names.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ jax.tree_util.register_dataclass(Clock, data_fields=[entry.name for entry in fie
 class State:
     """Everything besides the input that the next step depends on.
 
-    ``fields`` map names to arrays as in `backends.backend`: this process's cells without ghost cells, in the run's
-    dtype; they include the memories of layers and of a multistep method. ``members`` are the clocks of ensemble members
-    that take their own steps, else empty. In a template the fields are ``None`` or any other placeholders.
+    ``fields`` map names to arrays as in `backends.backend`: this process's cells without ghost cells, in the run's dtype.
+    They include the memory variables of absorbing layers and multistep methods. ``members`` are the clocks of ensemble
+    members that take their own steps; otherwise it is empty. In a template, fields may be None or any other placeholder.
     """
 
     clock: Clock
@@ -34,13 +35,15 @@ class State:
     members: tuple[Clock, ...] = ()
 
     def __getitem__(self, name: str) -> Any:
-        """The field called ``name``."""
+        """Return the field called ``name``."""
         return self.fields[name]
 
 
 def split(state: State, gather: Callable[[jax.Array], np.ndarray]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(arrays, scalars) of a state, each by path. ``gather`` turns a field into this process's block: local, without
-    ghost cells."""
+    """Split a state into (arrays, scalars), each by path.
+
+    ``gather`` converts a field to this process's block: local, without ghost cells.
+    """
     arrays, scalars = {}, {}
     for name, leaf in _named(state):
         if isinstance(leaf, jax.Array):
@@ -51,14 +54,14 @@ def split(state: State, gather: Callable[[jax.Array], np.ndarray]) -> tuple[dict
 
 
 def scalars_of(state: State) -> dict[str, Any]:
-    """The scalars of a state by path: everything except its fields."""
+    """Return the scalars of a state by path: everything except its fields."""
     return dict(_named(replace(state, fields={})))
 
 
 def join(template: State, arrays: Mapping[str, Any], scalars: Mapping[str, Any]) -> State:
-    """A state with the structure of ``template`` and the leaves given by path, as `split` names them.
+    """Build a state with the structure of ``template`` from leaves by path: the inverse of `split`.
 
-    Raises InputError if one is missing, as in a checkpoint of a run with a smaller state.
+    Raises InputError if a leaf is missing, as in a checkpoint of a run with a smaller state.
     """
     found = {**arrays, **scalars}
     missing = [name for name, _ in _named(template) if name not in found]
@@ -71,7 +74,7 @@ def join(template: State, arrays: Mapping[str, Any], scalars: Mapping[str, Any])
 
 
 def _named(state: State) -> list[tuple[str, Any]]:
-    """Every leaf with its path; the path of a field starts with the field's name."""
+    """Return (path, leaf) for every leaf; the path of a field is the field's name."""
     named = []
     for path, leaf in jax.tree_util.tree_flatten_with_path(state)[0]:
         parts = [str(getattr(key, "name", getattr(key, "key", getattr(key, "idx", key)))) for key in path]

@@ -1,4 +1,4 @@
-"""The state of a run, and the compiled calls that take it from event to event."""
+"""Stepping: the state of a run, and the compiled calls that advance it from event to event."""
 
 from __future__ import annotations
 
@@ -20,21 +20,25 @@ from hpcstencil.simulation.finite_check import FiniteCheck
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.simulation.state import State
 
-STEPS_PER_CALL = 1000  # at most, so that a value that is not finite is found within this many steps
+STEPS_PER_CALL = 1000  # most steps of a call, so that a non-finite value is found within this many steps
 
-Announce = Callable[[State, Leap], None]  # the next compiled call takes these steps from this state
+Announce = Callable[[State, Leap], None]  # called with a state and the steps that the next compiled call takes from it
 
 
 class Pace:
-    """The number of ``steps`` of the next compiled call, chosen so that it takes about CALL seconds. It is ``first`` (1
-    to STEPS_PER_CALL) for the first call."""
+    """The number of ``steps`` of the next compiled call, chosen so that the call takes about CALL seconds.
+
+    The first call takes ``first`` steps, limited to 1 to STEPS_PER_CALL.
+    """
 
     def __init__(self, first: int, communicator: Communicator, stopwatch: Stopwatch) -> None:
         self.steps, self.communicator, self.stopwatch = min(max(1, first), STEPS_PER_CALL), communicator, stopwatch
 
     def took(self, steps: int, elapsed: float) -> None:
-        """Choose the next number from rank 0's time for ``steps``: ``elapsed`` seconds. All processes call this
-        together and get the same number."""
+        """Choose the next number of steps, after a call of ``steps`` steps that took ``elapsed`` seconds. Collective.
+
+        Rank 0's time decides, so all processes get the same number.
+        """
         fitting = int(steps * CALL / max(elapsed, 1e-6))
         most = min(fitting, 16 * self.steps, STEPS_PER_CALL)
         with self.stopwatch.during("waiting for processes"):
@@ -42,8 +46,11 @@ class Pace:
 
 
 class Stepping:
-    """The ``state`` of a run, and the steps that change it. All processes call its methods together. If the members of
-    an ensemble take their own steps, the state has a clock for each; its ``clock`` is then their common progress."""
+    """The ``state`` of a run, and the steps that change it. Methods are collective.
+
+    If the members of an ensemble take their own steps, the state has a clock for each. Its ``clock`` is then their common
+    progress.
+    """
 
     def __init__(
         self, simulation: Simulation, schedule: Schedule, state: State, finite: FiniteCheck, stopwatch: Stopwatch
@@ -59,8 +66,10 @@ class Stepping:
         return self.state.clock
 
     def end_at(self, end: float) -> None:
-        """Move the end of the run to the time ``end``. Steps are counted from here on if the last one was shortened to
-        land here."""
+        """Move the end of the run to the time ``end``.
+
+        If the last step was shortened to land on the old end, the times of further steps are counted from there.
+        """
         self.schedule, clock = replace(self.schedule, end=end).going_on(self.clock, anew=False)
         members = tuple(self.schedule.going_on(each, anew=False)[1] for each in self.state.members)
         self.state = replace(self.state, clock=clock, members=members)
@@ -71,10 +80,10 @@ class Stepping:
         return self.schedule.finished(self.clock)
 
     def step_sizes(self) -> list[float]:
-        """The size of the step to take now, in the unit of time: a list with one entry, or one per member that takes
-        its own steps. Not for adaptive steps. A size that depends on the solution is measured when that is due.
+        """Return the size of the next step in units of time: a list with one entry, or one per member with its own steps.
 
-        Raises InputError if no step is stable or nothing limits it, and as `FiniteCheck.extremes`.
+        A size that depends on the solution is measured again when that is due. Not for adaptive steps. Raises InputError if
+        no step is stable or nothing limits it, and the errors of `FiniteCheck.extremes`.
         """
         problem, state = self.simulation.problem, self.state
         if self.schedule.fixed_dt is not None:
@@ -82,7 +91,7 @@ class Stepping:
         if not problem.rates_follow_solution:
             return [cfl_step(each, {}) for each in problem.members or (problem,)]
         clocks = state.members or (state.clock,)
-        # Measured at fixed distances in steps, whatever else ends a compiled call: outputs, signals, its length in time.
+        # Measured at fixed intervals in steps, so that results do not depend on what ends compiled calls (e.g. signals).
         due = [not clock.measured_dt or self._steps_to_measurement(clock) == 0 for clock in clocks]
         if any(due):
             with self.stopwatch.during("step size"):
@@ -100,22 +109,21 @@ class Stepping:
         return [clock.measured_dt for clock in clocks]
 
     def _steps_to_measurement(self, clock: Clock) -> int:
-        """Steps until a solution-dependent step is measured again."""
+        """Return the steps until a solution-dependent step size is measured again."""
         return clock.measured_step + self.simulation.problem.config.time.dt_every - clock.step
 
     def _most(self, clock: Clock, dt: float, limit: int | None, until: float | None) -> int:
-        """The greatest number of steps of size ``dt`` in the next compiled call; the arguments are those of `advance`."""
+        """Return the largest number of steps of size ``dt`` for the next call; ``limit`` and ``until`` as in `advance`."""
         most = self.pace.steps if limit is None else min(self.pace.steps, limit)
         most = most if until is None else min(most, steps_to_reach(until, clock, dt))
         return min(most, self._steps_to_measurement(clock)) if self.simulation.problem.step_follows_solution else most
 
     def advance(self, announce: Announce, limit: int | None = None, until: float | None = None) -> int:
-        """Take the next steps, for about CALL seconds; returns their number, summed over members that take their own.
-        They end at the next event of the schedule, after at most ``limit`` steps, and with the first step at or past
-        the time ``until``. ``announce`` is called before steps whose end is known, with the state and the clock after
-        them.
+        """Take steps for about CALL seconds, and return their number, summed over members that take their own.
 
-        Raises InputError or NumericsError, on all processes, as `step_sizes` and `Control.step`.
+        They end at the next event of the schedule at the latest, after at most ``limit`` steps, or with the first step at or
+        past the time ``until``. If the end of the steps is known in advance, ``announce`` is called first, with the state and
+        the steps. Raises InputError or NumericsError, on all processes, see `step_sizes` and `Control.step`.
         """
         if self.simulation.control is not None:
             return self._advance_controlled(self.simulation.control, announce, limit, until)
@@ -132,8 +140,10 @@ class Stepping:
         return leap.steps.count
 
     def _advance_members(self, sizes: list[float], limit: int | None, until: float | None) -> int:
-        """Like `advance`, with each member's own steps. A member that reaches an output, or ``until``, waits there for
-        the others."""
+        """Advance members that take their own steps, see `advance`.
+
+        A member that reaches an output, or ``until``, waits there for the others.
+        """
         leaps = []
         due = self.schedule.next_output_time(self.clock.time)
         due = due if until is None else min(due, until)
@@ -151,7 +161,7 @@ class Stepping:
         return int(steps.count.sum())
 
     def _advance_controlled(self, control: Control, announce: Announce, limit: int | None, until: float | None) -> int:
-        """Like `advance`, with adaptive steps. Each step that is tried is announced."""
+        """Take adaptive steps, see `advance`. Each attempted step is announced."""
         control = replace(control, schedule=self.schedule)
         self.state = replace(self.state, clock=control.begun(dict(self.state.fields), self.clock))
         start, first = time.perf_counter(), self.clock.step

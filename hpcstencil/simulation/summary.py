@@ -14,11 +14,22 @@ from hpcstencil.runtime.stopwatch import ACTIVITIES
 class Summary:
     """The result of a run.
 
-    ``steps`` and ``clock`` are the steps that this run took and where it ended. ``seconds`` of all activities add up to
-    the wall time since the command was started. ``cells`` is the number of cells that a step advances, and
-    ``bytes_per_cell`` those read and written in a step at the least. ``every`` is the number of steps between two
-    exchanges, ``predicted`` the seconds per step that were predicted when it was chosen. ``complete_before`` says why
-    there was nothing to do, else "".
+    Attributes
+    ----------
+    steps, clock
+        The number of steps that this run took, and the clock at its end.
+    seconds
+        The time of each activity. They add up to the wall time since the command was started.
+    cells
+        The number of cells that a step advances.
+    bytes_per_cell
+        The smallest number of bytes that a step must read and write per cell.
+    every
+        The number of steps between two exchanges; 0 if there is an exchange for each stage.
+    predicted
+        The seconds per step that were predicted when ``every`` was chosen; None without a prediction.
+    complete_before
+        Why there was nothing to do; else "".
     """
 
     path: Path
@@ -35,8 +46,10 @@ class Summary:
 
     @property
     def cells_per_second(self) -> float:
-        """Cells times steps per second of computing, which includes exchanges but neither compilation nor output; 0
-        without steps."""
+        """Cell updates per second of computing time; 0 without steps.
+
+        Computing time includes exchanges, but neither compilation nor output.
+        """
         computing = self.seconds["computing"]
         return self.cells * self.steps / computing if computing else 0.0
 
@@ -47,7 +60,7 @@ class Summary:
 
 
 def tell(summary: Summary) -> str:
-    """The closing summary as text, for standard output."""
+    """Format the summary at the end of a run, for standard output."""
     if summary.complete_before:
         return summary.complete_before
     rejected = f", {summary.clock.rejected} rejected" if summary.clock.rejected else ""
@@ -62,7 +75,7 @@ def tell(summary: Summary) -> str:
 
 
 def exchange_line(summary: Summary) -> str:
-    """How edges were exchanged and how often, and the time of a step beside the predicted one."""
+    """Format how and how often halos were exchanged, and the measured and predicted time per step."""
     interval = f"every {summary.every} steps" if summary.every > 1 else "every step" if summary.every else "every stage"
     if summary.predicted is None or not summary.steps:
         return f"by {summary.exchange}, {interval}"
@@ -71,7 +84,7 @@ def exchange_line(summary: Summary) -> str:
 
 
 def _shares(seconds: Mapping[str, float]) -> str:
-    """The time of each activity that took any, and of those that are always listed."""
+    """Format the time of each activity that took at least 5 ms, and of those that are always listed."""
     always = ("compiling", "computing", "output")
     told = [name for name in ACTIVITIES if name in always or seconds[name] >= 0.005]
     return ", ".join(f"{name} {seconds[name]:.2f} s" for name in told)

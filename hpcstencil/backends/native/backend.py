@@ -1,4 +1,4 @@
-"""The backend `native`: C++ generated for one problem and compiled on this machine, for CPUs."""
+"""The backend `native` for CPUs: C++ generated for one problem and compiled on this machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hpcstencil.distributed.device_grid import DeviceGrid
     from hpcstencil.distributed.exchange import Exchange
 
-FIRST_CELLS = 2**29  # cells of a device times steps in the first call, which takes a few seconds at most
+FIRST_CELLS = 2**29  # limit on (cells of a device) x (steps) in the first call, so that it takes a few seconds at most
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,10 @@ class NativeBackend:
 
 
 def check_room(program: Program, problem: Problem, topology: Topology) -> None:
-    """Raise Unsupported if a section of a step reads further beyond a block than the narrowest block is wide. This
-    matters only if blocks have no room for a whole step, so that each section has its own exchange."""
+    """Raise Unsupported if a section of a step reads further beyond a block than the narrowest block is wide.
+
+    Sections matter only if blocks are too thin for a whole step, so that each section has its own exchange.
+    """
     if most_steps(problem, topology):
         return
     for axis, cells in enumerate(topology.narrowest()):
@@ -66,7 +68,7 @@ def check_room(program: Program, problem: Problem, topology: Topology) -> None:
 
 @dataclass(frozen=True)
 class LoweredToNative:
-    """A problem and its native program. See `backend.Lowered`."""
+    """A problem prepared for native code, with its program; see `backend.Lowered`."""
 
     problem: Problem
     program: Program
@@ -77,9 +79,11 @@ class LoweredToNative:
         begun(self.program.text)
 
     def lack(self, device: jax.Device, topology: Topology) -> str:
-        """See `backend.Lowered`: the compiler's error message, or "" if the program compiles. One process per host
-        compiles, and the others wait for it. Rank 0 also compiles the cost model, with which it chooses the steps
-        between two exchanges."""
+        """Compile the program and return the compiler's error message, or "" if it compiles; see `backend.Lowered`.
+
+        One process per host compiles while the others wait. Rank 0 also compiles the cost model, by which it chooses the
+        number of steps between two exchanges.
+        """
         from hpcstencil.backends.native.ffi_call import native
 
         try:
@@ -101,9 +105,11 @@ class LoweredToNative:
         return steps_between_exchanges(self.program, self.problem, topology, costs)
 
     def cells_held(self, plan: Plan) -> tuple[int, int]:
-        """See `backend.Lowered`. This counts the state, the arrays with ghost cells in which it steps, and the arrays
-        of functions of several coordinates. An ensemble holds the state four times, because its members are reordered
-        for native code and back."""
+        """Return (values held between steps, values held while stepping) on each device; see `backend.Lowered`.
+
+        Both count the state, the working arrays with ghost cells, and the arrays of functions of several coordinates. An
+        ensemble holds the state four times, because its members are transposed for native code and back.
+        """
         topology, fields = plan.topology, len(self.problem.fields)
         whole = math.prod(n + 2 * h for n, h in zip(topology.capacity(), plan.halo, strict=True))
         if self.problem.members:
@@ -114,8 +120,11 @@ class LoweredToNative:
         return held, held
 
     def exchange(self, plan: Plan, device_grid: DeviceGrid, communicator: Communicator) -> Exchange:
-        """See `backend.Lowered`: the exchange inside the passes. If the input requests messages in XLA's code, or the
-        steps require them, it is the exchange of ``device_grid``."""
+        """Return the exchange inside the passes, or that of ``device_grid`` where it cannot be used. Collective.
+
+        The exchange of ``device_grid`` serves if decomposition.exchange requests it, if steps are adaptive, or if blocks are
+        too thin for a whole step between two exchanges.
+        """
         from hpcstencil.backends.native.edge_exchange import in_passes
 
         config, messages = self.problem.config, device_grid.exchange
@@ -148,8 +157,11 @@ class LoweredToNative:
             advance = by_sections(code, device_grid, members)
 
         def by_messages() -> Advance:
-            """The same steps with messages in XLA's code. Two calls at once would both use the memory of the edges, and
-            XLA may start them in another order on each device and process."""
+            """Return the same steps with the exchange in XLA's code, for use inside other compiled code.
+
+            That code may call the steps several times at once. These calls would share the edge memory, and XLA may start
+            them in a different order on each device and process.
+            """
             if not isinstance(device_grid.exchange, InPasses):
                 return advance
             grid = replace(device_grid, exchange=device_grid.exchange.messages)

@@ -1,4 +1,4 @@
-"""The system's C++ compiler. A program is compiled once, cached by its content, and loaded into this process."""
+"""Compilation of C++ text by the system's compiler, with a cache of compiled libraries keyed by their content."""
 
 from __future__ import annotations
 
@@ -23,25 +23,27 @@ from hpcstencil.runtime import cache_folder
 
 SOURCES = Path(__file__).parent / "cpp"
 LIBRARY, CHECKSUM = "program.so", "program.sha256"
-# Without contraction, because the compiler's choice of products to contract depends on the surrounding code.
+# No contraction to fused multiply-add, because the compiler's choice of what to fuse depends on the surrounding code.
 FLAGS = (
     "-std=c++17", "-O2", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-shared", "-pthread", "-w",
 )  # fmt: skip
-# A library of glibc has the functions of whole vectors, see vector.hpp.
+# glibc's libmvec has vector versions of the elementary functions, see vector.hpp.
 VECTORS = platform.machine() == "x86_64" and platform.libc_ver()[0] == "glibc"
 LIBRARIES = ("-lmvec", "-lm") if VECTORS else ("-lm",)
 
 
 def folder() -> Path | None:
-    """The folder of compiled programs; None if no safe folder exists."""
+    """Return the folder of cached programs; None if there is no safe folder."""
     place = cache_folder.folder()
     return None if place is None else place / "native"
 
 
 @once
 def compiler() -> tuple[str, ...]:
-    """The command of the C++ compiler, from the environment variable CXX or else the system's. Raises Unsupported if
-    there is none."""
+    """Return the command of the C++ compiler: that in the environment variable CXX, or else the system's.
+
+    Raises Unsupported if there is no compiler.
+    """
     wanted = shlex.split(os.environ.get("CXX", ""))
     if wanted:
         if shutil.which(wanted[0]) is None:
@@ -56,18 +58,20 @@ def compiler() -> tuple[str, ...]:
 
 @once
 def identity() -> str:
-    """A text that identifies the compiler, its options and the processor. Compiled code depends on these and on its
-    source text."""
+    """Return a text that identifies the compiler, its options and the processor.
+
+    Compiled code depends on these and on its source.
+    """
     return "\n".join([*compiler(), _told([*compiler(), "--version"])[1], *FLAGS, *LIBRARIES, _processor()])
 
 
 def _told(command: Sequence[str], tries: int = 3) -> tuple[int, str, str]:
-    """Exit status, output and errors of a command. Raises Unsupported if it cannot be run."""
+    """Run a command and return (exit status, stdout, stderr). Raises Unsupported if it cannot be run."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
-        # Seen once in some thousand starts, under load, while another thread imports jax; see docs/robustness.md.
-        # Without the compiler the run would take another kernel, which rounds differently.
+        # EFAULT was seen once in a few thousand starts, under load, while another thread imported jax (docs/robustness.md).
+        # Without the compiler, the run would use another kernel, which rounds differently.
         if error.errno == errno.EFAULT and tries > 1:
             return _told(command, tries - 1)
         raise Unsupported(f"{command[0]} cannot be run: {error.strerror}") from None
@@ -82,11 +86,11 @@ def _processor() -> str:
 
 
 def library(text: str, includes: Sequence[str] = (), quickly: bool = False) -> ctypes.CDLL:
-    """The library compiled from the C++ ``text``, loaded into this process. A sound copy cached by an earlier run is
-    used instead of compiling. ``includes`` are more folders of headers. ``quickly`` compiles without optimization, for
-    code that runs only briefly.
+    """Compile the C++ ``text`` to a library and load it into this process.
 
-    Raises Unsupported, with the compiler's message, if the text does not compile.
+    An intact copy in the cache is used instead of compiling. ``includes`` are additional header folders. ``quickly``
+    compiles without optimization, for code that runs only briefly. Raises Unsupported, with the compiler's message, if the
+    text does not compile.
     """
     headers = [path.read_text() for path in sorted(SOURCES.glob("*.hpp"))]
     options = [*(f"-I{path}" for path in includes), *(["-O0"] if quickly else [])]
@@ -103,7 +107,7 @@ def library(text: str, includes: Sequence[str] = (), quickly: bool = False) -> c
 
 
 def _made(text: str, options: Sequence[str], kept: Path | None, private: Path) -> Path:
-    """Compile the library into the cache folder if possible, else into the ``private`` folder; returns its path."""
+    """Compile the library into the cache folder if possible, else into the ``private`` folder, and return its path."""
     if kept is None:
         return _compile(text, private, options)
     with _alone(kept):
@@ -117,8 +121,10 @@ def _made(text: str, options: Sequence[str], kept: Path | None, private: Path) -
 
 @once
 def begun(text: str) -> Future[ctypes.CDLL]:
-    """The future of `library` for ``text``. A thread compiles it, once per process and text; the future's result raises
-    the errors of `library`."""
+    """Start compiling ``text`` in a thread, once per process and text, and return the future of its `library`.
+
+    The future's ``result()`` raises the errors of `library`.
+    """
     thread = ThreadPoolExecutor(1)
     made = thread.submit(library, text)
     thread.shutdown(wait=False)
@@ -127,8 +133,10 @@ def begun(text: str) -> Future[ctypes.CDLL]:
 
 @contextmanager
 def _alone(kept: Path) -> Iterator[None]:
-    """A lock, so that one of several processes of a host compiles a library while the others wait. Without file locks
-    each process compiles its own."""
+    """Hold a file lock, so that one process of a host compiles a library while the others wait.
+
+    Where file locks do not work, each process compiles its own copy.
+    """
     lock, name = None, kept.parent / f".{kept.name}.lock"
     with suppress(OSError):
         kept.parent.mkdir(0o700, exist_ok=True)
@@ -145,8 +153,11 @@ def _alone(kept: Path) -> Iterator[None]:
 
 
 def _sound(kept: Path) -> bool:
-    """Whether a folder holds a library as it was written, since loading a damaged one would end the process. All of it
-    must belong to this user, in case others could write there earlier."""
+    """Return whether a folder holds an intact library that belongs to this user.
+
+    Loading a damaged library would crash the process. Files of other users are not trusted, because others may have had
+    write access to the folder.
+    """
     if not all(map(cache_folder.is_own, (kept.parent, kept, kept / LIBRARY, kept / CHECKSUM))):
         return False
     try:
@@ -156,7 +167,7 @@ def _sound(kept: Path) -> bool:
 
 
 def _keep(made: Path, kept: Path) -> None:
-    """Store a library and its checksum for later runs; the folder appears complete or not at all."""
+    """Store a library and its checksum for later runs. The folder appears complete or not at all."""
     with tempfile.TemporaryDirectory(dir=kept.parent, prefix=".making-") as place:
         whole = Path(place) / kept.name
         whole.mkdir(0o700)
@@ -167,11 +178,11 @@ def _keep(made: Path, kept: Path) -> None:
             (whole / name).chmod(0o600)
         if kept.exists() and not _sound(kept):
             kept.rename(Path(place) / "damaged")
-        whole.rename(kept)  # fails if another process was faster; its library is equal
+        whole.rename(kept)  # fails if another process was faster; its library is the same
 
 
 def _compile(text: str, place: Path, options: Sequence[str]) -> Path:
-    """Compile the library in the folder ``place``; returns its path."""
+    """Compile the library in the folder ``place`` and return its path."""
     source, made = place / "program.cpp", place / LIBRARY
     source.write_text(text)
     command = [*compiler(), *FLAGS, f"-I{SOURCES}", *options, str(source), "-o", str(made), *LIBRARIES]
@@ -188,17 +199,17 @@ MESH = 64 << 20  # bytes; a third-level cache of this size or more belongs to ma
 
 
 def cache_bytes() -> int:
-    """The size of a core's second-level cache in bytes; 512 KiB if unknown."""
+    """Return the size of a core's L2 cache in bytes; 512 KiB if unknown."""
     return _told_cache(2) or 512 << 10
 
 
 def cache_is_far() -> bool:
-    """Whether the third-level cache is spread over a large server's mesh, and so slow to reach."""
+    """Return whether the L3 cache is so large (`MESH`) that it is probably spread over a server's mesh and slow to reach."""
     return _told_cache(3) >= MESH
 
 
 def _told_cache(level: int) -> int:
-    """Bytes of a core's cache of this level; 0 if unknown."""
+    """Return the size in bytes of a core's cache of this level; 0 if unknown."""
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:
             if (index / "level").read_text().strip() == str(level):

@@ -1,4 +1,4 @@
-"""The cost of steps in native code, in time and memory, estimated without jax and without compiling the steps."""
+"""Estimates of the time and memory that native code needs, without JAX and without compiling the steps."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from hpcstencil.problem.decomposition import MOST_STEPS, Costs, Plan, most_steps
 from hpcstencil.problem.problem import Problem
 
 SECONDS_PER_WORK = 1.5e-10  # for one cell of a pass, unless it is measured
-WAITING = 5e-5  # seconds per exchange that blocks wait for each other, however much they exchange
-# Part of the computing between two exchanges that hides messages: a sweep over the last tile of rows in three dimensions, and
-# nearly the whole sweep where planes are single rows.
+WAITING = 5e-5  # seconds per exchange for which blocks wait for each other, however little they exchange
+# The fraction of the computing between two exchanges that can hide messages, by number of axes: in three dimensions the sweep
+# over the last tile of rows, in one and two dimensions nearly the whole sweep.
 HIDDEN = {1: 0.8, 2: 0.8, 3: 0.25}
-MUCH_THE_SAME = 1.005  # among costs within this factor of the least one, the thinnest halo is chosen
+MUCH_THE_SAME = 1.005  # of all choices whose cost is within this factor of the least, the thinnest halo is taken
 
 
 @cache
@@ -32,14 +32,16 @@ def _loaded(outline: str) -> ctypes.CDLL:
 
 
 def account(program: Program) -> ctypes.CDLL:
-    """The compiled cost model of a program, loaded once per process. Raises Unsupported if it does not compile."""
+    """Compile and load the cost model of a program, once per process. Raises Unsupported if it does not compile."""
     return _loaded(program.outline)
 
 
 def work_per_step(program: Program, topology: Topology) -> Callable[[int], float]:
-    """The function that maps the number of steps between two exchanges to the work per cell and step, in units of one
-    pass over one cell. It is for this topology's largest block, with neighbours on all axes that are cut. Raises
-    Unsupported like `account`."""
+    """Return the function (steps between two exchanges) -> work per cell and step.
+
+    The unit of work is one pass over one cell. The block is the largest of this topology, with neighbours on all
+    decomposed axes. Raises Unsupported like `account`.
+    """
     work = account(program).work_per_step
     work.restype = ctypes.c_double
     block = _block(topology)
@@ -47,8 +49,10 @@ def work_per_step(program: Program, topology: Topology) -> Callable[[int], float
 
 
 def least_work(program: Program, topology: Topology, shape: Sequence[int]) -> float:
-    """The least work per cell and step on a block of ``shape`` cells per axis without exchanges, in units of one pass
-    over one cell. Raises Unsupported like `account`."""
+    """Return the least work per cell and step on a block of ``shape`` cells per axis, without exchanges.
+
+    The unit is one pass over one cell. Raises Unsupported like `account`.
+    """
     work = work_per_step(
         program, replace(topology, shape=tuple(shape), processes=ones(topology), devices=ones(topology))
     )
@@ -56,22 +60,26 @@ def least_work(program: Program, topology: Topology, shape: Sequence[int]) -> fl
 
 
 def ones(topology: Topology) -> tuple[int, ...]:
-    """The numbers of blocks per axis of a grid that is not cut: all 1."""
+    """Return the number of blocks per axis of an undecomposed grid: all 1."""
     return (1,) * topology.ndim
 
 
 def steps_between_exchanges(
     program: Program, problem: Problem, topology: Topology, costs: Costs
 ) -> tuple[int, float | None]:
-    """(number k of steps between two exchanges with the least estimated cost, predicted seconds per step). k is 0 if
-    each section of a step needs an exchange. The prediction is None if ``costs`` are not measured.
+    """Return (cheapest number k of steps between two exchanges, predicted seconds per step).
+
+    k minimizes the estimated time per step
 
         T(k) = C(k) + L / k + max(0, λ + B(k) / β - η k C(k)) / k,   C(k) = N w(k) σ
 
-    C is the computing time per step: the work w of the cost model for each of N cells, in units of σ seconds. It
-    includes halo cells that several blocks compute. An exchange takes λ + B / β, where B are its bytes (k times
-    `Plan.halo_bytes_per_step`); the fraction η of the computing between two exchanges can hide it. L is the time per
-    exchange that neighbours wait for each other even without messages. Raises Unsupported like `account`.
+    C is the computing time per step of a block of N cells. The cost model gives w, the work per cell, which includes halo
+    cells that several blocks compute; σ is the time per unit of work. An exchange sends B bytes (k times
+    `Plan.halo_bytes_per_step`) with latency λ and bandwidth β. The fraction η of the computing between two exchanges can
+    hide it. L is the time per exchange for which neighbours wait for each other in any case.
+
+    k is 0 if blocks are too thin for a whole step between two exchanges. The prediction is None if ``costs`` are not
+    measured. Raises Unsupported like `account`.
     """
     most = most_steps(problem, topology)
     if not most:
@@ -95,8 +103,10 @@ def steps_between_exchanges(
 
 
 def cells_beside(program: Program, topology: Topology, every: int, threads: int) -> int:
-    """The number of values that native code keeps per device in addition to the fields of a block, for all its
-    ``threads`` together, with ``every`` steps between two exchanges. Raises Unsupported like `account`."""
+    """Return the number of values that native code keeps per device in addition to the fields of a block.
+
+    All ``threads`` of the device are counted, with ``every`` steps between two exchanges. Raises Unsupported like `account`.
+    """
     room = account(program).cells_beside_fields
     room.restype = ctypes.c_int64
     cut = any(topology.is_split(axis) for axis in range(topology.ndim))
@@ -104,8 +114,11 @@ def cells_beside(program: Program, topology: Topology, every: int, threads: int)
 
 
 def _block(topology: Topology) -> list[Any]:
-    """The C arguments that describe the largest block: its cells per axis of the driver, which axes wrap around, which
-    ones end at boundaries, and the caches of the processor."""
+    """Return the C arguments that describe the largest block.
+
+    They are its cells per axis of the driver, which axes are periodic within the block, which ones end at boundaries, and
+    the sizes of the processor's caches.
+    """
     count, wraps, boundary = [1, 1, 1], [0, 0, 0], [0, 0, 0]
     for axis, b in enumerate(AXIS_OF[topology.ndim]):
         count[b] = topology.capacity()[axis]

@@ -1,7 +1,7 @@
-"""The exchange of edges inside the passes of native code (edge_exchange.hpp).
+"""Halo exchange inside the passes of native code (edge_exchange.hpp).
 
-Each device block has edge memory. Blocks of one process, and of processes that share memory, read each other's; messages copy
-the edges of other blocks into mirrors of their memory.
+Each device block keeps its edges in a separate area of memory. Blocks of one process, or of processes that share memory,
+read each other's edges directly. The edges of other blocks arrive by MPI messages, in a mirror of their memory.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ Three = ctypes.c_int64 * 3
 
 
 class EdgeExchange(ctypes.Structure):
-    """The struct of edge_exchange.hpp for one device block. ``kept`` holds the memory and messages that it points to,
-    and ``waited`` counts the seconds in which the block has waited for its neighbours."""
+    """The C++ struct for the exchange of one device block (edge_exchange.hpp).
+
+    ``kept`` keeps alive the memory and messages to which it points. ``waited`` is the total time, in seconds, for which
+    the block has waited for its neighbours.
+    """
 
     kept: list[Any]
     _fields_ = (
@@ -43,8 +46,11 @@ class EdgeExchange(ctypes.Structure):
 
 @dataclass(frozen=True)
 class InPasses:
-    """An `Exchange` that native code makes inside its passes, through the edges of this process's device ``blocks``.
-    Other code exchanges through ``messages``. ``means`` names how the edges travel between processes."""
+    """An `Exchange` that native code performs inside its passes, through the edges of this process's device ``blocks``.
+
+    Compiled XLA code, which also needs halos, exchanges through ``messages``. ``means`` says how edges travel between
+    processes, e.g. "shared memory".
+    """
 
     blocks: tuple[EdgeExchange, ...]
     messages: Exchange
@@ -69,8 +75,7 @@ class InPasses:
 
 
 def blocks_of(exchange: Exchange) -> tuple[EdgeExchange, ...]:
-    """The edges of this process's device blocks, if ``exchange`` is made inside the passes of native code; otherwise
-    empty."""
+    """Return the edges of this process's device blocks; empty unless native code exchanges inside its passes."""
     return exchange.blocks if isinstance(exchange, InPasses) else ()
 
 
@@ -83,12 +88,11 @@ def in_passes(
     communicator: Communicator,
     share_memory: bool,
 ) -> Exchange:
-    """An exchange inside the passes of native code. The result is ``messages`` if nothing is exchanged, or if some
-    process can neither share memory with a neighbour nor send it messages during the steps. All processes call this
-    together.
+    """Set up an exchange inside the passes of native code. Collective.
 
-    ``widths`` is the number of cells that are exchanged per axis, with ``fields`` values of ``itemsize`` bytes in each
-    cell. Without ``share_memory``, processes of one host also send messages to each other.
+    ``widths`` is the number of cells exchanged per axis, with ``fields`` values of ``itemsize`` bytes in each cell. Without
+    ``share_memory``, processes of one host send each other messages too. The result is ``messages``, unchanged, if there is
+    nothing to exchange, or if some process can neither share memory with a neighbour nor send it messages while stepping.
     """
     silent = topology.size > 1 and communicator.size == 1  # a benchmark of the steps alone
     if topology.size * topology.device_count == 1 or not any(widths) or silent:
@@ -129,8 +133,11 @@ def in_passes(
 def _memory(
     each: int, topology: Topology, communicator: Communicator, share: bool
 ) -> tuple[mmap.mmap, dict[tuple[int, int], int]]:
-    """Memory of ``each`` bytes per device block, and its address for all blocks (rank, device) whose memory is visible here:
-    those of this host's processes if they ``share`` it, else only those of this process."""
+    """Allocate ``each`` bytes per device block; return the memory and the addresses of all visible blocks.
+
+    The addresses are keyed by (rank, device). With ``share``, the blocks of all processes on this host are visible, if
+    they can map shared memory; otherwise only those of this process.
+    """
     count = topology.device_count
     if communicator.size > 1 and share:
         names = communicator.allgather((host(), boot()))

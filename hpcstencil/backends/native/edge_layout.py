@@ -1,8 +1,8 @@
-"""The layout of a block's edge memory, in the terms of edge_exchange.hpp.
+"""The memory layout of a block's edges, as edge_exchange.hpp expects it.
 
-A page with the epochs is followed by two buffers. Each has, for every axis that is cut, the strips of the lower and the
-upper side: arrays of shape (fields, cells per axis) with the ``width`` outermost cells. There are always three axes
-(`passes.AXIS_OF`).
+A page with the epochs comes first, then two buffers. For each decomposed axis, a buffer holds the strips of the lower and
+the upper side. A strip is an array of shape (fields, cells per axis) with the ``width`` outermost cells of the block. There
+are always three axes (`passes.AXIS_OF`).
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ PAGE = 4096
 Offset = tuple[int, int, int]  # of a block, in blocks per axis: -1, 0 or 1
 OFFSETS: list[Offset] = list(itertools.product((-1, 0, 1), repeat=3))  # type: ignore[arg-type]  # of three numbers each
 HERE: Offset = (0, 0, 0)
-Box = list[tuple[int, int, int]]  # part of a strip: per axis of its array the size, the first cell, the number of cells
+Box = list[tuple[int, int, int]]  # part of a strip: (size, first cell, number of cells) along each axis of its array
 
 
 @dataclass(frozen=True)
 class EdgeLayout:
-    """The layout of the edge memory of one block and of the blocks around it. Per axis of the driver, ``widths`` is the
-    number of cells that are exchanged, and ``cells`` has the numbers of cells of the block below, of this one, and of
-    the one above. A cell has ``fields`` values of ``itemsize`` bytes."""
+    """The layout of the edge memory of one block and of its neighbours.
+
+    ``widths`` is the number of cells exchanged per axis of the driver. ``cells`` holds, per axis, the numbers of cells of
+    the block below, of this block, and of the block above. A cell has ``fields`` values of ``itemsize`` bytes.
+    """
 
     widths: tuple[int, int, int]
     cells: tuple[tuple[int, int, int], ...]
@@ -35,7 +37,7 @@ class EdgeLayout:
 
     @classmethod
     def of(cls, topology: Topology, device: int, widths: Sequence[int], fields: int, itemsize: int) -> EdgeLayout:
-        """The layout around the block of ``device`` of this process. ``widths`` has one entry per axis of the grid."""
+        """Return the layout for the block of this process's ``device``. ``widths`` has one entry per axis of the grid."""
         width, cells = [0, 0, 0], [[1, 1, 1] for _ in range(3)]
         for axis, b in enumerate(AXIS_OF[topology.ndim]):
             width[b] = widths[axis]
@@ -47,28 +49,33 @@ class EdgeLayout:
         return cls((width[0], width[1], width[2]), tuple((n[0], n[1], n[2]) for n in cells), fields, itemsize)
 
     def shape(self, offset: Offset, axis: int) -> list[int]:
-        """The shape [fields, cells per axis] of the strips along ``axis`` of the block at ``offset``."""
+        """Return the shape [fields, cells per axis] of the strips along ``axis`` of the block at ``offset``."""
         cells = [self.widths[b] if b == axis else self.cells[b][1 + offset[b]] for b in range(3)]
         return [self.fields, *cells]
 
     def start(self, offset: Offset, axis: int, side: int, buffer: int) -> int:
-        """The byte at which a strip begins in the edge memory of the block at ``offset``: the strip of one ``side`` (0
-        lower, 1 upper) of ``axis`` in ``buffer`` (0 or 1)."""
+        """Return the byte offset of a strip in the edge memory of the block at ``offset``.
+
+        The strip is on the lower (0) or upper (1) ``side`` of ``axis``, in ``buffer`` 0 or 1.
+        """
         strips = [math.prod(self.shape(offset, b)) for b in range(3)]
         cells = buffer * 2 * sum(strips) + 2 * sum(strips[:axis]) + side * strips[axis]
         return PAGE + cells * self.itemsize
 
     def read_here(self, offset: Offset) -> Box:
-        """The part that this block reads of the strip of the block at ``offset``."""
+        """Return the part of the strip of the block at ``offset`` that this block reads."""
         return self._part(offset, [-d for d in offset], strip_axis(offset))
 
     def read_there(self, offset: Offset) -> Box:
-        """The part that the block at ``offset`` reads of this block's strip."""
+        """Return the part of this block's strip that the block at ``offset`` reads."""
         return self._part(HERE, offset, strip_axis(offset))
 
     def _part(self, block: Offset, towards: Sequence[int], axis: int) -> Box:
-        """The part of a strip of ``block`` next to its neighbour in the direction ``towards``: all cells along the
-        strip's own ``axis``, and only the outermost ones along the other axes on which the two blocks differ."""
+        """Return the part of a strip of ``block`` next to its neighbour in the direction ``towards``.
+
+        It has all cells along the strip's own ``axis``. Along the other axes in which the two blocks differ, it has only
+        the outermost cells.
+        """
         shape = self.shape(block, axis)
         box = [(self.fields, 0, self.fields)]
         for b, (n, direction) in enumerate(zip(shape[1:], towards, strict=True)):
@@ -78,14 +85,15 @@ class EdgeLayout:
 
 
 def strip_axis(offset: Offset) -> int:
-    """The axis of the strip through which a neighbour at ``offset`` is read: the first one along which it lies
-    elsewhere."""
+    """Return the axis of the strip that a neighbour at ``offset`` is read from: the first axis with a non-zero offset."""
     return next(axis for axis, d in enumerate(offset) if d)
 
 
 def edge_bytes(topology: Topology, widths: Sequence[int], cell_bytes: int) -> int:
-    """A size of edge memory, in bytes and whole pages, that suffices for every block. ``cell_bytes`` is the size of all
-    fields in one cell."""
+    """Return a size of edge memory in bytes, a multiple of the page size, that suffices for every block.
+
+    ``cell_bytes`` is the size of all fields in one cell.
+    """
     processes = [math.ceil(n / p) for n, p in zip(topology.shape, topology.processes, strict=True)]
     largest = [math.ceil(n / d) for n, d in zip(processes, topology.devices, strict=True)]
     cells = sum(2 * w * math.prod(largest) // n for w, n in zip(widths, largest, strict=True))
@@ -93,8 +101,10 @@ def edge_bytes(topology: Topology, widths: Sequence[int], cell_bytes: int) -> in
 
 
 def neighbours(topology: Topology, device: int, widths: Sequence[int]) -> dict[Offset, tuple[int, int]]:
-    """The blocks whose cells the block of ``device`` reads: (rank, device) by offset. A block is not read along axes
-    whose width in ``widths`` is 0."""
+    """Return the blocks whose cells the block of ``device`` reads, as (rank, device) by offset.
+
+    Nothing is read along axes whose entry in ``widths`` is 0.
+    """
     found = {}
     for offset in OFFSETS:
         of_axis = [offset[b] for b in AXIS_OF[topology.ndim]]

@@ -1,8 +1,8 @@
-"""Non-blocking messages that carry the edges of blocks between processes: persistent requests, made here by mpi4py, which
-native code starts and tests (edge_exchange.hpp).
+"""Non-blocking MPI messages that carry the edges of blocks between processes.
 
-Native code needs no MPI header: mpi4py knows the size of a request's handle, and the two functions that it calls,
-`MPI_Startall` and `MPI_Testall`, have the same form in every MPI library.
+mpi4py creates persistent requests here; native code starts and tests them while it steps (edge_exchange.hpp). Native code
+needs no MPI header: mpi4py knows the size of a request handle, and the two functions that are called, `MPI_Startall` and
+`MPI_Testall`, have the same signature in every MPI library.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any
 
 from hpcstencil.backends.native.edge_layout import HERE, OFFSETS, Box, EdgeLayout, Offset, strip_axis
 
-# A strip is sent in pieces so short that Open MPI sends them over TCP at once. Before a larger message it would ask the
-# receiver, which costs two more delays.
+# A strip is sent in pieces below Open MPI's eager limit over TCP. A larger message would start with a handshake with the
+# receiver, which costs two more network delays.
 PIECE_BYTES = 60_000
-PIECES = 128  # largest number per strip; longer strips have longer pieces, so that tags stay small
+PIECES = 128  # most pieces of a strip; longer strips have longer pieces, so that tags stay small
 Counts = ctypes.c_int64 * 2 * 3
 Strips = ctypes.c_void_p * 2 * 3
 
 
 class Messages(ctypes.Structure):
-    """The struct of the same name in edge_exchange.hpp. ``kept`` holds the objects to which it points."""
+    """The C++ struct of the same name (edge_exchange.hpp). ``kept`` keeps alive the objects to which it points."""
 
     kept: list[Any]
     _fields_ = (
@@ -41,7 +41,7 @@ class Messages(ctypes.Structure):
 
 
 def lack_of_messages() -> str:
-    """Why native code cannot send messages in this process, as a clause for a longer sentence; "" if it can."""
+    """Return why native code cannot send messages in this process, as a clause; "" if it can."""
     from mpi4py import MPI
 
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
@@ -54,7 +54,7 @@ def lack_of_messages() -> str:
 
 
 def _functions() -> list[int]:
-    """The addresses of MPI_Startall and MPI_Testall in the library that mpi4py uses."""
+    """Return the addresses of MPI_Startall and MPI_Testall in the MPI library that mpi4py uses."""
     from mpi4py import MPI
 
     library = ctypes.CDLL(MPI.__file__)
@@ -70,17 +70,22 @@ def messages_of(
     device: int,
     communicator: Any,
 ) -> Messages:
-    """The messages of one block. Its own edges, at the address ``own``, go to ``blocks``, which are (rank, device) by
-    offset. Their edges arrive in ``mirrors``: the addresses, by offset, of memory with the layout of theirs.
-    ``communicator`` is an mpi4py communicator that is used for nothing else."""
+    """Create the messages of one block.
+
+    Its own edges, at the address ``own``, are sent to ``blocks``, which are (rank, device) by offset. The edges of those
+    blocks arrive in ``mirrors``: addresses, by offset, of memory with the layout of the sender's edge memory.
+    ``communicator`` is an mpi4py communicator that is used for nothing else.
+    """
     from mpi4py import MPI
 
     kind = {4: MPI.FLOAT, 8: MPI.DOUBLE}[layout.itemsize]
     kept: list[Any] = []
 
     def pieces(address: int, offset: Offset, axis: int, side: int, buffer: int, box: Box) -> list[Any]:
-        """The mpi4py buffers for the part ``box`` of a strip: pieces of its bytes if that is the whole strip, else one
-        buffer with a datatype for the part."""
+        """Return the mpi4py buffers for the part ``box`` of a strip.
+
+        A whole strip is divided into pieces of bytes; a part of a strip is one buffer with a datatype that selects it.
+        """
         sizes, starts, counts = ([entry[n] for entry in box] for n in (0, 1, 2))
         size = layout.itemsize * math.prod(sizes)
         strip = MPI.buffer.fromaddress(address + layout.start(offset, axis, side, buffer), size)
@@ -103,7 +108,7 @@ def messages_of(
         return [communicator.Send_init(piece, rank, tag + n) for n, piece in enumerate(buffers)]
 
     def handles(requests: Sequence[Any]) -> int:
-        """The address of an array with the handles of the requests."""
+        """Return the address of an array of the requests' handles."""
         size = MPI._sizeof(MPI.Request)
         array = ctypes.create_string_buffer(max(1, len(requests)) * size)
         for n, request in enumerate(requests):
@@ -132,6 +137,8 @@ def messages_of(
 
 
 def _first_tag(device: int, offset: Offset) -> int:
-    """The tag of the first piece of a strip that a process's ``device`` receives from the block at ``offset``. Every
-    piece has a tag of its own, since MPI_Startall may start requests in any order."""
+    """Return the tag of the first piece of a strip that ``device`` receives from the block at ``offset``.
+
+    Each piece has its own tag, because MPI_Startall may start requests in any order.
+    """
     return (device * len(OFFSETS) + OFFSETS.index(offset)) * PIECES

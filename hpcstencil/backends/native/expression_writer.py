@@ -1,7 +1,7 @@
-"""From trees to C++ statements: the part that all writers share.
+"""Translation of expression trees to C++ statements: the base class of all writers.
 
-Weights of finite differences are rational: integers times a factor. Equal integers share one multiplication, and
-opposite offsets are added first, so that symmetric fields stay symmetric.
+The weights of finite differences are integers times a common factor. Weights with equal integers share one multiplication.
+Values at opposite offsets are added first, so that symmetric fields stay symmetric.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ MOST_COMMON = 6000  # largest common denominator that is tried for the weights o
 
 
 def whole_numbers(weights: Sequence[float]) -> tuple[float, tuple[int, ...]] | None:
-    """(factor, integers): the weights are the integers times the factor. None if the weights have no small common
-    denominator."""
+    """Return (factor, integers) whose products are the weights; None if they have no small common denominator."""
     least = min(abs(w) for w in weights)
     for q in range(1, MOST_COMMON):
         ratios = [w / least * q for w in weights]
@@ -56,9 +55,19 @@ def whole_numbers(weights: Sequence[float]) -> tuple[float, tuple[int, ...]] | N
 
 @dataclass
 class Numbers:
-    """The numbers that a program gets at run time. ``parameters`` are the names of those in p[], and ``constants`` the
-    values of c[], both in order. ``blocks`` has the places of longer lists in c[]. ``furthest`` is the largest offset,
-    per axis of the driver, at which a coordinate is read."""
+    """The numbers that a program receives at run time.
+
+    Attributes
+    ----------
+    parameters
+        The names of the values in p[], in order.
+    constants
+        The values of c[], in order.
+    blocks
+        The positions of lists of values in c[].
+    furthest
+        The largest offset, per axis of the driver, at which a coordinate is read.
+    """
 
     parameters: Sequence[str]
     constants: list[float] = field(default_factory=list)
@@ -68,13 +77,13 @@ class Numbers:
     )  # largest offset of a coordinate, per axis of the driver
 
     def constant(self, value: float) -> str:
-        """The C++ expression for a constant, which becomes a run-time number of the program."""
+        """Return the C++ expression for a constant, and add the constant to c[] if it is new."""
         if value not in self.constants:
             self.constants.append(value)
         return f"c[{self.constants.index(value)}]"
 
     def block(self, values: tuple[float, ...]) -> int:
-        """The place in c[] of the first of ``values``, which become consecutive run-time numbers of the program."""
+        """Return the position in c[] of the first of ``values``, which are stored there consecutively."""
         if values not in self.blocks:
             self.blocks[values] = len(self.constants)
             self.constants.extend(values)
@@ -82,14 +91,17 @@ class Numbers:
 
 
 def changes(tree: Node) -> bool:
-    """Whether the tree depends on time."""
+    """Return whether the tree depends on time."""
     return any(isinstance(part, Time) for part in walk(tree))
 
 
 @dataclass
 class Writer(ABC):
-    """A writer of C++ statements that compute trees. It writes each value once per offset, and collects the statements
-    in ``lines``. Subclasses provide the leaves."""
+    """Writer of C++ statements that compute expression trees.
+
+    Each value is written once per offset; the statements are collected in ``lines``. Subclasses define `leaf` and
+    `literal`.
+    """
 
     numbers: Numbers
     discretization: Discretization
@@ -103,43 +115,44 @@ class Writer(ABC):
 
     @abstractmethod
     def leaf(self, tree: Node, at: Offset) -> str | None:
-        """The C++ expression for a tree whose value is available in the cell at the offset ``at``; None if it must be
-        computed."""
+        """Return the C++ expression for a tree whose value at the offset ``at`` is available; None if it must be computed."""
 
     @abstractmethod
     def literal(self, value: float) -> str:
-        """The C++ expression for a number of an expression or a stencil."""
+        """Return the C++ expression for a number in an expression or a stencil."""
 
     def let(self, text: str) -> str:
-        """Write a statement that names the value of a C++ expression; returns the name."""
+        """Write a statement that assigns a C++ expression to a new name, and return the name."""
         name = f"v{self.count}"
         self.count += 1
         self.lines.append(f"const {self.kind} {name} = {text};")
         return name
 
     def once(self, key: Hashable, at: Offset, make: Callable[[], str]) -> str:
-        """The C++ name stored under ``key`` and ``at``, which ``make`` creates the first time."""
+        """Return the C++ name stored under (``key``, ``at``); the first call creates it by ``make``."""
         if (key, at) not in self.known:
             self.known[key, at] = make()
         return self.known[key, at]
 
     def value(self, tree: Node, at: Offset = HERE) -> str:
-        """The C++ expression for the value of a tree at the offset ``at``, in cells."""
+        """Return the C++ expression for the value of a tree at the offset ``at``, in cells per axis of the driver."""
         if isinstance(tree, Neighbour):
             (stencil,) = self.discretization.stencils(tree)
             return self.value(tree.operand, self.shifted(at, stencil.offsets[0]))
         return self.once(tree, at, lambda: self.leaf(tree, at) or self.computed(tree, at))
 
     def shifted(self, at: Offset, offset: Sequence[int]) -> Offset:
-        """The offset ``at`` moved by ``offset``, whose axes are those of the problem."""
+        """Return the offset ``at`` (axes of the driver) moved by ``offset`` (axes of the problem)."""
         places = list(at)
         for axis, o in enumerate(offset):
             places[self.axis_of[axis]] += o
         return (places[0], places[1], places[2])
 
     def computed(self, tree: Node, at: Offset) -> str:
-        """The C++ expression for a tree that is not a leaf, at the offset ``at``. Raises Unsupported for a node without
-        native code."""
+        """Return the C++ expression for a tree that is not a leaf, at the offset ``at``.
+
+        Raises Unsupported for a node that native code does not support.
+        """
         match tree:
             case Constant(value):
                 return self.literal(value)
@@ -202,8 +215,11 @@ class Writer(ABC):
         return result if factor == 1.0 else self.let(f"{self.literal(factor)} * {result}")
 
     def gathered(self, ratios: Mapping[tuple[int, ...], float], operand: Node, at: Offset) -> str:
-        """The C++ expression for Σ_j r_j operand(at + o_j), where ``ratios`` maps the offsets o_j to r_j. Opposite
-        offsets are added first, so that symmetric fields stay symmetric; equal ratios share one multiplication."""
+        """Return the C++ expression for Σ_j r_j operand(at + o_j), where ``ratios`` maps the offsets o_j to r_j.
+
+        Values at opposite offsets are added first, so that symmetric fields stay symmetric. Equal ratios share one
+        multiplication.
+        """
         left = dict(sorted(ratios.items()))
         terms: dict[float, list[str]] = {}
         while left:
@@ -234,8 +250,7 @@ class Writer(ABC):
         return result
 
     def div_grad(self, tree: DivGrad, at: Offset) -> str:
-        """The C++ expression for the divergence of the flux k ∂a/∂x along the node's axis, with the flux at the faces
-        between cells."""
+        """Return the C++ expression for ∂(k ∂a/∂x)/∂x along the node's axis, from fluxes at the faces between cells."""
         gradient, mean, divergence = self.discretization.div_grad(tree)
         varying = varies(tree.coefficient) or tree.axis in axes_of(tree.coefficient)
 

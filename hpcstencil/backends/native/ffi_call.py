@@ -1,4 +1,4 @@
-"""A native program called from compiled XLA code, through its foreign function interface."""
+"""Calls of native programs from compiled XLA code, through XLA's foreign function interface."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from hpcstencil.numerics.schedule import StepRange
 TARGET = "hpcstencil_native"
 Strips = Mapping[int, Ghosts]  # axis -> ghost cells (lower, upper) of all fields
 
-# Blocks whose edges native code exchanges. The bridge knows them by their place here, from 1 on; they live as long as this
-# process.
+# Blocks whose edges native code exchanges. The bridge refers to them by their position in this list, counted from 1, so the
+# list only grows.
 all_edges: list[EdgeExchange] = []
 
 
@@ -45,12 +45,21 @@ def xla_bridge() -> ctypes.CDLL:
 
 @dataclass(frozen=True)
 class Native:
-    """A program ready to be called, in its ``library``, with up to ``threads`` threads. ``number`` identifies it in the
-    bridge.
+    """A compiled program, ready to be called from XLA code.
 
-    If the program exchanges edges itself, ``blocks`` is the number of device blocks of this process, ``first_block`` is
-    the bridge's number of the first one, and their edges hold ghost cells for ``every`` steps. Otherwise ``blocks`` is
-    0.
+    Attributes
+    ----------
+    program, library
+        The program and the library that was compiled from it.
+    number
+        The number by which the bridge identifies the program.
+    threads
+        The largest number of threads that a call uses.
+    every
+        The number of steps for which the edges hold ghost cells, if the program exchanges them.
+    blocks, first_block
+        The number of this process's device blocks whose edges the program exchanges (0 if it exchanges none), and the
+        bridge's number of the first of them.
     """
 
     program: Program
@@ -62,18 +71,25 @@ class Native:
     first_block: int = 0
 
     def all_finite(self) -> bool:
-        """Whether all values that this program has stored in this process since the last call are finite. Problems that
-        share the program share the answer."""
+        """Return whether all values that this program has stored in this process since the last call are finite.
+
+        Problems that use the same program share the answer.
+        """
         return not self.library.stored_not_finite()
 
     def copies(self, pieces: Mapping[str, Pieces]) -> Copies:
-        """The snapshot buffers for the ``pieces`` by field. If steps are taken in place, they are filled while the last
-        step is computed."""
+        """Return snapshot buffers for the ``pieces`` by field, which are filled during the last step of a call.
+
+        The steps must be taken in place.
+        """
         return NativeCopies(pieces, self.library, self.program.fields)
 
     def samples(self, cells: Mapping[str, Cells], values: np.ndarray, width: int, devices: Devices) -> CellSamples:
-        """The recorder of single cells: while many steps are taken at once, if the program can record these
-        fields."""
+        """Return the recorder of single cells, with the arguments of `CellSamples`.
+
+        It records inside calls of many steps if the program can record these fields. Otherwise it is an
+        ordinary `CellSamples`.
+        """
         if width > WIDEST or not set(cells) <= set(self.program.recordable):
             return CellSamples(cells, values, width, devices)
         return NativeSamples(cells, values, width, devices, self.library, self.program.fields)
@@ -88,12 +104,11 @@ class Native:
         these: StepRange,
         in_place: bool,
     ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-        """(fields after ``these`` steps, `Problem.errors` of the last step), both by field. For use inside compiled
-        code.
+        """Return (fields after ``these`` steps, `Problem.errors` of the last step), both by field.
 
-        ``fields`` are the device's own cells without ghost cells, of shape `Frame.cells`, in the run's dtype.
-        ``strips`` are the received ghost cells, ``widths`` cells wide per axis. Their widths limit the number of steps,
-        unless the program exchanges edges itself. With ``in_place`` the results take the memory of the given fields.
+        For use inside compiled code. ``fields`` are the device's own cells, without ghost cells, of shape `Frame.cells` in
+        the run's dtype. ``strips`` are the received ghost cells, ``widths`` cells wide per axis; unless the program
+        exchanges edges itself, they limit the number of steps. With ``in_place``, the results overwrite the input fields.
         """
         names, errors = self.program.fields, self.program.errors
         unread = [fields[names[0]]] * len(errors)  # never read, but the bridge expects an array in each place
@@ -104,7 +119,7 @@ class Native:
         return dict(zip(names, results[:first], strict=True)), dict(zip(errors, results[first:], strict=True))
 
     def arrays(self, fields: Mapping[str, jax.Array]) -> dict[int, jax.Array]:
-        """The arrays from which a step starts, by their numbers in the program: the fields."""
+        """Return the arrays from which a step starts, the fields, by their numbers in the program."""
         return {n: fields[name] for n, name in enumerate(self.program.fields)}
 
     def section(
@@ -117,10 +132,12 @@ class Native:
         parameters: Parameters,
         these: StepRange,
     ) -> dict[int, jax.Array]:
-        """The arrays that a section of one step fills, by number. They have the shape and dtype of the given
-        ``arrays``, without ghost cells. ``strips`` are the ghost cells of the arrays `Section.sent`, ``widths`` cells
-        wide per axis. For use inside compiled code."""
-        # The bridge expects all given arrays in the strips. Nothing reads the strips of those that are not exchanged.
+        """Return the arrays that a section of one step fills, by number, for use inside compiled code.
+
+        They have the shape and dtype of the input ``arrays``, without ghost cells. ``strips`` are the ghost cells of the
+        arrays `Section.sent`, ``widths`` cells wide per axis.
+        """
+        # The bridge expects strips for all input arrays. Those of arrays that are not exchanged are never read.
         unsent = len(section.given) - section.exchanged
 
         def filled(strip: jax.Array | None) -> jax.Array | None:
@@ -132,15 +149,14 @@ class Native:
         return dict(zip(section.made, results, strict=True))
 
     def ended(self, arrays: Mapping[int, jax.Array]) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-        """(fields, estimated errors) after all sections of a step, both by field, as `steps` returns them."""
+        """Return (fields, `Problem.errors`) after all sections of a step, both by field, like `steps`."""
         names, errors = self.program.fields, self.program.errors
         ends = [arrays[n] for n in self.program.ends]
         first = len(names)
         return dict(zip(names, ends[:first], strict=True)), dict(zip(errors, ends[first:], strict=True))
 
     def _edges(self) -> jax.Array:
-        """The bridge's number of the edges of the device block on which the code runs; 0 if the program exchanges no
-        edges."""
+        """Return the bridge's number of the device block on which the code runs; 0 if the program exchanges no edges."""
         return jnp.asarray(self.first_block + (device_number() if self.blocks > 1 else 0), jnp.int64)
 
     def _called(
@@ -155,7 +171,7 @@ class Native:
         aliases: dict[int, int] | None,
         section: Sequence[int] = (0,),
     ) -> Sequence[jax.Array]:
-        """The ``made`` arrays that the program computes from the ``given`` ones."""
+        """Call the program: return the ``made`` arrays that it computes from the ``given`` ones."""
         ndim = len(frame.cells)
         received = [strips.get(a, (None, None))[side] for a in range(ndim) for side in (0, 1)]
         kinds = [[side.kind for side in sides] for sides in frame.sides]
@@ -195,8 +211,11 @@ class Native:
 
 
 def native(program: Program, threads: int, every: int = 1, blocks: Sequence[EdgeExchange] = ()) -> Native:
-    """Compile a program and register it with the bridge. With ``blocks``, the program exchanges the edges of this
-    process's device blocks itself. Raises Unsupported, with the compiler's message, if it does not compile."""
+    """Compile a program and register it with the bridge.
+
+    With ``blocks``, the program itself exchanges the edges of this process's device blocks. Raises Unsupported, with the
+    compiler's message, if the program does not compile.
+    """
     loaded, bridge = begun(program.text), xla_bridge()  # if neither is cached, both compile at the same time
     compiled = loaded.result()
     address = ctypes.cast(compiled.advance, ctypes.c_void_p).value
@@ -210,5 +229,5 @@ def native(program: Program, threads: int, every: int = 1, blocks: Sequence[Edge
 
 
 def hash_of(text: str) -> int:
-    """A 56-bit number that identifies the text of a program, the same in every process."""
+    """Return a 56-bit hash of the text of a program, the same in every process."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")

@@ -1,8 +1,7 @@
-"""Statements for the cells of a pass, and a record of the cells that they read. The sums of stencils are gathered into
-few.
+"""C++ statements for the cells of a pass, and a record of the cells that they read.
 
-Stencils of one array with one coefficient become one stencil, in integers times a common factor, so that ∇²1 stays
-exactly 0. Coefficients are multiplied once per step.
+Stencils of the same array with the same coefficient are merged into one stencil, in integers times a common factor, so that
+∇²1 is exactly 0. Products of coefficients are computed once per step.
 """
 
 from __future__ import annotations
@@ -31,18 +30,27 @@ from hpcstencil.symbolic.stencil_reach import axes_of
 
 # Names stored under these keys are valid everywhere in a step.
 FOR_ALL = ("array", "row", "pitch", "slide", "table", "scalar")
-FURTHEST = 7  # largest distance, in cells, at which a sliding vector is read in either precision
+FURTHEST = 7  # largest offset, in cells, at which a sliding vector can be read in both precisions
 Row = tuple[int, int, int]  # an array, and the offsets of a plane and a row
 Term = tuple[tuple[Node, ...], float, str]  # (factors that are the same in all cells, a number, the value in a cell)
 
 
 @dataclass(frozen=True, eq=False)
 class Scope:
-    """The context of a cell's statements: a part of the step, and one ``plane`` of those that are computed together.
+    """The context in which a cell's statements are written.
 
-    ``held`` maps trees to the numbers of the arrays that hold their values. ``node`` is the time within the step, as a
-    fraction of dt. ``shared`` are trees whose values are also results themselves. In a part of the next step,
-    ``renamed`` gives the arrays that replace its own.
+    Attributes
+    ----------
+    held
+        The numbers of the arrays that hold values of trees, by tree.
+    node
+        The time within the step, as a fraction of dt.
+    shared
+        Trees whose values are results themselves, besides being terms of others.
+    renamed
+        For a part of the next step, the arrays that replace its own.
+    plane
+        Which of the planes that are computed together.
     """
 
     held: Mapping[Node, int]
@@ -54,9 +62,19 @@ class Scope:
 
 @dataclass
 class Reads:
-    """The cells that statements read. ``planes`` numbers the planes, each given by an array and an offset along the
-    first axis. ``reach`` is the largest distance of a read along each axis, by array. Arrays with ``corners`` are read
-    along several axes at once. ``along`` has, for each row, the offsets that are read along the last axis."""
+    """A record of the cells that statements read.
+
+    Attributes
+    ----------
+    planes
+        The number of each plane, which is given by (array, offset along the first axis).
+    reach
+        The largest distance of a read along each axis, by array.
+    corners
+        The arrays that are read along several axes at once.
+    along
+        For each row, the offsets that are read along the last axis.
+    """
 
     planes: dict[tuple[int, int], int] = field(default_factory=dict)
     reach: dict[int, list[int]] = field(default_factory=dict)
@@ -64,12 +82,11 @@ class Reads:
     along: dict[Row, set[int]] = field(default_factory=dict)
 
     def plane(self, array: int, offset: int) -> int:
-        """The number of the plane of ``array`` at ``offset`` along the first axis. A plane gets the next number when it
-        is first read."""
+        """Return the number of the plane of ``array`` at ``offset`` along the first axis; a new plane gets the next number."""
         return self.planes.setdefault((array, offset), len(self.planes))
 
     def note(self, array: int, away: list[int]) -> None:
-        """Note that a cell of an array is read, ``away`` cells from the current one along each axis."""
+        """Record a read of an array, ``away`` cells from the current cell along each axis."""
         self.reach[array] = list(map(max, away, self.reach.get(array, away)))
         if sum(map(bool, away)) > 1:
             self.corners.add(array)
@@ -77,8 +94,11 @@ class Reads:
 
 @dataclass
 class Cells(Writer):
-    """The writer of the statements for the cells of a pass, one ``scope`` after the other. With ``by_pitch``, rows are
-    found by their distance from one row of their plane. The vectors of rows in ``slides`` slide, see vector.hpp."""
+    """Writer of the statements for the cells of a pass, one ``scope`` after the other.
+
+    With ``by_pitch``, rows are addressed by their distance from one row of the plane, which needs fewer registers. Rows in
+    ``slides`` are read by sliding vectors (vector.hpp).
+    """
 
     scalars: Scalars
     tables: Functions
@@ -97,7 +117,7 @@ class Cells(Writer):
         self.made: dict[tuple[int, Offset], str] = {}  # values of arrays that this pass computes
 
     def turn_to(self, scope: Scope) -> None:
-        """Begin the scope to which the following statements belong."""
+        """Make ``scope`` the context of the following statements."""
         self.scope = scope
         self.known = {
             (key, at): name for (key, at), name in self.known.items() if isinstance(key, tuple) and key[0] in FOR_ALL
@@ -107,8 +127,10 @@ class Cells(Writer):
         return self.scalar((), value)
 
     def scalar(self, factors: tuple[Node, ...], number: float, scale: str = "") -> str:
-        """The C++ expression for the product of ``factors`` and ``number``, which are the same in all cells. ``scale``
-        is one more factor, as text."""
+        """Return the C++ expression for the product of ``factors``, ``number`` and ``scale``, the same in all cells.
+
+        ``scale`` is a factor as C++ text, or "".
+        """
 
         def make() -> str:
             if not factors and not scale:
@@ -124,7 +146,7 @@ class Cells(Writer):
         return self.once(("scalar", factors, number, scale, self.scope.node, bool(self.scope.renamed)), HERE, make)
 
     def hoisted(self, lines: list[str], text: str) -> str:
-        """The name of a value that ``lines``, which run before the loop over cells, compute as ``text``."""
+        """Assign ``text`` to a new name in ``lines``, which run before the loop over cells, and return the name."""
         name = f"h{self.count}"
         self.count += 1
         lines.append(f"const W {name} = {text};")
@@ -164,8 +186,7 @@ class Cells(Writer):
         return self.once(("array", array), at, lambda: self.looked_up(array, at))
 
     def looked_up(self, array: int, at: Offset) -> str:
-        """The C++ expression for the value of an array at the offset ``at``. A negative number means an array of fixed
-        values."""
+        """Return the C++ expression that loads an array at the offset ``at``; negative numbers are fixed arrays."""
         plane, row = self.reads.plane(array, at[0]), self.row_of(array, at)
         this = (array, at[0], at[1])
         if array >= 0 and 0 < abs(at[2]) <= FURTHEST:
@@ -176,7 +197,7 @@ class Cells(Writer):
         return self.let(f"load<W>({row} + x + {at[2]})")
 
     def row_of(self, array: int, at: Offset) -> str:
-        """The C++ expression for the address of the row of an array at the offset ``at`` along the earlier axes."""
+        """Return the C++ expression for the address of the row of an array at the offset ``at`` along the first two axes."""
         plane = self.reads.plane(array, at[0])
         j, near = (0, at[1]) if self.by_pitch else (at[1], 0)
         row = self.once(
@@ -190,7 +211,7 @@ class Cells(Writer):
         return row
 
     def slide(self, row: str) -> str:
-        """Declare a sliding vector (`Sliding` in vector.hpp) along the row with this C++ name; returns its name."""
+        """Declare a sliding vector (`Sliding` in vector.hpp) along the row with this C++ name, and return its name."""
         name = f"s{self.count}"
         self.count += 1
         self.row.append(f"Sliding {name}({row}, x0);")
@@ -198,7 +219,7 @@ class Cells(Writer):
         return name
 
     def of_row(self, kind: str, text: str) -> str:
-        """The name of a value of the C++ type ``kind`` that is the same in all cells of a row."""
+        """Assign ``text`` to a new name of the C++ type ``kind``, once per row, and return the name."""
         name = f"r{self.count}"
         self.count += 1
         self.row.append(f"const {kind} {name} = {text};")
@@ -207,7 +228,7 @@ class Cells(Writer):
     # ---- sums ----
 
     def in_loops(self, stencil: Stencil, operand: Node) -> bool:
-        """Whether a stencil is summed in loops. This is so for large stencils whose operand is in an array."""
+        """Return whether a stencil is summed by loops: a large stencil whose operand is in an array."""
         return is_large(stencil) and operand in self.scope.held
 
     def weighted(self, stencil: Stencil, operand: Node, at: Offset) -> str:
@@ -216,7 +237,7 @@ class Cells(Writer):
         return self.looped(stencil, self.scope.held[operand], at)
 
     def looped(self, stencil: Stencil, array: int, at: Offset) -> str:
-        """Σ_j w_j array(at + o_j), with a loop over each run of weights along the last axis."""
+        """Return the C++ expression for Σ_j w_j array(at + o_j), with a loop for each run of weights along the last axis."""
         array = self.scope.renamed.get(array, array)
         places = sorted((self.shifted(at, o), w) for o, w in zip(stencil.offsets, stencil.weights, strict=True))
         weights = self.once(("table", stencil), HERE, lambda: self.listed([w for _, w in places]))
@@ -231,7 +252,7 @@ class Cells(Writer):
         return result
 
     def listed(self, numbers: Sequence[float]) -> str:
-        """The name of a C++ array that holds ``numbers``, which are part of the code."""
+        """Declare a constant C++ array of ``numbers`` and return its name."""
         name = f"w{self.count}"
         self.count += 1
         self.head.append(f"static const real {name}[] = {{{', '.join(map(repr, numbers))}}};")
@@ -242,7 +263,7 @@ class Cells(Writer):
         return self.added("", self.terms(tree, at))
 
     def added(self, first: str, terms: Sequence[Term], scale: str = "") -> str:
-        """The C++ expression for first + Σ scale · factors · number · value over the ``terms``; ``first`` may be ""."""
+        """Return the C++ expression for first + Σ scale · factors · number · value over the ``terms``; ``first`` may be ""."""
         result = first
         for factors, number, value in terms:
             if not factors and number in (1.0, -1.0) and not scale:
@@ -253,8 +274,10 @@ class Cells(Writer):
         return result
 
     def terms(self, tree: Node, at: Offset) -> list[Term]:
-        """The terms of a tree as a sum, at the offset ``at``. Derivatives of one array with one coefficient are
-        gathered into one stencil."""
+        """Return the terms whose sum is the tree, at the offset ``at``.
+
+        Derivatives of the same operand with the same coefficient are merged into one stencil.
+        """
         stencils: dict[tuple[tuple[Node, ...], float, Node], dict[tuple[int, ...], float]] = {}
         result: list[Term] = []
         for factors, number, part in flattened(tree):
@@ -282,8 +305,10 @@ class Cells(Writer):
 
 
 def is_fixed(tree: Node) -> bool:
-    """Whether a tree of coordinates is stored because it is too expensive to compute for each cell and step. A tree
-    that reads neighbours is not stored as a whole; its parts may be."""
+    """Return whether a function of coordinates is stored because it is too expensive to compute in each cell and step.
+
+    A tree that reads neighbours is not stored as a whole; its parts may be.
+    """
     if any(isinstance(part, Neighbour) for part in walk(tree)):
         return False
     if any(isinstance(part, Convolution) and is_large(part.stencil) for part in walk(tree)):
@@ -298,8 +323,11 @@ def is_scalar(tree: Node) -> bool:
 
 
 def flattened(tree: Node) -> list[tuple[tuple[Node, ...], float, Node]]:
-    """The terms whose sum is the tree, each as (factors, number, rest). A term is the product of the three; the factors
-    have the same value in all cells. A tree that is not a sum is a single term."""
+    """Return the terms whose sum is the tree, each as (factors, number, rest).
+
+    A term is the product of all three; its factors have the same value in all cells. A tree that is not a sum is a single
+    term.
+    """
     match tree:
         case Pointwise("add", (a, b)):
             return flattened(a) + flattened(b)

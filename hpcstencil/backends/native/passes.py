@@ -1,8 +1,8 @@
-"""Parts of a step, joined to passes over the grid, and the text of the passes.
+"""Parts of a step, grouped into passes over the grid, and the C++ text of the passes.
 
-A part computes some arrays in all cells from earlier arrays. It joins the previous pass if it reads the results of that
-pass in the same cell only. In all steps of a call but the last, the first pass of the next step joins the last pass in
-the same way.
+A part computes some arrays in all cells from earlier arrays. It joins the previous pass if it reads that pass's results
+only in the cell itself, never in neighbours. In the same way, the first pass of the next step may join the last pass, in
+all steps of a call but the last.
 """
 
 from __future__ import annotations
@@ -18,21 +18,30 @@ from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic.expressions import Field, Node, walk
 
 AXIS_OF = {1: (2,), 2: (0, 2), 3: (0, 1, 2)}  # axes of the problem -> those of the driver
-MOST_PLANES = 256  # of the arrays that a pass reads or writes
-LONG = 150  # from this many statements per cell on, a pass computes one plane at a time
-FEW = 40  # up to this many statements in each pass, four planes that are single rows are computed at a time
-MOST_SLIDING = 6  # rows whose vectors slide; each keeps three vectors in registers
-MANY_ROWS = 12  # rows read for a cell; with more, the processor lacks registers for all addresses
+MOST_PLANES = 256  # largest number of planes that a pass may read or write
+LONG = 150  # a pass with more statements per cell computes one plane at a time
+FEW = 40  # if no pass has more statements, planes that are single rows are computed four at a time
+MOST_SLIDING = 6  # most rows that are read by sliding vectors; each keeps three vectors in registers
+MANY_ROWS = 12  # if more rows are read per cell, the processor lacks registers for all their addresses
 
 Write = Callable[[Cells, Offset], str]  # writes the statements for an array's value in a cell, and names it
 
 
 @dataclass(frozen=True)
 class Array:
-    """An array of the step. It holds the values of ``operand``, which is None for slopes and errors, since these need
-    no ghost cells. The ghost cells follow from the operand's boundary conditions at the time ``node`` in the step, as a
-    fraction of dt. A ``deep`` array is computed beyond the boundary instead. ``beside`` maps fields to the arrays that
-    hold them at that time, if these are not the first ones."""
+    """An array that a step uses.
+
+    Attributes
+    ----------
+    operand
+        The tree whose values it holds; None for arrays that need no ghost cells, such as slopes and errors.
+    node
+        The time within the step, as a fraction of dt, at which boundary conditions define its ghost cells.
+    deep
+        Whether cells beyond the boundary are computed like inner cells, instead of by a boundary condition.
+    beside
+        The arrays that hold the fields at that time, by field, unless these are the first arrays of the step.
+    """
 
     operand: Node | None
     node: float = 0.0
@@ -42,8 +51,7 @@ class Array:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """The computation of some arrays in a ``scope``. ``outputs`` maps their numbers to the functions that write their
-    values."""
+    """The computation of some arrays in a ``scope``. ``outputs`` maps their numbers to the writers of their values."""
 
     outputs: Mapping[int, Write]
     scope: Scope
@@ -54,8 +62,11 @@ Parts = tuple[Part, ...]  # of one pass
 
 @dataclass(frozen=True)
 class Plan:
-    """A step of a problem as ``parts`` over ``arrays``. The first arrays are the fields, followed by the estimated
-    errors of some fields. ``ends`` are the arrays that hold these after the step."""
+    """The step of a problem as ``parts``, which compute ``arrays``.
+
+    The first arrays are the fields, followed by the estimated errors of some fields. ``ends`` are the numbers of the arrays
+    that hold these after the step.
+    """
 
     problem: Problem
     arrays: tuple[Array, ...]
@@ -82,19 +93,32 @@ class Plan:
 
 
 def fields_of(problem: Problem) -> tuple[str, ...]:
-    """The names of the fields of a problem, sorted as jax sorts the keys of a dict. Compiled code and exchanged strips
-    use this order."""
+    """Return the names of a problem's fields, sorted as JAX sorts the keys of a dict.
+
+    Compiled code and exchanged strips have this order.
+    """
     return tuple(sorted(problem.fields))
 
 
 @dataclass(frozen=True)
 class Pass:
-    """The C++ function of a pass, by name, and what the driver needs to know of it.
+    """A pass over the grid, as the C++ driver needs it.
 
-    ``scalars`` is the index of its first scalar. ``inputs`` are (number of an array, cells that it reads beyond the
-    current one per axis, whether along one axis at a time). ``planes`` are (index of an input, offset along the first
-    axis); fixed arrays have negative indices. ``at_once`` planes are computed together. ``outputs`` are the numbers of
-    arrays; arrays of the next step have numbers beyond those of all arrays.
+    Attributes
+    ----------
+    function
+        The name of its C++ function.
+    scalars
+        The index of its first scalar in s[].
+    inputs
+        The arrays that it reads: (number, distance of the reads in cells per axis, whether it reads along only one axis at
+        a time).
+    planes
+        The planes that it reads: (index of an input, offset along the first axis). Fixed arrays have negative indices.
+    outputs
+        The numbers of the arrays that it fills. An array of the next step is offset by the number of all arrays.
+    at_once
+        The number of planes that it computes together.
     """
 
     function: str
@@ -106,9 +130,11 @@ class Pass:
 
 
 class Text:
-    """The C++ text that the passes of a step share: ``functions`` by their text, the ``numbers`` of expressions,
-    ``scalars`` computed once per step, and functions of one coordinate in ``tables`` and of several in ``fixed``
-    arrays."""
+    """The C++ text that the passes of a step share.
+
+    It has the ``functions`` of the passes, the run-time ``numbers`` of expressions, the ``scalars`` computed once per step,
+    the ``tables`` of functions of one coordinate, and the ``fixed`` arrays of functions of several coordinates.
+    """
 
     def __init__(self, problem: Problem) -> None:
         self.axis_of = AXIS_OF[problem.config.grid.ndim]
@@ -122,8 +148,10 @@ class Text:
     def statements(
         self, parts: Sequence[Part], planes: int = 1, by_pitch: bool = False, slides: Collection[Row] = ()
     ) -> Cells:
-        """The statements of the ``parts`` of a pass that computes ``planes`` planes together. ``by_pitch`` and
-        ``slides`` are as in `Cells`."""
+        """Write the statements for the ``parts`` of a pass that computes ``planes`` planes together.
+
+        ``by_pitch`` and ``slides`` are as in `Cells`.
+        """
         code = Cells(
             self.numbers,
             self.discretization,
@@ -151,15 +179,14 @@ NOWHERE = Scope({}, 0.0)  # before the first part
 
 
 class Trials:
-    """Trial statements of parts for one cell, to count them and to find the cells that they read. Each group of parts
-    is tried once."""
+    """Statements written on trial, to count them and to find the cells that they read. Results are cached."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.written: dict[Parts, Cells] = {}
 
     def of(self, parts: Sequence[Part]) -> Cells:
-        """The statements of parts that share a pass, for one plane."""
+        """Return the statements for one cell of the parts that share a pass."""
         known = tuple(parts)
         if known not in self.written:
             self.written[known] = Text(self.problem).statements(known)
@@ -181,7 +208,10 @@ def joined(plan: Plan, trials: Trials) -> list[Parts]:
 
 
 def joined_ends(plan: Plan, trials: Trials, passes: Sequence[Parts]) -> Parts:
-    """The last pass of a step joined with the first one of the next step; empty if they cannot be joined."""
+    """Return the parts of the last pass of a step and the first pass of the next one, joined.
+
+    The result is empty if the two cannot be joined.
+    """
     if len(passes) < 2 or plan.problem.errors():
         return ()
     results = [array for part in passes[0] for array in part.outputs]
@@ -191,7 +221,7 @@ def joined_ends(plan: Plan, trials: Trials, passes: Sequence[Parts]) -> Parts:
 
 
 def can_join(plan: Plan, trials: Trials, parts: Parts, before: Parts) -> bool:
-    """Whether ``parts`` can be computed in the same pass as the parts ``before`` them."""
+    """Return whether ``parts`` can be computed in the same pass as the parts ``before`` them."""
     results = [array for part in before for array in part.outputs]
     if any(plan.arrays[array].deep for part in (*before, *parts) for array in part.outputs):
         return False
@@ -203,8 +233,10 @@ def can_join(plan: Plan, trials: Trials, parts: Parts, before: Parts) -> bool:
 
 
 def written(plan: Plan, trials: Trials, passes: Sequence[Parts], ends: Parts, text: Text) -> list[Pass]:
-    """All passes of a step, each of which stores the results that are needed after it. Their functions are added to
-    ``text``. If there are joined ``ends``, the last pass is theirs."""
+    """Return all passes of a step, each of which stores the results that are needed later.
+
+    Their functions are added to ``text``. If there are joined ``ends``, their pass is the last one.
+    """
     read = [set(trials.of(parts).reads.reach) for parts in passes]
     beside = fields_beside_faces(plan)
     at_faces = {array.beside[name] for array in plan.arrays if array.beside for name in beside}
@@ -218,33 +250,37 @@ def written(plan: Plan, trials: Trials, passes: Sequence[Parts], ends: Parts, te
 
 
 def ends_read(plan: Plan, trials: Trials, passes: Sequence[Parts]) -> set[int]:
-    """The arrays of fields after a step that a pass of the next step reads, its first one excepted, or the ghost cells of
-    a boundary."""
+    """Return the arrays of fields after a step that must be stored although the joined pass uses them directly.
+
+    They are read by a later pass of the next step than its first, or by boundary conditions.
+    """
     later = {array for parts in passes[1:] for array in trials.of(parts).reads.reach}
     beside = fields_beside_faces(plan)
     return {end for n, end in enumerate(plan.ends) if n in later or (n < len(plan.fields) and plan.fields[n] in beside)}
 
 
 def fields_beside_faces(plan: Plan) -> set[str]:
-    """The fields that conditions of boundaries read."""
+    """Return the names of the fields that boundary conditions read."""
     return {
         p.name for face in plan.problem.faces.values() for v in face.values for p in walk(v) if isinstance(p, Field)
     }
 
 
 def planes_at_once(ndim: int, statements: int, few: bool) -> int:
-    """The number of planes that a pass of ``statements`` statements computes together. It is four only if all passes
-    have ``few`` statements, since a step advances by the largest of these numbers."""
+    """Return the number of planes that a pass of ``statements`` statements per cell computes together.
+
+    It is four only if all passes have ``few`` statements, because the sweep advances by the largest number of any pass.
+    """
     if ndim == 1 or statements > LONG:
         return 1
     return 4 if ndim == 2 and few else 2
 
 
 def pass_of(trials: Trials, parts: Parts, wanted: Collection[int], few: bool, text: Text) -> Pass:
-    """The pass of ``parts``, which stores those of their results that are ``wanted``. Its function and scalars are
-    added to ``text``; ``few`` is as in `planes_at_once`.
+    """Return the pass of ``parts``, which stores their ``wanted`` results.
 
-    Raises Unsupported if the pass reads or writes too many planes.
+    Its function and scalars are added to ``text``; ``few`` is as in `planes_at_once`. Raises Unsupported if the pass reads
+    or writes more than `MOST_PLANES` planes.
     """
     tried = trials.of(parts)
     planes = planes_at_once(len(text.axis_of), len(tried.lines), few)
@@ -267,7 +303,7 @@ def pass_of(trials: Trials, parts: Parts, wanted: Collection[int], few: bool, te
 
 
 def function_of(code: Cells, outputs: Sequence[int]) -> str:
-    """The C++ function of a pass, without its name. It stores the arrays ``outputs``."""
+    """Return the C++ function of a pass, without its name, that stores the arrays ``outputs``."""
     rows, stores = [], []
     for (array, (plane, _, _)), value in code.made.items():
         if array in outputs:

@@ -1,4 +1,4 @@
-"""The C++ text of a step: its passes, the ghost cells of its arrays, and the tables that `driver.hpp` reads to run it."""
+"""The C++ text of a step: its passes, the ghost cells of its arrays, and the tables by which `driver.hpp` runs it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,26 @@ from hpcstencil.symbolic.stencil_reach import axes_of
 
 @dataclass(frozen=True)
 class Program:
-    """The C++ ``text`` of a problem's step, and what its callers must know of it.
+    """The C++ text of a problem's step, with the data that its callers need.
 
-    ``fields`` are the names of the arrays that it steps, ``errors`` the fields whose estimated errors it returns as
-    well. ``parameters`` are the names of the values in p[] of the text, and ``constants`` the values of c[], both in
-    order. ``fixed`` is the number of arrays with functions of several coordinates that the program keeps between calls.
-    ``sections`` are the sections of a step (`thin_blocks`), and ``ends`` the numbers of the arrays that hold fields and
-    errors after it. ``recordable`` are the fields of which single cells can be recorded after every step, also within a call
-    of many steps. ``outline`` is the C++ text of the cost model, which computes no steps; equations with the same stencils
-    share it.
+    Attributes
+    ----------
+    text
+        The C++ text of the step.
+    outline
+        The C++ text of the cost model, which computes no steps. Equations with the same stencils share it.
+    fields, errors
+        The names of the fields that it steps, and of the fields whose estimated errors it returns.
+    parameters, constants
+        The names of the values in p[] of the text, and the values of c[], both in order.
+    fixed
+        The number of arrays with functions of several coordinates, which the program keeps between calls.
+    sections
+        The sections of a step, for thin blocks (`thin_blocks`).
+    ends
+        The numbers of the arrays that hold fields and errors after a step.
+    recordable
+        The fields whose cells probes can record after every step, even within a call of many steps.
     """
 
     text: str
@@ -46,15 +57,17 @@ DRIVERS = {"blocked": "driver.hpp", "reference": "reference_driver.hpp"}
 
 
 def with_driver(text: str, driver: str) -> str:
-    """The program's text with another driver of `DRIVERS`, with which tests compare. Raises ValueError for an unknown
-    driver."""
+    """Return the program's text with another driver of `DRIVERS`, against which tests compare.
+
+    Raises ValueError for an unknown driver.
+    """
     if driver not in DRIVERS:
         raise ValueError(f"expected one of the drivers {', '.join(DRIVERS)}, but got {driver}")
     return text.replace(f'#include "{DRIVERS["blocked"]}"', f'#include "{DRIVERS[driver]}"')
 
 
 def program(problem: Problem) -> Program:
-    """The native program of a problem. Raises Unsupported, with the reason, if native code cannot compute it."""
+    """Generate the native program of a problem. Raises Unsupported, with the reason, if native code cannot compute it."""
     try:
         step = step_of(problem)
         plan, sides = step.plan, sides_of(step)
@@ -76,9 +89,11 @@ def program(problem: Problem) -> Program:
 
 
 def recordable(step: Step) -> tuple[str, ...]:
-    """The fields of which cells can be recorded after every step: a pass stores their values, or the last pass of the step
-    makes them and can make them again (`Unstored` in cell_samples.hpp). A pass that joins two steps may not store the
-    other values."""
+    """Return the fields whose cells probes can record after every step.
+
+    A pass stores such a field, or the last pass of the step computes it and can do so again (`Unstored` in
+    cell_samples.hpp). A pass that joins two steps may skip fields that no later pass reads.
+    """
     plan, passes = step.plan, step.passes[: len(step.parts)]
     made = {array for each in passes for array in each.outputs}
     if step.joins_steps:
@@ -89,9 +104,11 @@ def recordable(step: Step) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Side:
-    """The ghost cells of an array at one side of the block: the C++ ``function`` that computes them, the index of its
-    first scalar (``scalars``), whether the array has values on the boundary itself (``wall``), and the numbers of the
-    arrays that the function reads (``nexts``)."""
+    """The ghost cells of an array on one side of the block.
+
+    The C++ ``function`` computes them, and ``scalars`` is the index of its first scalar. ``wall`` says whether the array has
+    values on the boundary itself. ``nexts`` are the numbers of the arrays that the function reads.
+    """
 
     function: str
     scalars: int
@@ -99,7 +116,7 @@ class Side:
     nexts: tuple[int, ...]
 
     def entry(self, bare: bool) -> str:
-        """The entry of this side in the C++ table of sides. If ``bare``, a placeholder stands for the function."""
+        """Return the entry of this side in the C++ table of arrays, with a placeholder for the function if ``bare``."""
         ids = ", ".join(map(str, self.nexts))
         listed = f"(const int[]){{{ids}}}" if self.nexts else "nullptr"
         called = "fill, 0" if bare else f"{self.function}, {self.scalars}"
@@ -111,8 +128,10 @@ OTHERS = ("PARAMETERS", "CONSTANTS", "TABLES", "FIXED", "SCALARS")  # an outline
 
 
 def counts(step: Step, furthest: Sequence[int] = (0, 0, 0), **others: int) -> list[str]:
-    """The C++ definitions that `driver.hpp` needs before it is included. ``furthest`` is as in `Numbers`; ``others``
-    are counts by name, 0 unless given."""
+    """Return the C++ definitions that must precede the include of `driver.hpp`.
+
+    ``furthest`` is as in `Numbers`. ``others`` are the counts named in `OTHERS`, 0 by default.
+    """
     real = {"float32": "float", "float64": "double"}[step.plan.problem.config.numerics.precision]
     return [
         f"typedef {real} real;",
@@ -127,7 +146,7 @@ def counts(step: Step, furthest: Sequence[int] = (0, 0, 0), **others: int) -> li
 
 
 def geometry(step: Step, sides: Sides, bare: bool) -> list[str]:
-    """The C++ tables of passes and arrays. If ``bare``, placeholders stand for the functions that compute them."""
+    """Return the C++ tables of passes and arrays, with placeholders for their functions if ``bare``."""
     arrays, rows, listed = [], [], []
     for number, array in enumerate(step.plan.arrays):
         entries = ["{{}, {}}"] * 3
@@ -160,7 +179,7 @@ def geometry(step: Step, sides: Sides, bare: bool) -> list[str]:
 
 
 def sides_of(step: Step) -> Sides:
-    """The sides of all arrays of a step that need ghost cells. Their functions are added to those of the step."""
+    """Return the sides of all arrays that need ghost cells, and add their functions to those of the step."""
     sides: Sides = {}
     for number, axis, end in itertools.product(range(len(step.plan.arrays)), range(step.plan.ndim), (0, 1)):
         made = side(step, number, axis, end)
@@ -170,7 +189,7 @@ def sides_of(step: Step) -> Sides:
 
 
 def beside(sides: Sides) -> dict[int, set[int]]:
-    """For each array, by number, the arrays from which its ghost cells are computed."""
+    """Return, for each array that has ghost cells, the other arrays that its boundary conditions read, all by number."""
     found: dict[int, set[int]] = {}
     for (number, _, _), side in sides.items():
         found.setdefault(number, set()).update(side.nexts)
@@ -178,8 +197,7 @@ def beside(sides: Sides) -> dict[int, set[int]]:
 
 
 def outline(step: Step, sides: Sides) -> str:
-    """The C++ text of a step's cost model: the shape of the step, for `blocking_choice.hpp`, without the code that
-    computes it."""
+    """Return the C++ text of a step's cost model: its tables, for `blocking_choice.hpp`, without code that computes cells."""
     return "\n".join([
         *counts(step),
         '#include "blocking_choice.hpp"',
@@ -228,8 +246,11 @@ def text(step: Step, sides: Sides) -> str:
 
 
 def side(step: Step, number: int, axis: int, end: int) -> Side | None:
-    """The side of the array ``number`` at the lower (0) or upper (1) ``end`` of an axis; None if it needs no ghost
-    cells there. Its function is added to those of the step."""
+    """Return the side of the array ``number`` at the lower (0) or upper (1) ``end`` of an axis.
+
+    The function that fills its ghost cells is added to those of the step. The result is None if the array needs no ghost
+    cells there.
+    """
     array = step.plan.arrays[number]
     if array.operand is None or array.deep or step.plan.problem.config.boundary.periodic[axis]:
         return None
@@ -272,8 +293,11 @@ def side(step: Step, number: int, axis: int, end: int) -> Side | None:
 
 @dataclass
 class FaceCells(Cells):
-    """The writer of the statements for ghost cells. A field stands for its values in the cells next to the boundary. If
-    the boundary is ``across`` the last axis, ghost cells are computed one at a time."""
+    """Writer of the statements for ghost cells.
+
+    A field stands for its values in the cells next to the boundary; ``nexts`` are the fields that are read. If the boundary
+    is ``across`` the last axis, ghost cells are computed one at a time instead of in vectors.
+    """
 
     nexts: tuple[str, ...] = ()
     across: bool = False
@@ -287,7 +311,7 @@ class FaceCells(Cells):
 
 @dataclass(frozen=True)
 class Term:
-    """The C++ text of a value, with the arithmetic that `boundary_kinds` needs."""
+    """The C++ text of a value, which supports the arithmetic of the formulas in `boundary_kinds`."""
 
     text: str
 
@@ -305,8 +329,10 @@ class Term:
 
 
 def ghost(code: Cells, face: Face, given: Sequence[str], spacing: float) -> str:
-    """The C++ expression for the ghost cell at distance k, given its mirror image m: the formula of `boundary_kinds`.
-    ``given`` are the expressions of the condition's values, and ``spacing`` is the cell width across the boundary."""
+    """Return the C++ expression, by the formula of `boundary_kinds`, for the ghost cell at distance k with mirror cell m.
+
+    ``given`` are the expressions for the condition's values, and ``spacing`` is the cell width across the boundary.
+    """
     kind = KINDS[face.kind]
     height = f"splat<W>(real(({'2 * k' if kind.on_face else '2 * k - 1'}) * double(q.s[{len(code.own)}])))"
     made = kind.ghost(lambda c: Term(f"splat<W>(real({c!r}))"), Term("m"), Term(height), *map(Term, given)).text

@@ -1,5 +1,4 @@
-"""Values that are computed outside the loop over cells: numbers once per step, functions of coordinates once per
-call."""
+"""C++ text of values computed outside the loop over cells: numbers per step, functions of coordinates per call."""
 
 from __future__ import annotations
 
@@ -19,8 +18,10 @@ from hpcstencil.symbolic.stencil_reach import Discretization
 
 @dataclass
 class Scalar(Writer):
-    """The writer of values that are the same in all cells, or that depend on coordinates alone. ``node`` is the time
-    within the step, as a fraction of dt."""
+    """Writer of values that are the same in all cells or depend on coordinates alone.
+
+    ``node`` is the time within the step, as a fraction of dt.
+    """
 
     node: float = 0.0
     kind = "real"
@@ -49,8 +50,11 @@ class Scalar(Writer):
 
 @dataclass
 class Functions:
-    """The functions of coordinates that are computed once per call. Functions of one coordinate are kept in tables,
-    those of several in arrays; an instance holds one kind."""
+    """Functions of coordinates that are computed once per call.
+
+    Functions of one coordinate are stored in tables, functions of several in arrays. One instance lists the tables, another
+    the arrays.
+    """
 
     numbers: Numbers
     discretization: Discretization
@@ -58,7 +62,7 @@ class Functions:
     texts: dict[Node, str] = field(default_factory=dict)
 
     def index(self, tree: Node) -> int:
-        """The number of the table or array that holds the values of a tree."""
+        """Return the number of the table or array that holds the values of a tree, and add it if it is new."""
         if tree not in self.texts:
             code = Scalar(self.numbers, self.discretization, self.axis_of)
             result = code.value(tree)
@@ -68,8 +72,7 @@ class Functions:
 
 @dataclass
 class Scalars:
-    """The numbers that are computed once per step for all passes: s[] of the C++ text, with their expressions in
-    ``entries``."""
+    """Numbers that are computed once per step for all passes: s[] of the C++ text. ``entries`` are their expressions."""
 
     numbers: Numbers
     discretization: Discretization

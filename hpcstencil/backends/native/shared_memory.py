@@ -1,4 +1,4 @@
-"""Memory that the processes of one host share, without a name in the file system."""
+"""Anonymous memory that the processes of one host share."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from hpcstencil.runtime.communicator import Communicator
 
 
 def shared_memory(size: int, communicator: Communicator) -> mmap.mmap | None:
-    """Memory of ``size`` bytes, initially zero, that all processes of ``communicator`` share; None on all processes if
-    one of them cannot map it. The memory has no name, so it vanishes when the last process ends, in whatever way. All
-    processes call this together."""
+    """Map ``size`` bytes of zeroed memory that all processes of ``communicator`` share. Collective.
+
+    The result is None on all processes if one of them cannot map the memory. The memory has no name in the file system, so
+    it is freed when the last process ends, even by a crash.
+    """
     descriptor, place, memory = None, None, None
     if communicator.rank == 0:
         try:
@@ -36,6 +38,6 @@ def shared_memory(size: int, communicator: Communicator) -> mmap.mmap | None:
 
 
 def _identity(descriptor: int) -> tuple[int, int]:
-    """The device and inode of an open file, which are equal for the same memory."""
+    """Return the device and inode of an open file, which identify its memory."""
     status = os.fstat(descriptor)
     return status.st_dev, status.st_ino

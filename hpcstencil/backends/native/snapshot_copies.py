@@ -1,5 +1,7 @@
-"""Snapshot copies that native code makes while it steps. Rows that it has just stored are still in a cache; a later
-copy would read them from memory again."""
+"""Snapshot copies that native code makes during the last step before an output.
+
+Rows that the step has just stored are still in cache. A copy made later would have to read them from memory again.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,22 @@ from hpcstencil.io.snapshot_buffers import Copies
 
 
 class Piece(ctypes.Structure):
-    """The struct of snapshot_copies.hpp for one piece: the address that cell (0, 0, 0) of the block would have in it,
-    and the bytes between its planes and rows."""
+    """The C++ struct for one piece of a snapshot buffer (snapshot_copies.hpp).
+
+    ``cell`` is the address that cell (0, 0, 0) of the block would have in the piece; ``plane`` and ``row`` are strides in
+    bytes.
+    """
 
     _fields_ = (("cell", ctypes.c_void_p), ("plane", ctypes.c_int64), ("row", ctypes.c_int64))
 
 
 class SnapshotCopies(ctypes.Structure):
-    """The struct of snapshot_copies.hpp for all buffers: whether they are lent to a thread, whether the last call has
-    filled them, how blocks are cut into chunks, and the pieces of each field."""
+    """The C++ struct for all snapshot buffers (snapshot_copies.hpp).
+
+    ``lent`` says that a thread is reading the buffers, and ``stored`` that the last call has filled them. ``first``,
+    ``chunk`` and ``count`` describe how a block is divided into file chunks, per axis of the driver. ``pieces`` points to
+    the pieces of each field.
+    """
 
     _fields_ = (
         ("lent", ctypes.c_int64),
@@ -38,8 +47,10 @@ class SnapshotCopies(ctypes.Structure):
 
 
 class NativeCopies(Copies):
-    """Snapshot buffers of which native code fills those of its ``fields``, in the last step of a call. If it cannot (it
-    computes in tiles, or a thread still reads the previous snapshot), `copied` copies later."""
+    """Snapshot buffers that native code fills with its ``fields`` in the last step of a call.
+
+    If it cannot, because it computes in tiles or a thread still reads the previous snapshot, `copied` makes the copy.
+    """
 
     def __init__(self, pieces: Mapping[str, Pieces], library: ctypes.CDLL, fields: Sequence[str]) -> None:
         super().__init__(pieces)
@@ -66,8 +77,11 @@ class NativeCopies(Copies):
         self.library.set_snapshot_copies(ctypes.byref(self.results) if wanted else None)
 
     def copied(self, name: str, block: np.ndarray) -> Pieces:
-        """The buffer of a field, laid out like the file. ``block`` is this process's block (local, without ghost
-        cells); it is copied now, unless the program has copied it while stepping."""
+        """Return the buffer of a field, laid out like the file.
+
+        ``block`` is this process's block (local, without ghost cells). It is copied now, unless the program has already
+        copied it while stepping.
+        """
         return self.pieces[name] if self.results.stored else super().copied(name, block)
 
     def lend(self, until: Future[None]) -> None:
@@ -81,8 +95,10 @@ class NativeCopies(Copies):
 
 
 def table_of(pieces: Pieces, axes: Sequence[int]) -> ctypes.Array[Piece]:
-    """The table of the addresses and strides of the pieces for the C++ code, in the order of the file. ``axes`` are the
-    driver's axes of the grid's axes."""
+    """Return the addresses and strides of the pieces as a C++ table, in file order.
+
+    ``axes`` has, for each axis of the grid, the corresponding axis of the driver.
+    """
     table = (Piece * len(pieces.cuts))()
     for n, cut in enumerate(pieces.cuts):
         own = pieces.own(n)[0]  # without the axis of time

@@ -1,5 +1,4 @@
-"""The speed of a native program on this machine, measured without jax: the program steps a small block for a fraction
-of a second."""
+"""Measurement of a native program's speed on this machine, without JAX, by stepping a small block."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.problem import Problem
 
 PROBE_CELLS = 2**22
-FIXED_COST = 64  # of filling a cell of a fixed array (coordinate_tables.hpp), in steps of a cell
+FIXED_COST = 64  # cost of filling one cell of a fixed array (coordinate_tables.hpp), in steps of one cell
 PROBE_STEPS = 16  # largest number of steps in a call
 PROBE_SECONDS = 0.05  # after this time no call with more steps is tried
 MARGIN = 64  # coordinates beyond the block
@@ -24,8 +23,7 @@ Pointers = ctypes.POINTER(ctypes.c_void_p)
 
 
 class Call(ctypes.Structure):
-    """The struct of pipeline.hpp with the arguments of a call: the arrays and numbers of a block, the steps to take,
-    the shape and sides of the block, and what is known of the processor."""
+    """The C++ struct with the arguments of a call (pipeline.hpp), where its members are described."""
 
     _fields_ = (
         ("fields", Pointers),
@@ -51,9 +49,11 @@ class Call(ctypes.Structure):
 
 
 def probe_shape(topology: Topology, fixed: int = 0) -> tuple[int, ...]:
-    """The cells per axis of the block to step: this process's largest block, shortened along its first axes if it has
-    more than `PROBE_CELLS` cells. The limit is lower for a program with ``fixed`` arrays, which must be filled
-    first."""
+    """Return the cells per axis of the block to measure with.
+
+    It is this process's largest block, shortened along its first axes if it has more than `PROBE_CELLS` cells. The limit is
+    lower for a program with ``fixed`` arrays, which must be filled first.
+    """
     shape, most = list(topology.capacity()), PROBE_CELLS // (1 + FIXED_COST * fixed)
     for axis in range(len(shape)):
         others = int(np.prod(shape)) // shape[axis]
@@ -64,10 +64,11 @@ def probe_shape(topology: Topology, fixed: int = 0) -> tuple[int, ...]:
 def seconds_per_step(
     program: Program, library: ctypes.CDLL, problem: Problem, topology: Topology, threads: int
 ) -> float:
-    """The seconds that the program takes per step on a block of `probe_shape`, whose sides are those of the whole grid.
+    """Measure the seconds that the program takes per step on a block of `probe_shape`.
 
-    This is the least over calls with growing numbers of steps. Each number is called twice, because the first call also
-    fills the memory that the second one reuses. The time step is 0, so the values do not change.
+    The block has the boundaries of the whole grid. The result is the minimum over calls with a growing number of steps.
+    Each number of steps is timed twice, because the first call also allocates the memory that the second one reuses. The
+    time step is 0, so the values do not change.
     """
     config = problem.config
     dtype, shape = np.dtype(config.numerics.precision), probe_shape(topology, program.fixed)

@@ -1,13 +1,13 @@
-"""A step of a method as passes over the grid, made in this order by functions of these names (`step_of`):
+"""Division of a time step into passes over the grid. `step_of` calls these functions in order:
 
-    planned       stages and their inner results as parts, each of which computes some arrays in all cells
-    joined        parts that share a pass
-    check_...     what native code cannot do
-    joined_ends   the last pass joined to the first one of the next step
-    written       the C++ text of all passes
+    planned       turns the stages and their inner results into parts, each of which computes some arrays in all cells
+    joined        groups parts that can share a pass
+    check_...     raise Unsupported for what native code cannot compute
+    joined_ends   joins the last pass to the first pass of the next step
+    written       writes the C++ text of all passes
 
-An operand of a derivative that is not a field is an array, which an earlier part computes. The last part of a stage
-evaluates the right-hand sides and forms the stage's values at once.
+If a derivative has an operand that is not a field, an earlier part computes that operand into an array. The last part of a
+stage evaluates the right-hand sides and forms the stage values together.
 """
 
 from __future__ import annotations
@@ -36,12 +36,14 @@ from hpcstencil.numerics.integrators import ERROR, MEMORY, NEW, Stage
 from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic.expressions import OPERATORS, Field, Node, bottom_up, has_own_ghosts, varies, walk
 
-SHORT = 400  # up to this many statements per cell, inner results are not stored
+SHORT = 400  # inner results are not stored if a pass stays within this many statements per cell
 
 
 def levels(trees: Mapping[str, Node], held: Collection[Node], chosen: Callable[[Node], bool]) -> dict[Node, int]:
-    """The operands of operators in the ``trees`` that are ``chosen`` and not ``held``, each with the number (from 1) of
-    the first pass that can compute it."""
+    """Return the operands of operators that must be stored, each with the first pass (from 1) that can compute it.
+
+    These are the operands in ``trees`` for which ``chosen`` is true and that are not ``held`` in an array already.
+    """
     level: dict[Node, int] = dict.fromkeys(held, 0)
     wanted: dict[Node, int] = {}
     depth: dict[Node, int] = {}
@@ -58,15 +60,25 @@ def levels(trees: Mapping[str, Node], held: Collection[Node], chosen: Callable[[
 
 
 def value_of(tree: Node) -> Write:
-    """The function that writes the statements for the value of a tree."""
+    """Return the function that writes the statements for the value of a tree."""
     return lambda code, at: code.value(tree, at)
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a problem: its ``plan``, the ``parts`` of each pass, and the ``passes`` with their ``text``. If it
-    ``joins_steps``, the last entry of ``passes`` joins the last pass of a step to the first one of the next.
-    ``statements`` is the average number of statements per cell in a pass."""
+    """One time step of a problem, divided into passes.
+
+    Attributes
+    ----------
+    plan, parts
+        The plan of the step, and the parts that each pass computes.
+    passes, text
+        The passes, and the C++ text that they share.
+    joins_steps
+        Whether the last entry of ``passes`` joins the last pass of a step to the first pass of the next.
+    statements
+        The average number of statements per cell in a pass.
+    """
 
     plan: Plan
     parts: tuple[Parts, ...]
@@ -77,7 +89,7 @@ class Step:
 
 
 def step_of(problem: Problem) -> Step:
-    """The step of a problem. Raises Unsupported, with the reason, if native code cannot take it."""
+    """Return the time step of a problem as passes. Raises Unsupported, with the reason, if native code cannot compute it."""
     trials = Trials(problem)
     plan = planned(problem, trials)
     parts = joined(plan, trials)
@@ -91,14 +103,14 @@ def step_of(problem: Problem) -> Step:
 
 
 def planned(problem: Problem, trials: Trials) -> Plan:
-    """The plan of a step: its parts over arrays, stage by stage."""
+    """Return the plan of a step: its parts, stage by stage, and the arrays that they fill."""
     planner = Planner(problem, trials)
     ends = planner.take()
     return Plan(problem, tuple(planner.arrays), tuple(planner.parts), tuple(ends))
 
 
 class Planner:
-    """The plan of a step in the making: its arrays and parts so far."""
+    """Builder of the plan of a step; holds the arrays and parts added so far."""
 
     def __init__(self, problem: Problem, trials: Trials) -> None:
         self.problem, self.trials = problem, trials
@@ -107,8 +119,10 @@ class Planner:
         self.parts: list[Part] = []
 
     def take(self) -> list[int]:
-        """Plan all stages and the error estimate. Returns the numbers of the arrays that hold the fields and the errors
-        at the end."""
+        """Plan all stages and the error estimate.
+
+        Returns the numbers of the arrays that hold the fields, then the errors, after the step.
+        """
         method = self.problem.method
         start = {name: n for n, name in enumerate(self.fields)}
         values: dict[int, dict[str, int]] = {0: start}  # of each stage: field -> array
@@ -130,8 +144,10 @@ class Planner:
     def error(
         self, values: Mapping[int, Mapping[str, int]], slopes: dict[int, dict[str, int]], end: Mapping[str, int]
     ) -> list[int]:
-        """Plan the passes that compute the estimated errors of the step. Returns the numbers of the arrays that hold
-        them; empty if the problem asks for no estimate."""
+        """Plan the passes that compute the estimated errors of the step.
+
+        Returns the numbers of their arrays; an empty list if the problem needs no error estimate.
+        """
         method, names = self.problem.method, self.errors
         if not names:
             return []
@@ -151,12 +167,15 @@ class Planner:
         return list(told)
 
     def trees(self, j: int) -> Mapping[str, Node]:
-        """The right-hand sides, by field, whose slopes at the j-th value the method uses."""
+        """Return the right-hand sides, by field, that the method evaluates at the j-th stage value."""
         return self.problem.apart if j and self.problem.apart else self.problem.trees
 
     def slopes(self, j: int, values: Mapping[str, int], trees: Mapping[str, Node]) -> dict[str, int]:
-        """Plan a pass that computes only the slopes at the j-th value, with the right-hand sides ``trees``. Returns the
-        numbers of their arrays by field. ``values`` are the arrays of the j-th value by field."""
+        """Plan a pass that computes only the slopes at the j-th stage value, and return their arrays by field.
+
+        ``values`` maps fields to the numbers of the arrays that hold the j-th stage value; ``trees`` are the right-hand
+        sides.
+        """
         node = self.problem.method.nodes[j]
         held = self.inner(values, trees, node)
         made = {name: self.array(None, node) for name in trees}
@@ -172,9 +191,12 @@ class Planner:
         new: int | None,
         keep: bool,
     ) -> None:
-        """Plan the passes of one stage. ``values`` and ``slopes`` hold the arrays of earlier stages by field; the
-        results go into ``moved``, and into ``slopes`` if ``keep`` says that later stages use them. ``new`` is the
-        number of the value whose slopes are computed here; None if there is none."""
+        """Plan the passes of one stage.
+
+        ``values`` and ``slopes`` map earlier stages to the numbers of their arrays by field. The stage's results are added
+        to ``moved``. ``new`` is the number of the stage value whose slopes are computed here, or None. With ``keep``, these
+        slopes are added to ``slopes``, because later stages use them.
+        """
         problem, groups = self.problem, self.problem.groups
         trees = {} if new is None else self.trees(new)
         moving = [
@@ -218,7 +240,7 @@ class Planner:
         new: int | None,
         trees: Mapping[str, Node],
     ) -> Write:
-        """The function that writes Σ_j a_j y_j + dt Σ_j b_j k_j of the field ``name``."""
+        """Return the function that writes the statements for Σ_j a_j y_j + dt Σ_j b_j k_j of the field ``name``."""
 
         def write(code: Cells, at: tuple[int, int, int]) -> str:
             result = ""
@@ -252,13 +274,15 @@ class Planner:
             self.parts.append(Part(outputs, Scope(dict(held), node, shared)))
 
     def array(self, operand: Node | None, node: float, deep: bool = False) -> int:
-        """Add an array to the step, with these values as in `Array`, and return its number."""
+        """Add an `Array` with these attributes to the step, and return its number."""
         self.arrays.append(Array(operand, node, deep))
         return len(self.arrays) - 1
 
     def inner(self, values: Mapping[str, int], trees: Mapping[str, Node], node: float) -> dict[Node, int]:
-        """Plan the passes for operands that are not fields. Returns the arrays that hold fields and operands, by tree.
-        Operands without their own ghost cells are computed at each use, unless that takes many statements."""
+        """Plan the passes for operands that are not fields, and return the arrays that hold fields and operands, by tree.
+
+        Operands without ghost cells of their own are recomputed at each use, unless that takes many statements.
+        """
         held: dict[Node, int] = {Field(name, b): number for name, number in values.items() for b in (False, True)}
         wanted, every = (levels(trees, held, chosen) for chosen in (has_own_ghosts, varies))
         if len(every) > len(wanted) and self.is_long(trees, held, wanted, node):
@@ -275,8 +299,7 @@ class Planner:
     def is_long(
         self, trees: Mapping[str, Node], held: Mapping[Node, int], inner: Collection[Node], node: float
     ) -> bool:
-        """Whether a pass takes many statements if, besides the arrays in ``held``, only the ``inner`` results are
-        stored."""
+        """Return whether a pass would exceed `SHORT` statements if only ``held`` and ``inner`` trees are in arrays."""
         arrays = {operand: len(self.arrays) + n for n, operand in enumerate(inner)}
         parts = [(list(trees.values()), {**held, **arrays})]
         for operand in inner:
@@ -285,14 +308,15 @@ class Planner:
 
 
 def part_of(trees: Sequence[Node], held: Mapping[Node, int], node: float) -> Part:
-    """The part that computes ``trees``, numbered in order, from the arrays in ``held``. `is_long` counts the statements
-    of its pass."""
+    """Return the part that computes ``trees``, numbered in order, from the arrays in ``held``.
+
+    `Planner.is_long` counts the statements of its pass.
+    """
     return Part({n: value_of(tree) for n, tree in enumerate(trees)}, Scope(held, node))
 
 
 def check_times(plan: Plan, trials: Trials) -> None:
-    """Raise Unsupported if the ghost cells of an array would be needed at two times. They are computed once per
-    array."""
+    """Raise Unsupported if an array would need ghost cells at two times, since they are computed once per array."""
     used_at: dict[int, set[float]] = {}
     for part in plan.parts:
         for number, reach in trials.of([part]).reads.reach.items():
@@ -308,8 +332,10 @@ def check_times(plan: Plan, trials: Trials) -> None:
 
 
 def check_corners(plan: Plan, passes: Sequence[Parts], trials: Trials) -> None:
-    """Raise Unsupported if corners need fields in ghost cells next to a boundary, where fields are known only inside
-    the block."""
+    """Raise Unsupported if corner ghost cells depend on boundary values that read fields.
+
+    Such boundary values would need fields in ghost cells, but fields are known only inside the block.
+    """
     arrays = plan.arrays
     across = {arrays[n].operand for parts in passes for n in trials.of(parts).reads.corners if n < len(arrays)}
     for (operand, _, _), face in plan.problem.faces.items():

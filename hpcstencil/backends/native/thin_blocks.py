@@ -1,8 +1,8 @@
-"""Sections of a step, between which blocks exchange edges if they are too thin for a whole step between two exchanges.
+"""Sections of a step, for blocks that are too thin for a whole step between two halo exchanges.
 
-A section is one pass, or several if an array between them is computed beyond the boundary, which an exchange could not
-provide. It reads no further beyond a block than one evaluation of the right-hand sides does. Its passes are those of
-whole steps, so the results are bitwise the same.
+Blocks exchange halos before each section. A section is one pass, or several passes if an array between them is computed
+beyond the boundary, where an exchange could not provide its values. It reads no further beyond a block than one evaluation
+of the right-hand sides does. The passes are those of whole steps, so the results are bitwise equal.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from hpcstencil.backends.native.passes import Array, Pass
 
 @dataclass(frozen=True)
 class Section:
-    """The passes ``first`` to ``last - 1`` of a step. They read the arrays with the numbers ``given``, of which the
-    first ``exchanged`` need ghost cells, and fill the arrays ``made`` for later sections. ``reach`` is how far beyond
-    the block they read, in cells per axis of the grid."""
+    """The passes ``first`` to ``last - 1`` of a step.
+
+    They read the arrays numbered ``given``, of which the first ``exchanged`` need ghost cells, and fill the arrays ``made``
+    for later sections. ``reach`` is the distance at which they read beyond the block, in cells per axis of the grid.
+    """
 
     first: int
     last: int
@@ -44,8 +46,11 @@ def sections(
     ends: Sequence[int],
     axis_of: Sequence[int],
 ) -> tuple[Section, ...]:
-    """The sections of a step of ``passes``, after which the arrays ``ends`` hold the fields. ``beside`` maps an array
-    to those that the conditions at its boundary read; ``axis_of`` maps axes of the grid to those of the driver."""
+    """Divide a step of ``passes`` into sections.
+
+    The arrays ``ends`` hold the fields after the step. ``beside`` maps an array to those that its boundary conditions read.
+    ``axis_of`` maps axes of the grid to those of the driver.
+    """
     cuts = [0, *(n for n in range(1, len(passes)) if not _deep_across(passes, arrays, n)), len(passes)]
     return tuple(
         _section(passes, beside, ends, axis_of, first, last) for first, last in zip(cuts, cuts[1:], strict=False)
@@ -63,8 +68,7 @@ def _made(passes: Sequence[Pass]) -> set[int]:
 
 
 def _deep_across(passes: Sequence[Pass], arrays: Sequence[Array], cut: int) -> bool:
-    """Whether an array that is computed beyond the boundary is filled before the pass ``cut`` and read in or after
-    it."""
+    """Return whether an array computed beyond the boundary is filled before the pass ``cut`` and read from it on."""
     return any(arrays[array].deep for array in _made(passes[:cut]) & _read(passes[cut:]))
 
 

@@ -1,6 +1,7 @@
 """The compiled loop over many steps of native code, in the two forms of `xla.time_loop`.
 
-Native code takes as many steps as one exchange allows, or takes a step section by section, with an exchange for each.
+A call of native code takes as many steps as one exchange allows. If blocks are too thin for a whole step, the step is taken
+section by section, with an exchange before each section.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from hpcstencil.numerics.schedule import StepRange
 def in_calls(
     native: Native, device_grid: DeviceGrid, every: int, widths: tuple[int, ...], alone: bool, members: int
 ) -> Advance:
-    """The function that takes steps in calls of native code.
+    """Return the function that advances the fields by calls of native code.
 
-    If ``alone``, one call takes all steps: no exchange is needed, or native code exchanges inside its passes. Otherwise
-    a call takes ``every`` steps, with ghost cells of these ``widths`` (cells per axis). ``members`` is the number of
-    members of an ensemble, which are stepped one after the other; 0 for a single run.
+    If ``alone``, one call takes all steps, because no exchange is needed or native code exchanges inside its passes.
+    Otherwise a call takes up to ``every`` steps with ghost cells of these ``widths`` (cells per axis). ``members`` is the
+    number of members of an ensemble, which are stepped one after the other; 0 for a single run.
     """
 
     def block(u: Fields, ghosts: Strips, frame: Frame, parameters: Parameters, these: StepRange) -> Fields:
@@ -74,8 +75,10 @@ def in_calls(
 
 
 def by_sections(native: Native, device_grid: DeviceGrid, members: int) -> Advance:
-    """The function that takes steps section by section, with an exchange before each section. ``members`` is as in
-    `in_calls`."""
+    """Return the function that advances the fields section by section, with an exchange before each section.
+
+    ``members`` is as in `in_calls`.
+    """
     if not device_grid.exchange.fused:
         return in_blocks(one_by_sections(native, device_grid, members), 1)
 
@@ -97,8 +100,10 @@ def by_sections(native: Native, device_grid: DeviceGrid, members: int) -> Advanc
 
 
 def one_by_sections(native: Native, device_grid: DeviceGrid, members: int) -> Advance:
-    """The function that takes at most one step per call, with a compiled call for each section. ``members`` is as in
-    `in_calls`."""
+    """Return the function that takes at most one step per call, with a separate compiled call for each section.
+
+    ``members`` is as in `in_calls`.
+    """
     step, chosen = in_sections(native, device_grid, members), chosen_by(device_grid)
 
     def block(fields: Fields, parameters: Parameters, these: StepRange) -> Fields:
@@ -111,8 +116,10 @@ def one_by_sections(native: Native, device_grid: DeviceGrid, members: int) -> Ad
 def in_sections(
     native: Native, device_grid: DeviceGrid, members: int
 ) -> Callable[[Fields, Parameters, StepRange], tuple[Fields, Fields]]:
-    """The function (fields, parameters, one step) -> (fields after it, `Problem.errors` of it), both by field and
-    without ghost cells. Each section is a separate compiled call. ``members`` is as in `in_calls`."""
+    """Return the function (fields, parameters, one step) -> (fields after the step, its `Problem.errors`).
+
+    Both are by field, without ghost cells. Each section is a separate compiled call. ``members`` is as in `in_calls`.
+    """
 
     def compiled(section: Section) -> Body:
         def body(
@@ -144,9 +151,11 @@ def section_made(
     parameters: Parameters,
     this: StepRange,
 ) -> dict[int, jax.Array]:
-    """The arrays that a section of ``this`` step computes, by number and without ghost cells. For use inside compiled
-    code. ``arrays`` hold at least the section's inputs, without ghost cells; ``ghosts`` are the ghost cells of its
-    exchanged inputs, by axis."""
+    """Return the arrays that a section of ``this`` step computes, by number, for use inside compiled code.
+
+    ``arrays`` hold at least the section's inputs. Neither they nor the results have ghost cells; ``ghosts`` are the ghost
+    cells, by axis, of the inputs that were exchanged.
+    """
     widths = device_grid.widths_of(section.reach)
 
     def of_one(
@@ -161,8 +170,10 @@ def section_made(
 
 
 def attempt_in_a_call(native: Native, device_grid: DeviceGrid, widths: tuple[int, ...]) -> Attempt:
-    """The function that attempts a step in one call of native code, with ghost cells of these ``widths`` (cells per
-    axis)."""
+    """Return the `Attempt` that takes a step in one call of native code.
+
+    ``widths`` is the number of ghost cells per axis.
+    """
 
     def body(
         fields: Fields, ghosts: Strips, frame: Frame, parameters: Parameters, t: Number, dt: Number
@@ -173,7 +184,7 @@ def attempt_in_a_call(native: Native, device_grid: DeviceGrid, widths: tuple[int
 
 
 def attempt_by_sections(native: Native, device_grid: DeviceGrid) -> Attempt:
-    """The function that attempts a step section by section, with an exchange before each section."""
+    """Return the `Attempt` that takes a step section by section, with an exchange before each section."""
     step = in_sections(native, device_grid, 0)
     return lambda fields, parameters, t, dt: step(fields, parameters, StepRange(t, 0, dt, 1))
 
@@ -181,9 +192,11 @@ def attempt_by_sections(native: Native, device_grid: DeviceGrid) -> Attempt:
 def one_by_one(
     body: Body, members: int, u: Mapping[Any, jax.Array], ghosts: Strips, parameters: Parameters, these: StepRange
 ) -> dict[Any, jax.Array]:
-    """The results of ``body(u, ghosts, parameters, these)`` for each member of an ensemble in turn. The last axis of
-    every array, given or returned, is the member. A parameter or an entry of the step range has one value per member,
-    or one for all."""
+    """Apply ``body(u, ghosts, parameters, these)`` to each member of an ensemble in turn.
+
+    The last axis of each input and output array is the member. A parameter or an entry of the step range has one value per
+    member, or one for all.
+    """
     front, back = (
         lambda tree, ends=ends: jax.tree.map(lambda a: jnp.moveaxis(a, *ends), tree) for ends in ((-1, 0), (0, -1))
     )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hpcstencil.distributed.device_grid import DeviceGrid
     from hpcstencil.distributed.exchange import Exchange
 
-STEPS_PER_ROUND = 8  # of the loop on a GPU, see `time_loop.repeated`
+STEPS_PER_ROUND = 8  # steps in each round of the loop on a GPU, see `time_loop.repeated`
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class PallasBackend:
 
 @dataclass(frozen=True)
 class LoweredToPallas:
-    """A problem for GPU kernels. See `backend.Lowered`. On a CPU the kernels are interpreted, slowly, for tests."""
+    """A problem prepared for GPU kernels; see `backend.Lowered`. On a CPU the kernels are interpreted, for tests."""
 
     problem: Problem
     halo_wraps: bool = False

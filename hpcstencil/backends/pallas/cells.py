@@ -1,8 +1,8 @@
-"""From trees to the arithmetic of a kernel: values in the cells of a tile, and in cells at an offset from them.
+"""Evaluation of expression trees inside a GPU kernel, in the cells of a tile or at an offset from them.
 
-Neighbours are loaded from memory, mostly from the cache, because a kernel cannot slice its values. Most tiles read only
-inside their array. Only at the ``edge`` of a block do they need cells beyond it. On a periodic axis these are the cells
-of the other end; beyond a physical boundary `boundary_kinds` computes them from their mirror images.
+A kernel cannot slice its values, so it loads neighbours from memory, which mostly hits the cache. Most tiles read only
+inside their array. Tiles at the ``edge`` of a block also need cells beyond it: on a periodic axis those at the other end,
+beyond a physical boundary the ghost cells that `boundary_kinds` computes from mirror cells.
 """
 
 from __future__ import annotations
@@ -49,8 +49,10 @@ Offset = tuple[int, ...]
 
 @dataclass
 class Tile:
-    """The cells ``start`` to ``start + shape`` of a block, of which those before ``stop`` are computed. On ``ragged``
-    axes some cells of a tile may lie beyond ``stop``. Each has one entry per axis."""
+    """A tile of a block: the cells ``start`` to ``start + shape``, of which those before ``stop`` are computed.
+
+    On ``ragged`` axes, some cells of a tile may lie at or beyond ``stop``. All four have one entry per axis.
+    """
 
     start: Sequence[Any]
     shape: tuple[int, ...]
@@ -62,7 +64,7 @@ class Tile:
         self.everywhere = None if mask is None else jnp.broadcast_to(mask, self.shape)
 
     def along(self, axis: int, values: jax.Array) -> jax.Array:
-        """``values`` of shape (n,) along an axis of n cells, reshaped to broadcast over the tile."""
+        """Reshape ``values`` of shape (n,), one per cell along ``axis``, to broadcast over the tile."""
         shape = [1] * len(self.shape)
         shape[axis] = self.shape[axis]
         return lax.broadcast_in_dim(values, shape, (axis,))
@@ -72,12 +74,14 @@ class Tile:
         return self.start[axis] + jnp.arange(self.shape[axis], dtype=jnp.int32)
 
     def wanted(self, axis: int) -> jax.Array | None:
-        """A bool mask of shape (n,) of the tile's cells along an axis that are computed; None if all are."""
+        """Return a bool mask, of shape (n,), of the cells along an axis that are computed; None if all are."""
         return self.index(axis) < self.stop[axis] if self.ragged[axis] else None
 
     def mask(self, axes: Sequence[int]) -> jax.Array | None:
-        """A bool mask of the tile's cells that are computed, as far as ``axes`` decide it, in a shape that broadcasts
-        over the tile; None if all are."""
+        """Return a bool mask of the cells that are computed, considering only ``axes``; None if all are.
+
+        Its shape broadcasts over the tile.
+        """
         result: jax.Array | None = None
         for axis in axes:
             wanted = self.wanted(axis)
@@ -87,7 +91,7 @@ class Tile:
         return result
 
     def load(self, value: Value, at: Offset) -> jax.Array:
-        """The values of an array in memory at the offset ``at`` from the tile's cells, in the tile's shape."""
+        """Load the values of an array at the offset ``at`` from the tile's cells, in the tile's shape."""
         return triton.load(self.part(value, at), mask=self.everywhere)
 
     def store(self, value: Value, results: jax.Array) -> None:
@@ -95,25 +99,36 @@ class Tile:
         triton.store(self.part(value, (0,) * len(self.shape)), results, mask=self.everywhere)
 
     def part(self, value: Value, at: Offset) -> Any:
-        """A reference to the part of an array at the offset ``at`` (cells per axis) from the tile's cells, of the
-        tile's shape."""
+        """Return a reference to the part of an array at the offset ``at`` from the tile, in the tile's shape.
+
+        ``at`` is in cells per axis.
+        """
         places = zip(self.start, at, origin(value), self.shape, strict=True)
         return value.array.at[tuple(pl.ds(start + (o - first), n) for start, o, first, n in places)]
 
 
 def origin(value: Value) -> tuple[int, ...]:
-    """The index of the cell at which an array begins, per axis; negative if it has ghost cells."""
+    """Return the index, per axis, of the first cell of an array; negative if the array has ghost cells."""
     return tuple(window[0] for window in value.windows if window is not None)
 
 
 @dataclass
 class Cells:
-    """The evaluator of trees in the cells of a tile at one ``time``, for use inside a kernel.
+    """Evaluator of expression trees in the cells of a tile at one ``time``, for use inside a kernel.
 
-    ``arrays`` are values in memory, by the name of a field or of one of the ``operands``. ``frame`` describes the
-    block, as passed to the kernel. ``edge`` says that the tile may read beyond the edge of the block. With ``at_face``
-    (axis, side) trees are evaluated at a face of the block: fields have the values of the cells next to it, and
-    ``later`` are the indices of the cells along the axes after it.
+    Attributes
+    ----------
+    arrays
+        Values in memory, by the name of a field or of one of the ``operands``.
+    frame
+        The block, with the run-time values that the kernel received.
+    edge
+        Whether the tile may read beyond the edge of the block.
+    at_face
+        (axis, side) of a face of the block, to evaluate the values of a boundary condition there. Fields then have the
+        values of the cells next to the face.
+    later
+        With ``at_face``, the indices of the cells along the axes after the face's.
     """
 
     rules: Rules
@@ -133,8 +148,10 @@ class Cells:
         self.functions = {**functions(jnp, self.rules.dtype), "minimum": minimum, "maximum": maximum}
 
     def __call__(self, tree: Node, at: Offset | None = None) -> jax.Array:
-        """The value of a tree at the offset ``at`` (default: in the cells themselves), in the run's dtype and in a
-        shape that broadcasts over the tile; () for a single number."""
+        """Return the value of a tree at the offset ``at`` (default: no offset) from the tile's cells.
+
+        It is in the run's dtype. Its shape broadcasts over the tile; it is () for a single number.
+        """
         at = at or (0,) * self.frame.ndim
         if (tree, at) not in self.known:
             for part in bottom_up(tree, OPERATORS):
@@ -143,8 +160,10 @@ class Cells:
         return self.known[tree, at]
 
     def compute(self, tree: Node, at: Offset) -> jax.Array:
-        """The value at the offset ``at`` of a tree whose parts are known. Raises TypeError for a node that has no
-        kernel."""
+        """Return the value, at the offset ``at``, of a node whose sub-trees are already evaluated.
+
+        Raises TypeError for a node that GPU kernels do not support.
+        """
         match tree:
             case Constant(value):
                 return self.number(value)
@@ -177,8 +196,10 @@ class Cells:
         return self.rules.dtype.type(value)
 
     def coordinate(self, axis: int, at: Offset) -> jax.Array:
-        """The coordinate along ``axis`` of the cells at the offset ``at``, or of the face if trees are evaluated at
-        one."""
+        """Return the coordinate along ``axis`` of the cells at the offset ``at``.
+
+        When trees are evaluated at a face, its normal coordinate is that of the face.
+        """
         if self.at_face is not None and self.at_face[0] == axis:
             return self.number(self.rules.domain[axis][self.at_face[1]])
         if self.at_face is not None and self.at_face[0] < axis:
@@ -204,7 +225,7 @@ class Cells:
         return weighted(stencil, lambda offset: self(operand, moved(at, offset)), self.number)
 
     def div_grad(self, tree: DivGrad, at: Offset) -> jax.Array:
-        """The divergence of the flux k ∂a/∂x along the node's axis, with the flux at the faces between cells."""
+        """Return ∂(k ∂a/∂x)/∂x along the node's axis, from fluxes at the faces between cells."""
         gradient, mean, divergence = self.rules.discretization.div_grad(tree)
         varying = varies(tree.coefficient) or tree.axis in axes_of(tree.coefficient)
 
@@ -218,9 +239,11 @@ class Cells:
     # ---- beyond the edge of a block ----
 
     def beyond(self, name: str, at: Offset, index: tuple[jax.Array, ...]) -> jax.Array:
-        """The value of the array ``name`` at the offset ``at``, inside the block or beyond it. ``index`` holds the
-        indices of the cells along the last axes. The last axis is resolved first, so that corners equal those of
-        `ghost_cells`, which works axis after axis at full width."""
+        """Return the value of the array ``name`` at the offset ``at``, inside the block or beyond it.
+
+        The recursion resolves one axis per call, the last axis first; ``index`` holds the cell indices along the axes that
+        are done. This order makes corners equal to those of `ghost_cells`, which fills axis after axis at full width.
+        """
         axis, frame = self.frame.ndim - 1 - len(index), self.frame
         if axis < 0:
             return self.gathered(self.arrays[name], index)
@@ -252,14 +275,16 @@ class Cells:
         return jnp.where(outside, ghost, value)
 
     def index(self, axis: int) -> Any:
-        """The indices of the cells along an axis, reshaped to broadcast over the tile; a single index if the axis is
-        that of the face."""
+        """Return the indices of the cells along an axis, in a shape that broadcasts over the tile.
+
+        Along the normal of a face, this is a single index: that of the cell next to the face.
+        """
         if self.at_face is not None and self.at_face[0] == axis:
             return self.frame.counts[axis] - 1 if self.at_face[1] else np.int32(0)
         return self.tile.along(axis, self.tile.index(axis))
 
     def gathered(self, value: Value, index: Sequence[jax.Array]) -> jax.Array:
-        """The values of an array in memory in the cells with the given indices, one array of indices per axis."""
+        """Load the values of an array in the cells with the given indices, one array of indices per axis."""
         axes = [axis for axis, i in enumerate(index) if jnp.ndim(i)]
         places = jnp.broadcast_arrays(*(i - first for i, first in zip(index, origin(value), strict=True)))
         mask = self.tile.mask(axes)
@@ -268,9 +293,10 @@ class Cells:
         return triton.load(value.array.at[tuple(places)], mask=mask)
 
     def next_to(self, name: str, axis: int, side: int, at: Offset, index: tuple[jax.Array, ...]) -> Cells:
-        """The evaluator of the values given at a face of the array ``name``, for its ghost cells at the offset ``at``.
-        ``index`` has, along the axes after the face's, the indices of the cell in the block which the ghost cell
-        mirrors."""
+        """Return the evaluator of boundary values at a face of the array ``name``, for its ghost cells at offset ``at``.
+
+        ``index`` holds the indices, along the axes after the face's, of the cells in the block that the ghost cells mirror.
+        """
         made = partial(replace, self, at_face=(axis, side), later=index)
         return self.faces.setdefault((name, axis, side, at), made())
 
@@ -281,11 +307,10 @@ def moved(at: Offset, offset: Offset) -> Offset:
 
 
 def minimum(a: jax.Array, b: jax.Array) -> jax.Array:
-    """The smaller of two values, or NaN if either is NaN, in their common shape. Triton's own function would drop a
-    NaN."""
+    """Return the smaller of two values, or NaN if either is NaN. Triton's own minimum would drop the NaN."""
     return jnp.where((a < b) | (a != a), a, b)
 
 
 def maximum(a: jax.Array, b: jax.Array) -> jax.Array:
-    """The larger of two values, or NaN if either is NaN, in their common shape."""
+    """Return the larger of two values, or NaN if either is NaN."""
     return jnp.where((a > b) | (a != a), a, b)

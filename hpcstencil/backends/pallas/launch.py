@@ -1,4 +1,4 @@
-"""The call of a Pallas kernel for the cells of a block, tile by tile."""
+"""Launches of Pallas kernels over the tiles of a block."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ from hpcstencil.backends.xla.evaluate import Rules
 from hpcstencil.distributed.windows import Frame, Value, Window
 from hpcstencil.symbolic.expressions import Node, walk
 
-# Makes the evaluator of trees from arrays in memory, the operands that the arrays without a field hold, and the time
+# (arrays in memory, operands by the names of the arrays that hold them, time) -> evaluator of trees
 See = Callable[[Mapping[str, Value], Mapping[str, Node], Any], Cells]
 Body = Callable[[Any, See], Any]
 Windows = tuple[Window, ...]  # of cells per axis
 TILES = {1: (2048,), 2: (16, 128), 3: (4, 8, 64)}  # cells per axis: powers of 2, as Triton requires
 WARPS = 8  # groups of 32 threads that compute a tile together
-LARGE = 64  # trees with this many nodes get tiles of half the size: more values do not fit the registers
+LARGE = 64  # trees with this many nodes in total get tiles of half the size, so that their values fit the registers
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A launcher of kernels on the block of a device, which ``frame`` describes. All kernels get ``about``: the frame's
-    run-time values and the values of ``parameters``. With ``interpret`` the kernels run on CPUs, slowly."""
+    """A launcher of kernels on a device's block, which ``frame`` describes.
+
+    All kernels receive ``about``: the frame's run-time values and the values of the ``parameters``. ``interpret`` runs the
+    kernels on a CPU, slowly.
+    """
 
     rules: Rules
     frame: Frame
@@ -41,7 +44,7 @@ class Launch:
 
     @staticmethod
     def on(rules: Rules, frame: Frame, parameters: Mapping[str, ArrayLike], interpret: bool) -> Launch:
-        """The launcher for a block, with the equation's ``parameters`` by name."""
+        """Return the launcher for a block, with the equation's ``parameters`` by name."""
         about = {
             "counts": jnp.stack([jnp.asarray(n, jnp.int32) for n in frame.counts]),
             "touches": jnp.stack([jnp.asarray(touch, jnp.int32) for pair in frame.touches for touch in pair]),
@@ -51,12 +54,11 @@ class Launch:
         return Launch(rules, frame, tuple(parameters), about, interpret)
 
     def blank(self, windows: Windows) -> Value:
-        """A placeholder for an array that a kernel fills: in the run's dtype, with one cell for each index in
-        ``windows``."""
+        """Return a placeholder for an array that a kernel fills, on ``windows`` and in the run's dtype."""
         return Value(jax.ShapeDtypeStruct([stop - start for start, stop in windows], self.rules.dtype), windows)
 
     def inside(self, windows: Windows, trees: Sequence[Node]) -> Windows:
-        """The windows of the cells in which ``trees`` can be evaluated from arrays on ``windows``."""
+        """Return the windows of the cells in which ``trees`` can be evaluated from arrays on ``windows``."""
         reach = self.rules.discretization.radius(trees)
         return tuple(
             (start + r * (low.kind == "halo"), stop - r * (high.kind == "halo"))
@@ -64,11 +66,10 @@ class Launch:
         )
 
     def __call__(self, body: Body, given: Any, made: Any, trees: Sequence[Node], region: Windows) -> Any:
-        """Fill arrays like ``made`` with the results of ``body(given, see)`` in the cells of a ``region``, and return
-        them; their other cells are undefined. The kernel runs once per tile of the region.
+        """Compute ``body(given, see)`` in the cells of a ``region``, one kernel instance per tile.
 
-        Inside the kernel, ``given`` holds references to memory instead of arrays, and ``see`` makes the evaluators of
-        ``trees``.
+        Returns arrays shaped like ``made``, whose cells outside the region are undefined. Inside the kernel, ``given``
+        holds references to memory instead of arrays, and ``see`` makes the evaluators of ``trees``.
         """
         reach, sizes = self.rules.discretization.radius(trees), [stop - start for start, stop in region]
         shape = tile_shape(sizes, sum(1 for tree in trees for _ in walk(tree)))
@@ -110,8 +111,10 @@ class Launch:
         return call(self.about, given)
 
     def near_edge(self, tile: Tile, frame: Frame, reach: Sequence[int]) -> jax.Array | None:
-        """Whether a tile may read cells beyond the block, as a traced bool; None if no tile does. ``reach`` is how far
-        the trees read, in cells per axis."""
+        """Return whether a tile may read cells beyond the block, as a traced bool; None if no tile can.
+
+        ``reach`` is the distance, in cells per axis, at which the trees read.
+        """
         found = []
         for axis, (low, high) in enumerate(frame.sides):
             if reach[axis] and (low.kind != "halo" or low.boundary):
@@ -122,8 +125,7 @@ class Launch:
 
 
 def tile_shape(sizes: Sequence[int], nodes: int) -> tuple[int, ...]:
-    """The cells per axis of a tile, for a region of ``sizes`` cells per axis and trees with ``nodes`` nodes in
-    total."""
+    """Return the shape of a tile for a region of ``sizes`` cells per axis and trees of ``nodes`` nodes in total."""
     first, *others = TILES[len(sizes)]
     most = (first // 2 if nodes >= LARGE else first, *others)
     return tuple(min(n, pl.next_power_of_2(size)) for n, size in zip(most, sizes, strict=True))

@@ -1,4 +1,4 @@
-"""A problem's right-hand sides as passes over the grid, for kernels that read neighbours only from arrays."""
+"""Division of right-hand sides into passes over the grid, for kernels that read neighbours only from arrays."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from hpcstencil.symbolic.expressions import OPERATORS, Field, Node, bottom_up, h
 
 @dataclass(frozen=True)
 class Passes:
-    """The work of the kernels, in order: ``inner`` results, which are operands of derivatives, level by level, then the
-    ``trees`` themselves. Each is given by the name of the array that it fills. ``operands`` maps the arrays of inner
-    results to the original trees."""
+    """Passes over the grid, in order: first the ``inner`` results, level by level, then the ``trees``.
+
+    Inner results are operands of derivatives. All trees are keyed by the name of the array that they fill. ``operands``
+    maps the arrays of inner results to the original operands.
+    """
 
     inner: tuple[Mapping[str, Node], ...]
     trees: Mapping[str, Node]
@@ -20,8 +22,10 @@ class Passes:
 
 
 def passes(trees: Mapping[str, Node]) -> Passes:
-    """The passes for ``trees``, without nested derivatives: an operand that is not a field becomes an array if it has
-    its own ghost cells."""
+    """Return the passes that compute ``trees`` without nested derivatives.
+
+    An operand that is not a field is computed into an array of its own if it has its own ghost cells.
+    """
     made: dict[Node, Node] = {}
     arrays: dict[Node, Field] = {}
     depth: dict[Node, int] = {}  # of a tree: passes before the one that evaluates it

@@ -1,7 +1,8 @@
-"""One step of a method by kernels for GPUs, written with Pallas and compiled by Triton.
+"""One time step by GPU kernels, written with Pallas and compiled by Triton.
 
-Each stage is one kernel. It evaluates the right-hand sides and forms the stage's values at once, so every array passes
-through memory once. An operand of a derivative that is not a field is an array that an earlier kernel fills.
+Each stage is one kernel, which evaluates the right-hand sides and forms the stage values together, so that each array is
+read and written once. If a derivative has an operand that is not a field, an earlier kernel computes that operand into an
+array.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ Values = Mapping[str, Value]
 
 @dataclass
 class Slopes:
-    """The time derivatives (``trees``) of the fields ``y`` at a ``time``. The first stage that uses them computes them,
-    and stores them in ``kept`` if later stages use them too."""
+    """Time derivatives (``trees``) of the fields ``y`` at a ``time``, evaluated on demand.
+
+    The first stage that uses them computes them. It stores them in ``kept`` if later stages use them too.
+    """
 
     trees: Mapping[str, Node]
     y: Values
@@ -42,9 +45,12 @@ class Slopes:
 
 @dataclass(frozen=True)
 class Fused:
-    """The body of a stage's kernel. In each cell it computes slopes according to ``plans``, keeps those that ``later``
-    stages use, and forms the values of the fields ``names`` after the stage. ``stage`` makes the `Stage` from the
-    kernel's arguments, which may hold its weights."""
+    """The body of a stage's kernel.
+
+    In each cell it computes slopes according to ``plans``, keeps those that ``later`` stages use, and forms the values of
+    the fields ``names`` after the stage. ``stage`` builds the `Stage` from the kernel's arguments, which may hold its
+    weights.
+    """
 
     names: Sequence[str]
     plans: Mapping[int, Passes]
@@ -52,7 +58,7 @@ class Fused:
     stage: Callable[[Any], Stage]
 
     def __call__(self, given: Any, see: See) -> Any:
-        """The new values of the fields ("moved") and the slopes to keep ("kept"), in the cells of a tile."""
+        """Return the new values of the fields ("moved") and the slopes to keep ("kept"), in the cells of a tile."""
 
         def loaded(values: Values) -> Values:
             return evaluated(see(values, {}, None), {name: Field(name) for name in values})
@@ -73,15 +79,27 @@ class Fused:
 
 
 def evaluated(cells: Cells, trees: Mapping[str, Node]) -> dict[str, Value]:
-    """The values of ``trees`` in the cells of a tile, by name, each as a `Value` without windows."""
+    """Return the values of ``trees`` in the cells of a tile, by name, as `Value` objects without windows."""
     return {name: Value(cells(tree), ()) for name, tree in trees.items()}
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """The step of a problem by kernels: the right-hand sides ``trees``, evaluated by ``rules``, and a ``method`` with
-    its ``groups`` of fields. ``apart`` are the right-hand sides after the first stage, if the method treats them
-    separately. ``timed`` says that something depends on time. ``interpret`` runs the kernels on CPUs, slowly."""
+    """The step of a problem as GPU kernels.
+
+    Attributes
+    ----------
+    rules, trees
+        The right-hand sides by field, and the rules for evaluating them.
+    apart
+        The right-hand sides after the first stage, if the method treats parts of the equation separately; else empty.
+    method, groups
+        The integration method, and the group of each field if the method is partitioned.
+    timed
+        Whether a right-hand side or a boundary value depends on time.
+    interpret
+        Whether to interpret the kernels on a CPU, which is slow.
+    """
 
     rules: Rules
     trees: Mapping[str, Node]
@@ -92,16 +110,19 @@ class Kernels:
     interpret: bool
 
     def on(self, parameters: Mapping[str, ArrayLike], frame: Frame) -> Step:
-        """The function that takes a step on a device's block, with the equation's ``parameters`` by name."""
+        """Return the `Step` function for a device's block and the equation's ``parameters`` by name."""
         return partial(self.step, Launch.on(self.rules, frame, parameters, self.interpret))
 
     def step(self, launch: Launch, u: Values, t: jax.Array, dt: jax.Array, ends: Windows | None) -> dict[str, Value]:
-        """The fields after one step from ``t`` to t + dt, on the windows of ``u``. Cells in the rim of these windows
-        are not valid. If ``ends`` is given, the fields that the last stage changes have these windows instead."""
+        """Return the fields after one step from ``t`` to t + dt, on the windows of ``u``.
+
+        Cells in the outer rim of these windows are invalid. If ``ends`` is given, the fields that the last stage changes
+        cover those windows instead.
+        """
         stages, nodes = self.method.stages, self.method.nodes
 
         def time_at(node: float) -> ArrayLike:
-            """The time in the step; 0 if nothing depends on it, since a changing number costs the start of a small kernel."""
+            """Return the time of a stage; 0 if nothing depends on it, because computing it launches a small kernel."""
             return t + node * dt if self.timed else 0.0
 
         def slope(j: int, y: Values) -> Slopes:
@@ -113,7 +134,7 @@ class Kernels:
             return {**y[i - 1], **moved}
 
         def loop(u: Values, before: Values, last: Values, k0: Slopes) -> Values:
-            """Take the uniform stages with one kernel, which gets their weights as arguments."""
+            """Take the uniform stages with one compiled kernel, whose arguments are their weights."""
 
             @jax.jit
             def next_stage(before: Values, last: Values, kept: Values, weights: jax.Array, time: ArrayLike) -> Values:
@@ -137,9 +158,11 @@ class Kernels:
         ends: Windows | None,
         weights: jax.Array | None = None,
     ) -> dict[str, Value]:
-        """The fields that a stage changes, after it. ``y`` and ``k`` are the values and slopes of earlier stages by
-        number. The slopes that ``later`` stages use are stored in ``k``. ``ends`` is as in `step`; ``weights`` are
-        those of a uniform stage."""
+        """Run one stage and return the fields that it changes.
+
+        ``y`` and ``k`` are the values and slopes of earlier stages, by number. Slopes that ``later`` stages use are stored
+        in ``k``. ``ends`` is as in `step`; ``weights`` are those of a uniform stage.
+        """
         used = [j for j, _ in stage.slopes]
         names = moving(stage, y[0], {j: k[j].trees or k[j].kept for j in used}, self.groups)
         fresh = {j: k[j] for j in used if not k[j].kept}
@@ -170,11 +193,11 @@ class Kernels:
         return dict(results["moved"])
 
     def with_inner(self, launch: Launch, plan: Passes, slopes: Slopes) -> dict[str, Value]:
-        """The fields and the inner results that the slopes need, by name.
+        """Return the fields and the inner results that the slopes need, by name.
 
-        One kernel per level of nesting computes those inner results that can be computed in the same cells. Next to an
-        edge, where the halo is as wide as the longest chain of derivatives needs, an operand without derivatives must
-        be known further out than one with derivatives of its own.
+        Inner results are computed level by level of nesting. At each level, one kernel computes all those that cover the
+        same cells. The cells can differ within a level: an operand that takes derivatives itself covers fewer ghost cells
+        than one that does not.
         """
         arrays, windows = dict(slopes.y), windows_of(slopes.y)
         for level in plan.inner:
@@ -194,8 +217,7 @@ class Kernels:
 
 
 def kernels(problem: Problem, rules: Rules, interpret: bool) -> Kernels:
-    """The kernels for the steps of a problem, whose trees are evaluated by ``rules``. With ``interpret`` they run on
-    CPUs, slowly."""
+    """Return the GPU kernels for the steps of a problem. ``interpret`` runs them on a CPU, slowly, for tests."""
     given = [value for face in problem.faces.values() for value in face.values]
     trees = [*problem.trees.values(), *problem.apart.values(), *given]
     timed = any(isinstance(part, Time) for tree in trees for part in walk(tree))
@@ -203,10 +225,10 @@ def kernels(problem: Problem, rules: Rules, interpret: bool) -> Kernels:
 
 
 def windows_of(values: Values) -> Windows:
-    """The windows, one per axis, that the fields of a step share."""
+    """Return the windows, one per axis, that the fields of a step share."""
     return tuple(window for window in next(iter(values.values())).windows if window is not None)
 
 
 def one(number: ArrayLike) -> jax.Array:
-    """A number as an argument of a kernel: a float64 array of shape (1,)."""
+    """Return a number as a kernel argument: a float64 array of shape (1,)."""
     return jnp.asarray(number, jnp.float64).reshape(1)

@@ -1,1 +1,1 @@
-"""Kernels compiled by XLA."""
+"""The backends `shift` and `conv`: steps written as JAX array code and compiled by XLA."""

@@ -1,4 +1,4 @@
-"""A problem as array code on this process's devices. Its parts serve the steps and the reductions of all backends."""
+"""Array code for a problem on this process's devices. The other backends use its reductions and time derivatives too."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ from hpcstencil.symbolic.stencil_reach import Needs
 
 @dataclass(frozen=True)
 class ArrayCode:
-    """The array code of a problem: the ``rules`` by which its trees are evaluated, and the ``stepper`` that takes its
-    steps. ``listed`` are the parameters in which the members of an ensemble differ; None for a single run."""
+    """The array code of a problem.
+
+    ``rules`` say how its trees are evaluated, and ``stepper`` takes its steps. ``listed`` are the parameters in which the
+    members of an ensemble differ; None for a single run.
+    """
 
     problem: Problem
     rules: Rules
@@ -32,28 +35,29 @@ class ArrayCode:
     listed: Collection[str] | None
 
     def attempt(self) -> Attempt:
-        """The function (fields, parameters, t, dt) -> (fields after one step, `Problem.errors` of it by field), without
-        ghost cells. The method must have an error estimate."""
+        """Return the function (fields, parameters, t, dt) -> (fields after one step, its `Problem.errors` by field).
+
+        No array has ghost cells. The method must have an error estimate.
+        """
         return self.stepper.attempt(right_hand_side(self.problem.errors(), self.rules, {}))
 
     def slopes(self) -> Body:
-        """The function (fields, parameters, t) -> the time derivatives of the fields by name, without ghost cells."""
+        """Return the function (fields, parameters, t) -> time derivatives by field, all without ghost cells."""
         return self.stepper.slopes(0)
 
     def reductions(self, needs: Needs, trees: Sequence[Node]) -> Reductions:
-        """The reductions of ``trees``; ``needs`` has the ghost cells of the operands in them."""
+        """Return the reductions of ``trees``. ``needs`` maps the operands in them to the ghost cells that they require."""
         return Reductions(self.stepper.device_grid, self.communicator, self.rules, needs, tuple(trees), self.listed)
 
     def cellwise(self, needs: Needs, trees: Sequence[Node]) -> Cellwise:
-        """The function of (fields, parameters, t) that computes the values of ``trees`` in every cell."""
+        """Return the function (fields, parameters, t) -> value of each of the ``trees`` in every cell."""
         return compiled_values(CompiledTrees(self.stepper.device_grid, self.rules, needs, trees, self.listed))
 
 
 def array_code(
     problem: Problem, plan: Plan, device_grid: DeviceGrid, communicator: Communicator, stencils: str = "shift"
 ) -> ArrayCode:
-    """The array code of a problem. ``stencils`` is the name of the stencil kernel, a key of
-    `stencil_kernels.KERNELS`."""
+    """Return the array code of a problem. ``stencils`` is the name of a kernel in `stencil_kernels.KERNELS`."""
     rules = rules_of(problem, tiled(KERNELS[stencils], plan.topology.tiles))
     needs = problem.needs(problem.rates())
     listed = {name for name, value in problem.parameters.items() if np.ndim(value)} if problem.members else None
@@ -67,7 +71,7 @@ def array_code(
 
 
 def rules_of(problem: Problem, kernel: Kernel) -> Rules:
-    """The rules by which the problem's trees are evaluated, with ``kernel`` for the stencils."""
+    """Return the rules for evaluating the problem's trees, with ``kernel`` for the stencils."""
     config = problem.config
     return Rules(
         discretization=problem.discretization,

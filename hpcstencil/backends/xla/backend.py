@@ -1,4 +1,4 @@
-"""The backends of array code, `shift` and `conv`: XLA compiles the step, and stencils are one of `stencil_kernels`."""
+"""The backends `shift` and `conv`: XLA compiles array code, which applies stencils by one of the `stencil_kernels`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from hpcstencil.distributed.exchange import Exchange
 
 
-TRANSFORMED = 6  # arrays of a block while a stencil is applied by Fourier transforms
+TRANSFORMED = 6  # temporary arrays of block size while a stencil is applied by Fourier transforms
 
 
 @dataclass(frozen=True)
 class XlaBackend:
-    """A backend of array code, with the stencil kernel ``name``: "shift" or "conv"."""
+    """A backend of array code. ``name`` is its stencil kernel, "shift" or "conv"."""
 
     name: str
     preferred: bool = False
@@ -42,8 +42,10 @@ class XlaBackend:
 
 @dataclass(frozen=True)
 class LoweredToArrays:
-    """A problem for array code, which can take every problem. See `backend.Lowered`. ``kernel`` is the name of the
-    stencil kernel."""
+    """A problem prepared for array code, which supports every problem; see `backend.Lowered`.
+
+    ``kernel`` is the name of the stencil kernel.
+    """
 
     problem: Problem
     kernel: str
@@ -90,10 +92,10 @@ class LoweredToArrays:
 
 
 def cells_held(problem: Problem, plan: Plan, axes_of_arrays: int = 1) -> tuple[int, int]:
-    """(values held between steps, values held while stepping) on each device, for steps of array code.
+    """Estimate (values held between steps, values held while stepping) on each device, for array code.
 
-    XLA decides what it holds; this counts what it holds for a right-hand side without inner results. ``axes_of_arrays``
-    is the number of arrays that a stencil makes of one.
+    Both are numbers of array elements for all fields. XLA decides what it really keeps; the estimate fits right-hand
+    sides without nested operators. ``axes_of_arrays`` is the number of arrays that applying a stencil to one array makes.
     """
     fields, capacity = len(problem.fields), plan.topology.capacity()
     whole = math.prod(n + 2 * h for n, h in zip(capacity, plan.halo, strict=True))
@@ -102,11 +104,11 @@ def cells_held(problem: Problem, plan: Plan, axes_of_arrays: int = 1) -> tuple[i
 
 
 def _arrays(method: Method, fields: int) -> int:
-    """The number of arrays per field that XLA holds during a step (``benchmarks/memory.py``).
+    """Return the number of arrays per field that XLA holds during a step, as ``benchmarks/memory.py`` measures it.
 
-    It is two if each stage changes only some of the fields. It is five if the stages are a loop: u and the last two
-    values, and the slopes at u and at the last value. Otherwise it counts u, a slope per stage, the value at which a
-    slope is taken if several fields need it, and with an error estimate the state before a rejected step.
+    A partitioned method, whose stages change some of the fields each, holds two. A loop over uniform stages holds five:
+    u, the last two stage values, and the slopes at u and at the last value. Any other method holds u, one slope per
+    stage, one stage value if there are several fields and stages, and two more arrays with an error estimate.
     """
     if method.partitioned:
         return 2

@@ -1,5 +1,7 @@
-"""From trees to array code: the right-hand sides on one device's block. Each `Value` carries the windows of cells that
-it covers."""
+"""Translation of expression trees to array code, for the right-hand sides on one device's block.
+
+Each `Value` records the windows, ranges of cells per axis, that it covers.
+"""
 
 from __future__ import annotations
 
@@ -44,10 +46,22 @@ from hpcstencil.symbolic.stencil_reach import Discretization, Needs
 
 @dataclass(frozen=True)
 class Rules:
-    """The rules by which trees are evaluated on this run's grid: the ``discretization``, the stencil ``kernel``, and
-    the boundary conditions (``faces``) per field or inner result, axis and side. Inner results without a condition have
-    no flux. ``domain`` is (lower, upper) per axis; ``dtype`` is the run's precision, in which everything is
-    computed."""
+    """How expression trees are evaluated on this run's grid.
+
+    Attributes
+    ----------
+    discretization
+        The stencils of derivatives.
+    kernel
+        The stencil kernel.
+    faces
+        The boundary conditions by field or inner result, axis and side. An inner result without a condition has zero
+        normal derivative.
+    domain
+        (lower, upper) coordinates of the grid per axis.
+    dtype
+        The run's precision, in which everything is computed.
+    """
 
     discretization: Discretization
     kernel: Kernel
@@ -58,8 +72,11 @@ class Rules:
 
 @dataclass
 class Evaluation:
-    """The evaluator of trees on one device's block at one ``time``, inside compiled code. ``fields`` have ghost cells
-    on halo sides, and ``needs`` has the ghost cells of operands. Each sub-tree is computed once."""
+    """Evaluator of expression trees on one device's block at one ``time``, for use inside compiled code.
+
+    ``fields`` are local arrays with ghost cells on halo sides. ``needs`` maps operands to the ghost cells that they
+    require. Each sub-tree is computed once.
+    """
 
     rules: Rules
     frame: Frame
@@ -75,8 +92,10 @@ class Evaluation:
         self.everywhere: Windows = (None,) * self.frame.ndim
 
     def __call__(self, tree: Node) -> Value:
-        """The value of a tree, on the windows that the fields allow. Sub-trees are evaluated from the bottom up, so
-        that a tall tree does not exhaust Python's stack."""
+        """Return the value of a tree, on the largest windows that the fields allow.
+
+        Sub-trees are evaluated from the bottom up, so that a deep tree does not exhaust Python's stack.
+        """
         if tree not in self.known:
             for part in bottom_up(tree):
                 if part not in self.known:
@@ -113,12 +132,11 @@ class Evaluation:
         raise TypeError(f"no array code for {type(tree).__name__}")
 
     def scalar(self, value: float | np.ndarray | jax.Array) -> Value:
-        """A single number, the same in all cells, as a value in the run's precision whose array has length 1 along each
-        axis."""
+        """Return a single number, the same in all cells, as a `Value` in the run's precision with shape (1, ..., 1)."""
         return Value(jnp.asarray(value).astype(self.rules.dtype).reshape((1,) * self.frame.ndim), self.everywhere)
 
     def series(self, tree: Series, time: Any) -> jax.Array:
-        """The value of the time series ``tree`` at a time: float64 of shape (1,)."""
+        """Return the time series ``tree``, or its slope, at a time: float64 of shape (1,); 0 outside the samples."""
         values, per_second = np.array(tree.values), self.frame.constants.get(1.0 / tree.dt, 1.0 / tree.dt)
         place = jnp.reshape(jnp.asarray(time, jnp.float64), (1,)) * per_second
         last = len(values) - 1
@@ -130,8 +148,11 @@ class Evaluation:
         return jnp.where(inside, found, 0.0)
 
     def coordinate(self, axis: int) -> Value:
-        """The cell-centre coordinates of this device's block along ``axis``, in the input's units and the run's
-        precision. The array includes `Frame.margin` extra cells on both sides and has length 1 along the other axes."""
+        """Return the cell-centre coordinates of this device's block along ``axis``.
+
+        They are in the units of the input and in the run's precision. The array has `Frame.margin` extra cells on both
+        sides along ``axis`` and length 1 along the other axes.
+        """
         shape = [1] * self.frame.ndim
         shape[axis] = -1
         windows = list(self.everywhere)
@@ -140,7 +161,7 @@ class Evaluation:
         return Value(self.frame.coordinates[axis].astype(self.rules.dtype).reshape(shape), tuple(windows))
 
     def pointwise(self, tree: Pointwise) -> Value:
-        """The value of a pointwise function in the run's precision, on the common windows of its arguments."""
+        """Return the value of a pointwise function, in the run's precision, on the windows that its arguments share."""
         match tree:
             case Pointwise("power", (base, Constant(exponent))) if (n := integer_power(exponent)) is not None:
                 value = self(base)
@@ -154,7 +175,7 @@ class Evaluation:
         return Value(self.functions[tree.function](*(v.crop(windows).array for v in values)), windows)
 
     def derivative(self, tree: Derivative) -> Value:
-        """The value of a partial derivative; 0 if the operand does not vary along one of its axes."""
+        """Return the value of a partial derivative; 0 if the operand is constant along an axis of differentiation."""
         stencil = self.rules.discretization.derivative(tree)
         value = self.extend(tree.operand)
         if any(window is None and order for window, order in zip(value.windows, tree.orders, strict=True)):
@@ -162,8 +183,7 @@ class Evaluation:
         return self.apply(stencil, value, self.shrunk(value, tree.operand, stencil.lower, stencil.upper))
 
     def halfway(self, tree: Halfway) -> Value:
-        """The value of a `Halfway`: a difference, a mean or a neighbour's value, half a cell from where the operand
-        lives."""
+        """Return a difference, a mean or a neighbour's value, half a cell from the operand's position."""
         stencil = self.rules.discretization.halfway(tree)
         value = self.extend(tree.operand)
         if value.windows[tree.axis] is None:  # constant along the axis
@@ -171,13 +191,13 @@ class Evaluation:
         return self.apply(stencil, value, self.shrunk(value, tree.operand, stencil.lower, stencil.upper))
 
     def neighbour(self, tree: Neighbour) -> Value:
-        """The value of the operand in the next cell along the node's axis, on its side."""
+        """Return the operand's value in the adjacent cell on the node's side of its axis."""
         (stencil,) = self.rules.discretization.stencils(tree)
         value = self.extend(tree.operand)
         return self.apply(stencil, value, self.shrunk(value, tree.operand, stencil.lower, stencil.upper))
 
     def convolution(self, tree: Convolution) -> Value:
-        """The sum of the operand's values in the cells around, with the weights of the node's stencil."""
+        """Return the weighted sum of the operand's values in the surrounding cells, by the node's stencil."""
         value = self.extend(tree.operand)
         stencil = tree.stencil.collapsed([axis for axis, window in enumerate(value.windows) if window is None])
         windows = self.shrunk(value, tree.operand, stencil.lower, stencil.upper)
@@ -191,9 +211,11 @@ class Evaluation:
         return Value(by_fft(self.known_cells(value, tree), stencil, start, shape), windows)
 
     def known_cells(self, value: Value, tree: Convolution) -> jax.Array:
-        """The array of the operand of a stencil, with zeros in the cells that this device does not know: those beyond
-        the ghost cells of a boundary, and of a block that is smaller than the array. No result that is used depends on
-        them, but Fourier transforms would spread what they hold."""
+        """Return the array of a stencil's operand with zeros in all undefined cells.
+
+        Undefined cells lie beyond the ghost cells of a boundary, or beyond the block if that is smaller than the array. No
+        valid result depends on them, but a Fourier transform would spread a NaN in them to all cells.
+        """
         array = value.array
         for axis, window in enumerate(value.windows):
             if window is None:
@@ -211,8 +233,10 @@ class Evaluation:
         return array
 
     def div_grad(self, tree: DivGrad) -> Value:
-        """One term of ∇·(k ∇a): the difference of the fluxes k ∂a/∂x at both faces of a cell, with the mean of k
-        there."""
+        """Return one term of ∇·(k ∇a): the difference of the fluxes k ∂a/∂x at the two faces of a cell.
+
+        k is averaged to the faces.
+        """
         gradient, mean, divergence = self.rules.discretization.div_grad(tree)
         value, coefficient = self.extend(tree.operand), self.extend(tree.coefficient)
         if value.windows[tree.axis] is None:  # one value along the axis: no gradient
@@ -232,8 +256,11 @@ class Evaluation:
         return self.apply(divergence, flux, windows)
 
     def apply(self, stencil: Stencil, value: Value, windows: Windows) -> Value:
-        """The result of ``stencil`` on ``windows``; axes without a window keep their single value. A stencil that only
-        copies another cell's value uses no arithmetic, because neighbouring cells may be solid and not finite."""
+        """Return the result of ``stencil`` on ``windows``; axes without a window keep their single value.
+
+        A stencil that only copies a neighbour's value uses no arithmetic, because other cells may be solid and hold
+        non-finite values.
+        """
         kept = tuple(None if have is None else want for have, want in zip(value.windows, windows, strict=True))
         if stencil.weights == (1.0,):
             return Value(moved(value, kept, stencil.offsets[0]), kept)
@@ -244,13 +271,18 @@ class Evaluation:
         return Value(self.rules.kernel(value.array, stencil, tuple(start), tuple(shape), self.number), kept)
 
     def number(self, value: float) -> jax.Array:
-        """A number of an expression or a stencil: of shape (), in the run's precision. Numbers in `Frame.constants` are
-        run-time values, which the compiler cannot fold into others."""
+        """Return a number of an expression or a stencil as an array of shape (), in the run's precision.
+
+        If `Frame.constants` holds it, it is a run-time value, which the compiler cannot fold into others.
+        """
         return jnp.asarray(self.frame.constants.get(value, value)).astype(self.rules.dtype)
 
     def shrunk(self, value: Value, operand: Node, lower: Sequence[int], upper: Sequence[int]) -> Windows:
-        """The windows of the result of a stencil that reads ``lower`` and ``upper`` cells per axis of ``value``. They
-        shrink where a halo is used up, but not at sides that were extended by wrapping or by a boundary condition."""
+        """Return the windows of the result of a stencil that reads ``lower`` and ``upper`` cells around each cell.
+
+        They are smaller than those of ``value`` on halo sides, whose ghost cells are used up. On sides that were extended
+        by periodic wrapping or a boundary condition, the result covers the whole block.
+        """
         result: list[Window | None] = []
         extended = has_own_ghosts(operand)
         for axis, window in enumerate(value.windows):
@@ -265,8 +297,10 @@ class Evaluation:
         return tuple(result)
 
     def extend(self, operand: Node) -> Value:
-        """The value of an operator's operand with the ghost cells that it needs. An operand without its own ghost cells
-        is already known beyond the block."""
+        """Return the value of an operator's operand with the ghost cells that the operator needs.
+
+        An operand without ghost cells of its own can be evaluated beyond the block directly.
+        """
         if not has_own_ghosts(operand):
             return self(operand)
         if operand not in self.extended:
@@ -274,15 +308,20 @@ class Evaluation:
         return self.extended[operand]
 
     def surrounded(self, operand: Node, widths: Sequence[tuple[int, int]], corners: bool) -> Value:
-        """The value of an operand with ghost cells of these ``widths``, (lower, upper) per axis. ``corners`` says
-        whether those in corners are needed."""
+        """Return the value of an operand with ghost cells of these ``widths``, (lower, upper) per axis.
+
+        ``corners`` says whether the ghost cells in corners are needed.
+        """
         spacing = self.rules.discretization.spacing
         condition = partial(self.condition, operand, widths if corners else ())
         return Ghosts(self.frame, spacing, widths, condition).around(self.inside(self(operand)), corners)
 
     def inside(self, value: Value) -> Value:
-        """The value without its cells beyond wrapped and boundary sides, with an entry for each remaining cell. A value
-        that is constant along an axis, such as a derivative that is 0 there, may differ in ghost cells."""
+        """Return the value without its cells beyond periodic and boundary sides, broadcast to all remaining cells.
+
+        Broadcasting matters because a value that is constant along an axis, such as a vanishing derivative, may differ in
+        ghost cells.
+        """
         windows: list[Window] = []
         fields = common(list(self.fields.values()))
         for window, reached, cells, sides in zip(
@@ -297,9 +336,11 @@ class Evaluation:
     def condition(
         self, operand: Node, corners: Sequence[tuple[int, int]], axis: int, side: int, windows: Windows
     ) -> tuple[str, list[jax.Array]]:
-        """The condition of the operand at one side of an axis: its kind, and its values on ``windows``, whose entry for
-        that axis is None. Where ``corners`` has widths other than 0, the fields in those values also have their ghost
-        cells along the earlier axes."""
+        """Return (kind, values) of the operand's boundary condition at one side of an axis.
+
+        The values are arrays on ``windows``, whose entry for that axis is None. If ``corners`` has non-zero widths, fields
+        in these values also have ghost cells along earlier axes.
+        """
         face = self.rules.faces.get((operand, axis, side), NO_FLUX)
         there = replace(self)  # a separate evaluation: its coordinate and fields are those next to the face
         there.known[Coordinate(axis)] = there.scalar(self.rules.domain[axis][side])
@@ -311,20 +352,22 @@ class Evaluation:
 
 
 def beside(faces: Iterable[Face]) -> set[str]:
-    """The names of the fields on which the values given at ``faces`` depend."""
+    """Return the names of the fields on which the boundary values at ``faces`` depend."""
     return {part.name for face in faces for value in face.values for part in walk(value) if isinstance(part, Field)}
 
 
 def moved(value: Value, windows: Windows, offset: Sequence[int]) -> jax.Array:
-    """The array of the value in the cells that lie ``offset`` cells (per axis) from those of ``windows``, in their
-    shape."""
+    """Return the array of a value in the cells that lie ``offset`` (cells per axis) from those of ``windows``."""
     shifted = [None if w is None else (w[0] + o, w[1] + o) for w, o in zip(windows, offset, strict=True)]
     return value.crop(shifted).array
 
 
 def of_members(action: Callable[..., Any], listed: Collection[str]) -> Callable[..., Any]:
-    """``action(fields, parameters, time, frame)`` mapped over the members of an ensemble. The last axis of each field,
-    given or returned, is the member. The members differ in the ``listed`` parameters, and in time if it is an array."""
+    """Map ``action(fields, parameters, time, frame)`` over the members of an ensemble.
+
+    The last axis of each input and output field is the member. The members differ in the ``listed`` parameters, and in
+    time if it is an array.
+    """
 
     def on_all(fields: Mapping[str, Value], parameters: Parameters, time: Number, frame: Frame) -> Any:
         axes = -1, {name: 0 if name in listed else None for name in parameters}, 0 if jnp.ndim(time) else None
@@ -337,9 +380,11 @@ RightHandSide = Callable[[Mapping[str, Value], Parameters, Number, Frame], dict[
 
 
 def right_hand_side(trees: Mapping[str, Node], rules: Rules, needs: Needs) -> RightHandSide:
-    """The function (fields, parameters, t, frame) -> values of ``trees`` by name, in the run's precision. For use
-    inside compiled code. The given fields are local and padded with ghost cells; each result is on the largest windows
-    that theirs allow."""
+    """Return the function (fields, parameters, t, frame) -> values of ``trees`` by name, for use inside compiled code.
+
+    The input fields are local and padded with ghost cells. Each result covers the largest windows that theirs allow, in
+    the run's precision.
+    """
     looked_at = beside(rules.faces.values())
 
     def rhs(fields: Mapping[str, Value], parameters: Parameters, time: Number, frame: Frame) -> dict[str, Value]:

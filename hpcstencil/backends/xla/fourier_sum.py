@@ -1,7 +1,7 @@
-"""Stencils by Fourier transforms of a block and its ghost cells.
+"""Stencils applied by fast Fourier transforms of a block with its ghost cells.
 
-The time does not depend on the number of weights. The result equals the direct sum up to rounding, which depends on the
-size of the block and on its largest value.
+The cost does not depend on the number of weights. The result equals the direct sum up to round-off. The round-off depends
+on the size of the block and on its largest value, so it differs between decompositions.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from hpcstencil.numerics.finite_differences import Stencil
 
 
 def by_fft(array: jax.Array, stencil: Stencil, start: tuple[int, ...], shape: tuple[int, ...]) -> jax.Array:
-    """Σ_j w_j array[start + i + o_j] for the cells i of ``shape``. Arguments as in `stencil_kernels`.
+    """Return Σ_j w_j array[start + i + o_j] for the cells i of ``shape``, in the dtype of ``array``.
 
-    The correlation of the cells that it reads is periodic over at least their number, so only results that are not
-    wanted wrap around.
+    The arguments are those of `stencil_kernels`. The transform is at least as long as the range of cells that is read,
+    so the cells affected by periodic wrap-around are all cut off from the result.
     """
     from scipy.fft import next_fast_len
 
@@ -31,6 +31,6 @@ def by_fft(array: jax.Array, stencil: Stencil, start: tuple[int, ...], shape: tu
     window = lax.slice(array, first, last)
     sizes = [next_fast_len(n, real=True) for n in window.shape]
     axes = range(array.ndim)
-    kernel = lax.optimization_barrier(jnp.asarray(weights))  # else XLA transforms it, slowly, while it compiles
+    kernel = lax.optimization_barrier(jnp.asarray(weights))  # keeps XLA from transforming it, slowly, at compile time
     transformed = jnp.fft.rfftn(window, sizes, axes) * jnp.conj(jnp.fft.rfftn(kernel, sizes, axes))
     return jnp.fft.irfftn(transformed, sizes, axes)[tuple(slice(0, n) for n in shape)]

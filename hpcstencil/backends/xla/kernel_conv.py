@@ -1,4 +1,4 @@
-"""Stencils as a dense convolution, `lax.conv_general_dilated`."""
+"""The stencil kernel `conv`: a dense convolution, `lax.conv_general_dilated`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ def apply(
     shape: tuple[int, ...],
     number: Callable[[float], jax.Array],
 ) -> jax.Array:
-    """Σ_j w_j array[start + i + o_j] in the cells i of ``shape``, by a convolution with the weights in a dense array
-    over the stencil's bounding box. The arguments are those of `stencil_kernels`; ``number`` is not used."""
+    """Return Σ_j w_j array[start + i + o_j] for the cells i of ``shape``.
+
+    The weights become a dense array over the stencil's bounding box. The arguments are those of `stencil_kernels`;
+    ``number`` is not used.
+    """
     lower, upper = stencil.lower, stencil.upper
     weights = np.zeros([a + b + 1 for a, b in zip(lower, upper, strict=True)], array.dtype)
     for offset, w in zip(stencil.offsets, stencil.weights, strict=True):

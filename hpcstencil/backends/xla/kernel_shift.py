@@ -1,4 +1,4 @@
-"""The reference kernel: stencils as a weighted sum of shifted slices, which XLA fuses into one loop."""
+"""The stencil kernel `shift`: a weighted sum of shifted slices, which XLA fuses into one loop."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ def apply(
     shape: tuple[int, ...],
     number: Callable[[float], jax.Array],
 ) -> jax.Array:
-    """Σ_j w_j array[start + i + o_j] in the cells i of ``shape``. The arguments are those of `stencil_kernels`. The
-    terms of a large stencil are added one after the other, in a loop."""
+    """Return Σ_j w_j array[start + i + o_j] for the cells i of ``shape``.
+
+    The arguments are those of `stencil_kernels`. A large stencil is summed by a compiled loop over its weights.
+    """
     if is_large(stencil):
         return looped(array, stencil, start, shape)
 
@@ -32,7 +34,7 @@ def apply(
 
 
 def looped(array: jax.Array, stencil: Stencil, start: tuple[int, ...], shape: tuple[int, ...]) -> jax.Array:
-    """The same sum as in `apply`, by a loop over the weights in their order."""
+    """Return the same sum as `apply`, by a compiled loop over the weights in their given order."""
     corners = jnp.asarray(np.array(stencil.offsets) + np.array(start), jnp.int32)
     values = jnp.asarray(np.array(stencil.weights)).astype(array.dtype)
 
@@ -45,8 +47,11 @@ def looped(array: jax.Array, stencil: Stencil, start: tuple[int, ...], shape: tu
 def weighted(
     stencil: Stencil, shifted: Callable[[tuple[int, ...]], jax.Array], number: Callable[[float], jax.Array]
 ) -> jax.Array:
-    """Σ_j w_j shifted(o_j), in the shape of ``shifted``. ``number`` makes the value of a weight. Opposite offsets of
-    equal or opposite weight share one multiplication."""
+    """Return Σ_j w_j shifted(o_j), in the shape of ``shifted(o_j)``.
+
+    ``number`` turns a weight into a run-time value. Opposite offsets whose weights have equal magnitude share one
+    multiplication.
+    """
     left = dict(zip(stencil.offsets, stencil.weights, strict=True))
     result: jax.Array | None = None
     while left:

@@ -1,4 +1,4 @@
-"""Stencil kernels mapped with `vmap` over the overlapping tiles of a device's block."""
+"""Stencil kernels applied tile by tile, with `vmap` over overlapping tiles of a device's block."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ Apply = Callable[[jax.Array, Stencil, tuple[int, ...], tuple[int, ...], Number],
 
 
 def tiled(kernel: Apply, tiles: tuple[int, ...]) -> Apply:
-    """The ``kernel`` applied tile by tile, with ``tiles`` tiles per axis; the kernel itself if there is only one tile.
+    """Return a kernel that applies ``kernel`` to ``tiles`` tiles per axis; ``kernel`` itself if there is only one tile.
 
-    All tiles have the same shape, so the last one along an axis overlaps its neighbour if the cells do not divide
-    evenly.
+    All tiles have the same shape. If the cells along an axis do not divide evenly, the last tile overlaps its neighbour.
     """
     if max(tiles) == 1:
         return kernel

@@ -1,10 +1,11 @@
 """Sums and extrema over the whole grid, bitwise equal for every decomposition.
 
-Floating-point addition depends on its order, integer addition does not. Each value v is therefore split into whole
-numbers, v = 2^e (q_1 2^-b + q_2 2^-2b + q_3 2^-3b) with 2^e above every |v|. The q are summed: over a block's cells,
-over devices with `psum`, over processes with an allreduce. b is small enough that no sum over the whole grid overflows,
-and the three parts together have more bits than float64 (after Demmel & Nguyen, "Parallel reproducible summation", IEEE
-Trans. Comput. 64 (2015) 2060-2070).
+Each value v is split into integers, v = 2^e (q_1 2^-b + q_2 2^-2b + q_3 2^-3b), where 2^e is larger than every |v|. The
+integers are summed exactly over the cells of a block, over devices with `psum`, and over processes with an allreduce.
+Unlike floating-point addition, integer addition does not depend on the order. The number of bits b is small enough that no
+sum over the whole grid overflows; three parts together have more bits than float64.
+
+After Demmel & Nguyen, "Parallel reproducible summation", IEEE Trans. Comput. 64 (2015) 2060-2070.
 """
 
 from __future__ import annotations
@@ -31,29 +32,34 @@ from hpcstencil.symbolic.expressions import OPERATORS, Field, Node, walk
 from hpcstencil.symbolic.stencil_reach import Needs
 
 PARTS = 3
-CELLS_AT_ONCE = 2**16  # cells per call on a processor, where XLA keeps at least 8 bytes for each
-CELLS_IN_NUMPY = 2**17  # the same in numpy, whose threads wait for each other between its functions
+CELLS_AT_ONCE = 2**16  # cells reduced at a time on a CPU, where XLA stores temporaries of at least 8 bytes per cell
+CELLS_IN_NUMPY = 2**17  # the same in numpy; larger, because its threads synchronize between numpy calls
 
-# (values of each tree in some rows, which of the cells count) -> a result of these rows
+# (values of each tree in some rows, mask of the cells that count) -> partial result of these rows
 OfRows = Callable[[list[jax.Array], jax.Array], Any]
 
 
 def bits_per_part(cells: int) -> int:
-    """The number of bits b per part with which a sum over ``cells`` cells cannot overflow a 64-bit integer."""
+    """Return a number of bits per part for which a sum over ``cells`` cells cannot overflow int64."""
     return 62 - math.ceil(math.log2(max(cells, 2)))
 
 
 def exact_sum(parts: np.ndarray, exponent: int, bits: int) -> float:
-    """2^exponent Σ_j parts_j 2^(-j bits), j = 1, 2, 3, computed exactly and rounded once to float64. ``parts`` are
-    int64 of shape (3,)."""
+    """Return 2^exponent Σ_j parts_j 2^(-j bits), computed exactly and rounded once to float64.
+
+    ``parts`` is int64 of shape (PARTS,), with j = 1, 2, 3.
+    """
     total = sum(Fraction(int(q), 1 << ((j + 1) * bits)) for j, q in enumerate(parts))
     return float(total * Fraction(2) ** exponent)
 
 
 @dataclass(frozen=True)
 class CompiledTrees:
-    """Trees whose values compiled code computes. ``needs`` has the ghost cells of the operands in them. The members of
-    an ensemble differ in the ``listed`` parameters; None for a single run."""
+    """Expression trees that compiled code evaluates.
+
+    ``needs`` maps the operands in them to the ghost cells that they require. ``listed`` are the parameters in which the
+    members of an ensemble differ; None for a single run.
+    """
 
     device_grid: DeviceGrid
     rules: Rules
@@ -63,25 +69,26 @@ class CompiledTrees:
 
     @cached_property
     def differ(self) -> bool:
-        """Whether any tree takes a derivative. Then its values need ghost cells and are computed for the whole block
-        at once."""
+        """Whether any tree applies a stencil. If so, values need ghost cells and are computed for the whole block at once."""
         return any(isinstance(part, OPERATORS) for tree in self.trees for part in walk(tree))
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """The number of ghost cells per axis that the values need on either side; 0 if no tree takes a derivative."""
+        """The number of ghost cells per axis and side that the values need; zeros if no tree applies a stencil."""
         return self.device_grid.widths(1) if self.differ else (0,) * self.device_grid.grid.ndim
 
     @property
     def grid_axes(self) -> tuple[int, ...]:
-        """The axes of the values' arrays that belong to the grid. In an ensemble the axis of members follows them."""
+        """The grid axes of the arrays of values. In an ensemble, the member axis follows them."""
         return tuple(range(self.device_grid.grid.ndim))
 
     def values(
         self, fields: Mapping[str, Value], parameters: Parameters, time: Number, frame: Frame
     ) -> list[jax.Array]:
-        """The values of each tree in the own cells of ``frame``, in the run's dtype and without ghost cells; in an
-        ensemble the last axis is the member. For use inside compiled code."""
+        """Evaluate each tree in the own cells of ``frame``, for use inside compiled code.
+
+        The arrays are in the run's dtype and have no ghost cells. In an ensemble, their last axis is the member.
+        """
 
         def of_one(fields: Mapping[str, Value], parameters: Parameters, time: Number, frame: Frame) -> list[jax.Array]:
             evaluate = Evaluation(self.rules, frame, self.needs, fields, parameters, time)
@@ -93,8 +100,11 @@ class CompiledTrees:
     def by_rows(
         self, fields: Mapping[str, Value], parameters: Parameters, time: Number, frame: Frame, action: OfRows
     ) -> Any:
-        """The results of ``action(values of the trees, which cells count)`` for one group of rows (cells along the
-        first axis) after the other, stacked along a new first axis. For use inside compiled code."""
+        """Apply ``action`` to one group of rows after the other, for use inside compiled code.
+
+        A row is one index along the first axis. ``action(values, mask)`` gets the values of the trees and a mask of the
+        cells that count. Its results are stacked along a new first axis.
+        """
         values = self.values(fields, parameters, time, frame) if self.differ else []
         in_row = len(self.trees) * math.prod(next(iter(fields.values())).array.shape[1:])
         few = min(frame.cells[0], max(1, CELLS_AT_ONCE // in_row))
@@ -114,8 +124,11 @@ class CompiledTrees:
 
 
 def compiled_extremes(trees: CompiledTrees) -> Callable[..., Any]:
-    """The function (fields, parameters, time) -> (maximum, -minimum, number of non-finite cells) of each tree over the
-    devices of this process: float64 of shape (trees, 3), with a last axis of members in an ensemble."""
+    """Return the function (fields, parameters, time) -> extrema of each tree over the devices of this process.
+
+    The result is float64 of shape (trees, 3), with a trailing member axis in an ensemble. The three columns are the
+    maximum, the negative minimum and the number of non-finite cells.
+    """
     device_grid, axes = trees.device_grid, trees.grid_axes
 
     def of_rows(values: list[jax.Array], owned: jax.Array) -> Any:
@@ -138,8 +151,10 @@ def compiled_extremes(trees: CompiledTrees) -> Callable[..., Any]:
 
 
 def compiled_values(trees: CompiledTrees) -> Callable[..., list[jax.Array]]:
-    """The function (fields, parameters, time) -> the value of each tree in every cell: arrays on the devices like a field,
-    in the run's precision."""
+    """Return the function (fields, parameters, time) -> value of each tree in every cell.
+
+    Each result is an array in the run's precision, laid out on the devices like a field, without ghost cells.
+    """
 
     def of_cells(fields: Mapping[str, Value], frame: Frame, parameters: Parameters, time: Number) -> list[jax.Array]:
         return trees.values(fields, parameters, time, frame)
@@ -148,9 +163,11 @@ def compiled_values(trees: CompiledTrees) -> Callable[..., list[jax.Array]]:
 
 
 def compiled_sums(trees: CompiledTrees, bits: int) -> Callable[..., Any]:
-    """The function (fields, parameters, time, scales) -> the parts q of the sum of each tree over the devices of this
-    process: int64 of shape (trees, PARTS), with a last axis of members in an ensemble. ``scales`` has the 2^-e of each
-    tree: float64 of shape (trees,), or (trees, members)."""
+    """Return the function (fields, parameters, time, scales) -> integer parts q of the sum of each tree.
+
+    The sums are over the devices of this process: int64 of shape (trees, PARTS), with a trailing member axis in an
+    ensemble. ``scales`` holds 2^-e of each tree: float64 of shape (trees,) or (trees, members).
+    """
     device_grid = trees.device_grid
 
     def sums(
@@ -174,9 +191,11 @@ def compiled_sums(trees: CompiledTrees, bits: int) -> Callable[..., Any]:
 
 
 class Reductions:
-    """Reductions of a fixed list of trees over the whole grid, compiled once; see `backend.Reductions`. The members of
-    an ensemble differ in the ``listed`` parameters (None for a single run). On processors numpy reads fields directly;
-    all other trees are compiled."""
+    """Reductions of a fixed list of trees over the whole grid, compiled once; see `backend.Reductions`.
+
+    On CPUs, numpy reduces trees that are plain fields, except in an ensemble; all other trees are compiled. ``listed`` are
+    the parameters in which the members of an ensemble differ; None for a single run.
+    """
 
     def __init__(
         self,
@@ -200,8 +219,10 @@ class Reductions:
     def extremes(
         self, fields: Fields, parameters: Parameters, time: float
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(minimum, maximum, number of non-finite cells) of each tree over the whole grid at ``time``; see
-        `backend.Reductions` for shapes and dtypes. All processes call this together."""
+        """Return (minimum, maximum, number of non-finite cells) of each tree over the whole grid at ``time``. Collective.
+
+        See `backend.Reductions` for shapes and dtypes.
+        """
         if not self.trees:
             return np.empty(0), np.empty(0), np.empty(0, np.int64)
         each = self._of_each(
@@ -212,15 +233,17 @@ class Reductions:
         return -found[1], found[0], self.communicator.total(np.asarray(broken, np.int64))
 
     def _of_each(self, of_field: Callable[[int, str], Any], compiled: Callable[[], Any]) -> np.ndarray:
-        """One result per tree: ``of_field(number of the tree, name)`` for fields, compiled code for other trees."""
+        """Stack one result per tree: ``of_field(tree number, name)`` for plain fields, those of ``compiled()`` for others."""
         each = {n: of_field(n, name) for n, name in self.fields.items()}
         if self.compiled:
             each |= zip(self.compiled, self.device_grid.first(compiled()), strict=True)
         return np.stack([each[n] for n in range(len(self.trees))])
 
     def _of_field(self, array: jax.Array) -> tuple[float, float, int]:
-        """(maximum, -minimum, number of non-finite cells) of a field on this process. numpy does this several times as
-        fast as XLA."""
+        """Return (maximum, -minimum, number of non-finite cells) of a field on this process.
+
+        On CPUs, numpy is several times as fast at this as XLA.
+        """
         blocks = [block for block in self.device_grid.devices.owned(array) if block.size]
         found = [by_threads(lambda part: (part.max(), -part.min()), block) for block in blocks]
         high, low = np.concatenate(found).astype(np.float64).max(0)
@@ -229,7 +252,7 @@ class Reductions:
         return high, low, sum(int(np.count_nonzero(~np.isfinite(block))) for block in blocks)
 
     def _sum_of_field(self, array: jax.Array, scale: float) -> np.ndarray:
-        """The parts of the sum of a field on this process: int64 of shape (PARTS,), as from compiled code."""
+        """Return the parts of the sum of a field on this process: int64 of shape (PARTS,), equal to those of compiled code."""
         few = 1 << max(0, 53 - self.bits)  # numbers whose sum is exact in float64, in any order
 
         def of_part(part: np.ndarray) -> np.ndarray:
@@ -250,8 +273,10 @@ class Reductions:
         return np.sum([total for block in blocks for total in by_threads(of_part, block)], 0)
 
     def sums(self, fields: Fields, parameters: Parameters, time: float, largest: np.ndarray) -> np.ndarray:
-        """The sum of each tree over the whole grid at ``time``, rounded once to float64; see `backend.Reductions` for
-        shapes and ``largest``. All processes call this together."""
+        """Return the sum of each tree over the whole grid at ``time``, rounded once to float64. Collective.
+
+        See `backend.Reductions` for shapes and ``largest``.
+        """
         if not self.trees:
             return np.empty(0)
         exponents = np.where(np.isfinite(largest), np.frexp(largest)[1], 0)
@@ -275,14 +300,16 @@ def on_processor(device_grid: DeviceGrid) -> bool:
 
 
 def _on_block(value: Value, frame: Frame) -> jax.Array:
-    """The array of a value in the block's own cells, without ghost cells, of shape `Frame.cells`."""
+    """Return the array of a value in the block's own cells, of shape `Frame.cells`, without ghost cells."""
     interior = tuple((0, n) for n in frame.cells)
     return jnp.broadcast_to(value.crop(interior).array, frame.cells)
 
 
 def _owned(frame: Frame, first: int | jax.Array) -> jax.Array:
-    """A bool mask of the cells of a device's array that the device owns, in the rows from ``first`` on. It broadcasts
-    over the array."""
+    """Return a bool mask of the cells that the device owns, among the rows from ``first`` on.
+
+    A device's array may be larger than its block. The mask broadcasts over the array.
+    """
     owned: jax.Array = (jnp.arange(frame.cells[0]) >= first).reshape([-1] + [1] * (frame.ndim - 1))
     for axis, (n, count) in enumerate(zip(frame.cells, frame.counts, strict=True)):
         if count is not n:

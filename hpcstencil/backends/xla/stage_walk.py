@@ -1,7 +1,7 @@
-"""The stages of one step: the order of right-hand side evaluations, and the combination of values and slopes.
+"""The loop over the stages of one step of an integration method.
 
-The walk over the stages is written once, here. Three callers use it: the step inside a compiled loop, the step that
-leaves it for every exchange, and the kernels for GPUs. Each passes in functions that evaluate a right-hand side, form a
+The loop is written once, here, and has three callers: the step inside compiled code, the step that leaves compiled code for
+every exchange, and the GPU kernels. Each caller passes in the functions that evaluate a right-hand side, form a linear
 combination, and loop over uniform stages.
 """
 
@@ -21,9 +21,12 @@ Values = Mapping[str, Value]
 def combined(
     stage: Stage, dt: Any, values: Mapping[int, Value], slopes: Mapping[int, Value], before: Value | None = None
 ) -> Value:
-    """Σ_j a_ij y_j + dt Σ_j b_ij k_j of one field, summed from left to right, on the windows that all terms have.
-    ``values`` and ``slopes`` are the y_j and k_j by number. ``before`` is the slope from the beginning of the previous
-    step; ``dt`` is a (traced) float64."""
+    """Return Σ_j a_ij y_j + dt Σ_j b_ij k_j of one field, summed from left to right.
+
+    ``values`` and ``slopes`` are the y_j and k_j by stage number. ``before`` is the slope at the beginning of the previous
+    step, for a stage that remembers it. ``dt`` is a (traced) float64. The result covers the windows that all terms share,
+    in their dtype.
+    """
     used = [*((a, values[j], None) for j, a in stage.values), *((b, slopes[j], dt) for j, b in stage.slopes)]
     if before is not None:
         used.append((stage.remembered, before, dt))
@@ -46,10 +49,13 @@ def take(
     combine: Callable[[int, Stage, Mapping[int, Any], Mapping[int, Any]], Any],
     loop: Callable[[Any, Any, Any, Any], Any],
 ) -> tuple[Any, Any]:
-    """(u after one step, estimate of its error or None). ``slope(j, y)`` returns the slopes at y, the j-th value.
-    ``combine(i, stage, values, slopes)`` returns the i-th value, given all earlier ones by number; i is 0 for the
-    estimate of the error. ``loop(u, before, last, slope at u)`` takes the uniform stages, from the last two values, and
-    returns the final value."""
+    """Return (u after one step, estimate of its error or None).
+
+    ``slope(j, y)`` returns the time derivatives at the j-th stage value y. ``combine(i, stage, values, slopes)`` returns
+    the i-th stage value, given all earlier values and slopes by number; i = 0 stands for the error estimate.
+    ``loop(u, before, last, slope at u)`` takes the uniform stages, starting from the last two values, and returns the
+    final value.
+    """
     values, slopes, end = {0: u}, {}, len(method.stages)
 
     def evaluate(terms: Terms) -> None:
@@ -70,8 +76,10 @@ def take(
 
 
 def uniform(method: Method, weights: Any) -> Stage:
-    """The stage with the given ``weights``, a row of `Method.uniform_weights`, and with relative indices
-    (`Method.relative`)."""
+    """Return the stage whose ``weights`` are a row of `Method.uniform_weights`.
+
+    Its values and slopes have relative indices (`Method.relative`).
+    """
     values, slopes = method.relative(len(method.stages) - 1)
     return Stage(
         tuple((j, weights[n]) for n, j in enumerate(values)),
@@ -82,8 +90,10 @@ def uniform(method: Method, weights: Any) -> Stage:
 def moving(
     stage: Stage, names: Iterable[str], slopes: Mapping[int, Collection[str]], groups: Mapping[str, int]
 ) -> list[str]:
-    """The names of the fields that a stage changes: those of its group that have all the slopes it uses. ``slopes`` has
-    the names of the fields with a slope, by number."""
+    """Return the names of the fields that a stage changes: those of its group that have all slopes it uses.
+
+    ``slopes`` maps the number of each slope to the names of the fields that have it.
+    """
     return [
         name
         for name in names
@@ -99,9 +109,11 @@ def fields_of(
     groups: Mapping[str, int],
     dt: Any,
 ) -> dict[str, Value]:
-    """The fields after a stage, by name: `combined` for each field that the stage changes, and the value number
-    ``last`` of the others. ``values`` and ``slopes`` are those of earlier stages by number. A stage with a remembered
-    slope stores its own slopes in place of those of the previous step."""
+    """Return the fields after a stage, by name.
+
+    Fields that the stage changes are `combined`; the others keep stage value number ``last``. ``values`` and ``slopes``
+    are those of earlier stages, by number. A stage that remembers the previous step's slopes replaces them by its own.
+    """
     moved = dict(values.get(last, {}))
     for name in moving(stage, values[0], slopes, groups):
         own = {j: y[name] for j, y in values.items()}, {j: k[name] for j, k in slopes.items() if name in k}

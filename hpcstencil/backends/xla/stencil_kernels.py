@@ -1,9 +1,9 @@
-"""Ways to apply a stencil, one file each, with the same signature: `apply(array, stencil, start, shape, number)`.
+"""The stencil kernels of array code by name: functions `apply(array, stencil, start, shape, number)`, one per module.
 
-``array`` is a device's block with ghost cells. Cell i of the result, which has ``shape`` cells and the array's dtype,
-is Σ_j w_j array[start + i + o_j]. ``number`` turns a weight into a value unknown to the compiler, which therefore
-cannot fold it into the surrounding expression (see `device_grid.DeviceGrid.constants`). To add a kernel, write a
-module with such a function and list it here.
+``array`` is a device's block padded with ghost cells. The result has ``shape`` cells and the array's dtype; its cell i is
+Σ_j w_j array[start + i + o_j]. ``number`` turns a weight into a run-time value, so that the compiler cannot fold it into
+the surrounding expression (see `device_grid.DeviceGrid.constants`). To add a kernel, write a module with such a function
+and list it here.
 """
 
 from collections.abc import Callable

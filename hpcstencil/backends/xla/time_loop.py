@@ -1,10 +1,11 @@
 """The compiled loop over many steps, in two forms.
 
-fused   one device per process: the whole loop, mpi4jax exchange included, is one `jit`
-phased  several devices per process: `pmap` with `ppermute` inside. If processes exchange too, the loop leaves the
-        compiled code for that: edge strips go to one device, mpi4jax exchanges them there, and they return
+fused   for one device per process: the whole loop, including the mpi4jax exchange, is one `jit`
+phased  for several devices per process: `pmap`, with `ppermute` between the devices. To exchange with other processes, the
+        loop leaves compiled code, gathers the edge strips on one device, exchanges them there by mpi4jax, and returns them
 
-mpi4jax cannot be called in code mapped over several devices, hence the second form. A `Stepper` takes single steps.
+The phased form exists because mpi4jax cannot be called in code that is mapped over several devices. A `Stepper` takes the
+single steps.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ from hpcstencil.numerics.schedule import StepRange
 
 
 def by_stepper(stepper: Stepper, together: int = 1) -> Advance:
-    """The function that takes steps one at a time, by array code or by GPU kernels. ``together`` is as in
-    `repeated`."""
+    """Return the function that advances the fields step by step, in array code or GPU kernels.
+
+    ``together`` is the number of steps in each round of the loop, as in `repeated`.
+    """
     device_grid, every = stepper.device_grid, stepper.every
 
     def steps(framed: dict[str, Value], frame: Frame, parameters: Parameters, these: StepRange) -> Fields:
-        """The fields after ``these`` steps on a block with halo, cropped to the block."""
+        """Take ``these`` steps on a block padded with ghost cells, and crop the result to the block."""
         t0, first, dt, n = these
         step = stepper.step(parameters, frame)
 
@@ -72,15 +75,16 @@ def by_stepper(stepper: Stepper, together: int = 1) -> Advance:
 
 
 def fused(device_grid: DeviceGrid, loop: Body) -> Advance:
-    """The function that takes steps by ``loop(fields, places, parameters, which steps)`` as one compiled call. It
-    reuses the memory of the fields."""
+    """Return ``loop(fields, places, parameters, range of steps)`` as one compiled call, which overwrites the fields."""
     compiled = device_grid.compiled(loop, 2, donate=True)
     return lambda fields, parameters, these: compiled(fields, device_grid.places, parameters, these)
 
 
 def in_blocks(block: Advance, every: int) -> Advance:
-    """The function that takes steps by repeated calls of ``block``, each with at most ``every`` steps. Each call
-    finishes before the next one starts."""
+    """Return the function that advances by repeated calls of ``block``, each with at most ``every`` steps.
+
+    Each call finishes before the next one starts.
+    """
 
     def advance(fields: Fields, parameters: Parameters, these: StepRange) -> Fields:
         for done in range(0, int(most(these.count)) or 1, every):  # zero steps still compile
@@ -92,7 +96,10 @@ def in_blocks(block: Advance, every: int) -> Advance:
 
 
 def one_in_pieces(stepper: Stepper) -> Advance:
-    """The function that takes at most one step per call, with an exchange outside compiled code for each evaluation."""
+    """Return the function that takes at most one step per call and exchanges halos outside compiled code.
+
+    Each evaluation of the right-hand side has its own exchange.
+    """
     step, chosen = stepper.in_pieces(), chosen_by(stepper.device_grid)
 
     def block(fields: Fields, parameters: Parameters, these: StepRange) -> Fields:
@@ -103,8 +110,11 @@ def one_in_pieces(stepper: Stepper) -> Advance:
 
 
 def chosen_by(device_grid: DeviceGrid) -> Callable[[Fields, Fields, int | np.ndarray | jax.Array], Fields]:
-    """The function (new fields, old fields, number of steps to take) -> the new fields if there is a step to take,
-    otherwise the old ones. In an ensemble whose members take their own steps, each member decides by its own number."""
+    """Return the function (new fields, old fields, n) -> the new fields if n > 0, otherwise the old ones.
+
+    n is the number of steps still to take. In an ensemble whose members take their own steps, n has one entry per member,
+    which decides for that member.
+    """
 
     def of_members(new: Fields, old: Fields, active: bool | np.ndarray | jax.Array) -> Fields:
         return going_on(active, new, old)
@@ -117,11 +127,11 @@ def chosen_by(device_grid: DeviceGrid) -> Callable[[Fields, Fields, int | np.nda
 
 
 def repeated(n: int | np.ndarray | jax.Array, step: Callable[[jax.Array, Any], Any], u: Any, together: int) -> Any:
-    """u after the calls u = step(i, u) for i = 0 .. n - 1, with ``together`` of them in each round of a loop.
+    """Apply u = step(i, u) for i = 0 .. n - 1, with ``together`` calls in each round of a compiled loop.
 
-    On GPUs two or more save a copy: a step writes to other arrays, and the next step writes back to the first ones.
-    They also save waiting, since after each round the host waits to know whether another one follows. The compiler sees
-    each of them.
+    On GPUs, several calls per round save copies, because the steps alternate between two sets of arrays. They also save
+    waiting, because the host waits after each round to learn whether another one follows. The price is compile time,
+    since each call in a round is compiled separately.
     """
     if together == 1:
         return lax.fori_loop(0, n, step, u)
@@ -136,11 +146,13 @@ def repeated(n: int | np.ndarray | jax.Array, step: Callable[[jax.Array, Any], A
 
 
 def most(n: int | np.ndarray | jax.Array) -> Any:
-    """The largest number of steps of any member, of shape (); ``n`` itself if that is one number for all."""
+    """Return the largest number of steps of any member, of shape (); ``n`` itself if it is a single number."""
     return jnp.max(n) if jnp.ndim(n) else n
 
 
 def going_on(active: bool | np.ndarray | jax.Array, new: Fields, old: Fields) -> Fields:
-    """The new fields of the members that are ``active`` and the old fields of the rest. If ``active`` is a single
-    value, these are all new fields."""
+    """Return the new fields of the ``active`` members and the old fields of the others.
+
+    If ``active`` is a single value instead of one per member, all fields are the new ones.
+    """
     return {name: jnp.where(active, new[name], old[name]) for name in old} if jnp.ndim(active) else new

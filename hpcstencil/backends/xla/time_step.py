@@ -1,6 +1,9 @@
-"""One step of a method on a block. Either each evaluation of the right-hand side has its own exchange, or several
-evaluations use ghost cells received earlier. The step is one compiled function or several compiled pieces, with or
-without an error estimate."""
+"""One time step on a block, in array code.
+
+If the halo is wide enough, all evaluations of the right-hand side in a step share one halo exchange, and the step is a
+single compiled function. Otherwise each evaluation has its own exchange; the step may then be split into several compiled
+calls. Either form can also return an error estimate.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +25,27 @@ from hpcstencil.distributed.windows import Frame, Number, Parameters, Value, Win
 from hpcstencil.numerics.integrators import ERROR, NEW, Method, Stage
 
 V = TypeVar("V")
-# (fields, t, dt, smallest windows needed, or None for those of the fields) -> fields after a step
+# (fields, t, dt, windows) -> fields after a step. ``windows`` is the smallest range of cells that the caller needs; with
+# None the results keep the windows of the input fields.
 Step = Callable[[Mapping[str, Value], Number, Number, Windows | None], dict[str, Value]]
-# (fields, parameters, t, dt) -> (fields after a step, result of weighing their error estimate)
+# (fields, parameters, t, dt) -> (fields after a step, measure of their estimated error)
 Attempt = Callable[[Fields, Parameters, Number, Number], tuple[Fields, Any]]
 
 
 @dataclass(frozen=True)
 class Stepper:
-    """A right-hand side (``rhs``) and a method on a grid of blocks.
+    """A right-hand side (``rhs``) and an integration method on a grid of blocks.
 
-    ``groups`` assigns the fields to the groups of a partitioned method. ``every`` steps are taken between two halo
-    exchanges; 0 means an exchange for each evaluation. ``apart`` is the right-hand side of the second stage if the
-    method treats parts of the equation separately. A ``kernel``, a function of parameters and frame, may make the step
-    instead.
+    Attributes
+    ----------
+    groups
+        The group of each field, for a partitioned method.
+    every
+        The number of steps between two halo exchanges; 0 if each evaluation of ``rhs`` has its own exchange.
+    apart
+        The right-hand side after the first stage, if the method treats parts of the equation separately.
+    kernel
+        A function (parameters, frame) -> step that replaces the array code, as GPU kernels do.
     """
 
     device_grid: DeviceGrid
@@ -47,17 +57,19 @@ class Stepper:
     kernel: Callable[[Parameters, Frame], Step] | None = None
 
     def rhs_of(self, j: int) -> RightHandSide:
-        """The right-hand side for the slopes at the j-th value: ``apart``, if there is one, for all but the first."""
+        """Return the right-hand side evaluated at the j-th stage value: ``apart`` for j > 0 if there is one, else ``rhs``."""
         return self.rhs if j == 0 or self.apart is None else self.apart
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """The number of ghost cells per axis, on either side, of one exchange."""
+        """The number of ghost cells per axis and side that one exchange fills."""
         return self.device_grid.widths(self.every * self.method.evaluations or 1)
 
     def framed(self, fields: Fields, frame: Frame) -> dict[str, Value]:
-        """The fields of a device's block as a step takes them inside compiled code: with ghost cells, unless each
-        evaluation has its own exchange."""
+        """Return the fields of a device's block as the input of a step, for use inside compiled code.
+
+        They are padded with ghost cells, unless each evaluation has its own exchange.
+        """
         if self.every == 0:
             return values(fields, self.device_grid.interior)
         return self.device_grid.surrounded(fields, self.widths, frame)
@@ -65,8 +77,7 @@ class Stepper:
     # ---- inside compiled code ----
 
     def step(self, parameters: Parameters, frame: Frame) -> Step:
-        """The function (fields, t, dt, smallest windows needed) -> fields after one step, for use inside compiled
-        code."""
+        """Return the `Step` function for these parameters, for use inside compiled code."""
         if self.kernel is not None:
             return self.kernel(parameters, frame)
 
@@ -79,8 +90,10 @@ class Stepper:
     def one_step(
         self, u: dict[str, Value], parameters: Parameters, t: Number, dt: Number, frame: Frame
     ) -> tuple[Any, Any]:
-        """(fields after a step, estimate of their error or None), for use inside compiled code. Both are on those
-        windows of ``u`` that remain valid after all evaluations."""
+        """Return (fields after a step, estimate of their error or None), for use inside compiled code.
+
+        Both cover the part of the windows of ``u`` that is still valid after all evaluations.
+        """
 
         def evaluate(rhs: RightHandSide, y: Mapping[str, Value], time: Number) -> dict[str, Value]:
             if self.every:
@@ -98,8 +111,7 @@ class Stepper:
         def loop(
             u: dict[str, Value], before: dict[str, Value], last: dict[str, Value], k0: dict[str, Value]
         ) -> dict[str, Value]:
-            """Take the uniform stages on arrays of constant shape. Each stage may leave a rim that is no longer
-            valid."""
+            """Take the uniform stages on arrays of constant shape; each may invalidate an outer rim of cells."""
             kept: dict[str, Any] = {}
 
             def body(n: jax.Array, carry: tuple[dict[str, Value], dict[str, Value]]) -> Any:
@@ -122,8 +134,11 @@ class Stepper:
     # ---- functions of fields ----
 
     def attempt(self, weigh: RightHandSide) -> Attempt:
-        """The function (fields, parameters, t, dt) -> (fields after one step, ``weigh`` applied to the estimate of
-        their error). The method must have an error estimate. The given fields are not overwritten."""
+        """Return the function (fields, parameters, t, dt) -> (fields after one step, measure of their error).
+
+        ``weigh`` computes the measure from the fields before and after the step and the estimated error. The input
+        fields are not overwritten. The method must have an error estimate.
+        """
 
         def weighed(state: dict[str, Value], frame: Frame, parameters: Parameters, t: Number) -> Fields:
             return self.device_grid.cropped(weigh(state, parameters, t, frame))
@@ -145,8 +160,10 @@ class Stepper:
         return attempt
 
     def slopes(self, j: int) -> Body:
-        """The function (fields, parameters, t) -> the time derivatives of the fields at the j-th value, by name. It
-        exchanges halos first; fields and slopes have no ghost cells."""
+        """Return the function (fields, parameters, t) -> time derivatives by field, at the j-th stage value.
+
+        The function exchanges halos first. Its fields and time derivatives have no ghost cells.
+        """
 
         def body(y: dict[str, Value], frame: Frame, parameters: Parameters, t: Number) -> Fields:
             return self.device_grid.cropped(self.rhs_of(j)(y, parameters, t, frame))
@@ -154,8 +171,11 @@ class Stepper:
         return self.device_grid.exchanged(body, self.device_grid.widths(1))
 
     def in_pieces(self) -> Attempt:
-        """The function (fields, parameters, t, dt) -> (fields after one step, estimate of their error or None), all
-        without ghost cells. Each evaluation and each combination is a separate compiled call."""
+        """Return the function (fields, parameters, t, dt) -> (fields after one step, estimate of their error or None).
+
+        All fields are without ghost cells. Each evaluation of the right-hand side and each linear combination is a
+        separate compiled call, so that halos can be exchanged between them.
+        """
         evaluate = self.slopes(0)
         evaluate_later = evaluate if self.apart is None else self.slopes(1)
 
@@ -197,13 +217,12 @@ class Stepper:
 
 
 def with_error(u: Mapping[str, V], new: Mapping[str, V], error: Mapping[str, V]) -> dict[str, V]:
-    """The fields before (``u``) and after (``new``) a step and their estimated errors, under the names that
-    `Problem.errors` uses."""
+    """Return the fields before (``u``) and after (``new``) a step and their errors, named as `Problem.errors` expects."""
     return {**u, **{NEW + name: y for name, y in new.items()}, **{ERROR + name: e for name, e in error.items()}}
 
 
 def shrunk(windows: Any, before: Any, after: Any, times: int) -> Windows:
-    """The ``windows`` after shrinking ``times`` times, each time by as much as from ``before`` to ``after``."""
+    """Return ``windows`` shrunk ``times`` times, each time by the difference between ``before`` and ``after``."""
     return tuple(
         (w[0] + times * (b[0] - a[0]), w[1] + times * (b[1] - a[1]))
         for w, a, b in zip(windows, before, after, strict=True)
@@ -211,7 +230,7 @@ def shrunk(windows: Any, before: Any, after: Any, times: int) -> Windows:
 
 
 def padded(value: Value, windows: Windows) -> Value:
-    """The value on larger ``windows``. The added rim is filled with zeros, and is never read as valid."""
+    """Return the value padded with zeros to larger ``windows``. No valid result depends on the added cells."""
     padding = []
     for have, want in zip(value.windows, windows, strict=True):
         assert have is not None and want is not None  # fields have a window on every axis

@@ -15,16 +15,18 @@ from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.runtime.filesystem import NOT_FOR_MPIO, file_system
 from hpcstencil.validation.errors import EnvironmentProblem
 
-LONGEST_PATH = 200  # bytes of an output's path: Open MPI 4.1 crashes from 256 on, and its lock files have longer paths
+# Most bytes in an output's path: Open MPI 4.1 crashes from 256 bytes on, and its lock files have longer paths.
+LONGEST_PATH = 200
 
 
 def chosen_transport(method: str, communicator: Communicator, output: Path) -> str:
-    """The name of the transport for the file ``output`` and its checkpoints, the same on all processes. A single
-    process uses "serial". With the ``method`` "auto", several processes use "direct" if h5py has MPI-IO and the file
-    system is suitable, as rank 0 sees it; otherwise "serial".
+    """Choose the transport for the file ``output`` and its checkpoints; return its name, the same on all processes.
 
-    Raises EnvironmentProblem if MPI-IO is requested and h5py was built without it, or the path of ``output`` is too
-    long for it; InputError for an unknown name.
+    Collective. A single process uses "serial". With the ``method`` "auto", several processes use "direct" if h5py was built
+    with MPI-IO and the file system, as rank 0 sees it, is suitable; otherwise "serial".
+
+    Raises EnvironmentProblem if a method needs MPI-IO and h5py was built without it, or the path of ``output`` is too long
+    for it; InputError for an unknown name.
     """
     too_long = len(os.fsencode(output)) > LONGEST_PATH
     parallel = h5py.get_config().mpi
@@ -47,8 +49,10 @@ def chosen_transport(method: str, communicator: Communicator, output: Path) -> s
 
 
 def open_transport(path: Path, communicator: Communicator, name: str, placing: Placing = None) -> Transport:
-    """Open the existing file at ``path`` for writing by all processes, with the transport ``name``. ``placing`` aligns
-    new chunks (`direct_write.placing`). Raises InputError for an unknown name, EnvironmentProblem if the file cannot be
-    opened."""
+    """Open the existing file at ``path`` for writing by all processes, with the transport ``name``. Collective.
+
+    ``placing`` aligns new chunks (`direct_write.placing`). Raises InputError for an unknown name, EnvironmentProblem if the
+    file cannot be opened.
+    """
     driver: Driver = pkgutil.resolve_name(entry(name).driver)
     return driver(path, communicator, placing)

@@ -1,4 +1,4 @@
-"""Transport ``direct``: each process writes its part of a snapshot by itself, to the bytes that HDF5 has allocated."""
+"""Transport ``direct``: each process writes its part of a snapshot itself, to the bytes that HDF5 has allocated."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ from hpcstencil.runtime.filesystem import file_errors
 
 
 class Direct:
-    """Every process has the file open through MPI-IO. All processes together change metadata and write the blocks that
-    cannot be written independently, as in `Mpio`. Each process writes its blocks of snapshots by itself."""
+    """A transport in which each process writes its blocks of snapshots independently.
+
+    Every process also has the file open through MPI-IO. Changes of metadata, and blocks that cannot be written
+    independently, are collective, as in `Mpio`.
+    """
 
     def __init__(self, path: Path, communicator: Communicator, placing: Placing) -> None:
         self.together = Mpio(path, communicator, placing)

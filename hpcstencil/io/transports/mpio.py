@@ -1,4 +1,4 @@
-"""Transport ``mpio``: every process writes its own hyperslab through MPI-IO, all of them in one collective call."""
+"""Transport ``mpio``: all processes write their hyperslabs through MPI-IO in one collective call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpcstencil.runtime.filesystem import file_errors
 
 
 class Mpio:
-    """Every process has the file open with the driver mpio of HDF5. Failures are ``UnsharedProblem``."""
+    """A transport in which every process has the file open with HDF5's mpio driver. Failures are ``UnsharedProblem``."""
 
     def __init__(self, path: Path, communicator: Communicator, placing: Placing) -> None:
         self.path = path

@@ -15,10 +15,10 @@ from hpcstencil.runtime.filesystem import file_errors
 
 
 class PerProcess:
-    """One process after the other opens the file alone and writes its own block. A failure is raised on all processes.
+    """A transport in which one process after the other opens the file and writes its own block.
 
-    This is slow, but needs neither MPI-IO nor memory for blocks of other processes. It is safe even on file systems
-    that show what was written only to those who open the file after it was closed.
+    This is slow, but needs neither MPI-IO nor memory for blocks of other processes. It is safe even on file systems with
+    close-to-open consistency, such as NFS. A failure is raised on all processes.
     """
 
     def __init__(self, path: Path, communicator: Communicator, placing: Placing) -> None:

@@ -1,7 +1,7 @@
-"""The protocol of output transports: one HDF5 file, open for writing by many processes.
+"""The interface of output transports, by which several processes write one HDF5 file.
 
-All transports write the same bytes into the datasets. No lock is taken: MPI-IO never takes one, and some parallel file
-systems refuse them.
+All transports write the same bytes into the datasets. None takes a file lock, because MPI-IO never does and some parallel
+file systems do not support locks.
 """
 
 from __future__ import annotations
@@ -22,34 +22,40 @@ Blocks = Mapping[str, np.ndarray | Pieces]
 
 
 class UnsharedProblem(EnvironmentProblem):
-    """A collective file operation failed on this process, and perhaps on no other.
+    """Raised when a collective file operation failed on this process, and perhaps on no other.
 
-    The others may be waiting inside the same operation, so no agreement is possible. The last handler must abort the
-    communicator; an ordinary exit is not enough.
+    The others may be waiting inside the same operation, so the processes cannot agree on the failure. The outermost handler
+    must abort the communicator; an ordinary exit is not enough.
     """
 
     shared = False
 
 
 class Transport(Protocol):
-    """One HDF5 file open for writing by all processes of a run. All processes call every method together.
+    """One HDF5 file that all processes of a run have open for writing. All methods are collective.
 
-    A driver is made from the path of an existing file, the communicator, and the alignment of new chunks
-    (`direct_write.placing`). Its failures are EnvironmentProblem on all processes, or ``UnsharedProblem``.
+    A transport is created from the path of an existing file, the communicator, and the alignment of new chunks
+    (`direct_write.placing`). It reports failures as EnvironmentProblem on all processes, or as ``UnsharedProblem``.
     """
 
     def apply(self, action: Callable[[h5py.File], None]) -> None:
-        """Change metadata by ``action``, which some or all processes run on the open file. It must do the same, with
-        equal values, on each of them."""
+        """Change metadata by ``action``, which some or all processes run on the open file.
+
+        It must do the same, with equal values, on all processes.
+        """
 
     def write(self, name: str, start: Sequence[int], block: np.ndarray) -> None:
-        """Write this process's own ``block`` of the dataset ``name`` at its own global index ``start``. The block is
-        local, without ghost cells, C-contiguous, and in the dtype of the dataset; it may be empty."""
+        """Write this process's ``block`` of the dataset ``name`` at the global index ``start``.
+
+        The block is local, without ghost cells, C-contiguous, and in the dtype of the dataset. It may be empty.
+        """
 
     def independent_write(self, start: Sequence[int], blocks: Blocks) -> Callable[[], None] | None:
-        """A function that writes this process's own ``blocks`` at the global index ``start`` without the other
-        processes, perhaps in a thread. None, on all processes, if this transport cannot do that for these blocks. The
-        function raises EnvironmentProblem if writing fails."""
+        """Return a function that writes this process's ``blocks`` at the global index ``start`` independently.
+
+        The function may run in a thread and raises EnvironmentProblem if writing fails. The result is None, on all
+        processes, if this transport cannot write these blocks independently.
+        """
 
     def close(self) -> None:
         """Flush and close the file."""

@@ -1,6 +1,7 @@
-"""The output transports by name, with what the rest of the program must know of each before it is loaded.
+"""The output transports by name, with their properties.
 
-The key ``output.method`` takes these names. Drivers are named, not imported: `check` reads the names and loads no h5py.
+``output.method`` accepts these names. Classes are named as strings instead of imported, because `check` reads the names
+without loading h5py.
 """
 
 from __future__ import annotations
@@ -9,14 +10,17 @@ from dataclasses import dataclass
 
 from hpcstencil.validation.messages import unknown
 
-AUTO = "auto"  # chosen from the processes, h5py and the file system, see `choice`
+AUTO = "auto"  # the choice depends on the processes, h5py and the file system, see `choice`
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A transport. ``driver`` is "module:class" of its `protocol.Transport`. ``uses_mpi_io`` says that it needs an h5py
-    built with MPI. ``independent`` says that each of several processes can write its part of an uncompressed snapshot
-    without the others, so that a thread can do it (`protocol.Transport.independent_write`)."""
+    """The properties of a transport.
+
+    ``driver`` is "module:class" of its `protocol.Transport`. ``uses_mpi_io`` says that it needs an h5py built with MPI.
+    ``independent`` says that each of several processes can write its part of an uncompressed snapshot without the others, so
+    that a thread can do it (`protocol.Transport.independent_write`).
+    """
 
     driver: str
     uses_mpi_io: bool = False

@@ -1,4 +1,4 @@
-"""Transport ``serial``: rank 0 alone has the file open, and the others send it their blocks."""
+"""Transport ``serial``: only rank 0 has the file open, and the other processes send it their blocks."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from hpcstencil.runtime.communicator import Communicator, agree
 from hpcstencil.runtime.filesystem import file_errors
 from hpcstencil.validation.errors import EnvironmentProblem
 
-MESSAGE = 2**30  # bytes per message: counts of MPI 3 are 32 bits wide
+MESSAGE = 2**30  # most bytes per message, because counts in MPI 3 have 32 bits
 
 
 class Serial:
-    """Rank 0 has the file open, and holds at most one block of another process at a time. A failure is raised on all
-    processes."""
+    """A transport in which rank 0 writes all blocks, holding at most one block of another process at a time.
+
+    A failure is raised on all processes.
+    """
 
     def __init__(self, path: Path, communicator: Communicator, placing: Placing) -> None:
         self.path = path
@@ -55,8 +57,10 @@ class Serial:
         agree(self.communicator, transfer)
 
     def _write_all(self, name: str, places: Sequence[tuple[Sequence[int], tuple[int, ...]]], block: np.ndarray) -> None:
-        """On rank 0, write its own block and then those of the others. After a failure it still receives the rest, so
-        that no sender waits."""
+        """Write rank 0's own block and then those of the others, on rank 0.
+
+        After a failure, the remaining blocks are still received, so that no sender waits.
+        """
         assert self.file is not None
         problem: EnvironmentProblem | None = None
         for rank, (start, shape) in enumerate(places):
@@ -96,7 +100,7 @@ class Serial:
 
 
 def messages(block: np.ndarray) -> Iterator[np.ndarray]:
-    """Flat views of ``block`` (C-contiguous), each at most MESSAGE bytes long."""
+    """Return flat views of ``block`` (C-contiguous), each of at most MESSAGE bytes."""
     flat = block.reshape(-1)
     step = MESSAGE // block.itemsize
     return (flat[start : start + step] for start in range(0, flat.size, step))

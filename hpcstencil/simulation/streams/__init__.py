@@ -1,1 +1,1 @@
-"""Streams: what a run writes, and when. `stream` is the protocol that the event loop knows; each module is one kind."""
+"""Streams: everything that a run writes, and when. `stream` defines their interface; each other module is one kind."""

@@ -1,4 +1,4 @@
-"""Checkpoints as a stream: by steps, by minutes, when the run is asked to stop, and so that it can be extended."""
+"""The stream of checkpoints: at given steps or minutes, when a run stops early, and to allow a later extension."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ from hpcstencil.validation.errors import EnvironmentProblem
 
 
 class CheckpointWriter:
-    """Writes checkpoints of the run whose output is ``path``. ``seconds`` is the expected time of one, ``newest_step``
-    the step of the newest that this process has written (-1: none), ``last`` when that was."""
+    """A writer of checkpoints for the run whose output is ``path``.
+
+    ``seconds`` is the expected duration of writing one. ``newest_step`` is the step of the newest one that this run has
+    written, or -1, and ``last`` the time (of time.monotonic) at which it was written.
+    """
 
     def __init__(self, path: Path, simulation: Simulation, attributes: Mapping[str, Any], stopwatch: Stopwatch) -> None:
         self.path, self.simulation, self.attributes, self.stopwatch = path, simulation, attributes, stopwatch
@@ -34,8 +37,10 @@ class CheckpointWriter:
         self.last = time.monotonic()
 
     def write(self, state: State, streams: Sequence[Stream] = ()) -> None:
-        """Write a checkpoint of all of the ``state`` that changes, from which a run on any decomposition can continue.
-        ``streams`` flush first."""
+        """Write a checkpoint of the changing part of ``state``, from which any decomposition can continue. Collective.
+
+        ``streams`` are flushed first, and their `Stream.memory` is stored too.
+        """
         start = time.perf_counter()
         simulation, config = self.simulation, self.simulation.problem.config
         for stream in streams:
@@ -70,11 +75,11 @@ class CheckpointWriter:
 
 
 class Checkpoints(Stream):
-    """Checkpoints of a run. The ``others`` flush before each, because a run that continues from it does not repeat the
-    steps before.
+    """The checkpoints of a run.
 
-    A last step that is shortened to land on the end would be a whole one in a run with a later end. The state before it
-    is then kept in a checkpoint (``kept_for_later_end``), and no later one replaces it.
+    All ``others`` are flushed before each, because a run that continues from a checkpoint does not repeat earlier steps. If
+    the last step is shortened to land on the end, it would be longer in a run with a later end. In this case a checkpoint
+    keeps the state before it (``kept_for_later_end``), and no later checkpoint replaces that one.
     """
 
     def __init__(self, writer: CheckpointWriter, output: Output, schedule: Schedule, others: Sequence[Stream]) -> None:
@@ -87,7 +92,7 @@ class Checkpoints(Stream):
         return due and not self.kept_for_later_end
 
     def _is_due_by_minutes(self) -> bool:
-        """Whether the time between two checkpoints has passed."""
+        """Return whether `checkpoint.every_minutes` have passed since the last checkpoint. Collective."""
         minutes = self.asked.every_minutes
         return minutes is not None and passed(self.writer.simulation.communicator, 60 * minutes, self.writer.last)
 
@@ -95,13 +100,15 @@ class Checkpoints(Stream):
         self.writer.write(state, self.others)
 
     def begin(self, state: State) -> None:
-        """Write a checkpoint of the first state if it comes from a Python program (`Source.from_memory`). The input
-        cannot reproduce such a state, and --resume needs it."""
+        """Write a checkpoint of the first state if it comes from a Python program (`Source.from_memory`).
+
+        The input cannot reproduce such a state, and --resume needs it.
+        """
         if self.output.source.from_memory:
             self.write(state)
 
     def before(self, state: State, leap: Leap) -> None:
-        """Keep the state before a step that is shortened to land on the end."""
+        """Write a checkpoint before a last step that is shortened to land on the end."""
         if (
             not self.kept_for_later_end
             and self.schedule.finished(leap.after)
@@ -114,14 +121,16 @@ class Checkpoints(Stream):
         self.write(state)
 
     def finish(self, state: State) -> None:
-        """Leave a checkpoint from which the run can be extended, unless there is one or the output holds the state."""
+        """Write a checkpoint from which the run can be extended, unless there is one or the output holds the state."""
         in_output = self.output.ended(state, self.schedule)
         if not in_output and not self.kept_for_later_end and self.writer.newest_step != state.clock.step:
             self._write_last(state)
 
     def _write_last(self, state: State) -> None:
-        """Write the checkpoint from which the run can be extended. If the input asks for no checkpoints, the run is
-        complete even if this fails."""
+        """Write the checkpoint from which the run can be extended.
+
+        If the input requests no checkpoints, a failure is only a warning, and the run counts as complete.
+        """
         try:
             self.write(state)
         except EnvironmentProblem as error:

@@ -1,7 +1,6 @@
-"""Further outputs: the streams of [output.streams], each a file of chosen cells, in its own times.
+"""Further outputs: the streams of [output.streams], each a file with selected cells at its own times.
 
-A file is an `OutputFile` like that of the run, on a `Subgrid`. A field that lives on faces has the lower faces of the
-chosen cells.
+A file is an `OutputFile` like that of the run, on a `Subgrid`. A staggered field has the lower faces of the selected cells.
 """
 
 from __future__ import annotations
@@ -35,8 +34,11 @@ from hpcstencil.validation.errors import InputError
 
 
 class FurtherOutput(Stream):
-    """The stream ``name`` of a run. Records are written by a thread where the output may be. The first state is a record,
-    except of means over time."""
+    """The stream ``name`` of a run.
+
+    Records are written by a thread where this is possible. The first state is a record, unless the stream averages over
+    time.
+    """
 
     def __init__(self, name: str, path: Path, output: Output, schedule: Schedule) -> None:
         self.name, self.path, self.output, self.schedule = name, path, output, schedule
@@ -68,7 +70,7 @@ class FurtherOutput(Stream):
         return self.asked.average or self._is_record(clock)
 
     def _is_record(self, clock: Clock) -> bool:
-        """Whether a record ends at ``clock``."""
+        """Return whether a record is due, or an average ends, at ``clock``."""
         if self.multiples is not None:
             return self.multiples.are_reached(self.schedule, clock)
         assert self.asked.every_steps is not None
@@ -91,7 +93,7 @@ class FurtherOutput(Stream):
             self._store(clock, self._values(state))
 
     def _average(self, goes_on: bool) -> TimeAverage:
-        """The means that begin now, or continue those in the checkpoint from which the run ``goes_on``."""
+        """Return averages that begin now, or, if the run ``goes_on`` from a checkpoint, continue those stored in it."""
         fields, shape = list(self.description.fields), tuple(last - first for first, last in self.ranges)
         average, checkpoint = TimeAverage(fields, shape), self.output.source.checkpoint
         names, processes = {self._place(field): field for field in fields}, self.simulation.communicator
@@ -102,11 +104,11 @@ class FurtherOutput(Stream):
         return average
 
     def _place(self, name: str) -> str:
-        """The name of something of this stream in a checkpoint."""
+        """Return the name under which a checkpoint stores the array or number ``name`` of this stream."""
         return f"streams/{self.name}/{name}"
 
     def _opened(self, append: bool, cut: int | None) -> OutputFile:
-        """The open file: a new one, or one to continue, cut after step ``cut``."""
+        """Open the file: a new one, or one to continue, truncated after step ``cut``."""
         config, processes = self.simulation.problem.config.output, self.simulation.communicator
         place, method = (self.path, processes, self.description), config.method
         buffers = Copies({}) if config.may_be_behind(processes.size) else None  # blocks are copies already
@@ -115,7 +117,7 @@ class FurtherOutput(Stream):
         return OutputFile.create(*place, method=method, buffers=buffers)
 
     def _values(self, state: State) -> dict[str, np.ndarray]:
-        """This process's part of what the stream writes, copied."""
+        """Return copies of this process's part of the fields or expressions that the stream writes, by name."""
         fields, problem = dict(state.fields), self.simulation.problem
         if self.asked.expressions:
             found = self.simulation.derived[expressions_key(self.name)](fields, problem.parameters, state.clock.time)
@@ -137,13 +139,13 @@ class FurtherOutput(Stream):
                 self.multiples.go_past(self.schedule, state.clock)
 
     def _step_size(self, time: float) -> float:
-        """The size of the step that ends at ``time``. A fixed step has its own, without the rounding of times."""
+        """Return the size of the step that ends at ``time``; a fixed step has its exact size, without rounding of times."""
         dt, fixed = time - self.now, self.schedule.fixed_dt
         self.now = time
         return dt if fixed is None or abs(dt - fixed) > ROUND * fixed else fixed
 
     def _store(self, clock: Clock, blocks: Mapping[str, np.ndarray]) -> None:
-        """Write a record, unless a killed run has left it in the file."""
+        """Write a record, unless the file already has it from an earlier, killed run."""
         assert self.file is not None
         if self.file.had(clock.step, clock.time):
             return
@@ -185,13 +187,13 @@ class FurtherOutput(Stream):
 
 
 def further_outputs(output: Output, schedule: Schedule) -> list[FurtherOutput]:
-    """The streams of a run that writes ``output``."""
+    """Return the streams of [output.streams] for a run that writes ``output``."""
     paths = stream_paths(output.simulation.problem.config, output.path)
     return [FurtherOutput(name, path, output, schedule) for name, path in paths.items()]
 
 
 def described(problem: Problem, name: str, attributes: Mapping[str, Any], dtype: np.dtype) -> Description:
-    """The description of the file of a stream. ``attributes`` are those of the output."""
+    """Return the description of the file of a stream. ``attributes`` are those of the output."""
     output, ndim = problem.config.output, problem.config.grid.ndim
     stream = output.streams[name]
     trees = problem.derived.get(expressions_key(name), {})
@@ -216,7 +218,7 @@ def described(problem: Problem, name: str, attributes: Mapping[str, Any], dtype:
 
 
 def content(name: str, stream: StreamConfig, fields: tuple[str, ...]) -> dict[str, Any]:
-    """What the records of a stream are, as its file says it."""
+    """Return what a stream's records contain, as stored in the attribute ``stream`` of its file."""
     return {
         "name": name,
         "of": {field: stream.expressions.get(field, field) for field in fields},
@@ -225,8 +227,10 @@ def content(name: str, stream: StreamConfig, fields: tuple[str, ...]) -> dict[st
 
 
 def check_files(problem: Problem, options: Options, append: bool, communicator: Communicator) -> None:
-    """Raise InputError, on all processes, if the file of a stream exists and may be neither replaced nor continued.
-    ``append`` says that the run continues in its output."""
+    """Raise InputError, on all processes, if a stream's file exists and may be neither replaced nor continued. Collective.
+
+    ``append`` says that the run continues in its output.
+    """
 
     def look() -> None:
         config = problem.config
@@ -244,8 +248,10 @@ def check_files(problem: Problem, options: Options, append: bool, communicator: 
 
 
 def _check_continued(problem: Problem, name: str, path: Path, append: bool) -> None:
-    """Raise InputError if the file is not one of this stream, or not one that this run can continue. An incomplete one may
-    be replaced if the run begins anew."""
+    """Raise InputError if the file does not belong to this stream, or if this run cannot continue it.
+
+    If the run begins anew, it may replace an incomplete file.
+    """
     here, found = f"output.streams.{name}", inspect(path)
     said = json_attribute(path, found.attributes, "stream", {})
     if found.kind != "output" or said.get("name") != name or (found.complete and not append):
@@ -268,6 +274,6 @@ def _check_continued(problem: Problem, name: str, path: Path, append: bool) -> N
 
 
 def _places(path: Path) -> dict[str, list[float]]:
-    """The coordinates in a file by axis."""
+    """Read the coordinates in a file, by axis."""
     with open_for_reading(path) as file:
         return {axis: numbers(path, file, axis, 1)[()].tolist() for axis in "xyz" if axis in file}

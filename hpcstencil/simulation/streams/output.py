@@ -1,4 +1,4 @@
-"""The output of a run: its open file, and the rows of diagnostics that wait for the next snapshot."""
+"""The output of a run: its open file, and rows of time series that wait for the next snapshot."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hpcstencil.simulation.state import State, scalars_of
 
 
 def provenance(simulation: Simulation, source: Source) -> dict[str, Any]:
-    """Attributes for every file of a run: its input, its decomposition, and where it was continued."""
+    """Return the attributes of every file of a run: its input, its decomposition, and its history of continuations."""
     config = simulation.problem.config
     decomposition = {
         **simulation.plan.describe(),
@@ -46,21 +46,25 @@ def provenance(simulation: Simulation, source: Source) -> dict[str, Any]:
 
 
 class RowSource(Protocol):
-    """A source of rows for the output file, which holds them until they are written. All processes call every method
-    together."""
+    """A source of rows for the output file, which holds them until they are written. Methods are collective."""
 
     @property
     def held(self) -> int:
-        """Bytes of the rows that are held, the same on all processes."""
+        """The size in bytes of the rows that are held, equal on all processes."""
 
     def drain(self) -> RowsOf:
-        """The rows that are held, which are then forgotten. Steps and times are equal on all processes; rank 0 has the
-        values."""
+        """Return the rows that are held, and drop them here.
+
+        Steps and times are equal on all processes; only rank 0 needs to have the values.
+        """
 
 
 class Output:
-    """The output of a run at ``path``: a new file, or one to continue. Rows are held by their ``sources`` until a
-    snapshot takes them along. ``attributes`` are those of `provenance`; ``buffers`` are the snapshot buffers."""
+    """The output of a run at ``path``: a new file, or one to continue.
+
+    Rows are held by their ``sources`` and written together with the next snapshot. ``attributes`` are those of `provenance`,
+    and ``buffers`` the snapshot buffers.
+    """
 
     def __init__(
         self,
@@ -82,17 +86,17 @@ class Output:
         self.file = self._opened(state, kept)
 
     def kept_without_loss(self, clock: Clock) -> int | None:
-        """The step up to which a continued run keeps what another file of the run holds; None if it keeps all."""
+        """Return the step up to which a continued run keeps the contents of a file of the run; None if it keeps all."""
         return None if self.source.repeated == self.simulation.kernel else clock.step
 
     def _kept(self, clock: Clock) -> int | None:
-        """The step up to which a continued run keeps the contents of its output; None if it keeps all."""
+        """Return the step up to which a continued run keeps the contents of its output; None if it keeps all."""
         if self.source.ended and not self.source.other_times:
             return clock.step - 1  # the last snapshot was written only for the end, and is written again if it is due
         return self.kept_without_loss(clock)
 
     def _opened(self, state: State, cut: int | None) -> OutputFile:
-        """The open file: a new one, or the one to continue, cut after step ``cut``."""
+        """Open the file: a new one, or the one to continue, truncated after step ``cut``."""
         simulation, problem = self.simulation, self.simulation.problem
         config, processes = problem.config.output, simulation.communicator
         solid = None if problem.mask is None else solid_block(simulation, dict(state.fields))
@@ -125,12 +129,12 @@ class Output:
             self.file.wait()
 
     def poll(self) -> None:
-        """Raise the failure of asynchronous output, if there is one by now."""
+        """Raise the error of asynchronous output if it has failed by now. Does not wait."""
         with self.stopwatch.during("waiting for the disk"):
             self.file.poll()
 
     def take_row(self, state: State) -> None:
-        """Take a row of diagnostics of this state, and hold it."""
+        """Evaluate the diagnostics of this state, and hold them as a row."""
         with self.stopwatch.during("diagnostics"):
             self.diagnostics.take(dict(state.fields), state.clock.step, state.clock.time)
 
@@ -143,17 +147,20 @@ class Output:
         self.rows_written = time.monotonic()
 
     def _rows(self) -> RowsOf:
-        """The rows that are held, which are then forgotten."""
+        """Return the rows that are held by all sources, and drop them there."""
         return {group: rows for source in self.sources for group, rows in source.drain().items()}
 
     @property
     def held(self) -> int:
-        """Bytes of the rows that are held, the same on all processes."""
+        """The size in bytes of the rows that are held, equal on all processes."""
         return sum(source.held for source in self.sources)
 
     def write_snapshot(self, state: State, last: bool) -> None:
-        """Write the snapshot of this state and the rows that are held, unless a killed run has left it in the file.
-        Nothing is computed after the ``last``, so it is written at once."""
+        """Write the snapshot of this state and the rows that are held.
+
+        Nothing is written if the file already has this snapshot from an earlier, killed run. The ``last`` snapshot is written
+        synchronously, because nothing is computed after it.
+        """
         step, now = state.clock.step, state.clock.time
         if self.file.had(step, now):
             return
@@ -168,15 +175,18 @@ class Output:
         self.rows_written = time.monotonic()
 
     def ended(self, state: State, schedule: Schedule) -> dict[str, str]:
-        """Attributes for the end of a complete run with this ``state``: the ``clock``, from which a run with a later end
-        continues. Empty unless the last snapshot holds the whole state and such a run passes through it."""
+        """Return the attributes for the end of a complete run: the ``clock``, from which a run with a later end continues.
+
+        The result is empty unless the last snapshot holds the whole ``state`` and a run with a later end would pass through
+        it.
+        """
         problem = self.simulation.problem
         whole = not problem.members and set(problem.changing) <= set(self.file.fields)
         whole = whole and not any(stream.average for stream in problem.config.output.streams.values())
         return {"clock": json.dumps(scalars_of(state))} if whole and schedule.is_on_course(state.clock) else {}
 
     def close(self, complete: bool, **attributes: str) -> None:
-        """Close the file of a run that is ``complete`` or not, with ``attributes`` about its end."""
+        """Close the file, with ``attributes`` that describe the end of the run; ``complete`` says whether it is complete."""
         self.wait()
         with self.stopwatch.during("output"):
             self.file.close(complete, **attributes)

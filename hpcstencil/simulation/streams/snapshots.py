@@ -1,4 +1,4 @@
-"""Streams into the output file: rows of diagnostics, and snapshots."""
+"""The streams that write to the output file: rows of diagnostics, and snapshots."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from hpcstencil.simulation.state import State
 from hpcstencil.simulation.streams.output import Output
 from hpcstencil.simulation.streams.stream import Stream
 
-ROWS_SECONDS = 30.0  # greatest delay between taking a row and writing it
-ROWS_BYTES = 64 * 2**20  # most that is held
+ROWS_SECONDS = 30.0  # longest delay between evaluating a row and writing it
+ROWS_BYTES = 64 * 2**20  # most bytes of rows that are held
 
 
 class DiagnosticRows(Stream):
-    """Rows of diagnostics. They are held until the next snapshot."""
+    """Rows of diagnostics, which are held until the next snapshot."""
 
     def __init__(self, output: Output, schedule: Schedule) -> None:
         self.output, self.schedule = output, schedule
@@ -26,7 +26,7 @@ class DiagnosticRows(Stream):
         self.output.take_row(state)
 
     def begin(self, state: State) -> None:
-        """A new file begins with a row, whether one is due or not."""
+        """Take a row of the first state if the file is new, or if one is due."""
         if not self.output.source.append or self.is_due(state.clock):
             self.write(state)
 
@@ -48,7 +48,7 @@ class Snapshots(Stream):
         self.output.buffers.expect(False)  # another simulation may run the same program before the next step
 
     def begin(self, state: State) -> None:
-        """A new file begins with a snapshot, whether one is due or not. A continued one may have it, and later ones."""
+        """Write a snapshot of the first state if the file is new, or if one is due that the file does not have yet."""
         if not self.output.source.append or self._is_beyond_the_file(state.clock):
             self.write(state)
 
@@ -56,7 +56,7 @@ class Snapshots(Stream):
         self.output.buffers.expect(self._is_beyond_the_file(leap.after))
 
     def _is_beyond_the_file(self, clock: Clock) -> bool:
-        """Whether a snapshot is due that is later than those that the file held before this run wrote."""
+        """Return whether a snapshot is due at ``clock`` that is later than all that the file held before this run."""
         return self.is_due(clock) and clock.step > self.output.file.last_step
 
     def poll(self) -> None:
@@ -64,7 +64,7 @@ class Snapshots(Stream):
 
 
 class LateRows(Stream):
-    """Writes rows that no snapshot has taken along for ROWS_SECONDS, or that have become ROWS_BYTES."""
+    """Writes rows that have waited for a snapshot for ROWS_SECONDS, or have grown beyond ROWS_BYTES."""
 
     def __init__(self, output: Output) -> None:
         self.output = output
@@ -77,4 +77,4 @@ class LateRows(Stream):
         self.output.write_rows()
 
     def begin(self, state: State) -> None:
-        """Nothing can be late yet."""
+        """Do nothing, because no row can be late yet."""

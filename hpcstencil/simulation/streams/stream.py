@@ -1,16 +1,16 @@
-"""The protocol of streams: something that a run does with its state at given steps.
+"""The interface of streams: actions that a run performs on its state at given steps, such as writing output.
 
-The event loop knows nothing else of what is written. It goes over a list of streams, in order, at every event::
+At every event, the event loop calls the methods of all streams in order::
 
     begin                  once, before the first step
     before                 before each compiled call that is known to end at a step
     poll, is_due -> write  after each compiled call
-    stop                   a signal came, or the time limit is near; `flush` follows
-    finish                 the run has reached its end
+    stop                   when the run stops early, by a signal or near the time limit; `flush` follows
+    finish                 when the run has reached its end
     flush, memory          before a checkpoint; `flush` also when the run ends early
-    close                  the last call
+    close                  last
 
-All processes call every method together, and `is_due` gives the same answer on all.
+All methods are collective, and `is_due` returns the same on all processes.
 """
 
 from __future__ import annotations
@@ -21,60 +21,64 @@ from hpcstencil.checkpoint.checkpoint import Part
 from hpcstencil.numerics.schedule import Clock, Leap
 from hpcstencil.simulation.state import State
 
-Memory = tuple[Mapping[str, Part], Mapping[str, float]]  # arrays and numbers by their name in a checkpoint
+Memory = tuple[Mapping[str, Part], Mapping[str, float]]  # (arrays, numbers) by their names in a checkpoint
 
 
 class Stream:
-    """A stream that does nothing. A further one says when it is due, in ``every_steps`` or `is_due`, and what it does
-    with the state in `write`; the other methods are for those that need them.
+    """The base class of streams, which does nothing.
 
-    ``every_steps`` is a period in steps at which compiled calls must end, beside those of the schedule; None if the
-    stream needs no events of its own. A stream that is due at other steps or times says so in `steps_to_event` or
-    `time_of_event`.
+    A subclass defines when it is due, by ``every_steps`` or `is_due`, and its action in `write`; the other methods are
+    optional. ``every_steps`` is a period in steps at which compiled calls must end, in addition to those of the schedule, or
+    None. A stream that needs calls to end at other steps or times overrides `steps_to_event` or `time_of_event`.
     """
 
     every_steps: int | None = None
 
     def steps_to_event(self, clock: Clock) -> int | None:
-        """Steps from ``clock`` after which a compiled call must end, at least 1; None if there is no such step."""
+        """Return the steps from ``clock`` after which a compiled call must end, at least 1; None if there is no limit."""
         return None if self.every_steps is None else self.every_steps - clock.step % self.every_steps
 
     def time_of_event(self, clock: Clock) -> float | None:
-        """A time after ``clock``: a compiled call must end at the first step at or past it. None if there is no such
-        time. No step is shortened for it."""
+        """Return a time after ``clock`` such that a compiled call must end at the first step at or past it; else None.
+
+        No step is shortened for it.
+        """
 
     def is_due(self, clock: Clock) -> bool:
-        """Whether `write` is to be called with the state at ``clock``."""
+        """Return whether `write` is to be called with the state at ``clock``."""
         return self.every_steps is not None and clock.step % self.every_steps == 0
 
     def write(self, state: State) -> None:
-        """Take what the stream needs of this state. The fields are arrays on the devices, whose memory the next steps
-        reuse; `Simulation.block` gives this process's cells of one."""
+        """Act on this state.
+
+        The fields are device arrays that the next steps overwrite, so copy what is needed later. `Simulation.block` returns
+        this process's cells of one field.
+        """
 
     def begin(self, state: State) -> None:
-        """Take what is due at the first state of the run."""
+        """Act on the first state of the run if that is due."""
         if self.is_due(state.clock):
             self.write(state)
 
     def before(self, state: State, leap: Leap) -> None:
-        """The next compiled call takes these steps from ``state``."""
+        """Prepare for the next compiled call, which takes these steps from ``state``."""
 
     def poll(self) -> None:
-        """Raise the error of a write in the background that has failed. Does not wait for writes under way."""
+        """Raise the error of a background write that has failed. Does not wait for writes in progress."""
 
     def flush(self) -> None:
-        """Put into files what is held back: a run that continues from the next checkpoint does not repeat it."""
+        """Write all data that the stream holds, because a run that continues from the next checkpoint does not repeat it."""
 
     def memory(self) -> Memory:
-        """The arrays and numbers that the stream needs if a run continues from a checkpoint written now."""
+        """Return the arrays and numbers that the stream needs if a run continues from a checkpoint written now."""
         return {}, {}
 
     def stop(self, state: State) -> None:
-        """The run stops before its end at this state, at somebody's request."""
+        """Act on the last state of a run that stops early, by a signal or at its time limit."""
 
     def finish(self, state: State) -> None:
-        """The run has reached its end with this state."""
+        """Act on the final state of a run that has reached its end."""
         self.flush()
 
     def close(self, complete: bool) -> None:
-        """Close what the stream has open; the run is ``complete`` or not."""
+        """Close the files of the stream; ``complete`` says whether the run has reached its end."""

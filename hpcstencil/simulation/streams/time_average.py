@@ -1,8 +1,8 @@
-"""Means over time of arrays that change from step to step:
+"""Time averages of arrays:
 
-    mean = Σ_i dt_i v_i / Σ_i dt_i,
+    mean = Σ_i dt_i v_i / Σ_i dt_i
 
-v_i being the values after a step of the size dt_i.
+where v_i are the values after a step of size dt_i.
 """
 
 from __future__ import annotations
@@ -13,20 +13,23 @@ import numpy as np
 
 
 class TimeAverage:
-    """The means of arrays by name, all of one ``shape``. ``sums`` are the Σ dt v so far, float64, and ``duration`` the Σ dt."""
+    """Time averages of arrays by name, all of the same ``shape``.
+
+    ``sums`` are the float64 arrays Σ dt v so far, and ``duration`` is Σ dt.
+    """
 
     def __init__(self, names: Sequence[str], shape: tuple[int, ...]) -> None:
         self.sums = {name: np.zeros(shape) for name in names}
         self.duration = 0.0
 
     def add(self, values: Mapping[str, np.ndarray], dt: float) -> None:
-        """Add the values after a step of the size ``dt``."""
+        """Add the values after a step of size ``dt``."""
         for name, total in self.sums.items():
             total += np.multiply(values[name], dt, dtype=np.float64)
         self.duration += dt
 
     def take(self) -> dict[str, np.ndarray]:
-        """The means of what was added, float64; the next ones begin here."""
+        """Return the averages since the last call as float64 arrays, and start new ones."""
         means = {name: total / self.duration for name, total in self.sums.items()}
         for total in self.sums.values():
             total[...] = 0.0

@@ -3,7 +3,7 @@
 #include "call_memory.hpp"
 #include "wavefront.hpp"
 
-// Calls with(t) for the numbers of steps that a sweep may take; ``given``: all of them.
+// Calls with(t) for each number of steps t that a sweep may take. With ``given``, a sweep takes all ``steps``.
 template <class With>
 static void for_steps(long steps, bool given, With with) {
     long top = min(steps, MAX_STEPS);
@@ -11,8 +11,8 @@ static void for_steps(long steps, bool given, With with) {
         if (given || t <= 4 || t % 2 == 0) with(t);
 }
 
-// The cheapest steps per sweep and cut into tiles, by work per cell and step. ``one_sweep``: a sweep takes all steps,
-// since the ghost cells that were received last no longer.
+// The cheapest number of steps per sweep and division into tiles, by work per cell and step. With ``one_sweep``, one
+// sweep takes all steps, because the received ghost cells are used up after it.
 static Blocking cheapest_tiles(const Call& call, long steps, bool one_sweep, long threads) {
     Pipeline& pipe = *new Pipeline();
     Blocking best = {1, {1, 1, 1}, 0, 1e300};
@@ -67,7 +67,8 @@ static double spill_factor(double full, bool flat, long deep, bool far) {
 // sooner.
 constexpr double memory_cost(bool flat) { return flat ? 1.4 : STATEMENTS < 20 ? 0.75 : 15 / STATEMENTS; }
 
-// The cheapest steps per sweep and rows per tile in place; rows is 0 where steps in place are impossible.
+// The cheapest number of steps per sweep and of rows per tile, for steps in place. ``rows`` is 0 where these are
+// impossible.
 static Blocking cheapest_in_place(const Call& call, long steps, bool given, long threads) {
     Blocking best = {1, {1, 1, 1}, 0, 1e300};
     if (call.section || call.width[2] || ((call.width[0] || call.width[1]) && !call.edges)) return best;
@@ -109,8 +110,8 @@ static Blocking cheapest_in_place(const Call& call, long steps, bool given, long
 
 constexpr double TILING_OVERHEAD = 1.15;  // cost of copies into tiles and out of them
 
-// The cheaper of tiles and in place. The choice is made for the longest sweep, so that calls of few and many steps
-// agree: each way keeps memory of its own.
+// The cheaper of steps in tiles and steps in place. The choice is made for the longest sweep, so that calls with few
+// and with many steps agree, because each way keeps its own memory.
 static Blocking cheapest_blocking(const Call& call, long steps, bool one_sweep, long threads) {
     long longest_sweep = call.edges ? call.every : one_sweep ? steps : MAX_STEPS;
     Blocking in_place = cheapest_in_place(call, longest_sweep, one_sweep, threads),
@@ -130,13 +131,15 @@ static Call block(const int64_t* count, const int64_t* wraps, const int64_t* bou
     return call;
 }
 
-// The work per cell and step of one thread with ``steps`` between two exchanges; 1 is a cell of a pass.
+// Returns the work per cell and step of one thread, with ``steps`` between two exchanges. The unit is one pass over one
+// cell.
 extern "C" double work_per_step(const int64_t* count, const int64_t* wraps, const int64_t* boundary, int64_t l2_bytes,
                                 int64_t l3_is_far, int64_t steps) {
     return cheapest_blocking(block(count, wraps, boundary, l2_bytes, l3_is_far), steps, true, 1).work;
 }
 
-// Cells of memory beside the fields themselves; ``every``: steps between two exchanges, 0 without any.
+// Returns the cells of memory that are needed besides the fields themselves. ``every`` is the number of steps between
+// two exchanges, or 0 if there are none.
 extern "C" int64_t cells_beside_fields(const int64_t* count, const int64_t* wraps, const int64_t* boundary,
                                        int64_t l2_bytes, int64_t l3_is_far, int64_t every, int64_t threads) {
     Call call = block(count, wraps, boundary, l2_bytes, l3_is_far);
@@ -150,7 +153,7 @@ extern "C" int64_t cells_beside_fields(const int64_t* count, const int64_t* wrap
     return cells;
 }
 
-// As `cheapest_blocking`; the last 32 answers are remembered.
+// The same as `cheapest_blocking`, with a cache of the last 32 results.
 static Blocking choose_blocking(const Call& call, long steps, long threads) {
     struct Asked {
         long key[15];

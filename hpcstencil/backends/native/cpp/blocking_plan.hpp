@@ -1,9 +1,9 @@
-// What the sweeps of a call have in common, in tiles and in place.
+// The plan of a call: its sweeps, pipelines and tables, for steps in tiles and steps in place.
 #pragma once
 #include "threads.hpp"
 
-// Ranges of cells to prefetch while others are computed, some cache lines at a time: a processor stalls if more loads
-// are outstanding than it can track.
+// Ranges of cells to prefetch while others are computed. They are prefetched a few cache lines at a time, because a
+// processor stalls if more loads are outstanding than it can track.
 struct Prefetch {
     struct {
         const real* from;
@@ -11,7 +11,7 @@ struct Prefetch {
     } range[2 * ARRAYS * AT_ONCE];
     long ranges = 0, lines = 0, portion = 1, at = 0;
 
-    // Prefetches what is left, then forgets all ranges.
+    // Prefetches the remaining cells, then removes all ranges.
     void clear() {
         while (at < ranges) next_portion();
         ranges = lines = at = 0;
@@ -32,7 +32,7 @@ struct Prefetch {
     }
 };
 
-// Arrays of functions of several coordinates, filled once: the cells of the block and some beyond it.
+// Arrays of functions of several coordinates, on the cells of the block and some beyond it. They are filled once.
 struct FixedArrays {
     real* origin[FIXED + 1];
     long pitch, plane;
@@ -41,15 +41,15 @@ struct FixedArrays {
     Rows at(const Plane& read, long i) const { return {origin[-1 - read.input] + (i + read.offset) * plane, pitch}; }
 };
 
-// Steps per sweep, and how a block is cut: into ``parts`` per axis (tiles), or into tiles of ``rows`` (in place; 0 in
-// tiles). work: cost per cell and step.
+// The number of steps per sweep, and the division of a block: into ``parts`` tiles per axis, or for steps in place
+// into tiles of ``rows`` rows (0 for steps in tiles). ``work`` is the estimated cost per cell and step.
 struct Blocking {
     int steps;
     long parts[AXES], rows;
     double work;
 };
 
-// The sweeps over a block: ``steps`` in ``sweeps``, the longer ones first.
+// The division of ``steps`` into ``sweeps`` over the block; the longer sweeps come first.
 struct Plan {
     const Call& call;
     long steps, sweeps;

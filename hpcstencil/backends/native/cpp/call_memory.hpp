@@ -1,8 +1,9 @@
-// Memory that a call leaves to later calls: a list of free sets, one for each call that ran at the same time.
+// Memory that is reused from call to call: a list of free sets, as many as calls have run at the same time.
 #pragma once
 #include "threads.hpp"
 
-// The memory of one call: of each thread, of tables, and the second array of each field (tiles).
+// The memory of one call: for each thread, for tables and fixed arrays, and for the second array of each field (steps
+// in tiles).
 struct CallMemory {
     Buffer thread[MAX_THREADS], tables, fields, fixed_arrays,
         made_of;  // made_of: the numbers from which the fixed arrays were computed

@@ -1,4 +1,4 @@
-// Functions of coordinates, computed once: tables of one coordinate, fixed arrays of several.
+// Functions of coordinates that do not change: tables for functions of one coordinate, fixed arrays for several.
 #pragma once
 #include "call_memory.hpp"
 #include "blocking_plan.hpp"
@@ -29,8 +29,8 @@ static void fill_tables(const Call& call, const Pipeline& pipe, CallMemory* memo
     }
 }
 
-// Fixed arrays follow from coordinates, parameters and constants. They are filled again only if those differ from the
-// last call: several problems may share a program and differ in constants.
+// Fills the fixed arrays, which depend on coordinates, parameters and constants, unless these are the same as in the
+// last call. They can differ, because several problems may share a program.
 static void fill_fixed_arrays(const Call& call, const Pipeline& pipe, CallMemory* memory, FixedArrays& fixed_arrays) {
     if (!FIXED) return;
     long beyond[AXES], size[AXES], numbers = PARAMETERS + CONSTANTS + 2 * AXES;

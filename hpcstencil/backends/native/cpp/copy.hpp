@@ -4,7 +4,8 @@
 
 static inline void copy(real* to, const real* from, long n) { memcpy(to, from, n * sizeof(real)); }
 
-// ``non_temporal``: stores bypass the caches where the processor can, since nobody reads the cells soon.
+// Copies n cells. With ``non_temporal``, stores bypass the caches where the processor supports it, for cells that are
+// not read soon.
 static void copy_out(real* to, const real* from, long n, bool non_temporal) {
 #if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
     typedef float unaligned __attribute__((vector_size(64), aligned(4), may_alias));
@@ -18,9 +19,9 @@ static void copy_out(real* to, const real* from, long n, bool non_temporal) {
     copy(to, from, n);
 }
 
-static int64_t not_finite = 0;  // whether some stored result was not finite
+static int64_t not_finite = 0;  // 1 if a stored result was NaN or infinite
 
-// Stores results and notes whether any is not finite: a cell minus itself is then not 0.
+// Stores results and sets `not_finite` if any is NaN or infinite: only then is a cell minus itself not 0.
 static void store_result(real* to, const real* from, long n, bool non_temporal) {
     copy_out(to, from, n, non_temporal);
     vec differences = {};

@@ -1,18 +1,19 @@
-// Runs a generated step on one block: many steps per sweep through memory, in tiles (tiled_driver.hpp) or in place
-// (wavefront.hpp), whichever is less work (blocking_choice.hpp). Grids with fewer than three axes have length 1 along
-// the others.
+// The driver that runs a generated step on one block. It takes many steps per sweep through memory, either in tiles
+// (tiled_driver.hpp) or in place (wavefront.hpp), whichever costs less (blocking_choice.hpp). Grids with fewer than
+// three axes have length 1 along the others.
 //
-// The planes of the first axis stream through levels: a load, the passes of step 1, those of step 2, ..., a store. Each
-// level works on the plane that is just ready, so only a few planes lie between two levels, and these stay in the
-// cache.
+// The planes of the first axis stream through levels: a load, the passes of step 1, those of step 2, ..., a store.
+// Each level computes a plane as soon as its inputs are ready. Only a few planes lie between two levels, so they stay
+// in the cache.
 //
 // The generated code defines, before it includes this: real (the cell's type) and the counts PARAMETERS, CONSTANTS,
 // FIELDS, GIVEN (fields that a step starts from; it makes the others, error estimates), ARRAYS, PASSES, JOINS_STEPS
-// (see `passes` in pipeline.hpp), AT_ONCE (most planes that a pass computes together), PLANES (most planes that a pass
-// reads or writes), TABLES, FIXED, SCALARS, MAX_OFFSET (cells beyond its own, per axis, that a function of coordinates
-// reads) and STATEMENTS (of a pass for a cell, on average). After the include it defines what pipeline.hpp declares.
-// All indices are those of the block's own cells; ghost cells lie at negative indices and beyond the end. Rows are
-// computed in whole vectors, so a few cells beyond a region may hold rubbish, which nothing reads.
+// (see `passes` in pipeline.hpp), AT_ONCE (most planes that a pass computes together), PLANES (most planes that a
+// pass reads or writes), TABLES, FIXED, SCALARS, MAX_OFFSET (cells beyond its own, per axis, that a function of
+// coordinates reads) and STATEMENTS (of a pass for a cell, on average). After the include it defines what
+// pipeline.hpp declares. Index 0 is the block's first own cell; ghost cells have negative indices, or indices beyond
+// the end. Rows are computed in whole vectors, so a few cells beyond a region may hold meaningless values, which
+// nothing reads.
 #include "tiled_driver.hpp"
 #include "blocking_choice.hpp"
 
@@ -42,7 +43,7 @@ static void step_in_place(const Call& call, const Blocking& blocking, long steps
     delete &wavefront;
 }
 
-// A call without steps: prepares the memory of steps in place, so that the first step takes no longer than others.
+// A call without steps: allocates the memory for steps in place, so that the first step takes no longer than others.
 static void prepare_memory(const Call& call, long threads, CallMemory* memory) {
     for (int f = 0; f < FIELDS; f++)
         if (call.fields[f] != call.results[f])
@@ -54,10 +55,10 @@ static void prepare_memory(const Call& call, long threads, CallMemory* memory) {
     delete &wavefront;
 }
 
-// Whether a call has stored a value that is not finite since the last time this was asked.
+// Returns whether any call has stored a NaN or infinite value since the last call of this function.
 extern "C" int64_t stored_not_finite() { return __atomic_exchange_n(&not_finite, 0, __ATOMIC_RELAXED); }
 
-// Returns an error code of the MPI library, or 0.
+// Takes the steps of a call. Returns the error code of a failed MPI call, or 0.
 extern "C" int64_t advance(const Call* given) {
     const Call& call = *given;
     long steps = (long)call.clock[3];

@@ -1,10 +1,10 @@
-// The exchange of edges between a block and its neighbours, inside the passes that compute.
+// The halo exchange between a block and its neighbours, inside the passes that compute.
 //
-// A block stores the edges of its results twice: in the array, and in its own edge memory. Its neighbours read them
-// there. A neighbour whose memory is not visible (on another host) gets a copy by messages: a mirror of that memory in
-// its own process. Nobody waits for a whole exchange. A strip is published as soon as its last row is stored, and a
-// neighbour waits for it when it first reads a row of it; messages travel in between, while both compute (README.md,
-// "The exchange of edges").
+// A block stores the edges of its results twice: in the array and in its edge memory, where its neighbours read them. A
+// neighbour that cannot access this memory, for example on another host, receives it by messages in a mirror in its own
+// process. No block waits for a whole exchange. A strip is published as soon as its last row is stored, and a neighbour
+// waits for it only when it first reads one of its rows. Messages travel in between, while both blocks compute
+// (README.md, "The exchange of edges").
 #pragma once
 #include <time.h>
 
@@ -20,14 +20,14 @@ static inline double seconds_now() {
     return double(now.tv_sec) + 1e-9 * double(now.tv_nsec);
 }
 
-// An error code that the MPI library has returned to any block of this process; 0 without. Then no block waits any
-// more.
+// The first error code that the MPI library has returned to any block of this process, or 0. After an error, no block
+// waits any more.
 static int64_t mpi_failure = 0;
 static inline int64_t mpi_has_failed() { return __atomic_load_n(&mpi_failure, __ATOMIC_RELAXED); }
 
-// Non-blocking messages to and from the neighbours whose memory is not visible. The persistent requests were made by
-// mpi4py (edge_messages.py), one set per edge buffer; here they are started and tested. The functions are MPI_Startall
-// and MPI_Testall.
+// Non-blocking messages to and from the neighbours whose memory is not accessible. mpi4py has created the persistent
+// requests (edge_messages.py), one set per edge buffer; they are started and tested here. The two functions are
+// MPI_Startall and MPI_Testall.
 struct Messages {
     int (*start_all)(int count, char* requests);
     int (*test_all)(int count, char* requests, int* completed, char* statuses);
@@ -44,7 +44,7 @@ struct Messages {
         int64_t none = 0;  // the first code is the one reported
         if (code) __atomic_compare_exchange_n(&mpi_failure, &none, code, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     }
-    // Whether requests have completed; also lets the library make progress with others.
+    // Returns whether all requests have completed. The call also lets the library make progress with other requests.
     bool test(int64_t count, char* requests) {
         int completed = 1;
         if (count) check(test_all((int)count, requests, &completed, statuses));
@@ -55,10 +55,10 @@ struct Messages {
     }
 };
 
-// One per block. ``published`` epochs lie at the beginning of each edge memory, by strip: how often it has been
-// published. Two buffers of edges follow, used in turn, since neighbours may still read those of the previous sweep. A
-// buffer has for each axis that is cut the strips of its lower and its upper side: the ``width`` outermost cells of all
-// fields.
+// The edges of one block. The edge memory begins with one epoch per strip, which counts how often the strip has been
+// published. Two buffers of edges follow. They are used in turn, because neighbours may still read the edges of the
+// previous sweep. For each decomposed axis, a buffer holds the strips of the lower and the upper side: the ``width``
+// outermost cells of all fields.
 struct EdgeExchange {
     char* own;                    // the edge memory of this block
     char* neighbour[DIRECTIONS];  // that of each neighbour, or its mirror; null where there is none
@@ -107,13 +107,13 @@ struct EdgeExchange {
         expect(call);
         if (messages) receive_next();
     }
-    // Between two sweeps, when all threads have stored their edges: those are read from now on.
+    // Called between two sweeps, when all threads have stored their edges: from now on, these edges are read.
     void turn(const Call& call, bool stores_edges) {
         epoch++;
         expect(call);
         if (messages && stores_edges) receive_next();
     }
-    // After the last sweep. Nothing is under way then, since nobody would let the MPI library make progress.
+    // Called after the last sweep. It leaves no message in transit, because the MPI library would make no progress.
     void end(const Call& call) {
         for (int n = 0; n < DIRECTIONS; n++)
             if (neighbour[n]) await(n);
@@ -144,8 +144,8 @@ struct EdgeExchange {
         long cells[AXES][2] = {};
     };
 
-    // Stores cells x0 .. x1 - 1 of a row of this block to the strips that contain them. Long ones bypass the caches,
-    // since the neighbour's cache would first have to give up the lines that it has read there.
+    // Stores cells x0 .. x1 - 1 of a row of this block to the strips that contain them. Long rows bypass the caches;
+    // otherwise the cache lines would first have to be fetched back from the neighbour's cache.
     void put(const Call& call, Stored& done, int f, long i, long j, const real* row, long x0, long x1,
              bool non_temporal) {
         const int here[AXES] = {0, 0, 0};
@@ -165,7 +165,7 @@ struct EdgeExchange {
             }
     }
 
-    // Reports what a thread has put. The last one to complete a strip publishes it.
+    // Reports the cells that a thread has stored. The thread that completes a strip publishes it.
     void stored(Stored& done) {
         bool any = false;
         for (int a = 0; a < AXES; a++) any = any || done.cells[a][0] || done.cells[a][1];
@@ -189,8 +189,9 @@ struct EdgeExchange {
         messages->release();
     }
 
-    // Waits until nobody reads what the next edges of a strip will overwrite. A neighbour that has published the edges
-    // which depend on it has read it: levels read ghost cells before they compute the cells beside them.
+    // Waits until no neighbour reads the edges that the next ones of a strip will overwrite. A neighbour has read
+    // them if it has published its own edges that depend on them: levels read ghost cells before they compute the
+    // cells beside them.
     void await_readers(int a, int side) {
         for (int n = 0; n < DIRECTIONS; n++) {
             int d[AXES];
@@ -248,7 +249,7 @@ struct EdgeExchange {
         polled = now;
         progress();
     }
-    // Lets messages make progress, unless another thread does, and notes those that have arrived.
+    // Lets messages make progress and records those that have arrived, unless another thread is doing so.
     void progress() {
         if (!messages || !messages->acquire()) return;
         for (int64_t arriving = epoch; arriving <= epoch + 1; arriving++) {  // in this order, see `await`

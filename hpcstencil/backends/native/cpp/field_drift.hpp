@@ -1,11 +1,11 @@
-// How far the values of fields have moved while they are stepped in place, see wavefront.hpp.
+// The distance by which fields are shifted in memory while they are stepped in place, see wavefront.hpp.
 #pragma once
 #include "pipeline.hpp"
 
-// The field of which the n-th result of a pass is a value; -1 without.
+// The field that the n-th result of a pass is a value of; -1 if it is none.
 static inline int field_written(const Pass& pass, int n) { return field_of[pass.output[n] % ARRAYS]; }
 
-// Distance that a field has moved, towards lower indices.
+// The distance by which a field is shifted towards lower indices.
 struct Drift {
     long planes, rows;
 };
@@ -14,9 +14,11 @@ struct Drift {
 struct FieldDrift {
     Drift after[LEVELS][FIELDS];
 
-    // False if steps in place are impossible: a level reads a value that another one has overwritten, or an array that
-    // is no value of a field, or across corners an array that it overwrites itself; or a step makes arrays that it does
-    // not start from. ``flat``: planes are single rows, and fields move by planes only.
+    // Computes the drift. With ``flat``, planes are single rows and fields are shifted by planes only. Returns false if
+    // steps in place are impossible, which is the case if
+    // - a level reads a value that another level has overwritten, or an array that is not a value of a field,
+    // - a level reads, across corners, an array that it overwrites itself,
+    // - a step produces arrays that it does not start from.
     bool lay_out(const Pipeline& pipe, bool flat) {
         if (GIVEN < FIELDS) return false;
         int newest[FIELDS], written[FIELDS] = {};
@@ -43,8 +45,8 @@ struct FieldDrift {
                         long planes = reach[0] - pipe.level[r].ahead + pipe.level[q].ahead,
                              rows = reach[1] - pipe.level[r].reach[1] + pipe.level[q].reach[1];
                         if (r == q && (reach[0] || reach[1] || reach[2])) {
-                            // It may overwrite only dead values. Of its outermost rows it reads only the cells straight
-                            // beside its own, and overwrites those after it has loaded them.
+                            // A level may overwrite only values that are not needed any more. Of the outermost rows, it
+                            // reads only the cells straight beside its own, and overwrites them after loading them.
                             if (!reader.input[n].straight) return false;
                             if (flat) planes = max(planes, AT_ONCE);
                             else rows += !reach[1];

@@ -1,10 +1,9 @@
-// Ghost cells beyond the ends of a plane, for both drivers. ``n`` cells lie between the two ends, ``w`` ghost cells
-// beyond each.
-// ``beside(m)``: rows of the m-th field that a condition reads, in the same plane.
+// Ghost cells beyond the ends of a plane, for both drivers. The plane has ``n`` cells along the axis and ``w`` ghost
+// cells at each end. ``beside(m)`` returns the rows, in the same plane, of the m-th field that the condition reads.
 #pragma once
 #include "blocking_plan.hpp"
 
-// A ghost cell, the cell that it mirrors, its distance from the boundary.
+// The index of a ghost cell, of the cell that it mirrors, and its distance k from the boundary in cells.
 struct Mirrored {
     long ghost, mirror, k;
 };
@@ -38,7 +37,7 @@ void fill_cells(const Face& face, int side, long n, long w, const Place& place, 
     }
 }
 
-// The same for a periodic third axis, which may be shorter than its ghost cells.
+// Fills the ghost cells of a periodic third axis, which may be shorter than the number of its ghost cells.
 static inline void wrap_cells(long n, long w, real* p, long pitch, long j0, long j1) {
     for (long j = j0; j < j1; j++) {
         real* row = p + j * pitch;

@@ -1,5 +1,5 @@
-// The arguments of a program, its tables, and the geometry of a sweep: the arrays, how far ahead of the store each
-// level is, and how far it reaches.
+// The arguments of a program, the tables of its step, and the geometry of a sweep: how far each level is ahead of the
+// store, and how far it reads beyond the tile.
 #pragma once
 #include <math.h>
 #include <pthread.h>
@@ -32,17 +32,17 @@ struct Call {
     const int64_t* section;
 };
 
-// An array that a pass reads. reach: cells read beyond its own; straight: along one axis at a time, never across a
-// corner.
+// An array that a pass reads. ``reach`` is the largest distance of a read along each axis. With ``straight``, all reads
+// are along one axis, none across a corner.
 struct Input {
     int array, reach[AXES];
     bool straight;
 };
-// A plane of an input that a pass reads; -1 - n is fixed array n.
+// A plane that a pass reads: the index of its input, or -1 - n for fixed array n, and its offset along the first axis.
 struct Plane {
     int input, offset;
 };
-// Cell (0, 0) of a plane, and the distance between its rows.
+// The address of cell (0, 0) of a plane, and the distance between its rows in cells.
 struct Rows {
     real* p;
     long pitch;
@@ -53,8 +53,8 @@ struct Place {                 // where a pass is
     long i;
 };
 typedef void Compute(const Place&, const Rows* in, const Rows* out, long j0, long j1, long x0, long x1);
-// Fills ghost cells of rows j0 .. j1 - 1 (one cell per row for the last axis). k: distance from the boundary in cells;
-// ``next``: the cells beside it of the fields that the condition reads.
+// Fills the ghost cells of rows j0 .. j1 - 1 (one cell per row beyond an end of the last axis). ``k`` is their distance
+// from the boundary in cells. ``next`` are the cells next to the boundary of the fields that the condition reads.
 typedef void Fill(const Place&, real* ghost, const real* mirror, long pitch, const Rows* next, long k, long j0, long j1,
                   long x0, long x1);
 
@@ -65,8 +65,8 @@ struct Pass {
     const Plane* plane;
     const int* output;  // an array of this step; ARRAYS + n is array n of the next step
 };
-// A side of an array. wall: the boundary lies on a cell; next: arrays that the condition reads; fill is null if none is
-// needed.
+// A side of an array. ``fill`` computes its ghost cells and is null if there are none. ``wall`` says that the boundary
+// lies on a cell. ``next`` are the arrays that the condition reads.
 struct Face {
     Fill* fill;
     int scalars;
@@ -113,8 +113,9 @@ struct Level {
     long ahead, reach[AXES], deep[AXES];
 };
 
-// The pipeline of some steps, or of a section of one: its rings, and for each level how far ahead of the store it is
-// and how far it reaches. Level 0 loads arrays to rings; results are stored from rings.
+// The pipeline of a sweep over some steps, or over a section of one step. It has the ring buffers of planes, and for
+// each level how far it is ahead of the store and how far it reads. Level 0 loads arrays into rings, and results are
+// stored from rings.
 struct Pipeline {
     int steps, rings, levels, loaded, stored;
     int ring_of[MAX_STEPS + 1][ARRAYS], load[ARRAYS], store[ARRAYS];
@@ -178,8 +179,8 @@ struct Pipeline {
         return rings++;
     }
 
-    // Notes that a level, ``ahead`` of the store and reaching ``reach`` beyond the tile, reads a ring, ``own`` cells
-    // beyond its own.
+    // Records that a level reads a ring. The level is ``ahead`` planes before the store and computes ``reach`` cells
+    // beyond the tile; it reads up to ``own`` cells from each.
     void need(int r, long ahead, const int* reach, const int* deep, bool boundary0, const int* own = nullptr) {
         Level& from = level[ring[r].level];
         long slack = boundary0 && deep[0] ? 2 * deep[0] + 1 : 0;
@@ -232,14 +233,14 @@ struct Pipeline {
 static inline bool has_boundary(const Call& call, int a) { return call.boundary[a][0] || call.boundary[a][1]; }
 // Cells of one array of the caller.
 static inline size_t cells_of(const Call& call) { return call.capacity[0] * call.capacity[1] * call.capacity[2]; }
-// Whether a block has neighbours in other processes or devices.
+// Whether the block is part of a decomposed grid.
 static inline bool is_part(const Call& call) {
     bool part = false;
     for (int a = 0; a < AXES; a++) part = part || call.width[a] || call.capacity[a] != call.count[a];
     return part;
 }
-// Sweeps of a call that exchanges edges. All neighbours take the same number, whatever their blocks: an even one if
-// there are enough steps.
+// The number of sweeps of a call that exchanges edges. It is the same for all blocks, and even if there are enough
+// steps.
 static inline long sweeps_between(const Call& call, long steps) {
     return min(steps, round_up((steps + call.every - 1) / call.every, 2));
 }

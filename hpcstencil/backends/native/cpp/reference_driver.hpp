@@ -1,6 +1,6 @@
-// The unblocked reference driver, for tests: plain loops over steps, passes and cells on whole arrays, with neither
-// tiles nor threads nor steps in place. It takes whole grids only. Arrays of a step are in one set, the fields of the
-// next step in another.
+// The reference driver, for tests: plain loops over steps, passes and cells on whole arrays, without tiles, threads or
+// steps in place. It supports only undecomposed grids. One set holds the arrays of a step, another the fields of the
+// next step.
 #include "coordinate_tables.hpp"
 #include "ghosts.hpp"
 
@@ -48,8 +48,8 @@ struct Reference {
                 row((i * call.count[1] + j) * call.count[2], i * stride[0] + j * stride[1]);
     }
 
-    // Fills the ghost cells of an array axis by axis; later axes include the ghost cells of earlier ones. The value of
-    // a field at the end of the step is continued by the conditions of the field, at the next step.
+    // Fills the ghost cells of an array axis by axis; later axes include the ghost cells of earlier ones. The final
+    // value of a field in this step has the field's boundary conditions at the time of the next step.
     void fill_ghosts(real* const* set, int n) const {
         int array = n, next_step = 0;
         for (int f = 0; f < FIELDS; f++)

@@ -1,11 +1,11 @@
-// Which rows a level computes in a sweep in place: tiles that lean from level to level, and long rows cut into chunks.
-// This is arithmetic alone; a picture of the tiles is in README.md.
+// The rows that each level computes in a sweep in place: tiles that are shifted from level to level, and long rows that
+// are divided into chunks. This file is only arithmetic; README.md has a picture of the tiles.
 #pragma once
 #include "pipeline.hpp"
 
 constexpr long L1_CELLS = 512 * LANES;  // 32 KB, which fit the first-level cache
 
-// The tiles of a part in a sweep, along the second axis.
+// The tiles, along the second axis, of one thread's part of a block.
 struct SlantedTiles {
     const Pipeline& pipe;
     const long *from, *to;  // the part, by axis
@@ -36,14 +36,14 @@ struct SlantedTiles {
     }
 };
 
-// Chunks of rows of a ``length`` for which all rows that a pass reads stay in the first-level cache. The chunk of each
-// row ends ``lower`` than that of the row before: a row overwrites an earlier row, whose next chunk still reads the
-// cells beside its own. ``end``: of the last row's chunks.
+// Chunks of rows, of a ``length`` for which all rows that a pass reads fit the first-level cache. Each row's chunk ends
+// ``lower`` cells before that of the previous row. The reason is that a row overwrites an earlier row, whose next chunk
+// still reads the cells beside its own. ``end`` is the end of the last row's chunks.
 struct Chunks {
     long lower, end, count, length;
 
-    // Cuts ``rows`` rows of ``width`` cells. Rows that are planes (``flat``) get shorter chunks, since prefetches are
-    // issued between chunks.
+    // Divides ``rows`` rows of ``width`` cells. Rows that are whole planes (``flat``) get shorter chunks, because
+    // prefetches are issued between chunks.
     void lay_out(const Pass& pass, long rows, long width, bool flat) {
         long rows_read = pass.outputs * pass.at_once, reach = 0;
         for (int n = 0; n < pass.inputs; n++) {

@@ -1,9 +1,9 @@
-// Copies of results for the output file, made while the results are still in the cache.
+// Copies of results to the snapshot buffers of the output file, made while the results are still in cache.
 #pragma once
 #include "copy.hpp"
 
-// A chunk of a snapshot buffer: the address that cell (0, 0, 0) of the block would have, and the bytes between planes
-// and rows.
+// A chunk of a snapshot buffer: the address that cell (0, 0, 0) of the block would have in it, and its strides in
+// bytes.
 struct Piece {
     char* cell;
     int64_t plane, row;
@@ -28,10 +28,10 @@ struct SnapshotCopies {
 
 static SnapshotCopies* snapshot_copies = nullptr;
 
-// Later calls copy their results there.
+// Makes later calls copy their results to these buffers; null stops the copies.
 extern "C" void set_snapshot_copies(SnapshotCopies* results) { snapshot_copies = results; }
 
-// The copies that a call makes now, if any.
+// The buffers to which a call copies its results; null if there are none or a thread still reads them.
 static SnapshotCopies* snapshot_target() {
     return snapshot_copies && !__atomic_load_n(&snapshot_copies->lent, __ATOMIC_ACQUIRE) ? snapshot_copies : nullptr;
 }

@@ -1,10 +1,10 @@
-// Threads of a call: their memory, their start, and their barrier.
+// The threads of a call: their start, their barrier, and memory that grows as needed.
 #pragma once
 #include <sys/mman.h>
 
 #include "edge_exchange.hpp"
 
-// Memory that grows and is never given back, used again by later calls.
+// A buffer that grows and is never freed, so that later calls can reuse it.
 struct Buffer {
     char* data = nullptr;
     size_t size = 0;
@@ -28,11 +28,11 @@ struct Buffer {
     }
 };
 
-// Threads wait here for each other.
+// A barrier: threads wait for each other.
 struct Barrier {
     long threads = 1, waiting = 0, generation = 0;
 
-    // The last thread to arrive calls ``last`` before all go on.
+    // The last thread to arrive calls ``last`` before all threads continue.
     template <class Last>
     void wait(Last last) {
         long mine = __atomic_load_n(&generation, __ATOMIC_ACQUIRE);
@@ -48,7 +48,8 @@ struct Barrier {
 
 constexpr long MAX_THREADS = 256;
 
-// Calls body(n) on up to ``wanted`` threads, after ready(count) with the number that could be started.
+// Calls body(n) on up to ``wanted`` threads. Before that, calls ready(count) with the number of threads that could be
+// started.
 template <class Ready, class Body>
 void start_threads(long wanted, Ready ready, Body body) {
     struct Helper {

@@ -1,15 +1,15 @@
-// One tile streamed through the pipeline: from memory, level by level, back to memory; and the ghost cells of its
-// planes.
+// One tile, streamed through the pipeline: planes are loaded from memory, pass level by level, and are stored again.
+// Ghost cells of the planes are filled on the way.
 #pragma once
 #include "cell_samples.hpp"
 #include "ghosts.hpp"
 
-// An end of a tile along an axis; neither: the cells beyond are loaded.
+// The kind of a tile's end along an axis. If it is neither a boundary nor periodic, the cells beyond it are loaded.
 struct Side {
     bool boundary, wraps;
 };
 
-// What all tiles of a sweep have in common.
+// The data that all tiles of a sweep share.
 struct Job {
     const Plan* plan;
     const Pipeline* pipeline;
@@ -89,8 +89,8 @@ struct Tile {
 
     real* plane(int r, long i) const { return origin[r] + modulo(i, pipe.ring[r].planes) * layout[r].plane; }
 
-    // The work of a level, computed once per tile: its cells, and the planes that it reads.
-    // A plane ``back`` behind the newest one of its ring, or of a fixed array.
+    // Source is a plane that a level reads: ``back`` planes behind the newest one of its ring, or of a fixed array.
+    // Work, computed once per tile, is the range of cells that a level computes and the planes that it reads.
     struct Source {
         int ring, back;
     };
@@ -144,8 +144,8 @@ struct Tile {
         }
     }
 
-    // Starts to prefetch the cells of planes i .. i + AT_ONCE - 1 that will be loaded from this block. Only for planes
-    // that are single rows: tiles of several rows seldom fit the cache where they would wait.
+    // Starts to prefetch the cells of planes i .. i + AT_ONCE - 1 that will be loaded from this block. This is done
+    // only for planes that are single rows; prefetched tiles of several rows would rarely fit the cache.
     void prefetch(long i) {
         const Work& w = work[0];
         long x0 = max(0, w.x0);
@@ -163,8 +163,8 @@ struct Tile {
         return {origin[r] + n * layout[r].plane, layout[r].pitch};
     }
 
-    // Computes planes i .. i + AT_ONCE - 1 of a level; some of those that a pass computes together may lie outside lo
-    // .. hi - 1.
+    // Computes planes i .. i + AT_ONCE - 1 of a level. A pass that computes several planes together may also compute
+    // some outside lo .. hi - 1.
     void run(const Work& w, long i) {
         Rows in[PLANES], out[PLANES];
         Unstored(pipe.level[w.level].pass, w.records)
@@ -192,7 +192,7 @@ struct Tile {
             for (int o = 0; o < w.pass->outputs; o++) fill_ghosts(pipe.output(w.level, o), n);
     }
 
-    // Fills the ghost cells that follow from plane i of a ring.
+    // Fills the ghost cells that depend on plane i of a ring.
     void fill_ghosts(int r, long i) {
         const Ring& ring = pipe.ring[r];
         if (!ring.width[0] && !ring.width[1] && !ring.width[2]) return;
@@ -210,7 +210,7 @@ struct Tile {
                                  n - 1);
     }
 
-    // A plane of the n-th array that a condition reads.
+    // Plane i of the n-th array that a boundary condition reads.
     Rows beside_face(const Face& face, int n, int step, long i) const {
         int r = pipe.ring_of[step][face.next[n]];
         return {plane(r, i), layout[r].pitch};
@@ -291,8 +291,8 @@ struct Tile {
         }
     }
 
-    // The place of a source cell: in the block itself, in a neighbour's edge memory, or in a received strip. Corners
-    // are in the strip of the last axis, since strips include those of the axes before.
+    // The address of a source cell: in the block itself, in a neighbour's edge memory, or in a received strip. Corners
+    // are in the strip of the last axis, because a strip includes the ghost cells of earlier axes.
     const real* cell(int f, const long* at) const {
         long index[AXES], size[AXES];
         for (int a = 0; a < AXES; a++) {

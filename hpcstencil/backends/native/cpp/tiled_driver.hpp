@@ -1,11 +1,11 @@
-// Many steps in tiles: the planes between two levels are in rings; the block is cut into tiles, which compute again
-// what they need of their neighbours (A. Nguyen et al., "3.5-D blocking optimization for stencil computations", SC'10).
-// Each sweep reads one array per field and writes another.
+// Many steps in tiles. The block is divided into tiles, and each tile recomputes the cells that it needs of its
+// neighbours; ring buffers hold the planes between two levels. Each sweep reads one array per field and writes another.
+// After A. Nguyen et al., "3.5-D blocking optimization for stencil computations", SC'10.
 #pragma once
 #include "coordinate_tables.hpp"
 #include "tile.hpp"
 
-// A block cut into tiles; each thread takes the next tile when it has finished one.
+// A block divided into tiles. A thread that has finished a tile takes the next free one.
 struct Tiles : Plan {
     Blocking blocking;
     real* scratch[FIELDS];
@@ -31,8 +31,8 @@ struct Tiles : Plan {
         return job;
     }
 
-    // Whether the result is copied at the end: with aliased arrays and an odd number of sweeps, the first one would
-    // overwrite its source.
+    // Whether the result is copied at the end. With aliased arrays and an odd number of sweeps, the first sweep would
+    // overwrite its own input.
     bool needs_final_copy() const { return aliased && sweeps % 2; }
 
     // The array that sweep k writes.

@@ -1,4 +1,4 @@
-// The operations of generated code, on a vector of cells (vec) or one cell (real), under the same names.
+// The operations that generated code uses. Each is defined for a vector of cells (vec) and for a single cell (real).
 template <class W>
 static inline W load(const real* p);
 template <>
@@ -30,7 +30,8 @@ static inline W zero() {
     return splat<W>(real(0));
 }
 
-// Σ w[k] p[k], k < n, for the cells from p on: a run of weights of a large stencil. Four sums keep the processor busy.
+// Returns Σ_k w[k] p[k], k < n, for each cell of the vector at p: a run of weights of a large stencil. Four partial
+// sums hide the latency of the additions.
 template <class W>
 static inline W convolved(const real* w, long n, const real* p) {
     W sums[4] = {zero<W>(), zero<W>(), zero<W>(), zero<W>()};
@@ -41,8 +42,8 @@ static inline W convolved(const real* w, long n, const real* p) {
     return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-// Three successive vectors of the row that a loop goes along. A vector that begins between them is combined from two of
-// them where the processor has an instruction for it; loading it would cross two cache lines.
+// A sliding window of three successive vectors along a row. Where the processor has an instruction for it, an unaligned
+// vector is combined from two of them; loading it from memory would cross two cache lines.
 struct Sliding {
     const real* row;
 #if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
@@ -95,7 +96,8 @@ static inline W f_sign(W a) {
     return choose(a > zero<W>(), one<W>(), choose(a < zero<W>(), -one<W>(), a));
 }
 
-// A function of the C library on one cell; and a function of one cell applied to the cells of a vector in turn.
+// OF_LIBRARY calls a function of the C library on one cell. LANEWISE defines a function of one cell, and applies it to
+// the cells of a vector in turn.
 #define OF_LIBRARY(function, ...) \
     real(sizeof(real) == 4 ? __builtin_##function##f(__VA_ARGS__) : __builtin_##function(__VA_ARGS__))
 #define LANEWISE(name, scalar)                             \
@@ -105,8 +107,8 @@ static inline W f_sign(W a) {
         for (int l = 0; l < LANES; l++) r[l] = name(v[l]); \
         return r;                                          \
     }
-// A time series at `place`, a time in units of the time between samples: linear between samples, 0 outside; or its
-// slope. A time that rounding has moved beyond the last sample is still that of the sample.
+// Returns a time series, or its slope, at `place`: a time in units of the sampling interval. It is linear between
+// samples and 0 outside. A time that round-off has moved just beyond the last sample counts as that sample.
 static inline double series(double place, const double* samples, int64_t count, double per_second, int slope) {
     const double last = double(count - 1);
     if (!(place >= 0.0 && place <= last * (1.0 + 1e-15))) return 0.0;
@@ -123,7 +125,7 @@ LANEWISE(f_tanh, OF_LIBRARY(tanh, a))
 
 static inline real f_power(real a, real b) { return OF_LIBRARY(pow, a, b); }
 
-// Functions of whole vectors from the C library (glibc's libmvec), where it has them for 64 bytes.
+// Vector functions of glibc's libmvec, where it has them for vectors of 64 bytes.
 #if defined(__AVX512F__) && defined(__x86_64__) && defined(__GLIBC__)
 #define OF_VECTORS(name, function)                                      \
     extern "C" vec _ZGVeN16v_##function##f(vec);                        \

@@ -1,11 +1,12 @@
 // Many steps in place: each thread keeps its part of the block in one array per field and sweeps over it.
 //
-// The levels of a sweep follow each other through the planes of the first axis as in `Pipeline`, over some rows of the
-// second axis at a time. Each level's rows begin ``reach`` lower than those of the level before, so the tile before has
-// computed all that it needs, and only the edges of parts are computed twice. A level stores its results shifted by
-// some planes and rows, so that they overwrite only dead values (the compressed grid of G. Wellein et al., "Efficient
-// temporal blocking for stencil computations by multicore-aware wavefront parallelization", COMPSAC 2009, here shifted
-// along both axes). The next sweep goes the other way and shifts them back.
+// The levels of a sweep follow each other through the planes of the first axis as in `Pipeline`, a tile of rows of
+// the second axis at a time. Each level's rows begin ``reach`` rows lower than those of the level before. The
+// previous tile has therefore computed all that a level reads, and only the edges of parts are computed twice. A
+// level stores its results shifted by some planes and rows, so that they overwrite only values that are not needed
+// any more. The next sweep goes the other way and shifts them back. This is the compressed grid of G. Wellein et al.,
+// "Efficient temporal blocking for stencil computations by multicore-aware wavefront parallelization", COMPSAC 2009,
+// shifted along two axes.
 #pragma once
 #include "cell_samples.hpp"
 #include "field_drift.hpp"
@@ -54,14 +55,14 @@ struct Wavefront : Plan {
         return moved;
     }
 
-    // A distance between rows or planes of at least ``cells``, padded so that neighbours do not fall on the same set of
-    // the cache.
+    // A distance between rows or planes of at least ``cells``, padded so that neighbouring rows or planes do not map to
+    // the same cache set.
     static long padded(long cells) {
         while (modulo(cells * sizeof(real) + 512, 4096) < 1024) cells += LANES;
         return cells;
     }
 
-    // Lays out the part of a thread. Returns the cells that each field needs.
+    // Computes the layout of a thread's part, and returns the number of cells that each field needs.
     long lay_out_part(long n, Part& p) const {
         long width[AXES] = {}, room[2] = {},
              beyond[2][2];  // ghost cells that are read; largest drift; cells beyond each end
@@ -228,9 +229,9 @@ struct Sweep {
                 upcoming.add(part.row(f, start_drift[f], n, rows[0]), (rows[1] - rows[0]) * part.pitch);
     }
 
-    // Prefetches, during the level before, the rows that the previous tile left for a level at planes i .. i + AT_ONCE
-    // - 1. They have left the near caches by now: rows of the plane that the level reads first, and the rows beside its
-    // own.
+    // Prefetches, during the previous level, the rows that the previous tile left for a level at planes i .. i +
+    // AT_ONCE - 1. These rows are no longer in the near caches: rows of the plane that the level reads first, and the
+    // rows beside its own.
     void prefetch_edge(int q, long i, const long rows[2]) {
         const Level& mine = pipe.level[q];
         const Pass& pass = passes[mine.pass];
@@ -267,7 +268,7 @@ struct Sweep {
             for (int f = 0; f < FIELDS; f++) fill_ghosts(0, f, pipe.ring_of[0][f], n, j0, j1);
     }
 
-    // A pass, row by row, and the ghost cells that follow from it.
+    // Computes a pass row by row, then the ghost cells that depend on it.
     void compute(int q, long i, long i0, long i1, long j0, long j1) {
         const Level& mine = pipe.level[q];
         const Pass& pass = passes[mine.pass];
@@ -308,7 +309,8 @@ struct Sweep {
             for (int o = 0; o < pass.outputs; o++) fill_ghosts(q, field_written(pass, o), pipe.output(q, o), n, j0, j1);
     }
 
-    // What others need of the last level: results after the last sweep, snapshots, edges for neighbouring blocks.
+    // Stores the last level's cells where they are needed: results after the last sweep, snapshots, and edges for
+    // neighbouring blocks.
     void store(int q, long i0, long i1, long j0, long j1) {
         EdgeExchange::Stored done;
         for (long n = i0; n < i1; n++)
@@ -327,7 +329,7 @@ struct Sweep {
         if (call.edges) call.edges->stored(done);
     }
 
-    // Fills the ghost cells that follow from plane i.
+    // Fills the ghost cells that depend on plane i.
     void fill_ghosts(int q, int f, int r, long i, long j0, long j1) {
         const Ring& ring = pipe.ring[r];
         if (!ring.width[0] && !ring.width[1] && !ring.width[2]) return;

@@ -1,6 +1,6 @@
-// The bridge from XLA's foreign function interface to generated programs: it finds the program by its number and fills
-// a `Call` (pipeline.hpp) from the buffers, in the order in which ffi_call.py passes them. It uses XLA's interface in
-// C, a single header without templates.
+// The bridge from XLA's foreign function interface to generated programs. It finds the program by its number and
+// fills a `Call` (pipeline.hpp) from the buffers, in the order in which ffi_call.py passes them. It uses XLA's C
+// interface, which is a single header.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
