@@ -1,4 +1,4 @@
-"""The pointwise functions of the expression language, for equations written in Python: exp(f.u), where(f.u > 0, a, b)."""
+"""Pointwise functions of nodes and numbers, for equations written in Python: exp(f.u), where(f.u > 0, a, b)."""
 
 from __future__ import annotations
 
