@@ -54,9 +54,9 @@ class ProbeConfig:
 
     field: str | None = key(TEXT, None, 'field = "u"', "the field that is recorded")
     expression: str | None = key(EXPRESSION_TEXT, None, 'expression = "u**2"', "instead of `field`: a derived quantity")
-    x: tuple[float, ...] = key(COORDINATES, (), "x = [0.1, 0.2]", "places of the receivers along x")
-    y: tuple[float, ...] = key(COORDINATES, (), "y = [0.5, 0.5]", "along y")
-    z: tuple[float, ...] = key(COORDINATES, (), "z = [0.5, 0.5]", "along z")
+    x: tuple[float, ...] = key(COORDINATES, (), "x = [0.1, 0.2]", "coordinates of the receivers along x")
+    y: tuple[float, ...] = key(COORDINATES, (), "y = [0.5, 0.5]", "coordinates along y")
+    z: tuple[float, ...] = key(COORDINATES, (), "z = [0.5, 0.5]", "coordinates along z")
     every_steps: int = key(COUNT, 1, "every_steps = 1", "steps between two samples")
 
     def places(self, ndim: int) -> tuple[tuple[float, ...], ...]:

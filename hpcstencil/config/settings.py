@@ -55,8 +55,8 @@ class GridConfig:
     """
 
     shape: tuple[int, ...] = key(COUNTS, REQUIRED, "shape = [512, 512]", "cells per axis")
-    lower: tuple[float, ...] | None = key(NUMBERS, None, "lower = [0.0, 0.0]", "where the domain begins")
-    upper: tuple[float, ...] | None = key(NUMBERS, None, "upper = [1.0, 1.0]", "where it ends")
+    lower: tuple[float, ...] | None = key(NUMBERS, None, "lower = [0.0, 0.0]", "lower corner of the domain")
+    upper: tuple[float, ...] | None = key(NUMBERS, None, "upper = [1.0, 1.0]", "upper corner of the domain")
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Numerics:
     """The table [numerics]. If no ``integrator`` is given, the reader chooses one."""
 
     order: int = key(choice(2, 4, 6, 8), 2, "order = 2", "order of the derivatives in space")
-    integrator: str = key(choice(*INTEGRATORS), None, 'integrator = "rk4"', "the method in time")
+    integrator: str = key(choice(*INTEGRATORS), None, 'integrator = "rk4"', "the time integrator")
     stages: int | None = key(COUNT, None, "stages = 9", "number of stages")
     epsilon: float | None = key(NUMBER, None, "epsilon = 0.1", "damping of the fastest oscillation")
     precision: str = key(choice("float32", "float64"), "float32", 'precision = "float32"', "precision of the fields")
@@ -152,7 +152,9 @@ class Decomposition:
     ``processes`` and ``tiles`` are counts per axis. ``devices`` is a count per axis, or the total number per process.
     """
 
-    processes: tuple[int, ...] | str = key(either(AUTO, COUNTS), "auto", "processes = [2, 1]", "blocks over processes")
+    processes: tuple[int, ...] | str = key(
+        either(AUTO, COUNTS), "auto", "processes = [2, 1]", "number of blocks for processes"
+    )
     devices: int | tuple[int, ...] | str = key(
         either(AUTO, either(COUNT, COUNTS)), "auto", "devices = 2", "devices of each process"
     )
@@ -176,7 +178,9 @@ class OutputConfig:
     fields: tuple[str, ...] | None = key(
         list_of(TEXT, "a list of field names"), None, 'fields = ["u"]', "fields to write"
     )
-    compression: Any = key(choice("none", "gzip"), "none", 'compression = "none"', "of the fields in the file")
+    compression: Any = key(
+        choice("none", "gzip"), "none", 'compression = "none"', "compression of the fields in the file"
+    )
     method: Any = key(
         choice("auto", *TRANSPORTS), "auto", 'method = "auto"', "how several processes write the one file"
     )
@@ -188,7 +192,7 @@ class OutputConfig:
     streams: Mapping[str, StreamConfig] = entries(
         ANY_TABLE,
         "{} = {{ every = 0.1 }}",
-        "further outputs",
+        "additional outputs",
         "streams = { plane = { every = 0.1, region = { z = 0.5 } } }",
     )
 
@@ -222,7 +226,7 @@ class CheckpointConfig:
 
     every_steps: int | None = key(COUNT, None, "every_steps = 1000", "steps between two checkpoints")
     every_minutes: float | None = key(
-        POSITIVE, None, "every_minutes = 30", "instead of `every_steps`: minutes between two"
+        POSITIVE, None, "every_minutes = 30", "instead of `every_steps`: minutes between two checkpoints"
     )
     keep: int = key(COUNT, 2, "keep = 2", "number of checkpoints that are kept")
     walltime: str = key(
@@ -276,7 +280,10 @@ class VerifyConfig:
         EXPRESSION_TEXT, '"exp(-t)*sin(x)"', "the manufactured solution", 'exact = { u = "exp(-t)*sin(x)" }'
     )
     conserved: tuple[str, ...] = key(
-        list_of(TEXT, "a list of names of diagnostics"), (), 'conserved = ["mass"]', "diagnostics that must not drift"
+        list_of(TEXT, "a list of names of diagnostics"),
+        (),
+        'conserved = ["mass"]',
+        "diagnostics that must stay constant",
     )
 
 
