@@ -1,4 +1,4 @@
-"""The command `hpcstencil`. Each subcommand is a module of its own, imported only when it is used, so `--help` is fast."""
+"""The command `hpcstencil`. Each subcommand is a separate module, imported only when it is used, so `--help` is fast."""
 
 from __future__ import annotations
 

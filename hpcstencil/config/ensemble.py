@@ -68,7 +68,7 @@ def _values(key: str, listed: object) -> tuple[float | str, ...]:
 def check_steps(config: Config) -> None:
     """Raise InputError if the settings of [time] do not suit an ensemble.
 
-    A tolerance is not available. With time.cfl each member takes steps of its own size, so output, diagnostics and
+    A tolerance is not available. With time.cfl each member has an individual step size, so output, diagnostics and
     checkpoints cannot be scheduled by a number of steps.
     """
     if config.time.tolerance is not None:

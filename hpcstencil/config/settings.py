@@ -51,7 +51,7 @@ class GridConfig:
     """The table [grid] as written; the reader converts it to a `Grid`.
 
     ``lower`` and ``upper`` are the corners of the domain, in the length unit of the input. The default of ``lower`` is
-    the origin; that of ``upper`` gives cells of width 1.
+    the origin, and the default of ``upper`` gives cells of width 1.
     """
 
     shape: tuple[int, ...] = key(COUNTS, REQUIRED, "shape = [512, 512]", "cells per axis")

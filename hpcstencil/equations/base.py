@@ -138,14 +138,14 @@ class Reflecting(Equation, Protocol):
 class Split(Equation, Protocol):
     """An equation whose right-hand side is split into `rhs` and a damping part.
 
-    The multistep method "ab2", which is poor at damping, advances the damping part by a forward Euler step after its
-    own step. Every other method adds both parts.
+    The multistep method "ab2", which handles damping poorly, advances the damping part by a forward Euler step after its
+    own step. All other methods add both parts.
     """
 
     def damping(self, f: SimpleNamespace, p: SimpleNamespace, space: Space) -> dict[str, Node]:
         """The damping part of the time derivative, by field, for the fields that have one. `rhs` must not include it.
 
-        The arguments are those of `rhs`.
+        The arguments are the same as in `rhs`.
         """
         ...
 

@@ -33,5 +33,5 @@ class Custom:
 
 
 def parameters_used(texts: Iterable[str]) -> set[str]:
-    """The names that occur in any of the expressions, including those of fields and functions."""
+    """The names that occur in any of the expressions, including names of fields and functions."""
     return {name for text in texts for name in re.findall(r"[A-Za-z_]\w*", text)}

@@ -126,7 +126,7 @@ def hllc(below: Gas, above: Gas, axis: int, gamma: Node) -> tuple[Node, ...]:
     def side(gas: Gas, speed: Node, mass: Node, outwards: Node) -> list[Node]:
         """The flux where the contact wave moves away from ``gas``, so that the face lies on its side of the wave.
 
-        ``speed`` is that of the outer wave on this side, ``mass`` the mass flux through it, and ``outwards`` its speed
+        ``speed`` is the speed of the outer wave on this side, ``mass`` the mass flux through it, and ``outwards`` its speed
         clipped at 0.
         """
         normal = gas.velocity[axis]

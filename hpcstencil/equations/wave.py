@@ -39,7 +39,7 @@ class Acoustic:
 
     Pressure waves in a medium at rest with variable speed of sound c and density ρ: Morse & Ingard, "Theoretical Acoustics"
     (1968), eq. (6.2.8). The source signal is the Ricker wavelet of exploration seismics, ricker(t) = (1 - 2 a) exp(-a) with
-    a = (π f0 (t - t0))². Its peak is at t0, and that of its spectrum at the frequency f0 (N. Ricker, Geophysics 18 (1953)
+    a = (π f0 (t - t0))². It peaks at t0, and its spectrum at the frequency f0 (N. Ricker, Geophysics 18 (1953)
     10-40, eq. (1)).
     """
 

@@ -31,12 +31,12 @@ class Stencil:
 
     @property
     def lower(self) -> tuple[int, ...]:
-        """The number of cells that the stencil reaches below its own cell, per axis; at least 0."""
+        """The number of cells that the stencil reaches below offset 0, per axis; at least 0."""
         return tuple(max(0, -min(o)) for o in zip(*self.offsets, strict=True))
 
     @property
     def upper(self) -> tuple[int, ...]:
-        """The number of cells that the stencil reaches above its own cell, per axis; at least 0."""
+        """The number of cells that the stencil reaches above offset 0, per axis; at least 0."""
         return tuple(max(0, *o) for o in zip(*self.offsets, strict=True))
 
     def collapsed(self, axes: Collection[int]) -> Stencil:
@@ -55,7 +55,7 @@ def is_large(stencil: Stencil) -> bool:
 
 
 def centred(values: Weights, ndim: int, by_fft: bool = False) -> Stencil:
-    """The stencil with the weights ``values``, centred on its own cell. Weights of 0 are left out.
+    """The stencil with the weights ``values``, the middle one of which is at offset 0. Weights of 0 are left out.
 
     ``values`` are sequences nested ``ndim`` deep, with an odd number of entries along each axis.
     """
@@ -95,7 +95,7 @@ def weights(derivative: int, points: tuple[Fraction, ...]) -> tuple[Fraction, ..
 
 
 def _line(derivative: int, offsets: Sequence[int], at: Fraction, axis: int, spacing: Sequence[float]) -> Stencil:
-    """The stencil along ``axis`` for a derivative ``at`` this distance, in cells, from its own cell."""
+    """The stencil along ``axis`` for a derivative at the offset ``at``, in cells."""
     values = weights(derivative, tuple(Fraction(o) - at for o in offsets))
     kept = [(o, float(w) / spacing[axis] ** derivative) for o, w in zip(offsets, values, strict=True) if w]
     return Stencil(

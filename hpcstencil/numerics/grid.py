@@ -118,7 +118,7 @@ class Subgrid:
         return slice(first, first + step * self.shape[axis], step)
 
     def centres(self, axis: int) -> np.ndarray:
-        """Coordinates of the selected cell centres along one axis, bitwise those of the whole grid: float64 of shape
+        """Coordinates of the selected cell centres along one axis, bitwise as in the whole grid: float64 of shape
         (shape[axis],)."""
         return self.whole.centres(axis)[self._chosen(axis)]
 

@@ -105,7 +105,7 @@ class Method:
         """(indices of values, indices of slopes) that stage ``number``, counted from 0, combines.
 
         The indices are relative to the stage: 0 is u, -1 the result of the previous stage, -2 the one before, and so
-        on. The index of a slope is that of the value at which it is evaluated.
+        on. A slope has the index of the value at which it is evaluated.
         """
         stage = self.stages[number]
         values, slopes = ([j and j - number - 1 for j, _ in terms] for terms in (stage.values, stage.slopes))
@@ -183,7 +183,7 @@ def ab2(epsilon: float, split: bool = False) -> Method:
     With ε = 0 it is second-order, but unstable for undamped waves. A small ε damps them (J. Marshall et al., J.
     Geophys. Res. 102 (1997) 5753-5766, eq. (33), ε = 0.1), and reduces the order to 1. If the equation is ``split``, a
     forward Euler step with its damping part follows. The first step of a run is forward Euler. The weights assume equal
-    steps, so a shortened step adds an error as large as that of one Euler step.
+    steps, so a shortened step adds the error of one Euler step.
     """
     stages = [Stage(((0, 1.0),), ((0, 1.5 + epsilon),), remembered=-(0.5 + epsilon))]
     if split:

@@ -35,9 +35,9 @@ class Clock:
 
 
 def together(clocks: Sequence[Clock]) -> Clock:
-    """The common clock of ensemble members that take steps of their own size.
+    """The common clock of ensemble members with individual step sizes.
 
-    Its time is that of the member furthest behind, and its step the sum of their steps. If all members have just
+    Its time is the time of the slowest member, and its step the sum of all steps. If all members have just
     reached the same output time, the base is the current step. Otherwise ``base_step`` is -1, so that `is_output` does
     not take the clock for one that has reached an output time.
     """
@@ -50,7 +50,7 @@ class StepRange(NamedTuple):
     """``count`` equal steps: step i = 0 .. count - 1 goes from t = base_time + (first + i) dt to t + dt.
 
     Times and ``dt`` are float64; ``first`` and ``count`` are integers. Each is a number, possibly traced by JAX, or an
-    array of shape (members,) if the members of an ensemble take steps of their own size.
+    array of shape (members,) if the members of an ensemble have individual step sizes.
     """
 
     base_time: Any
@@ -110,10 +110,10 @@ class Schedule:
     origin_time: float = 0.0
 
     def going_on(self, clock: Clock, anew: bool) -> tuple[Schedule, Clock]:
-        """The (schedule, clock) of a run that continues at ``clock``, such as that of a checkpoint.
+        """The (schedule, clock) of a run that continues at ``clock``, for example from a checkpoint.
 
         If the earlier steps had another size, steps are counted from here. For fixed steps this is found by comparing
-        times; otherwise the caller says so by ``anew``.
+        times; otherwise the caller sets ``anew``.
         """
         here = replace(clock, base_step=clock.step, base_time=clock.time)
         if self.fixed_dt is None:

@@ -43,7 +43,7 @@ class Layered:
     """The right-hand sides with absorbing layers.
 
     ``trees`` are the time derivatives by field, including the added memory fields, which ``memory`` lists. ``rate`` is
-    the fastest damping rate, in 1/time. ``positions`` are those of all fields, memory included, that do not live at
+    the fastest damping rate, in 1/time. ``positions`` holds all fields, including memory, that do not live at
     cell centres.
     """
 
@@ -58,7 +58,7 @@ def layered(
 ) -> Layered:
     """Add the absorbing layers that the boundary conditions request to the right-hand sides ``trees``.
 
-    ``speed`` is that of the fastest wave, or 0 if unknown. The ``positive`` fields must not become 0, so they cannot
+    ``speed`` is the fastest wave speed, or 0 if unknown. The ``positive`` fields must not become 0, so they cannot
     have a sponge. Raises InputError if a layer is wider than the domain, if a cpml is thinner than a cell, if the wave
     speed is unknown, or if a layer does not suit the equation.
     """

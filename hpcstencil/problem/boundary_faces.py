@@ -33,7 +33,7 @@ def faces_of(
     """The conditions on the faces of non-periodic axes, by (operand, axis, side); side 0 is the lower one.
 
     An operand is a field, or the result of an operator that has a condition in [boundary.operators]. ``trees`` are the
-    time derivatives and ``positions`` those of the fields, both including the memory fields of absorbing layers.
+    time derivatives and ``positions`` the positions of fields, both including the memory fields of absorbing layers.
 
     Raises InputError for malformed expressions, for entries of [boundary.operators] of which ``trees`` takes no
     derivative, for conditions that a field on faces cannot have, and for an open end if the equation has no

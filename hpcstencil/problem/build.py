@@ -76,7 +76,7 @@ def build(config: Config, contents: Mapping[str, ArrayContents] | None = None) -
 
 
 def _side_by_side(config: Config, contents: Mapping[str, ArrayContents]) -> Problem:
-    """The problem of an ensemble: that of the first member, with an array of shape (members,) for each parameter in
+    """The problem of an ensemble: the problem of the first member, with an array of shape (members,) for each parameter in
     which the members differ. Raises the errors of `build`."""
     listed = {key.partition(".")[2] for key in config.ensemble if key.startswith("equation.")}
     each = tuple(_alone(member, contents, listed) for member in members(config))
@@ -102,7 +102,7 @@ def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collec
     """The problem of a single run or of one member of an ensemble. Raises the errors of `build`.
 
     ``listed`` are the parameters in which members differ. Branches of where() that depend on other parameters are
-    resolved here; those of listed parameters stay, so that members share code.
+    resolved here. Branches that depend on listed parameters stay, so that members share code.
     """
     model = model_of(config, contents)
     fixed = {name: value for name, value in model.numbers.items() if name not in listed}

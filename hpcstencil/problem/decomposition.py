@@ -12,7 +12,7 @@ from hpcstencil.problem.problem import Problem
 from hpcstencil.validation.errors import InputError
 
 # The cost model of steps_per_exchange = "auto": seconds per exchange, and per cell and stage. They balance the cost of
-# messages against that of redundant work in halo cells, so only their order of magnitude matters.
+# messages against redundant work in halo cells, so only their order of magnitude matters.
 EXCHANGE_IN_LOOP = 5e-5
 EXCHANGE_BETWEEN_CALLS = 1e-3
 SECONDS_PER_CELL = 1e-9
@@ -44,7 +44,7 @@ UNMEASURED = Costs()
 class Plan:
     """A decomposition and the interval between halo exchanges; the same on all processes.
 
-    ``topology`` is that of rank 0. ``every`` is the number of steps between two exchanges, or 0 for an exchange before
+    ``topology`` is the view of rank 0. ``every`` is the number of steps between two exchanges, or 0 for an exchange before
     each stage. ``radius`` is the number of ghost cells per axis that one evaluation of the right-hand side uses up, and
     ``stages`` the number of evaluations per step. ``seconds`` is the predicted time of a step, or None without
     measurements.
@@ -99,7 +99,7 @@ class Plan:
     def describe(self) -> dict[str, Any]:
         """The decomposition as a dictionary that can be written as JSON, for the output file and the terminal.
 
-        Its keys are those of [decomposition], with counts per axis as lists, and "halo".
+        It has the keys of [decomposition], with counts per axis as lists, and "halo".
         """
         return {
             "processes": list(self.topology.processes),
@@ -113,8 +113,8 @@ class Plan:
 def decompose(problem: Problem, processes: int, devices: int) -> Topology:
     """Decompose the grid for ``processes`` processes with ``devices`` devices each.
 
-    The blocks are those that the input requests, or else those with the least halo surface. The returned topology is
-    that of rank 0; all processes compute the same. Raises InputError if the requested counts do not fit, if the grid is
+    The blocks are those that the input requests, or else those with the least halo surface. The returned topology is the view
+    of rank 0; all processes compute the same. Raises InputError if the requested counts do not fit, if the grid is
     too small for the stencil at a boundary, or if blocks would be thinner than the radius of the stencil.
     """
     grid, wishes, radius = problem.config.grid, problem.config.decomposition, problem.radius

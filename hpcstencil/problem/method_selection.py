@@ -16,7 +16,7 @@ def groups_of(trees: Mapping[str, Node], method: Method, name: str) -> dict[str,
     """Divide the fields into two groups for a partitioned method: the group, 0 or 1, by field.
 
     The time derivative of a field may depend only on fields of the other group. Empty for other methods. ``trees`` are
-    the time derivatives by field, and ``name`` is that of the integrator. Raises InputError if there are no such
+    the time derivatives by field, and ``name`` is the integrator. Raises InputError if there are no such
     groups.
     """
     if not method.partitioned:

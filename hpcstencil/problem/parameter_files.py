@@ -25,7 +25,7 @@ class Blocks(Protocol):
     def read(self, ranges: Sequence[Range], shape: Sequence[int]) -> np.ndarray:
         """Read a block without ghost cells, as an array in the shape of the block and the dtype of the source.
 
-        ``ranges`` holds the global index range (start, stop) of the block per axis, and ``shape`` is that of the grid.
+        ``ranges`` holds the global index range (start, stop) of the block per axis, and ``shape`` is the shape of the grid.
         Raises InputError, on this process only, if the shape of the array does not match.
         """
 
@@ -67,7 +67,7 @@ def array_blocks(
 
 
 def key_of(name: str) -> str:
-    """The dotted key of a parameter, "equation.NAME". ``name`` is that of the parameter or of its field."""
+    """The dotted key of a parameter, "equation.NAME". ``name`` is the name of the parameter or of its field."""
     return f"equation.{name.removeprefix(PARAMETER_FIELD)}"
 
 

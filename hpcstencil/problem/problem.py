@@ -95,7 +95,7 @@ class Problem:
 
     @property
     def own_steps(self) -> bool:
-        """Whether each member of an ensemble has a step size of its own (`time.cfl`), so that their times may differ."""
+        """Whether the members of an ensemble have individual step sizes (`time.cfl`), so that their times may differ."""
         return bool(self.members) and self.config.time.dt is None
 
     @property
@@ -105,8 +105,8 @@ class Problem:
 
     @property
     def cells_per_step(self) -> int:
-        """Number of cells that one step advances: those of all members, or of one member if each has a step size of its
-        own."""
+        """Number of cells that one step advances: the cells of all members, or of one member if each has its own step
+        size."""
         return self.config.grid.cells if self.own_steps else self.cells
 
     @property

@@ -24,7 +24,7 @@ class Receivers:
 
     ``field`` is the name of a field or, for an expression, the dotted key of the table, under which `Problem.derived`
     has it. The value at receiver r is the sum over m, in order, of weights[m, r] times the field in cell cells[m, r],
-    the same interpolation as that of at().
+    the interpolation of the operator at().
 
     ``places`` are the positions in the length unit of the input: float64, shape (receivers, axes). ``cells`` are global
     cell indices: int64, shape (points, receivers, axes). ``weights`` are float64 of shape (points, receivers).
@@ -61,7 +61,7 @@ def _along(config: Config, axis: int, places: np.ndarray, on_faces: int) -> tupl
     """The cell indices (int64) and weights (float64) along one axis of receivers with these coordinates.
 
     ``places`` has the shape (receivers,), and both results have the shape (points, receivers). ``on_faces`` is 1 if the
-    values lie on the faces of the axis, else 0. The weights are those of `interpolation.weight`.
+    values lie on the faces of the axis, else 0. The weights follow from `interpolation.weight`.
     """
     grid, order, periodic = config.grid, config.numerics.order, config.boundary.periodic[axis]
     n, points = grid.shape[axis], min(order, grid.shape[axis])

@@ -280,7 +280,7 @@ def mask_of(
 def solid_in_file(file: ArrayFile | ArrayInMemory, ranges: Sequence[Range], shape: Sequence[int]) -> np.ndarray:
     """Read which cells of a block are solid: a bool array in the shape of the block, without ghost cells.
 
-    ``ranges`` holds the global index range (start, stop) of the block per axis, and ``shape`` is that of the grid.
+    ``ranges`` holds the global index range (start, stop) of the block per axis, and ``shape`` is the shape of the grid.
     Raises InputError, on this process only, if the shape of the array does not match.
     """
     try:
@@ -315,7 +315,7 @@ def in_fluid(mask: Mask | None, tree: Node, otherwise: float = 0.0) -> Node:
 
 
 def masked_initial(mask: Mask | None, initial: Mapping[str, Node]) -> dict[str, Node]:
-    """The initial expressions by field, with 0 in solid cells. If the mask is ``kept``, that of the field SOLID is added.
+    """The initial expressions by field, with 0 in solid cells. If the mask is ``kept``, the field SOLID is added.
 
     With a mask from a file or array, whose cells are not known yet, the expressions are unchanged.
     """

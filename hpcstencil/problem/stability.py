@@ -31,7 +31,7 @@ from hpcstencil.validation.errors import InputError
 def largest_symbol(derivative: int, order: int, axis: int, spacing: tuple[float, ...]) -> float:
     """The largest symbol of a central difference: the maximum over θ of |Σ w_j exp(i j θ)|, in 1/length^derivative.
 
-    ``derivative`` is 1 or 2, ``order`` that of accuracy, and ``spacing`` the cell width per axis.
+    ``derivative`` is 1 or 2, ``order`` the order of accuracy, and ``spacing`` the cell width per axis.
     """
     stencil = central(derivative, order, axis, spacing)
     theta = np.linspace(0.0, np.pi, 2001)
@@ -43,7 +43,7 @@ def stable_step(rates: Rates, method: Method, order: int, spacing: tuple[float, 
     """The largest stable dt of ``method``, in the time unit of the input: infinite if nothing limits it, 0 if no step is
     stable.
 
-    ``order`` is that of the derivatives in space, and ``spacing`` the cell width per axis.
+    ``order`` is the order of accuracy in space, and ``spacing`` the cell width per axis.
     """
     real, imaginary = stability_limits(method)
     axes = range(len(spacing))

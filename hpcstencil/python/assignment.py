@@ -56,7 +56,7 @@ class InitialValue:
     value: Any
 
     def read(self, ranges: Sequence[Range], shape: Sequence[int]) -> np.ndarray:
-        """This process's block, as `block_of` returns it. The arguments, which are those of the simulation, are not
+        """This process's block, as `block_of` returns it. The arguments are not
         used."""
         return block_of(self.simulation, self.name, self.value, f"initial.{self.name}")
 
@@ -64,7 +64,7 @@ class InitialValue:
 def local_block(simulation: Simulation, name: str, value: Any, key: str) -> np.ndarray:
     """Convert a ``value`` for this process's block only: a local array in the shape of the block, or a number.
 
-    Result and errors are those of `block_of`.
+    It returns and raises the same as `block_of`.
     """
     problem = simulation.problem
     if isinstance(value, str) or is_function(value):

@@ -123,7 +123,7 @@ def _refuse_unavailable(simulation: Simulation) -> None:
 
 
 def _step_sizes(problem: Problem) -> Any:
-    """The step size: one number, or a float64 array of shape (members,) if each member has a step size of its own."""
+    """The step size: one number, or a float64 array of shape (members,) if the members have individual step sizes."""
     if not problem.own_steps:
         return problem.config.time.dt or cfl_step(problem, {})
     return np.array([cfl_step(member, {}) for member in problem.members])
@@ -207,7 +207,7 @@ def _mapped_one_by_one(simulation: Simulation) -> Callable[[Fields, Parameters, 
 def _kept(
     simulation: Simulation, constant: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
-    """(fields of a state at t = 0 besides those of the equation, solid cells or None).
+    """(additional fields of a state at t = 0, solid cells or None).
 
     These fields are the memory fields of absorbing layers, which start at 0, and the ``constant`` fields. All are
     blocks of this process; the fields have the member axis of an ensemble first.

@@ -159,7 +159,7 @@ class Simulation:
     def time(self) -> float:
         """The current time, in the time unit of the input.
 
-        In an ensemble whose members have step sizes of their own, it is the time of the member furthest behind.
+        In an ensemble whose members have individual step sizes, it is the time of the slowest member.
         """
         return self._stepping.clock.time
 
@@ -167,7 +167,7 @@ class Simulation:
     def steps(self) -> int:
         """The number of steps since t = 0.
 
-        In an ensemble whose members have step sizes of their own, it is the sum over the members.
+        In an ensemble whose members have individual step sizes, it is the sum over the members.
         """
         return self._stepping.clock.step
 
@@ -231,7 +231,7 @@ class Simulation:
     def step(self, steps: int = 1) -> None:
         """Take ``steps`` steps and run the callbacks that are due. All processes call this together.
 
-        Raises InputError if the steps would pass time.end, if the members of an ensemble have step sizes of their own,
+        Raises InputError if the steps would pass time.end, if the members of an ensemble have individual step sizes,
         or if it is called in a callback. Raises NumericsError if the solution is no longer finite.
         """
         if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 0:
@@ -369,8 +369,8 @@ class Simulation:
         ``parameters`` is a dict of parameters of the equation: numbers, arrays of shape (members,) where members differ,
         and blocks of this process for parameters with one value per cell. Others keep the values of the simulation.
 
-        The simulation itself does not change, and time.end is ignored. ``f.kernel`` is the backend. If members have step
-        sizes of their own, each takes ``steps`` steps, and the clock has one entry per member. All processes call this
+        The simulation itself does not change, and time.end is ignored. ``f.kernel`` is the backend. If members have
+        individual step sizes, each takes ``steps`` steps, and the clock has one entry per member. All processes call this
         together, and then f. Raises InputError for unknown names and wrong shapes, for a step size that depends on the
         solution, and for several devices on each of several processes.
         """
@@ -436,7 +436,7 @@ class Simulation:
         """Replace this process's block of a field in the state.
 
         ``block`` has the dtype of the run and the member axis last; solid cells in it are set to 0. The stored slopes of
-        a multistep method are computed anew, and so is a step size that depends on the solution.
+        a multistep method are computed anew, and so is a step size that follows the solution.
         """
         simulation, stepping = self._open, self._stepping
         problem, fields = simulation.problem, dict(stepping.state.fields)

@@ -113,7 +113,7 @@ def refuse_differing(
 ) -> None:
     """Raise InputError, on all processes, unless every process has the same arrays as rank 0.
 
-    ``arrays`` are those of this process, and ``there`` summarizes those of rank 0, both by dotted key.
+    ``arrays`` are the arrays of this process, and ``there`` summarizes the arrays of rank 0, both by dotted key.
     """
 
     def compared() -> None:

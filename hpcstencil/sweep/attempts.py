@@ -39,7 +39,7 @@ ENDS = {0: "done", 75: "stopped"}  # other exit statuses: "failed"
 class Attempt:
     """One attempt to run a member, as recorded in the file ``path``.
 
-    ``status`` is "running", "done", "failed" or "stopped". ``exit_status`` is that of the process, None while it runs,
+    ``status`` is "running", "done", "failed" or "stopped". ``exit_status`` is None while the process runs,
     and ``reason`` the message of a failure. ``overrides`` are the arguments of --set, ``identity`` identifies the input
     of the member (`plan.identity`), and ``processes`` is the number of MPI processes. ``owner`` identifies the process
     (see `process`). ``started`` and ``ended`` are times in ISO 8601, in UTC.
@@ -186,7 +186,7 @@ def born(pid: int) -> int | None:
 def claim(folder: Path, after: int, **what: Any) -> Attempt | None:
     """Claim a member by creating its attempt number ``after + 1``; None if another process created it first.
 
-    ``folder`` is that of the member, and ``what`` are further fields of `Attempt`. Raises EnvironmentProblem if the
+    ``folder`` is the folder of the member, and ``what`` are further fields of `Attempt`. Raises EnvironmentProblem if the
     file cannot be written.
     """
     path = folder / f"attempt-{after + 1:03d}.json"

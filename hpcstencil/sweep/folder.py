@@ -26,7 +26,7 @@ class Member:
     """One planned run of a sweep.
 
     ``settings`` maps the varied dotted keys to the values of this member. ``output`` is the path of its output file.
-    ``checksum`` is that of the text of its input file, and ``identity`` that of the settings in it (`plan.identity`).
+    ``checksum`` is the hash of its input file, and ``identity`` the hash of the settings in it (`plan.identity`).
     """
 
     index: int

@@ -1,4 +1,4 @@
-"""Run all members of a sweep on this machine, several at a time, each in a process of its own as in an array job."""
+"""Run all members of a sweep on this machine, several at a time, each in a separate process as in an array job."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _begun(planned: Planned, member: Member, options: Sequence[str], slot: int, 
     with file_errors(log, "write"), log.open("ab") as file:
         os.sched_setaffinity(0, share)  # inherited by the process started below
         try:
-            # In a session of its own: otherwise it would get Ctrl-C twice, from the terminal and from this process.
+            # In a new session: otherwise it would get Ctrl-C twice, from the terminal and from this process.
             process = subprocess.Popen(
                 [*line, *options], stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
             )

@@ -124,7 +124,7 @@ def frozen(cls: type[N]) -> type[N]:
 
 @frozen
 class Constant(Node):
-    """A literal number. Compiled code contains its value, in contrast to that of a `Parameter`."""
+    """A literal number. Unlike the value of a `Parameter`, it is part of the compiled code."""
 
     value: float
 

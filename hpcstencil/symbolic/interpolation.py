@@ -10,7 +10,7 @@ moments as δ up to that degree. Since a source and a receiver have the same wei
 that value has weight 1 and all others 0.
 
     walls     |   o   o   o   o   o   o      a window that would extend past a wall is moved inside. Weights next to the wall
-              |x  [-----------]              are one-sided and of the same order, whatever the boundary condition
+              |x  [-----------]              are one-sided and of the same order, for any boundary condition
 """
 
 from __future__ import annotations

@@ -160,8 +160,8 @@ def block_values(
 def largest(tree: Node, grid: Grid, parameters: Mapping[str, float | np.ndarray]) -> float:
     """Estimate the largest magnitude of a tree of coordinates from a sample of up to SAMPLES points per axis.
 
-    The sample includes the boundary of the grid. If the value there is not finite, as that of 1/x at x = 0, only cell
-    centres are sampled, so the result is infinite or NaN only if that of a cell is.
+    The sample includes the boundary of the grid. If a value there is not finite, as for 1/x at x = 0, only cell
+    centres are sampled, so the result is infinite or NaN only if the value in a cell is.
     """
 
     known = by_node(parameters)

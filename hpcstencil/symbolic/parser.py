@@ -208,7 +208,7 @@ class _Parser:
         self.fail(self.column(part), self.foreign(part))
 
     def column(self, part: ast.expr) -> int:
-        """The column to report for unsupported syntax: that of the operator of a binary operation, else the start."""
+        """The column to report for unsupported syntax: the operator of a binary operation, else the start."""
         if not isinstance(part, ast.BinOp):
             return part.col_offset
         assert part.left.end_col_offset is not None

@@ -112,10 +112,10 @@ def located(tree: Node, position: Position, positions: Positions, spacing: Seque
     Coordinates on faces are shifted by half a cell, parameters with one value per cell are averaged onto faces, and
     each `Halfway` gets its target. Operands of a `Halfway` are marked ``beyond``, because they are also evaluated
     outside walls, from the ghost cells of the fields. So are results of operators on faces, since a face on the
-    boundary needs no boundary condition of its own. ``positions`` are those of the fields, and ``spacing`` is the cell
+    boundary needs no separate boundary condition. ``positions`` are the positions of fields, and ``spacing`` is the cell
     width per axis.
 
-    Raises InputError, whose message begins with ``key``, if a field is used at a position other than its own.
+    Raises InputError, whose message begins with ``key``, if a field is used at a position where it does not live.
     """
     known: dict[tuple[int, Position, bool], Node] = {}
 
@@ -157,7 +157,7 @@ def located_on_boundary(tree: Node, position: Position, axis: int, spacing: Sequ
     """Rewrite the tree of a boundary value as `located` does, for a field at ``position`` and a boundary normal to
     ``axis``.
 
-    The coordinate along ``axis`` is not shifted, because the caller sets it to that of the boundary. Raises the same
+    The coordinate along ``axis`` is not shifted, because the caller sets it to the boundary. Raises the same
     errors as `located`.
     """
     along = tuple(0 if a == axis else half for a, half in enumerate(position))

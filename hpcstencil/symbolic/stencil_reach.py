@@ -23,7 +23,7 @@ from hpcstencil.symbolic.expressions import (
     walk,
 )
 
-# Operand with ghost cells of its own -> (number of ghost cells (lower, upper) per axis, whether corners are needed)
+# Operand with a boundary condition -> (number of ghost cells (lower, upper) per axis, whether corners are needed)
 Needs = dict[Node, tuple[tuple[tuple[int, int], ...], bool]]
 
 
@@ -89,7 +89,7 @@ class Discretization:
         return tuple((width, width) if axis == tree.axis else (0, 0) for axis in range(len(self.spacing)))
 
     def needs(self, trees: Iterable[Node]) -> Needs:
-        """The ghost cells that the trees need from each operand with ghost cells of its own (`has_own_ghosts`).
+        """The ghost cells that the trees need from each operand that has a boundary condition itself (`has_own_ghosts`).
 
         The result has the largest number (lower, upper) per axis that any operator needs, and whether corners are
         needed. A field marked ``beyond`` needs as many as the outermost operator around it reaches.

@@ -50,7 +50,7 @@ class Key:
 class Entries:
     """Entries of a table whose names the user chooses, such as parameters or units of fields.
 
-    ``kind`` is that of their values. In ``example``, {} stands for the name. If the entries are in a sub-table,
+    ``kind`` is the kind of their values. In ``example``, {} stands for the name. If the entries are in a sub-table,
     ``table`` is an example of it; if it is "", they stand beside the declared keys.
     """
 
@@ -68,7 +68,7 @@ class Entries:
 
 
 def key(kind: Kind, default: Any, example: str, meaning: str) -> Any:
-    """Declare a key of a table as a dataclass field. The default of the field is that of the key."""
+    """Declare a key of a table as a dataclass field. The field and the key have the same default."""
     metadata = {"key": Key(kind, default, example, meaning)}
     return field(metadata=metadata) if default is REQUIRED else field(default=default, metadata=metadata)
 

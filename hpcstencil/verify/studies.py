@@ -50,7 +50,7 @@ AUTO = Decomposition()
 class Study:
     """A convergence study: errors under refinement, from coarse to fine.
 
-    ``name`` is "space" or "time". ``sizes`` are cells per axis or numbers of steps, ``errors`` are those of
+    ``name`` is "space" or "time". ``sizes`` are cells per axis or numbers of steps, ``errors`` are computed by
     `differences`, and ``promised`` is the expected order.
     """
 
@@ -169,7 +169,7 @@ class Orders:
     def _time_to_react(self, problem: Problem) -> float:
         """REACTIONS time scales of the fastest mode, in the time unit of the input; 0 if no mode changes.
 
-        The rates are those of the problem linearized at the manufactured solution at t = 0.
+        The problem is linearized at the manufactured solution at t = 0.
         """
         solution = self.exact or default_solution(problem, self.end)
         start = {name: at_time(tree, 0.0) for name, tree in solution.items()}
@@ -245,7 +245,7 @@ def _adaptively(problem: Problem) -> dict[str, np.ndarray]:
 def reduced(config: Config) -> Problem:
     """The problem of an input on a grid of at most LARGEST cells per axis, for quick checks.
 
-    Initial state, precision and method are those of the input. The grid is not reduced if the input reads data files.
+    Initial state, precision and method are not changed. The grid is not reduced if the input reads data files.
     Raises the errors of `build`.
     """
     most = LARGEST[config.grid.ndim]
