@@ -55,10 +55,12 @@ def example_files() -> list[Path]:
 
 
 def _title(file: Path) -> str:
+    """The title of an example input."""
     return str(tomllib.loads(file.read_text())["title"])
 
 
 def _write(path: Path, content: bytes) -> None:
+    """Write a new file. Raises EnvironmentProblem if it exists or cannot be written."""
     try:
         with path.open("xb") as file:
             file.write(content)

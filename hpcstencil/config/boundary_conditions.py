@@ -243,6 +243,7 @@ def boundary_tables(boundary: BoundaryConfig, axes: tuple[str, ...]) -> dict[str
 
 
 def _written(sides: Sides) -> Any:
+    """The conditions of one axis as the input writes them. The inverse of `_sides`."""
     if sides[0] == PERIODIC:
         return "periodic"
     lower, upper = (c.kind if c.kind in PLAIN else {c.kind: KINDS[c.kind].written(c.values)} for c in sides)

@@ -50,6 +50,8 @@ def _flat(section: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str
 
 
 def _values(key: str, listed: object) -> tuple[float | str, ...]:
+    """Check the list of values for one dotted key, such as "equation.D". Raises InputError for keys in which members
+    cannot differ, and for invalid values."""
     table, _, name = key.partition(".")
     if table not in ("equation", "initial") or not name or "." in name or key in NOT_LISTED:
         raise InputError(
@@ -96,6 +98,7 @@ def members(config: Config) -> list[Config]:
 
 
 def _member(config: Config, index: int) -> Config:
+    """The input of member number ``index``, with its values in place."""
     equation, initial = config.equation, config.initial
     for key, values in config.ensemble.items():
         table, _, name = key.partition(".")

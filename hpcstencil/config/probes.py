@@ -85,6 +85,8 @@ def read_probes(section: Mapping[str, object], base: Path, grid: Grid) -> dict[s
 
 
 def _probe(name: str, given: Mapping[str, object], base: Path, grid: Grid) -> ProbeConfig:
+    """Read one table [probes.NAME]. Raises InputError for wrong keys and values, for a file that cannot be read, and
+    unless exactly one of field and expression is given."""
     if not name.isidentifier() or not name.isascii():
         raise wrong(at("probes", name), "a name of letters, digits and '_'", name, "rename it")
     keys = keys_of(ProbeConfig)

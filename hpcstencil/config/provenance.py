@@ -66,6 +66,7 @@ def _table(settings: object) -> dict[str, Any]:
 
 
 def _equation(equation: EquationConfig) -> dict[str, Any]:
+    """The table [equation], with time series and stencils as the input writes them."""
     table = {
         name: dict(vars(value)) if isinstance(value, TimeSeries) else value for name, value in _table(equation).items()
     }
@@ -77,11 +78,13 @@ def _equation(equation: EquationConfig) -> dict[str, Any]:
 
 
 def _output(output: OutputConfig) -> dict[str, Any]:
+    """The table [output], with an absolute path and its streams."""
     streams = {name: stream.settings for name, stream in output.streams.items()}
     return {**_table(output), "path": os.path.abspath(output.path), "streams": streams}
 
 
 def _mask(mask: MaskConfig) -> dict[str, Any]:
+    """The table [mask], with the condition at the surface as the input writes it."""
     return {**_table(mask), "surface": "no_flux" if mask.surface is None else {"value": mask.surface}}
 
 

@@ -163,6 +163,7 @@ def _refuse_extremes(config: Config) -> None:
 
 
 def _section(raw: Mapping[str, object], name: str) -> Mapping[str, Any]:
+    """The table ``name`` of the input, empty if it is missing. Raises InputError if it is not a table."""
     return table(name, raw.get(name, {}), f"[{name}]")
 
 
@@ -210,6 +211,8 @@ def _refuse_unknown_keys(raw: Mapping[str, object], name: str) -> None:
 
 
 def _grid(values: dict[str, Any]) -> Grid:
+    """The grid of the table [grid]. Raises InputError for corners that do not fit the shape or each other, for cells
+    too narrow for float64, and for too many cells."""
     shape = values["shape"]
     lower = values["lower"] or (0.0,) * len(shape)
     for key, given in (("lower", lower), ("upper", values["upper"])):
@@ -232,6 +235,11 @@ def _grid(values: dict[str, Any]) -> Grid:
 
 
 def _equation(raw: Mapping[str, object], base: Path, ndim: int) -> EquationConfig:
+    """Read the table [equation], whose keys include parameters with names of the user's choice.
+
+    Data files and the Python file of the equation are relative to ``base``. Raises InputError for an unknown equation,
+    and for entries that a built-in or custom equation cannot have.
+    """
     values = read("equation", raw, keys_of(EquationConfig))
     name = values["name"]
     known = (*EQUATIONS, "custom")
@@ -307,11 +315,14 @@ def _located(key: str, text: str, base: Path) -> str:
 
 
 def _initial(raw: Mapping[str, object], base: Path) -> InitialConfig:
+    """Read the table [initial]. ``file`` is relative to ``base``."""
     file = read("initial", raw, keys_of(InitialConfig))["file"]
     return InitialConfig(file and Path(os.path.abspath(base / file)), _entries(raw, "initial", "expressions"))
 
 
 def _time(values: dict[str, Any], equation: EquationConfig) -> TimeConfig:
+    """Check the table [time] and choose the default, cfl = 0.5. Raises InputError for more than one of dt, cfl and
+    tolerance, for a custom equation without dt or tolerance, and for too many steps."""
     given = [name for name in STEP_KEYS if values[name] is not None]
     if len(given) > 1:
         raise too_many([f"time.{name}" for name in given], "remove one" if len(given) == 2 else "keep one")
@@ -356,6 +367,7 @@ def _numerics(values: dict[str, Any], time: TimeConfig) -> Numerics:
 
 
 def _decomposition(values: dict[str, Any], grid: Grid) -> Decomposition:
+    """Check the table [decomposition]. Raises InputError for counts that do not match the number of axes."""
     for key in ("processes", "devices", "tiles"):
         given = values[key]
         if isinstance(given, tuple) and len(given) != grid.ndim:
@@ -364,6 +376,7 @@ def _decomposition(values: dict[str, Any], grid: Grid) -> Decomposition:
 
 
 def _output(values: dict[str, Any], stem: str, grid: Grid, end: float) -> OutputConfig:
+    """Check the table [output] and its streams. The default path is ``stem``.h5."""
     if values["every"] is not None and values["every_steps"] is not None:
         raise too_many(("output.every", "output.every_steps"), "remove one")
     fields = values["fields"] or ()
@@ -375,6 +388,7 @@ def _output(values: dict[str, Any], stem: str, grid: Grid, end: float) -> Output
 
 
 def _diagnostics(raw: Mapping[str, object]) -> DiagnosticsConfig:
+    """Read the table [diagnostics]. Raises InputError for a misspelled key and for names that are not allowed."""
     values = read("diagnostics", raw, keys_of(DiagnosticsConfig))
     for key, value in raw.items():
         meant = "every_steps" if key == "every" else nearest(key, values)
@@ -385,6 +399,7 @@ def _diagnostics(raw: Mapping[str, object]) -> DiagnosticsConfig:
 
 
 def _mask(raw: Mapping[str, object], base: Path) -> MaskConfig:
+    """Read the table [mask]. The path of a data file, relative to ``base``, is made absolute."""
     _refuse_unknown_keys(raw, "mask")
     mask = MaskConfig(**_table(raw, "mask"))
     if mask.array is None and Path(mask.solid).suffix.lower() in OTHER_SUFFIXES:
@@ -398,11 +413,13 @@ def _mask(raw: Mapping[str, object], base: Path) -> MaskConfig:
 
 
 def _verify(raw: Mapping[str, object]) -> VerifyConfig:
+    """Read the table [verify]."""
     _refuse_unknown_keys(raw, "verify")
     return VerifyConfig(**_table(raw, "verify"))
 
 
 def _checkpoint(values: dict[str, Any]) -> CheckpointConfig:
+    """Check the table [checkpoint]. Raises InputError if both intervals are given."""
     if values["every_steps"] is not None and values["every_minutes"] is not None:
         raise too_many(("checkpoint.every_steps", "checkpoint.every_minutes"), "remove one")
     return CheckpointConfig(**values)

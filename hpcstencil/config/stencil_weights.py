@@ -49,6 +49,7 @@ def weights_of(key: str, given: Weights | str, base: Path, ndim: int) -> Weights
 
 
 def _array(key: str, given: Weights) -> np.ndarray:
+    """Convert nested lists to a float64 array. Raises InputError if their lengths differ."""
     try:
         return np.array(given, dtype=np.float64)
     except ValueError:
@@ -67,4 +68,5 @@ def _read(key: str, path: Path) -> np.ndarray:
 
 
 def _tuples(values: Any) -> Any:
+    """Convert nested lists to nested tuples."""
     return tuple(map(_tuples, values)) if isinstance(values, list) else values

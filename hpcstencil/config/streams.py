@@ -107,6 +107,8 @@ def streams_of(given: Mapping[str, Mapping[str, object]], grid: Grid, end: float
 
 
 def _stream(name: str, given: Mapping[str, object], grid: Grid, end: float) -> StreamConfig:
+    """Read one table [output.streams.NAME]. Raises InputError for wrong keys and values, for keys that exclude each
+    other, and for a stream that selects no cell."""
     path = ("output", "streams", name)
     if not re.fullmatch(r"[A-Za-z0-9_-]+", name) or len(name) > LONGEST_NAME:
         expected = f"a name of letters, digits, '_' and '-', at most {LONGEST_NAME} of them"
@@ -149,6 +151,7 @@ def _stream(name: str, given: Mapping[str, object], grid: Grid, end: float) -> S
 
 
 def _words(place: Any) -> str:
+    """A region along one axis, in words."""
     return "the lower to the upper end" if place is None else f"{place[0]:g} to {place[1]:g}"
 
 

@@ -61,6 +61,7 @@ def load(path: Path, name: str) -> tuple[Equation, str]:
 
 
 def _module(path: Path) -> ModuleType:
+    """Execute the Python file at ``path`` and return its module."""
     name = f"hpcstencil_equation_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
@@ -150,8 +151,10 @@ def _entries(values: Any, ndim: int, signed: bool) -> bool:
 
 
 def _is_rate(value: Any) -> bool:
+    """Whether a value is a finite, non-negative number."""
     return isinstance(value, Real) and math.isfinite(value) and float(value) >= 0.0
 
 
 def _returned(value: Any) -> str:
+    """What user code returned, in words for a message."""
     return "nothing" if value is None else type(value).__name__

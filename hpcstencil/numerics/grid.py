@@ -114,6 +114,7 @@ class Subgrid:
         return self.whole.upper
 
     def _chosen(self, axis: int) -> slice:
+        """The selected cells along one axis as a slice of global indices."""
         first, step = self.first[axis], self.stride[axis]
         return slice(first, first + step * self.shape[axis], step)
 

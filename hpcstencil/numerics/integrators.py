@@ -127,6 +127,7 @@ class Method:
 
 
 def _terms(weights: Sequence[float]) -> Terms:
+    """The non-zero entries of a list of weights, as pairs (index, weight)."""
     return tuple((j, w) for j, w in enumerate(weights) if w)
 
 

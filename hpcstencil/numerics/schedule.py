@@ -262,6 +262,7 @@ class Schedule:
         return Leap(StepRange(clock.time, 0, last, 1), after)
 
     def _fixed(self, clock: Clock, most: int) -> Leap:
+        """`leap` for a fixed step size: up to ``most`` equal steps, or the last step if its size differs."""
         assert self.fixed_dt is not None and self.total_steps is not None
         start = self._counted(self.total_steps - 1)
         equal = self.total_steps - self._last_differs()

@@ -194,6 +194,7 @@ def _depth(config: Config, axis: int, side: int, width: float) -> Node:
 
 
 def _key(config: Config, axis: int, side: int) -> str:
+    """The dotted key of the condition on one side of an axis, for messages."""
     return f"boundary.{config.grid.axes[axis]}.{SIDES[side]}"
 
 

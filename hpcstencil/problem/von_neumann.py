@@ -99,6 +99,7 @@ class Frozen:
         return self.values[tree, at]
 
     def _value(self, tree: Node, at: Offset) -> Any:
+        """Compute the result of `value`."""
         match tree:
             case Field(name):
                 if name not in self.initial:
@@ -127,6 +128,7 @@ class Frozen:
         return numpy_evaluate.evaluate(tree, coordinates, parameters, index)
 
     def _sum(self, stencil: Stencil, operand: Node, at: Offset) -> Any:
+        """A stencil applied to ``operand``, at an offset of ``at`` cells from the sampled cells."""
         pairs = zip(stencil.offsets, stencil.weights, strict=True)
         return sum(w * self.value(operand, _moved(at, o)) for o, w in pairs)
 
@@ -155,6 +157,7 @@ class Frozen:
         return self.symbols[tree]
 
     def _symbol(self, tree: Node) -> Symbol:
+        """The symbol of a node, computed from the symbols of its sub-trees by the chain rule."""
         here = (0,) * self.grid.ndim
         match tree:
             case Field(name):
@@ -245,14 +248,17 @@ def _amplified(method: Method, z: np.ndarray) -> np.ndarray:
 
 
 def _moved(at: Offset, by: Offset) -> Offset:
+    """The sum of two offsets in cells."""
     return tuple(a + b for a, b in zip(at, by, strict=True))
 
 
 def _scaled(symbol: Symbol, factor: np.ndarray) -> Symbol:
+    """A symbol multiplied by ``factor``, an array that broadcasts to (cells, angles)."""
     return {name: part * factor for name, part in symbol.items()}
 
 
 def _added(symbols: Sequence[Symbol]) -> Symbol:
+    """The sum of symbols, field by field."""
     result: Symbol = {}
     for symbol in symbols:
         for name, part in symbol.items():

@@ -524,6 +524,7 @@ class Simulation:
         return self._stepping.simulation
 
     def _refuse_busy(self, method: str) -> None:
+        """Raise InputError if ``method`` is called in a callback, while steps are taken."""
         if self._busy:
             raise InputError(f"{method}: cannot be called in a callback, while steps are taken; call it after them")
 
@@ -555,6 +556,7 @@ class Simulation:
             return run.advance(limit)
 
     def _beyond_the_end(self, expected: str, steps: int) -> InputError:
+        """Make the error for steps that would pass time.end, where ``expected`` says how many are possible."""
         end = self._open.problem.config.time.end
         return InputError(
             f"step: expected {expected} up to time.end = {end:g}, but got {steps}; make the simulation with a later "
@@ -626,6 +628,7 @@ def _interval(method: str, value: float) -> float:
 
 
 def _is_number(value: Any) -> bool:
+    """Whether a value is an integer or a real number of Python or NumPy; booleans are not."""
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 

@@ -71,14 +71,17 @@ class Kind:
 
 
 def _dirichlet(number: Callable[[float], N], mirror: N, height: N, value: N) -> N:
+    """The ghost cell for u = value on the boundary."""
     return number(2.0) * value - mirror
 
 
 def _neumann(number: Callable[[float], N], mirror: N, height: N, value: N) -> N:
+    """The ghost cell for the outward normal derivative ∂u/∂n = value."""
     return mirror + height * value
 
 
 def _robin(number: Callable[[float], N], mirror: N, height: N, a: N, b: N, value: N) -> N:
+    """The ghost cell for a u + b ∂u/∂n = value."""
     half = height * number(0.5) * a
     # XLA turns division by a constant into multiplication, and the decomposition decides whether this is a constant.
     inverse = number(1.0) / (half + b)

@@ -38,6 +38,7 @@ STEPS = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal",
 
 
 def _chosen(condition: Node, a: Node, b: Node) -> Node:
+    """The tree of where(condition, a, b), simplified if both branches are equal."""
     return a if a == b else Pointwise("where", (condition, a, b))
 
 
@@ -82,6 +83,7 @@ def over(a: Node, b: Node) -> Node:
 
 
 def _power(f: Node, x: tuple[Node, ...], d: tuple[Node, ...]) -> Node:
+    """The derivative of f = base ** exponent, given both with their derivatives."""
     base, exponent = x
     slope = times(times(exponent, base ** (exponent - 1.0)), d[0])
     if isinstance(exponent, Constant):
@@ -153,6 +155,7 @@ def exact(tree: Node, fields: Mapping[str, Node], spacing: Sequence[float] = ())
 
 
 def _moved(part: Node, axis: int, by: float) -> Node | None:
+    """The coordinate along ``axis`` shifted by a distance, or None for other nodes; for `substitute`."""
     return part + by if part == Coordinate(axis) else None
 
 
@@ -165,6 +168,7 @@ def _away(tree: Node, offset: Sequence[int], spacing: Sequence[float]) -> Node:
 
 
 def _repeated(tree: Node, orders: tuple[int, ...]) -> Node:
+    """The tree differentiated ``orders[axis]`` times along each axis."""
     for axis, count in enumerate(orders):
         for _ in range(count):
             tree = derivative(tree, Coordinate(axis))

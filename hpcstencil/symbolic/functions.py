@@ -8,6 +8,9 @@ from hpcstencil.symbolic.expressions import FUNCTIONS, Node, Operand, Pointwise,
 
 
 def _function(name: str) -> Callable[..., Node]:
+    """Make the Python function for the pointwise function ``name``. It raises TypeError for a wrong number of
+    arguments."""
+
     def apply(*arguments: Operand) -> Node:
         if len(arguments) != FUNCTIONS[name]:
             raise TypeError(f"{name}() takes {FUNCTIONS[name]} argument(s), not {len(arguments)}")

@@ -119,6 +119,8 @@ class Scope:
 
 
 def _noise(*arguments: Node) -> Node:
+    """The node of noise(seed) or noise(seed, stream). Raises ValueError unless the arguments are integers from 0 to
+    2**32 - 1."""
     whole = [int(a.value) for a in arguments if isinstance(a, Constant) and 0 <= a.value < 2**32 and a.value % 1 == 0]
     if len(whole) < len(arguments):
         raise ValueError("noise() expects whole numbers from 0 to 2**32 - 1")
@@ -319,6 +321,7 @@ def _joined(start: Node, links: Sequence[tuple[str, Node]]) -> Node:
 
 
 def _short(text: str, quote: str = "'") -> str:
+    """A name in quotes, cut to SHOWN characters."""
     return quote + (text if len(text) <= SHOWN else text[:SHOWN] + "...") + quote
 
 
@@ -331,5 +334,6 @@ def _strange(character: str) -> str:
 
 
 def _suggestion(name: str, known: Mapping[str, object]) -> str:
+    """The advice for an unknown name: the most similar one, or all names that are known."""
     near = nearest(name, known, SIMILAR)
     return f"did you mean '{near}'?" if near else f"known here: {listing(sorted(known))}"

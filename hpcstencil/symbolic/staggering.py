@@ -165,11 +165,13 @@ def located_on_boundary(tree: Node, position: Position, axis: int, spacing: Sequ
 
 
 def _astray(name: str, lives: Position, wanted: Position) -> str:
+    """The message for the field ``name``, which lives at one position but is used at another."""
     wrong = f"'{name}' lives {described(lives)}, but is used where values {described(wanted)} are needed"
     return f"{wrong}; {_advice(lives, wanted)}"
 
 
 def _advice(lives: Position, wanted: Position) -> str:
+    """How to interpolate from the position ``lives`` to ``wanted``, in words."""
     differing = [AXES[axis] for axis, (a, b) in enumerate(zip(lives, wanted, strict=True)) if a != b]
     return f"bring it there with {listing(f'mean_{axis}()' for axis in differing)}"
 

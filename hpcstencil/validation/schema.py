@@ -194,6 +194,7 @@ def list_of(kind: Kind, words: str, longest: int | None = None) -> Kind:
 
 
 def _table_of_any_keys(value: object) -> object:
+    """Return a table unchanged. Raises Unfit for anything else."""
     if not isinstance(value, Mapping):
         raise Unfit
     return value
