@@ -1,5 +1,4 @@
-"""The command line. Each command is a separate module, imported only when it is called, so that `--help` answers at
-once."""
+"""The command `hpcstencil`. Each subcommand is a separate module, imported only when it is used, so `--help` is fast."""
 
 from __future__ import annotations
 
@@ -19,27 +18,27 @@ from hpcstencil.validation.printable import printable_lines
 COMMANDS = {
     "new": "Write an example input to start from; without a NAME, list the examples.",
     "run": "Run the simulation that INPUT.toml describes and write its output file.",
-    "check": "Validate INPUT.toml without running: the resolved input, decomposition, memory, predicted time.",
+    "check": "Validate INPUT.toml without running it. Print the resolved input, decomposition, memory, predicted time.",
     "equations": "List the equations that an input may name; with a NAME its fields and parameters.",
-    "info": "Say what a run or checkpoint file holds, and whether it is complete and sound.",
+    "info": "Describe the contents of an output or checkpoint file, and check that it is complete and valid.",
     "plot": "Make a PNG of a field, an animation, or the time series of a run.",
     "bench": "Measure speed in hardware terms: cells/s, T_eff, and its ratio to the copy bandwidth.",
-    "doctor": "Check the environment (launch, MPI, HDF5, devices, folder) and say what to do about what is wrong.",
+    "doctor": "Check the environment (launch, MPI, HDF5, devices, folder) and suggest a remedy for each problem.",
     "sweep": "Plan a parameter sweep, run its members, and collect their results in one table.",
     "verify": "Measure orders of convergence, conservation and equality of decompositions of INPUT.toml.",
 }
-COUNTS = ("-n", "--np", "--nprocs", "--processes", "--ranks")  # options of launchers that users also try here
+COUNTS = ("-n", "--np", "--nprocs", "--processes", "--ranks")  # launcher options that users may give here by mistake
 
 
 class Commands(click.Group):
-    """The commands by name, imported when they are used."""
+    """The group of all subcommands. It imports the module of a subcommand when that is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of all commands."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """The command of this name; None if there is none."""
+        """Import and return the command called ``name``; None if there is none."""
         if name not in COMMANDS:
             return None
         command: click.Command = getattr(importlib.import_module(f"hpcstencil.cli.{name}"), name)
@@ -48,7 +47,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that the arguments name. An unknown name raises UsageError with a suggestion."""
+        """Find the command that the arguments name. Raises click.UsageError, with a suggestion, for an unknown one."""
         from hpcstencil.validation.messages import nearest
 
         if args and args[0] not in COMMANDS and (near := nearest(args[0], COMMANDS)):
@@ -56,7 +55,7 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands for `--help` without importing them."""
+        """Write the list of commands for `--help`, without importing their modules."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
@@ -68,7 +67,11 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line and exit. The status is the same on all processes, and tells the kind of failure."""
+    """Run the command line and exit the process.
+
+    The exit status depends on the kind of failure (`validation.errors`), and is the same on all processes if they fail
+    together. Errors are printed on rank 0 only.
+    """
     try:
         status = cli(prog_name="hpcstencil", standalone_mode=False) or 0
     except click.exceptions.NoArgsIsHelpError as error:
@@ -80,7 +83,7 @@ def main() -> None:
     except HpcstencilError as error:
         status = tell(f"hpcstencil: {error}", error.status)
         if status == EnvironmentProblem.status:
-            # Handles of a file that HDF5 could not write are released with the error; h5py would print a second failure.
+            # Open files that HDF5 could not write are closed when the error is released. h5py would report that again.
             sys.excepthook, sys.unraisablehook = lambda *_: None, lambda _: None
     except Exception as error:
         if not of_environment(error):
@@ -90,8 +93,11 @@ def main() -> None:
 
 
 def start() -> None:
-    """Run `main` as the whole process. After a failure of the environment it exits without closing open files, because
-    HDF5 may crash when it closes a file that it could not write."""
+    """The entry point of the command.
+
+    After an `EnvironmentProblem` the process exits without closing open files, because HDF5 may crash when it closes a
+    file that it could not write.
+    """
     try:
         main()
     except SystemExit as leaving:
@@ -101,21 +107,21 @@ def start() -> None:
 
 
 def launched(error: click.ClickException) -> str:
-    """Advice for a user who gives the number of processes as an option, since the launcher takes that number; "" for
+    """Advice for a user who gives the number of processes as an option of hpcstencil instead of the launcher; "" for
     other errors."""
     asked = isinstance(error, click.NoSuchOption) and error.option_name in COUNTS
     return " The launcher takes it: mpirun -n 4 hpcstencil run INPUT.toml" if asked else ""
 
 
 def tell(text: str, status: int) -> int:
-    """Print an error on standard error, on rank 0 only; returns ``status``."""
+    """Print an error message on standard error, on rank 0 only. Returns ``status``."""
     if environment_rank() == 0:
         print(printable_lines(text), file=sys.stderr, flush=True)
     return status
 
 
 def leave_at_once(status: int) -> NoReturn:
-    """Exit with this status, without the finalization of Python and of MPI, in which HDF5 would close files collectively."""
+    """Exit with this status, skipping the finalization of Python and MPI, in which HDF5 would close files collectively."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

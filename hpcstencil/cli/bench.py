@@ -1,4 +1,4 @@
-"""`hpcstencil bench`."""
+"""`hpcstencil bench`: measure the speed of the step loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpcstencil.runtime.launcher import environment_rank
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.printable import echo
 
-# Measured without an input: 3-D heat, the equation that moves the most memory for its arithmetic.
+# The input that is measured by default: 3-D heat, the equation with the most memory traffic per arithmetic operation.
 STANDARD = {
     "title": "bench",
     "grid": {"shape": [256, 256, 256]},
@@ -89,7 +89,7 @@ def bench(
 
 
 def draw(told: Mapping[str, Any], path: Path) -> None:
-    """Write the roofline picture of the results to ``path``. Raises EnvironmentProblem if it cannot be written."""
+    """Write a roofline plot of the results ``told`` to ``path``. Raises EnvironmentProblem if it cannot be written."""
     from hpcstencil.runtime.filesystem import file_errors
     from hpcstencil.runtime.publish import publish
     from postprocess.roofline import save_roofline  # matplotlib is slow to load, and only needed here

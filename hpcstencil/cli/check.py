@@ -1,4 +1,4 @@
-"""`hpcstencil check`."""
+"""`hpcstencil check`: validate an input without running it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from hpcstencil.validation.printable import echo
 )
 @click.option("--devices", type=int, help="Devices per process to check for.")
 def check(input_file: Path, overrides: tuple[str, ...], processes: int | None, devices: int | None) -> None:
-    """Validate INPUT.toml without running: the resolved input, decomposition, memory, halo traffic, predicted time."""
+    """Validate INPUT.toml without running it.
+
+    Print the resolved input, decomposition, memory, halo traffic and predicted time.
+    """
     import math
 
     from hpcstencil.cli.prepare import decomposed_of, problem_of, wanted_devices

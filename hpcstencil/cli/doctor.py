@@ -1,4 +1,4 @@
-"""`hpcstencil doctor`."""
+"""`hpcstencil doctor`: check the environment."""
 
 from __future__ import annotations
 

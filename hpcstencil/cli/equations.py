@@ -1,4 +1,4 @@
-"""`hpcstencil equations`."""
+"""`hpcstencil equations`: list and describe the built-in equations."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def equations(name: str | None) -> None:
 
 
 def overview() -> list[str]:
-    """The lines of the list of equations: the name and the first line of the documentation of each."""
+    """The list of equations, one line each: the name and the first line of the docstring."""
     width = max(map(len, KNOWN))
     return [f"{name:{width}}  {_documentation(name).splitlines()[0]}" for name in KNOWN]
 
 
 def description(name: str) -> list[str]:
-    """The lines that describe the equation called ``name``: its documentation, fields and parameters."""
+    """The description of the equation called ``name``, as lines: its docstring, fields, and parameters with defaults."""
     lines = [_documentation(name), ""]
     if name == "custom":
         return [*lines, "fields      the keys of [equation.rhs]", "parameters  the other keys of [equation]"]
@@ -47,12 +47,12 @@ def description(name: str) -> list[str]:
 
 
 def _documentation(name: str) -> str:
-    """The docstring of an equation."""
+    """The docstring of the class of an equation, without markup."""
     return (inspect.getdoc(KNOWN[name]) or "").replace("``", "")
 
 
 def _fields(equation: Equation) -> dict[int, tuple[str, ...]]:
-    """The names of the fields for each number of axes that the equation supports."""
+    """The names of the fields, by number of axes from 1 to 3. Numbers that the equation does not support are missing."""
     found = {}
     for ndim in (1, 2, 3):
         try:

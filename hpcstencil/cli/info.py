@@ -1,4 +1,4 @@
-"""`hpcstencil info`: the contents of an output or checkpoint file, and whether it is complete and sound."""
+"""`hpcstencil info`: describe and check an output or checkpoint file."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hpcstencil.validation.printable import echo
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--repair", is_flag=True, help="First undo what a killed run left half written in FILE.")
+@click.option("--repair", is_flag=True, help="First undo an incomplete write that a killed run left in FILE.")
 def info(file: Path, repair: bool) -> None:
-    """Say what FILE, an output or checkpoint file, holds, and whether it is complete and sound."""
+    """Describe the contents of FILE, an output or checkpoint file, and check that it is complete and valid."""
     if environment_rank() != 0:
         return
     # h5py is imported only here, so that `hpcstencil --help` answers at once

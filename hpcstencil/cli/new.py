@@ -46,7 +46,7 @@ def new(name: str | None, output: Path | None) -> None:
 
 
 def example_files() -> list[Path]:
-    """The example inputs and the files beside them: those of the source tree, or those that were installed."""
+    """The paths of the example inputs and their data files: in the source tree if there is one, else as installed."""
     tree = Path(__file__).parents[2]
     if (tree / "setup.cfg").is_file():
         return sorted(path for path in (tree / "inputs").iterdir() if path.is_file())
@@ -55,10 +55,12 @@ def example_files() -> list[Path]:
 
 
 def _title(file: Path) -> str:
+    """The title of an example input."""
     return str(tomllib.loads(file.read_text())["title"])
 
 
 def _write(path: Path, content: bytes) -> None:
+    """Write a new file. Raises EnvironmentProblem if it exists or cannot be written."""
     try:
         with path.open("xb") as file:
             file.write(content)

@@ -1,4 +1,4 @@
-"""`hpcstencil plot`: a picture or a movie of an output or checkpoint file."""
+"""`hpcstencil plot`: draw a picture or movie of an output or checkpoint file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands share: reading the input, choosing devices, joining the processes."""
+"""Steps that several commands share: connect the processes, read the input, choose devices, decompose the grid."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ from hpcstencil.validation.errors import HpcstencilError, InputError
 
 
 def problem_of(path: Path, overrides: Sequence[str], communicator: Communicator) -> tuple[Config, Problem]:
-    """The input at ``path`` with every --set of ``overrides`` applied, and its problem, both checked. Warnings go to
-    standard error. All processes call this together. Raises InputError, or EnvironmentProblem for an unreadable file,
-    on all of them."""
+    """Read and check the input at ``path`` with the ``overrides`` of --set, and build its problem.
+
+    Warnings are printed on standard error. All processes call this together. Raises InputError, or EnvironmentProblem
+    if a data file cannot be read, on all of them.
+    """
 
     config = agree(communicator, lambda: load(path, overrides))
     contents = from_rank_0(communicator, lambda: contents_of(config))
@@ -36,8 +38,10 @@ def problem_of(path: Path, overrides: Sequence[str], communicator: Communicator)
 
 
 def wanted_devices(config: Config, option: int | None) -> int | None:
-    """The number of devices per process that the option or else the input requests; None for all that are available.
-    Raises InputError if the option is not positive."""
+    """The number of devices per process that --devices (``option``) or else the input requests; None for the default.
+
+    Raises InputError if the option is not positive.
+    """
     if option is not None:
         if option < 1:
             raise InputError(f"--devices: expected a positive number, got {option}")
@@ -49,8 +53,11 @@ def wanted_devices(config: Config, option: int | None) -> int | None:
 
 
 def decomposed_of(problem: Problem, processes: int, devices: int) -> Decomposed:
-    """The problem split into blocks for ``processes`` processes of ``devices`` devices each. Prints a message if blocks
-    are too thin for a whole step between two exchanges. Raises InputError if they do not fit."""
+    """Decompose the problem for ``processes`` processes with ``devices`` devices each.
+
+    Prints a message if blocks are too thin for a whole step between two exchanges. Raises InputError if the blocks do
+    not fit.
+    """
     decomposed = Decomposed.of(problem, processes, devices)
     if decomposed.thin:
         say("blocks are thin: halos are exchanged for every stage of the integrator")
@@ -59,8 +66,10 @@ def decomposed_of(problem: Problem, processes: int, devices: int) -> Decomposed:
 
 @contextmanager
 def processes() -> Iterator[Communicator]:
-    """A context that connects the processes of this run and yields their communicator, under the watchdog. An error
-    that not all processes share ends all of them."""
+    """Context manager that connects the processes of this launch, starts the watchdog and yields the communicator.
+
+    An exception that is not raised by all processes together (`HpcstencilError.shared`) aborts all of them.
+    """
     communicator = connect()
     try:
         watchdog.start(communicator)
@@ -75,6 +84,9 @@ def processes() -> Iterator[Communicator]:
 
 
 def devices_of(config: Config, option: int | None) -> tuple[int, list[str]]:
-    """(number of this process's devices, ids of its GPUs). Call it before jax starts, whose environment variables it
-    sets. Raises InputError if there are fewer GPUs than requested."""
+    """Choose the devices of this process: (number of devices, ids of its GPUs, which may be none).
+
+    It sets environment variables that JAX reads, so call it before JAX is imported. Raises InputError if there are
+    fewer GPUs than requested.
+    """
     return bind_devices(wanted_devices(config, option))

@@ -1,4 +1,4 @@
-"""`hpcstencil run`."""
+"""`hpcstencil run`: run the simulation that an input file describes."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 )
 @click.option("--output", type=click.Path(path_type=Path), help="Output file, instead of the input's output.path.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing output file.")
-@click.option("--resume", is_flag=True, help="Go on from this run's newest good checkpoint, if there is one.")
-@click.option("--restart", type=click.Path(path_type=Path), help="Begin a new output at this checkpoint.")
+@click.option("--resume", is_flag=True, help="Continue from the newest valid checkpoint of this run, if any.")
+@click.option("--restart", type=click.Path(path_type=Path), help="Start from this checkpoint, with a new output.")
 @click.option("--devices", type=int, help="Devices per process.")
 @click.option("--quiet", is_flag=True, help="No progress and no summary.")
 def run(
@@ -66,9 +66,11 @@ def execute(
     devices: int | None,
     request: signals.Request,
 ) -> None:
-    """Run a checked problem on the processes of this launch, and print the summary on rank 0. ``devices`` is the option
-    of the command, None if it was not given. All processes call this together, before jax is imported. Raises as
-    `simulation.run.run`."""
+    """Run a checked problem on the processes of this launch, and print the summary on rank 0.
+
+    ``devices`` is the option --devices, or None. ``request`` records signals that ask the run to stop. All processes
+    call this together, before JAX is imported. Raises the errors of `simulation.run.run`.
+    """
     from hpcstencil.cli.prepare import decomposed_of, devices_of
     from hpcstencil.runtime.communicator import agree
     from hpcstencil.runtime.devices import start_jax
@@ -80,7 +82,7 @@ def execute(
     warn_of_shared_gpus(communicator, ids)
     signals.check_not_stopped(request, communicator)
     if communicator.rank == 0 and not ids:
-        decomposed.begin()  # compiles while jax is imported
+        decomposed.begin()  # starts compiling in the background while JAX is imported
     local = agree(communicator, lambda: start_jax(count))
 
     from hpcstencil.simulation.run import run as run_problem

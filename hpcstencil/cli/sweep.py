@@ -1,4 +1,4 @@
-"""`hpcstencil sweep`: plan the members of a parameter sweep, run them, report their states, collect their results."""
+"""`hpcstencil sweep`: plan a parameter sweep, run its members, report their status, and collect their results."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def sweep() -> None:
 @sweep.command()
 @click.argument("sweep_file", metavar="SWEEP.toml", type=click.Path(path_type=Path))
 @click.option("--dir", "folder", type=click.Path(path_type=Path), help="The sweep's folder; default: the file's stem.")
-@click.option("--overwrite", is_flag=True, help="Change or drop members of an existing plan.")
+@click.option("--overwrite", is_flag=True, help="Change or remove members of an existing plan.")
 def plan(sweep_file: Path, folder: Path | None, overwrite: bool) -> None:
     """Check the members that SWEEP.toml describes and create a folder with one input file for each.
 
@@ -63,15 +63,15 @@ def plan(sweep_file: Path, folder: Path | None, overwrite: bool) -> None:
 @FOLDER
 @click.option("--index", type=int, help="Number of the member; default: SLURM_ARRAY_TASK_ID.")
 @click.option("--all", "everything", is_flag=True, help="Run all members that are not done, on this machine.")
-@click.option("--jobs", type=int, help="With --all: how many at a time (default: 1); they share the cores.")
+@click.option("--jobs", type=int, help="With --all: members at a time, sharing the cores (default: 1).")
 @click.option(
     "--set",
     "sets",
     metavar="KEY=VALUE",
     multiple=True,
-    help="Another setting for this member, kept for its later runs.",
+    help="An additional setting for this member, kept for its later runs.",
 )
-@click.option("--overwrite", is_flag=True, help="Run it anew, even if it is complete.")
+@click.option("--overwrite", is_flag=True, help="Run from the start, even if it is complete.")
 @click.option("--devices", type=int, help="Devices per process.")
 @click.option("--quiet", is_flag=True, help="No progress and no summary.")
 def run_member(
@@ -105,7 +105,7 @@ def run_member(
 def _run_all(
     folder: Path, index: int | None, jobs: int | None, options: list[str], overwrite: bool, quiet: bool
 ) -> None:
-    """`sweep run --all`."""
+    """`sweep run --all`: run all members that are not done, ``jobs`` at a time."""
     from hpcstencil.runtime.launcher import environment_size
     from hpcstencil.runtime.signals import watched
     from hpcstencil.sweep.folder import read_plan
@@ -128,7 +128,7 @@ def _run_all(
 def _run_one(
     folder: Path, index: int | None, sets: tuple[str, ...], overwrite: bool, devices: int | None, quiet: bool
 ) -> None:
-    """`sweep run --index`."""
+    """`sweep run --index`: run one member in this launch. All processes call this together."""
     from hpcstencil.cli.prepare import problem_of, processes
     from hpcstencil.cli.run import execute
     from hpcstencil.runtime.communicator import from_rank_0
@@ -241,7 +241,7 @@ def collect(folder: Path, output: Path | None) -> None:
 
 
 def busy(member: Member) -> bool:
-    """Whether some process is running the member now."""
+    """Whether a process is currently running the member."""
     from hpcstencil.sweep.attempts import attempts, running
 
     found = attempts(member.folder)
@@ -249,7 +249,7 @@ def busy(member: Member) -> bool:
 
 
 def _once(action: Callable[[], str | None]) -> None:
-    """Run ``action`` on rank 0 alone and print its result. A failure is raised on all processes."""
+    """Run ``action`` on rank 0 only and print its result there. An exception is raised on all processes."""
     from hpcstencil.cli.prepare import processes
     from hpcstencil.runtime.communicator import from_rank_0
 
@@ -260,7 +260,10 @@ def _once(action: Callable[[], str | None]) -> None:
 
 
 def _index(option: int | None) -> int:
-    """The member's number: the option, or the number of the Slurm array task."""
+    """The number of the member: the option --index, or else the number of the Slurm array task.
+
+    Raises InputError if there is neither.
+    """
     if option is not None:
         return option
     task = os.environ.get("SLURM_ARRAY_TASK_ID", "")
@@ -272,7 +275,7 @@ def _index(option: int | None) -> int:
 
 @contextmanager
 def _named(number: int) -> Iterator[None]:
-    """A context that adds the member's number to the sentence of a failure."""
+    """Context manager that adds the number of the member to the message of an HpcstencilError."""
     try:
         yield
     except HpcstencilError as error:
@@ -281,7 +284,7 @@ def _named(number: int) -> Iterator[None]:
 
 
 def _say(text: str) -> None:
-    """Print a line on standard error, from rank 0 alone."""
+    """Print a line on standard error, on rank 0 only."""
     from hpcstencil.runtime.progress import say
 
     say(text)

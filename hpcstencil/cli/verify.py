@@ -1,4 +1,4 @@
-"""`hpcstencil verify`."""
+"""`hpcstencil verify`: measure orders of convergence, conservation, and equality of decompositions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Boundary conditions in the input file: per axis and side, with overrides per field and inner result."""
+"""The table [boundary]: a condition per axis and side, with overrides for single fields and for results of operators."""
 
 from __future__ import annotations
 
@@ -19,9 +19,13 @@ EXAMPLE = '"periodic" or { dirichlet = 0.0 }'
 
 @dataclass(frozen=True)
 class Form:
-    """The form in which an input gives a kind of condition: the names of its ``values``, and an example. A condition
-    with the single value "value" is written without that name. ``positive`` says that all values are plain numbers
-    above 0; otherwise they may be expressions of coordinates and t. ``optional`` values may be left out."""
+    """The syntax of one kind of boundary condition in the input file.
+
+    ``values`` are the names of the parameters of the condition, and ``optional`` those that may be left out. A
+    condition whose only parameter is called "value" is written without that name: dirichlet = 0.0. With ``positive``,
+    every parameter must be a plain number above 0; otherwise it may be an expression in the coordinates and t.
+    ``example`` is quoted in error messages.
+    """
 
     values: tuple[str, ...]
     example: str
@@ -29,8 +33,11 @@ class Form:
     optional: tuple[str, ...] = ()
 
     def read(self, key: str, given: object) -> Values:
-        """The values in the order of ``self.values``, with None for those left out. Raises InputError, whose message
-        begins with ``key``, if some are missing, unknown or invalid."""
+        """Check the parameters ``given`` in the input and return them in the order of ``self.values``.
+
+        Optional parameters that were left out are None. Raises InputError, whose message begins with ``key``, if a
+        parameter is missing, unknown or invalid.
+        """
         spec = Key(POSITIVE if self.positive else EXPRESSION, None, "1.0")
         if self.values == ("value",):
             return (take(key, spec, given),)
@@ -45,7 +52,7 @@ class Form:
         return tuple(take(f"{key}.{name}", spec, values[name]) if name in values else None for name in self.values)
 
     def written(self, values: Values) -> Any:
-        """The values as written in an input file: the inverse of `read`."""
+        """The parameters in the form that an input file has: a single value or a table. The inverse of `read`."""
         if self.values == ("value",):
             return values[0]
         return {name: value for name, value in zip(self.values, values, strict=True) if value is not None}
@@ -61,7 +68,11 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Condition:
-    """The condition at one side of an axis: one of PLAIN, or one of KINDS with its values in the order of its `Form`."""
+    """The boundary condition on one side of an axis.
+
+    ``kind`` is one of PLAIN or a key of KINDS. ``values`` are its parameters in the order of its `Form`: numbers,
+    expressions as text, or None for an optional one that was left out. They are empty for the kinds in PLAIN.
+    """
 
     kind: str
     values: Values = ()
@@ -75,9 +86,10 @@ Sides = tuple[Condition, Condition]
 class BoundaryConfig:
     """The table [boundary].
 
-    ``axes`` holds the conditions (lower, upper) of each axis. ``fields`` holds the conditions of single fields by name:
-    one entry per axis, None where the field has the axis's own. ``operators`` holds those of inner results in the same
-    form, by the text of their expression.
+    ``axes`` holds the pair of conditions (lower, upper) of each axis. ``fields`` maps the name of a field to overrides:
+    one pair per axis, or None where the field uses the condition of the axis. ``operators`` holds overrides in the same
+    form for the results of operators, such as the inner laplacian of laplacian(laplacian(u)), by the text of the
+    expression.
     """
 
     axes: tuple[Sides, ...]
@@ -90,13 +102,13 @@ class BoundaryConfig:
         return tuple(lower == PERIODIC for lower, _ in self.axes)
 
     def condition(self, name: str, axis: int, side: int) -> Condition:
-        """The condition of a field at one side (0 lower, 1 upper) of an axis: its own if the input gives one, else that
-        of the axis."""
+        """The condition of the field ``name`` on one side (0 lower, 1 upper) of an axis: the override if the input has
+        one, else the condition of the axis."""
         own = self.fields.get(name, (None,) * len(self.axes))[axis]
         return (own or self.axes[axis])[side]
 
     def texts(self) -> Iterator[str]:
-        """Yield all values that are expressions, as texts."""
+        """Yield every parameter of a condition that is an expression, as text."""
         special = [*self.fields.values(), *self.operators.values()]
         for sides in [*self.axes, *(s for own in special for s in own if s is not None)]:
             for condition in sides:
@@ -104,9 +116,12 @@ class BoundaryConfig:
 
 
 def read_boundary(raw: Mapping[str, object], axes: tuple[str, ...]) -> BoundaryConfig:
-    """The conditions in the table [boundary], given as ``raw``, for a grid with these ``axes`` (their letters). Axes
-    without an entry are periodic. Raises InputError for unknown kinds, axes and sides, and for kinds that cannot be
-    combined."""
+    """Read the table [boundary].
+
+    ``raw`` is the table as parsed from TOML, and ``axes`` are the letters of the axes of the grid, such as ("x", "y").
+    An axis without an entry is periodic. Raises InputError for unknown kinds, axes and sides, and for combinations that
+    are not possible, such as an axis that is periodic for one field only.
+    """
     conditions: list[Sides] = [(PERIODIC, PERIODIC)] * len(axes)
     fields = {}
     given = table(
@@ -136,7 +151,7 @@ def read_boundary(raw: Mapping[str, object], axes: tuple[str, ...]) -> BoundaryC
 
 
 def _field(key: str, value: Mapping[str, object], axes: tuple[str, ...]) -> tuple[Sides | None, ...]:
-    """The conditions of one field per axis; None for an axis on which the input gives it none."""
+    """The overrides of one field: a pair (lower, upper) per axis, or None for an axis without one."""
     for axis in value:
         if axis not in axes:
             raise unknown(f"{key}.{at(axis)}", "axis", axis, axes)
@@ -144,8 +159,11 @@ def _field(key: str, value: Mapping[str, object], axes: tuple[str, ...]) -> tupl
 
 
 def _operator(key: str, value: object, axes: tuple[str, ...], periodic: tuple[bool, ...]) -> tuple[Sides | None, ...]:
-    """The conditions of an inner result per axis, each side of a kind that defines ghost cells. They are given per
-    axis, or as one condition for all sides."""
+    """The overrides of the result of an operator: a pair (lower, upper) per axis, or None for an axis without one.
+
+    The input gives them per axis, or as one condition for all non-periodic sides. Only kinds that define ghost cells
+    are allowed; others raise InputError.
+    """
     if isinstance(value, Mapping) and set(value) & set(axes):
         own = _field(key, value, axes)
     else:
@@ -162,7 +180,7 @@ def _operator(key: str, value: object, axes: tuple[str, ...], periodic: tuple[bo
 
 
 def _sides(key: str, value: Any) -> Sides:
-    """The conditions at both sides of an axis."""
+    """The conditions (lower, upper) of an axis, from one condition for both sides or from a table with each."""
     names = set(value) if isinstance(value, Mapping) else set()
     if names & {*SIDES} or (len(names) > 1 and not names & {*PLAIN, *KINDS}):
         for side in value:
@@ -184,7 +202,7 @@ def _sides(key: str, value: Any) -> Sides:
 
 
 def _condition(key: str, value: object) -> Condition:
-    """One condition: "periodic" or a table with one kind."""
+    """One condition, from a word in PLAIN or a table whose only key is in KINDS."""
     if value in PLAIN:
         return Condition(value)
     if not isinstance(value, Mapping) or len(value) != 1:
@@ -203,7 +221,7 @@ def _condition(key: str, value: object) -> Condition:
 
 
 def _example(value: object) -> str:
-    """An example of the condition that the user's word most likely means."""
+    """An example for an error message: of the kind whose name is closest to what the user wrote, else EXAMPLE."""
     meant = nearest(value, (*PLAIN, *KINDS)) if isinstance(value, str) else None
     if meant is None:
         return EXAMPLE
@@ -211,7 +229,7 @@ def _example(value: object) -> str:
 
 
 def boundary_tables(boundary: BoundaryConfig, axes: tuple[str, ...]) -> dict[str, Any]:
-    """The table [boundary] as an input file would have it: the inverse of `read_boundary`."""
+    """The table [boundary] as nested dictionaries, ready to be written as TOML. The inverse of `read_boundary`."""
 
     def own_tables(special: Mapping[str, tuple[Sides | None, ...]]) -> dict[str, Any]:
         return {
@@ -225,6 +243,7 @@ def boundary_tables(boundary: BoundaryConfig, axes: tuple[str, ...]) -> dict[str
 
 
 def _written(sides: Sides) -> Any:
+    """The conditions of one axis as the input writes them. The inverse of `_sides`."""
     if sides[0] == PERIODIC:
         return "periodic"
     lower, upper = (c.kind if c.kind in PLAIN else {c.kind: KINDS[c.kind].written(c.values)} for c in sides)

@@ -1,7 +1,7 @@
-"""[ensemble]: several runs of one input in one file, with different numbers or initial states.
+"""The table [ensemble]: several simulations in one run, which differ in parameters of the equation or initial states.
 
-The members share all compiled code. The numbers of an equation are passed to it at run time, one per member, and the
-last axis of every field array is the member axis.
+The members share all compiled code. Parameters are passed to it at run time, one value per member, and the last axis
+of every field array is the member axis.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ NOT_LISTED = ("equation.name", "equation.rhs", "initial.file")
 
 
 def read_ensemble(section: Mapping[str, object]) -> dict[str, tuple[float | str, ...]]:
-    """The values of all members by dotted key, such as "equation.D"; all tuples have the same length. Raises InputError
-    for keys and values in which members cannot differ, and for lists of different lengths."""
+    """Read the table [ensemble] into a mapping from dotted keys, such as "equation.D", to one value per member.
+
+    Raises InputError for keys in which members cannot differ, for invalid values, and for lists of different lengths.
+    """
     given: dict[str, tuple[float | str, ...]] = {}
     for key, listed in _flat(section):
         if key in given:
@@ -38,7 +40,8 @@ def read_ensemble(section: Mapping[str, object]) -> dict[str, tuple[float | str,
 
 
 def _flat(section: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) pairs, for keys with and without quotes."""
+    """Yield (dotted key, value). In TOML, equation.D is a nested table and "equation.D" a single key; both give
+    "equation.D"."""
     for key, value in section.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{key}.")
@@ -47,6 +50,8 @@ def _flat(section: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str
 
 
 def _values(key: str, listed: object) -> tuple[float | str, ...]:
+    """Check the list of values for one dotted key, such as "equation.D". Raises InputError for keys in which members
+    cannot differ, and for invalid values."""
     table, _, name = key.partition(".")
     if table not in ("equation", "initial") or not name or "." in name or key in NOT_LISTED:
         raise InputError(
@@ -63,8 +68,11 @@ def _values(key: str, listed: object) -> tuple[float | str, ...]:
 
 
 def check_steps(config: Config) -> None:
-    """Raise InputError if an ensemble has a tolerance, or if its members choose their own step sizes while output,
-    diagnostics or checkpoints are set by a number of steps."""
+    """Raise InputError if the settings of [time] do not suit an ensemble.
+
+    A tolerance is not available. With time.cfl each member has an individual step size, so output, diagnostics and
+    checkpoints cannot be scheduled by a number of steps.
+    """
     if config.time.tolerance is not None:
         raise not_yet("time.tolerance", "an ensemble with a tolerance", ("time.dt", "time.cfl"))
     if config.time.dt is not None:
@@ -84,12 +92,13 @@ def check_steps(config: Config) -> None:
 
 
 def members(config: Config) -> list[Config]:
-    """The inputs of the members, in order, each without an ensemble. ``config`` must have one."""
+    """Split an input with an [ensemble] into one input per member, in order, each without an ensemble."""
     count = len(next(iter(config.ensemble.values())))
     return [_member(config, index) for index in range(count)]
 
 
 def _member(config: Config, index: int) -> Config:
+    """The input of member number ``index``, with its values in place."""
     equation, initial = config.equation, config.initial
     for key, values in config.ensemble.items():
         table, _, name = key.partition(".")

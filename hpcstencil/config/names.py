@@ -1,4 +1,4 @@
-"""Names in an input: reserved names, the check of a new name, and the check of the names that an input uses."""
+"""Names in an input: which are reserved, whether a new name is allowed, and whether the names in use exist."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ RESERVED = frozenset((
 
 
 def allowed_name(key: str, name: str) -> None:
-    """Raise InputError, whose message begins with ``key``, unless expressions can use ``name`` and it is not a word of
-    the language, of the input or of the output file."""
+    """Check that a user-defined ``name`` can be used in expressions and is not reserved.
+
+    Reserved are the words of the expression language and of Python, keys of the input, and names in the output file.
+    Raises InputError, whose message begins with ``key``.
+    """
     if not name.isidentifier() or not name.isascii() or len(name) > LONGEST_NAME:
         expected = f"a name of letters, digits and '_', at most {LONGEST_NAME} of them"
         raise wrong(key, expected, name, "rename it")
@@ -34,9 +37,11 @@ def allowed_name(key: str, name: str) -> None:
 
 
 def check_fields(config: Config, fields: tuple[str, ...]) -> None:
-    """Raise InputError if the input names a field that is not among ``fields``, those of the equation, or a diagnostic
-    that it does not define; if [verify] exact leaves out a field; or if a diagnostic has the name of a field or
-    parameter."""
+    """Check every name of a field or diagnostic in the input against ``fields``, the fields of the equation.
+
+    Raises InputError for an unknown field or diagnostic, if verify.exact leaves out a field, and if a diagnostic or an
+    expression of a stream has a reserved name or the name of a field or parameter.
+    """
     named = [(at("initial", name), name) for name in config.initial.expressions]
     named += [(at("boundary", name), name) for name in config.boundary.fields]
     named += [(at("verify", "exact", name), name) for name in config.verify.exact]

@@ -1,4 +1,4 @@
-"""File paths in an input: the data that a run reads, and the output, which must not replace any of them."""
+"""File paths in an input: the data files that a run reads, and the output files, which must not overwrite them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from hpcstencil.validation.printable import printable
 
 
 def sources(config: Config) -> dict[str, Path]:
-    """The data files that the input names, as absolute paths by key. The Python file of an equation is not among them."""
+    """The absolute paths of the data files that the input names, by dotted key, such as "initial.file".
+
+    Arrays in memory and the Python file of an equation are not among them.
+    """
     arrays = {
         key: file.path
         for key, file in {**array_files(config), **series_files(config)}.items()
@@ -25,20 +28,20 @@ def sources(config: Config) -> dict[str, Path]:
 
 
 def array_files(config: Config) -> dict[str, ArrayFile | ArrayInMemory]:
-    """The arrays of the grid's shape on which the steps depend, by key: solid cells and parameters."""
+    """The arrays with one value per grid cell, by dotted key: "mask.solid" and parameters such as "equation.D"."""
     found = {f"equation.{name}": array for name, array in config.equation.arrays.items()}
     mask = None if config.mask is None else config.mask.array
     return found if mask is None else {"mask.solid": mask, **found}
 
 
 def series_files(config: Config) -> dict[str, ArrayFile | ArrayInMemory]:
-    """The arrays of parameters that follow time, by key."""
+    """The samples of time-dependent parameters, by dotted key, such as "equation.source"."""
     return {f"equation.{name}": series.array for name, series in config.equation.series.items()}
 
 
 def check_path(key: str, path: Path) -> None:
-    """Raise InputError, whose message begins with ``key``, if a path is too long for the system, or is not UTF-8 and so
-    cannot be recorded in a file."""
+    """Raise InputError, whose message begins with ``key``, if a path is too long for the system or is not valid UTF-8,
+    which files that record it require."""
     length = len(os.fsencode(path))
     if length > LONGEST_PATH:
         raise InputError(
@@ -53,9 +56,12 @@ def check_path(key: str, path: Path) -> None:
 
 
 def check_output_path(config: Config, path: Path | None, output: Path, key: str) -> None:
-    """Raise InputError, whose message begins with ``key``, if ``output`` cannot be the output file: it is a folder or
-    device, its name is too long or ends in .xdmf, or it is a file that the run reads. ``path`` is the input file, None
-    if there is none."""
+    """Check that a run can write the file ``output`` and the files of its streams.
+
+    ``path`` is the input file, or None if there is none. Raises InputError, whose message begins with ``key``, if the
+    output is a folder or device, has a name that is too long or ends in .xdmf, or is a file that the run reads. The
+    files of streams obey the same rules, and no two outputs may share a name.
+    """
     length = len(os.fsencode(output.name))
     if length > LONGEST_FILE_NAME:
         raise InputError(
@@ -78,8 +84,8 @@ def check_output_path(config: Config, path: Path | None, output: Path, key: str)
 
 
 def stream_paths(config: Config, output: Path) -> dict[str, Path]:
-    """The file of each stream of a run that writes ``output``: NAME.STREAM.h5 beside an output NAME.h5, unless the input
-    names another."""
+    """The output file of each stream, by name, for a run whose main output is ``output``: the path in the input, or
+    NAME.STREAM.h5 beside NAME.h5."""
     return {
         name: output.with_name(f"{output.stem}.{name}.h5") if stream.path is None else stream.path.absolute()
         for name, stream in config.output.streams.items()
@@ -87,7 +93,7 @@ def stream_paths(config: Config, output: Path) -> dict[str, Path]:
 
 
 def _check_stream_paths(config: Config, path: Path | None, output: Path) -> None:
-    """Raise InputError if two streams, or a stream and the output, would have one file, or XDMF files of one name."""
+    """Raise InputError if two streams, or a stream and the main output, would write the same HDF5 or XDMF file."""
     alone = replace(config, output=replace(config.output, streams={}))
     taken = {os.path.realpath(output.with_suffix(".xdmf")): "the output"}
     for name, file in stream_paths(config, output).items():

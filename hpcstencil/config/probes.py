@@ -1,4 +1,4 @@
-"""[probes.NAME]: receivers, points at which a field is recorded while the run goes on."""
+"""The tables [probes.NAME]: receivers, which are points where a field or expression is recorded during a run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ MOST_RECEIVERS = 1_000_000  # of one table
 
 
 def _coordinates(value: object) -> tuple[float, ...]:
-    """One number or a list of numbers, as a tuple of floats."""
+    """Convert a number, a list or a one-dimensional array to a tuple of floats. Raises Unfit for anything else, and for
+    no or more than MOST_RECEIVERS numbers."""
     value = value.tolist() if hasattr(value, "tolist") else value  # an array, from Python
     listed = value if isinstance(value, list | tuple) else [value]
     if not 1 <= len(listed) <= MOST_RECEIVERS:
@@ -44,24 +45,27 @@ COORDINATES = Kind("a number or a list of numbers, one per receiver", _coordinat
 
 @dataclass(frozen=True)
 class ProbeConfig:
-    """The receivers of one table: the ``field`` or ``expression`` that they record, one of them None, and their
-    coordinates along each axis of the grid, all of the same length. A ``file`` is read at once, so that an input holds
-    the coordinates."""
+    """The receivers of one table [probes.NAME].
+
+    Each receiver records either ``field`` or ``expression``; the other is None. ``x``, ``y`` and ``z`` are coordinates
+    in the length unit of the input, one per receiver, and empty for axes that the grid lacks. The reader replaces the
+    key ``file`` by the coordinates in that file.
+    """
 
     field: str | None = key(TEXT, None, 'field = "u"', "the field that is recorded")
     expression: str | None = key(EXPRESSION_TEXT, None, 'expression = "u**2"', "instead of `field`: a derived quantity")
-    x: tuple[float, ...] = key(COORDINATES, (), "x = [0.1, 0.2]", "places of the receivers along x")
-    y: tuple[float, ...] = key(COORDINATES, (), "y = [0.5, 0.5]", "along y")
-    z: tuple[float, ...] = key(COORDINATES, (), "z = [0.5, 0.5]", "along z")
+    x: tuple[float, ...] = key(COORDINATES, (), "x = [0.1, 0.2]", "coordinates of the receivers along x")
+    y: tuple[float, ...] = key(COORDINATES, (), "y = [0.5, 0.5]", "coordinates along y")
+    z: tuple[float, ...] = key(COORDINATES, (), "z = [0.5, 0.5]", "coordinates along z")
     every_steps: int = key(COUNT, 1, "every_steps = 1", "steps between two samples")
 
     def places(self, ndim: int) -> tuple[tuple[float, ...], ...]:
-        """The coordinates along each axis of the grid, in the input's unit of length."""
+        """The coordinates of all receivers, as one tuple per axis of the grid, in the length unit of the input."""
         return tuple(getattr(self, axis) for axis in AXES[:ndim])
 
 
 def probe_key(name: str) -> str:
-    """The dotted key of a table of [probes]."""
+    """The dotted key of the table ``name`` of [probes], for error messages."""
     return at("probes", name)
 
 
@@ -69,8 +73,11 @@ FILE = Key(TEXT, None, 'file = "stations.csv"')
 
 
 def read_probes(section: Mapping[str, object], base: Path, grid: Grid) -> dict[str, ProbeConfig]:
-    """The tables of [probes] by name. Paths of files are relative to ``base``. Raises InputError for wrong keys and
-    values, and for receivers outside the grid."""
+    """Read the tables of [probes], by name.
+
+    A relative path of a file of coordinates starts at ``base``. Raises InputError for wrong keys and values, for a file
+    that cannot be read, and for receivers outside the grid.
+    """
     return {
         name: _probe(name, table(at("probes", name), given, "[probes.receivers]"), base, grid)
         for name, given in section.items()
@@ -78,6 +85,8 @@ def read_probes(section: Mapping[str, object], base: Path, grid: Grid) -> dict[s
 
 
 def _probe(name: str, given: Mapping[str, object], base: Path, grid: Grid) -> ProbeConfig:
+    """Read one table [probes.NAME]. Raises InputError for wrong keys and values, for a file that cannot be read, and
+    unless exactly one of field and expression is given."""
     if not name.isidentifier() or not name.isascii():
         raise wrong(at("probes", name), "a name of letters, digits and '_'", name, "rename it")
     keys = keys_of(ProbeConfig)
@@ -103,7 +112,8 @@ def _probe(name: str, given: Mapping[str, object], base: Path, grid: Grid) -> Pr
 
 
 def _check(name: str, probe: ProbeConfig, grid: Grid) -> None:
-    """Raise InputError for coordinates along axes that the grid does not have, of different lengths, or outside the grid."""
+    """Raise InputError if a coordinate lies outside the grid, if the lists of coordinates differ in length, or if they
+    are not given along exactly the axes of the grid."""
     counts = {axis: len(getattr(probe, axis)) for axis in AXES}
     for axis, count in counts.items():
         if (axis in grid.axes) != (count > 0):
@@ -126,7 +136,11 @@ def _check(name: str, probe: ProbeConfig, grid: Grid) -> None:
 
 
 def _from_file(key: str, path: Path, axes: Sequence[str]) -> dict[str, list[float]]:
-    """The coordinates in a file of comma-separated values, whose first line names its columns. Raises InputError."""
+    """Read the coordinates of receivers from a CSV file: one list per axis, from the column of that name.
+
+    The first line holds the names of the columns. Raises InputError, whose message begins with ``key``, if the file, a
+    column or a number is missing or invalid.
+    """
     if not path.is_file():
         raise InputError(
             f"{key}: expected a file with the columns {', '.join(axes)}, but there is no {path}; check the path"
@@ -158,7 +172,7 @@ def _from_file(key: str, path: Path, axes: Sequence[str]) -> dict[str, list[floa
 
 
 def _number(text: str | None) -> float:
-    """The number in a text; NaN if there is none."""
+    """Parse a number; NaN if the text is missing or not a number."""
     try:
         return float(text or "")
     except ValueError:

@@ -1,4 +1,4 @@
-"""An input as text, which every file records, and the differences from its origin that a continued run may have."""
+"""The input as TOML text, which every output file records, and the keys that a continued run may change."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ FREE = (
 
 
 def to_tables(config: Config) -> dict[str, Any]:
-    """The input as nested tables of plain values, with defaults filled in and absolute paths. It can be run again from
-    them."""
+    """The input as nested dictionaries of plain values, with defaults filled in and absolute paths.
+
+    `reader.from_mapping` reads them back, so that a recorded input can be run again.
+    """
     tables: dict[str, Any] = {
         "title": config.title,
         "grid": vars(config.grid),
@@ -51,7 +53,8 @@ def to_tables(config: Config) -> dict[str, Any]:
 
 
 def _table(settings: object) -> dict[str, Any]:
-    """A table as its dataclass declares it."""
+    """The table that a settings dataclass describes. Entries that the input writes directly in the table, beside its
+    keys, are merged into it."""
     declared = entries_of(type(settings))
     table: dict[str, Any] = {}
     for name, value in vars(settings).items():
@@ -63,6 +66,7 @@ def _table(settings: object) -> dict[str, Any]:
 
 
 def _equation(equation: EquationConfig) -> dict[str, Any]:
+    """The table [equation], with time series and stencils as the input writes them."""
     table = {
         name: dict(vars(value)) if isinstance(value, TimeSeries) else value for name, value in _table(equation).items()
     }
@@ -74,16 +78,18 @@ def _equation(equation: EquationConfig) -> dict[str, Any]:
 
 
 def _output(output: OutputConfig) -> dict[str, Any]:
+    """The table [output], with an absolute path and its streams."""
     streams = {name: stream.settings for name, stream in output.streams.items()}
     return {**_table(output), "path": os.path.abspath(output.path), "streams": streams}
 
 
 def _mask(mask: MaskConfig) -> dict[str, Any]:
+    """The table [mask], with the condition at the surface as the input writes it."""
     return {**_table(mask), "surface": "no_flux" if mask.surface is None else {"value": mask.surface}}
 
 
 def _without_nothing(value: object) -> Any:
-    """A table without the keys whose value is None or empty."""
+    """A nested table without the keys whose value is None, an empty tuple or an empty table."""
     if not isinstance(value, Mapping):
         return value
     kept = {key: _without_nothing(entry) for key, entry in value.items() if entry is not None and entry != ()}
@@ -91,22 +97,23 @@ def _without_nothing(value: object) -> Any:
 
 
 def to_toml(config: Config) -> str:
-    """The input as TOML text, with defaults filled in and absolute paths; `auto` is kept."""
+    """The input as TOML text, with defaults filled in and absolute paths. Values of "auto" are kept."""
     return dumps(to_tables(config))
 
 
 def sha256(config: Config) -> str:
-    """SHA-256, in hexadecimal, of the input as `to_toml` writes it."""
+    """The SHA-256 hash of `to_toml`, in hexadecimal. Defaults that are written out do not change it."""
     return hashlib.sha256(to_toml(config).encode()).hexdigest()
 
 
 def differences(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
-    """(old value, new value) by dotted key, for every key in which two inputs differ; None stands for an absent key."""
+    """Compare two inputs: a mapping from each dotted key in which they differ to (old value, new value). A missing key
+    has the value None."""
     before, after = dict(flatten(to_tables(old))), dict(flatten(to_tables(new)))
     keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
     return {key: (before.get(key), after.get(key)) for key in keys}
 
 
 def allowed(key: str) -> bool:
-    """Whether a continued run may differ from its origin in this dotted key without an explicit --set."""
+    """Whether a continued run may change this dotted key in its input without an explicit --set."""
     return any(key == free or (free.endswith(".") and key.startswith(free)) for free in FREE) and key != "output.fields"

@@ -1,4 +1,7 @@
-"""Read an input file into the dataclasses of `settings`. Form and ranges are checked here; expressions stay texts."""
+"""Read an input file into the dataclasses of `settings`.
+
+Types, ranges and the consistency of keys are checked here. Expressions stay text; `symbolic.parser` parses them later.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,11 @@ SEARCHED = ("grid", "numerics", "time", "decomposition", "output", "checkpoint")
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Config:
-    """Read the input file at ``path`` and apply every ``--set``. Raises InputError for anything that is wrong with it."""
+    """Read and check the input file at ``path``.
+
+    ``overrides`` are the arguments of --set, such as "time.end=2.0". Raises InputError if the file cannot be read, if a
+    key or value is wrong, if a data file is missing, or if the output path cannot be used.
+    """
     tables = read_file(path)
     check_path("INPUT.toml", path.absolute())  # is written into the output, with the paths of data beside it
     config = from_mapping(tables, path.absolute().parent, overrides, path.stem)
@@ -74,8 +81,11 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def check_sources(config: Config) -> None:
-    """Raise InputError if a data file that the input names is missing. `from_mapping` does not check this, because a
-    recorded input may be read after the data are gone."""
+    """Raise InputError if a data file that the input names does not exist.
+
+    `from_mapping` does not check this, because the input recorded in an output file may be read after its data files
+    were deleted.
+    """
     arrays = {**array_files(config), **series_files(config)}
     kinds = {"initial.file": "an HDF5 file", **{key: file.kind for key, file in arrays.items()}}
     for key, file in sources(config).items():
@@ -85,8 +95,11 @@ def check_sources(config: Config) -> None:
 
 
 def from_mapping(raw: Mapping[str, object], base: Path, overrides: Sequence[str] = (), stem: str = "output") -> Config:
-    """The checked input from the tables ``raw``. Relative paths of input files start at ``base``; ``stem`` names the
-    output file if no path is given. Raises InputError for anything that is wrong."""
+    """Check the tables ``raw``, as parsed from TOML, and convert them to a `Config`.
+
+    Relative paths of data files start at ``base``. ``overrides`` are the arguments of --set. The output file is
+    ``stem``.h5 if the input does not name one. Raises InputError for any wrong key or value.
+    """
     raw = override(raw, overrides)
     for name in raw:
         if name not in TOP:
@@ -128,7 +141,8 @@ def from_mapping(raw: Mapping[str, object], base: Path, overrides: Sequence[str]
 
 
 def _refuse_extremes(config: Config) -> None:
-    """Raise InputError for values that are valid alone but too large together."""
+    """Raise InputError for values whose allowed range depends on other keys: more outputs than can be counted, and
+    stencil weights and cell widths that overflow or underflow in the precision of the fields."""
     end, every, precision = config.time.end, config.output.every, config.numerics.precision
     if every is not None and end / every > MOST_OUTPUTS:
         raise wrong("output.every", "at most 2**31 outputs up to time.end", every, "write output less often")
@@ -149,11 +163,13 @@ def _refuse_extremes(config: Config) -> None:
 
 
 def _section(raw: Mapping[str, object], name: str) -> Mapping[str, Any]:
+    """The table ``name`` of the input, empty if it is missing. Raises InputError if it is not a table."""
     return table(name, raw.get(name, {}), f"[{name}]")
 
 
 def _table(raw: Mapping[str, object], name: str) -> dict[str, Any]:
-    """The values of a table: its keys, defaults filled in, and its tables of entries."""
+    """The values of the table ``name``, by the field names of its dataclass: its keys with defaults filled in, and its
+    sub-tables."""
     section, declared = _section(raw, name), TABLES[name]
     values = read(name, section, keys_of(declared))
     return values | {
@@ -162,8 +178,10 @@ def _table(raw: Mapping[str, object], name: str) -> dict[str, Any]:
 
 
 def _entries(section: Mapping[str, object], name: str, field: str, new: bool = False) -> dict[str, Any]:
-    """The entries whose names the user chooses, for a field of table ``name``. If they are ``new`` names, expressions
-    must be able to use them."""
+    """The entries with names of the user's choice that belong to a dataclass field of the table ``name``.
+
+    With ``new``, the entries define names, which must be allowed in expressions. Raises InputError for invalid values.
+    """
     spec = entries_of(TABLES[name])[field]
     if spec.table:
         given = table(f"{name}.{field}", section.get(field, {}), spec.table)
@@ -179,12 +197,13 @@ def _entries(section: Mapping[str, object], name: str, field: str, new: bool = F
 
 
 def _home(key: str) -> str | None:
-    """The dotted key that a user who writes ``key`` into the wrong table probably means."""
+    """The dotted key, in another table, that has the name ``key``: a suggestion for a key in the wrong table. None if
+    there is none."""
     return next((f"{name}.{key}" for name in SEARCHED if key in keys_of(TABLES[name])), None)
 
 
 def _refuse_unknown_keys(raw: Mapping[str, object], name: str) -> None:
-    """Raise InputError for unknown keys in a table in which the user chooses no names."""
+    """Raise InputError for a key of the table ``name`` that is not declared in its dataclass."""
     known = names_of(TABLES[name])
     for key in _section(raw, name):
         if key not in known:
@@ -192,6 +211,8 @@ def _refuse_unknown_keys(raw: Mapping[str, object], name: str) -> None:
 
 
 def _grid(values: dict[str, Any]) -> Grid:
+    """The grid of the table [grid]. Raises InputError for corners that do not fit the shape or each other, for cells
+    too narrow for float64, and for too many cells."""
     shape = values["shape"]
     lower = values["lower"] or (0.0,) * len(shape)
     for key, given in (("lower", lower), ("upper", values["upper"])):
@@ -214,6 +235,11 @@ def _grid(values: dict[str, Any]) -> Grid:
 
 
 def _equation(raw: Mapping[str, object], base: Path, ndim: int) -> EquationConfig:
+    """Read the table [equation], whose keys include parameters with names of the user's choice.
+
+    Data files and the Python file of the equation are relative to ``base``. Raises InputError for an unknown equation,
+    and for entries that a built-in or custom equation cannot have.
+    """
     values = read("equation", raw, keys_of(EquationConfig))
     name = values["name"]
     known = (*EQUATIONS, "custom")
@@ -263,7 +289,7 @@ def _equation(raw: Mapping[str, object], base: Path, ndim: int) -> EquationConfi
 def _stencil(
     path: tuple[str, ...], given: Weights | str | Mapping[str, object], base: Path, ndim: int
 ) -> StencilConfig:
-    """A stencil of the input's own, from its weights or a table."""
+    """Read a user-defined stencil, given as its weights, as the name of a .npy file, or as a table with a method."""
     keys, key = keys_of(StencilConfig), at(*path)
     if not isinstance(given, Mapping):
         return StencilConfig(weights_of(key, given, base, ndim))
@@ -275,7 +301,10 @@ def _stencil(
 
 
 def _located(key: str, text: str, base: Path) -> str:
-    """The text of a parameter. If it names a file, the file's path is made absolute; it is relative to ``base``."""
+    """The text of a parameter. If it names a data file, the path, relative to ``base``, is made absolute.
+
+    Raises InputError for images and other files that hold no numbers per cell.
+    """
     file = array_of(text)
     if isinstance(file, ArrayInMemory) or file is None and Path(text).suffix.lower() not in OTHER_SUFFIXES:
         return text
@@ -286,11 +315,14 @@ def _located(key: str, text: str, base: Path) -> str:
 
 
 def _initial(raw: Mapping[str, object], base: Path) -> InitialConfig:
+    """Read the table [initial]. ``file`` is relative to ``base``."""
     file = read("initial", raw, keys_of(InitialConfig))["file"]
     return InitialConfig(file and Path(os.path.abspath(base / file)), _entries(raw, "initial", "expressions"))
 
 
 def _time(values: dict[str, Any], equation: EquationConfig) -> TimeConfig:
+    """Check the table [time] and choose the default, cfl = 0.5. Raises InputError for more than one of dt, cfl and
+    tolerance, for a custom equation without dt or tolerance, and for too many steps."""
     given = [name for name in STEP_KEYS if values[name] is not None]
     if len(given) > 1:
         raise too_many([f"time.{name}" for name in given], "remove one" if len(given) == 2 else "keep one")
@@ -307,7 +339,7 @@ def _time(values: dict[str, Any], equation: EquationConfig) -> TimeConfig:
 
 
 def _numerics(values: dict[str, Any], time: TimeConfig) -> Numerics:
-    """The table [numerics]. With a tolerance, the default integrator is one that has an error estimate."""
+    """Check [numerics] and choose the default integrator: rk4, or with time.tolerance one with an error estimate."""
     estimating = [name for name, method in INTEGRATORS.items() if method.error]
     name = values["integrator"] or (estimating[-1] if time.tolerance else "rk4")
     if time.tolerance is not None and name not in estimating:
@@ -335,6 +367,7 @@ def _numerics(values: dict[str, Any], time: TimeConfig) -> Numerics:
 
 
 def _decomposition(values: dict[str, Any], grid: Grid) -> Decomposition:
+    """Check the table [decomposition]. Raises InputError for counts that do not match the number of axes."""
     for key in ("processes", "devices", "tiles"):
         given = values[key]
         if isinstance(given, tuple) and len(given) != grid.ndim:
@@ -343,6 +376,7 @@ def _decomposition(values: dict[str, Any], grid: Grid) -> Decomposition:
 
 
 def _output(values: dict[str, Any], stem: str, grid: Grid, end: float) -> OutputConfig:
+    """Check the table [output] and its streams. The default path is ``stem``.h5."""
     if values["every"] is not None and values["every_steps"] is not None:
         raise too_many(("output.every", "output.every_steps"), "remove one")
     fields = values["fields"] or ()
@@ -354,6 +388,7 @@ def _output(values: dict[str, Any], stem: str, grid: Grid, end: float) -> Output
 
 
 def _diagnostics(raw: Mapping[str, object]) -> DiagnosticsConfig:
+    """Read the table [diagnostics]. Raises InputError for a misspelled key and for names that are not allowed."""
     values = read("diagnostics", raw, keys_of(DiagnosticsConfig))
     for key, value in raw.items():
         meant = "every_steps" if key == "every" else nearest(key, values)
@@ -364,6 +399,7 @@ def _diagnostics(raw: Mapping[str, object]) -> DiagnosticsConfig:
 
 
 def _mask(raw: Mapping[str, object], base: Path) -> MaskConfig:
+    """Read the table [mask]. The path of a data file, relative to ``base``, is made absolute."""
     _refuse_unknown_keys(raw, "mask")
     mask = MaskConfig(**_table(raw, "mask"))
     if mask.array is None and Path(mask.solid).suffix.lower() in OTHER_SUFFIXES:
@@ -377,11 +413,13 @@ def _mask(raw: Mapping[str, object], base: Path) -> MaskConfig:
 
 
 def _verify(raw: Mapping[str, object]) -> VerifyConfig:
+    """Read the table [verify]."""
     _refuse_unknown_keys(raw, "verify")
     return VerifyConfig(**_table(raw, "verify"))
 
 
 def _checkpoint(values: dict[str, Any]) -> CheckpointConfig:
+    """Check the table [checkpoint]. Raises InputError if both intervals are given."""
     if values["every_steps"] is not None and values["every_minutes"] is not None:
         raise too_many(("checkpoint.every_steps", "checkpoint.every_minutes"), "remove one")
     return CheckpointConfig(**values)

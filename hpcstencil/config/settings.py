@@ -1,6 +1,7 @@
-"""The input file as frozen dataclasses, one per table; `reader` makes them.
+"""The input file as frozen dataclasses, one per table. `reader` fills them.
 
-A field declares its key: kind of value, default, example and meaning. A key is declared nowhere else.
+Each dataclass field declares one key of the input: its type, default, example and meaning. Checks, error messages and
+the recorded input all follow from this declaration.
 """
 
 from __future__ import annotations
@@ -47,21 +48,25 @@ STEP_KEYS = ("dt", "cfl", "tolerance")  # of [time], of which one is given
 
 @dataclass(frozen=True)
 class GridConfig:
-    """The table [grid] as written; the reader makes a `Grid` of it. The corners may be left out."""
+    """The table [grid] as written; the reader converts it to a `Grid`.
+
+    ``lower`` and ``upper`` are the corners of the domain, in the length unit of the input. The default of ``lower`` is
+    the origin, and the default of ``upper`` gives cells of width 1.
+    """
 
     shape: tuple[int, ...] = key(COUNTS, REQUIRED, "shape = [512, 512]", "cells per axis")
-    lower: tuple[float, ...] | None = key(NUMBERS, None, "lower = [0.0, 0.0]", "where the domain begins")
-    upper: tuple[float, ...] | None = key(NUMBERS, None, "upper = [1.0, 1.0]", "where it ends")
+    lower: tuple[float, ...] | None = key(NUMBERS, None, "lower = [0.0, 0.0]", "lower corner of the domain")
+    upper: tuple[float, ...] | None = key(NUMBERS, None, "upper = [1.0, 1.0]", "upper corner of the domain")
 
 
 @dataclass(frozen=True)
 class EquationConfig:
     """The table [equation].
 
-    The name of an equation in a Python file is "FILE.py:CLASS", with the file's absolute path. A parameter that is read
-    from a file has the text "FILE.npy" or "FILE.h5:DATASET", also with the absolute path. ``series`` are the parameters
-    that follow time; in the input they stand among the others. Only a custom equation has a ``rhs``. ``stencils`` given
-    as a file are read at once, so that an input holds their weights.
+    ``name`` is a built-in equation, "custom", or "FILE.py:CLASS" with an absolute path. ``parameters`` are numbers,
+    expressions, or "FILE.npy" or "FILE.h5:DATASET" with an absolute path, for one value per cell. ``series`` holds the
+    time-dependent parameters, which the input lists among the others. ``rhs`` is empty unless the equation is custom.
+    ``stencils`` hold weights, since the reader loads those that the input gives as files.
     """
 
     name: str = key(TEXT, REQUIRED, 'name = "heat"', "the equation")
@@ -82,20 +87,24 @@ class EquationConfig:
 
     @property
     def arrays(self) -> dict[str, ArrayFile | ArrayInMemory]:
-        """The parameters with one number per cell, from a file or a Python program, by name."""
+        """The parameters with one value per cell, from a file or from Python, by name."""
         texts = {name: text for name, text in self.parameters.items() if isinstance(text, str)}
         return {name: array for name, text in texts.items() if (array := array_of(text)) is not None}
 
     @property
     def in_file(self) -> tuple[Path, str] | None:
-        """(absolute path, class name) of an equation in a Python file; None for a built-in or custom equation."""
+        """(absolute path, class name) of an equation in a Python file, or None for a built-in or custom equation."""
         path, colon, name = self.name.rpartition(":")
         return (Path(path), name) if colon else None
 
 
 @dataclass(frozen=True)
 class InitialConfig:
-    """The table [initial]. Fields without an expression are read from the ``file``, an absolute path, or are 0 without it."""
+    """The table [initial].
+
+    ``expressions`` maps fields to expressions. Other fields are read from ``file``, an absolute path, or start at 0 if
+    there is no file.
+    """
 
     file: Path | None = key(TEXT, None, 'file = "start.h5"', "an HDF5 file, relative to the input")
     expressions: Mapping[str, str] = entries(EXPRESSION_TEXT, '{} = "sin(x)"', "its values at t = 0")
@@ -103,10 +112,10 @@ class InitialConfig:
 
 @dataclass(frozen=True)
 class Numerics:
-    """The table [numerics]. The reader chooses an ``integrator`` where none is given."""
+    """The table [numerics]. If no ``integrator`` is given, the reader chooses one."""
 
     order: int = key(choice(2, 4, 6, 8), 2, "order = 2", "order of the derivatives in space")
-    integrator: str = key(choice(*INTEGRATORS), None, 'integrator = "rk4"', "the method in time")
+    integrator: str = key(choice(*INTEGRATORS), None, 'integrator = "rk4"', "the time integrator")
     stages: int | None = key(COUNT, None, "stages = 9", "number of stages")
     epsilon: float | None = key(NUMBER, None, "epsilon = 0.1", "damping of the fastest oscillation")
     precision: str = key(choice("float32", "float64"), "float32", 'precision = "float32"', "precision of the fields")
@@ -120,7 +129,7 @@ class Numerics:
 
 @dataclass(frozen=True)
 class TimeConfig:
-    """The table [time], in the input's unit of time. Exactly one of ``dt``, ``cfl`` and ``tolerance`` is given."""
+    """The table [time], in the time unit of the input. Exactly one of ``dt``, ``cfl`` and ``tolerance`` is not None."""
 
     end: float = key(POSITIVE, REQUIRED, "end = 10.0", "time runs from 0 to `end`")
     dt: float | None = key(POSITIVE, None, "dt = 0.1", "a fixed step")
@@ -138,10 +147,14 @@ class TimeConfig:
 
 @dataclass(frozen=True)
 class Decomposition:
-    """The table [decomposition]: each entry is "auto" or given in counts, one per axis for ``processes`` and ``tiles``.
-    ``devices`` may also be one number, of devices per process. ``steps_per_exchange`` counts time steps."""
+    """The table [decomposition]: how the grid is divided among processes, devices and tiles. Every key may be "auto".
 
-    processes: tuple[int, ...] | str = key(either(AUTO, COUNTS), "auto", "processes = [2, 1]", "blocks over processes")
+    ``processes`` and ``tiles`` are counts per axis. ``devices`` is a count per axis, or the total number per process.
+    """
+
+    processes: tuple[int, ...] | str = key(
+        either(AUTO, COUNTS), "auto", "processes = [2, 1]", "number of blocks for processes"
+    )
     devices: int | tuple[int, ...] | str = key(
         either(AUTO, either(COUNT, COUNTS)), "auto", "devices = 2", "devices of each process"
     )
@@ -156,7 +169,8 @@ class Decomposition:
 
 @dataclass(frozen=True)
 class OutputConfig:
-    """The table [output]. ``fields`` None means all fields. The reader fills in a ``path`` where none is given."""
+    """The table [output]. ``fields`` is None for all fields. If no ``path`` is given, the reader derives one from the
+    name of the input file."""
 
     path: Path = key(TEXT, None, 'path = "run.h5"', "the output file, relative to the working directory")
     every: float | None = key(POSITIVE, None, "every = 1.0", "time between snapshots")
@@ -164,7 +178,9 @@ class OutputConfig:
     fields: tuple[str, ...] | None = key(
         list_of(TEXT, "a list of field names"), None, 'fields = ["u"]', "fields to write"
     )
-    compression: Any = key(choice("none", "gzip"), "none", 'compression = "none"', "of the fields in the file")
+    compression: Any = key(
+        choice("none", "gzip"), "none", 'compression = "none"', "compression of the fields in the file"
+    )
     method: Any = key(
         choice("auto", *TRANSPORTS), "auto", 'method = "auto"', "how several processes write the one file"
     )
@@ -176,25 +192,29 @@ class OutputConfig:
     streams: Mapping[str, StreamConfig] = entries(
         ANY_TABLE,
         "{} = {{ every = 0.1 }}",
-        "further outputs",
+        "additional outputs",
         "streams = { plane = { every = 0.1, region = { z = 0.5 } } }",
     )
 
     def is_written_behind(self, processes: int) -> bool:
-        """Whether snapshots, except the last, are copied and written while the next steps are computed. That needs
-        snapshots between the first and the last, and a file to which each process can write independently."""
+        """Whether snapshots are written by a background thread while the next steps are computed.
+
+        This requires snapshots at regular intervals and a file to which each process can write independently. The last
+        snapshot is always written synchronously. ``processes`` is the number of processes of the run.
+        """
         regular = self.every is not None or self.every_steps is not None
         return regular and self.may_be_behind(processes)
 
     def may_be_behind(self, processes: int) -> bool:
-        """Whether a thread of each process may write its part of a file."""
+        """Whether a background thread of each process may write that process's part of a file."""
         apart = processes == 1 or (may_write_behind(self.method) and self.compression == "none")
         return self.write_behind and apart
 
 
 @dataclass(frozen=True)
 class DiagnosticsConfig:
-    """The table [diagnostics]: expressions by name. ``every_steps`` None means whenever output is written."""
+    """The table [diagnostics]: expressions by name, evaluated every ``every_steps`` steps, or with each output if that is
+    None."""
 
     every_steps: int | None = key(COUNT, None, "every_steps = 10", "steps between two rows")
     expressions: Mapping[str, str] = entries(TEXT, '{} = "integral(u)"', "an expression with reductions over the grid")
@@ -202,11 +222,11 @@ class DiagnosticsConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """The table [checkpoint]: how often checkpoints are written, how many are kept, and when the run has to stop."""
+    """The table [checkpoint]: how often checkpoints are written, how many are kept, and when the run must stop."""
 
     every_steps: int | None = key(COUNT, None, "every_steps = 1000", "steps between two checkpoints")
     every_minutes: float | None = key(
-        POSITIVE, None, "every_minutes = 30", "instead of `every_steps`: minutes between two"
+        POSITIVE, None, "every_minutes = 30", "instead of `every_steps`: minutes between two checkpoints"
     )
     keep: int = key(COUNT, 2, "keep = 2", "number of checkpoints that are kept")
     walltime: str = key(
@@ -215,7 +235,7 @@ class CheckpointConfig:
 
 
 def _surface(value: Any) -> Any:
-    """The value on the surface as given; None for no flux. Raises Unfit for anything else."""
+    """The value given for the surface, or None for "no_flux". Raises Unfit for anything else."""
     if value == "no_flux":
         return None
     if isinstance(value, Mapping) and list(value) == ["value"]:
@@ -225,8 +245,12 @@ def _surface(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class MaskConfig:
-    """The table [mask]. Cells with a non-zero ``solid`` at their centre are solid; ``solid`` is an expression, or the
-    text of an `ArrayFile` with its absolute path. ``surface`` is the value at their surface, None for no flux."""
+    """The table [mask], which marks solid cells.
+
+    A cell is solid where ``solid`` is not 0 at its centre. ``solid`` is an expression, or the path of a data file with
+    one value per cell, as text that `array_of` accepts. ``surface`` is the value of the fields on the solid surface, or
+    None for no flux through it.
+    """
 
     solid: str = key(
         TEXT,
@@ -240,27 +264,36 @@ class MaskConfig:
 
     @property
     def array(self) -> ArrayFile | ArrayInMemory | None:
-        """The array that marks the solid cells; None if ``solid`` is an expression."""
+        """The file or array in memory that marks the solid cells; None if ``solid`` is an expression."""
         return array_of(self.solid)
 
 
 @dataclass(frozen=True)
 class VerifyConfig:
-    """The table [verify], settings of `hpcstencil verify`: the manufactured solution by field, and the names of
-    diagnostics that must not drift."""
+    """The table [verify], settings of `hpcstencil verify`.
+
+    ``exact`` maps each field to its manufactured solution, an expression in the coordinates and t. ``conserved`` lists
+    diagnostics that must stay constant.
+    """
 
     exact: Mapping[str, str] = entries(
         EXPRESSION_TEXT, '"exp(-t)*sin(x)"', "the manufactured solution", 'exact = { u = "exp(-t)*sin(x)" }'
     )
     conserved: tuple[str, ...] = key(
-        list_of(TEXT, "a list of names of diagnostics"), (), 'conserved = ["mass"]', "diagnostics that must not drift"
+        list_of(TEXT, "a list of names of diagnostics"),
+        (),
+        'conserved = ["mass"]',
+        "diagnostics that must stay constant",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """A checked input file, one attribute per table, with defaults filled in and absolute paths of the files that it
-    reads. ``ensemble`` holds the values of every member by dotted key, such as "equation.D"."""
+    """A checked input file, with one attribute per table.
+
+    Defaults are filled in, and the paths of data files are absolute. ``mask`` is None without a table [mask].
+    ``ensemble`` maps dotted keys, such as "equation.D", to one value per member.
+    """
 
     title: str = key(any_text(), "", 'title = "a title"', "the heading of plots, and stored in the output")
     grid: Grid

@@ -1,4 +1,4 @@
-"""A stencil of the input's own: its weights, and how the sum is computed."""
+"""The declaration of a user-defined stencil in [equation.stencils]."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ WEIGHTS_OR_TABLE = Kind(f"{WEIGHTS.words}, or a table of these and a method", ei
 
 @dataclass(frozen=True)
 class StencilConfig:
-    """A stencil of the input's own. In the input, weights alone are summed directly."""
+    """A user-defined stencil: its weights, and whether the sum is computed directly or by FFT.
+
+    The input may give the weights alone, instead of a table; the method is then "direct". `weights_of` converts them to
+    nested tuples, one level per axis of the grid.
+    """
 
     weights: Weights = key(WEIGHTS, REQUIRED, "weights = [[1, 2, 1], [2, 4, 2], [1, 2, 1]]", "the weights")
     method: str = key(choice("direct", "fft"), "direct", 'method = "fft"', "how the sum is computed")

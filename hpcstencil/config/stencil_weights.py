@@ -1,4 +1,4 @@
-"""The weights of a stencil of the input's own: numbers in nested lists, or an array in a NumPy file."""
+"""The weights of a user-defined stencil, read from nested lists or a NumPy file."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ EXAMPLES = {
 
 
 def weights_of(key: str, given: Weights | str, base: Path, ndim: int) -> Weights:
-    """The weights as nested tuples of floats, indexed as the grid is. ``given`` are nested lists, or the path of a
-    NumPy file relative to ``base``.
+    """Check the weights of a stencil and return them as nested tuples of floats, one level per axis of the grid.
 
-    Raises InputError, whose message begins with ``key``, unless they are finite numbers, nested one level per axis,
-    with an odd count of at most `WIDEST` along each axis, and not all 0.
+    ``given`` are nested lists, or the path of a .npy file relative to ``base``. Raises InputError, whose message begins
+    with ``key``, unless the weights form an array of ``ndim`` axes with an odd length of at most `WIDEST` along each,
+    are finite, and are not all 0.
     """
     array = _read(key, Path(os.path.abspath(base / given))) if isinstance(given, str) else _array(key, given)
     if array.ndim != ndim:
@@ -49,6 +49,7 @@ def weights_of(key: str, given: Weights | str, base: Path, ndim: int) -> Weights
 
 
 def _array(key: str, given: Weights) -> np.ndarray:
+    """Convert nested lists to a float64 array. Raises InputError if their lengths differ."""
     try:
         return np.array(given, dtype=np.float64)
     except ValueError:
@@ -56,7 +57,7 @@ def _array(key: str, given: Weights) -> np.ndarray:
 
 
 def _read(key: str, path: Path) -> np.ndarray:
-    """The array in a NumPy file, mapped into memory, so that its size is known before it is read."""
+    """Map the array in a .npy file into memory, so that its shape can be checked before it is read."""
     check_path(key, path)
     if not os.path.isfile(path):  # False also for a name that the system refuses
         raise InputError(f"{key}: expected a NumPy file, but there is no {path}; check the path")
@@ -67,4 +68,5 @@ def _read(key: str, path: Path) -> np.ndarray:
 
 
 def _tuples(values: Any) -> Any:
+    """Convert nested lists to nested tuples."""
     return tuple(map(_tuples, values)) if isinstance(values, list) else values

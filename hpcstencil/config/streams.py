@@ -1,4 +1,4 @@
-"""Streams: further outputs of a run, each with its own file, times, cells and quantities."""
+"""The tables [output.streams.NAME]: additional outputs of a run, each with its own file, times, cells and quantities."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from hpcstencil.validation.schema import (
 
 
 def _range(value: object) -> tuple[float, float]:
-    """(lower, upper) of two numbers that increase."""
+    """Convert a list of two increasing numbers to (lower, upper). Raises Unfit for anything else."""
     if not isinstance(value, list | tuple) or len(value) != 2:
         raise Unfit
     lower, upper = map(NUMBER.convert, value)
@@ -44,7 +44,7 @@ def _range(value: object) -> tuple[float, float]:
 
 
 def expressions_key(name: str) -> str:
-    """The dotted key of the expressions of a stream."""
+    """The dotted key of the expressions of the stream ``name``, for error messages."""
     return at("output", "streams", name, "expressions")
 
 
@@ -53,8 +53,12 @@ PLACE = Key(either(NUMBER, Kind("two that increase", _range)), None, "z = 0.5", 
 
 @dataclass(frozen=True)
 class StreamConfig:
-    """A stream. ``path`` is None for a file beside the output. ``fields`` is None where it has ``expressions``, or all
-    fields. ``region`` maps axes to a coordinate, for a plane, or to (lower, upper)."""
+    """One table [output.streams.NAME].
+
+    ``path`` is None for the default, a file beside the main output. The stream writes ``fields``, or ``expressions`` by
+    name, or all fields if neither is given. ``region`` maps the letter of an axis to one coordinate, which selects a
+    plane, or to (lower, upper). Exactly one of ``every`` and ``every_steps`` is given.
+    """
 
     path: Path | None = key(TEXT, None, 'path = "plane.h5"', "the file, relative to the working directory")
     every: float | None = key(POSITIVE, None, "every = 0.1", "time between records")
@@ -84,22 +88,27 @@ class StreamConfig:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The stream as a table of the input."""
+        """The stream as a table of plain values, ready to be written as TOML."""
         known = {**vars(self), "path": None if self.path is None else str(self.path.absolute())}
         known["region"] = {axis: list(v) if isinstance(v, tuple) else v for axis, v in self.region.items()}
         return known
 
     def cells(self, grid: Grid) -> Subgrid:
-        """The cells that the stream writes."""
+        """The cells of the global ``grid`` that the stream writes, chosen by ``region`` and ``stride``."""
         return chosen_cells(grid, self.region, self.stride)
 
 
 def streams_of(given: Mapping[str, Mapping[str, object]], grid: Grid, end: float) -> dict[str, StreamConfig]:
-    """The streams in the tables of [output.streams]. Raises InputError for anything that is wrong with one."""
+    """Read the tables of [output.streams] for this grid and final time ``end``.
+
+    Raises InputError for unknown keys and invalid values, and for a stream that selects no cell.
+    """
     return {name: _stream(name, entries, grid, end) for name, entries in given.items()}
 
 
 def _stream(name: str, given: Mapping[str, object], grid: Grid, end: float) -> StreamConfig:
+    """Read one table [output.streams.NAME]. Raises InputError for wrong keys and values, for keys that exclude each
+    other, and for a stream that selects no cell."""
     path = ("output", "streams", name)
     if not re.fullmatch(r"[A-Za-z0-9_-]+", name) or len(name) > LONGEST_NAME:
         expected = f"a name of letters, digits, '_' and '-', at most {LONGEST_NAME} of them"
@@ -142,11 +151,13 @@ def _stream(name: str, given: Mapping[str, object], grid: Grid, end: float) -> S
 
 
 def _words(place: Any) -> str:
+    """A region along one axis, in words."""
     return "the lower to the upper end" if place is None else f"{place[0]:g} to {place[1]:g}"
 
 
 def _region(path: tuple[str, ...], given: Mapping[str, object], grid: Grid) -> dict[str, Any]:
-    """The region of a stream, whose places must lie in the grid."""
+    """The region of a stream: a coordinate or (lower, upper) by axis letter. Raises InputError for unknown axes and for
+    coordinates outside the grid."""
     region = {}
     for axis, value in table(at(*path, "region"), given, "region = { z = 0.5 }").items():
         here = at(*path, "region", axis)

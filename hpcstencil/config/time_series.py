@@ -1,4 +1,4 @@
-"""Parameters that follow time: samples in a file or an array, the first at t = 0."""
+"""Time-dependent parameters, given by equidistant samples in a file or an array; the first sample is at t = 0."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from hpcstencil.validation.schema import ANY_TABLE, POSITIVE, REQUIRED, TEXT, Ki
 
 @dataclass(frozen=True)
 class TimeSeries:
-    """The file of the samples, "FILE.npy" or "FILE.h5:DATASET" with its absolute path, and the time between two
-    samples, in the input's unit. The first sample is at t = 0."""
+    """A time-dependent parameter as the input gives it.
+
+    ``series`` names the samples: "FILE.npy" or "FILE.h5:DATASET" with an absolute path, or the text of an array in
+    memory. ``dt`` is the time between two samples, in the time unit of the input.
+    """
 
     series: str = key(TEXT, REQUIRED, 'series = "wavelet.h5:trace"', "the file of the samples")
     dt: float = key(POSITIVE, REQUIRED, "dt = 1e-3", "time between two samples")
 
     @property
     def array(self) -> ArrayFile | ArrayInMemory:
-        """The samples."""
+        """The file or array in memory that holds the samples, which are not read here."""
         array = array_of(self.series)
         assert array is not None, "`time_series_of` refuses other texts"
         return array
@@ -32,10 +35,10 @@ TIME_SERIES = Kind("a table with the series and dt", ANY_TABLE.convert)
 
 
 def time_series_of(name: str, given: Mapping[str, object], base: Path) -> TimeSeries:
-    """The time series that the table ``given`` describes, for the parameter ``name`` of an equation. The path of its
-    file is relative to ``base``. The file is not opened.
+    """Read the table ``given`` of the time-dependent parameter ``name``.
 
-    Raises InputError for wrong keys and values, and for a text that names no such file.
+    The path of the file is relative to ``base``. The file is not opened. Raises InputError for wrong keys and values,
+    and if ``series`` is not the name of a .npy file or of a dataset in an HDF5 file.
     """
     keys = keys_of(TimeSeries)
     for entry in given:

@@ -1,5 +1,8 @@
-"""The built-in equations, one file per family. To add one, write a class in the form of `base.Equation` and list it in
-``EQUATIONS`` at the end of its file; a new file is listed here."""
+"""The built-in equations, one file per family.
+
+To add one, write a class with the interface of `base.Equation` and list it in ``EQUATIONS`` at the end of its file. List
+a new file here.
+"""
 
 from hpcstencil.equations import (
     burgers,

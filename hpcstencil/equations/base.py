@@ -1,4 +1,8 @@
-"""The interface of an equation: its fields, its parameters, its right-hand side as a tree, and bounds on its rates."""
+"""The interface of an equation: fields, parameters, right-hand side, and optional methods for particular features.
+
+An equation has the form ∂u/∂t = rhs(u) for each field u. `Equation` is required; the other protocols are recognized by
+their methods and attributes, as of a class with `positions` for a staggered grid.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +17,18 @@ from hpcstencil.symbolic.operators import Space
 
 @dataclass(frozen=True)
 class Rates:
-    """Bounds on the coefficients of the linearized equation, from which the stable step follows (`stability`). All but
-    ``velocity`` are non-negative.
+    """Bounds on the coefficients of the linearized equation, from which `stability` derives the stable step.
 
-    ``diffusion`` D of D ∇² in length²/time, ``biharmonic`` K of -K ∇⁴ in length⁴/time, ``velocity`` per axis and
-    ``wave`` speed in length/time, ``upwind`` the fastest signal per axis of an upwind scheme in length/time,
-    ``dispersion`` B of i B ∇² in length²/time, ``reaction`` and ``rotation`` (decay and oscillation in one cell) in
-    1/time.
+    All are in the units of the input, and all but ``velocity`` are non-negative.
+
+    - ``diffusion``: D of D ∇², in length²/time
+    - ``biharmonic``: K of -K ∇⁴, in length⁴/time
+    - ``velocity``: advection velocity per axis, in length/time
+    - ``wave``: wave speed, in length/time
+    - ``upwind``: fastest signal speed per axis of an upwind scheme, in length/time
+    - ``dispersion``: B of i B ∇², in length²/time
+    - ``reaction``: rate of local decay, in 1/time
+    - ``rotation``: angular frequency of local oscillation, in 1/time
     """
 
     diffusion: float = 0.0
@@ -33,7 +42,7 @@ class Rates:
 
 
 class Equation(Protocol):
-    """The interface of built-in equations and users' classes.
+    """The interface that built-in and user-defined equations must have.
 
     ``parameters`` maps the name of each parameter to its default.
     """
@@ -45,87 +54,110 @@ class Equation(Protocol):
         ...
 
     def rhs(self, f: SimpleNamespace, p: SimpleNamespace, space: Space) -> dict[str, Node]:
-        """The time derivative of each field, by name. ``f`` and ``p`` hold the fields and parameters as nodes, by name;
-        ``space`` has the operators. The method is called before the first step, and sees no arrays."""
+        """The time derivative of each field, as a tree, by the name of the field.
+
+        ``f`` and ``p`` have the fields and the parameters as attributes, which are nodes of a tree, not arrays.
+        ``space`` has the operators, such as ``space.laplacian``. The method is called before the first step.
+        """
         ...
 
 
-Family = Mapping[str, type[Equation]]  # equations by the names that inputs give them
+Family = Mapping[str, type[Equation]]  # classes by the value of equation.name in the input
 
 
 @runtime_checkable
 class Limited(Equation, Protocol):
-    """An equation that knows its rates, from which `time.cfl` derives the step. ``solution_dependent`` says that
-    `rates` uses ``largest``, so that the step must be derived again as the solution changes."""
+    """An equation with bounds on its rates, which `time.cfl` requires.
+
+    ``solution_dependent`` says whether `rates` uses ``largest``, so that the stable step changes with the solution.
+    """
 
     solution_dependent: ClassVar[bool]
 
     def rates(self, p: SimpleNamespace, largest: Mapping[str, float], ndim: int) -> Rates:
-        """Bounds for the stable step on a grid with ``ndim`` axes. ``p`` holds the largest magnitude of each parameter,
-        and ``largest`` that of each field and signal, by name."""
+        """Bounds on the rates, on a grid with ``ndim`` axes.
+
+        ``p`` has the largest magnitude of each parameter as an attribute. ``largest`` maps the name of each field and
+        signal to its largest magnitude on the global grid. All are floats.
+        """
         ...
 
 
 @runtime_checkable
 class Signalling(Limited, Protocol):
-    """An equation whose `rates` needs more than the largest magnitudes of the fields."""
+    """An equation whose `rates` needs largest magnitudes of functions of the fields, such as the speed of sound."""
 
     def signals(self, f: SimpleNamespace, p: SimpleNamespace, ndim: int) -> dict[str, Node]:
-        """Expressions of the fields, without derivatives, by name. `rates` receives their largest magnitudes in
-        ``largest`` under these names."""
+        """Trees of the fields, without derivatives, by name.
+
+        `rates` receives their largest magnitudes in ``largest`` under these names. ``f`` and ``p`` are as in `rhs`.
+        """
         ...
 
 
 @runtime_checkable
 class Staggered(Equation, Protocol):
-    """An equation with fields that do not live at cell centres."""
+    """An equation on a staggered grid, with fields that do not live at cell centres."""
 
     def positions(self, ndim: int) -> Mapping[str, tuple[int, ...]]:
-        """The position of each field that does not live at cell centres: for each axis, 1 if the field lives on the
-        lower faces of cells, else 0."""
+        """The position of each field that does not live at cell centres, by name.
+
+        A position has one entry per axis: 1 if the field lives on the lower faces of cells along that axis, else 0.
+        """
         ...
 
 
 @runtime_checkable
 class Walled(Equation, Protocol):
-    """An equation in which only fields that live on a boundary take values there. A boundary value given for all fields
-    applies to those fields, and means no flux for the others. ``values_live_on_walls`` is true."""
+    """An equation in which only the fields that live on a boundary have prescribed values there.
+
+    A boundary value given for all fields applies to those fields, and means no flux for the others, as for the
+    tangential B at a conductor. ``values_live_on_walls`` is True.
+    """
 
     values_live_on_walls: ClassVar[bool]
 
 
 @runtime_checkable
 class Positive(Equation, Protocol):
-    """An equation that is meaningless where one of the ``positive`` fields is 0, such as a density."""
+    """An equation that is singular where one of the fields named in ``positive`` is 0, such as a density."""
 
     positive: ClassVar[tuple[str, ...]]
 
 
 @runtime_checkable
 class Reflecting(Equation, Protocol):
-    """An equation with fields that change sign when mirrored at a wall, such as the momentum normal to the wall."""
+    """An equation with fields that change sign on reflection at a wall, such as the momentum normal to the wall."""
 
     def reflected(self, axis: int) -> Collection[str]:
-        """The names of the fields that change sign when mirrored at a wall across ``axis``."""
+        """The names of the fields that change sign on reflection at a wall normal to ``axis``."""
         ...
 
 
 @runtime_checkable
 class Split(Equation, Protocol):
-    """An equation with a damping part that the multistep method "ab2" leaves to a step of forward Euler after its own
-    step, because multistep methods handle damping poorly. Every other method takes both parts together."""
+    """An equation whose right-hand side is split into `rhs` and a damping part.
+
+    The multistep method "ab2", which handles damping poorly, advances the damping part by a forward Euler step after its
+    own step. All other methods add both parts.
+    """
 
     def damping(self, f: SimpleNamespace, p: SimpleNamespace, space: Space) -> dict[str, Node]:
-        """The damping part of the time derivative, by name, for the fields that have one; `rhs` does not include it.
-        The arguments are those of `rhs`."""
+        """The damping part of the time derivative, by field, for the fields that have one. `rhs` must not include it.
+
+        The arguments are the same as in `rhs`.
+        """
         ...
 
 
 @runtime_checkable
 class Radiating(Equation, Protocol):
-    """An equation that knows how its waves leave the domain through an open end."""
+    """An equation that supports the boundary condition `open`, through which waves leave the domain."""
 
     def radiation(self, f: SimpleNamespace, p: SimpleNamespace) -> dict[str, Node]:
-        """For purely outgoing waves, the outward normal derivative of each field of which the equation takes
-        derivatives, by name. The derivatives are expressions of the fields next to the face."""
+        """The outward normal derivative ∂/∂n that each field has in a purely outgoing wave, by name.
+
+        It is a tree of the fields in the cell next to the boundary. Fields of which the equation takes no spatial
+        derivative may be left out. ``f`` and ``p`` are as in `rhs`.
+        """
         ...

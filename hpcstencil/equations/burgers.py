@@ -17,7 +17,7 @@ class Burgers:
     """∂u/∂t = -(u·∇)u + ν ∇²u, one component per axis: u, (u, v) or (u, v, w).
 
     J. M. Burgers, "A mathematical model illustrating the theory of turbulence", Adv. Appl. Mech. 1 (1948) 171-199,
-    eq. (14), in advective form with central differences: the cell Péclet number |u| dx / ν should stay near 2 or below.
+    eq. (14), in advective form with central differences. The cell Péclet number |u| dx / ν should not exceed about 2.
     """
 
     parameters: ClassVar[Mapping[str, float]] = {"nu": 0.01}

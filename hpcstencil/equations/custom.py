@@ -1,4 +1,4 @@
-"""An equation written in the input file."""
+"""The custom equation, whose right-hand side is written in the input file."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from hpcstencil.symbolic.parser import Scope, parse
 
 
 class Custom:
-    """An equation given by [equation.rhs]: ``expressions`` maps each field to the text of its time derivative. The
-    parameters come from the [equation] table, so ``parameters`` is empty. `rhs` raises InputError for a malformed
-    expression."""
+    """An equation written in the table [equation.rhs] of the input.
+
+    ``expressions`` maps each field to the text of its time derivative. ``parameters`` has no defaults, because the
+    table [equation] defines the parameters. `rhs` raises InputError for an expression that cannot be parsed.
+    """
 
     parameters: ClassVar[Mapping[str, float]] = {}
 
@@ -31,5 +33,5 @@ class Custom:
 
 
 def parameters_used(texts: Iterable[str]) -> set[str]:
-    """The names that occur in any of the expressions, those of fields and functions included."""
+    """The names that occur in any of the expressions, including names of fields and functions."""
     return {name for text in texts for name in re.findall(r"[A-Za-z_]\w*", text)}

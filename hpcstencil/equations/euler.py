@@ -1,4 +1,4 @@
-"""Compressible gas."""
+"""Compressible gas dynamics."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from hpcstencil.symbolic.operators import Space
 
 @dataclass(frozen=True)
 class Gas:
-    """The state of a gas in primitive variables, as nodes: density ``rho``, ``velocity`` with one component per axis,
-    pressure ``p``. ``gamma`` in the methods is the ratio of specific heats."""
+    """The primitive variables of a gas, as nodes: density ``rho``, ``velocity`` (one per axis) and pressure ``p``.
+
+    The argument ``gamma`` of the methods is the ratio of specific heats.
+    """
 
     rho: Node
     velocity: tuple[Node, ...]
     p: Node
 
     def energy(self, gamma: Node) -> Node:
-        """The energy per volume, internal and kinetic."""
+        """The total energy per volume, internal plus kinetic."""
         return self.p / (gamma - 1.0) + 0.5 * self.rho * total([u * u for u in self.velocity])
 
     def sound(self, gamma: Node) -> Node:
@@ -35,7 +37,7 @@ class Gas:
         return (self.rho, *(self.rho * u for u in self.velocity), self.energy(gamma))
 
     def flux(self, axis: int, gamma: Node) -> tuple[Node, ...]:
-        """The flux of each quantity of `conserved` through a face across ``axis``."""
+        """The flux of each quantity of `conserved` along ``axis``."""
         normal = self.velocity[axis]
         mass = self.rho * normal
         momentum = [mass * u + self.p if a == axis else mass * u for a, u in enumerate(self.velocity)]
@@ -45,10 +47,11 @@ class Gas:
 class Euler:
     """∂ρ/∂t = -∇·m, ∂m/∂t = -∇·(m m/ρ) - ∇p, ∂E/∂t = -∇·((E + p) m/ρ), p = (γ - 1) (E - ½ |m|²/ρ).
 
-    Euler (1757), with momentum m = ρ u and energy E per volume. Finite volumes of second order: primitive variables
-    reconstructed linearly in each cell with the limiter of B. van Leer, J. Comput. Phys. 14 (1974) 361-370, eq. (66), and the
-    flux HLLC of E. Toro, M. Spruce & W. Speares, Shock Waves 4 (1994) 25-34, with the wave speeds of S. Davis, SIAM J. Sci.
-    Stat. Comput. 9 (1988) 445-473, eq. (4.5). Shocks keep their speed, and mass, momentum and energy are conserved.
+    The equations of Euler (1757) for an ideal gas, with momentum m = ρ u and energy E per volume. The scheme is a second-order
+    finite-volume method. Primitive variables are reconstructed linearly in each cell with the limiter of B. van Leer,
+    J. Comput. Phys. 14 (1974) 361-370, eq. (66). The flux is HLLC, of E. Toro, M. Spruce & W. Speares, Shock Waves 4 (1994)
+    25-34, with the wave speeds of S. Davis, SIAM J. Sci. Stat. Comput. 9 (1988) 445-473, eq. (4.5). Mass, momentum and energy
+    are conserved, so shocks have the right speed.
     """
 
     parameters: ClassVar[Mapping[str, float]] = {"gamma": 1.4}
@@ -72,7 +75,7 @@ class Euler:
         return (f"m{AXES[axis]}",)
 
     def gas(self, f: SimpleNamespace, p: SimpleNamespace, ndim: int) -> Gas:
-        """The state of the gas, given its conserved fields ``f`` and the parameters ``p``."""
+        """Convert the conserved fields ``f`` to primitive variables; ``p`` has the parameters."""
         momentum = [vars(f)[f"m{axis}"] for axis in AXES[:ndim]]
         velocity = tuple(m / f.rho for m in momentum)
         kinetic = 0.5 * total([m * u for m, u in zip(momentum, velocity, strict=True)])
@@ -88,8 +91,10 @@ class Euler:
 
 
 def reconstructed(gas: Gas, axis: int, space: Space) -> tuple[Gas, Gas]:
-    """(state below, state above) the faces across ``axis``, reconstructed linearly from the cells on that side. The
-    nodes live on the faces."""
+    """The states on the (lower, upper) side of the faces normal to ``axis``, as nodes that live on these faces.
+
+    Each is reconstructed linearly in the cell on its side.
+    """
 
     def sides(value: Node) -> tuple[Node, Node]:
         jump = space.above(value, axis) - space.below(value, axis)
@@ -102,14 +107,16 @@ def reconstructed(gas: Gas, axis: int, space: Space) -> tuple[Gas, Gas]:
 
 
 def van_leer(a: Node, b: Node) -> Node:
-    """The harmonic mean of two slopes of the same sign; 0 if the signs differ."""
+    """The van Leer limiter: the harmonic mean of two slopes of the same sign, 0 if the signs differ."""
     return Pointwise("where", (a * b > 0.0, 2.0 * a * b / (a + b), Constant(0.0)))
 
 
 def hllc(below: Gas, above: Gas, axis: int, gamma: Node) -> tuple[Node, ...]:
-    """The flux of each quantity of `Gas.conserved` through the faces across ``axis``, between the states ``below`` and
-    ``above`` them: Toro, "Riemann Solvers and Numerical Methods for Fluid Dynamics", 3rd ed. (2009), eq. (10.37),
-    (10.39) and (10.71)."""
+    """The HLLC flux of each quantity of `Gas.conserved` through the faces normal to ``axis``.
+
+    ``below`` and ``above`` are the states on either side of a face. E. Toro, "Riemann Solvers and Numerical Methods for
+    Fluid Dynamics", 3rd ed. (2009), eq. (10.37), (10.39) and (10.71).
+    """
     u, v = below.velocity[axis], above.velocity[axis]
     a, b = below.sound(gamma), above.sound(gamma)
     slowest, fastest = Pointwise("minimum", (u - a, v - b)), Pointwise("maximum", (u + a, v + b))
@@ -117,7 +124,11 @@ def hllc(below: Gas, above: Gas, axis: int, gamma: Node) -> tuple[Node, ...]:
     contact = (above.p - below.p + mass_below * u - mass_above * v) / (mass_below - mass_above)
 
     def side(gas: Gas, speed: Node, mass: Node, outwards: Node) -> list[Node]:
-        """The HLLC flux through the face where the contact wave moves away from ``gas``."""
+        """The flux where the contact wave moves away from ``gas``, so that the face lies on its side of the wave.
+
+        ``speed`` is the speed of the outer wave on this side, ``mass`` the mass flux through it, and ``outwards`` its speed
+        clipped at 0.
+        """
         normal = gas.velocity[axis]
         density = mass / (speed - contact)
         energy = gas.energy(gamma) / gas.rho + (contact - normal) * (contact + gas.p / mass)

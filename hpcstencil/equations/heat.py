@@ -1,4 +1,4 @@
-"""Diffusion, alone and with transport."""
+"""Diffusion: linear, nonlinear and with advection."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hpcstencil.symbolic.operators import Space
 class Heat:
     """∂u/∂t = ∇·(D ∇u).
 
-    With a number for D this is D ∇²u; with an expression of the coordinates the flux D ∇u is formed at the cell faces,
-    so that the integral of u is kept. Crank, "The Mathematics of Diffusion", 2nd ed. (1975), eq. (1.4).
+    If D is a number, this is D ∇²u. If D varies in space, the flux D ∇u is evaluated at cell faces, which conserves the
+    integral of u. Crank, "The Mathematics of Diffusion", 2nd ed. (1975), eq. (1.4).
     """
 
     parameters: ClassVar[Mapping[str, float]] = {"D": 1.0}
@@ -35,7 +35,7 @@ class Heat:
 class NonlinearDiffusion:
     """∂u/∂t = ∇·(D |u|^m ∇u): the porous medium equation, whose fronts move at a finite speed.
 
-    J. L. Vázquez, "The Porous Medium Equation" (2007), eq. (1.1), with m for its m - 1 and D for its factor m.
+    J. L. Vázquez, "The Porous Medium Equation" (2007), eq. (1.1), whose exponent m - 1 is our m and whose factor m is our D.
     """
 
     parameters: ClassVar[Mapping[str, float]] = {"D": 1.0, "m": 1.0}

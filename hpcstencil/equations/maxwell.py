@@ -17,10 +17,10 @@ AXES = "xyz"
 class Maxwell:
     """∂B/∂t = -∇×E, ∂E/∂t = c² ∇×B - J, J = ``source`` δ(x - x_s) ricker(t) along z, c the speed of light in the medium.
 
-    J. C. Maxwell (1865), in a medium that is not magnetic and does not conduct. On the grid of K. Yee, IEEE Trans. Antennas
-    Propag. 14 (1966) 302-307: E_x lives on the edges of cells along x, B_x on the faces across x, so that a boundary where E
-    has the value 0 is a perfect conductor, beside which the tangential B has no slope; numerics.integrator = "leapfrog" is
-    Yee's step. In two dimensions E points along z and B lies in the plane, in one E along z and B along y.
+    The equations of J. C. Maxwell (1865) in a non-magnetic, non-conducting medium, on the grid of K. Yee, IEEE Trans. Antennas
+    Propag. 14 (1966) 302-307: E_x lives on the edges of cells along x, and B_x on the faces normal to x. A boundary with E = 0
+    is a perfect conductor, at which the tangential B has no normal derivative. numerics.integrator = "leapfrog" is Yee's scheme
+    in time. In two dimensions E points along z and B lies in the plane. In one dimension E points along z and B along y.
     """
 
     parameters: ClassVar[Mapping[str, float]] = {
@@ -51,7 +51,10 @@ class Maxwell:
 
     @staticmethod
     def curl(f: SimpleNamespace, kind: str, axis: int, space: Space) -> Node:
-        """The component along ``axis`` of ∇×E or ∇×B (``kind`` "E" or "B"), from the components and axes that exist."""
+        """The component along ``axis`` of ∇×E or ∇×B (``kind`` "E" or "B").
+
+        Components and axes that the grid lacks are left out.
+        """
         before, after = (axis + 1) % 3, (axis + 2) % 3
         terms = []
         for along, component in ((before, after), (after, before)):

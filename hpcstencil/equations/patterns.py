@@ -1,4 +1,4 @@
-"""Patterns that arise from an instability and have a wavelength of their own."""
+"""Pattern formation by an instability with an intrinsic wavelength."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class SwiftHohenberg:
         return {"u": p.r * f.u - operator(operator(f.u)) + p.g * f.u**2 - f.u**3}
 
     def rates(self, p: SimpleNamespace, largest: Mapping[str, float], ndim: int) -> Rates:
-        amplitude = p.g + 2.0 * p.r**0.5  # of the patterns, at most
+        amplitude = p.g + 2.0 * p.r**0.5  # upper bound of |u| in the patterns
         return Rates(biharmonic=1.0, reaction=p.q**4 + 3.0 * amplitude**2)
 
 
 class KuramotoSivashinsky:
-    """∂u/∂t = -∇²u - ν ∇⁴u - ½ |∇u|²: a front whose long waves grow, short ones decay, and mix in chaos.
+    """∂u/∂t = -∇²u - ν ∇⁴u - ½ |∇u|²: a front with growing long waves, decaying short waves, and spatio-temporal chaos.
 
     Y. Kuramoto & T. Tsuzuki, Prog. Theor. Phys. 55 (1976) 356-369; G. Sivashinsky, Acta Astronaut. 4 (1977) 1177-1206,
-    eq. (37). The mean of u falls all the time; only differences of u have a meaning.
+    eq. (37). The mean of u decreases steadily; only differences of u are meaningful.
     """
 
     parameters: ClassVar[Mapping[str, float]] = {"nu": 1.0}
@@ -55,7 +55,7 @@ class KuramotoSivashinsky:
     def rates(self, p: SimpleNamespace, largest: Mapping[str, float], ndim: int) -> Rates:
         return Rates(
             biharmonic=p.nu
-        )  # transport, at the speed of the slope of u, is far slower on any grid that resolves it
+        )  # the bound from advection, whose speed is |∇u|, is weaker on any grid that resolves the solution
 
 
 EQUATIONS: Family = {"swift_hohenberg": SwiftHohenberg, "kuramoto_sivashinsky": KuramotoSivashinsky}

@@ -1,4 +1,4 @@
-"""Two phases and the interface between them."""
+"""Phase-field models: two phases with a diffuse interface between them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpcstencil.symbolic.operators import Space
 
 
 class AllenCahn:
-    """∂u/∂t = M (ε² ∇²u + u - u³): an interface of width √2 ε moves by its mean curvature, at the speed M ε² / radius.
+    """∂u/∂t = M (ε² ∇²u + u - u³): an interface of width √2 ε that moves by mean curvature, at the speed M ε² / radius.
 
     S. Allen & J. Cahn, "A microscopic theory for antiphase boundary motion", Acta Metall. 27 (1979) 1085-1095, eq. (11).
     """
@@ -31,7 +31,7 @@ class AllenCahn:
 
 
 class CahnHilliard:
-    """∂c/∂t = ∇·(M ∇(c³ - c - κ ∇²c)): two phases separate and coarsen while the integral of c is kept.
+    """∂c/∂t = ∇·(M ∇(c³ - c - κ ∇²c)): two phases separate and coarsen, and the integral of c is conserved.
 
     J. Cahn & J. Hilliard, J. Chem. Phys. 28 (1958) 258-267; J. Cahn, Acta Metall. 9 (1961) 795-801, eq. (9).
     """

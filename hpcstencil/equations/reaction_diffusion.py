@@ -58,7 +58,7 @@ class FitzHughNagumo:
         }
 
     def rates(self, p: SimpleNamespace, largest: Mapping[str, float], ndim: int) -> Rates:
-        # Pulses stay within |u| < 2.1, where u decays at the rate u² - 1; u and v turn into each other at sqrt(ε).
+        # Pulses have |u| < 2.1, so the decay rate u² - 1 stays below 3.5; u and v oscillate at the frequency sqrt(ε).
         return Rates(diffusion=max(p.D_u, p.D_v), reaction=3.5 + p.epsilon * p.b, rotation=math.sqrt(p.epsilon))
 
 

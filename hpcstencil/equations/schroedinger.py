@@ -1,4 +1,4 @@
-"""A quantum particle, with its wave function as two real fields."""
+"""A quantum particle in a potential, with the real and imaginary parts of the wave function as fields."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from hpcstencil.symbolic.operators import Space
 
 
 class Schroedinger:
-    """i ∂ψ/∂t = -½ ∇²ψ + V ψ in units of ħ and the mass, ψ = re + i im: ∂re/∂t = H im, ∂im/∂t = -H re, H = -½ ∇² + V.
+    """i ∂ψ/∂t = -½ ∇²ψ + V ψ, ħ = mass = 1, ψ = re + i im: ∂re/∂t = H im, ∂im/∂t = -H re, H = -½ ∇² + V.
 
-    E. Schrödinger, Ann. Phys. 386 (1926) 109-139, eq. (4''). The fields drive only each other, so "leapfrog" fits.
+    E. Schrödinger, Ann. Phys. 386 (1926) 109-139, eq. (4''). The derivative of each field depends only on the other, as the
+    integrator "leapfrog" requires.
     """
 
     parameters: ClassVar[Mapping[str, float]] = {"V": 0.0}

@@ -16,11 +16,11 @@ from hpcstencil.validation.errors import InputError
 class ShallowWater:
     """∂h/∂t = -∇·(h u), ∂u/∂t = -q ẑ×(h u) - ∇(g h + ½|u|²) + ν ∇²u, q = (f + ζ) / h, ζ = ∂v/∂x - ∂u/∂y.
 
-    The equations of a shallow layer in terms of its potential vorticity q (A. Gill, "Atmosphere-Ocean Dynamics" (1982), sect.
-    7.10), on the C grid of A. Arakawa & V. Lamb, Methods Comput. Phys. 17 (1977) 173-265: h at cell centres, u on x
-    faces, v on y faces, q at corners (R. Sadourny, J. Atmos. Sci. 32 (1975) 680-689). With numerics.integrator = "ab2" and
-    epsilon = 0.1 it is the discretization of the demo `examples/shallow_water.py` of mpi4jax 0.9.1; ``demo_friction`` = 1
-    has that demo's friction of v with its slip, which takes u where v is meant, for comparison with it alone.
+    The shallow water equations in terms of the potential vorticity q (A. Gill, "Atmosphere-Ocean Dynamics" (1982), sect. 7.10),
+    on the C grid of A. Arakawa & V. Lamb, Methods Comput. Phys. 17 (1977) 173-265: h at cell centres, u on x faces, v on y
+    faces, q at corners (R. Sadourny, J. Atmos. Sci. 32 (1975) 680-689). With numerics.integrator = "ab2" and epsilon = 0.1 this
+    is the discretization of `examples/shallow_water.py` of mpi4jax 0.9.1. That example computes the friction of v from u by
+    mistake; ``demo_friction`` = 1 reproduces this for comparisons.
     """
 
     parameters: ClassVar[Mapping[str, float]] = {"g": 9.81, "f": 0.0, "nu": 0.0, "demo_friction": 0.0}
@@ -59,7 +59,8 @@ class ShallowWater:
 
     @staticmethod
     def demo_friction(f: SimpleNamespace, space: Space) -> Node:
-        """The demo's form of ∇²v: gradients from u to v, and none through the first row of cells along y."""
+        """The form of ∇²v in the mpi4jax example: differences of v and u instead of v alone, and no gradient along y in
+        the first row of cells."""
         assert space.grid is not None
         (dx, dy), below, above = space.grid.spacing, space.below, space.above
         across_x = (above(f.v, 0) - below(f.u, 1)) / dx

@@ -1,4 +1,4 @@
-"""An equation from a user's Python file: a class with the interface of `base.Equation`."""
+"""User-defined equations: load a class with the interface of `base.Equation` from a Python file, and check its results."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from hpcstencil.validation.messages import listing, nearest, shown
 T = TypeVar("T")
 KEY = "equation.name"
 FORM = "fields(self, ndim) and rhs(self, f, p, space)"
-NOT_OF_NODES = ("ufunc", "an expression is no number")  # messages of numpy and math when they are given expressions
+NOT_OF_NODES = ("ufunc", "an expression is no number")  # in errors of NumPy and math about expressions
 FUNCTIONS = (
     "take functions of expressions from hpcstencil.functions, as in: from hpcstencil.functions import sin, where"
 )
 
 
 def load(path: Path, name: str) -> tuple[Equation, str]:
-    """An instance of class ``name`` in the file at ``path``, and the file's text.
+    """Load the class ``name`` from the Python file at ``path``. Returns (an instance, the text of the file).
 
-    Raises InputError if there is no such file or class, if it does not have the interface of an equation, or if its
-    code fails.
+    The file is executed. Raises InputError if there is no such file or class, if the class lacks the interface of an
+    equation, or if the code raises an exception.
     """
     try:
         source = path.read_text()
@@ -61,6 +61,7 @@ def load(path: Path, name: str) -> tuple[Equation, str]:
 
 
 def _module(path: Path) -> ModuleType:
+    """Execute the Python file at ``path`` and return its module."""
     name = f"hpcstencil_equation_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
@@ -71,8 +72,10 @@ def _module(path: Path) -> ModuleType:
 
 
 def guarded(path: Path, action: Callable[[], T]) -> T:
-    """The result of ``action``, which calls the user's code in the file at ``path``. An exception of that code becomes
-    an InputError that names its line."""
+    """Call ``action``, which runs user code from the file at ``path``, and return its result.
+
+    An exception of the user code is raised as an InputError that names the line.
+    """
     try:
         return action()
     except InputError:
@@ -88,11 +91,11 @@ def guarded(path: Path, action: Callable[[], T]) -> T:
 def expressions_of(
     equation: Equation, in_file: tuple[Path, str] | None, method: str, fields: Collection[str] | None, *arguments: Any
 ) -> dict[str, Node]:
-    """The expressions, by name, that the equation's ``method`` returns for the ``arguments``. ``in_file`` is the file
-    and class of a user's equation, whose result is checked; it is None for a built-in equation. The names must be among
-    ``fields``, unless that is None.
+    """Call a ``method`` of the equation that returns trees by name, such as "rhs", and check what it returns.
 
-    Raises InputError if a user's code fails or returns anything else.
+    ``in_file`` is (path, class name) of a user-defined equation, and None for a built-in one, which is not checked. The
+    names must be among ``fields``, unless that is None. Raises InputError if user code raises an exception or returns
+    anything else.
     """
     action: Callable[[], Any] = partial(getattr(equation, method), *arguments)
     if in_file is None:
@@ -111,11 +114,12 @@ def expressions_of(
 def rates_of(
     equation: Limited, in_file: tuple[Path, str] | None, p: SimpleNamespace, largest: Mapping[str, float], ndim: int
 ) -> Rates:
-    """The equation's `Rates` on a grid with ``ndim`` axes. ``p`` and ``largest`` are the arguments of `Limited.rates`.
-    ``in_file`` is the file and class of a user's equation, whose result is checked; it is None for a built-in equation.
+    """Call `Limited.rates` of the equation and check what it returns.
 
-    Raises InputError if a user's code fails or does not return Rates, if a number is not finite, if one other than a
-    ``velocity`` is negative, or if ``velocity`` or ``upwind`` has more than ``ndim`` entries.
+    ``p``, ``largest`` and ``ndim`` are its arguments. ``in_file`` is (path, class name) of a user-defined equation, and
+    None for a built-in one, which is not checked. Raises InputError if user code raises an exception or does not return
+    Rates, if a number is not finite or, except for ``velocity``, negative, or if ``velocity`` or ``upwind`` has more
+    than ``ndim`` entries.
     """
     if in_file is None:
         return equation.rates(p, largest, ndim)
@@ -137,7 +141,8 @@ def rates_of(
 
 
 def _entries(values: Any, ndim: int, signed: bool) -> bool:
-    """Whether ``values`` has at most one rate per axis; with ``signed``, as for a velocity, rates may have any sign."""
+    """Whether ``values`` is iterable and has at most ``ndim`` finite numbers, which must be non-negative unless
+    ``signed``."""
     try:
         each = list(values)
     except TypeError:
@@ -146,8 +151,10 @@ def _entries(values: Any, ndim: int, signed: bool) -> bool:
 
 
 def _is_rate(value: Any) -> bool:
+    """Whether a value is a finite, non-negative number."""
     return isinstance(value, Real) and math.isfinite(value) and float(value) >= 0.0
 
 
 def _returned(value: Any) -> str:
+    """What user code returned, in words for a message."""
     return "nothing" if value is None else type(value).__name__

@@ -1,4 +1,4 @@
-"""Waves of second order in time, as two fields of first order."""
+"""Wave equations of second order in time, each written as two equations of first order."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ class Wave:
 class Acoustic:
     """∂²p/∂t² = ρ c² (∇·(ρ⁻¹ ∇p) + S), as ∂p/∂t = q, ∂q/∂t = ρ c² (∇·(ρ⁻¹ ∇p) + S), S = ``source`` δ(x - x_s) ricker(t).
 
-    Pressure waves in a medium at rest whose speed of sound c and density ρ vary: Morse & Ingard, "Theoretical Acoustics"
-    (1968), eq. (6.2.8). ricker(t) = (1 - 2 a) exp(-a), a = (π f0 (t - t0))², the source of exploration seismics, has its
-    peak at t0 and the frequency f0 at the peak of its spectrum (N. Ricker, Geophysics 18 (1953) 10-40, eq. (1)).
+    Pressure waves in a medium at rest with variable speed of sound c and density ρ: Morse & Ingard, "Theoretical Acoustics"
+    (1968), eq. (6.2.8). The source signal is the Ricker wavelet of exploration seismics, ricker(t) = (1 - 2 a) exp(-a) with
+    a = (π f0 (t - t0))². It peaks at t0, and its spectrum at the frequency f0 (N. Ricker, Geophysics 18 (1953)
+    10-40, eq. (1)).
     """
 
     parameters: ClassVar[Mapping[str, float]] = {
@@ -63,8 +64,10 @@ class Acoustic:
 
     @staticmethod
     def source(p: SimpleNamespace, delta: Node) -> Node:
-        """The source S = source δ ricker(t), or source(t) δ if the parameter is a time series. ``delta`` is the node of
-        δ."""
+        """The source term S as a tree: ``source`` δ ricker(t), or ``source``(t) δ if that parameter is a time series.
+
+        ``delta`` is the tree of δ.
+        """
         if isinstance(p.source, Series):
             return p.source * delta
         phase = math.pi * p.f0 * (Time() - p.t0)

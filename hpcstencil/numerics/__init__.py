@@ -1,1 +1,1 @@
-"""Numerical methods and index arithmetic as plain data, without JAX and MPI."""
+"""Numerical methods as plain data, and index arithmetic of grids and decompositions. Uses neither JAX nor MPI."""

@@ -1,7 +1,7 @@
 """Uniform noise that depends only on the seed, the stream and the global index of the cell.
 
-Each cell's number is a hash of its index, so any process can compute any part of the field. The hash is the finalizer
-of splitmix64 (Steele, Lea & Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014, fig. 17).
+The value of a cell is a hash of its index, so noise is the same for every decomposition. The hash is the finalizer of
+splitmix64 (Steele, Lea & Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014, fig. 17).
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ def mixed(x: np.ndarray) -> np.ndarray:
 
 
 def uniform(seed: int, stream: int, index: np.ndarray) -> np.ndarray:
-    """Uniform noise on [-1, 1): float64, in the shape of ``index``. ``index`` holds non-negative global cell indices (C
-    order) in any shape; ``seed`` and ``stream`` are integers below 2^32."""
+    """Uniform noise on [-1, 1): float64, in the shape of ``index``.
+
+    ``index`` is an array of global cell indices in C order, of any shape. ``seed`` and ``stream`` are integers from 0
+    to 2^32 - 1; different streams of one seed give different noise.
+    """
     with np.errstate(over="ignore"):
         key = mixed(np.array([(seed << 32) | stream], np.uint64) * GOLDEN + GOLDEN)
         bits = mixed(mixed(index.astype(np.uint64) * GOLDEN + key) + key)

@@ -1,12 +1,13 @@
-"""Checksums of arrays that are distributed in blocks: the same for every decomposition.
+"""Checksums of distributed arrays, independent of the decomposition.
 
-All processes sum their blocks at once:
+The checksum is
 
     s = sum over cells (i, j, k) of  b[i, j, k] w0[i] w1[j] w2[k]  mod 2^64,
 
-b being the bits of a value as an integer and w odd pseudo-random weights (multilinear hashing: Carter & Wegman,
-"Universal classes of hash functions", J. Comput. Syst. Sci. 18, 1979, 143-154). Odd numbers have an inverse modulo
-2^64, so a change within one value always changes s. Any other change remains undetected with a probability near 2^-64.
+where b is the binary representation of a value, read as an integer, and w are odd pseudo-random weights (multilinear
+hashing: Carter & Wegman, "Universal classes of hash functions", J. Comput. Syst. Sci. 18, 1979, 143-154). Each process
+sums over its own block. Odd weights have an inverse modulo 2^64, so a change of a single value always changes s. Any
+other change remains undetected with a probability near 2^-64.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ PIECE = 2**20  # number of values summed at a time
 
 
 def checksum(block: np.ndarray, start: Sequence[int]) -> int:
-    """The contribution of this process's ``block`` to the checksum of its global array, as an integer in the range of
-    int64. The contributions of all blocks add up, modulo 2^64, to the checksum.
+    """The contribution of one block to the checksum of a global array, as an integer in the range of int64.
 
-    The block is C-contiguous, of any shape and dtype, without ghost cells. ``start`` is its global index along the last
-    axes; along the axes before them the block starts at 0. An empty block contributes 0.
+    The sum of the contributions of all blocks, modulo 2^64, is the checksum. ``block`` is a C-contiguous local array of
+    any shape and dtype, without ghost cells. ``start`` is the global index of its first cell along the last
+    ``len(start)`` axes; along earlier axes, such as members, the block starts at 0. An empty block contributes 0.
     """
     if block.size == 0:
         return 0
@@ -45,6 +46,7 @@ def checksum(block: np.ndarray, start: Sequence[int]) -> int:
 
 
 def _weights(axis: int, start: int, count: int) -> np.ndarray:
-    """The odd weights of ``count`` indices from ``start`` on along an axis, uint64."""
+    """The odd weights of the global indices from ``start`` to ``start + count - 1`` along an axis: uint64, shape
+    (count,)."""
     index = np.arange(start, start + count, dtype=np.uint64)
     return mixed(index * GOLDEN + np.uint64(axis)) | np.uint64(1)

@@ -1,7 +1,7 @@
-"""Stencils as data: sum_j w_j u(i + o_j), with weights computed for any derivative, order and position.
+"""Finite-difference stencils, sum_j w_j u(i + o_j), for derivatives of any order and accuracy.
 
-Weights follow B. Fornberg, "Generation of finite difference formulas on arbitrarily spaced grids", Math. Comp. 51
-(1988) 699-706, eq. (3.6)-(3.8), in exact rational arithmetic.
+The weights are computed in exact rational arithmetic by the algorithm of B. Fornberg, "Generation of finite difference
+formulas on arbitrarily spaced grids", Math. Comp. 51 (1988) 699-706, eq. (3.6)-(3.8).
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ from typing import Any
 
 HALF = Fraction(1, 2)
 UNROLLED = 64  # stencils with more weights are summed in loops
-Weights = Sequence[Any]  # numbers, or Weights with one axis less
+Weights = Sequence[Any]  # nested sequences of numbers, one level per axis
 
 
 @dataclass(frozen=True)
 class Stencil:
-    """A stencil: ``offsets`` in cells, each with one entry per axis, and a weight for each offset. The weights carry
-    the units of the derivative. ``by_fft`` asks for Fourier transforms instead of the direct sum."""
+    """A stencil: the weighted sum of values in neighbouring cells.
+
+    ``offsets`` are in cells, one entry per axis each; ``weights`` has one number per offset. The weights include the
+    factor 1 / dx^m of an m-th derivative. With ``by_fft``, the sum is computed by Fourier transforms.
+    """
 
     offsets: tuple[tuple[int, ...], ...]
     weights: tuple[float, ...]
@@ -28,17 +31,17 @@ class Stencil:
 
     @property
     def lower(self) -> tuple[int, ...]:
-        """The number of cells that the stencil reads below its point, per axis; not negative."""
+        """The number of cells that the stencil reaches below offset 0, per axis; at least 0."""
         return tuple(max(0, -min(o)) for o in zip(*self.offsets, strict=True))
 
     @property
     def upper(self) -> tuple[int, ...]:
-        """The number of cells that the stencil reads above its point, per axis; not negative."""
+        """The number of cells that the stencil reaches above offset 0, per axis; at least 0."""
         return tuple(max(0, *o) for o in zip(*self.offsets, strict=True))
 
     def collapsed(self, axes: Collection[int]) -> Stencil:
-        """The stencil with the same result for values that are constant along ``axes``: its weights are summed along
-        them, in order."""
+        """The stencil with its weights summed along ``axes``. For values that are constant along them the result is the
+        same."""
         sums: dict[tuple[int, ...], float] = {}
         for offset, w in zip(self.offsets, self.weights, strict=True):
             place = tuple(0 if axis in axes else o for axis, o in enumerate(offset))
@@ -47,13 +50,15 @@ class Stencil:
 
 
 def is_large(stencil: Stencil) -> bool:
-    """Whether a stencil is too large for a direct sum without a loop. Code for smaller ones has a term for each weight."""
+    """Whether a stencil has too many weights for an unrolled sum, with one term of code per weight."""
     return len(stencil.weights) > UNROLLED
 
 
 def centred(values: Weights, ndim: int, by_fft: bool = False) -> Stencil:
-    """The stencil with the weights ``values``: sequences nested ``ndim`` deep, with an odd number of entries along each
-    axis. The middle entry is the weight of the cell itself. Entries that are 0 are left out."""
+    """The stencil with the weights ``values``, the middle one of which is at offset 0. Weights of 0 are left out.
+
+    ``values`` are sequences nested ``ndim`` deep, with an odd number of entries along each axis.
+    """
     places: dict[tuple[int, ...], Any] = {(): values}
     for _ in range(ndim):
         places = {
@@ -65,9 +70,11 @@ def centred(values: Weights, ndim: int, by_fft: bool = False) -> Stencil:
 
 @cache
 def weights(derivative: int, points: tuple[Fraction, ...]) -> tuple[Fraction, ...]:
-    """The weights of the ``derivative``-th derivative at 0, given values at ``points``. They are exact fractions, one
-    per point, and exact for polynomials of degree ``len(points) - 1``. Points are in units of the spacing, so weights
-    must still be divided by spacing^derivative."""
+    """Fornberg's weights of the ``derivative``-th derivative at 0, from values at ``points``: one fraction per point.
+
+    They are exact for polynomials up to degree ``len(points) - 1``. Points are in units of the spacing; the caller
+    divides the weights by spacing^derivative.
+    """
     count = len(points)
     table = [[Fraction(0)] * count for _ in range(derivative + 1)]
     table[0][0] = Fraction(1)
@@ -88,7 +95,7 @@ def weights(derivative: int, points: tuple[Fraction, ...]) -> tuple[Fraction, ..
 
 
 def _line(derivative: int, offsets: Sequence[int], at: Fraction, axis: int, spacing: Sequence[float]) -> Stencil:
-    """One-dimensional stencil along ``axis`` for a derivative taken ``at`` this many cells from the point."""
+    """The stencil along ``axis`` for a derivative at the offset ``at``, in cells."""
     values = weights(derivative, tuple(Fraction(o) - at for o in offsets))
     kept = [(o, float(w) / spacing[axis] ** derivative) for o, w in zip(offsets, values, strict=True) if w]
     return Stencil(
@@ -97,23 +104,30 @@ def _line(derivative: int, offsets: Sequence[int], at: Fraction, axis: int, spac
 
 
 def central(derivative: int, order: int, axis: int, spacing: Sequence[float]) -> Stencil:
-    """The central difference for a derivative along ``axis``, with error O(dx^order); ``order`` is even. ``spacing``
-    has the cell width of every axis."""
+    """The central difference for the ``derivative``-th derivative along ``axis``, with error O(dx^order).
+
+    ``order`` is even. ``spacing`` is the cell width per axis.
+    """
     radius = (derivative + 1) // 2 - 1 + order // 2
     return _line(derivative, range(-radius, radius + 1), Fraction(0), axis, spacing)
 
 
 def biased(order: int, side: int, axis: int, spacing: Sequence[float]) -> Stencil:
-    """The stencil of a first derivative along ``axis`` with one extra point on ``side`` (-1 lower, +1 upper) and error
-    O(dx^(order - 1)). ``spacing`` has the cell width of every axis."""
+    """The upwind-biased stencil of a first derivative along ``axis``, with error O(dx^(order - 1)).
+
+    It has one more point on ``side`` (-1 lower, +1 upper) than on the other. ``order`` is even. ``spacing`` is the cell
+    width per axis.
+    """
     first = -(order // 2) if side < 0 else 1 - order // 2
     return _line(1, range(first, first + order), Fraction(0), axis, spacing)
 
 
 def staggered(derivative: int, order: int, side: int, axis: int, spacing: Sequence[float]) -> Stencil:
-    """The stencil of a derivative (``derivative`` = 1) or of an interpolation (0) at the face half a cell away along
-    ``axis``, on the lower (``side`` = -1) or upper (+1) side, with error O(dx^order). ``spacing`` has the cell width of
-    every axis."""
+    """The stencil that evaluates a first derivative (``derivative`` = 1) or an interpolation (0) half a cell away.
+
+    The target is on the lower (``side`` = -1) or upper (+1) side along ``axis``. The error is O(dx^order); ``order`` is
+    even. ``spacing`` is the cell width per axis.
+    """
     first = 1 - order // 2 if side > 0 else -(order // 2)
     return _line(derivative, range(first, first + order), side * HALF, axis, spacing)
 

@@ -1,4 +1,4 @@
-"""A uniform, cell-centred grid: x_i = lower + (i + 1/2) dx, i = 0 .. n - 1."""
+"""Uniform, cell-centred grids, x_i = lower + (i + 1/2) dx with i = 0 .. n - 1, and selections of their cells."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ AXES = ("x", "y", "z")
 @dataclass(frozen=True)
 class Grid:
     """The global grid: ``shape`` cells between the corners ``lower`` and ``upper``, each with one entry per axis.
-    Lengths are in the input's unit."""
+
+    All lengths are in the length unit of the input.
+    """
 
     shape: tuple[int, ...]
     lower: tuple[float, ...]
@@ -34,7 +36,7 @@ class Grid:
 
     @property
     def spacing(self) -> tuple[float, ...]:
-        """The width of a cell per axis, in the input's unit of length."""
+        """The cell width dx per axis, in the length unit of the input."""
         return tuple((b - a) / n for n, a, b in zip(self.shape, self.lower, self.upper, strict=True))
 
     @property
@@ -44,20 +46,20 @@ class Grid:
 
     @property
     def cell_volume(self) -> float:
-        """The volume of one cell (area in 2-D, length in 1-D), in the input's unit."""
+        """The volume of one cell: an area in 2-D, a length in 1-D."""
         return math.prod(self.spacing)
 
     def faces(self, axis: int, count: int) -> np.ndarray:
-        """Coordinates of the first ``count`` faces across one axis, starting at the lower boundary: float64 of shape
-        (count,), in the input's unit of length."""
+        """Coordinates of the first ``count`` faces normal to one axis, starting with the lower boundary: float64 of
+        shape (count,)."""
         return self.lower[axis] + np.arange(count) * self.spacing[axis]
 
     def centres(self, axis: int, start: int = 0, stop: int | None = None, periodic: bool = False) -> np.ndarray:
-        """Coordinates of the cell centres ``start`` to ``stop - 1`` along one axis (default: all of them): float64 of
-        shape (stop - start,), in the input's unit of length.
+        """Coordinates of the cell centres ``start`` to ``stop - 1`` along one axis, by default of all cells: float64 of
+        shape (stop - start,).
 
-        Indices may lie outside the grid. On a ``periodic`` axis they wrap around, so that a ghost cell has exactly the
-        coordinate of the cell it copies; on other axes the coordinates simply continue.
+        Indices are global and may lie outside the grid. On a ``periodic`` axis they wrap around, so that a ghost cell
+        has exactly the coordinate of the cell that it copies. On other axes the coordinates continue past the boundary.
         """
         index = np.arange(start, self.shape[axis] if stop is None else stop)
         if periodic:
@@ -70,7 +72,11 @@ ROUND = 1e-9  # a smaller fraction of a cell is treated as rounding
 
 @dataclass(frozen=True)
 class Subgrid:
-    """Chosen cells of the grid ``whole``: along each axis the ``shape`` cells ``first + i stride``, i = 0, 1 ..."""
+    """A selection of cells of the grid ``whole``: along each axis, ``shape`` cells with index ``first + i stride``, i =
+    0, 1, ...
+
+    A stream writes only such cells. All tuples have one entry per axis.
+    """
 
     whole: Grid
     first: tuple[int, ...]
@@ -79,7 +85,7 @@ class Subgrid:
 
     @property
     def ndim(self) -> int:
-        """Number of axes, those with a single cell included."""
+        """Number of axes, including those along which a single cell is selected."""
         return self.whole.ndim
 
     @property
@@ -89,12 +95,12 @@ class Subgrid:
 
     @property
     def cells(self) -> int:
-        """Number of chosen cells."""
+        """Number of selected cells."""
         return math.prod(self.shape)
 
     @property
     def spacing(self) -> tuple[float, ...]:
-        """The distance of chosen cells per axis, in the input's unit of length."""
+        """The distance between selected cells per axis, in the length unit of the input."""
         return tuple(dx * step for dx, step in zip(self.whole.spacing, self.stride, strict=True))
 
     @property
@@ -108,20 +114,25 @@ class Subgrid:
         return self.whole.upper
 
     def _chosen(self, axis: int) -> slice:
+        """The selected cells along one axis as a slice of global indices."""
         first, step = self.first[axis], self.stride[axis]
         return slice(first, first + step * self.shape[axis], step)
 
     def centres(self, axis: int) -> np.ndarray:
-        """Coordinates of the chosen cell centres along one axis, the same numbers as in the whole grid; float64."""
+        """Coordinates of the selected cell centres along one axis, bitwise as in the whole grid: float64 of shape
+        (shape[axis],)."""
         return self.whole.centres(axis)[self._chosen(axis)]
 
     def faces(self, axis: int, count: int) -> np.ndarray:
-        """Coordinates of the lower faces of the chosen cells across one axis, of which there are ``count``; float64."""
+        """Coordinates of the lower faces of the first ``count`` selected cells along one axis: float64."""
         return self.whole.faces(axis, self.whole.shape[axis])[self._chosen(axis)][:count]
 
     def part(self, block: Sequence[Range]) -> tuple[tuple[slice, ...], tuple[Range, ...]]:
-        """The chosen cells in a ``block`` (global index range per axis of the whole grid): their slices of the block, and
-        their index ranges in this subgrid. Either may be empty."""
+        """Find the selected cells in a ``block``, given by its global index range per axis of the whole grid.
+
+        Returns (slices of the block's array without ghost cells, index ranges in the array of the selection), both with
+        one entry per axis and possibly empty.
+        """
         slices, ranges = [], []
         for (start, stop), first, step, count in zip(block, self.first, self.stride, self.shape, strict=True):
             low, high = (min(max(-(-(place - first) // step), 0), count) for place in (start, stop))
@@ -134,10 +145,11 @@ class Subgrid:
 def chosen_cells(
     grid: Grid, region: Mapping[str, float | tuple[float, float]], stride: int | Sequence[int] = 1
 ) -> Subgrid:
-    """The cells of the grid in a region, of which a ``stride`` leaves those whose global index is a multiple of it.
+    """Select the cells of a region whose global index is a multiple of ``stride``, which may differ per axis.
 
-    ``region`` maps axes to (lower, upper), between which the centres of cells lie, ends included, or to one coordinate:
-    the plane of cells that is nearest to it, the lower of two, whatever the stride. Axes may have no cells.
+    ``region`` maps the letter of an axis to (lower, upper), which selects cell centres in that closed interval, or to
+    one coordinate, which selects the nearest plane of cells (the lower of two) and ignores the stride. Other axes are
+    selected from end to end. The result may have no cell along an axis.
     """
     first, steps, shape = [], [], []
     given = (stride,) * grid.ndim if isinstance(stride, int) else tuple(stride)

@@ -1,10 +1,10 @@
-"""Time integrators as tables of coefficients, and their stability limits.
+"""Explicit time integrators as tables of coefficients, and their stability limits.
 
-A method is a list of stages. With y_0 = u(t), stage i computes
+A method for ∂u/∂t = f(t, u) is a list of stages. With y_0 = u(t), stage i computes
   y_i = Σ_j a_ij y_j + dt Σ_j b_ij f(t + c_j dt, y_j),   Σ_j a_ij = 1,  c_i = Σ_j (a_ij c_j + b_ij),
 and the last y is u(t + dt). This is the Shu-Osher form (S. Gottlieb, D. Ketcheson & C.-W. Shu, "Strong Stability Preserving
 Runge-Kutta and Multistep Time Discretizations" (2011), eq. (2.10)). It covers Butcher tables, low-storage methods and
-super time stepping. A multistep method also uses the slopes from the beginning of the previous step. To add a method, add an
+super time stepping. A multistep method also uses the slopes f from the beginning of the previous step. To add a method, add an
 entry to INTEGRATORS.
 """
 
@@ -17,15 +17,17 @@ from functools import cache, cached_property
 import numpy as np
 
 Terms = tuple[tuple[int, float], ...]  # (index j of a stage, its weight)
-LOOPED = 3  # from this number of uniform stages on a loop takes them, so that the compiler sees only one
+LOOPED = 3  # least number of uniform stages that are run in a loop, which compiles one stage instead of all
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of a method. ``values`` and ``slopes`` are pairs (j, weight) for the values y_j and for dt times the
-    slopes f(y_j) of earlier stages. In a partitioned method the stage changes only the fields of one ``group`` (0 or
-    1); the others keep their values. ``remembered`` is the weight of dt times the slopes from the beginning of the
-    previous step."""
+    """One stage of a method: a weighted sum of earlier values y_j and of dt times their slopes f(y_j).
+
+    ``values`` and ``slopes`` are pairs (j, weight), the a_ij and b_ij of the module docstring. In a partitioned method
+    the stage changes only the fields of one ``group`` (0 or 1). ``remembered`` is the weight of dt times the slopes
+    from the beginning of the previous step, for multistep methods.
+    """
 
     values: Terms
     slopes: Terms
@@ -35,12 +37,11 @@ class Stage:
 
 @dataclass(frozen=True)
 class Method:
-    """An explicit method of the given ``order``.
+    """An explicit time integrator of the given ``order``.
 
-    The local error is estimated as dt times a sum of slopes, of which ``error`` holds the pairs (j, weight); it is
-    empty if the method has no estimate. ``error_order`` is the order of the lower-order solution behind this estimate,
-    so the estimate shrinks like dt^(error_order + 1). ``limits`` replaces the result of `stability_limits` where that
-    cannot be computed.
+    ``error`` holds pairs (j, weight): dt times this weighted sum of the slopes f(y_j) estimates the local error. It is
+    empty if the method has no estimate. The estimate is O(dt^(error_order + 1)). ``limits`` are the stability limits of
+    partitioned and multistep methods, for which `stability_limits` cannot compute them.
     """
 
     stages: tuple[Stage, ...]
@@ -56,19 +57,20 @@ class Method:
 
     @property
     def multistep(self) -> bool:
-        """Whether the method uses the slopes of the previous step. The state then stores them in addition to the fields
-        (`memory_of`)."""
+        """Whether the method uses the slopes of the previous step, which the state must then store (`memory_of`)."""
         return any(stage.remembered for stage in self.stages)
 
     @cached_property
     def evaluations(self) -> int:
-        """The number of evaluations of the right-hand side per step, with those for the error estimate."""
+        """The number of evaluations of the right-hand side per step, including those for the error estimate."""
         return len({j for stage in self.stages for j, _ in stage.slopes} | {j for j, _ in self.error})
 
     @cached_property
     def nodes(self) -> tuple[float, ...]:
-        """c_0 .. c_s: the times of u and of each stage's value as fractions of the step. In a partitioned method each
-        refers to the group that the stage changed."""
+        """The nodes c_0 .. c_s: the times of y_0 .. y_s as fractions of the step.
+
+        In a partitioned method, each refers to the group of fields that the stage changes.
+        """
         c, nodes = [(0.0, 0.0)], [0.0]
         for stage in self.stages:
             moved = [
@@ -83,9 +85,12 @@ class Method:
 
     @cached_property
     def uniform_from(self) -> int:
-        """The number of stages before the uniform ones, which a loop can take. The uniform stages are the last ones.
-        They all combine the same terms, with weights of their own: u, the last two values, and the slopes at u and at
-        the last value. If too few stages are uniform for a loop to pay off, this is the number of all stages."""
+        """The number of stages before the uniform ones, which are run in a loop.
+
+        The uniform stages are the last ones, and combine the same terms with different weights: u, the last two values,
+        and the slopes at u and at the last value. If fewer than LOOPED stages are uniform, the result is the number of
+        all stages, so there is no loop.
+        """
         start = len(self.stages)
         while start > 1 and self.stages[start - 1].group is None:
             keys = self.relative(start - 1)
@@ -97,46 +102,54 @@ class Method:
         return start if len(self.stages) - start >= LOOPED else len(self.stages)
 
     def relative(self, number: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """(indices of the values, indices of the slopes) that stage ``number``, counted from 0, uses. The indices are
-        relative: 0 is u, -1 the result of the previous stage, -2 the one before, and so on. A slope has the index of
-        the value at which it is evaluated."""
+        """(indices of values, indices of slopes) that stage ``number``, counted from 0, combines.
+
+        The indices are relative to the stage: 0 is u, -1 the result of the previous stage, -2 the one before, and so
+        on. A slope has the index of the value at which it is evaluated.
+        """
         stage = self.stages[number]
         values, slopes = ([j and j - number - 1 for j, _ in terms] for terms in (stage.values, stage.slopes))
         return tuple(values), tuple(slopes)
 
     @cached_property
     def uniform_weights(self) -> np.ndarray:
-        """The weights of the uniform stages, float64 of shape (stages, terms). In each row the weights of the values
-        precede those of the slopes."""
+        """The weights of the uniform stages: float64 of shape (uniform stages, terms). In each row, the weights of the
+        values precede those of the slopes."""
         return np.array([[w for _, w in (*s.values, *s.slopes)] for s in self.stages[self.uniform_from :]])
 
     @property
     def uniform_nodes(self) -> tuple[float, ...]:
-        """The times at which the uniform stages evaluate their new slope, as fractions of the step."""
+        """The times at which the uniform stages evaluate the right-hand side, as fractions of the step."""
         return self.nodes[self.uniform_from : -1]
 
 
-# ---- making methods --------------------------------------------------------------------------------------------------
+# ---- constructors ----------------------------------------------------------------------------------------------------
 
 
 def _terms(weights: Sequence[float]) -> Terms:
+    """The non-zero entries of a list of weights, as pairs (index, weight)."""
     return tuple((j, w) for j, w in enumerate(weights) if w)
 
 
 def tableau(
     a: Sequence[Sequence[float]], b: Sequence[float], order: int, error: Sequence[float] = (), error_order: int = 0
 ) -> Method:
-    """The method of a Butcher table. ``a`` has the rows of the table without the first one, which is empty since the
-    first stage is u itself; ``b`` has the weights. ``error`` has the weights of the error estimate, with one more entry
-    than ``b`` if the estimate uses the slope at the end of the step. ``order`` and ``error_order`` are as in
-    `Method`."""
+    """The method of an explicit Butcher table.
+
+    ``a`` has the rows of the table without the first, which is empty; ``b`` has the weights. ``error`` has the weights
+    of the error estimate, with one more entry than ``b`` if it uses the slope at the end of the step. ``order`` and
+    ``error_order`` are as in `Method`.
+    """
     stages = tuple(Stage(((0, 1.0),), _terms(row)) for row in (*a, b))
     return Method(stages, order, _terms(error), error_order)
 
 
 def low_storage(a: Sequence[float], b: Sequence[float], order: int) -> Method:
-    """A method in 2N form: d_i = a_i d_(i-1) + dt f(y_(i-1)), y_i = y_(i-1) + b_i d_i. It recovers d_(i-1) from the
-    last two values, so it needs three arrays in all (J. Williamson, J. Comput. Phys. 35 (1980) 48-56, eq. (6))."""
+    """A low-storage method in 2N form: d_i = a_i d_(i-1) + dt f(y_(i-1)), y_i = y_(i-1) + b_i d_i.
+
+    d_(i-1) is computed from the last two values, so three arrays suffice (J. Williamson, J. Comput. Phys. 35 (1980)
+    48-56, eq. (6)).
+    """
     stages = [Stage(((0, 1.0),), ((0, b[0]),))]
     for i in range(1, len(b)):
         q = b[i] * a[i] / b[i - 1]
@@ -146,9 +159,11 @@ def low_storage(a: Sequence[float], b: Sequence[float], order: int) -> Method:
 
 @cache
 def rkl2(stages: int) -> Method:
-    """Runge-Kutta-Legendre super time stepping of second order. With s stages it is stable as far along the negative
-    real axis as (s² + s - 2) / 4 steps of forward Euler. C. Meyer, D. Balsara & T. Aslam, J. Comput. Phys. 257 (2014)
-    594-626, eq. (15)-(18)."""
+    """Second-order Runge-Kutta-Legendre super time stepping, for diffusion.
+
+    A step with s stages may be as long as (s² + s - 2) / 4 stable steps of forward Euler. C. Meyer, D. Balsara & T.
+    Aslam, J. Comput. Phys. 257 (2014) 594-626, eq. (15)-(18).
+    """
     s = stages
     w = 4.0 / (s * s + s - 2)
     b = [1 / 3] * 3 + [(j * j + j - 2) / (2 * j * (j + 1)) for j in range(3, s + 1)]
@@ -164,19 +179,20 @@ def rkl2(stages: int) -> Method:
 
 @cache
 def ab2(epsilon: float, split: bool = False) -> Method:
-    """Adams-Bashforth: u(t + dt) = u(t) + dt ((3/2 + ε) f(u(t)) - (1/2 + ε) f(u(t - dt))).
+    """Two-step Adams-Bashforth: u(t + dt) = u(t) + dt ((3/2 + ε) f(u(t)) - (1/2 + ε) f(u(t - dt))).
 
-    With ε = 0 it is of second order, but unstable for every wave. A small ε damps the waves (J. Marshall et al., J.
-    Geophys. Res. 102 (1997) 5753-5766, eq. (33), ε = 0.1). If the equation is ``split``, a forward Euler step with the
-    damping part follows. The first step is forward Euler. After a shortened step the error is that of one more Euler
-    step.
+    With ε = 0 it is second-order, but unstable for undamped waves. A small ε damps them (J. Marshall et al., J.
+    Geophys. Res. 102 (1997) 5753-5766, eq. (33), ε = 0.1), and reduces the order to 1. If the equation is ``split``, a
+    forward Euler step with its damping part follows. The first step of a run is forward Euler. The weights assume equal
+    steps, so a shortened step adds the error of one Euler step.
     """
     stages = [Stage(((0, 1.0),), ((0, 1.5 + epsilon),), remembered=-(0.5 + epsilon))]
     if split:
         stages.append(Stage(((1, 1.0),), ((1, 1.0),)))
 
     def stable(z: np.ndarray) -> np.ndarray:
-        """Whether both roots of ζ² - (1 + (3/2 + ε) z) ζ + (1/2 + ε) z lie in the unit circle."""
+        """Whether both roots ζ of ζ² - (1 + (3/2 + ε) z) ζ + (1/2 + ε) z lie in the unit circle: bool, in the shape of
+        the complex array ``z``."""
         b, c = 1 + (1.5 + epsilon) * z, (0.5 + epsilon) * z
         root = np.sqrt(b * b - 4 * c)
         return np.maximum(np.abs(b + root), np.abs(b - root)) <= 2 * (1 + 1e-9)
@@ -225,7 +241,7 @@ INTEGRATORS: dict[str, Method] = {
         order=4,
     ),
     # Störmer-Verlet, drift-kick-drift: Hairer, Lubich & Wanner, "Geometric Numerical Integration", 2nd ed. (2006),
-    # eq. (I.1.17); stable for oscillations up to dt ω = 2, unstable for anything damped.
+    # eq. (I.1.17). Stable for oscillations up to dt ω = 2, unstable for damped modes.
     "leapfrog": Method(
         (
             Stage(((0, 1.0),), ((0, 0.5),), group=0),
@@ -238,24 +254,26 @@ INTEGRATORS: dict[str, Method] = {
     "rkl2": rkl2(9),
     "ab2": ab2(0.0),
 }  # fmt: skip
-SUPER_STEPPING = {"rkl2": rkl2}  # families with any number of stages
+SUPER_STEPPING = {"rkl2": rkl2}  # families of methods with an adjustable number of stages
 FEWEST_STAGES, MOST_STAGES = 3, 99
 
 
-MEMORY = ".before"  # suffix of the arrays that store slopes
+MEMORY = ".before"  # suffix of the names of arrays that store slopes of the previous step
 NEW, ERROR = "new ", "error "  # prefixes of the names of a field after a step and of its estimated error
 
 
 def memory_of(method: Method, fields: Sequence[str]) -> tuple[str, ...]:
-    """The names of the arrays that a multistep method stores in addition to the fields: the slopes of the fields at the
+    """The names of the arrays that a multistep method stores besides the fields, one per field: the slopes at the
     beginning of the previous step. Empty for other methods."""
     return tuple(name + MEMORY for name in fields) if method.multistep else ()
 
 
 def method(name: str, stages: int | None = None, epsilon: float | None = None, split: bool = False) -> Method:
-    """The method called ``name``. ``stages`` (of "rkl2") and ``epsilon`` (of "ab2") select one of a family. ``split``
-    says that the equation has a damping part, which "ab2" takes in a separate stage. Raises KeyError if there is no
-    such method."""
+    """The method called ``name`` in INTEGRATORS.
+
+    ``stages`` is the number of stages of "rkl2", and ``epsilon`` the damping of "ab2". ``split`` says whether the
+    equation has a damping part, which "ab2" handles in a separate stage. Raises KeyError for an unknown name.
+    """
     if name == "ab2":
         return ab2(epsilon or 0.0, split)
     return SUPER_STEPPING[name](stages) if stages is not None else INTEGRATORS[name]
@@ -265,8 +283,10 @@ def method(name: str, stages: int | None = None, epsilon: float | None = None, s
 
 
 def amplification(method: Method, z: np.ndarray) -> np.ndarray:
-    """The amplification factor R(z) of one step for a mode that grows at the rate z / dt. ``z`` and the result are
-    complex arrays of the same shape. The method must be neither partitioned nor multistep."""
+    """The amplification factor R(z) of one step for ∂u/∂t = λ u, with z = λ dt.
+
+    ``z`` and the result are complex arrays of the same shape. The method must be neither partitioned nor multistep.
+    """
     y = [np.ones_like(z)]
     for stage in method.stages:
         y.append(sum(a * y[j] for j, a in stage.values) + z * sum(b * y[j] for j, b in stage.slopes))
@@ -274,7 +294,8 @@ def amplification(method: Method, z: np.ndarray) -> np.ndarray:
 
 
 def _reach(method: Method, direction: Callable[[np.ndarray], np.ndarray]) -> float:
-    """The largest r such that |R| <= 1 along direction(0 .. r). No explicit method is stable beyond 2 s²."""
+    """The largest r such that |R| <= 1 along direction(0 .. r). The search ends at 2 s² for s evaluations, beyond which
+    no explicit method is stable."""
     step = max(1e-3, 1e-5 * method.evaluations**2)
     steps = np.arange(1, int((2 * method.evaluations**2 + 1) / step) + 1) * step
     stable = np.abs(amplification(method, direction(steps))) <= 1 + 1e-9
@@ -283,8 +304,10 @@ def _reach(method: Method, direction: Callable[[np.ndarray], np.ndarray]) -> flo
 
 @cache
 def stability_limits(method: Method) -> tuple[float, float]:
-    """(extent of the stability region along the negative real axis, its extent along the imaginary axis): non-negative
-    and dimensionless, as bounds of dt times a rate."""
+    """The extent of the stability region along (the negative real axis, the imaginary axis).
+
+    Both are dimensionless bounds of dt times a rate, of decay and of oscillation respectively.
+    """
     if method.limits is not None:
         return method.limits
     return _reach(method, lambda r: -r + 0j), _reach(method, lambda r: 1j * r)

@@ -1,4 +1,4 @@
-"""Definitions of the expression language's pointwise functions, for numpy and jax.numpy arrays."""
+"""Implementations of the pointwise functions of the expression language, for NumPy and JAX arrays."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ LARGEST_INTEGER_POWER = 16
 
 
 def functions(xp: ModuleType, dtype: Any) -> dict[str, Callable[..., Any]]:
-    """The pointwise functions by name. They take and return arrays of any shape, of numpy or jax.numpy as ``xp`` says;
-    comparisons return 1 or 0 in ``dtype``."""
+    """The pointwise functions by name, implemented by ``xp``: numpy or jax.numpy.
+
+    They take and return arrays of any shape. Comparisons return 1 or 0 in ``dtype``.
+    """
 
     def number(compare: Callable[..., Any]) -> Callable[..., Any]:
         return lambda a, b: compare(a, b).astype(dtype)
@@ -28,7 +30,7 @@ def functions(xp: ModuleType, dtype: Any) -> dict[str, Callable[..., Any]]:
 
 
 def integer_power(exponent: float) -> int | None:
-    """The exponent as an int if it is a small integer, so that the power can be computed by multiplication; otherwise
-    None."""
+    """The exponent as an int if it is an integer of at most LARGEST_INTEGER_POWER in magnitude, so that the power can
+    be computed by multiplication; otherwise None."""
     whole = int(exponent) if abs(exponent) <= LARGEST_INTEGER_POWER else None
     return whole if whole == exponent else None

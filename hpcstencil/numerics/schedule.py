@@ -1,6 +1,7 @@
-"""The sequence of time steps, and the steps after which output, diagnostics and checkpoints are due.
+"""The schedule of a run: the sequence of time steps, and the steps at which output, diagnostics and checkpoints are due.
 
-Every process does the same float64 arithmetic here, so all take the same steps whatever the decomposition.
+All processes do the same float64 arithmetic here, so they take the same steps, independent of the decomposition. Times
+are in the time unit of the input.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ ROUND = 1e-9  # a smaller fraction of a step is treated as rounding
 
 @dataclass(frozen=True)
 class Clock:
-    """The current step and time of a run. Times are counted from a base: t = base_time + (step - base_step) dt.
+    """The current step and time of a run.
 
-    ``measured_dt`` is a step size that depends on the solution, measured at ``measured_step``; it is 0 before the first
-    measurement. With a tolerance it is the step size to try next, ``last_error`` is the error of the previous step in
-    units of the tolerance, and ``rejected`` counts rejected steps.
+    The time is computed from a base, t = base_time + (step - base_step) dt, so that rounding errors do not add up.
+    ``measured_dt`` is a step size that depends on the solution, computed at ``measured_step``; it is 0 before the first
+    such computation. With a tolerance it is the step size to try next, ``last_error`` is the error of the previous step
+    divided by the tolerance, and ``rejected`` counts rejected steps.
     """
 
     step: int = 0
@@ -33,9 +35,12 @@ class Clock:
 
 
 def together(clocks: Sequence[Clock]) -> Clock:
-    """The common clock of runs that advance side by side: the time of the run that is furthest behind, and the sum of
-    their steps. Its base is the present step if all runs have just landed at the same time. Otherwise ``base_step`` is
-    -1, so that the clock does not look like one that has landed at an output."""
+    """The common clock of ensemble members with individual step sizes.
+
+    Its time is the time of the slowest member, and its step the sum of all steps. If all members have just
+    reached the same output time, the base is the current step. Otherwise ``base_step`` is -1, so that `is_output` does
+    not take the clock for one that has reached an output time.
+    """
     time, step = min(clock.time for clock in clocks), sum(clock.step for clock in clocks)
     landed = all(clock.time == clock.base_time == time for clock in clocks)
     return Clock(step, time, step if landed else -1, time)
@@ -44,8 +49,8 @@ def together(clocks: Sequence[Clock]) -> Clock:
 class StepRange(NamedTuple):
     """``count`` equal steps: step i = 0 .. count - 1 goes from t = base_time + (first + i) dt to t + dt.
 
-    Times and ``dt`` are float64 in the input's unit; ``first`` and ``count`` are integers. Each is a number (perhaps
-    traced), or an array of shape (members,) if the members of an ensemble take their own steps.
+    Times and ``dt`` are float64; ``first`` and ``count`` are integers. Each is a number, possibly traced by JAX, or an
+    array of shape (members,) if the members of an ensemble have individual step sizes.
     """
 
     base_time: Any
@@ -54,7 +59,7 @@ class StepRange(NamedTuple):
     count: Any
 
     def part(self, done: Any, count: Any) -> StepRange:
-        """The range of the ``count`` steps that follow the first ``done`` of these."""
+        """The ``count`` steps that follow the first ``done`` steps of this range."""
         return self._replace(first=self.first + done, count=count)
 
     @property
@@ -64,7 +69,8 @@ class StepRange(NamedTuple):
 
 
 def steps_to_reach(time: float, clock: Clock, dt: float) -> int:
-    """The number of steps of size ``dt`` after which a run at ``clock`` is first at or past ``time``; at least 1."""
+    """The least number of steps of size ``dt``, at least 1, after which a run at ``clock`` has reached or passed
+    ``time``."""
     done = clock.step - clock.base_step
     steps = max(1, math.ceil((time - clock.base_time) / dt) - done)
     while steps > 1 and clock.base_time + (done + steps - 1) * dt >= time:
@@ -74,7 +80,8 @@ def steps_to_reach(time: float, clock: Clock, dt: float) -> int:
 
 @dataclass(frozen=True)
 class Leap:
-    """Equal ``steps`` that follow each other without an event in between, and the clock ``after`` them."""
+    """Consecutive equal ``steps`` without an event in between, and the clock ``after`` them. One call of the compiled
+    program takes them."""
 
     steps: StepRange
     after: Clock
@@ -84,12 +91,13 @@ class Leap:
 class Schedule:
     """The schedule of a run that ends at the time ``end``.
 
-    Output is due at the start, at the end, and every ``output_time`` of time or every ``output_steps`` steps. A row of
-    diagnostics is due every ``diagnostic_steps`` steps (with the output if None), and a checkpoint every
-    ``checkpoint_steps`` steps (never if None).
+    Output is due at the start, at the end, and at every multiple of the time ``output_time`` or every ``output_steps``
+    steps. Diagnostics are due every ``diagnostic_steps`` steps, or with the output if that is None; checkpoints every
+    ``checkpoint_steps`` steps, or never if that is None.
 
-    With a ``fixed_dt`` the steps are counted from an origin: t = origin_time + (step - origin_step) dt. Otherwise the
-    caller passes each step size to `leap`, which shortens steps so that they end exactly at output times.
+    With a ``fixed_dt``, times are counted from an origin, t = origin_time + (step - origin_step) dt, and output is
+    written at the steps nearest to the output times. Otherwise the caller passes each step size to `leap`, which
+    shortens steps so that they end exactly at output times.
     """
 
     end: float
@@ -102,8 +110,11 @@ class Schedule:
     origin_time: float = 0.0
 
     def going_on(self, clock: Clock, anew: bool) -> tuple[Schedule, Clock]:
-        """(schedule, clock) of a run that continues at ``clock``. Steps are counted anew from here if the earlier ones
-        had another size: for fixed steps if the times do not match, otherwise if ``anew`` is true."""
+        """The (schedule, clock) of a run that continues at ``clock``, for example from a checkpoint.
+
+        If the earlier steps had another size, steps are counted from here. For fixed steps this is found by comparing
+        times; otherwise the caller sets ``anew``.
+        """
         here = replace(clock, base_step=clock.step, base_time=clock.time)
         if self.fixed_dt is None:
             return self, (replace(here, measured_dt=0.0) if anew else clock)
@@ -114,13 +125,13 @@ class Schedule:
 
     @property
     def total_steps(self) -> int | None:
-        """Number of steps of the whole run; None if the step size is controlled during the run."""
+        """The step number at the end of the run; None if the step size is not fixed."""
         if self.fixed_dt is None:
             return None
         return max(1, self.origin_step + math.ceil((self.end - self.origin_time) / self.fixed_dt - ROUND))
 
     def steps_of(self, dt: float) -> int:
-        """The number of steps in the whole run if each interval between outputs is divided into steps of at most
+        """The number of steps of the whole run if each interval between outputs is divided into equal steps of at most
         ``dt``."""
         every = min(self.output_time or self.end, self.end)
         intervals = math.floor(self.end / every + ROUND)
@@ -128,8 +139,10 @@ class Schedule:
         return intervals * max(1, math.ceil(every / dt - ROUND)) + (math.ceil(rest / dt) if rest > ROUND * every else 0)
 
     def snapshots(self, steps: int | None) -> int | None:
-        """The number of snapshots of a run of ``steps`` steps (None: not known), the initial and the final one
-        included. None if the result depends on an unknown number of steps."""
+        """The number of snapshots of a run of ``steps`` steps, including the initial and the final one.
+
+        ``steps`` is None if it is not known in advance; the result is None if it depends on that number.
+        """
         if self.output_steps is None and self.output_time is None:
             return 2
         if self.output_time is not None:
@@ -143,14 +156,16 @@ class Schedule:
         return clock.step >= self.total_steps if self.total_steps is not None else clock.time >= self.end
 
     def is_on_course(self, end: Clock) -> bool:
-        """Whether a run with a later end also passes through the clock ``end``. It does unless a step was shortened
-        only to land there."""
+        """Whether a run with a later end would also pass through the clock ``end`` of a finished run.
+
+        It would, unless the last step was shortened only to end there.
+        """
         if self.fixed_dt is not None:
             return not self._last_differs()
         return self.output_time is not None and end.time == round(end.time / self.output_time) * self.output_time
 
     def time_of(self, step: int) -> float:
-        """The time after ``step`` steps of fixed size; exactly ``end`` after the last one."""
+        """The time after ``step`` steps of fixed size; exactly ``end`` after the last step."""
         assert self.fixed_dt is not None and self.total_steps is not None
         return self.end if step >= self.total_steps else self._counted(step)
 
@@ -205,8 +220,10 @@ class Schedule:
         return self.checkpoint_steps is not None and clock.step > 0 and clock.step % self.checkpoint_steps == 0
 
     def steps_to_event(self, clock: Clock) -> int | None:
-        """The number of steps until the next event that is due at a known step; None if there is none. Output by time
-        counts only if the step size is fixed."""
+        """The number of steps until the next event whose step is known; None if there is none.
+
+        Events are outputs, diagnostics and checkpoints. Output by time counts only if the step size is fixed.
+        """
         counts = [n for n in (self.output_steps, self.diagnostic_steps, self.checkpoint_steps) if n is not None]
         waits = [n - clock.step % n for n in counts]
         if self.fixed_dt is not None and self.output_time is not None:
@@ -214,7 +231,7 @@ class Schedule:
         return min(waits, default=None)
 
     def _steps_to_output(self, step: int) -> int:
-        """With a fixed step size: number of steps until the next output that is due by time."""
+        """The number of steps until the next output by time. The step size must be fixed."""
         assert self.output_time is not None and self.fixed_dt is not None
         if self.output_time <= self.fixed_dt:
             return 1
@@ -224,9 +241,11 @@ class Schedule:
         return self.output_step(number) - step
 
     def leap(self, clock: Clock, dt: float, most: int) -> Leap:
-        """The next equal steps: up to the next event, and at most ``most``. ``dt`` is the step size if the schedule has
-        no fixed one. A step that would pass the next output time or the end is shortened, and is then a leap of its
-        own."""
+        """The steps from ``clock`` to the next event, at most ``most`` of them, all of equal size.
+
+        ``dt`` is the step size if the schedule has no fixed one. A step that would pass the end, or an output time if
+        the step size is not fixed, is shortened and returned as a leap of one step.
+        """
         wait = self.steps_to_event(clock)
         most = max(1, most if wait is None else min(most, wait))
         if self.fixed_dt is not None:
@@ -243,6 +262,7 @@ class Schedule:
         return Leap(StepRange(clock.time, 0, last, 1), after)
 
     def _fixed(self, clock: Clock, most: int) -> Leap:
+        """`leap` for a fixed step size: up to ``most`` equal steps, or the last step if its size differs."""
         assert self.fixed_dt is not None and self.total_steps is not None
         start = self._counted(self.total_steps - 1)
         equal = self.total_steps - self._last_differs()
@@ -259,5 +279,5 @@ class Schedule:
         return abs(self.end - start - self.fixed_dt) > ROUND * self.fixed_dt
 
     def measured(self, clock: Clock, dt: float) -> Clock:
-        """The clock with its base moved to the present step, and ``dt`` as the step size measured now."""
+        """The clock with its base moved to the current step, and ``dt`` as the step size computed there."""
         return replace(clock, base_step=clock.step, base_time=clock.time, measured_step=clock.step, measured_dt=dt)

@@ -1,7 +1,8 @@
 """Domain decomposition over processes, devices and tiles, as plain arithmetic without MPI and JAX.
 
-The grid is cut into a Cartesian array of blocks, one per process. A process's block is cut into a Cartesian array of
-device blocks, and a device's block into tiles. All splits are balanced: sizes along an axis differ by at most one cell.
+The grid is split into a Cartesian array of blocks, one per process. The block of a process is split into a Cartesian
+array of device blocks, and each device block into tiles. All splits are balanced: along an axis, the parts of a split
+differ by at most one cell. Index ranges are half-open, (start, stop).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def split(cells: int, parts: int, index: int) -> Range:
 
 
 def factorizations(number: int, axes: int) -> Iterator[tuple[int, ...]]:
-    """All ways to write ``number`` as an ordered product of ``axes`` positive integers, as tuples."""
+    """Yield all tuples of ``axes`` positive integers whose product is ``number``."""
     if axes == 1:
         yield (number,)
         return
@@ -34,8 +35,11 @@ def factorizations(number: int, axes: int) -> Iterator[tuple[int, ...]]:
 
 
 def halo_surface(shape: Sequence[int], parts: Sequence[int], periodic: Sequence[bool]) -> int:
-    """The total number of cells next to the cuts that split ``shape`` into ``parts``, counted on one side of each cut.
-    A periodic axis that is split has one more cut, where it wraps around."""
+    """The number of cells next to the cuts between blocks, counted on one side of each cut: a measure of communication.
+
+    ``shape`` is in cells and ``parts`` in blocks per axis. A periodic axis that is split has one more cut, where it
+    wraps around.
+    """
     total = math.prod(shape)
     cuts = [p if p > 1 and wraps else p - 1 for p, wraps in zip(parts, periodic, strict=True)]
     return sum(cut * (total // n) for cut, n in zip(cuts, shape, strict=True))
@@ -44,9 +48,11 @@ def halo_surface(shape: Sequence[int], parts: Sequence[int], periodic: Sequence[
 def best_parts(
     number: int, shape: Sequence[int], periodic: Sequence[bool], narrowest: Sequence[int]
 ) -> tuple[int, ...] | None:
-    """The number of blocks per axis, with the product ``number``, that has the smallest halo surface; None if no choice
-    fits. Blocks must be at least ``narrowest`` cells wide on every axis that is cut. Ties go to cutting the first axes
-    (contiguous slabs)."""
+    """The decomposition into ``number`` blocks with the smallest halo surface, as the number of blocks per axis.
+
+    Blocks must be at least ``narrowest`` cells wide along every axis that is split; None if that is impossible. Among
+    equal surfaces, the first axes are split, which gives contiguous slabs.
+    """
     fitting = [
         parts
         for parts in factorizations(number, len(shape))
@@ -58,16 +64,16 @@ def best_parts(
 
 
 def counts_that_work(limit: int, shape: Sequence[int], periodic: Sequence[bool], narrowest: Sequence[int]) -> list[int]:
-    """The block counts from 1 to ``limit`` for which ``best_parts`` finds a decomposition."""
+    """The numbers of blocks from 1 to ``limit`` for which `best_parts` finds a decomposition."""
     return [n for n in range(1, limit + 1) if best_parts(n, shape, periodic, narrowest) is not None]
 
 
 @dataclass(frozen=True)
 class Topology:
-    """The decomposition of a grid of ``shape`` cells as process ``rank`` sees it. All tuples have one entry per axis.
+    """The decomposition of a global grid of ``shape`` cells, as seen by process ``rank``.
 
-    ``processes``, ``devices`` (per process) and ``tiles`` (per device) are numbers of blocks. Ranks and devices are
-    numbered in C order (the last axis varies fastest).
+    ``processes``, ``devices`` (per process) and ``tiles`` (per device) are numbers of blocks. All tuples have one entry
+    per axis. Ranks and devices are numbered in C order: the last axis varies fastest.
     """
 
     shape: tuple[int, ...]
@@ -93,15 +99,16 @@ class Topology:
         return math.prod(self.devices)
 
     def place(self, rank: int | None = None) -> tuple[int, ...]:
-        """The Cartesian position of the block of process ``rank`` (default: this one), in blocks per axis."""
+        """The Cartesian position, in blocks per axis, of the block of process ``rank`` (default: this process)."""
         return unravel(self.rank if rank is None else rank, self.processes)
 
     def block(self, rank: int | None = None) -> tuple[Range, ...]:
-        """The global half-open index range per axis that process ``rank`` (default: this one) owns."""
+        """The global index range per axis that process ``rank`` (default: this process) owns, without ghost cells."""
         return tuple(map(split, self.shape, self.processes, self.place(rank)))
 
     def device_block(self, device: int, rank: int | None = None) -> tuple[Range, ...]:
-        """The global half-open index range per axis that one device of process ``rank`` (default: this one) owns."""
+        """The global index range per axis that one device of process ``rank`` (default: this process) owns, without
+        ghost cells."""
         places = unravel(device, self.devices)
         ranges = []
         for (start, stop), parts, place in zip(self.block(rank), self.devices, places, strict=True):
@@ -110,23 +117,25 @@ class Topology:
         return tuple(ranges)
 
     def capacity(self) -> tuple[int, ...]:
-        """The cells per axis of this process's largest device block. Every device's array has this shape, without ghost
-        cells."""
+        """The number of cells per axis of the largest device block of this process, without ghost cells.
+
+        The arrays of all its devices have this shape; smaller blocks do not fill it.
+        """
         return tuple(
             -(-(stop - start) // parts) for (start, stop), parts in zip(self.block(), self.devices, strict=True)
         )
 
     def narrowest(self) -> tuple[int, ...]:
-        """Cells per axis of the narrowest device block in the whole grid."""
+        """The number of cells per axis of the narrowest device block in the whole grid."""
         return tuple(n // p // d for n, p, d in zip(self.shape, self.processes, self.devices, strict=True))
 
     def is_split(self, axis: int) -> bool:
-        """Whether the axis is cut between processes or between devices."""
+        """Whether the axis is split between processes or between devices."""
         return self.processes[axis] * self.devices[axis] > 1
 
     def block_at(self, device: int, offset: Sequence[int]) -> tuple[int, int] | None:
-        """(rank, device) of the block that lies ``offset`` blocks (-1, 0 or +1 per axis) from the block of ``device``
-        of this process; None beyond a physical boundary."""
+        """(rank, device) of the block at an ``offset`` of -1, 0 or +1 per axis from the block of ``device`` of this
+        process; None outside a non-periodic boundary."""
         ranks, devices = [], []
         here = zip(self.place(), unravel(device, self.devices), strict=True)
         for axis, (process, inside) in enumerate(here):
@@ -139,8 +148,10 @@ class Topology:
         return ravel(ranks, self.processes), ravel(devices, self.devices)
 
     def neighbour(self, axis: int, direction: int) -> int | None:
-        """The rank of the next process along ``axis`` in ``direction`` (-1 or +1), which may be this one on a periodic
-        axis; None beyond a physical boundary."""
+        """The rank of the neighbouring process along ``axis`` in ``direction`` (-1 or +1).
+
+        On a periodic axis it may be this process itself. None outside a non-periodic boundary.
+        """
         place = list(self.place())
         place[axis] += direction
         if not 0 <= place[axis] < self.processes[axis]:
@@ -151,7 +162,7 @@ class Topology:
 
 
 def unravel(index: int, shape: Sequence[int]) -> tuple[int, ...]:
-    """Cartesian position of ``index`` in C order."""
+    """The Cartesian position of a flat ``index`` in C order. The inverse of `ravel`."""
     position = []
     for n in reversed(shape):
         index, place = divmod(index, n)
@@ -160,7 +171,7 @@ def unravel(index: int, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def ravel(position: Sequence[int], shape: Sequence[int]) -> int:
-    """Index in C order of a Cartesian position."""
+    """The flat index in C order of a Cartesian position."""
     index = 0
     for place, n in zip(position, shape, strict=True):
         index = index * n + place
@@ -168,5 +179,5 @@ def ravel(position: Sequence[int], shape: Sequence[int]) -> int:
 
 
 def positions(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """All Cartesian positions in C order."""
+    """Yield all Cartesian positions in an array of this ``shape``, in C order."""
     return itertools.product(*map(range, shape))

@@ -1,1 +1,1 @@
-"""The initial value problem: trees, parameters, boundary conditions, stable step size."""
+"""From an input to an initial value problem: trees, parameters, boundary conditions, decomposition, stable step size."""

@@ -1,10 +1,12 @@
-"""Absorbing layers at the ends of an axis, as changes of the right-hand sides.
+"""Absorbing layers at the ends of an axis, implemented as terms of the right-hand sides.
 
-sponge  ∂u/∂t = ... - σ u, σ rising as the square of the depth (M. Israeli & S. Orszag, J. Comput. Phys. 41 (1981) 115-135)
-cpml    every derivative along the axis is stretched, ∂_x -> ∂_x / s with s = 1 + σ / (α + i ω), which leaves waves of any
-        angle without reflection; in time 1/s is a memory ψ of each derivative, ∂ψ/∂t = -(α + σ) ψ - σ ∂_x u, and a further
-        one of the second derivative (D. Komatitsch & R. Martin, Geophysics 72 (2007) SM155-SM167, eq. (7)-(13); the memory
-        as a differential equation, R. Martin et al., CMES 56 (2010) 17-41)
+sponge  Damping, ∂u/∂t = ... - σ u, where σ grows with the square of the depth in the layer (M. Israeli & S. Orszag, J. Comput.
+        Phys. 41 (1981) 115-135).
+cpml    Convolutional perfectly matched layer. Each derivative along the axis is stretched, ∂_x -> ∂_x / s with s = 1 + σ / (α +
+        i ω), which absorbs waves at any angle without reflection. In the time domain 1/s becomes an auxiliary field ψ, the
+        memory, for each derivative: ∂_x u -> ∂_x u + ψ with ∂ψ/∂t = -(α + σ) ψ - σ ∂_x u. Second derivatives have a second one
+        (D. Komatitsch & R. Martin, Geophysics 72 (2007) SM155-SM167, eq. (7)-(13); as a differential equation, R. Martin et
+        al., CMES 56 (2010) 17-41).
 """
 
 from __future__ import annotations
@@ -32,17 +34,17 @@ from hpcstencil.symbolic.expressions import (
 from hpcstencil.symbolic.staggering import Position, Positions, flipped, home
 from hpcstencil.validation.errors import InputError
 
-REFLECTED = 1e-4  # of the amplitude: the reflection at normal incidence that the layer is designed for
-SHIFT = 0.3  # α width / speed: for waves that graze the layer
+REFLECTED = 1e-4  # amplitude ratio of the reflection at normal incidence for which a cpml is designed
+SHIFT = 0.3  # α width / speed of a cpml; α > 0 improves the absorption of waves at grazing incidence
 
 
 @dataclass(frozen=True)
 class Layered:
-    """Right-hand sides with absorbing layers.
+    """The right-hand sides with absorbing layers.
 
-    ``trees`` are the time derivatives by field, those of the added memory fields included. ``memory`` names these
-    fields, ``rate`` is the fastest damping (1/time), and ``positions`` are those of fields and memories that do not
-    live at cell centres.
+    ``trees`` are the time derivatives by field, including the added memory fields, which ``memory`` lists. ``rate`` is
+    the fastest damping rate, in 1/time. ``positions`` holds all fields, including memory, that do not live at
+    cell centres.
     """
 
     trees: Mapping[str, Node]
@@ -54,11 +56,11 @@ class Layered:
 def layered(
     trees: Mapping[str, Node], config: Config, speed: float, positions: Positions, positive: Collection[str] = ()
 ) -> Layered:
-    """The right-hand sides with all layers that the boundary conditions ask for. ``speed`` is that of the fastest wave,
-    0 if unknown; the ``positive`` fields must not become 0.
+    """Add the absorbing layers that the boundary conditions request to the right-hand sides ``trees``.
 
-    Raises InputError if a layer is wider than the domain or thinner than a cell, if the speed of the waves is not
-    known, or if a layer does not fit the equation.
+    ``speed`` is the fastest wave speed, or 0 if unknown. The ``positive`` fields must not become 0, so they cannot
+    have a sponge. Raises InputError if a layer is wider than the domain, if a cpml is thinner than a cell, if the wave
+    speed is unknown, or if a layer does not suit the equation.
     """
     fields, rate = tuple(trees), 0.0
     result, memory = dict(trees), dict[str, Node]()
@@ -103,10 +105,11 @@ def layered(
 
 
 class Stretching:
-    """Replaces the derivatives along one axis by stretched ones, and collects the equations of their memories.
+    """The coordinate stretching of a cpml along one axis.
 
-    ``profiles`` maps each field that has a layer to (σ as a node, α). The results are ``memory``, the time derivative
-    of each memory field by name, and ``places``, the positions of those that do not live at cell centres.
+    `change` replaces derivatives by stretched ones and collects ``memory``, the time derivative of each memory field by
+    name, and ``places``, the positions of those that do not live at cell centres. ``profiles`` maps each field with a
+    layer to (σ as a tree, α), both in 1/time.
     """
 
     def __init__(
@@ -119,7 +122,7 @@ class Stretching:
         self.known: dict[Node, Node] = {}
 
     def change(self, part: Node) -> Node | None:
-        """The replacement of a derivative; None for all other nodes."""
+        """The replacement of a derivative along the axis, or None for other nodes. Pass it to `substitute`."""
         if not isinstance(part, Derivative | DivGrad | Halfway) or not self.concerned(part):
             return None
         if part not in self.known:
@@ -127,13 +130,16 @@ class Stretching:
         return self.known[part]
 
     def concerned(self, part: Derivative | DivGrad | Halfway) -> bool:
-        """Whether ``part`` is a derivative along this axis of an expression with a field that has a layer."""
+        """Whether ``part`` is a derivative along the axis, of an operand that contains a field with a layer."""
         along = part.orders[self.axis] > 0 if isinstance(part, Derivative) else part.axis == self.axis
         along = along and (not isinstance(part, Halfway) or part.kind == "difference")
         return along and any(isinstance(p, Field) and p.name in self.profiles for p in walk(part))
 
     def stretched(self, part: Derivative | DivGrad | Halfway) -> Node:
-        """The stretched form of a derivative. Raises InputError for derivatives that cpml does not support."""
+        """The stretched form of a derivative, whose memory fields are added.
+
+        Raises InputError for mixed or biased derivatives, orders above 2, and operands other than a field.
+        """
         operand = part.operand
         plain = not isinstance(part, Derivative) or (sum(part.orders) == part.orders[self.axis] <= 2 and part.bias == 0)
         coefficients = [child for child in part.children if child != operand]
@@ -163,7 +169,7 @@ class Stretching:
         return flux + self.remember(f"{name}.zeta_{self.letter}{count or ''}", name, flux)
 
     def remember(self, key: str, name: str, rate: Node) -> Node:
-        """The memory field ``key`` of ``rate``, a derivative of the field ``name``. Its own time derivative is added to
+        """The memory field called ``key`` for ``rate``, a derivative of the field ``name``. Its equation is added to
         ``memory``."""
         sigma, alpha = self.profiles[name]
         self.memory.setdefault(
@@ -173,8 +179,10 @@ class Stretching:
 
 
 def _depth(config: Config, axis: int, side: int, width: float) -> Node:
-    """A tree of the relative depth in the layer: 1 at the boundary, falling to 0 at the layer's inner edge and beyond.
-    Raises InputError if the layer is wider than the domain."""
+    """The relative depth in a layer, as a tree: 1 at the boundary, 0 at the inner edge of the layer and further inside.
+
+    Raises InputError if the layer is wider than the domain.
+    """
     lower, upper = config.grid.lower[axis], config.grid.upper[axis]
     if width > upper - lower:
         key = f"{_key(config, axis, side)}.{config.boundary.condition('', axis, side).kind}.width"
@@ -186,11 +194,12 @@ def _depth(config: Config, axis: int, side: int, width: float) -> Node:
 
 
 def _key(config: Config, axis: int, side: int) -> str:
+    """The dotted key of the condition on one side of an axis, for messages."""
     return f"boundary.{config.grid.axes[axis]}.{SIDES[side]}"
 
 
 def _layers(config: Config, fields: tuple[str, ...], axis: int, kind: str) -> Iterator[tuple[str, int, Condition]]:
-    """(field, side, condition) for the layers of one kind at the ends of an axis."""
+    """Yield (field, side, condition) for each layer of one ``kind`` at the ends of an axis."""
     for name in fields:
         for side in (0, 1):
             condition = config.boundary.condition(name, axis, side)

@@ -1,4 +1,4 @@
-"""From the boundary conditions of an input to the conditions at the faces of the domain."""
+"""The boundary condition on each face of the domain, from the table [boundary] and the equation."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ from hpcstencil.validation.messages import at
 def faces_of(
     config: Config, model: Model, trees: Mapping[str, Node], positions: Positions
 ) -> dict[tuple[Node, int, int], Face]:
-    """The conditions at the faces of non-periodic axes, by (field or inner result, axis, side); side 0 is the lower
-    one. ``trees`` are the time derivatives and ``positions`` the positions of the fields, those added by layers
-    included.
+    """The conditions on the faces of non-periodic axes, by (operand, axis, side); side 0 is the lower one.
 
-    Raises InputError for malformed expressions, for inner results of which ``trees`` takes no derivative, for
-    conditions that a field on faces cannot have, and for an open end if the equation has no waves that could leave.
+    An operand is a field, or the result of an operator that has a condition in [boundary.operators]. ``trees`` are the
+    time derivatives and ``positions`` the positions of fields, both including the memory fields of absorbing layers.
+
+    Raises InputError for malformed expressions, for entries of [boundary.operators] of which ``trees`` takes no
+    derivative, for conditions that a field on faces cannot have, and for an open end if the equation has no
+    `radiation`.
     """
     fields, symbols = model.fields, model.symbols
     leaving = _leaving(config, model)
@@ -85,14 +87,19 @@ def faces_of(
 
 
 def _lies_beside(name: str, axis: int, model: Model) -> bool:
-    """Whether a value given for all fields does not apply to this field, because the field does not live on the boundary."""
+    """Whether a value given for all fields does not apply to the field ``name`` of a `Walled` equation, because the
+    field does not live on the boundaries of ``axis``."""
     if not isinstance(model.equation, Walled) or not model.equation.values_live_on_walls:
         return False
     return name not in model.positions or not model.positions[name][axis]
 
 
 def _on_staggered(face: Face, position: Position, axis: int, config: Config, name: str) -> Face:
-    """The condition of a field at this position. A field whose faces lie on the boundary takes the value itself there."""
+    """The condition of a field at ``position`` on a staggered grid.
+
+    A field with values on the boundary gets the kind `wall`, and must have a prescribed value. Raises InputError
+    otherwise, and for values that are not expressions.
+    """
     if position[axis] and face.kind != "dirichlet":
         letter = config.grid.axes[axis]
         raise InputError(
@@ -108,7 +115,7 @@ def _on_staggered(face: Face, position: Position, axis: int, config: Config, nam
 
 
 def _leaving(config: Config, model: Model) -> dict[str, Face]:
-    """The condition at an open end for each field that it constrains; empty if no end is open."""
+    """The condition at an open end for each field in the `radiation` of the equation; empty if no end is open."""
     kinds = {config.boundary.condition(name, axis, side).kind
              for name in model.fields for axis in range(config.grid.ndim) for side in (0, 1)}  # fmt: skip
     if "open" not in kinds:
@@ -124,7 +131,10 @@ def _leaving(config: Config, model: Model) -> dict[str, Face]:
 
 
 def _faces(sides: Sides, key: str, scope: Scope) -> Iterator[tuple[int, Face]]:
-    """(side, face) of both sides; empty for a periodic axis. An absorbing layer ends at a face with the value 0."""
+    """Yield (side, face) for both sides; nothing for a periodic axis.
+
+    For an absorbing layer and an open end the face has the value 0, which the caller replaces for an open end.
+    """
     for side, condition in enumerate(sides):
         if condition.kind in KINDS:
             where = f"{key}.{SIDES[side]}.{condition.kind}"

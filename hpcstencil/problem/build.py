@@ -1,7 +1,6 @@
-"""From an input to its `Problem`: parse every expression, resolve every name, and check that the members of an ensemble
-fit together.
+"""Build the `Problem` of an input: parse every expression, resolve every name, and combine the members of an ensemble.
 
-This needs neither jax nor MPI, so `hpcstencil check` finds everything that a run would refuse.
+This needs neither JAX nor MPI, so `hpcstencil check` finds every error in the input before a run.
 """
 
 from __future__ import annotations
@@ -64,19 +63,21 @@ from hpcstencil.validation.messages import shown, wrong
 
 
 def build(config: Config, contents: Mapping[str, ArrayContents] | None = None) -> Problem:
-    """The problem of an input; for an ensemble, that of all its members. ``contents`` are those of the data files by
-    key, as `contents_of` returns them; if they are not given, the files are read here. No communication takes place.
+    """Build the problem of an input; for an ensemble, one problem for all members.
 
-    Raises InputError for unknown names, malformed expressions and unsuitable parameters, and if members of an ensemble
-    differ in more than numbers and initial states.
+    ``contents`` summarizes the data files by key, as `contents_of` returns it; if it is None, the files are read here.
+    There is no communication, and the result is the same on all processes.
+
+    Raises InputError for unknown names, malformed expressions and invalid parameters, and if members of an ensemble
+    differ in more than parameter values and initial states.
     """
     contents = contents_of(config) if contents is None else contents
     return _side_by_side(config, contents) if config.ensemble else _alone(config, contents)
 
 
 def _side_by_side(config: Config, contents: Mapping[str, ArrayContents]) -> Problem:
-    """The problem of an ensemble: that of the first member, with an array for each parameter in which the members
-    differ."""
+    """The problem of an ensemble: the problem of the first member, with an array of shape (members,) for each parameter in
+    which the members differ. Raises the errors of `build`."""
     listed = {key.partition(".")[2] for key in config.ensemble if key.startswith("equation.")}
     each = tuple(_alone(member, contents, listed) for member in members(config))
     first, known = each[0], {f"equation.{name}" for name in each[0].parameters}
@@ -98,8 +99,11 @@ def _side_by_side(config: Config, contents: Mapping[str, ArrayContents]) -> Prob
 
 
 def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collection[str] = ()) -> Problem:
-    """The problem of a single run, or of one member of an ensemble whose members differ in the ``listed`` parameters.
-    Raises InputError for unknown names, malformed expressions and unsuitable parameters."""
+    """The problem of a single run or of one member of an ensemble. Raises the errors of `build`.
+
+    ``listed`` are the parameters in which members differ. Branches of where() that depend on other parameters are
+    resolved here. Branches that depend on listed parameters stay, so that members share code.
+    """
     model = model_of(config, contents)
     fixed = {name: value for name, value in model.numbers.items() if name not in listed}
 
@@ -107,7 +111,7 @@ def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collec
         return shared({name: numpy_evaluate.taken(tree, fixed) for name, tree in trees.items()})
 
     def of_taken(faces: Faces) -> dict[tuple[Node, int, int], Face]:
-        """The conditions of inner results as they appear in `taken` trees."""
+        """The conditions by the operands as they appear in `taken` trees."""
         return {(numpy_evaluate.taken(tree, fixed), axis, side): face for (tree, axis, side), face in faces.items()}
 
     bounds = _bounds(config, model, contents)
@@ -172,8 +176,10 @@ def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collec
 
 
 def _bounds(config: Config, model: Model, contents: Mapping[str, ArrayContents]) -> dict[str, float]:
-    """The largest magnitude of each parameter by name, over the grid and all times. Raises InputError if the run's
-    precision cannot represent it."""
+    """The largest magnitude of each parameter, by name, over the grid and all times.
+
+    Raises InputError if it overflows the precision of the run.
+    """
     bounds = {
         name: contents[key_of(name)].magnitude
         if is_parameter_field(tree) or isinstance(tree, Series)
@@ -190,7 +196,7 @@ def _bounds(config: Config, model: Model, contents: Mapping[str, ArrayContents])
 
 
 def _initial(config: Config, model: Model) -> dict[str, Node]:
-    """The initial expressions by field."""
+    """The initial expressions by field, as trees. Raises InputError for malformed ones and for a seed that none uses."""
     seed, texts = config.equation.seed, config.initial.expressions
     if seed is not None and "seed" not in parameters_used(texts.values()):
         raise InputError("equation.seed: no initial expression uses it; write noise(seed) in [initial], or remove it")
@@ -202,16 +208,18 @@ def _initial(config: Config, model: Model) -> dict[str, Node]:
 
 
 def _initial_scope(config: Config, symbols: Mapping[str, Node]) -> Scope:
-    """The names that an initial expression knows."""
+    """The names that are allowed in initial expressions."""
     seed = config.equation.seed
     names = {**symbols, **({} if seed is None else {"seed": Constant(seed)})}
     return Scope(config.grid.ndim, names, time=False, noise=True)
 
 
 def initial_expression(problem: Problem, name: str, text: str, key: str) -> Node:
-    """The tree of an expression for the initial values of the field ``name``, checked and placed on the grid like one
-    in [initial]. Raises InputError, whose message begins with ``key``, if the text is malformed, names a parameter that
-    is read from a file, or uses a time series."""
+    """Parse an expression for the initial values of the field ``name``, as if it stood in [initial].
+
+    Returns the tree at the position of the field, with 0 in solid cells. Raises InputError, whose message begins with
+    ``key``, if the text is malformed or uses a parameter that is an array or a time series.
+    """
     tree = parse(text, _initial_scope(problem.config, problem.symbols), key)
     refuse_files(tree, key, "give an array")
     refuse_series(tree, key, "give a number")
@@ -220,14 +228,15 @@ def initial_expression(problem: Problem, name: str, text: str, key: str) -> Node
 
 
 def _method(config: Config, model: Model) -> Method:
-    """The time integrator. Its error estimate, which may cost an evaluation, is dropped if the input sets no tolerance."""
+    """The time integrator. Without time.tolerance its error estimate is dropped, since it may cost an evaluation of the
+    right-hand side."""
     numerics = config.numerics
     chosen = method(numerics.integrator, numerics.stages, numerics.epsilon, split=bool(model.damping))
     return chosen if config.time.tolerance is not None else replace(chosen, error=())
 
 
 def _fastest_wave(config: Config, model: Model, bounds: Mapping[str, float]) -> float:
-    """Speed of the fastest wave according to the equation; 0 if the equation does not know it."""
+    """The speed of the fastest wave according to `Limited.rates`; 0 if the equation has no rates."""
     if not isinstance(model.equation, Limited):
         return 0.0
     ones = dict.fromkeys([*model.fields, *model.signals], 1.0)
@@ -236,7 +245,7 @@ def _fastest_wave(config: Config, model: Model, bounds: Mapping[str, float]) -> 
 
 
 def _refuse_unused_stencils(model: Model, trees: Collection[Node]) -> None:
-    """Raise InputError for a stencil that no expression applies, which must be a mistake."""
+    """Raise InputError for a user-defined stencil that no expression uses, which must be a mistake."""
     used = {part.name for tree in trees for part in walk(tree) if isinstance(part, Convolution)}
     for name in model.space.stencils:
         if name not in used:
@@ -244,7 +253,7 @@ def _refuse_unused_stencils(model: Model, trees: Collection[Node]) -> None:
 
 
 def _diagnostics(config: Config, model: Model) -> dict[str, Node]:
-    """The diagnostics; each must be a single number made of reductions."""
+    """The diagnostics by name, as trees. Raises InputError unless each is one number, computed from reductions."""
     names = {**model.symbols, **model.unknowns}
     scope = Scope(config.grid.ndim, names, operators=True, reductions=True, space=model.space)
     trees = {}
@@ -255,7 +264,7 @@ def _diagnostics(config: Config, model: Model) -> dict[str, Node]:
 
 
 def _derived(config: Config, model: Model) -> dict[str, dict[str, Node]]:
-    """The quantities that streams and probes derive, by name in their tables of the input."""
+    """The expressions of streams and probes, as trees: by the dotted key of their table, then by name."""
     given = {expressions_key(name): stream.expressions for name, stream in config.output.streams.items()}
     given |= {
         probe_key(name): {"expression": probe.expression} for name, probe in config.probes.items() if probe.expression
@@ -269,7 +278,10 @@ def _derived(config: Config, model: Model) -> dict[str, dict[str, Node]]:
 
 
 def _check_number(tree: Node, key: str, text: str, inside: bool) -> None:
-    """Check that fields and coordinates occur only inside a reduction, and that reductions are not nested."""
+    """Raise InputError if a field or coordinate occurs outside a reduction, or a reduction inside another.
+
+    ``inside`` says whether ``tree`` is part of the operand of a reduction.
+    """
     if isinstance(tree, Reduction):
         if inside:
             raise InputError(f"{key}: {shown(text)} nests one reduction in another; take them apart")
@@ -281,8 +293,10 @@ def _check_number(tree: Node, key: str, text: str, inside: bool) -> None:
 
 
 def _check_step(problem: Problem) -> None:
-    """Refuse a `cfl` that the run could not use, which it would otherwise notice only at its first step: the equation
-    does not know its stable step, no step is stable, or steps would be too small."""
+    """Raise InputError if `time.cfl` cannot work, before a run would fail at its first step.
+
+    That is so if the equation has no rates, if no step is stable, or if steps would be too small.
+    """
     cfl = problem.config.time.cfl
     if cfl is None:
         return
@@ -300,7 +314,7 @@ def _check_step(problem: Problem) -> None:
 
 
 def _with_stages(problem: Problem) -> Problem:
-    """The problem with the number of super time stepping stages that its step needs, if the input does not set it."""
+    """The problem with enough stages of super time stepping for the given `time.dt`, unless the input sets the number."""
     numerics, dt = problem.config.numerics, problem.config.time.dt
     if numerics.stages is not None or numerics.integrator not in SUPER_STEPPING or dt is None:
         return problem

@@ -1,4 +1,4 @@
-"""The decomposition of a problem: blocks per process and device, and the number of steps between two exchanges."""
+"""The decomposition of a problem: blocks per process and device, and the number of steps between two halo exchanges."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hpcstencil.numerics.topology import Topology, best_parts, counts_that_work
 from hpcstencil.problem.problem import Problem
 from hpcstencil.validation.errors import InputError
 
-# The cost model behind steps_per_exchange = "auto": seconds per exchange, and per cell and stage. They only weigh the
-# price of a message against that of computing halo cells twice, so their order of magnitude is what matters.
+# The cost model of steps_per_exchange = "auto": seconds per exchange, and per cell and stage. They balance the cost of
+# messages against redundant work in halo cells, so only their order of magnitude matters.
 EXCHANGE_IN_LOOP = 5e-5
 EXCHANGE_BETWEEN_CALLS = 1e-3
 SECONDS_PER_CELL = 1e-9
@@ -20,17 +20,16 @@ MOST_STEPS = 16
 MOST_TRIED, MOST_NAMED = (
     4096,
     16,
-)  # process counts that are tried, and named in the error, if the given one does not work
+)  # numbers of processes that are tried, and that an error message lists
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Measured costs that decide how many steps are taken between two exchanges. The defaults mean that nothing was
-    measured.
+    """Measured costs of communication and computation, from which the number of steps between exchanges is chosen.
 
-    ``latency`` is the time in seconds in which a short message reaches a neighbour, ``bytes_per_second`` the rate at
-    which the busiest process sends and receives. ``seconds_per_work`` is the time in seconds of a unit of work of the
-    backend's cost model.
+    ``latency`` is the time of a short message to a neighbour, in seconds. ``bytes_per_second`` is the bandwidth of the
+    busiest process, counting what it sends and receives. ``seconds_per_work`` is the time of one unit of work in the
+    cost model of the backend, or None. The defaults mean that nothing was measured.
     """
 
     latency: float = 0.0
@@ -43,11 +42,11 @@ UNMEASURED = Costs()
 
 @dataclass(frozen=True)
 class Plan:
-    """A decomposition: the topology as rank 0 sees it, with ``every`` steps between two exchanges (0: an exchange per
-    stage).
+    """A decomposition and the interval between halo exchanges; the same on all processes.
 
-    ``radius`` is the number of ghost cells per axis that one evaluation of the right-hand side uses up, and ``stages``
-    the number of evaluations per step. ``seconds`` is the time of a step that the cost model predicts, None without
+    ``topology`` is the view of rank 0. ``every`` is the number of steps between two exchanges, or 0 for an exchange before
+    each stage. ``radius`` is the number of ghost cells per axis that one evaluation of the right-hand side uses up, and
+    ``stages`` the number of evaluations per step. ``seconds`` is the predicted time of a step, or None without
     measurements.
     """
 
@@ -59,8 +58,8 @@ class Plan:
 
     @classmethod
     def of(cls, problem: Problem, topology: Topology, every: int, seconds: float | None = None) -> Plan:
-        """The plan of a problem on the blocks of ``topology``, with ``every`` steps between two exchanges and the
-        predicted ``seconds`` per step."""
+        """The plan of a problem for a given ``topology`` and interval; ``radius`` and ``stages`` follow from the
+        problem."""
         return cls(topology, every, problem.radius, problem.method.evaluations, seconds)
 
     @property
@@ -70,18 +69,21 @@ class Plan:
 
     @property
     def exchanges_per_step(self) -> float:
-        """Exchanges per step; less than 1 if there are several steps between two exchanges."""
+        """Number of exchanges per step; less than 1 if there are several steps between two exchanges."""
         return 1 / self.every if self.every else self.stages
 
     @property
     def halo(self) -> tuple[int, ...]:
-        """Width in cells of the halo per axis that one exchange fills on either side; 0 on axes that are not cut."""
+        """Width in cells, per axis, of the halo that one exchange fills on either side; 0 along axes that are not
+        split."""
         return tuple(self.rounds * r if self.topology.is_split(a) else 0 for a, r in enumerate(self.radius))
 
     def halo_bytes_per_step(self, fields: int, itemsize: int) -> float:
-        """Bytes per step that the busiest process sends and receives, averaged over the steps of one exchange. They are
-        those of the largest block if it has neighbours on both sides of each cut axis. ``fields`` is the number of
-        arrays that are exchanged and ``itemsize`` the size of their dtype in bytes."""
+        """Bytes per step that the busiest process sends and receives, on average.
+
+        The busiest process has the largest block, with neighbours on both sides of each split axis. ``fields`` is the
+        number of arrays that are exchanged, and ``itemsize`` the size of their dtype in bytes.
+        """
         block = [stop - start for start, stop in self.topology.block(0)]
         cells, width = 0, list(block)
         for axis, h in enumerate(self.halo):
@@ -95,8 +97,10 @@ class Plan:
         return replace(self.topology, rank=rank)
 
     def describe(self) -> dict[str, Any]:
-        """The decomposition for the output file and the terminal: counts per axis, by the names of the input's keys.
-        They can be written as JSON."""
+        """The decomposition as a dictionary that can be written as JSON, for the output file and the terminal.
+
+        It has the keys of [decomposition], with counts per axis as lists, and "halo".
+        """
         return {
             "processes": list(self.topology.processes),
             "devices": list(self.topology.devices),
@@ -107,11 +111,11 @@ class Plan:
 
 
 def decompose(problem: Problem, processes: int, devices: int) -> Topology:
-    """The blocks for ``processes`` processes of ``devices`` devices each: those that the input requests, or else those
-    with the least halo surface. The topology is that of rank 0, and the same on all processes.
+    """Decompose the grid for ``processes`` processes with ``devices`` devices each.
 
-    Raises InputError if the input's own counts do not fit, if the grid is too small for the stencil beside a boundary,
-    or if blocks would be thinner than the stencil's radius.
+    The blocks are those that the input requests, or else those with the least halo surface. The returned topology is the view
+    of rank 0; all processes compute the same. Raises InputError if the requested counts do not fit, if the grid is
+    too small for the stencil at a boundary, or if blocks would be thinner than the radius of the stencil.
     """
     grid, wishes, radius = problem.config.grid, problem.config.decomposition, problem.radius
     periodic = problem.config.boundary.periodic
@@ -134,7 +138,11 @@ def decompose(problem: Problem, processes: int, devices: int) -> Topology:
 def _parts(
     wish: Any, count: int, shape: tuple[int, ...], periodic: tuple[bool, ...], radius: tuple[int, ...], key: str
 ) -> tuple[int, ...]:
-    """Blocks per axis: as given, or those with the least halo surface."""
+    """The number of blocks per axis: as given by ``wish``, or with the least halo surface if that is "auto".
+
+    ``count`` is the total and ``shape`` the cells per axis to split. Raises InputError, which names ``key``, if the
+    blocks would be thinner than ``radius``.
+    """
     if isinstance(wish, tuple):
         if math.prod(wish) != count:
             raise InputError(
@@ -159,21 +167,24 @@ def _parts(
 
 
 def exchanges(problem: Problem, topology: Topology) -> bool:
-    """Whether the blocks need ghost cells of other blocks, of another process or another device."""
+    """Whether ghost cells must be exchanged between processes or between devices."""
     return any(r and topology.is_split(axis) for axis, r in enumerate(problem.radius))
 
 
 def most_steps(problem: Problem, topology: Topology) -> int:
-    """The most steps between two exchanges for which the thinnest block has room; 0 if there is not even room for one
-    step, MOST_STEPS if nothing is exchanged. A stencil applied by Fourier transforms needs 0, since it spreads what
-    cells of a used up halo hold."""
+    """The largest number of steps between two exchanges for which the halo fits into the thinnest block.
+
+    It is 0 if the halo of one step does not fit, and MOST_STEPS if nothing is exchanged. With a stencil by FFT it is 0,
+    because a Fourier transform would spread the outdated values of used-up halo cells over the block.
+    """
     stages, narrowest = problem.method.evaluations, topology.narrowest()
     room = [narrowest[axis] // (r * stages) for axis, r in enumerate(problem.radius) if r and topology.is_split(axis)]
     return 0 if room and problem.by_fft else min(room, default=MOST_STEPS)
 
 
 def _check_given_interval(problem: Problem, topology: Topology) -> None:
-    """Raise InputError if the input's own number of steps between two exchanges does not fit."""
+    """Raise InputError if decomposition.steps_per_exchange is too large for the blocks or for the control of the step
+    size."""
     given, control = problem.config.decomposition.steps_per_exchange, problem.config.time
     if isinstance(given, str):
         return
@@ -205,9 +216,11 @@ def _check_given_interval(problem: Problem, topology: Topology) -> None:
 
 
 def steps_between_exchanges(problem: Problem, topology: Topology, least: int = 0, costs: Costs = UNMEASURED) -> int:
-    """The number of steps between two exchanges with the least estimated cost, for the backends that run array code; 0
-    for an exchange per stage. The number is at least ``least`` if the blocks have room, and 1 if nothing is
-    exchanged."""
+    """The number of steps between two exchanges with the least estimated cost, for the backends that run array code.
+
+    It is 0 for an exchange before each stage, and 1 if nothing is exchanged. It is at least ``least`` if the halo of so
+    many steps fits into the blocks.
+    """
     if not exchanges(problem, topology):
         return 1
     control, most = problem.config.time, most_steps(problem, topology)
@@ -218,13 +231,13 @@ def steps_between_exchanges(problem: Problem, topology: Topology, least: int = 0
 
 
 def latency(topology: Topology) -> float:
-    """Estimated seconds that an exchange takes regardless of its size."""
+    """The estimated time of an exchange of no data, in seconds."""
     return EXCHANGE_BETWEEN_CALLS if topology.device_count > 1 and topology.size > 1 else EXCHANGE_IN_LOOP
 
 
 def _cost(plan: Plan, costs: Costs) -> float:
-    """Estimated seconds per step of a plan."""
-    again = plan.rounds > 1  # cells of the halo are computed
+    """The estimated time of a step of a plan, in seconds."""
+    again = plan.rounds > 1  # halo cells are computed redundantly
     cells = math.prod(n + 2 * h * again for n, h in zip(plan.topology.narrowest(), plan.halo, strict=True))
     messages = 2 * sum(p > 1 for p in plan.topology.processes)  # one after the other
     exchange = latency(plan.topology) + messages * costs.latency

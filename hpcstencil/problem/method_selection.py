@@ -1,4 +1,4 @@
-"""Adapting the integrator to a problem: field groups of a partitioned method, number of stages of super time stepping."""
+"""Adapt the integrator to a problem: field groups of a partitioned method, number of stages of super time stepping."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from hpcstencil.symbolic.expressions import Field, Node, walk
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import shown
 
-MARGIN = 0.9  # fraction of the stable step that is used when the number of stages is chosen for a given step
+MARGIN = 0.9  # a given step may be at most this fraction of the stable step of the chosen number of stages
 
 
 def groups_of(trees: Mapping[str, Node], method: Method, name: str) -> dict[str, int]:
-    """The group, 0 or 1, of each field for a partitioned method: fields of one group depend on fields of the other
-    only. Empty for other methods. ``trees`` are the time derivatives by field, and ``name`` is the integrator's, for
-    the message.
+    """Divide the fields into two groups for a partitioned method: the group, 0 or 1, by field.
 
-    Raises InputError if there are no such groups.
+    The time derivative of a field may depend only on fields of the other group. Empty for other methods. ``trees`` are
+    the time derivatives by field, and ``name`` is the integrator. Raises InputError if there are no such
+    groups.
     """
     if not method.partitioned:
         return {}
@@ -41,10 +41,10 @@ def groups_of(trees: Mapping[str, Node], method: Method, name: str) -> dict[str,
 
 
 def with_enough_stages(name: str, dt: float, stable_step: Callable[[Method], float] | None) -> Method:
-    """The member with the fewest stages of the family ``name`` (a key of SUPER_STEPPING) that is stable with the step
-    ``dt``. ``stable_step`` returns the stable step of a member, in the unit of time.
+    """The super time stepping method with the fewest stages that is stable with the step ``dt``.
 
-    Raises InputError if ``stable_step`` is None, or if no member is stable with ``dt``.
+    ``name`` is a key of SUPER_STEPPING. ``stable_step`` returns the stable step of a method, or is None if that is
+    unknown. Raises InputError if ``stable_step`` is None, or if no allowed number of stages is stable.
     """
     if stable_step is None:
         why = "its stable step is not known beforehand"

@@ -1,4 +1,4 @@
-"""The equation that an input names: its class, fields, parameters and right-hand sides."""
+"""The equation of an input: its class, fields, parameters and right-hand sides, each checked."""
 
 from __future__ import annotations
 
@@ -37,14 +37,17 @@ from hpcstencil.validation.messages import at, listing, nearest, shown, wrong
 
 @dataclass(frozen=True)
 class Model:
-    """An equation with its parameters, before boundary conditions, layers and mask are applied.
+    """An equation with its parameters, before boundary conditions, absorbing layers and mask are applied.
 
-    ``given`` holds the parameters as numbers or texts, with defaults filled in; ``symbols`` holds them as nodes.
-    ``trees`` are the time derivatives by field. ``damping`` are the parts of time derivatives that a multistep method
-    treats separately; ``trees`` do not include them. ``signals`` are expressions of the fields whose largest magnitudes
-    the stable step depends on, besides those of the fields. ``positions`` are those of fields that do not live at cell
-    centres. ``reflected`` has, per axis, the fields that change sign in a mirror across it. ``space`` has the operators
-    on the input's grid. ``source`` is the text of the equation's Python file, "" if it has none.
+    - ``given``: parameters as numbers or text, with defaults filled in, without time series
+    - ``symbols``: all parameters as nodes
+    - ``trees``: time derivatives by field, without ``damping``
+    - ``damping``: parts of time derivatives that a multistep method treats separately, by field
+    - ``signals``: trees of the fields on whose largest magnitudes the stable step depends, by name
+    - ``positions``: positions of the fields that do not live at cell centres
+    - ``reflected``: per axis, the fields that change sign on reflection at a wall normal to it
+    - ``space``: the operators on the grid of the input
+    - ``source``: text of the Python file of the equation, "" if it has none
     """
 
     equation: Equation
@@ -61,7 +64,7 @@ class Model:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """The parameters that are numbers, by name. They are passed to the compiled code at run time."""
+        """The parameters given as numbers, by name. They are passed to compiled code at run time."""
         return {name: value for name, value in self.given.items() if not isinstance(value, str)}
 
     @property
@@ -71,11 +74,11 @@ class Model:
 
 
 def model_of(config: Config, contents: Mapping[str, ArrayContents]) -> Model:
-    """The model of an input. ``contents`` are those of its data files by key, as in `Problem`; time series take their
-    samples from there.
+    """Build the model of an input.
 
-    Raises InputError for unknown names, unsuitable parameters and an order that the equation does not support, and if a
-    user's class cannot be loaded or fails.
+    ``contents`` summarizes the data files by key, as in `Problem`, and holds the samples of time series. Raises
+    InputError for unknown names, invalid parameters and an order that the equation does not support, and if a
+    user-defined class cannot be loaded or raises an exception.
     """
     ndim = config.grid.ndim
     equation, source = _equation(config)
@@ -118,7 +121,7 @@ def model_of(config: Config, contents: Mapping[str, ArrayContents]) -> Model:
 
 
 def _equation(config: Config) -> tuple[Equation, str]:
-    """The equation that the input names, and the text of its Python file ("" for a built-in or custom equation)."""
+    """(equation that the input names, text of its Python file); the text is "" for a built-in or custom equation."""
     if config.equation.in_file is not None:
         return load(*config.equation.in_file)
     if config.equation.name == "custom":
@@ -127,7 +130,7 @@ def _equation(config: Config) -> tuple[Equation, str]:
 
 
 def _fields(equation: Equation, config: Config) -> tuple[str, ...]:
-    """Names of the unknowns. Those of a user's class are checked like names in the input file."""
+    """The names of the fields. Those of a user-defined class are checked like names in the input; so are its parameters."""
     ndim = config.grid.ndim
     if config.equation.in_file is None:
         return equation.fields(ndim)
@@ -152,7 +155,7 @@ def _fields(equation: Equation, config: Config) -> tuple[str, ...]:
 
 
 def _positions(equation: Equation, config: Config, fields: tuple[str, ...]) -> Positions:
-    """The positions of the fields that do not live at cell centres."""
+    """The positions of the fields that do not live at cell centres; checked for a user-defined class."""
     ndim = config.grid.ndim
     if not isinstance(equation, Staggered):
         return {}
@@ -171,7 +174,7 @@ def _positions(equation: Equation, config: Config, fields: tuple[str, ...]) -> P
 
 
 def _reflected(equation: Equation, config: Config, fields: tuple[str, ...]) -> tuple[Collection[str], ...]:
-    """Per axis, the fields that change sign in a mirror across it."""
+    """Per axis, the fields that change sign on reflection at a wall normal to it; checked for a user-defined class."""
     axes = range(config.grid.ndim)
     if not isinstance(equation, Reflecting):
         return tuple(() for _ in axes)
@@ -190,7 +193,7 @@ def _reflected(equation: Equation, config: Config, fields: tuple[str, ...]) -> t
 def _right_hand_sides(
     equation: Equation, config: Config, unknowns: Mapping[str, Node], symbols: Mapping[str, Node], space: Space
 ) -> dict[str, Node]:
-    """The time derivative of each field. Raises InputError if a user's class returns anything else."""
+    """The time derivative of each field, by name. Raises InputError if a user-defined class returns anything else."""
     f, p = SimpleNamespace(**unknowns), SimpleNamespace(**symbols)
     if config.equation.in_file is None:
         return equation.rhs(f, p, space)
@@ -213,7 +216,10 @@ def _right_hand_sides(
 
 
 def _parameters(equation: Equation, config: Config, custom: bool) -> dict[str, float | str]:
-    """The equation's parameters by name, with defaults filled in; those given as time series are left out."""
+    """The parameters of the equation by name, with defaults filled in and without time series.
+
+    Raises InputError for a parameter that the equation does not have.
+    """
     given = dict(config.equation.parameters)
     if custom:
         return given
@@ -229,8 +235,11 @@ def _parameters(equation: Equation, config: Config, custom: bool) -> dict[str, f
 def _numbers(
     config: Config, given: Mapping[str, float | str], symbols: Mapping[str, Node]
 ) -> dict[Node, tuple[str, float]]:
-    """(name, value) of each parameter that is one known number on the whole grid, by its node. The position of a source
-    whose strength is 0 is left out unless the input gives it, because a default position may lie outside the grid."""
+    """(name, value) of each parameter that is one number on the whole grid, by its node.
+
+    If the strength of the source is 0, parameters that the input does not give are left out, because the default
+    position of a source may lie outside the grid.
+    """
     known = numpy_evaluate.by_node({name: value for name, value in given.items() if not isinstance(value, str)})
     found = {}
     for name, tree in symbols.items():
@@ -241,7 +250,7 @@ def _numbers(
 
 
 def _refuse_others(config: Config, name: str, text: str, given: Mapping[str, float | str]) -> None:
-    """Raise InputError if the expression ``text`` of the parameter ``name`` uses a parameter that is no number."""
+    """Raise InputError if the expression ``text`` of the parameter ``name`` uses a parameter that is not a number."""
     used = parameters_used([text])
     for other in (*given, *config.equation.series):
         if other in used and other != name and isinstance(given.get(other, ""), str):
@@ -263,7 +272,7 @@ def _refuse_taken(stencils: Iterable[str], names: Collection[str]) -> None:
 
 
 def _refuse_unused(config: Config, custom: bool, trees: Sequence[Node], symbols: Mapping[str, Node]) -> None:
-    """Raise InputError for a given parameter that has no effect, which must be a mistake."""
+    """Raise InputError for a parameter in the input that has no effect, which must be a mistake."""
     if custom:
         texts = [*config.equation.rhs.values(), *config.initial.expressions.values()]
         texts += [*config.diagnostics.expressions.values(), *config.boundary.texts()]

@@ -1,6 +1,8 @@
-"""Parameters given as arrays, in files or by a Python program. Each is a field that never changes
-(`expressions.parameter_field`), so kernels, exchange and stepping treat it as they treat the memories of absorbing layers,
-and checkpoints leave it out."""
+"""Parameters with one value per cell, from files or from Python.
+
+Each becomes a field that is constant in time (`expressions.parameter_field`), so backends and halo exchange need no special
+case. Checkpoints leave it out.
+"""
 
 from __future__ import annotations
 
@@ -18,23 +20,28 @@ from hpcstencil.validation.errors import InputError
 
 
 class Blocks(Protocol):
-    """An array of the grid's shape, of which each process reads its own block."""
+    """An array in the shape of the global grid, of which each process reads its own block."""
 
     def read(self, ranges: Sequence[Range], shape: Sequence[int]) -> np.ndarray:
-        """The block ``ranges`` (global, half-open, per axis) of an array of the grid's ``shape``, without ghost cells. Raises
-        InputError, on this process alone, if the array does not fit."""
+        """Read a block without ghost cells, as an array in the shape of the block and the dtype of the source.
+
+        ``ranges`` holds the global index range (start, stop) of the block per axis, and ``shape`` is the shape of the grid.
+        Raises InputError, on this process only, if the shape of the array does not match.
+        """
 
 
 def contents_of(config: Config, held: Mapping[str, ArrayInMemory] | None = None) -> dict[str, ArrayContents]:
-    """What the arrays hold on which the steps depend, parameters and solid cells, by key of the input. It reads them from end
-    to end. ``held`` are those of a Python program. Raises InputError, whose message begins with the key, if one does not
-    fit."""
+    """Read all arrays of parameters and solid cells from end to end, and summarize each, by dotted key.
+
+    ``held`` are arrays from Python, by key. Raises InputError, whose message begins with the key, if an array is
+    missing, has the wrong shape, or holds values that are not finite.
+    """
     arrays = {**array_files(config), **series_files(config), **(held or {})}
     return {key: content_of(config, key, array) for key, array in arrays.items()}
 
 
 def content_of(config: Config, key: str, array: ArrayFile | ArrayInMemory) -> ArrayContents:
-    """What the array for the ``key`` of an input holds, see `contents_of`."""
+    """Read and summarize the array for one ``key`` of the input, as `contents_of` does for all."""
     try:
         return series_in(array) if key in series_files(config) else scanned(array, config.grid.shape)
     except InputError as error:
@@ -44,11 +51,11 @@ def content_of(config: Config, key: str, array: ArrayFile | ArrayInMemory) -> Ar
 def array_blocks(
     config: Config, ranges: Sequence[Range], held: Mapping[str, Blocks] | None = None
 ) -> dict[str, np.ndarray]:
-    """The blocks ``ranges`` of parameters and solid cells (global, half-open, per axis), without ghost cells, in the arrays'
-    dtypes, by key of the input. ``held`` are the arrays of a Python program.
+    """Read one block of every array of parameters and solid cells, by dotted key, without ghost cells.
 
-    Raises InputError, on this process alone, if a file does not fit; its message begins with the key. Raises
-    EnvironmentProblem if reading fails.
+    ``ranges`` holds the global index range (start, stop) of the block per axis. ``held`` are arrays from Python, by
+    key. Each block has the dtype of its source. Raises InputError, on this process only, if the shape of an array does
+    not match; its message begins with the key. Raises EnvironmentProblem if a file cannot be read.
     """
     found = {}
     for key, array in array_files(config).items():
@@ -60,14 +67,13 @@ def array_blocks(
 
 
 def key_of(name: str) -> str:
-    """The key in the input of a parameter, "equation.NAME". ``name`` is that of the parameter or of the field that
-    holds it."""
+    """The dotted key of a parameter, "equation.NAME". ``name`` is the name of the parameter or of its field."""
     return f"equation.{name.removeprefix(PARAMETER_FIELD)}"
 
 
 def refuse_files(tree: Node, key: str, remedy: str) -> None:
-    """Raise InputError if the tree uses a parameter that is read from a file. The message begins with ``key`` and ends
-    with the ``remedy``."""
+    """Raise InputError if the tree uses a parameter with one value per cell, from a file or an array. The message begins
+    with ``key`` and ends with the ``remedy``."""
     for part in walk(tree):
         if is_parameter_field(part) and isinstance(part, Field):
             raise InputError(
@@ -77,7 +83,7 @@ def refuse_files(tree: Node, key: str, remedy: str) -> None:
 
 
 def refuse_series(tree: Node, key: str, remedy: str) -> None:
-    """Raise InputError if the tree uses a parameter that follows time. The message begins with ``key`` and ends with
-    the ``remedy``."""
+    """Raise InputError if the tree uses a time-dependent parameter. The message begins with ``key`` and ends with the
+    ``remedy``."""
     if any(isinstance(part, Series) for part in walk(tree)):
         raise InputError(f"{key}: expected no parameter that follows time, but got a time series; {remedy}")

@@ -1,4 +1,4 @@
-"""The complete initial value problem of an input file: equations, boundary conditions, initial state, method and stencils."""
+"""The complete initial value problem of an input: equations, boundary conditions, initial state, integrator, stencils."""
 
 from __future__ import annotations
 
@@ -23,33 +23,36 @@ from hpcstencil.symbolic.stencil_reach import Discretization, Needs
 
 @dataclass(frozen=True)
 class Problem:
-    """An initial value problem on a grid, ready to be lowered to a backend. It holds expressions and numbers, no arrays
-    over the grid, and is the same on all processes.
+    """An initial value problem on a grid, ready to be compiled by a backend.
 
-    ``fields``          names of all arrays of the state, in order: the equation's fields, then those in ``memory``
-    ``memory``          those added for absorbing layers, a multistep method, a mask or parameters given as arrays
+    It consists of trees and numbers, is the same on all processes, and holds no arrays over the grid except those in
+    ``held``.
+
+    ``fields``          names of all arrays of the state, in order: the fields of the equation, then those in ``memory``
+    ``memory``          fields added for absorbing layers, a multistep method, a mask or parameters given as arrays
     ``trees``           time derivative of each field that the method integrates
-    ``apart``           the parts of time derivatives that a multistep method treats separately, by field
-    ``parameters``      numbers passed to compiled code at run time, by name: a float, or an array (members,) of those
-                        in which the members of an ensemble differ. Parameters given as expressions are part of the trees
+    ``apart``           parts of time derivatives that a multistep method treats separately, by field
+    ``parameters``      numbers passed to compiled code at run time, by name: a float, or an array of shape (members,) if
+                        the members of an ensemble differ in it. Parameters given as expressions are part of the trees
     ``symbols``         every parameter as a node, by name: numbers, expressions, files and time series
     ``bounds``          largest magnitude of every parameter over the grid, time and all members
     ``initial``         initial expressions, for the fields that have one
-    ``faces``           boundary condition at each side of non-periodic axes, by (field or inner result, axis, side)
-    ``diagnostics``     trees over reductions, by name
+    ``faces``           boundary condition on each face of non-periodic axes, by (operand, axis, side). An operand is a
+                        field, or the result of an operator with a condition of its own
+    ``diagnostics``     trees of reductions, by name
     ``groups``          group (0 or 1) of each field if ``method`` is partitioned, else empty
-    ``given``           the array (file, or array of a Python program) of each field that holds a parameter, by its name
-    ``contents``        contents of the arrays of parameters and of the mask, by key of the input
-    ``held``            arrays of a Python program, by key of the input, while the initial state is made; those of
-                        initial values are in the run's dtype, with the members of an ensemble last
+    ``given``           source (a file, or an array from Python) of each field that holds a parameter, by field
+    ``contents``        summary of each array of a parameter or of the mask, by dotted key
+    ``held``            arrays from Python, by dotted key, while the initial state is built. Arrays of initial values
+                        have the dtype of the run, and the member axis of an ensemble last
     ``damping``         fastest damping rate of the absorbing layers, in 1/time
-    ``measured``        the fields, and expressions of them, on whose largest magnitudes the stable step depends
+    ``measured``        fields, and trees of fields, on whose largest magnitudes the stable step depends, by name
     ``positions``       positions of the fields that do not live at cell centres
     ``members``         the problem of each member of an ensemble, else empty
-    ``mask``            the solid cells, None if there are none
+    ``mask``            the solid cells, or None
     ``receivers``       the receivers of each table of [probes], by name
-    ``derived``         quantities that streams and probes derive, by key of their table and name in it
-    ``source``          text of the equation's Python file, "" if it has none
+    ``derived``         expressions of streams and probes, by dotted key of their table, then by name
+    ``source``          text of the Python file of the equation, "" if it has none
     """
 
     config: Config
@@ -81,30 +84,29 @@ class Problem:
 
     @property
     def layout(self) -> Layout:
-        """The layout of the fields in files: the grid, where on it each field lives, and the ensemble."""
+        """The layout of the fields in files, given by the grid, the positions of the fields, and the ensemble."""
         config = self.config
         return Layout(config.grid, self.positions, config.boundary.periodic, config.ensemble)
 
     @property
     def copies(self) -> int:
-        """Number of runs side by side: the number of members of an ensemble, else 1."""
+        """Number of simulations that advance together: the number of members of an ensemble, else 1."""
         return max(1, len(self.members))
 
     @property
     def own_steps(self) -> bool:
-        """Whether each member of an ensemble chooses its own step size (`time.cfl`), so that the members' times may
-        differ."""
+        """Whether the members of an ensemble have individual step sizes (`time.cfl`), so that their times may differ."""
         return bool(self.members) and self.config.time.dt is None
 
     @property
     def cells(self) -> int:
-        """Number of cells of the whole grid, summed over all runs side by side."""
+        """Number of cells of the global grid, times the number of ensemble members."""
         return self.copies * self.config.grid.cells
 
     @property
     def cells_per_step(self) -> int:
-        """Number of cells that one step advances: those of all runs side by side, or of one member if members take
-        their own steps."""
+        """Number of cells that one step advances: the cells of all members, or of one member if each has its own step
+        size."""
         return self.config.grid.cells if self.own_steps else self.cells
 
     @property
@@ -114,53 +116,57 @@ class Problem:
 
     @property
     def constant(self) -> tuple[str, ...]:
-        """The fields that never change: those of parameters read from files, and that of a mask."""
+        """The fields that are constant in time: parameters given as arrays, and the solid cells."""
         return tuple(name for name in self.fields if name == SOLID or name in self.given)
 
     @property
     def changing(self) -> tuple[str, ...]:
-        """The fields that change in a step, which checkpoints hold."""
+        """The fields that change in a step, and are stored in checkpoints."""
         return tuple(name for name in self.fields if name not in self.constant)
 
     @property
     def step_follows_solution(self) -> bool:
-        """Whether the step size is determined during the run, by a tolerance or from the fields."""
+        """Whether the step size depends on the solution, by a tolerance or by the rates of the equation."""
         return self.config.time.dt is None and (self.config.time.tolerance is not None or self.rates_follow_solution)
 
     @property
     def rates_follow_solution(self) -> bool:
-        """Whether the equation knows its stable step and that step depends on the fields."""
+        """Whether the equation has rates, and they depend on the fields."""
         return isinstance(self.equation, Limited) and self.equation.solution_dependent
 
     @property
     def by_fft(self) -> str:
-        """The name of a stencil in the time derivatives that Fourier transforms apply; "" without one."""
+        """The name of a stencil in the time derivatives that is computed by FFT; "" if there is none."""
         parts = (part for tree in self.rates() for part in walk(tree))
         return next((part.name for part in parts if isinstance(part, Convolution) and part.stencil.by_fft), "")
 
     @property
     def radius(self) -> tuple[int, ...]:
-        """Number of ghost cells per axis, on either side, that one evaluation of the right-hand side or of the
-        diagnostics uses up."""
+        """Number of ghost cells per axis, on either side, that one evaluation of the right-hand side, the diagnostics or
+        derived quantities needs."""
         return self.discretization.radius(self.differentiated())
 
     def needs(self, trees: Iterable[Node]) -> Needs:
-        """The ghost cells (`stencil_reach.Needs`) that the operators in the trees need of their operands. Callers ask
-        for the time derivatives and the diagnostics separately, so that a new diagnostic does not change the code that
-        computes the steps."""
+        """The ghost cells that the operators in the trees need from their operands (`stencil_reach.Needs`).
+
+        Callers ask for time derivatives and diagnostics separately, so that a new diagnostic does not change the code
+        of the steps.
+        """
         return self.discretization.needs(trees)
 
     def differentiated(self) -> list[Node]:
-        """All trees that are evaluated with ghost cells: `rates`, `reduced` and `derived_trees`."""
+        """All trees that may contain operators: `rates`, `reduced` and `derived_trees`."""
         return [*self.rates(), *self.reduced(), *self.derived_trees()]
 
     def rates(self) -> list[Node]:
-        """All trees that are parts of time derivatives: ``trees`` and ``apart``."""
+        """The trees of all time derivatives: those in ``trees`` and in ``apart``."""
         return [*self.trees.values(), *self.apart.values()]
 
     def constants(self) -> tuple[float, ...]:
-        """The distinct numbers in the expressions evaluated on the grid, boundary values included: constants, 1/dt of
-        time series, and the weights of stencils whose terms are unrolled."""
+        """The distinct numbers in all trees that are evaluated on the grid, including boundary values.
+
+        They are constants, 1/dt of time series, and the weights of stencils that are summed without a loop.
+        """
         values = (value for face in self.faces.values() for value in face.values)
         trees = [*self.differentiated(), *values]
         parts = [part for tree in trees for part in walk(tree)]
@@ -180,13 +186,15 @@ class Problem:
         )
 
     def derived_trees(self) -> tuple[Node, ...]:
-        """All expressions of streams."""
+        """All trees in ``derived``, each once."""
         return tuple(dict.fromkeys(tree for each in self.derived.values() for tree in each.values()))
 
     def errors(self) -> dict[str, Node]:
-        """The squared relative error (e / (tol + tol max(|u|, |new u|)))² of each field that changes, as a tree by
-        field name. Its operands are the fields u, "new u" after the step, and "error u" for the estimated error e.
-        Empty without a tolerance."""
+        """The squared error ratio (e / (tol + tol max(|u|, |new u|)))² of each integrated field, as a tree by field.
+
+        Its operands are the field u, "new u" after the step, and "error u" for the estimated error e. Empty without a
+        tolerance.
+        """
         tolerance = self.config.time.tolerance
         if tolerance is None:
             return {}
@@ -198,8 +206,7 @@ class Problem:
         return weighed
 
     def schedule(self) -> Schedule:
-        """The schedule of a run from t = 0: when steps end, and after which steps output, diagnostics and checkpoints
-        are due."""
+        """The schedule of a run from t = 0: its steps, and when output, diagnostics and checkpoints are due."""
         config = self.config
         return Schedule(
             end=config.time.end,

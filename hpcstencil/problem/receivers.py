@@ -1,4 +1,4 @@
-"""The receivers of [probes.NAME] on the grid: the cells around each, and their weights."""
+"""The receivers of [probes.NAME]: the cells around each, and their interpolation weights."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from hpcstencil.symbolic import interpolation, numpy_evaluate
 from hpcstencil.symbolic.expressions import Node, Parameter
 from hpcstencil.symbolic.staggering import Positions, home, position_of
 
-PLACE = Parameter("place of a receiver")  # no parameter of an equation has spaces
+PLACE = Parameter("place of a receiver")  # names of parameters contain no spaces
 
 
 @dataclass(frozen=True)
 class Receivers:
-    """The receivers of a table of [probes], which record the ``field`` at steps that are multiples of ``every``. It has
-    the name of a field, or for a derived quantity the key of the table, under which `Problem.derived` has its expression.
+    """The receivers of one table of [probes], which record ``field`` at steps that are multiples of ``every``.
 
-    The value at receiver r is the sum over m of weights[m, r] times the field in cell ``cells[m, r]``, in this order:
-    the interpolation of `at`. ``places`` are float64 (receivers, axes) in the input's unit of length, ``cells`` global
-    indices, int64 (points, receivers, axes), and ``weights`` float64 (points, receivers).
+    ``field`` is the name of a field or, for an expression, the dotted key of the table, under which `Problem.derived`
+    has it. The value at receiver r is the sum over m, in order, of weights[m, r] times the field in cell cells[m, r],
+    the interpolation of the operator at().
+
+    ``places`` are the positions in the length unit of the input: float64, shape (receivers, axes). ``cells`` are global
+    cell indices: int64, shape (points, receivers, axes). ``weights`` are float64 of shape (points, receivers).
     """
 
     field: str
@@ -38,7 +40,7 @@ class Receivers:
 def receivers_of(
     config: Config, positions: Positions, derived: Mapping[str, Mapping[str, Node]]
 ) -> dict[str, Receivers]:
-    """The receivers of each table of [probes]; ``derived`` as in `Problem`."""
+    """The receivers of each table of [probes], by name. ``positions`` and ``derived`` are as in `Problem`."""
     found = {}
     for name, probe in config.probes.items():
         places = np.array(probe.places(config.grid.ndim)).T
@@ -56,8 +58,11 @@ def receivers_of(
 
 
 def _along(config: Config, axis: int, places: np.ndarray, on_faces: int) -> tuple[np.ndarray, np.ndarray]:
-    """(cells, weights) along one axis of all ``places`` on it, each of shape (points, receivers): those of
-    `interpolation.weight`."""
+    """The cell indices (int64) and weights (float64) along one axis of receivers with these coordinates.
+
+    ``places`` has the shape (receivers,), and both results have the shape (points, receivers). ``on_faces`` is 1 if the
+    values lie on the faces of the axis, else 0. The weights follow from `interpolation.weight`.
+    """
     grid, order, periodic = config.grid, config.numerics.order, config.boundary.periodic[axis]
     n, points = grid.shape[axis], min(order, grid.shape[axis])
     place: Node = PLACE if config.mask is None else interpolation.inside(grid, axis, PLACE)
@@ -69,7 +74,7 @@ def _along(config: Config, axis: int, places: np.ndarray, on_faces: int) -> tupl
     cells = (first[:, None] + np.arange(count)) % n
     coordinates = (grid.faces(axis, n) if on_faces else grid.centres(axis))[cells]
     known = {PLACE: places[:, None]}
-    weights = numpy_evaluate.evaluate(tree, [coordinates] * grid.ndim, known)  # it has this axis alone
+    weights = numpy_evaluate.evaluate(tree, [coordinates] * grid.ndim, known)  # the tree uses this axis only
     weights = np.broadcast_to(weights, cells.shape)
-    nearest = np.argsort(weights == 0, axis=1, kind="stable")[:, :points]  # all with a weight, and some without
+    nearest = np.argsort(weights == 0, axis=1, kind="stable")[:, :points]  # those with a weight first
     return np.take_along_axis(cells, nearest, 1).T, np.take_along_axis(weights, nearest, 1).T

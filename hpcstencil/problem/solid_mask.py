@@ -1,10 +1,10 @@
 """Solid cells in the domain, and their effect on right-hand sides, initial states and diagnostics.
 
-The surface of the solid runs along cell faces and acts on the fluid like the boundary of the domain (`boundary_kinds`).
-Where an operator would read a solid neighbour cell, it reads the mirror image of its own cell: u itself for no flux, or
-2 g - u for the value u = g on the face between the two. A flux between two fluid cells is thus the same as without the
-solid, values inside the solid are never used, and the integral of a diffusing field is conserved. All of this is
-expressed in trees, so the kernels know nothing about masks.
+The surface of the solid consists of cell faces, and acts on the fluid like a boundary of the domain (`boundary_kinds`).
+Where an operator would read a solid neighbour, it reads the mirror image of its own cell instead: u itself for no flux,
+or 2 g - u for the value u = g on the face between the two. Fluxes between fluid cells do not change, values inside the
+solid are never used, and the integral of a diffusing field is conserved. All of this is expressed in trees, so backends
+need no support for masks.
 """
 
 from __future__ import annotations
@@ -59,11 +59,10 @@ HUGE = {"float32": 3.0e38, "float64": 1.0e308}
 class Mask:
     """The solid cells and the condition on their surface.
 
-    ``solid`` is non-zero in solid cells. It is an expression of coordinates and parameters, or the field SOLID, which
-    never changes and is read from the ``array``. ``value`` is the value on the solid surface as an expression of
-    coordinates, time and parameters, or None for no flux. ``reflected`` has, per axis, the fields whose mirror image
-    across it has the opposite sign. With ``kept`` the solid cells are a field of the state (SOLID), and are then
-    mirrored beyond the boundary of the domain as other fields are.
+    ``solid`` is a tree that is not 0 in solid cells: an expression of coordinates and parameters, or the field SOLID,
+    which is read from ``array``. ``value`` is the value of fields on the surface, as a tree of coordinates, time and
+    parameters, or None for no flux. ``reflected`` has, per axis, the fields that change sign on reflection. If ``kept``
+    is true, the solid cells are a field of the state (SOLID) that is constant in time and has ghost cells like others.
     """
 
     solid: Node
@@ -75,24 +74,23 @@ class Mask:
 
     @property
     def is_read(self) -> bool:
-        """Whether the solid cells are read from an array, and so are known only when the run begins."""
+        """Whether the solid cells are read from a file or array, so that they are not known before the run starts."""
         return self.array is not None
 
     def differs(self, listed: Collection[str]) -> bool:
-        """Whether the solid cells depend on one of the ``listed`` parameters. Those are the names of the parameters in
-        which the members of an ensemble differ."""
+        """Whether the solid cells depend on one of the ``listed`` parameters, in which ensemble members differ."""
         return any(isinstance(part, Parameter) and part.name in listed for part in walk(self.solid))
 
     def cells(self, beyond: bool = False) -> Node:
-        """A tree that is 1 in solid cells and 0 in others. ``beyond`` is that of `Field`; it has an effect only if the
-        mask is ``kept`` as a field."""
+        """A tree that is 1 in solid cells and 0 in fluid cells. ``beyond`` is as in `Field`, and has an effect only if
+        the mask is ``kept``."""
         return Field(SOLID, beyond) if self.kept else self.solid
 
     def beside(self, tree: Node) -> Node:
-        """The tree with its operators changed so that they apply the surface condition instead of reading solid cells.
+        """Rewrite the operators of a tree so that they apply the surface condition instead of reading solid cells.
 
-        Raises InputError for derivatives of fields above second order along an axis, for stencils of
-        [equation.stencils], and for operators on face values other than those that take them back to cell centres.
+        Raises InputError for derivatives above second order along an axis, for user-defined stencils, and for operators
+        on face values other than those that return to cell centres.
         """
         made: dict[int, Node] = {}
         place = positions_in(tree, {}, len(self.reflected))
@@ -121,7 +119,7 @@ class Mask:
         return made[id(tree)]
 
     def _derivative(self, tree: Derivative) -> Node:
-        """A derivative near the surface. A mixed derivative is taken along one axis after the other."""
+        """A `Derivative` with the surface condition. A mixed derivative is applied along one axis after the other."""
         if max(tree.orders) > 2:
             raise InputError(
                 "mask: fits equations of first and second derivatives only; nest operators for higher ones"
@@ -137,8 +135,8 @@ class Mask:
         return result
 
     def _neighbour(self, operand: Node, axis: int, side: int, beyond: bool) -> Node:
-        """The value of the operand in the next cell on ``side`` (-1 or +1), or its mirror image if that cell is solid;
-        for side 0 the operand itself."""
+        """The operand in the adjacent cell on ``side`` (-1 or +1), or its mirror image if that cell is solid. For side 0
+        it is the operand itself."""
         if side == 0:
             return operand
         image = operand
@@ -149,18 +147,20 @@ class Mask:
         return Pointwise("where", (self._solid(axis, side, beyond), image, Neighbour(operand, axis, side, beyond)))
 
     def _solid(self, axis: int, side: int, beyond: bool) -> Node:
-        """A tree that is 1 where the next cell on ``side`` is solid, else 0."""
+        """A tree that is 1 where the adjacent cell on ``side`` is solid, else 0."""
         return Neighbour(self.cells(beyond), axis, side, beyond)
 
     def _on_face(self, value: Node, axis: int, side: int) -> Node:
-        """An expression of coordinates, evaluated at the face on ``side`` instead of the cell centre."""
+        """Shift a tree of coordinates from the cell centre to the face on ``side``."""
         here = Coordinate(axis)
         half = side * self.discretization.spacing[axis] / 2
         return substitute(value, lambda part: here + half if part == here else None)
 
     def _div_grad(self, tree: DivGrad) -> Node:
-        """The divergence of the fluxes k (a' - a) through the two faces of a cell. Both cells beside a face compute the
-        same flux."""
+        """A `DivGrad` with the surface condition: the divergence of the fluxes k (a' - a) through the two faces of a cell.
+
+        Both cells at a face compute the same flux, so the integral is conserved.
+        """
         fluxes: list[Node] = []
         for side in (-1, 1):
             step = Neighbour(tree.operand, tree.axis, side, tree.beyond) - tree.operand
@@ -170,7 +170,7 @@ class Mask:
         return total(fluxes) * node(1.0 / self.discretization.spacing[tree.axis] ** 2)
 
     def _mean(self, tree: DivGrad, side: int) -> Node:
-        """The coefficient of a flux at the face on ``side`` of a cell: the mean of both cells, or itself if it is
+        """The coefficient of a flux at the face on ``side``: the mean of both cells, or the coefficient itself if it is
         constant along the axis."""
         k = tree.coefficient
         if not varies(k) and tree.axis not in axes_of(k):
@@ -178,9 +178,11 @@ class Mask:
         return 0.5 * (k + Neighbour(k, tree.axis, side, tree.beyond))
 
     def _flux_at_surface(self, tree: DivGrad, side: int, step: Node) -> Node:
-        """The flux through a face on the surface. It is zero if the surface has no flux, or if the operand is computed
-        from fields, so that it is the same on both sides. ``step`` is the difference between the two cells, which is
-        used for an operand that depends on coordinates alone."""
+        """The flux through a face on the surface.
+
+        It is 0 if the surface has no flux. It is also 0 if the operand is computed from fields, whose mirror image has
+        the same value. ``step`` is the difference between the two cells, used for an operand of coordinates only.
+        """
         operand, k = tree.operand, tree.coefficient
         if self.value is None or (varies(operand) and not _is_unknown(operand)):
             return Constant(0.0)
@@ -192,7 +194,7 @@ class Mask:
         return k * (2.0 * (given - operand)) if varies(operand) else k * step
 
     def _halfway(self, tree: Halfway) -> Node:
-        """The form near the surface of a `Halfway` that leads from cell centres to faces."""
+        """A `Halfway` from cell centres to faces with the surface condition."""
         operand, axis = tree.operand, tree.axis
         image = self._mirrored(operand, axis)
 
@@ -211,7 +213,8 @@ class Mask:
         return (above - below) * node(1.0 / self.discretization.spacing[axis])
 
     def _mirrored(self, tree: Node, axis: int) -> Node:
-        """The mirror image of a tree across a face normal to ``axis``, as a tree at the tree's own position."""
+        """The value of the mirror image of a tree, reflected at a face normal to ``axis``, at the position of the tree
+        itself."""
         made: dict[int, Node] = {}
         for part in bottom_up(tree):
             new = rebuilt(part, lambda child: made[id(child)])
@@ -228,13 +231,12 @@ class Mask:
 
 
 def _is_unknown(part: Node) -> bool:
-    """Whether a node is a field of the equation, on which the surface condition acts."""
+    """Whether a node is a field of the equation, to which the surface condition applies."""
     return isinstance(part, Field) and not is_parameter_field(part)
 
 
 def refuse_name(names: Collection[str]) -> None:
-    """Raise InputError if one of the ``names``, those of the fields and parameters of an input with a mask, is the name
-    that the output gives to the solid cells."""
+    """Raise InputError if a field or parameter in ``names`` has the name of the dataset of solid cells in the output."""
     if MASK_DATASET in names:
         raise InputError(
             f"mask: the output has the solid cells under the name '{MASK_DATASET}'; rename the field or parameter"
@@ -244,11 +246,11 @@ def refuse_name(names: Collection[str]) -> None:
 def mask_of(
     config: Config, symbols: Mapping[str, Node], reflected: tuple[Collection[str], ...], trees: Collection[Node]
 ) -> Mask | None:
-    """The mask of the input; None if it has none. ``symbols`` are the parameters as nodes and ``reflected`` is that of
-    `Mask`. ``trees`` are all trees that the mask will be applied to: if one of them has values on faces, the mask is
-    ``kept`` as a field.
+    """The mask of the input, or None.
 
-    Raises InputError for malformed expressions, and if the surface has a value but ``trees`` have values on faces.
+    ``symbols`` are the parameters as nodes, and ``reflected`` is as in `Mask`. ``trees`` are all trees to which the
+    mask will be applied; if one of them has values on faces, the mask is ``kept`` as a field. Raises InputError for
+    malformed expressions, and for a value on the surface if ``trees`` have values on faces.
     """
     if config.mask is None:
         return None
@@ -269,17 +271,17 @@ def mask_of(
     refuse_series(solid, "mask.solid", "solid cells do not change")
     solid = Pointwise("not_equal", (solid, Constant(0.0)))
     for axis, periodic in enumerate(config.boundary.periodic):
-        if not periodic:  # there is no solid beyond the boundary: the boundary condition applies there
+        if not periodic:  # ghost cells outside the domain are not solid: the boundary condition applies there
             x = Coordinate(axis)
             solid = solid * (x > config.grid.lower[axis]) * (x < config.grid.upper[axis])
     return Mask(solid, surface, None, discretization, reflected, kept=on_faces)
 
 
 def solid_in_file(file: ArrayFile | ArrayInMemory, ranges: Sequence[Range], shape: Sequence[int]) -> np.ndarray:
-    """The solid cells that a file gives in a block of the grid: bool, in the block's shape, without ghost cells.
-    ``ranges`` are global and half-open, one per axis; ``shape`` is that of the grid.
+    """Read which cells of a block are solid: a bool array in the shape of the block, without ghost cells.
 
-    Raises InputError, on this process alone, if the file does not fit.
+    ``ranges`` holds the global index range (start, stop) of the block per axis, and ``shape`` is the shape of the grid.
+    Raises InputError, on this process only, if the shape of the array does not match.
     """
     try:
         return file.read(ranges, shape) != 0
@@ -288,9 +290,9 @@ def solid_in_file(file: ArrayFile | ArrayInMemory, ranges: Sequence[Range], shap
 
 
 def masked_rates(mask: Mask | None, trees: Mapping[str, Node]) -> dict[str, Node]:
-    """The right-hand sides by field, with the surface condition applied and 0 in solid cells; unchanged without a mask.
+    """The right-hand sides by field, with the surface condition and with 0 in solid cells; unchanged without a mask.
 
-    Raises InputError as `Mask.beside`.
+    Raises the errors of `Mask.beside`.
     """
     if mask is None:
         return dict(trees)
@@ -298,21 +300,25 @@ def masked_rates(mask: Mask | None, trees: Mapping[str, Node]) -> dict[str, Node
 
 
 def masked_faces(mask: Mask | None, faces: Mapping[tuple[Node, int, int], Face]) -> dict[tuple[Node, int, int], Face]:
-    """The boundary conditions by (operand, axis, side), with inner results as they appear in `masked_rates`. Raises
-    InputError as `Mask.beside`."""
+    """The boundary conditions by (operand, axis, side), with the operands as they appear in `masked_rates`.
+
+    Raises the errors of `Mask.beside`.
+    """
     if mask is None:
         return dict(faces)
     return {(mask.beside(operand), axis, side): face for (operand, axis, side), face in faces.items()}
 
 
 def in_fluid(mask: Mask | None, tree: Node, otherwise: float = 0.0) -> Node:
-    """The tree with the number ``otherwise`` in solid cells; unchanged without a mask."""
+    """The tree in fluid cells and the number ``otherwise`` in solid cells; unchanged without a mask."""
     return tree if mask is None else Pointwise("where", (mask.cells(), Constant(otherwise), tree))
 
 
 def masked_initial(mask: Mask | None, initial: Mapping[str, Node]) -> dict[str, Node]:
-    """The initial expressions, with 0 in solid cells. If the mask is ``kept``, that of the field SOLID is added. The
-    cells of a mask from a file are not known yet; the expressions then stay unchanged."""
+    """The initial expressions by field, with 0 in solid cells. If the mask is ``kept``, the field SOLID is added.
+
+    With a mask from a file or array, whose cells are not known yet, the expressions are unchanged.
+    """
     if mask is None or mask.is_read:
         return dict(initial)
     masked = {name: Pointwise("where", (mask.solid, Constant(0.0), tree)) for name, tree in initial.items()}
@@ -320,8 +326,11 @@ def masked_initial(mask: Mask | None, initial: Mapping[str, Node]) -> dict[str, 
 
 
 def masked_derived(mask: Mask | None, trees: Mapping[str, Node], key: str) -> dict[str, Node]:
-    """Derived quantities by name, with 0 in solid cells. ``key`` is the input table that they come from, for messages.
-    Raises InputError for those on cell faces."""
+    """Expressions of a stream or probe, by name, with the surface condition and with 0 in solid cells.
+
+    ``key`` is the dotted key of their table, for messages. Raises InputError for values on faces, and the errors of
+    `Mask.beside`.
+    """
     if mask is None:
         return dict(trees)
     for name, tree in trees.items():
@@ -334,9 +343,11 @@ def masked_derived(mask: Mask | None, trees: Mapping[str, Node], key: str) -> di
 
 
 def masked_diagnostics(mask: Mask | None, trees: Mapping[str, Node], precision: str) -> dict[str, Node]:
-    """The diagnostics, with each reduction over fluid cells only. ``precision`` is the run's dtype by name, whose range
-    limits the values that min() and max() leave out. Raises InputError for reductions of values on cell faces, and as
-    `Mask.beside`."""
+    """The diagnostics by name, with each reduction over fluid cells only.
+
+    For min() and max(), solid cells hold a huge number in the range of ``precision`` ("float32" or "float64"). Raises
+    InputError for reductions of values on faces, and the errors of `Mask.beside`.
+    """
     if mask is None:
         return dict(trees)
 

@@ -1,10 +1,11 @@
-"""The largest stable step of an explicit method.
+"""The largest stable step of an explicit method, from the `Rates` of an equation.
 
-Every mode exp(i θ·x/dx) of the linearized, discretized equation grows with a rate
-  λ(θ) = -D Σ κ₂ - K (Σ κ₂)² - 2 Σ s/dx - r ± i(Σ |v| κ₁ + c sqrt(Σ κ₂) + B Σ κ₂ + ω).
-Here 2 s/dx is the reach of a first-order upwind scheme whose fastest signal is s, and κ₁ and κ₂ are the largest symbols
-of the first and second difference. The step keeps dt λ inside the triangle between the real and the imaginary extent of the
-method's stability region (von Neumann's analysis; Hundsdorfer & Verwer (2003), sect. I.3 and II.1).
+A mode exp(i θ·x/dx) of the linearized, discretized equation grows at the rate λ(θ), which is bounded by
+  λ = -D Σ κ₂ - K (Σ κ₂)² - 2 Σ s/dx - r ± i(Σ |v| κ₁ + c sqrt(Σ κ₂) + B Σ κ₂ + ω).
+The coefficients are those of `Rates`: diffusion D, biharmonic K, upwind s, reaction r, velocity v, wave c, dispersion B and
+rotation ω. κ₁ and κ₂ are the largest symbols of the first and second difference, and the sums are over axes. The step keeps
+dt λ inside the triangle between the real and the imaginary extent of the stability region of the method (von Neumann
+analysis; Hundsdorfer & Verwer (2003), sect. I.3 and II.1).
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ from hpcstencil.validation.errors import InputError
 
 @cache
 def largest_symbol(derivative: int, order: int, axis: int, spacing: tuple[float, ...]) -> float:
-    """max over θ of |Σ w_j exp(i j θ)| for the central difference of a ``derivative`` (1 or 2) with accuracy ``order``
-    along one axis, in 1/length^derivative. ``spacing`` is the cell size per axis."""
+    """The largest symbol of a central difference: the maximum over θ of |Σ w_j exp(i j θ)|, in 1/length^derivative.
+
+    ``derivative`` is 1 or 2, ``order`` the order of accuracy, and ``spacing`` the cell width per axis.
+    """
     stencil = central(derivative, order, axis, spacing)
     theta = np.linspace(0.0, np.pi, 2001)
     offsets = np.array([o[axis] for o in stencil.offsets])
@@ -37,8 +40,11 @@ def largest_symbol(derivative: int, order: int, axis: int, spacing: tuple[float,
 
 
 def stable_step(rates: Rates, method: Method, order: int, spacing: tuple[float, ...]) -> float:
-    """Largest stable dt of ``method``, in the unit of time: infinite if nothing limits it, 0 if no step is stable.
-    ``order`` is that of the space derivatives, ``spacing`` the cell size per axis."""
+    """The largest stable dt of ``method``, in the time unit of the input: infinite if nothing limits it, 0 if no step is
+    stable.
+
+    ``order`` is the order of accuracy in space, and ``spacing`` the cell width per axis.
+    """
     real, imaginary = stability_limits(method)
     axes = range(len(spacing))
     second = sum(largest_symbol(2, order, axis, spacing) for axis in axes)
@@ -52,7 +58,7 @@ def stable_step(rates: Rates, method: Method, order: int, spacing: tuple[float, 
     if oscillation and not imaginary:
         if not rates.diffusion or waves:
             return 0.0
-        # Forward Euler: diffusion also stabilizes transport if dt <= 2 D / |v|².
+        # Forward Euler: diffusion stabilizes advection if dt <= 2 D / |v|².
         speed = sum(v * v for v in rates.velocity)
         return min(real / damping, 2.0 * rates.diffusion / speed)
     inverse = (damping / real if damping else 0.0) + (oscillation / imaginary if oscillation else 0.0)
@@ -60,9 +66,12 @@ def stable_step(rates: Rates, method: Method, order: int, spacing: tuple[float, 
 
 
 def stable_dt(problem: Problem, largest: Mapping[str, float]) -> float:
-    """Largest stable step of a problem whose equation has rates (`Limited`), in the unit of time: infinite if nothing
-    limits it, 0 if no step is stable. ``largest`` maps each name of ``problem.measured`` to its greatest magnitude; it
-    may be empty if the rates do not depend on the solution."""
+    """The largest stable dt of a problem, in the time unit of the input: infinite if nothing limits it, 0 if no step is
+    stable.
+
+    The equation must be `Limited`. ``largest`` maps each name in ``problem.measured`` to its largest magnitude on the
+    global grid; it may be empty if the rates do not depend on the solution.
+    """
     assert isinstance(problem.equation, Limited)
     config, bounds = problem.config, SimpleNamespace(**problem.bounds)
     rates = rates_of(problem.equation, config.equation.in_file, bounds, largest, config.grid.ndim)
@@ -71,10 +80,9 @@ def stable_dt(problem: Problem, largest: Mapping[str, float]) -> float:
 
 
 def cfl_step(problem: Problem, largest: Mapping[str, float]) -> float:
-    """The step that `time.cfl` asks for, in the unit of time and at most `time.end`. ``largest`` is that of
-    `stable_dt`.
+    """The step size for `time.cfl`: this fraction of the stable step, at most `time.end`, in the time unit of the input.
 
-    Raises InputError if no step is stable, or if nothing limits the step.
+    ``largest`` is as in `stable_dt`. Raises InputError if no step is stable, or if nothing limits the step.
     """
     time, integrator = problem.config.time, problem.config.numerics.integrator
     stable = stable_dt(problem, largest)

@@ -1,8 +1,7 @@
-"""The expressions of a problem at the positions of its fields: `staggering` applied to right-hand sides, initial
-states, diagnostics.
+"""The trees of a problem, rewritten for the positions of its fields on a staggered grid (`staggering`).
 
-The array of a field that lives on the faces across a boundary includes the value on the lower boundary. That value
-starts as the given boundary value and changes with it.
+The array of a field on the faces normal to an axis includes the value on the lower boundary. This value starts as the
+given boundary value and follows its changes in time.
 """
 
 from __future__ import annotations
@@ -22,10 +21,11 @@ Faces = Mapping[tuple[Node, int, int], Face]
 
 @dataclass(frozen=True)
 class Placed:
-    """Moves expressions to the positions of the fields of an input. Trees without `Halfway` nodes stay unchanged where
-    all fields live at cell centres.
+    """Rewrites trees so that each is evaluated at the position of its field.
 
-    Raises InputError if the input asks for a feature that works only with cell centres.
+    If all fields live at cell centres, trees without `Halfway` nodes are unchanged. ``positions`` are those of the
+    other fields. Raises InputError for fields on faces together with a mask, and, in all methods, the errors of
+    `located`.
     """
 
     config: Config
@@ -36,21 +36,25 @@ class Placed:
             raise InputError("mask: not available yet for equations with fields on a staggered grid; remove it")
 
     def rates(self, trees: Mapping[str, Node], faces: Faces) -> dict[str, Node]:
-        """The time derivatives by field, each evaluated where its field lives. On a lower boundary that carries values
-        of the field it is the derivative of the given value."""
+        """The time derivatives by field, each at the position of its field.
+
+        For field values on a lower boundary it is the time derivative of the given boundary value.
+        """
         return self.with_walls(self.at_home(trees, "equation"), faces, lambda value: derivative(value, Time()))
 
     def initial(self, trees: Mapping[str, Node], faces: Faces) -> dict[str, Node]:
-        """The initial expressions by field, each evaluated where its field lives. A field on a boundary always has one,
-        0 by default, unless initial values are read from a file; on the lower boundary it is the given value at t =
-        0."""
+        """The initial expressions by field, each at the position of its field.
+
+        Field values on a lower boundary start as the given boundary value at t = 0. A field with such values gets the
+        expression 0 if it has none, unless initial values are read from a file.
+        """
         from_file = self.config.initial.file is not None
         walled = [part.name for (part, _, _), face in faces.items() if face.kind == WALL and isinstance(part, Field)]
         given = {**dict.fromkeys([] if from_file else walled, Constant(0.0)), **self.at_home(trees, "initial")}
         return self.with_walls(given, faces, lambda value: at_time(value, 0.0))
 
     def diagnostics(self, trees: Mapping[str, Node]) -> dict[str, Node]:
-        """The diagnostics by name, with each reduction taken where its operand lives."""
+        """The diagnostics by name, with each reduction at the position of its operand."""
         spacing = self.config.grid.spacing
         return {
             name: located_reductions(tree, self.positions, spacing, f"diagnostics.{name}")
@@ -60,8 +64,8 @@ class Placed:
         }
 
     def derived(self, trees: Mapping[str, Node], key: str) -> dict[str, Node]:
-        """Derived quantities by name, each where its fields live. ``key`` is the input table that they come from, for
-        messages."""
+        """The expressions of a stream or probe by name, each at the position of its fields. ``key`` is the dotted key of
+        their table, for messages."""
         spacing, ndim = self.config.grid.spacing, self.config.grid.ndim
         return {
             name: located(
@@ -77,8 +81,8 @@ class Placed:
         }
 
     def at_home(self, trees: Mapping[str, Node], key: str) -> dict[str, Node]:
-        """The trees by field, each evaluated where its field lives. ``key`` is the input table that they come from, for
-        messages. Raises InputError if a field is used at another position than its own."""
+        """The trees by field, each at the position of its field. ``key`` is the table of the input that they come from,
+        for messages."""
         grid = self.config.grid
         return {
             name: located(tree, home(name, self.positions, grid.ndim), self.positions, grid.spacing, f"{key}.{name}")
@@ -88,7 +92,7 @@ class Placed:
         }
 
     def with_walls(self, trees: Mapping[str, Node], faces: Faces, on_wall: Callable[[Node], Node]) -> dict[str, Node]:
-        """The trees by field, with ``on_wall(given value)`` instead in the cells whose value lies on the lower boundary."""
+        """The trees by field, with ``on_wall(boundary value)`` in place of values that lie on a lower boundary."""
         grid, result = self.config.grid, dict(trees)
         for (operand, axis, side), face in faces.items():
             if face.kind == WALL and side == 0 and isinstance(operand, Field) and operand.name in result:

@@ -1,10 +1,10 @@
-"""Von Neumann's stability analysis of any equation, from its trees, with coefficients frozen at the initial state.
+"""Von Neumann stability analysis of an arbitrary equation, with coefficients frozen at the initial state.
 
-∂u/∂t = F(u) is linearized at the initial state, with coefficients taken from one cell. For a mode exp(i θ·j) of the
-cells j every operator is then a number, its symbol Σ_o w_o exp(i θ·o) over the offsets o of its stencil. The modes grow
-with the eigenvalues λ(θ) of the matrix of ∂F_m/∂u_n (Hundsdorfer & Verwer (2003), sect. I.3; frozen coefficients: sect.
-I.4.5). The analysis samples cells and θ and ignores walls, so the result is an estimate and not a bound: it may miss
-the narrow peak of a coefficient.
+∂u/∂t = F(u) is linearized at the initial state, with the coefficients of one cell. For a mode exp(i θ·j), where j is
+the cell index, each operator is then multiplication by its symbol Σ_o w_o exp(i θ·o), a sum over the offsets o of its
+stencil. The modes grow at the rates λ(θ), the eigenvalues of the matrix ∂F_m/∂u_n (Hundsdorfer & Verwer (2003), sect.
+I.3; frozen coefficients: sect. I.4.5). The analysis samples cells and angles θ and ignores walls, so its result is an
+estimate and not a bound; it may miss a narrow peak of a coefficient.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from hpcstencil.symbolic.expressions import (
 from hpcstencil.symbolic.stencil_reach import Discretization
 
 CELLS = (5, 3, 1)  # candidates for the number of sampled cells per axis; the first that fits ROOM is used
-ANGLES = 9  # angles θ per axis, from -π to π; from 0 along the first axis
-ROOM = 400_000  # limit on the total size of all matrices, in numbers
-HIGHEST = 200  # levels of a tree; taller ones are not analysed
-GROWING = 1e-6  # real part of a rate, in units of the fastest one, from which on the mode grows in the equation itself
+ANGLES = 9  # angles θ per axis in [-π, π]; along the first axis only those in [0, π] are used, by symmetry
+ROOM = 400_000  # limit on the number of entries of all matrices together
+HIGHEST = 200  # largest number of levels of a tree that is analysed
+GROWING = 1e-6  # a mode whose Re λ / max |λ| exceeds this grows in the equation itself, and is left out
 GROWTH = 1e3  # a run in which a mode grows by more than this factor is called unstable
 
 Offset = tuple[int, ...]
@@ -53,8 +53,11 @@ Symbol = dict[str, np.ndarray]  # of each field, of shape (cells or 1, angles)
 
 
 class Frozen:
-    """An equation linearized at its initial state: the values of trees in a sample of cells, and their symbols.
-    ``initial`` are the initial expressions by field, and ``per_axis`` is the number of cells sampled per axis."""
+    """An equation linearized at its initial state: the values and symbols of trees in a sample of cells.
+
+    ``initial`` are the initial expressions by field, ``parameters`` numbers by name, ``periodic`` one flag per axis,
+    and ``per_axis`` is the number of cells sampled per axis.
+    """
 
     def __init__(
         self,
@@ -77,8 +80,10 @@ class Frozen:
         self.symbols: dict[Node, Symbol] = {}
 
     def rates(self, trees: Mapping[str, Node]) -> np.ndarray:
-        """The eigenvalues λ of ∂F_m/∂u_n for all sampled cells and modes: a complex array of one axis, in 1/time. Cells
-        and modes whose matrix is not finite are left out."""
+        """The eigenvalues λ of ∂F_m/∂u_n for all sampled cells and angles: a one-dimensional complex array, in 1/time.
+
+        Matrices that are not finite are left out.
+        """
         symbols = [self.symbol(tree) for tree in trees.values()]
         entries = [symbol.get(name, np.zeros((1, 1))) for symbol in symbols for name in trees]
         matrices = np.stack(np.broadcast_arrays(*entries), -1).reshape(-1, len(trees), len(trees))
@@ -87,13 +92,14 @@ class Frozen:
     # ---- values in cells ----
 
     def value(self, tree: Node, at: Offset) -> Any:
-        """The value of a tree at an offset of ``at`` cells from the sampled cells, in the initial state and at t = 0:
-        one number, or a float64 array (cells,)."""
+        """The value of a tree in the initial state, at an offset of ``at`` cells from the sampled cells: one number, or a
+        float64 array of shape (cells,)."""
         if (tree, at) not in self.values:
             self.values[tree, at] = self._value(tree, at)
         return self.values[tree, at]
 
     def _value(self, tree: Node, at: Offset) -> Any:
+        """Compute the result of `value`."""
         match tree:
             case Field(name):
                 if name not in self.initial:
@@ -122,12 +128,13 @@ class Frozen:
         return numpy_evaluate.evaluate(tree, coordinates, parameters, index)
 
     def _sum(self, stencil: Stencil, operand: Node, at: Offset) -> Any:
+        """A stencil applied to ``operand``, at an offset of ``at`` cells from the sampled cells."""
         pairs = zip(stencil.offsets, stencil.weights, strict=True)
         return sum(w * self.value(operand, _moved(at, o)) for o, w in pairs)
 
     def _place(self, at: Offset) -> tuple[list[np.ndarray], Mapping[Any, Any], np.ndarray]:
-        """Coordinates, parameters and indices for `numpy_evaluate.evaluate`. Positions beyond a wall are moved to the
-        last cell."""
+        """The arguments (coordinates, values, index) of `numpy_evaluate.evaluate` for the sampled cells shifted by
+        ``at``. Cells outside a wall are replaced by the cell next to it."""
         there = [
             (cells + o) % n if ring else np.clip(cells + o, 0, n - 1)
             for cells, o, n, ring in zip(self.cells, at, self.grid.shape, self.periodic, strict=True)
@@ -139,14 +146,18 @@ class Frozen:
     # ---- symbols ----
 
     def symbol(self, tree: Node) -> Symbol:
-        """The symbol of a tree: its derivative with respect to each field, for every mode. Arrays by field name, of
-        shape (cells or 1, angles); fields on which the tree does not depend are missing."""
+        """The symbol of a tree: its derivative with respect to each field, for every mode.
+
+        The result maps fields to complex or float64 arrays that broadcast to (cells, angles). Fields on which the tree
+        does not depend are missing.
+        """
         for part in bottom_up(tree):
             if part not in self.symbols:
                 self.symbols[part] = self._symbol(part)
         return self.symbols[tree]
 
     def _symbol(self, tree: Node) -> Symbol:
+        """The symbol of a node, computed from the symbols of its sub-trees by the chain rule."""
         here = (0,) * self.grid.ndim
         match tree:
             case Field(name):
@@ -173,12 +184,12 @@ class Frozen:
         return {}
 
     def _of(self, stencil: Stencil) -> np.ndarray:
-        """The symbol of a stencil."""
+        """The symbol of a stencil at all angles: a complex array of shape (angles,)."""
         return np.array(stencil.weights) @ np.exp(1j * np.array(stencil.offsets) @ np.array(self.angles))
 
 
 def _column(value: Any) -> np.ndarray:
-    """A value that is one number or one per cell, shaped to broadcast against all angles."""
+    """A number, or an array of shape (cells,), reshaped to broadcast against angles: shape (1 or cells, 1)."""
     return np.asarray(value).reshape(-1, 1)
 
 
@@ -190,9 +201,11 @@ def rates(
     periodic: Sequence[bool],
     discretization: Discretization,
 ) -> np.ndarray:
-    """The rates λ of modes near the initial state: a complex array of one axis, in 1/time. ``trees`` are the time
-    derivatives by field and ``initial`` the initial expressions (0 for fields without one). The result is empty if the
-    trees are too tall."""
+    """The rates λ of modes near the initial state: a one-dimensional complex array, in 1/time.
+
+    ``trees`` are the time derivatives by field, and ``initial`` the initial expressions; fields without one are 0. The
+    result is empty if a tree has more than HIGHEST levels.
+    """
     if any(size_and_height(tree)[1] > HIGHEST for tree in trees.values()):
         return np.zeros(0, complex)
     modes = ANGLES**grid.ndim * len(trees) ** 2
@@ -202,8 +215,8 @@ def rates(
 
 
 def stable_step(rates: np.ndarray, method: Method, end: float, dt: float) -> float:
-    """The largest step up to ``dt`` for which no decaying or oscillating mode of these ``rates`` grows by more than a
-    factor of GROWTH until the time ``end``."""
+    """The largest step, at most ``dt``, for which no mode that decays or oscillates in the equation grows by more than a
+    factor of GROWTH until the time ``end``. ``rates`` are the λ of all modes."""
     fastest = np.abs(rates).max(initial=0.0)
     bounded = rates[rates.real <= GROWING * fastest]
     bounded = np.minimum(bounded.real, 0.0) + 1j * bounded.imag
@@ -223,8 +236,10 @@ def stable_step(rates: np.ndarray, method: Method, end: float, dt: float) -> flo
 
 
 def _amplified(method: Method, z: np.ndarray) -> np.ndarray:
-    """The factor by which one step multiplies each mode, for z = dt λ. For a method without an amplification factor it
-    is 1 within the method's ``limits`` and infinite beyond."""
+    """The factor |R| by which one step amplifies each mode, for z = dt λ: float64 in the shape of ``z``.
+
+    For a method with ``limits`` it is 1 inside the triangle between them and infinite outside.
+    """
     if method.limits is None:
         with np.errstate(all="ignore"):
             return np.nan_to_num(np.abs(amplification(method, z)), nan=math.inf, posinf=math.inf)
@@ -233,14 +248,17 @@ def _amplified(method: Method, z: np.ndarray) -> np.ndarray:
 
 
 def _moved(at: Offset, by: Offset) -> Offset:
+    """The sum of two offsets in cells."""
     return tuple(a + b for a, b in zip(at, by, strict=True))
 
 
 def _scaled(symbol: Symbol, factor: np.ndarray) -> Symbol:
+    """A symbol multiplied by ``factor``, an array that broadcasts to (cells, angles)."""
     return {name: part * factor for name, part in symbol.items()}
 
 
 def _added(symbols: Sequence[Symbol]) -> Symbol:
+    """The sum of symbols, field by field."""
     result: Symbol = {}
     for symbol in symbols:
         for name, part in symbol.items():
@@ -249,8 +267,10 @@ def _added(symbols: Sequence[Symbol]) -> Symbol:
 
 
 def estimated_step(problem: Problem, dt: float) -> float:
-    """The largest stable step of a problem up to ``dt``, estimated near its initial state. It is ``dt`` itself if the
-    initial state or the mask comes from a file or an array."""
+    """Estimate the largest stable step of a problem, at most ``dt``, near its initial state.
+
+    It is ``dt`` if the initial state or the mask comes from a file or an array, which are not analysed.
+    """
     config = problem.config
     in_array = any(key.startswith("initial.") for key in problem.held)
     if config.initial.file is not None or in_array or (problem.mask is not None and problem.mask.is_read):
@@ -259,8 +279,10 @@ def estimated_step(problem: Problem, dt: float) -> float:
 
 
 def rates_near_start(problem: Problem) -> np.ndarray:
-    """The `rates` of a problem near its initial state, which must not come from a file or an array. Parameters given as
-    arrays count with their largest magnitude."""
+    """The `rates` of a problem near its initial state, which must not come from a file or an array.
+
+    Parameters given as arrays are replaced by their largest magnitude.
+    """
     grid, periodic = problem.config.grid, problem.config.boundary.periodic
     largest = {name: Constant(problem.contents[key_of(name)].magnitude) for name in problem.given}
 

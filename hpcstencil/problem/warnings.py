@@ -1,4 +1,4 @@
-"""Warnings that a careful user would want before a run: a step that is too long, a diffusion that runs backwards."""
+"""Warnings before a run: a step that is too long, a negative diffusion coefficient, a mask without solid cells."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _without_solid_cells(problem: Problem) -> list[str]:
 
 
 def _running_backwards(problem: Problem) -> list[str]:
-    """A warning for every negative number that makes a diffusion coefficient negative."""
+    """A warning for each negative parameter on which the diffusion coefficient depends."""
     equation, config = problem.equation, problem.config
     if not isinstance(equation, Limited):
         return []
@@ -48,7 +48,7 @@ def _running_backwards(problem: Problem) -> list[str]:
 
 
 def _unstable(problem: Problem) -> list[str]:
-    """A warning if the step is too long."""
+    """A warning if the step is longer than the stable step, which is estimated if the equation has no rates."""
     dt, cfl = problem.config.time.dt, problem.config.time.cfl
     if cfl is not None and cfl > 1.0:
         return [f"time.cfl = {cfl:g} is more than the whole stable step: expect the solution to blow up"]

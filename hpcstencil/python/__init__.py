@@ -1,1 +1,1 @@
-"""hpcstencil in a Python program: `import hpcstencil as hs` takes its names from here, each when it is first used."""
+"""The Python interface. `import hpcstencil as hs` exposes its public names, each imported when it is first used."""

@@ -1,7 +1,7 @@
-"""Values that a program assigns to a field, as this process's block of it: an array, a function or an expression.
+"""Conversion of the values that a program assigns to a field: arrays, functions and expressions.
 
-A block here is a numpy array of this process's cells in the run's dtype: local, without ghost cells, with a last axis of
-members in an ensemble.
+The result is a block: a NumPy array of the cells of this process in the dtype of the run, local, without ghost cells. In an
+ensemble its last axis is the member.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from hpcstencil.validation.errors import InputError
 
 
 def block_of(simulation: Simulation, name: str, value: Any, key: str) -> np.ndarray:
-    """This process's block of a ``value`` for the whole grid: local, without ghost cells, in the run's dtype, with the
-    members last. ``value`` is an array indexed [x, y, z], a number, a function of the coordinates, or an expression as
-    in [initial]. Raises InputError, whose message begins with ``key``, on this process only.
+    """Convert a ``value`` for the whole grid to this process's block of the field ``name``.
+
+    ``value`` is a global array indexed [x, y, z], a number, a function of the coordinates, or an expression as in
+    [initial]. In an ensemble, an array may have the members as its first axis. Raises InputError, whose message begins
+    with ``key``, on this process only.
     """
     problem = simulation.problem
     if isinstance(value, str):
@@ -38,26 +40,32 @@ def block_of(simulation: Simulation, name: str, value: Any, key: str) -> np.ndar
 
 
 def is_function(value: Any) -> bool:
-    """Whether a value is a function of the coordinates; arrays of some libraries can be called too."""
+    """Whether a value is a function. Callable arrays, which some libraries have, do not count."""
     return callable(value) and not hasattr(value, "__array__")
 
 
 @dataclass(frozen=True)
 class InitialValue:
-    """The ``value`` that a program gives a field at t = 0, as `block_of` takes it."""
+    """The initial value of a field from a Python program, with the interface of `parameter_files.Blocks`.
+
+    ``value`` is as in `block_of`. It is converted when the initial state is built.
+    """
 
     simulation: Simulation
     name: str
     value: Any
 
     def read(self, ranges: Sequence[Range], shape: Sequence[int]) -> np.ndarray:
-        """This process's block, see `block_of`; ``ranges`` and ``shape`` are those of the simulation."""
+        """This process's block, as `block_of` returns it. The arguments are not
+        used."""
         return block_of(self.simulation, self.name, self.value, f"initial.{self.name}")
 
 
 def local_block(simulation: Simulation, name: str, value: Any, key: str) -> np.ndarray:
-    """This process's block of a ``value`` for this block only: an array of the block's shape, or a number. Result and
-    errors as in `block_of`."""
+    """Convert a ``value`` for this process's block only: a local array in the shape of the block, or a number.
+
+    It returns and raises the same as `block_of`.
+    """
     problem = simulation.problem
     if isinstance(value, str) or is_function(value):
         raise InputError(
@@ -69,14 +77,18 @@ def local_block(simulation: Simulation, name: str, value: Any, key: str) -> np.n
     upper = [stop == n for (_, stop), n in zip(simulation.ranges, problem.config.grid.shape, strict=True)]
     whole = tuple(
         n + more * last for n, more, last in zip(cells, problem.layout.extra(name), upper, strict=True)
-    )  # as `sim.local` shows it
+    )  # the shape in `sim.local`
     index: tuple[Any, ...] = (..., *(slice(0, n) for n in cells))
     return _cast(simulation, _of_shape(problem, array, (cells, whole), "this process's block", key)[index], key)
 
 
 def as_array(value: Any, dims: Sequence[str], key: str) -> np.ndarray:
-    """A number or an array as a numpy array, in its own dtype. Arrays may come from numpy, jax, xarray (transposed to
-    the dimensions ``dims``) or anything with DLPack. The result may share memory with ``value``."""
+    """Convert a number or an array of any library to a NumPy array, keeping its dtype.
+
+    Arrays may come from NumPy, JAX, xarray (transposed to the dimensions ``dims``) or a library with DLPack. The result
+    may share memory with ``value``. Raises InputError, whose message begins with ``key``, for masked arrays, other
+    dimensions, and anything but real numbers.
+    """
     if value is None:
         raise InputError(
             f"{key}: expected an array, but got None; give every process the whole array, or assign blocks to sim.local"
@@ -111,7 +123,7 @@ def as_array(value: Any, dims: Sequence[str], key: str) -> np.ndarray:
 
 
 def from_expression(simulation: Simulation, name: str, text: str, key: str) -> np.ndarray:
-    """The block of an expression in x, y, z and the parameters, local and without ghost cells, in the run's dtype."""
+    """The block of an expression in x, y, z and the parameters. Raises InputError for a malformed expression."""
     problem = simulation.problem
     tree = initial_expression(problem, name, text, key)
     blocks = [
@@ -122,8 +134,12 @@ def from_expression(simulation: Simulation, name: str, text: str, key: str) -> n
 
 
 def from_function(simulation: Simulation, name: str, function: Callable[..., Any], key: str) -> np.ndarray:
-    """The block of a function of the coordinates. It gets one float64 array per axis, of this process's cells and shaped
-    to broadcast, and returns values that broadcast to the block."""
+    """The block of a function of the coordinates.
+
+    The function is called with one float64 array per axis, the coordinates of this process's cells at the position of
+    the field, shaped to broadcast. It returns values that broadcast to the shape of the block. Raises InputError for
+    other shapes.
+    """
     problem = simulation.problem
     position = home(name, problem.positions, problem.config.grid.ndim)
     places = numpy_evaluate.block_coordinates(problem.config.grid, simulation.ranges)
@@ -146,8 +162,11 @@ def from_function(simulation: Simulation, name: str, function: Callable[..., Any
 def _of_shape(
     problem: Problem, array: np.ndarray, shapes: Sequence[tuple[int, ...]], what: str, key: str
 ) -> np.ndarray:
-    """The array, with the members of an ensemble as its first axis; one for all of them is repeated. Its cells must have
-    one of the ``shapes``; a single number fills the first of them."""
+    """Broadcast an array to have the members of an ensemble as its first axis.
+
+    Without that axis it must have one of the ``shapes``; a number is broadcast to the first of them. ``what`` describes
+    the shape in the InputError for other arrays.
+    """
     members = problem.layout.members
     if array.ndim == 0:
         array = np.broadcast_to(array, shapes[0])
@@ -160,7 +179,8 @@ def _of_shape(
 
 
 def _cast(simulation: Simulation, array: np.ndarray, key: str) -> np.ndarray:
-    """A copy of the block in the run's dtype, with the members last. Raises InputError if a value is not finite."""
+    """Copy a block to the dtype of the run, with the member axis moved from first to last. Raises InputError if a value
+    is not finite in that dtype."""
     if simulation.problem.members:
         array = np.moveaxis(array, 0, -1)
     with np.errstate(over="ignore"):

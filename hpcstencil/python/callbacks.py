@@ -1,6 +1,6 @@
-"""Callbacks of a simulation, as streams: the user's functions are called at multiples of a step count or of a time.
+"""Callbacks of a simulation, implemented as streams: user functions called at multiples of a number of steps or a time.
 
-Callbacks never change the step sizes. A callback runs after the first step that reaches its time, or with a fixed dt
+Callbacks never change step sizes. A callback at a time runs after the first step that reaches the time, or with a fixed dt
 after the step nearest to it.
 """
 
@@ -16,7 +16,7 @@ from hpcstencil.simulation.streams.stream import Stream
 
 
 class AtSteps(Stream):
-    """Calls ``act`` after each step whose number is a multiple of ``every_steps``, but not at the first state."""
+    """Calls ``act`` after each step whose number is a multiple of ``every_steps``, but not before the first step."""
 
     def __init__(self, every_steps: int, act: Callable[[], None]) -> None:
         self.every_steps, self.act = every_steps, act
@@ -25,11 +25,11 @@ class AtSteps(Stream):
         self.act()
 
     def begin(self, state: State) -> None:
-        """The state is one that the program has seen."""
+        """Do nothing: the program has seen the first state already."""
 
 
 class AtTimes(Stream):
-    """Calls ``act`` at the multiples of the time ``every`` after the clock of ``stepping``."""
+    """Calls ``act`` at each multiple of the time ``every`` that lies after the current time of ``stepping``."""
 
     def __init__(self, every: float, act: Callable[[], None], stepping: Stepping) -> None:
         self.act, self.stepping, self.multiples = act, stepping, Multiples(every)
@@ -49,4 +49,4 @@ class AtTimes(Stream):
         self.act()
 
     def begin(self, state: State) -> None:
-        """The state is one that the program has seen."""
+        """Do nothing: the program has seen the first state already."""

@@ -1,7 +1,7 @@
-"""The fields of a simulation as xarray datasets: this process's block, or the whole grid on rank 0.
+"""The fields of a simulation as xarray datasets: this process's block, or the global grid on rank 0.
 
-They are laid out like one snapshot of the output file: dimensions x, y, z (x_face for a field on faces), preceded by
-member in an ensemble; float64 coordinates; the time and step as scalar coordinates.
+A dataset has the layout of one snapshot of the output file. The dimensions are x, y, z (x_face for a field on faces), after
+member in an ensemble. Coordinates are float64, and time and step are scalar coordinates.
 """
 
 from __future__ import annotations
@@ -23,14 +23,19 @@ from hpcstencil.symbolic.staggering import FACE, Layout
 
 
 class Block(xr.Dataset):
-    """This process's block of the fields. Assigning to a field also sets it in the simulation. Copies of the dataset
-    are ordinary datasets and set nothing."""
+    """A dataset of this process's block of the fields, in which assigning to a field also changes the simulation.
+
+    Copies of the dataset do not change the simulation.
+    """
 
     __slots__ = ("_assign",)
 
     def __setitem__(self, name: Any, value: Any) -> None:
-        """Set a field of the block and of the simulation. ``value`` is local and has the field's shape here. All
-        processes call this together."""
+        """Set a field of the block and of the simulation.
+
+        ``value`` is a number, or a local array in the shape of the field in this block. All processes call this
+        together.
+        """
         assign = getattr(self, "_assign", None)
         if assign is None or not isinstance(name, str):
             super().__setitem__(name, value)
@@ -40,8 +45,10 @@ class Block(xr.Dataset):
 
 
 def block_dataset(simulation: Simulation, state: State, assign: Callable[[str, Any], np.ndarray]) -> Block:
-    """This process's block of all fields, copied, without ghost cells, in the run's dtype. ``assign(name, value)``
-    sets a field in the simulation and returns its block."""
+    """Copy this process's block of all fields to a dataset, without ghost cells, in the dtype of the run.
+
+    ``assign(name, value)`` is called for assignments; it sets a field in the simulation and returns the new block.
+    """
     layout, names = simulation.problem.layout, simulation.problem.shown
     blocks = _blocks(simulation, state, names)
     ranges = {name: _ranges(simulation, layout, name) for name in blocks}
@@ -51,8 +58,10 @@ def block_dataset(simulation: Simulation, state: State, assign: Callable[[str, A
 
 
 def grid_dataset(simulation: Simulation, state: State, names: Sequence[str]) -> xr.Dataset | None:
-    """The fields in ``names`` on the whole grid, copied, on rank 0; None on the other processes. All processes call
-    this together."""
+    """Copy the fields in ``names`` on the global grid to a dataset on rank 0; None on other processes.
+
+    All processes call this together.
+    """
     layout, whole = simulation.problem.layout, {}
     for name, block in _blocks(simulation, state, names).items():
         starts = [start for start, _ in simulation.ranges]
@@ -68,11 +77,11 @@ def grid_dataset(simulation: Simulation, state: State, names: Sequence[str]) -> 
 def gathered(
     communicator: Communicator, block: np.ndarray, starts: Sequence[int], shape: Sequence[int]
 ) -> np.ndarray | None:
-    """The global array of this ``shape`` on rank 0, put together from the blocks of all processes; None on the other
-    processes.
+    """Gather the blocks of all processes into one array of the global ``shape`` on rank 0; None on other processes.
 
-    ``block`` is this process's block: C-contiguous, without ghost cells, of any dtype. ``starts`` is its first global
-    index along each of the last axes; axes before those are not decomposed. All processes call this together.
+    ``block`` is the local block: C-contiguous, without ghost cells, of any dtype. ``starts`` is the global index of its
+    first cell along the last ``len(starts)`` axes; earlier axes are not decomposed. All processes call this together.
+    On one process the block itself is returned.
     """
     places = communicator.gather((tuple(starts), block.shape))
     if communicator.size == 1:
@@ -94,19 +103,20 @@ def gathered(
 
 
 def _blocks(simulation: Simulation, state: State, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Copies of this process's blocks of the fields, laid out as in the output file."""
+    """Copies of this process's blocks of the fields, by name, in the layout of the output file (members first)."""
     blocks = output_blocks(simulation, dict(state.fields), names, state.clock.time)
     return {name: np.array(block) for name, block in blocks.items()}
 
 
 def _ranges(simulation: Simulation, layout: Layout, name: str) -> list[Range]:
-    """The global index range per axis of this process's block of a field; the last block has the upper boundary too."""
+    """The global index range per axis of this process's block of a field. The last block along an axis includes faces on
+    the upper boundary."""
     ends = zip(simulation.ranges, layout.grid.shape, layout.shape(name), strict=True)
     return [(start, whole if stop == cells else stop) for (start, stop), cells, whole in ends]
 
 
 def _variables(simulation: Simulation, arrays: Mapping[str, np.ndarray]) -> dict[str, xr.Variable]:
-    """The fields with their dimensions and attributes."""
+    """The fields as xarray variables, with dimensions and the attributes units and long_name."""
     layout, output = simulation.problem.layout, simulation.problem.config.output
     first = ("member",) if layout.members else ()
     return {
@@ -120,7 +130,7 @@ def _variables(simulation: Simulation, arrays: Mapping[str, np.ndarray]) -> dict
 
 
 def _coordinates(simulation: Simulation, state: State, ranges: Mapping[str, Sequence[Range]]) -> dict[str, xr.Variable]:
-    """The coordinates of fields in these global index ranges, those of the members, and the time and step."""
+    """The coordinates of a dataset: positions for these global index ranges by field, members, time and step."""
     layout = simulation.problem.layout
     grid, found = simulation.problem.config.grid, {}
     for name, of_field in ranges.items():
@@ -137,5 +147,5 @@ def _coordinates(simulation: Simulation, state: State, ranges: Mapping[str, Sequ
 
 
 def _attributes(simulation: Simulation) -> dict[str, str]:
-    """Attributes of a dataset."""
+    """The attributes of a dataset: the title of the input."""
     return {"title": simulation.problem.config.title}

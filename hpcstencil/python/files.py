@@ -1,4 +1,4 @@
-"""Files of runs as xarray datasets, and a picture of an array."""
+"""Open output files as xarray datasets, and plot arrays."""
 
 from __future__ import annotations
 
@@ -20,27 +20,32 @@ if TYPE_CHECKING:
 
 
 def open(path: str | os.PathLike[str]) -> xr.Dataset:
-    """The fields of an output file as an xarray.Dataset, whose values are read on use.
+    """Open the fields of an output file as an xarray.Dataset, whose values are read when they are used.
 
-    Dimensions (time, x, y, z), in an ensemble (member, time, x, y, z); fields in the run's dtype, coordinates float64.
-    Close it, or use it as a context manager, before another run replaces the file. A file with an unfinished change
-    opens in the state before that change. The call is not collective. Raises InputError if the file does not exist or
-    was not written by a run, EnvironmentProblem if it cannot be read.
+    The dimensions are (time, x, y, z), or (member, time, x, y, z) for an ensemble. Fields have the dtype of the run, and
+    coordinates are float64. Close the dataset, or use it as a context manager, before another run replaces the file. A
+    file with an incomplete write opens in the state before that write. Any process may call this by itself.
+
+    Raises InputError if the file does not exist or is not the output of a run, EnvironmentProblem if it cannot be read.
     """
     return _opened(path, None)
 
 
 def diagnostics(path: str | os.PathLike[str]) -> xr.Dataset:
-    """The time series of a run as an xarray.Dataset along ``time`` (in an ensemble member and time), float64, in memory.
-    Raises as `open`."""
+    """Read the diagnostics of an output file into an xarray.Dataset of float64 time series.
+
+    The dimension is time, or (member, time) for an ensemble. Raises the errors of `open`.
+    """
     with _opened(path, "diagnostics") as dataset:
         return dataset.load()
 
 
 def probes(path: str | os.PathLike[str], name: str) -> xr.Dataset:
-    """The samples of the table [probes.NAME] of a run as an xarray.Dataset, in memory: ``values`` (time, receiver) in the
-    run's dtype, ``step``, and the places of the receivers as coordinates. Raises as `open`, and InputError if the file
-    has no such probes."""
+    """Read the samples of the table [probes.NAME] of an output file into an xarray.Dataset.
+
+    ``values`` has the dimensions (time, receiver) and the dtype of the run. ``step`` and the positions of the receivers
+    are there too. Raises the errors of `open`, and InputError if the file has no such probes.
+    """
     with open_for_reading(Path(path)) as file:
         known = groups_in(file, PROBES)
     if name not in known:
@@ -50,11 +55,11 @@ def probes(path: str | os.PathLike[str], name: str) -> xr.Dataset:
 
 
 def _opened(path: str | os.PathLike[str], group: str | None) -> xr.Dataset:
-    """The dataset of a group of a file, or of its root."""
+    """Open the ``group`` of an output file, or its root if that is None. Raises the errors of `open`."""
     import xarray as xr
 
     place = Path(path)
-    contents = inspect(place)  # refuses files that no run wrote, and those that would make HDF5 read other files
+    contents = inspect(place)  # refuses files that are not from a run, and files with links to other files
     if contents.kind == "checkpoint":
         raise InputError(
             f"{place}: expected the output of a run, but this is a checkpoint; continue from it with hpcstencil run --restart"
@@ -67,10 +72,11 @@ def _opened(path: str | os.PathLike[str], group: str | None) -> xr.Dataset:
 
 
 def plot(array: Any, **options: Any) -> Axes:
-    """Draw an array of one or two dimensions and return matplotlib's axes: a line, or an image with x to the right and
-    equal scales. ``array`` is an xarray.DataArray, or a numpy or jax array, which is drawn over its indices.
-    ``options`` such as ``ax``, ``vmin``, ``vmax`` and ``cmap`` go to xarray's plotting. Raises InputError for other
-    objects and other numbers of dimensions.
+    """Plot an array with one dimension as a line, or with two as an image, and return the Matplotlib axes.
+
+    ``array`` is an xarray.DataArray, or a NumPy or JAX array, which is plotted against its indices. In an image the
+    first dimension is horizontal, and both have the same scale unless one is time. ``options`` such as ``ax``,
+    ``vmin``, ``vmax`` and ``cmap`` are passed to xarray. Raises InputError for other objects and numbers of dimensions.
     """
     array = _labelled(array).squeeze()
     if array.ndim not in (1, 2):
@@ -94,7 +100,8 @@ def plot(array: Any, **options: Any) -> Axes:
 
 
 def _labelled(array: Any) -> xr.DataArray:
-    """The array as an xarray.DataArray, with dimension names if it had none."""
+    """Convert an array to an xarray.DataArray, with dimensions x, y, z if it has no names. Raises InputError for other
+    objects."""
     import numpy as np
     import xarray as xr
 

@@ -1,7 +1,7 @@
-"""The steps of a simulation as a pure JAX function of its state and parameters.
+"""The steps of a simulation as a pure JAX function of state and parameters.
 
-The function calls the same compiled program as `Simulation.step`. `jax.vmap` makes it run one member after the other,
-so each result equals that of a separate call, bit for bit.
+The function runs the same compiled program as `Simulation.step`. Under `jax.vmap` it runs one batch element after the
+other, so each result is bitwise equal to that of a separate call.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from hpcstencil.validation.messages import unknown
 
 @dataclass(frozen=True, eq=False)
 class Function:
-    """The function f(state, parameters=None) -> state after ``steps`` steps, see `hpcstencil.Simulation.function`.
+    """The function f(state, parameters=None) that returns the state after ``steps`` more steps.
 
-    ``kernel`` is the name of the backend that takes the steps.
+    See `hpcstencil.Simulation.function`. ``kernel`` is the name of the backend that computes the steps.
     """
 
     steps: int
@@ -52,17 +52,17 @@ class Function:
 
 
 def function_of(simulation: Simulation, steps: int, constant: Mapping[str, np.ndarray]) -> Function:
-    """The function of ``steps`` steps. All processes call this together, and each takes and returns its own block.
-    ``constant`` are this process's blocks of the fields that never change (parameters given as arrays, and a mask), in
-    an ensemble with the members last.
+    """Build the function of ``steps`` steps, which takes and returns the block of each process.
 
-    Raises InputError for problems for which it is not available.
+    ``constant`` holds this process's blocks of the fields that are constant in time (parameters given as arrays, and
+    solid cells), by name, with the member axis of an ensemble last. All processes call this together. Raises InputError
+    for problems for which the function is not available.
     """
     problem, devices = simulation.problem, simulation.device_grid.devices
     _refuse_unavailable(simulation)
     dt = _step_sizes(problem)
     members = len(problem.members)
-    simulation.device_grid.places  # noqa: B018  (made once, and not while JAX traces)
+    simulation.device_grid.places  # noqa: B018  (computes the cached value now, not while JAX traces)
     advance = _mapped_one_by_one(simulation)
     slopes = simulation.steps.slopes() if problem.method.multistep else None
     kept, solid = _kept(simulation, constant)
@@ -77,7 +77,8 @@ def function_of(simulation: Simulation, steps: int, constant: Mapping[str, np.nd
         return {name: jnp.moveaxis(block, -1, 0) if members else block for name, block in whole.items()}
 
     def first_state(fields: Mapping[str, jax.Array], parameters: Parameters, constant: Fields) -> State:
-        """The state at t = 0 with these fields, by name: this process's cells without ghost cells."""
+        """The state at t = 0 with these fields of the equation. Arrays are blocks of this process without ghost cells,
+        with members first."""
         whole: dict[str, Any] = {name: _checked(simulation, name, fields[name]) for name in problem.shown}
         if solid is not None:
             whole = {name: jnp.where(solid, 0, block) for name, block in whole.items()}
@@ -109,7 +110,7 @@ def function_of(simulation: Simulation, steps: int, constant: Mapping[str, np.nd
 
 
 def _refuse_unavailable(simulation: Simulation) -> None:
-    """Raise InputError if the steps cannot be one JAX function."""
+    """Raise InputError if the steps of this simulation cannot be one JAX function."""
     problem, key = simulation.problem, "sim.function"
     if problem.step_follows_solution:
         raise InputError(
@@ -122,15 +123,18 @@ def _refuse_unavailable(simulation: Simulation) -> None:
 
 
 def _step_sizes(problem: Problem) -> Any:
-    """The size of all steps, or one per member that takes its own steps."""
+    """The step size: one number, or a float64 array of shape (members,) if the members have individual step sizes."""
     if not problem.own_steps:
         return problem.config.time.dt or cfl_step(problem, {})
     return np.array([cfl_step(member, {}) for member in problem.members])
 
 
 def _parameters(simulation: Simulation, given: Mapping[str, Any]) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-    """All numbers of the equation, and the parameter fields among those ``given``, by name of the field. Raises
-    InputError for parameters that cannot be given."""
+    """(numbers by parameter, arrays by field of a parameter) for the parameters ``given`` to the function.
+
+    Numbers are float64, and those not given keep the values of the simulation. Arrays are blocks of this process.
+    Raises InputError for parameters that cannot be given, and for wrong shapes.
+    """
     problem = simulation.problem
     fields = {
         name: parameter_field(name).name for name in problem.symbols if parameter_field(name).name in problem.given
@@ -169,7 +173,8 @@ def _parameters(simulation: Simulation, given: Mapping[str, Any]) -> tuple[dict[
 
 
 def _mapped_one_by_one(simulation: Simulation) -> Callable[[Fields, Parameters, StepRange], Any]:
-    """The steps as a function that JAX can map, one member after the other, but not differentiate."""
+    """The steps as a function that `jax.vmap` maps one batch element after the other. Differentiating it raises
+    InputError."""
     inside = simulation.steps.inside() if simulation.steps.inside else simulation.steps.advance
 
     def advance(fields: Fields, parameters: Parameters, these: StepRange) -> Any:
@@ -202,8 +207,11 @@ def _mapped_one_by_one(simulation: Simulation) -> Callable[[Fields, Parameters, 
 def _kept(
     simulation: Simulation, constant: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
-    """What a state at t = 0 has besides the equation's fields (the memories of absorbing layers, and the ``constant``
-    fields), and which cells are solid. Blocks of this process, in an ensemble with the members first."""
+    """(additional fields of a state at t = 0, solid cells or None).
+
+    These fields are the memory fields of absorbing layers, which start at 0, and the ``constant`` fields. All are
+    blocks of this process; the fields have the member axis of an ensemble first.
+    """
     problem = simulation.problem
     names = [name for name in problem.memory if not name.endswith(MEMORY) and name not in problem.constant]
     shape = [*(stop - start for start, stop in simulation.ranges), *problem.layout.members]
@@ -213,8 +221,11 @@ def _kept(
 
 
 def _checked(simulation: Simulation, name: str, array: Any, key: str = "") -> Any:
-    """An array as a field of the state: this process's cells, in an ensemble with the members first, in the run's
-    dtype. The faces at an upper boundary, which the condition there sets, are left out."""
+    """Convert an array to a field of the state: a block of this process in the dtype of the run, with members first.
+
+    Faces on an upper boundary, whose values the boundary condition prescribes, are left out. Raises InputError for
+    other shapes; ``key`` names the array in its message.
+    """
     cells = tuple(stop - start for start, stop in simulation.ranges)
     problem, members = simulation.problem, simulation.problem.layout.members
     upper = [stop == n for (_, stop), n in zip(simulation.ranges, problem.config.grid.shape, strict=True)]
@@ -230,7 +241,10 @@ def _checked(simulation: Simulation, name: str, array: Any, key: str = "") -> An
 
 
 def _plain(simulation: Simulation, state: object) -> dict[str, Any]:
-    """The fields of a mapping as arrays that JAX takes; an xarray.Dataset is such a mapping too."""
+    """Check a mapping of fields, such as a dict or an xarray.Dataset, and convert xarray arrays to NumPy.
+
+    Raises InputError unless it has exactly the fields of the equation.
+    """
     if not isinstance(state, Mapping):
         raise InputError(
             f"state: expected a dict of fields or an earlier result, but got {type(state).__name__}; write for example "
@@ -251,7 +265,10 @@ def _plain(simulation: Simulation, state: object) -> dict[str, Any]:
 
 
 def _split(fields: Mapping[str, jax.Array], devices: Devices) -> dict[str, Any]:
-    """The fields of a process's block as arrays on its devices, inside compiled code. Members of an ensemble are last."""
+    """Split the blocks of this process into device blocks, stacked along a new first axis and padded to equal shapes.
+
+    Members of an ensemble are the last axis. It is called inside compiled code. With one device nothing changes.
+    """
     if not devices.several:
         return dict(fields)
     capacity, count = devices.topology.capacity(), len(devices.devices)

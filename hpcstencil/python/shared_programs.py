@@ -1,7 +1,7 @@
-"""Compiled programs, shared by the simulations of this process that differ only in numbers.
+"""Compiled programs, shared by the simulations of this process.
 
-Parameters, the time step and the end are arguments of a compiled program. So simulations that differ in these, in their
-initial states or in what they write use one program, which is compiled once.
+Parameters, the step size and the end time are arguments of a compiled program. Simulations that differ only in these, in
+their initial states or in their output therefore share one program, which is compiled once.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.simulation.start import composed
 
-KEPT = 8  # programs that are kept though no simulation uses them
+KEPT = 8  # number of programs that are kept after the last simulation that used them was closed
 
 
 @dataclass
 class Program:
-    """A composed simulation, what it depends on, and the number of its users."""
+    """A composed simulation with its compiled code, the key under which it is shared (see `dependence`), and the number
+    of open simulations that use it."""
 
     depends_on: tuple[Any, ...]
     simulation: Simulation
@@ -32,8 +33,10 @@ class Program:
 
 
 class SharedPrograms:
-    """The programs of this process, with the most recently used one last. All processes of a launch make the same
-    calls in the same order."""
+    """The programs of this process, with the most recently used one last.
+
+    All processes of a launch make the same calls in the same order.
+    """
 
     def __init__(self) -> None:
         self.programs: list[Program] = []
@@ -41,9 +44,10 @@ class SharedPrograms:
     def take(
         self, decomposed: Decomposed, devices: Sequence[jax.Device], communicator: Communicator
     ) -> tuple[Program, Simulation]:
-        """A program for this problem, and the simulation of the problem with it. All processes call this together.
+        """Find or compose a program for the problem, and return (program, simulation of the problem with that program).
 
-        Raises as `backend_choice.chosen`.
+        Call `give_back` with the program at the end. All processes call this together. Raises the errors of
+        `backend_choice.chosen`.
         """
         wanted = dependence(decomposed, devices)
         found = next((program for program in self.programs if program.depends_on == wanted), None)
@@ -57,12 +61,12 @@ class SharedPrograms:
         return found, with_problem(found.simulation, decomposed.problem)
 
     def give_back(self, program: Program) -> None:
-        """Note that a user of the program is done. All processes call this together."""
+        """Release a program that `take` returned. All processes call this together."""
         program.users -= 1
         self._drop_unused()
 
     def _drop_unused(self) -> None:
-        """Drop unused programs and their communicators, except the most recently used ones."""
+        """Drop unused programs and free their communicators, except for the KEPT most recently used ones."""
         unused = [program for program in self.programs if not program.users]
         for program in unused[: max(0, len(unused) - KEPT)]:
             self.programs.remove(program)
@@ -74,7 +78,7 @@ PROGRAMS = SharedPrograms()
 
 
 def dependence(decomposed: Decomposed, devices: Sequence[jax.Device]) -> tuple[Any, ...]:
-    """Everything that a compiled program depends on. Two problems with equal results can share a program."""
+    """Everything on which compiled code depends, as a tuple. Problems with equal tuples can share a program."""
     problem = decomposed.problem
     config = problem.config
     return (
@@ -104,7 +108,7 @@ def dependence(decomposed: Decomposed, devices: Sequence[jax.Device]) -> tuple[A
 
 
 def with_problem(simulation: Simulation, problem: Problem) -> Simulation:
-    """The simulation of another problem that can share its program."""
+    """The same simulation with another ``problem``, which must be able to share its program."""
     control = simulation.control
     return replace(
         simulation,

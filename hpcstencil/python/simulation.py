@@ -1,4 +1,4 @@
-"""A simulation in a Python program: the same steps and the same bits as `hpcstencil run`."""
+"""The class `Simulation`: a simulation in a Python program, with results bitwise equal to those of `hpcstencil run`."""
 
 from __future__ import annotations
 
@@ -62,14 +62,15 @@ SAME_COMMAND = "run the same command with --resume to continue"
 
 
 class Simulation:
-    """A simulation in memory, made from the tables and keys of an input file, at t = 0.
+    """A simulation in memory, at t = 0, created from a dict with the tables and keys of an input file.
 
     >>> sim = Simulation({"grid": {"shape": [64]}, "equation": {"name": "heat"}, "time": {"end": 1.0}})  # doctest: +SKIP
 
-    Under mpirun or srun every process creates it, and all processes call its methods together. The fields are arrays
-    of the run's dtype (float32 unless the input says float64), indexed [x, y, z], on the devices of each process. The
-    first simulation starts jax on this process's devices (see `configure`). Raises InputError if the input is wrong,
-    EnvironmentProblem if the machine or the launch fails; always on all processes.
+    Under mpirun or srun every process creates the simulation, and all processes call its methods together. Fields are
+    indexed [x, y, z], have the dtype of numerics.precision (by default float32), and live on the devices of each
+    process. The first simulation starts JAX on the devices of this process (see `configure`).
+
+    Raises InputError if the input is wrong, and EnvironmentProblem if the machine or the launch fails, on all processes.
     """
 
     def __init__(self, tables: Mapping[str, Any]) -> None:
@@ -95,8 +96,11 @@ class Simulation:
 
     @classmethod
     def from_toml(cls, path: str | os.PathLike[str], /, **overrides: Any) -> Simulation:
-        """The simulation of an input file. ``overrides`` are dotted keys with values, as after --set:
-        ``from_toml("input.toml", **{"time.end": 80.0})``. Raises as the class does."""
+        """Create the simulation of an input file.
+
+        ``overrides`` maps dotted keys to values, as with --set: ``from_toml("input.toml", **{"time.end": 80.0})``.
+        Raises the errors of the class.
+        """
         self = cls.__new__(cls)
 
         def read() -> tuple[Config, Tables]:
@@ -113,8 +117,8 @@ class Simulation:
         return self
 
     def _make(self, read: Callable[[], tuple[Config, Tables]]) -> None:
-        """Compose the simulation of an input, at its initial state."""
-        self._program: Any = None  # None also once the simulation is closed
+        """Compose the simulation of the input that ``read`` returns, and build its initial state."""
+        self._program: Any = None  # None after `close`
         self._busy = False  # while steps are taken
         self._compiled = False
         self._slopes: Any = None
@@ -149,44 +153,55 @@ class Simulation:
         silent = Progress(0.0, problem.config.time.end, problem.cells_per_step, shown=False)
         self._run = Run(self._stepping, self._callbacks, silent, self._stopwatch)
 
-    # ---- where it stands ---------------------------------------------------------------------------------------------
+    # ---- current state -----------------------------------------------------------------------------------------------
 
     @property
     def time(self) -> float:
-        """The time reached, in the input's units. In an ensemble whose members take their own steps: the time of the
-        member that is furthest behind."""
+        """The current time, in the time unit of the input.
+
+        In an ensemble whose members have individual step sizes, it is the time of the slowest member.
+        """
         return self._stepping.clock.time
 
     @property
     def steps(self) -> int:
-        """The number of steps taken since t = 0. In an ensemble whose members take their own steps: the sum over the
-        members."""
+        """The number of steps since t = 0.
+
+        In an ensemble whose members have individual step sizes, it is the sum over the members.
+        """
         return self._stepping.clock.step
 
     @property
     def kernel(self) -> str:
-        """The name of the backend that takes the steps, and why it was chosen."""
+        """The name of the backend that computes the steps, with the reason for its choice in parentheses."""
         choice = self._open.prepared.choice
         return f"{choice.kernel} ({choice.why})"
 
     @property
     def state(self) -> xr.Dataset | None:
-        """The fields on the whole grid, copied: an xarray.Dataset laid out like a snapshot of the output file, on rank 0;
-        None on other processes. All processes call this together."""
+        """A copy of the fields on the global grid on rank 0, and None on other processes.
+
+        It is an xarray.Dataset with the layout of a snapshot in the output file. All processes call this together.
+        """
         from hpcstencil.python.datasets import grid_dataset
 
         return grid_dataset(self._open, self._stepping.state, self._open.problem.shown)
 
     @property
     def local(self) -> Block:
-        """This process's block of the fields, copied: an xarray.Dataset with the block's own coordinates, without ghost
-        cells. ``sim.local["u"] = array`` sets this process's block of u; all processes do that together."""
+        """A copy of this process's block of the fields, without ghost cells: an xarray.Dataset with local coordinates.
+
+        ``sim.local["u"] = array`` sets this process's block of u; all processes must do so together.
+        """
         from hpcstencil.python.datasets import block_dataset
 
         return block_dataset(self._open, self._stepping.state, self._set_local)
 
     def __getitem__(self, name: str) -> xr.DataArray | None:
-        """A field on the whole grid, copied, on rank 0; None on other processes. All processes call this together."""
+        """A copy of a field on the global grid on rank 0, and None on other processes.
+
+        All processes call this together. Raises InputError for an unknown field.
+        """
         from hpcstencil.python.datasets import grid_dataset
 
         self._field(name)
@@ -194,10 +209,10 @@ class Simulation:
         return None if whole is None else whole[name]
 
     def to_toml(self) -> str:
-        """The input of this simulation as TOML text, with all defaults. `hpcstencil run` computes the same from it.
+        """The input of this simulation as TOML text, with all defaults, from which `hpcstencil run` gives the same results.
 
-        Raises InputError if a parameter or solid cells are an array of the program, or if a field was assigned in a way that
-        an input cannot express: as an array, as a function, or after the first step.
+        Raises InputError if a parameter or the solid cells are an array from Python, or if a field was assigned in a way
+        that an input cannot express: as an array, as a function, or after the first step.
         """
         for key in self._arrays:
             raise InputError(
@@ -214,9 +229,10 @@ class Simulation:
     # ---- steps -------------------------------------------------------------------------------------------------------
 
     def step(self, steps: int = 1) -> None:
-        """Take ``steps`` steps; all processes together. Callbacks run when they are due.
+        """Take ``steps`` steps and run the callbacks that are due. All processes call this together.
 
-        Raises InputError if time.end is nearer, NumericsError if the solution is no longer finite.
+        Raises InputError if the steps would pass time.end, if the members of an ensemble have individual step sizes,
+        or if it is called in a callback. Raises NumericsError if the solution is no longer finite.
         """
         if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 0:
             raise InputError(f"step: expected a number of steps, but got {steps!r}; give a positive integer")
@@ -235,9 +251,11 @@ class Simulation:
                 done += self._advance(self._run, int(steps) - done)
 
     def run_until(self, time: float) -> None:
-        """Step to a ``time`` (in the input's units); all processes together. The last step is shortened to end exactly
-        there, unless a step ends there anyway. After a shortened step, later steps are counted from this time. Raises
-        InputError if the time is past or beyond time.end, NumericsError if the solution is no longer finite.
+        """Advance to a ``time``, in the time unit of the input. All processes call this together.
+
+        The last step is shortened to end exactly there, unless a step ends there anyway. After a shortened step, later
+        steps are counted from this time. Raises InputError if the time is in the past or after time.end, NumericsError
+        if the solution is no longer finite.
         """
         stepping = self._ready("run_until")
         end, now = self._open.problem.config.time.end, stepping.clock.time
@@ -261,11 +279,14 @@ class Simulation:
                 stepping.end_at(end)
 
     def run(self, output: str | os.PathLike[str] | None = None, *, overwrite: bool = False) -> None:
-        """Step to time.end; all processes together. With ``output``, a path, also write the file that the command
-        would write, beginning with the present state. ``overwrite`` replaces an existing file. A signal during a run
-        with output stops it with a checkpoint, and `hpcstencil run` continues it with --resume. Raises InputError
-        (nothing written), NumericsError, StoppedEarly after a signal or at the walltime, and EnvironmentProblem if the
-        file cannot be written.
+        """Advance to time.end. All processes call this together.
+
+        With ``output``, a path, the run also writes the file that `hpcstencil run` would write, beginning with the
+        current state. ``overwrite`` replaces an existing file. A signal then stops the run with a checkpoint, from which
+        `hpcstencil run --resume` continues.
+
+        Raises InputError before anything is written, NumericsError if the solution is no longer finite, StoppedEarly
+        after a signal or at the walltime, and EnvironmentProblem if the file cannot be written.
         """
         stepping = self._ready("run")
         if output is not None:
@@ -280,11 +301,11 @@ class Simulation:
                 self._advance(self._run)
 
     def every(self, interval: float) -> Iterator[Simulation]:
-        """Loop over the multiples of the time ``interval`` up to time.end: ``for sim in sim.every(1.0): ...``.
+        """Iterate over the multiples of the time ``interval`` up to time.end: ``for sim in sim.every(1.0): ...``.
 
-        The body runs after the first step that reaches the multiple, or with a fixed dt after the step nearest to it;
-        no step is shortened. All processes loop together. Raises InputError for an interval that is not a positive
-        number.
+        The loop advances the simulation. Its body runs after the first step that reaches a multiple, or with a fixed dt
+        after the step nearest to it; no step is shortened for it. All processes loop together. Raises InputError unless
+        the interval is a positive number.
         """
         stepping, reached = self._ready("every"), [False]
         pause = AtTimes(_interval("every", interval), partial(reached.__setitem__, 0, True), stepping)
@@ -301,11 +322,14 @@ class Simulation:
         return pauses()
 
     def on(self, *, every_steps: int | None = None, every: float | None = None) -> Callable[[Callback], Callback]:
-        """Decorate a callback: it is called with the simulation at multiples of a step count or of a time (as in
-        `every`), whichever method takes the steps. Example: ``@sim.on(every_steps=10)``. The callback may read the
-        state and assign to fields, but must not take steps. All processes call it together. If it raises on all
-        processes, the steps end and the exception reaches their caller; if it raises on some only, all processes end.
-        Raises InputError unless one of the two is given.
+        """Register a callback by a decorator: ``@sim.on(every_steps=10)``.
+
+        The function is called with the simulation at multiples of a number of steps or of a time (as in `every`),
+        whichever method takes the steps. It may read the state and assign to fields, but must not take steps. All
+        processes call it together. If it raises an exception on all processes, stepping ends and the caller gets the
+        exception; if it raises on some processes only, all processes are aborted.
+
+        Raises InputError unless exactly one of ``every_steps`` and ``every`` is given and positive.
         """
         stepping = self._ready("on")
         if (every_steps is None) == (every is None):
@@ -335,19 +359,20 @@ class Simulation:
         return register
 
     def function(self, steps: int) -> Function:
-        """The next ``steps`` steps as a pure JAX function ``f(state, parameters=None) -> state``, for jax.jit and
-        jax.vmap. All processes call this together, and then the function.
+        """Return ``steps`` steps as a pure JAX function ``f(state, parameters=None) -> state``, for jax.jit and jax.vmap.
 
-        A state is a pytree with all that a step needs, indexed by field: ``state["u"]`` is a jax array of this process's
-        cells (on one process: the whole grid), without ghost cells, in the run's dtype; in an ensemble with the members
-        first. ``f(f(s))`` takes twice as many steps. A plain dict of such arrays means the state at t = 0; an array
-        without the axis of members serves all of them. ``parameters`` is a dict of the equation's parameters: numbers,
-        or one per member where members differ, and arrays of this process's cells for those read from files. Those left
-        out keep the simulation's values. The simulation itself does not change, and time.end is ignored. ``f.kernel`` is
-        the backend. If members take their own steps, each takes ``steps`` of them, and the clock has an entry per
-        member. Raises InputError for unknown names and wrong shapes. It also raises InputError where the function is not
-        available yet: for a step size that depends on the solution, and for several devices on each of several
-        processes.
+        A state is a pytree with everything that a step needs. ``state["u"]`` is a JAX array of this process's block (on
+        one process: the global grid), without ghost cells, in the dtype of the run, with the members of an ensemble
+        first. ``f(f(s))`` takes twice as many steps. A plain dict of such arrays is a state at t = 0; in it, an array
+        without member axis applies to all members.
+
+        ``parameters`` is a dict of parameters of the equation: numbers, arrays of shape (members,) where members differ,
+        and blocks of this process for parameters with one value per cell. Others keep the values of the simulation.
+
+        The simulation itself does not change, and time.end is ignored. ``f.kernel`` is the backend. If members have
+        individual step sizes, each takes ``steps`` steps, and the clock has one entry per member. All processes call this
+        together, and then f. Raises InputError for unknown names and wrong shapes, for a step size that depends on the
+        solution, and for several devices on each of several processes.
         """
         from hpcstencil.python.pure_function import function_of
 
@@ -360,12 +385,17 @@ class Simulation:
     # ---- assignment --------------------------------------------------------------------------------------------------
 
     def __setitem__(self, name: str, value: Any) -> None:
-        """Set a field on the whole grid; all processes together, with the same value.
+        """Set a field on the global grid. All processes call this together, with the same value.
 
-        ``value`` is an array indexed [x, y, z] (numpy, jax, xarray, DLPack; in an ensemble with the members first, or one
-        for all), a number, a function of the coordinates (called with float64 arrays that broadcast to this process's
-        cells), or an expression as in [initial]. It is copied and cast to the run's dtype. Solid cells stay 0, and a
-        multistep method restarts. Raises InputError for an unknown field, another shape, or values that are not finite.
+        ``value`` is one of these:
+
+        - an array indexed [x, y, z], from NumPy, JAX, xarray or DLPack; in an ensemble it may have the members first
+        - a number
+        - a function of the coordinates, called with float64 arrays that broadcast to the shape of this process's block
+        - an expression as in [initial]
+
+        It is copied and cast to the dtype of the run. Solid cells stay 0, and a multistep method restarts. Raises
+        InputError for an unknown field, a wrong shape, or values that are not finite.
         """
         key = self._field(name)
         simulation, stepping = self._open, self._stepping
@@ -379,7 +409,7 @@ class Simulation:
         self._replace(name, block)
 
     def _say_initial(self, name: str, text: str, key: str) -> None:
-        """Put the expression that was assigned to a field at t = 0 into the input."""
+        """Record an expression that was assigned to a field at t = 0 in the input, for `to_toml`."""
         problem = self._stepping.simulation.problem
         initial = problem.config.initial
         initial = replace(initial, expressions={**initial.expressions, name: text})
@@ -389,11 +419,11 @@ class Simulation:
         self._take(with_problem(self._stepping.simulation, problem))
 
     def _take(self, simulation: Composed) -> None:
-        """Let the next steps be those of another simulation with the same program and state."""
+        """Take the next steps with another composed simulation, which has the same program and fits the same state."""
         self._stepping.simulation = self._stepping.finite.simulation = simulation
 
     def _set_local(self, name: str, value: Any) -> np.ndarray:
-        """Set this process's block of a field; returns it as `local` shows it."""
+        """Set this process's block of a field, and return the new block as in `local`."""
         key = self._field(name, ".local")
         simulation = self._open
         block = agree(self._communicator, lambda: local_block(simulation, name, value, key))
@@ -403,8 +433,11 @@ class Simulation:
         return np.array(output_blocks(simulation, dict(state.fields), (name,), state.clock.time)[name])
 
     def _replace(self, name: str, block: np.ndarray) -> None:
-        """Put this process's block of a field into the state. The memory of a multistep method and a step size that
-        depends on the solution are computed again."""
+        """Replace this process's block of a field in the state.
+
+        ``block`` has the dtype of the run and the member axis last; solid cells in it are set to 0. The stored slopes of
+        a multistep method are computed anew, and so is a step size that follows the solution.
+        """
         simulation, stepping = self._open, self._stepping
         problem, fields = simulation.problem, dict(stepping.state.fields)
         if problem.mask is not None:
@@ -425,17 +458,19 @@ class Simulation:
         stepping.state = state
 
     def _field(self, name: Any, where: str = "") -> str:
-        """The key of a field in messages. Raises InputError if the equation has no such field."""
+        """The name of a field in messages, such as sim["u"]. Raises InputError for an unknown field."""
         shown = self._open.problem.shown
         if name not in shown:
             raise unknown(f"sim{where}[{name!r}]", "field", str(name), shown)
         return f'sim{where}["{name}"]'
 
-    # ---- the end -----------------------------------------------------------------------------------------------------
+    # ---- closing, and protocols of Python ----------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Free the fields, and the communicators of programs that no simulation uses any more. All processes call this
-        together; a second call does nothing. Raises InputError inside a callback."""
+        """Free the fields and release the compiled program. A second call does nothing.
+
+        All processes call this together. Raises InputError inside a callback.
+        """
         if self._program is None:
             return
         self._refuse_busy("close")
@@ -452,7 +487,7 @@ class Simulation:
         self.close()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Refuse ``sim.u = ...`` and ``sim.D = ...``, which would set a plain attribute and change nothing."""
+        """Raise InputError for ``sim.u = ...`` and ``sim.D = ...``, which would not change the field or parameter."""
         if not name.startswith("_") and self._program is not None:
             problem = self._stepping.simulation.problem
             if name in problem.shown:
@@ -462,14 +497,14 @@ class Simulation:
         super().__setattr__(name, value)
 
     def __iter__(self) -> Iterator[str]:
-        """The names of the fields."""
+        """Iterate over the names of the fields."""
         return iter(self._open.problem.shown)
 
     def __contains__(self, name: object) -> bool:
         return name in self._open.problem.shown
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Refuse copy and pickle: two simulations would own the same program."""
+        """Raise InputError for copy and pickle, after which two simulations would own one program."""
         raise InputError("a simulation cannot be copied or pickled; make another one and assign the fields to it")
 
     def __repr__(self) -> str:
@@ -479,28 +514,30 @@ class Simulation:
         cells, name = " x ".join(map(str, config.grid.shape)), config.equation.name
         return f"<hpcstencil.Simulation of {name}, {cells} cells, {self.steps} steps, t = {self.time:g} of {config.time.end:g}>"
 
-    # ---- within ------------------------------------------------------------------------------------------------------
+    # ---- internals ---------------------------------------------------------------------------------------------------
 
     @property
     def _open(self) -> Composed:
-        """The composed simulation. Raises InputError if this one is closed."""
+        """The composed simulation. Raises InputError if this simulation is closed."""
         if self._program is None:
             raise InputError("the simulation is closed; make a new one")
         return self._stepping.simulation
 
     def _refuse_busy(self, method: str) -> None:
+        """Raise InputError if ``method`` is called in a callback, while steps are taken."""
         if self._busy:
             raise InputError(f"{method}: cannot be called in a callback, while steps are taken; call it after them")
 
     def _ready(self, method: str) -> Stepping:
-        """The `Stepping`, with its steps compiled. Raises InputError if the simulation is closed or is taking steps."""
+        """The `Stepping` of this simulation. Raises InputError if the simulation is closed or is taking steps; ``method``
+        is the name of the caller."""
         self._open  # noqa: B018  (refuses a closed one)
         self._refuse_busy(method)
         return self._stepping
 
     @contextmanager
     def _stepping_on(self) -> Iterator[None]:
-        """A context for taking steps, which compiles them at its first use."""
+        """Context manager around taking steps. It compiles them on first use, and marks the simulation as busy."""
         if not self._compiled:
             compile_steps(self._stepping)
             self._compiled = True
@@ -513,11 +550,13 @@ class Simulation:
             self._busy = False
 
     def _advance(self, run: Run, limit: int | None = None) -> int:
-        """Take steps up to the next event. An interrupt waits until the state is consistent."""
+        """Take steps to the next event, at most ``limit``, and return their number. An interrupt waits until the state is
+        consistent."""
         with self._interrupts:
             return run.advance(limit)
 
     def _beyond_the_end(self, expected: str, steps: int) -> InputError:
+        """Make the error for steps that would pass time.end, where ``expected`` says how many are possible."""
         end = self._open.problem.config.time.end
         return InputError(
             f"step: expected {expected} up to time.end = {end:g}, but got {steps}; make the simulation with a later "
@@ -525,7 +564,7 @@ class Simulation:
         )
 
     def _run_to_file(self, path: Path, overwrite: bool) -> None:
-        """See `run`."""
+        """Advance to time.end and write the output file ``path``; see `run`."""
         stepping, communicator = self._stepping, self._communicator
         simulation = self._open
         config = simulation.problem.config
@@ -540,7 +579,7 @@ class Simulation:
         if not overwrite:
             agree(communicator, lambda: _refuse_existing(outputs))
         with self._stepping_on(), _watched() as request, claimed(outputs, communicator) as claims:
-            source_of(config, self._open.problem.contents, options, communicator)  # refuses a file that is there
+            source_of(config, self._open.problem.contents, options, communicator)  # refuses an existing file
             communicator.watch.output(path)
             ready = Ready(stepping, self._source(), snapshot_buffers(simulation))
             stepping.finite.path = path
@@ -553,7 +592,7 @@ class Simulation:
                 stepping.finite.path = None
 
     def _source(self) -> Source:
-        """The origin of the state in a file that begins now: the input, or this program."""
+        """The origin of the current state, which an output file records: the input, or a Python program."""
         clock = self._stepping.clock
         if clock.step == 0 and not self._assigned:
             return Source()
@@ -569,8 +608,10 @@ class Simulation:
 
 @contextmanager
 def _watched() -> Iterator[signals.Request]:
-    """Note the signals that ask a run to stop. Outside the main thread this does nothing, since Python allows handlers
-    only there."""
+    """Context manager that records signals that ask a run to stop.
+
+    Outside the main thread, where Python allows no signal handlers, it does nothing.
+    """
     if threading.current_thread() is threading.main_thread():
         with signals.watched() as request:
             yield request
@@ -579,25 +620,27 @@ def _watched() -> Iterator[signals.Request]:
 
 
 def _interval(method: str, value: float) -> float:
-    """A time between two events. Raises InputError unless it is a positive number."""
+    """Check a time between two events. Raises InputError, with the name of the ``method``, unless it is positive and
+    finite."""
     if not _is_number(value) or not 0 < value < float("inf"):
         raise InputError(f"{method}: expected a positive, finite time as the interval, but got {value!r}; change it")
     return float(value)
 
 
 def _is_number(value: Any) -> bool:
+    """Whether a value is an integer or a real number of Python or NumPy; booleans are not."""
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
 def _refuse_existing(paths: Sequence[Path]) -> None:
-    """Raise InputError if one of the ``paths`` exists, with the Python argument as the remedy."""
+    """Raise InputError if one of the ``paths`` exists, and suggest overwrite=True."""
     for path in paths:
         if path.exists():
             raise InputError(f"{path}: exists already; say overwrite=True to replace it, or choose another output")
 
 
 def _built(config: Config, contents: Mapping[str, ArrayContents], given: Tables) -> Problem:
-    """The problem of an input. Raises InputError also for initial values of fields that the equation does not have."""
+    """Build the problem of an input. Raises the errors of `build`, and InputError for initial values of unknown fields."""
     problem = build(config, contents)
     for name in given.initial:
         if name not in problem.shown:

@@ -1,7 +1,7 @@
-"""The dict of a Python program as the tables of an input, with its arrays apart.
+"""Separate the input of a Python program, a dict, into plain tables and arrays.
 
-In the tables an array stands as the text `IN_MEMORY`. So a Config holds texts and numbers only, and an array lives no longer
-than the initial state needs it.
+In the tables, the text `IN_MEMORY` takes the place of an array. A Config therefore holds only text and numbers, and arrays can
+be freed once the initial state is built.
 """
 
 from __future__ import annotations
@@ -27,8 +27,12 @@ from hpcstencil.validation.toml_text import dump_value
 
 @dataclass
 class Tables:
-    """``plain`` are tables with the types that TOML gives. ``arrays`` are parameters, solid cells and time series, by key of
-    the input: the whole grid indexed [x, y, z], or samples. ``initial`` are arrays and functions by field."""
+    """An input from Python.
+
+    ``plain`` are nested tables with the types that TOML has. ``arrays`` maps dotted keys to the arrays of parameters and
+    solid cells, global and indexed [x, y, z], and to samples of time series. ``initial`` maps fields to arrays and
+    functions.
+    """
 
     plain: dict[str, Any]
     arrays: dict[str, ArrayInMemory] = field(default_factory=dict)
@@ -36,15 +40,18 @@ class Tables:
 
     @classmethod
     def of(cls, tables: Mapping[str, object]) -> Tables:
-        """The tables of a dict, whose keys may be dotted as those of --set are. Raises InputError for values that neither
-        TOML nor an array can represent."""
+        """Convert a dict, whose keys may be dotted as in --set. Raises InputError for values that are neither arrays nor
+        representable in TOML."""
         self = cls({})
         for key, value in tables.items():
             self._put(self.plain, str(key), value, tuple(str(key).split(".")))
         return self
 
     def _put(self, table: dict[str, Any], key: str, value: Any, path: tuple[str, ...]) -> None:
-        """Put a value into a table, or among the arrays."""
+        """Store a ``value``: in ``table`` under ``key`` if it is plain, else in ``arrays`` or ``initial``.
+
+        ``path`` are the names of its dotted key in the whole input.
+        """
         place = _place(path)
         if place == "initial" and (is_function(value) or _is_array(value)):
             self.initial[path[-1]] = value
@@ -56,7 +63,7 @@ class Tables:
             table[key] = self._value(value, path)
 
     def _value(self, value: Any, path: tuple[str, ...]) -> Any:
-        """A value with the types that TOML gives."""
+        """Convert a value to the types that TOML has. Raises InputError if that is not possible."""
         match value:
             case Mapping():
                 table: dict[str, Any] = {}
@@ -82,8 +89,10 @@ class Tables:
 
 
 def _place(path: tuple[str, ...]) -> str:
-    """The key of the input, or "initial", to which an array at this ``path`` belongs; "" if arrays there are lists of
-    numbers."""
+    """Where an array at this ``path`` of the input belongs: a dotted key, or "initial" for initial values.
+
+    It is "" if an array there is a plain list of numbers.
+    """
     match path:
         case ("initial", _):
             return "initial"
@@ -95,14 +104,17 @@ def _place(path: tuple[str, ...]) -> str:
 
 
 def _is_array(value: Any) -> bool:
-    """Whether a value is an array with axes, or a dataset of such."""
+    """Whether a value is an array with at least one axis, or an xarray.Dataset."""
     return hasattr(value, "data_vars") or len(getattr(value, "shape", ())) > 0
 
 
 def refuse_differing(
     communicator: Communicator, config: Config, arrays: Mapping[str, ArrayInMemory], there: Mapping[str, ArrayContents]
 ) -> None:
-    """Raise InputError, on all processes, unless each has the arrays of rank 0, whose contents are ``there``."""
+    """Raise InputError, on all processes, unless every process has the same arrays as rank 0.
+
+    ``arrays`` are the arrays of this process, and ``there`` summarizes the arrays of rank 0, both by dotted key.
+    """
 
     def compared() -> None:
         for key, array in arrays.items() if communicator.rank else ():

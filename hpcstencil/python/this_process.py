@@ -1,8 +1,7 @@
-"""The parts of this process that all simulations of a Python program share: jax's devices, and the processes of the
-launch.
+"""State that all simulations of a Python process share: the devices of JAX, and the communicator of the launch.
 
-jax and MPI start once per process, so they belong to no single simulation. The first `Simulation`, or `configure`,
-starts jax; importing hpcstencil starts nothing.
+JAX and MPI start once per process, so they belong to no single simulation. The first `Simulation`, or `configure`,
+starts them; importing hpcstencil does not.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError, In
 from hpcstencil.validation.messages import shown
 
 PLATFORMS = ("cpu", "gpu")
-PATIENCE = 5.0  # seconds that a rank whose callback failed waits for the others to fail too
+PATIENCE = 5.0  # seconds that a rank with a failed callback waits for the others to fail too
 REMEDY = (
     "make the first hs.Simulation, or call hs.configure(), before the first computation with jax; in a notebook, restart the "
     "kernel first"
@@ -34,8 +33,10 @@ REMEDY = (
 
 
 class ThisProcess:
-    """jax's devices and the communicator of the launch, both None until they are needed. ``default`` is the number of
-    devices for a simulation whose input does not give it."""
+    """The devices of JAX and the communicator of the launch, both None until they are needed.
+
+    ``default`` is the number of devices of a simulation whose input does not set it.
+    """
 
     def __init__(self) -> None:
         self.devices: tuple[Any, ...] | None = None
@@ -44,9 +45,10 @@ class ThisProcess:
         self._meeting: Communicator = OneProcess()
 
     def start(self, wanted: int | None) -> None:
-        """Start jax with our settings and ``wanted`` devices (None: all GPUs of this process, or one device on CPUs).
+        """Start JAX with the settings of hpcstencil and ``wanted`` devices.
 
-        Raises EnvironmentProblem if jax has been started with other settings.
+        None means all GPUs of this process, or one device on CPUs. Raises EnvironmentProblem if JAX was started before
+        with other settings.
         """
         if jax_has_started():
             self.devices = check_started_jax(wanted or 1, REMEDY)
@@ -56,9 +58,9 @@ class ThisProcess:
         self.default = wanted or (len(self.devices) if self.devices[0].platform != "cpu" else 1)
 
     def devices_for(self, config: Config) -> tuple[Any, ...]:
-        """The devices of a simulation of this input; starts jax if it has not started yet.
+        """The devices for a simulation of this input. It starts JAX if necessary.
 
-        Raises EnvironmentProblem if the input asks for more than there are.
+        Raises EnvironmentProblem if the input requests more devices than there are.
         """
         given = config.decomposition.devices
         wanted = None if isinstance(given, str) else given if isinstance(given, int) else math.prod(given)
@@ -76,13 +78,14 @@ class ThisProcess:
 
     @property
     def on_gpus(self) -> bool:
-        """Whether jax has started on GPUs."""
+        """Whether JAX was started on GPUs."""
         return self.devices is not None and self.devices[0].platform != "cpu"
 
     @property
     def communicator(self) -> Communicator:
-        """The processes of this launch. All processes make the first access together, which connects them. Raises
-        EnvironmentProblem if they cannot find each other.
+        """The communicator of the processes of this launch.
+
+        The first access connects the processes, so all make it together. It raises EnvironmentProblem if that fails.
         """
         if self._communicator is None:
             found = connect()
@@ -96,13 +99,16 @@ class ThisProcess:
         return self._communicator
 
     def _end_all(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """End all processes of a launch after an exception that nothing has caught on this one."""
+        """Abort all processes of the launch after an uncaught exception on this one. It replaces sys.excepthook."""
         why = "" if issubclass(kind, HpcstencilError) else "".join(traceback.format_exception(error)).rstrip()
         abort_all(self.communicator, error, why)
 
     def call(self, function: Callable[[], None], name: str) -> None:
-        """Call a user's function on all processes together. If all raise an exception, it reaches the caller. If only
-        some raise, all processes end with a message, since the others may be waiting for them."""
+        """Call a user function, such as a callback, on all processes together; ``name`` is for messages.
+
+        If it raises an exception on all processes, the caller gets the exception. If it raises on some only, all
+        processes are aborted with a message, since the others may be waiting for those.
+        """
         communicator, failure = self.communicator, None
         if communicator.size == 1:
             function()
@@ -110,7 +116,7 @@ class ThisProcess:
         communicator.watch.outside(True)
         try:
             function()
-        except BaseException as error:  # whatever it is, no other process may wait for this one
+        except BaseException as error:  # of any kind, since other processes must not wait for this one
             failure = error
         communicator.watch.outside(False)
         failed = count_failed(self._meeting, failure is not None, PATIENCE)
@@ -130,12 +136,14 @@ THIS_PROCESS = ThisProcess()
 
 
 def configure(*, devices: int | None = None, platform: str | None = None) -> None:
-    """Choose the devices of this process and start jax on them, before the first `Simulation`.
+    """Choose the devices of this process and start JAX on them. Call it before the first `Simulation`.
 
-    ``devices`` is the number of devices per process that inputs with `devices = "auto"` use (default: all GPUs of the
-    process, or one device on CPUs). ``platform`` is "cpu" or "gpu" (default: jax's choice). This sets XLA's options
-    and 64-bit types for the whole process, so they also apply to the program's other jax computations. Raises
-    InputError for other values, EnvironmentProblem if jax has started with other settings.
+    ``devices`` is the number of devices per process for inputs with `devices = "auto"`; by default, all GPUs of the
+    process, or one device on CPUs. ``platform`` is "cpu" or "gpu"; by default, JAX chooses. XLA options and 64-bit types
+    are set for the whole process, so they also apply to other JAX computations of the program.
+
+    All processes call this together. Raises InputError for invalid values, and EnvironmentProblem if JAX was started
+    before with other settings.
     """
     if devices is not None and (isinstance(devices, bool) or not isinstance(devices, int) or devices < 1):
         raise InputError(f"devices: expected a positive integer, but got {devices!r}; write for example devices=2")
@@ -147,7 +155,7 @@ def configure(*, devices: int | None = None, platform: str | None = None) -> Non
 
 
 def _start(here: ThisProcess, devices: int | None, platform: str | None) -> None:
-    """See `configure`, on this process alone."""
+    """Do the work of `configure` on this process, without communication."""
     if here.devices is None and not jax_has_started() and platform is not None:
         os.environ["JAX_PLATFORMS"] = platform  # read when jax is imported
         if "jax" in sys.modules:

@@ -1,1 +1,1 @@
-"""Parameter sweeps, planned once into a folder of members that any number of tasks may then run."""
+"""Parameter sweeps. A sweep is planned once as a folder of members, which any number of processes can then run."""

@@ -1,9 +1,9 @@
-"""Attempts at a task in a folder shared by many hosts: one at a time, each with a record of how it ended.
+"""Attempts to run a member, recorded in its folder, which many hosts may share. Only one attempt runs at a time.
 
-The files ``attempt-001.json``, ``attempt-002.json`` ... are both claim and record. The process that creates the next
-number owns the task: creating a file that must not exist yet is the one operation that is atomic on every file system.
-Nothing is ever deleted, so two processes that find the same dead attempt cannot both replace it. While it runs, the
-owner touches its file. At its end the owner replaces the file with a record of how it ended.
+The files ``attempt-001.json``, ``attempt-002.json`` ... serve as locks and as records. A process claims the member by
+creating the file with the next number, since the exclusive creation of a file is atomic on every file system. Files are
+never deleted, so two processes that find the same dead attempt cannot both replace it. A running process touches its
+file regularly. At the end it replaces the file with a record of the outcome.
 """
 
 from __future__ import annotations
@@ -28,23 +28,21 @@ from hpcstencil.runtime.hosts import host
 from hpcstencil.runtime.publish import hidden, write_atomically
 from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError
 
-BEAT = 10.0  # seconds between touches of a running attempt's file
-SILENT = (
-    600.0  # seconds without a touch after which it is dead. A long collective write may hold up the touching thread
-)
-SILENT_AND_OVER = 40.0  # the same if Slurm also reports that the job has ended
+BEAT = 10.0  # seconds between touches of the file of a running attempt
+SILENT = 600.0  # seconds without a touch after which an attempt counts as dead; a long collective write delays touches
+SILENT_AND_OVER = 40.0  # the same if Slurm reports that the job has ended
 HELD = {"RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
 ENDS = {0: "done", 75: "stopped"}  # other exit statuses: "failed"
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt at a task, as its file ``path`` records it.
+    """One attempt to run a member, as recorded in the file ``path``.
 
-    ``status`` is "running", "done", "failed" or "stopped"; ``exit_status`` is None while it runs, and ``reason`` the
-    sentence of a failure. ``overrides`` are the texts of --set, ``identity`` is that of the member's input, and
-    ``processes`` the number of MPI processes. ``owner`` identifies the process (see `process`). Times are ISO 8601 in
-    UTC.
+    ``status`` is "running", "done", "failed" or "stopped". ``exit_status`` is None while the process runs,
+    and ``reason`` the message of a failure. ``overrides`` are the arguments of --set, ``identity`` identifies the input
+    of the member (`plan.identity`), and ``processes`` is the number of MPI processes. ``owner`` identifies the process
+    (see `process`). ``started`` and ``ended`` are times in ISO 8601, in UTC.
     """
 
     number: int
@@ -61,8 +59,7 @@ class Attempt:
 
     @property
     def seconds(self) -> float:
-        """Duration of the attempt in seconds. For one that was killed, the time until its last sign of life; NaN if
-        that is unknown."""
+        """The duration of the attempt in seconds; until the last touch of its file if it was killed, NaN if unknown."""
         try:
             start = datetime.fromisoformat(self.started).timestamp()
             return (datetime.fromisoformat(self.ended).timestamp() if self.ended else self.path.stat().st_mtime) - start
@@ -74,15 +71,16 @@ class Attempt:
 
 
 def attempts(folder: Path) -> list[Attempt]:
-    """All attempts recorded in ``folder``, in order of their numbers. Raises EnvironmentProblem if it cannot be read."""
+    """Read all attempts in the folder of a member, ordered by number. Raises EnvironmentProblem if the folder cannot be
+    read."""
     with file_errors(folder, "read"):
         names = sorted(name for name in os.listdir(folder) if re.fullmatch(r"attempt-\d{3,}\.json", name))
     return sorted((_read(folder / name) for name in names), key=lambda attempt: attempt.number)
 
 
 def _read(path: Path) -> Attempt:
-    """The attempt in the file. An unreadable file was either just created or lost in a crash. It counts as running, and
-    is judged by its age."""
+    """Read one attempt. A file that cannot be read was just created or damaged in a crash; it has the status "running",
+    and its age tells which."""
     number = int(path.stem.removeprefix("attempt-"))
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -93,7 +91,7 @@ def _read(path: Path) -> Attempt:
 
 
 def running(attempt: Attempt) -> bool:
-    """Whether the attempt's process is still running, as far as can be determined."""
+    """Whether the process of an attempt is still running, as far as can be determined."""
     if attempt.status != "running":
         return False
     allowed = silence(attempt)
@@ -101,8 +99,10 @@ def running(attempt: Attempt) -> bool:
 
 
 def silence(attempt: Attempt) -> float:
-    """Seconds without a sign of life after which an attempt counts as dead: 0 if it is known to be dead, infinite if
-    its process can be seen from here and is alive."""
+    """The number of seconds without a touch of its file after which an attempt counts as dead.
+
+    It is 0 if the attempt is known to be dead, and infinite if its process is visible from here and alive.
+    """
     owner, here = attempt.owner, process()
     if owner.get("boot") and (owner["boot"], owner["space"]) == (here["boot"], here["space"]):
         return float("inf") if born(owner["pid"]) == owner["born"] else 0.0
@@ -110,14 +110,14 @@ def silence(attempt: Attempt) -> float:
     if not job:
         return SILENT
     if job == here["job"] and here["restarts"] > owner["restarts"]:
-        return 0.0  # our own job, requeued
+        return 0.0  # this job was requeued, so its earlier run has ended
     return SILENT_AND_OVER if _over(job) else SILENT
 
 
 def _over(job: str) -> bool:
-    """Whether Slurm reports that the job has ended; False if Slurm does not answer.
+    """Whether Slurm reports that a job has ended; False if Slurm does not answer.
 
-    This alone is not enough: another cluster on the same file system has jobs that this one does not know.
+    This alone does not prove it: the job may belong to another cluster that shares the file system.
     """
     if shutil.which("squeue") is None:
         return False
@@ -134,7 +134,8 @@ def _over(job: str) -> bool:
 
 
 def _age(path: Path) -> float:
-    """Seconds since the file was touched, by the file server's clock if possible; 0 if the file cannot be read."""
+    """The number of seconds since a file was touched, by the clock of the file server if possible; 0 if the file cannot
+    be read."""
     probe = hidden(path)
     try:
         touched = path.stat().st_mtime
@@ -153,14 +154,14 @@ def _age(path: Path) -> float:
 
 
 def process() -> dict[str, Any]:
-    """The identity of this process, which no process on another host shares, and its Slurm job; as values for JSON."""
+    """The identity of this process, unique among hosts, and its Slurm job, as a dictionary of JSON values."""
     environment = os.environ.get
     job, array = environment("SLURM_JOB_ID", ""), environment("SLURM_ARRAY_JOB_ID")
-    if array:  # the last task of an array has the array's own number
+    if array:  # SLURM_JOB_ID is not unique here: for the last task of an array it is the number of the array
         job = f"{array}_{environment('SLURM_ARRAY_TASK_ID', '')}"
     restarts = environment("SLURM_RESTART_COUNT", "0")
     space, boot = "", ""
-    with suppress(OSError):  # a system without /proc is judged by signs of life alone
+    with suppress(OSError):  # without /proc, only touches of the file show whether a process is alive
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         space = os.readlink("/proc/self/ns/pid")
     return {
@@ -170,8 +171,8 @@ def process() -> dict[str, Any]:
 
 
 def born(pid: int) -> int | None:
-    """Start time of process ``pid`` on this machine, in clock ticks since boot; None if there is no such process or it
-    is a zombie."""
+    """The start time of process ``pid`` on this machine, in clock ticks since boot; None if it does not exist or is a
+    zombie."""
     try:
         values = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -183,9 +184,11 @@ def born(pid: int) -> int | None:
 
 
 def claim(folder: Path, after: int, **what: Any) -> Attempt | None:
-    """Create the attempt that follows number ``after`` in ``folder``, owned by this process; None if another process
-    created it first. ``what`` are further fields of `Attempt`. Raises EnvironmentProblem if the file cannot be
-    written."""
+    """Claim a member by creating its attempt number ``after + 1``; None if another process created it first.
+
+    ``folder`` is the folder of the member, and ``what`` are further fields of `Attempt`. Raises EnvironmentProblem if the
+    file cannot be written.
+    """
     path = folder / f"attempt-{after + 1:03d}.json"
     attempt = Attempt(after + 1, path, owner=process(), started=_now(), **what)
     temporary = hidden(path)
@@ -198,11 +201,14 @@ def claim(folder: Path, after: int, **what: Any) -> Attempt | None:
 
 
 def _place(temporary: Path, path: Path) -> bool:
-    """Give a file its final name unless another file has it. Unlike a rename, a link replaces nothing."""
+    """Give a file its final name, and return whether that succeeded; False if the name is taken.
+
+    It uses a hard link, which, unlike a rename, never replaces a file.
+    """
     try:
         os.link(temporary, path)
     except FileExistsError:
-        return os.stat(temporary).st_nlink == 2  # NFS may answer a repeated request with an error: ours all the same
+        return os.stat(temporary).st_nlink == 2  # NFS may report an error for a request that it repeated after success
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EACCES):
             raise
@@ -216,16 +222,18 @@ def _place(temporary: Path, path: Path) -> bool:
 
 @contextmanager
 def kept(attempt: Attempt) -> Iterator[None]:
-    """A context that marks the attempt as alive and at its end records how the attempt ended: as done, or with the exit
-    status and sentence of an HpcstencilError, which is raised on. After any other exception it stays "running", and
-    counts as dead when it is silent."""
+    """Context manager that touches the file of an attempt while it runs, and records the outcome at the end.
+
+    The outcome is "done", or the exit status and message of an HpcstencilError, which is raised again. After any other
+    exception the record stays "running", and the attempt counts as dead after a while (`silence`).
+    """
     over = threading.Event()
     beats = threading.Thread(target=_beat, args=(attempt.path, over), daemon=True)
     beats.start()
     try:
         yield
     except HpcstencilError as error:
-        with suppress(EnvironmentProblem):  # the first error is the one that the user needs
+        with suppress(EnvironmentProblem):  # the first error is more important
             _finish(attempt, error.status, str(error))
         raise
     finally:
@@ -235,26 +243,26 @@ def kept(attempt: Attempt) -> Iterator[None]:
 
 
 def _beat(path: Path, over: threading.Event) -> None:
-    """Touch the attempt's file every BEAT seconds until ``over`` is set."""
+    """Touch the file of an attempt every BEAT seconds until ``over`` is set."""
     while not over.wait(BEAT):
         with suppress(OSError):
-            os.utime(path)  # no time is passed, so the file server sets its own
+            os.utime(path)  # without an argument the file server sets its own time
 
 
 def _finish(attempt: Attempt, exit_status: int, reason: str) -> None:
-    """Replace the attempt's file with the record of how it ended."""
+    """Replace the file of an attempt by the record of its outcome."""
     status = ENDS.get(exit_status, "failed")
     ended = replace(attempt, status=status, exit_status=exit_status, reason=reason, ended=_now())
     write_atomically(attempt.path, _text(ended))
 
 
 def _text(attempt: Attempt) -> str:
-    """The attempt as JSON."""
+    """An attempt as JSON text."""
     record = asdict(attempt)
     del record["path"]
     return json.dumps(record, indent=1) + "\n"
 
 
 def _now() -> str:
-    """The time in UTC, in ISO 8601 with milliseconds."""
+    """The current time in UTC, in ISO 8601 with milliseconds."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")

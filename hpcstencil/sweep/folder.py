@@ -1,7 +1,7 @@
-"""The folder of a sweep: its record, and for each member a folder with a complete input.
+"""The folder of a sweep, which holds the plan and a folder with a complete input for each member.
 
-``DIR/plan.json`` is the record, frozen when the sweep is planned, so later edits of the sweep file or its base input
-change no member. ``DIR/0000/input.toml`` ... are the members' inputs.
+``DIR/plan.json`` is the plan. It is fixed when the sweep is planned, so later edits of the sweep file or its base input
+do not change members. ``DIR/0000/input.toml`` ... are the inputs of the members.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ INPUT = "input.toml"
 
 @dataclass(frozen=True)
 class Member:
-    """One planned run. ``settings`` are its dotted keys with values. ``checksum`` is that of its input file's text;
-    ``identity`` is that of the input's meaning (`plan.identity`)."""
+    """One planned run of a sweep.
+
+    ``settings`` maps the varied dotted keys to the values of this member. ``output`` is the path of its output file.
+    ``checksum`` is the hash of its input file, and ``identity`` the hash of the settings in it (`plan.identity`).
+    """
 
     index: int
     folder: Path
@@ -35,14 +38,16 @@ class Member:
 
     @property
     def input(self) -> Path:
-        """The path of the member's input file."""
+        """The path of the input file of the member."""
         return self.folder / INPUT
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A sweep as recorded in its ``folder``. ``parameters`` are the dotted keys that vary, and ``mode`` is "grid",
-    "list" or "random"."""
+    """A planned sweep, as recorded in its ``folder``.
+
+    ``parameters`` are the dotted keys that vary, and ``mode`` is "grid", "list" or "random".
+    """
 
     folder: Path
     mode: str
@@ -50,7 +55,7 @@ class Planned:
     members: tuple[Member, ...]
 
     def member(self, index: int) -> Member:
-        """The member with number ``index``. Raises InputError if there is none, or if its folder is a link."""
+        """The member with number ``index``. Raises InputError if it does not exist, or if its folder is a link."""
         if not 0 <= index < len(self.members):
             raise InputError(
                 f"--index: expected a member of {self.folder}, 0 to {len(self.members) - 1}, but got {index}"
@@ -60,14 +65,16 @@ class Planned:
 
 
 def refuse_link(home: Path) -> None:
-    """Raise InputError if a member's folder is a link, because its files would then lie outside the sweep's folder."""
+    """Raise InputError if the folder ``home`` of a member is a link, since its files would lie outside the sweep."""
     if home.is_symlink():
         raise InputError(f"{home}: expected a folder for this member, but it is a link; put a folder in its place")
 
 
 def read_plan(folder: Path) -> Planned:
-    """The sweep that is planned in ``folder``. Raises InputError if there is none or its record is damaged;
-    EnvironmentProblem if it cannot be read."""
+    """Read the plan of the sweep in ``folder``.
+
+    Raises InputError if there is no plan or it is damaged, EnvironmentProblem if it cannot be read.
+    """
     path = folder / PLAN
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -103,8 +110,10 @@ def read_plan(folder: Path) -> Planned:
 
 
 def input_text(member: Member) -> str:
-    """The text of the member's input, as planned. Raises InputError if the file is gone or was edited,
-    EnvironmentProblem if it cannot be read."""
+    """Read the input file of a member, and check that it is as planned.
+
+    Raises InputError if the file is missing or was edited, EnvironmentProblem if it cannot be read.
+    """
     try:
         text = member.input.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -120,5 +129,5 @@ def input_text(member: Member) -> str:
 
 
 def checksum(text: str) -> str:
-    """SHA-256 of a text, in hexadecimal."""
+    """The SHA-256 hash of a text, in hexadecimal."""
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Run all members of a sweep on this machine, several at a time, each in its own process as in an array job."""
+"""Run all members of a sweep on this machine, several at a time, each in a separate process as in an array job."""
 
 from __future__ import annotations
 
@@ -18,19 +18,22 @@ from hpcstencil.sweep.report import array_list
 from hpcstencil.sweep.state import standing
 from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError, InputError, NumericsError, StoppedEarly
 
-LOG = "run.log"  # in the member's folder: the output of its runs, one after the other
+LOG = "run.log"  # in the folder of a member: the output of its runs, one after the other
 LOOK = 0.05  # seconds between polls of the processes
 WORST = (
     EnvironmentProblem,
     NumericsError,
     InputError,
     StoppedEarly,
-)  # order of precedence if members end with different statuses
+)  # if members end with different statuses, the first of these is raised
 
 
 @dataclass
 class Child:
-    """A running member: its process, on share number ``slot`` of the cores. ``began`` is on time.monotonic's clock."""
+    """A running member: its process, which runs on share number ``slot`` of the cores.
+
+    ``began`` is its start in seconds of time.monotonic().
+    """
 
     member: Member
     slot: int
@@ -41,12 +44,11 @@ class Child:
 def run_all(
     planned: Planned, options: Sequence[str], overwrite: bool, jobs: int, request: Request, say: Callable[[str], None]
 ) -> str:
-    """Run all members that are not done (with ``overwrite`` all members), ``jobs`` at a time; returns a summary.
-    ``say`` gets a line for each event.
+    """Run all members that are not done, or with ``overwrite`` all members, ``jobs`` at a time. Returns a summary.
 
-    ``options`` are passed to `sweep run` of each member. A signal noted in ``request`` is passed on to the running
-    members, and no more are started. If not all members are done, raises the worst of their failures: status 4 before
-    3, 2 and 75.
+    ``options`` are passed to the command `sweep run` of each member. ``say`` is called with a line of text for each
+    event. A signal recorded in ``request`` is passed on to the running members, and no more members are started. If not
+    all members are done at the end, the worst of their failures is raised: status 4 before 3, 2 and 75.
     """
     waiting = [member for member in planned.members if overwrite or standing(planned, member).state != "done"]
     done, total = len(planned.members) - len(waiting), len(planned.members)
@@ -74,16 +76,16 @@ def run_all(
 
 
 def _begun(planned: Planned, member: Member, options: Sequence[str], slot: int, jobs: int) -> Child:
-    """Start the member's process. Its output goes to its log, and it gets one of ``jobs`` shares of this process's
-    cores."""
+    """Start the process of a member on one of ``jobs`` shares of the cores of this process. Its output is appended to
+    its log."""
     line = [sys.executable, "-m", "hpcstencil", "sweep", "run", str(planned.folder), "--index", str(member.index)]
     cores = sorted(os.sched_getaffinity(0))
     share = cores[slot::jobs] or [cores[slot % len(cores)]]
     log = member.folder / LOG
     with file_errors(log, "write"), log.open("ab") as file:
-        os.sched_setaffinity(0, share)  # of this thread, and of the processes that it starts
+        os.sched_setaffinity(0, share)  # inherited by the process started below
         try:
-            # In a separate session: otherwise Ctrl-C in a terminal would reach it twice, once through us.
+            # In a new session: otherwise it would get Ctrl-C twice, from the terminal and from this process.
             process = subprocess.Popen(
                 [*line, *options], stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
             )
@@ -93,14 +95,14 @@ def _begun(planned: Planned, member: Member, options: Sequence[str], slot: int, 
 
 
 def _end_at_once(children: Sequence[Child]) -> None:
-    """Kill the members at a second interrupt; runs in another thread."""
+    """Kill all members and exit, at a second interrupt. It is called from another thread."""
     for child in children:
         child.process.kill()
     os._exit(128 + signal.SIGINT)
 
 
 def _told(child: Child) -> str:
-    """A sentence that says how the member's process ended."""
+    """The outcome of a member whose process has ended, in words."""
     status, log = child.process.returncode, child.member.folder / LOG
     if status == 0:
         return f"done in {time.monotonic() - child.began:.1f} s"
@@ -112,7 +114,10 @@ def _told(child: Child) -> str:
 
 
 def _verdict(planned: Planned, ended: dict[int, int], waiting: Sequence[int]) -> str:
-    """A sentence that all members are done; raises the worst of the failures if they are not."""
+    """The summary at the end, in words. Raises the worst failure if not all members are done.
+
+    ``ended`` maps members to the exit statuses of their processes, and ``waiting`` lists those that were not started.
+    """
     statuses = set(ended.values()) | ({StoppedEarly.status} if waiting else set())
     if not statuses - {0}:
         return f"all {len(planned.members)} members of {planned.folder} are done"

@@ -1,6 +1,6 @@
-"""A parameter sweep as text and numbers: the contents of sweep.toml, and the settings of each member.
+"""Read a sweep file, and expand it into the settings and the input of each member. Nothing is written here.
 
-This module writes nothing. A member's settings are dotted keys with values, as for ``--set``.
+The settings of a member map dotted keys to values, as in ``--set``.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from hpcstencil.validation.overrides import alternatives, parse_override
 from hpcstencil.validation.schema import COUNT, NUMBER, TEXT, Key, choice, integer, take
 from hpcstencil.validation.toml_text import bounded, dotted, dump_value, flatten, parse
 
-MOST_MEMBERS = 10_000  # folder numbers have four digits
-DIGITS = 12  # of a random number: short to read, and the same where two machines' exp() differ in the last bit
+MOST_MEMBERS = 10_000  # the names of folders have four digits
+DIGITS = 12  # significant digits of random values: readable, and independent of the last bits of exp() on a machine
 KEYS = {
     "base": Key(TEXT, None, 'base = "input.toml"'),
     "mode": Key(choice("grid", "list", "random"), "grid", 'mode = "grid"'),
@@ -47,8 +47,11 @@ Settings = dict[str, Any]
 
 @dataclass(frozen=True)
 class Sweep:
-    """The contents of the sweep file at ``path``. ``base`` is the path of the input to vary, and ``mode`` is "grid",
-    "list" or "random". ``members`` holds the settings of each member; all have the same keys, the ``parameters``."""
+    """The contents of the sweep file at ``path``.
+
+    ``base`` is the path of the input to vary, and ``mode`` is "grid", "list" or "random". ``members`` holds the
+    settings of each member, all with the keys ``parameters``.
+    """
 
     path: Path
     base: Path
@@ -59,8 +62,10 @@ class Sweep:
 
 
 def read_sweep(path: Path) -> Sweep:
-    """The sweep that the file at ``path`` describes, with its members expanded. Raises InputError for anything that is
-    wrong with the file, or if the base cannot be read."""
+    """Read the sweep file at ``path`` and expand its members.
+
+    Raises InputError if the file is wrong in any way, or if the base input cannot be read.
+    """
     text = _text(path, "a sweep file")
     raw = parse(text, str(path))
     for name in raw:
@@ -91,8 +96,7 @@ def read_sweep(path: Path) -> Sweep:
 
 
 def _text(path: Path, what: str) -> str:
-    """The text of a file of at most 1 MiB in UTF-8. Raises InputError, whose sentence calls the file ``what``, if it
-    cannot be read."""
+    """Read a UTF-8 file of at most 1 MiB. Raises InputError, which calls the file ``what``, if that fails."""
     try:
         content = bounded(path)
         if content is None:
@@ -109,7 +113,7 @@ def _text(path: Path, what: str) -> str:
 
 
 def key_path(name: str) -> tuple[str, ...]:
-    """The parts of a dotted key. A text that is not a dotted key is returned as a single part."""
+    """Split a dotted key into its names. Text that is not a dotted key is returned as a single name."""
     try:
         path, value = parse_override(f"{name}=0")
     except InputError:
@@ -118,7 +122,7 @@ def key_path(name: str) -> tuple[str, ...]:
 
 
 def _leaves(table: Mapping[str, object], above: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """(dotted key, values) of [parameters], for keys written "equation.F", equation.F or in tables."""
+    """Yield (dotted key, values) for [parameters]. Keys may be quoted, dotted, or in tables."""
     for name, value in table.items():
         path = (*above, *key_path(name))
         if isinstance(value, Mapping) and value and not set(value) & set(RANGE):
@@ -128,8 +132,8 @@ def _leaves(table: Mapping[str, object], above: tuple[str, ...]) -> Iterator[tup
 
 
 def _refuse_conflicts(keys: Sequence[str]) -> None:
-    """Raise InputError for keys that equal, contain or displace each other, because the result would depend on their
-    order."""
+    """Raise InputError for two keys that are equal, contain or exclude each other, so that their order would matter, and
+    for output.path."""
     for key in keys:
         if key_path(key) == ("output", "path"):
             raise InputError("parameters.output.path: each member's output lies in the member's own folder; remove it")
@@ -144,8 +148,11 @@ def _refuse_conflicts(keys: Sequence[str]) -> None:
 
 
 def _listed(parameters: Mapping[str, Any], mode: str) -> list[Settings]:
-    """The settings of the members of a grid (the last key varies fastest) or of a list (the i-th values of all keys
-    together)."""
+    """The settings of the members for the modes "grid" and "list".
+
+    A grid has all combinations of values, and the last key varies fastest. Member i of a list has the i-th value of
+    every key. Raises InputError for values that are not lists, and for a list whose keys differ in length.
+    """
     for key, values in parameters.items():
         if not isinstance(values, list) or not values:
             advice = 'a range needs mode = "random"' if isinstance(values, Mapping) else LIST
@@ -169,8 +176,11 @@ def _refuse_too_many(count: int) -> None:
 
 
 def _random(parameters: Mapping[str, object], samples: int | None, seed: int) -> list[Settings]:
-    """Random members. A value depends only on the seed, its key and the member's number, so more samples or another
-    parameter leave the other values unchanged."""
+    """The settings of the members for the mode "random".
+
+    A value depends only on the seed, the key and the number of the member, so adding samples or parameters does not
+    change the others. Raises InputError for invalid ranges.
+    """
     if samples is None:
         raise InputError('samples: expected the number of members (mode = "random"), but the key is missing; write '
                          f"for example {KEYS['samples'].example}")  # fmt: skip
@@ -180,15 +190,18 @@ def _random(parameters: Mapping[str, object], samples: int | None, seed: int) ->
 
 
 def _uniform(seed: int, key: str, samples: int) -> list[float]:
-    """Numbers on [0, 1) made from the generator's raw bits, which numpy keeps stable across versions, unlike its
-    distributions."""
+    """Uniform random numbers on [0, 1), made from the raw bits of the generator.
+
+    NumPy keeps these bits stable across versions, but not its distributions.
+    """
     sequence = np.random.SeedSequence(seed, spawn_key=(zlib.crc32(key.encode()),))
     bits = np.random.PCG64(sequence).random_raw(samples)
     return ((bits >> np.uint64(11)).astype(np.float64) * 2.0**-53).tolist()
 
 
 def _drawn(key: str, values: object, uniform: Sequence[float]) -> list[Any]:
-    """One value from a list or a range for each number on [0, 1)."""
+    """Draw one value from a list or a range for each of the ``uniform`` numbers on [0, 1). Raises InputError for an
+    invalid range."""
     where = f"parameters.{key}"
     if isinstance(values, list) and values:
         return [values[int(u * len(values))] for u in uniform]
@@ -213,7 +226,7 @@ def _drawn(key: str, values: object, uniform: Sequence[float]) -> list[Any]:
 
 
 def _integers(where: str, low: float, high: float, log: bool, uniform: Sequence[float]) -> list[int]:
-    """Integers from ``low`` to ``high``, both included."""
+    """Draw integers from ``low`` to ``high``, inclusive, for ``uniform`` numbers on [0, 1)."""
     if log:
         raise too_many((f"{where}.log", f"{where}.integer"), "remove one")
     if low != int(low) or high != int(high):
@@ -221,24 +234,25 @@ def _integers(where: str, low: float, high: float, log: bool, uniform: Sequence[
     return [int(low) + int(u * (int(high) - int(low) + 1)) for u in uniform]
 
 
-# ---- the members' inputs ---------------------------------------------------------------------------------------------
+# ---- inputs of members -----------------------------------------------------------------------------------------------
 
 
 def overrides(settings: Mapping[str, object]) -> tuple[str, ...]:
-    """Settings as the texts "KEY=VALUE" that ``--set`` takes."""
+    """Settings as arguments "KEY=VALUE" of ``--set``."""
     return tuple(f"{key}={dump_value(value)}" for key, value in settings.items())
 
 
 def described(settings: Mapping[str, object]) -> str:
-    """Settings as part of a sentence. Keys that another key has displaced, with the value None, are left out."""
+    """Settings as part of a message: "equation.D = 0.1, ...". Keys with the value None, which another key excludes, are
+    left out."""
     return ", ".join(f"{key} = {shown(value)}" for key, value in settings.items() if value is not None)
 
 
 def member_inputs(sweep: Sweep) -> tuple[list[Config], dict[str, list[int]]]:
-    """The checked input of every member, in order, and the warnings: a dict from each text to the numbers of its
-    members.
+    """Read and check the input of every member. Returns (inputs in order, warnings).
 
-    Raises InputError that names the first invalid member and its settings.
+    The warnings map each message to the numbers of the members that it concerns. Raises InputError, which names the
+    member and its settings, for the first invalid member.
     """
     _refuse_bare_names(sweep)
     configs: list[Config] = []
@@ -258,7 +272,7 @@ def member_inputs(sweep: Sweep) -> tuple[list[Config], dict[str, list[int]]]:
 
 
 def _refuse_bare_names(sweep: Sweep) -> None:
-    """Raise InputError for a parameter without its table (F for equation.F), with a suggestion of the key."""
+    """Raise InputError for a parameter that lacks its table, such as F for equation.F, and suggest the full key."""
     bare = [key for key in sweep.parameters if len(key_path(key)) == 1 and key not in TOP]
     if not bare:
         return

@@ -1,6 +1,6 @@
-"""Writing the plan of a sweep into its folder, and changing it later.
+"""Write the plan of a sweep into its folder, and change it later.
 
-Every file is written under a temporary name and then renamed, so a reader always finds a complete plan or none.
+Each file is written under a temporary name and then renamed, so that readers find a complete plan or none.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from hpcstencil.validation.toml_text import dump_value, dumps
 
 @dataclass(frozen=True)
 class Change:
-    """The difference between a new plan and the one in the folder: the numbers of the members that are changed, added
-    or dropped. It is false if there is none."""
+    """The difference between a new plan and the one in the folder, as numbers of members. It is false if there is no
+    difference."""
 
     changed: tuple[int, ...] = ()
     added: tuple[int, ...] = ()
@@ -53,16 +53,18 @@ class Change:
 def write_plan(
     sweep: Sweep, configs: Sequence[Config], folder: Path, overwrite: bool, busy: Callable[[Member], bool]
 ) -> tuple[Planned, Change | None]:
-    """Write the plan of the sweep into ``folder``; returns the plan as recorded there, and what changed (None for a new
-    plan). ``configs`` are the inputs of its members; ``busy`` says whether a member is running.
+    """Write the plan of a sweep into ``folder``. Returns (the recorded plan, the change, or None for a new plan).
 
-    A new folder is made under a temporary name and renamed. If two processes plan at once, one is first and the other
-    finds its plan. Members may be added to an existing plan. Changing or dropping members needs ``overwrite``, and is
-    refused while one of them is running. Raises InputError if the plan is refused, EnvironmentProblem if writing fails.
+    ``configs`` are the inputs of the members, and ``busy`` tells whether a member is running. A new folder is created
+    under a temporary name and then renamed, so if two processes plan at once, the second finds the plan of the first.
+    Members may be added to an existing plan. Changing or dropping members requires ``overwrite``, and is refused while
+    one of them is running.
+
+    Raises InputError if the plan is refused, EnvironmentProblem if writing fails.
     """
     folder = Path(os.path.realpath(folder))  # renaming would replace a link, not the folder that it points to
     configs = [_at_home(config, folder, index) for index, config in enumerate(configs)]
-    if not os.path.exists(folder / PLAN):  # a path too long for the system does not exist either
+    if not os.path.exists(folder / PLAN):  # False also for a path that is too long
         _refuse_foreign(folder)
         if _make_new(sweep, configs, folder):
             return read_plan(folder), None
@@ -78,7 +80,8 @@ def write_plan(
 
 
 def _at_home(config: Config, folder: Path, index: int) -> Config:
-    """The member's input, with its output in the member's own folder."""
+    """The input of a member with its output in the folder of the member. Raises InputError for output paths that a sweep
+    cannot have."""
     name = config.output.path.name
     if name in (INPUT, PLAN):
         raise InputError(
@@ -93,7 +96,7 @@ def _at_home(config: Config, folder: Path, index: int) -> Config:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    """Raise InputError if ``folder`` is not suitable for a new sweep."""
+    """Raise InputError if ``folder`` cannot hold a new sweep, because it is a file or holds other files."""
     if os.path.exists(folder) and not folder.is_dir():
         raise InputError(f"{folder}: expected a folder for the sweep, but it is a file; choose another --dir")
     with file_errors(folder, "read"):
@@ -105,7 +108,7 @@ def _refuse_foreign(folder: Path) -> None:
 
 
 def _make_new(sweep: Sweep, configs: Sequence[Config], folder: Path) -> bool:
-    """Write the whole folder under another name and rename it; False if another process came first."""
+    """Write a new folder under a temporary name and rename it. Returns False if another process was first."""
     temporary = hidden(folder)
     with file_errors(folder, "create"):
         try:
@@ -124,7 +127,7 @@ def _make_new(sweep: Sweep, configs: Sequence[Config], folder: Path) -> bool:
 
 
 def _write_members(sweep: Sweep, configs: Sequence[Config], folder: Path) -> None:
-    """Write the folder and the input of each member, unless they are already there and up to date."""
+    """Create the folder of each member, and write its input unless that is up to date."""
     for index in range(len(configs)):
         home, text = folder / f"{index:04d}", _input(sweep, configs, index)
         refuse_link(home)
@@ -136,7 +139,7 @@ def _write_members(sweep: Sweep, configs: Sequence[Config], folder: Path) -> Non
 
 
 def _input(sweep: Sweep, configs: Sequence[Config], index: int) -> str:
-    """The text of a member's input file."""
+    """The text of the input file of a member."""
     return f"# Member {index} of a sweep: {described(sweep.members[index])}\n{to_toml(configs[index])}"
 
 
@@ -171,7 +174,10 @@ def _record(sweep: Sweep, configs: Sequence[Config]) -> str:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """A lock, so that one process at a time changes a plan. On file systems without locks the last one wins."""
+    """Context manager that locks ``folder``, so that one process at a time changes a plan.
+
+    On file systems without locks it does nothing, and the last process wins.
+    """
     with file_errors(folder, "change"):
         descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -186,7 +192,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _difference(there: Planned, sweep: Sweep, configs: Sequence[Config]) -> Change:
-    """The members that a new plan changes, drops or adds."""
+    """The members that a new plan changes, adds or drops, compared with the plan ``there``."""
     old, new = len(there.members), len(configs)
     changed = [
         index
@@ -198,14 +204,13 @@ def _difference(there: Planned, sweep: Sweep, configs: Sequence[Config]) -> Chan
 
 
 def identity(config: Config) -> str:
-    """Checksum of an input's meaning. It does not depend on the path of the output, because the folder of a sweep may
-    be moved."""
+    """A checksum of the settings of an input, except for the path of its output, since a sweep folder may be moved."""
     tables = to_tables(config)
     return checksum(dumps({**tables, "output": {**tables["output"], "path": ""}}))
 
 
 def _damaged(there: Planned) -> bool:
-    """Whether an input file differs from the plan."""
+    """Whether the input file of any member is missing or differs from the plan."""
     try:
         for member in there.members:
             input_text(member)
@@ -217,7 +222,7 @@ def _damaged(there: Planned) -> bool:
 def _refuse_change(
     there: Planned, sweep: Sweep, change: Change, overwrite: bool, busy: Callable[[Member], bool]
 ) -> None:
-    """Raise InputError if a plan would change members without ``overwrite``, or members that are running."""
+    """Raise InputError if a plan would change or drop members without ``overwrite``, or members that are running."""
     touched = [*change.changed, *change.dropped]
     if touched and not overwrite:
         first = touched[0]

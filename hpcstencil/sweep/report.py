@@ -1,4 +1,4 @@
-"""The output of `sweep plan` and `sweep status`, as text and as JSON."""
+"""The output of `hpcstencil sweep plan` and `sweep status`, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_WARNINGS = 3
 
 
 def array_list(indices: Sequence[int]) -> str:
-    """Sorted numbers in the form that `sbatch --array` takes, such as "2,5-7"."""
+    """Format sorted numbers as `sbatch --array` takes them: "2,5-7"."""
     parts = []
     for _, run in itertools.groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0]):
         first, *rest = [index for _, index in run]
@@ -30,23 +30,26 @@ def array_list(indices: Sequence[int]) -> str:
 
 
 def warned(warnings: Mapping[str, Sequence[int]]) -> list[str]:
-    """Format warnings as lines of text. ``warnings`` maps each message to the sorted numbers of the members that it
-    concerns. The first MOST_WARNINGS messages are printed; one further line lists the members that have others."""
+    """Format warnings as lines of text.
+
+    ``warnings`` maps each message to the sorted numbers of the members that it concerns. The first MOST_WARNINGS
+    messages are shown; one more line lists the members with other warnings.
+    """
     told = [
         f"warning: member{'s' if len(who) > 1 else ''} {array_list(who)}: {text}"
         for text, who in list(warnings.items())[:MOST_WARNINGS]
     ]
     rest = sorted({index for who in list(warnings.values())[MOST_WARNINGS:] for index in who})
-    return [*told, f"warning: and the like for members {array_list(rest)}"] if rest else told
+    return [*told, f"warning: similar warnings for members {array_list(rest)}"] if rest else told
 
 
 def planned_report(planned: Planned, folder: Path, change: Change | None) -> str:
-    """A summary of the plan as text, and the commands to continue with. ``change`` is that of `write_plan`."""
+    """A summary of the plan as text, with the commands that run it. ``change`` is as returned by `write_plan`."""
     count = len(planned.members)
     if change is None:
         made = "planned"
     elif not change:
-        made = "this very plan was there already, nothing has changed"
+        made = "the same plan exists already, nothing has changed"
     else:
         parts = [(change.added, "added"), (change.changed, "changed"), (change.dropped, "dropped")]
         made = "; ".join(f"{what}: {array_list(who)}" for who, what in parts if who)
@@ -61,8 +64,10 @@ def planned_report(planned: Planned, folder: Path, change: Change | None) -> str
 
 
 def status_report(planned: Planned, found: Sequence[Standing], folder: Path) -> str:
-    """As text: the number of members in each state, a line for each member that is not done, and the commands to
-    continue with."""
+    """The status of a sweep as text.
+
+    It has the number of members in each state, a line for each member that needs attention, and commands to continue.
+    """
     counts = Counter(here.state for here in found)
     told = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
     lines = [
@@ -101,8 +106,7 @@ def status_report(planned: Planned, found: Sequence[Standing], folder: Path) -> 
 
 
 def status_json(planned: Planned, found: Sequence[Standing]) -> str:
-    """What `status_report` tells, as a JSON text for programs. Settings are numbers or texts as in the input; other
-    values are written as TOML."""
+    """The status of a sweep as JSON text, with all members and attempts. Settings are converted by `plain`."""
     counts = Counter(here.state for here in found)
     return json.dumps({
         "mode": planned.mode,
@@ -131,8 +135,7 @@ def status_json(planned: Planned, found: Sequence[Standing]) -> str:
 
 
 def plain(value: object) -> Any:
-    """The value as JSON can represent it: numbers, texts and None unchanged, anything else as TOML text, infinity and
-    NaN included."""
+    """Convert a value for JSON: finite numbers, booleans, text and None stay unchanged, anything else becomes TOML text."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float) and math.isfinite(value):

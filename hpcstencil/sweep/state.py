@@ -1,7 +1,7 @@
-"""The state of each member of a sweep, and the next run of a member.
+"""The state of each member of a sweep, and how to run it next.
 
-The member's output file decides what is done: it has `complete` and the input from which it was made. The record of
-attempts only adds what the output cannot say: why a run failed, and whether one is running now.
+The output file of a member decides whether the member is done: it records the input and whether it is complete. The
+records of attempts add why a run failed, and whether one is running.
 """
 
 from __future__ import annotations
@@ -32,8 +32,11 @@ UNFINISHED = ("planned", "stopped", "interrupted")
 
 @dataclass(frozen=True)
 class Standing:
-    """The present state of one member: one of STATES, the reason for it, and its attempts. ``overrides`` are the
-    settings given with --set since it was planned, and ``config`` is its input with them."""
+    """The current state of one member: one of STATES, the reason for it in words, and its attempts.
+
+    ``overrides`` are the arguments of --set that were given since the member was planned, and ``config`` is its input
+    with these applied.
+    """
 
     member: Member
     state: str
@@ -44,11 +47,11 @@ class Standing:
 
     @property
     def settings(self) -> Settings:
-        """The settings with which this member is run, by dotted key: as planned, or as changed since."""
+        """The settings of this member by dotted key, as planned or as changed by --set since."""
         return repaired(self.member.settings, self.overrides)
 
     def value(self, key: str) -> Any:
-        """The value of any dotted key of the member's input; None if the key is absent."""
+        """The value of any dotted key in the input of the member; None if the key is missing."""
         if key in self.settings:
             return self.settings[key]
         node: Any = to_tables(self.config)
@@ -58,7 +61,7 @@ class Standing:
 
     @property
     def seconds(self) -> float:
-        """Wall time in seconds of all attempts with the present settings; NaN if none is known."""
+        """The wall time in seconds of all attempts with the current settings; NaN if unknown."""
         spent = [
             one.seconds for one in self.attempts if _same_start(one, self.member) and one.overrides == self.overrides
         ]
@@ -67,7 +70,7 @@ class Standing:
 
 
 def repaired(settings: Settings, overrides: Sequence[str]) -> Settings:
-    """The settings with every ``--set`` applied. A setting that one of them displaces becomes None."""
+    """The settings with the ``overrides`` of --set applied. A setting that one of them excludes becomes None."""
     result = dict(settings)
     for text in overrides:
         path, value = parse_override(text)
@@ -78,12 +81,14 @@ def repaired(settings: Settings, overrides: Sequence[str]) -> Settings:
     return result
 
 
-# ---- standing --------------------------------------------------------------------------------------------------------
+# ---- the current state -----------------------------------------------------------------------------------------------
 
 
 def standing(planned: Planned, member: Member) -> Standing:
-    """The present state of a member. Raises InputError if its input is not as planned, EnvironmentProblem if it cannot
-    be read."""
+    """Determine the current state of a member from its files.
+
+    Raises InputError if its input is not as planned, EnvironmentProblem if its files cannot be read.
+    """
     found = tuple(attempts(member.folder))
     newest = found[-1] if found else None
     readable = [attempt for attempt in found if attempt.identity]
@@ -96,25 +101,27 @@ def standing(planned: Planned, member: Member) -> Standing:
 
 
 def _newest(member: Member) -> Attempt | None:
-    """The member's newest attempt; None if there is none."""
+    """The newest attempt of a member, or None."""
     return next(iter(attempts(member.folder)[::-1]), None)
 
 
 def _same_start(attempt: Attempt, member: Member) -> bool:
-    """Whether an attempt was made with the member's current plan."""
+    """Whether an attempt was made with the current plan of the member, or its record is damaged."""
     return attempt.identity in ("", member.identity)
 
 
 def effective(member: Member, overrides: Sequence[str]) -> Config:
-    """The member's input with ``overrides``, the settings changed since it was planned, applied. Raises InputError if
-    the input is not as planned or a setting is wrong."""
+    """The input of a member with the ``overrides`` of --set applied.
+
+    Raises InputError if the input file is not as planned or an override is wrong.
+    """
     tables = parse(input_text(member), str(member.input))
     config = from_mapping(tables, member.folder.absolute(), overrides, member.output.stem)
     return replace(config, output=replace(config.output, path=member.output))
 
 
 def _state(planned: Planned, member: Member, config: Config, newest: Attempt | None) -> tuple[str, str]:
-    """The state of a member, and the reason for it."""
+    """(state, reason in words) of a member, where ``config`` is its input and ``newest`` its newest attempt."""
     if newest is not None and running(newest):
         return "running", _whereabouts(newest)
     finished, problem = result(planned, config)
@@ -130,7 +137,7 @@ def _state(planned: Planned, member: Member, config: Config, newest: Attempt | N
 
 
 def _whereabouts(attempt: Attempt) -> str:
-    """The process, host and job of an attempt, in words."""
+    """The process, host, Slurm job and start of an attempt, in words."""
     owner = attempt.owner
     job = f", job {owner['job']}" if owner.get("job") else ""
     return (
@@ -139,8 +146,11 @@ def _whereabouts(attempt: Attempt) -> str:
 
 
 def result(planned: Planned, config: Config) -> tuple[bool, str]:
-    """(whether the output of ``config`` is complete and made from exactly this input, what is wrong with the output).
-    The second is "" if nothing is wrong, as for an output that is missing or not complete yet."""
+    """Check the output of the input ``config``. Returns (whether it is finished, problem in words).
+
+    It is finished if it is complete and was made from this input. The problem is "" also for an output that is missing
+    or not complete yet.
+    """
     path = config.output.path
     if not path.exists():
         return False, ""
@@ -156,9 +166,10 @@ def result(planned: Planned, config: Config) -> tuple[bool, str]:
 
 
 def other_input(contents: Contents, config: Config, parameters: Sequence[str]) -> list[str]:
-    """The keys in which an output's input differs from ``config`` so that results differ.
+    """The dotted keys in which the input recorded in an output differs from ``config``.
 
-    Keys that a continued run may change (cadences, decomposition ...) do not count, unless the sweep varies them.
+    Keys that a continued run may change, such as output intervals and the decomposition, count only if the sweep varies
+    them (``parameters``).
     """
     try:
         origin = from_mapping(parse(contents.input, "the attribute 'input'"), Path("."))
@@ -172,8 +183,11 @@ def other_input(contents: Contents, config: Config, parameters: Sequence[str]) -
 
 @dataclass(frozen=True)
 class Start:
-    """What to do with a member: nothing (``attempt`` is None), or run it as ``attempt`` with these ``overrides``,
-    either from the beginning (``fresh``) or from its newest checkpoint. ``note`` is a message for the user."""
+    """How to run a member.
+
+    If ``attempt`` is None, nothing is to be done. Otherwise run it as that attempt with the ``overrides``, from the
+    beginning (``fresh``) or from its newest checkpoint. ``note`` is a message for the user.
+    """
 
     attempt: Attempt | None
     overrides: tuple[str, ...] = ()
@@ -184,11 +198,13 @@ class Start:
 def start(
     planned: Planned, member: Member, sets: Sequence[str], overwrite: bool, processes: int, say: Callable[[str], None]
 ) -> Start:
-    """Claim a member for this process if it needs a run, and say how to run it. ``sets`` are the texts of --set, and
-    ``processes`` is the number of MPI processes. May wait for an attempt that seems to be dead. Call it on one process.
+    """Claim a member for this launch if it needs a run, and return how to run it. Call it on one process only.
+
+    ``sets`` are the arguments of --set, and ``processes`` is the number of MPI processes. If an earlier attempt seems
+    to be dead, the call waits until that is certain.
 
     Raises InputError if the settings are wrong, or would replace a finished result without ``overwrite``. Raises
-    EnvironmentProblem if another living process runs the member.
+    EnvironmentProblem if another process is running the member.
     """
     if any(parse_override(text)[0] == ("output", "path") for text in sets):
         raise InputError(
@@ -217,13 +233,15 @@ def start(
 
 
 def _result_differs(planned: Planned, old: Config, new: Config) -> bool:
-    """Whether two inputs of a member give different results."""
+    """Whether two inputs of a member may give different results."""
     return any(key == "time.end" or key in planned.parameters or not allowed(key) for key in differences(old, new))
 
 
 def merged(before: Sequence[str], now: Sequence[str]) -> tuple[str, ...]:
-    """The texts of --set that hold after those of earlier runs (``before``) and new ones (``now``). Of the texts for
-    the same key, or for keys that displace each other, only the last is kept."""
+    """Combine the arguments of --set of earlier runs (``before``) with new ones (``now``).
+
+    Of arguments for the same key, or for keys that exclude each other, only the last is kept.
+    """
     texts: dict[tuple[str, ...], str] = {}
     for text in (*before, *now):
         path, _ = parse_override(text)
@@ -234,8 +252,8 @@ def merged(before: Sequence[str], now: Sequence[str]) -> tuple[str, ...]:
 
 
 def _wait_for_verdict(member: Member, say: Callable[[str], None]) -> None:
-    """If Slurm reports that the job of a running attempt has ended, wait until the attempt has been silent long enough
-    to count as dead."""
+    """If Slurm reports that the job of a running attempt has ended, wait until the attempt counts as dead, or touches
+    its file."""
     newest = _newest(member)
     if newest is None or not running(newest) or silence(newest) != SILENT_AND_OVER:
         return
@@ -247,7 +265,7 @@ def _wait_for_verdict(member: Member, say: Callable[[str], None]) -> None:
 
 
 def _afresh(planned: Planned, config: Config, overwrite: bool) -> tuple[bool, str]:
-    """Whether the run starts from the beginning instead of the newest checkpoint, and a message about it."""
+    """(whether the run starts from the beginning instead of its newest checkpoint, message for the user)."""
     path = config.output.path
     if overwrite or not path.exists():
         return overwrite, ""
@@ -256,10 +274,10 @@ def _afresh(planned: Planned, config: Config, overwrite: bool) -> tuple[bool, st
     except HpcstencilError as error:
         if list_checkpoints(path):
             return False, ""  # `run --resume` decides whether anything can be saved
-        return True, f"its output cannot be read and it has no checkpoint ({error}): it begins afresh"
+        return True, f"its output cannot be read and it has no checkpoint ({error}): it starts from the beginning"
     other = [key for key in other_input(contents, config, planned.parameters) if key != "time.end"]
     if contents.time is not None and contents.time > config.time.end:
         other.append("time.end")  # a later end is reached by continuing
     if other:
-        return True, f"its settings have changed since its last run ({', '.join(other)}): it begins afresh"
+        return True, f"its settings have changed since its last run ({', '.join(other)}): it starts from the beginning"
     return contents.complete and not can_be_extended(path, contents), ""

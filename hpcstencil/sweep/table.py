@@ -1,6 +1,6 @@
 """The table of a sweep: one row per member, with its parameters and the final values of its diagnostics.
 
-Only finished runs have values. The row of a member that is not done has NaN, even if its file has values.
+Only finished members have values. The row of a member that is not done has NaN, even if its output holds values.
 """
 
 from __future__ import annotations
@@ -34,8 +34,11 @@ ENDINGS = (".csv", ".h5", ".png")
 
 @dataclass(frozen=True)
 class Table:
-    """Columns by name, each with one value (or None) per member. ``parameters`` and ``diagnostics`` are the names of
-    those columns that hold parameters and final values of diagnostics."""
+    """The table of a sweep in memory.
+
+    ``columns`` maps names to one value, or None, per member. ``parameters`` and ``diagnostics`` are the names of the
+    columns with parameters and with final values of diagnostics.
+    """
 
     columns: Mapping[str, Sequence[Any]]
     parameters: tuple[str, ...]
@@ -44,8 +47,10 @@ class Table:
 
 
 def collect(planned: Planned, found: Sequence[Standing], output: Path) -> list[Path]:
-    """Write the table to ``output`` with the endings .csv and .h5, and a plot with .png if there is something to plot;
-    returns the paths. Each file is replaced atomically. Raises EnvironmentProblem if writing fails."""
+    """Write the table as CSV and HDF5, and a plot as PNG if there are diagnostics to plot. Returns the paths.
+
+    ``output`` is the path without suffix. Each file is replaced atomically. Raises EnvironmentProblem if writing fails.
+    """
     output = output.with_suffix("") if output.suffix in ENDINGS else output
     with file_errors(output, "create"):
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -63,8 +68,8 @@ def collect(planned: Planned, found: Sequence[Standing], output: Path) -> list[P
 
 
 def tabulate(planned: Planned, found: Sequence[Standing]) -> Table:
-    """The table of all members. Besides the sweep's parameters it has a column for every key that was changed with
-    --set in a member."""
+    """Build the table of all members. It has a column for each parameter of the sweep, and for each key that --set
+    changed in a member."""
     repaired = {dotted(parse_override(text)[0]): None for here in found for text in here.overrides}
     parameters = tuple(dict.fromkeys((*planned.parameters, *repaired)))
     finals = [final_values(here.member.output) if here.state == "done" else {} for here in found]
@@ -84,15 +89,17 @@ def tabulate(planned: Planned, found: Sequence[Standing]) -> Table:
         "attempts": [len(here.attempts) for here in found],
         "reason": [here.reason for here in found],
     }
-    # A diagnostic may have the name of one of our own columns.
+    # A diagnostic may have the name of another column.
     called = {name: f"diagnostics.{name}" if name in (*own, *last) else name for name in names}
     values = {called[name]: [final.get(name) for final in finals] for name in names}
     return Table({**own, **values, **last}, parameters, tuple(called.values()), found[0].config.title)
 
 
 def final_values(path: Path) -> dict[str, float]:
-    """The last value of every diagnostic in the output of a finished run, by name, and its last ``time`` and ``step``.
-    Those with a value per member of an ensemble are left out."""
+    """The last ``time``, ``step`` and value of each diagnostic in the output of a finished run, by name.
+
+    Diagnostics with one value per member of an ensemble are left out.
+    """
     with open_for_reading(path) as file:
         last = {"time": series(path, file, "time"), "step": series(path, file, "step", WHOLE)}
         group = file.get("diagnostics")
@@ -104,7 +111,7 @@ def final_values(path: Path) -> dict[str, float]:
 
 
 def as_csv(table: Table) -> str:
-    """The table as CSV. Numbers are written with all their digits; missing numbers are nan, missing texts empty."""
+    """The table as CSV text. Numbers have all their digits; missing numbers are "nan", and missing text is empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(table.columns)
@@ -116,13 +123,13 @@ def as_csv(table: Table) -> str:
 
 
 def is_numeric(values: Sequence[object]) -> bool:
-    """Whether a column holds only numbers and missing values."""
+    """Whether a column holds only numbers and None; booleans are not numbers."""
     return all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values)
 
 
 def write_hdf5(table: Table, planned: Planned, path: Path) -> None:
-    """Write the table to the HDF5 file ``path`` so that xarray can open it: dimension `member`, with the parameters as
-    coordinates along it."""
+    """Write the table to an HDF5 file that xarray can open, with the dimension `member` and the parameters as
+    coordinates."""
     with h5py.File(path, "w") as file:
         attributes = {
             "kind": "sweep",
@@ -133,7 +140,7 @@ def write_hdf5(table: Table, planned: Planned, path: Path) -> None:
             "parameters": json.dumps(table.parameters),
             "varied": json.dumps(planned.parameters),
             "diagnostics": json.dumps(table.diagnostics),
-            # xarray: these are coordinates. Blanks separate the names, so one that holds a blank stays a variable.
+            # xarray reads this list of coordinates. Names are separated by blanks, so a name with a blank is left out.
             "coordinates": " ".join(name for name in table.parameters if " " not in name),
         }
         for name, value in attributes.items():
@@ -151,8 +158,10 @@ def write_hdf5(table: Table, planned: Planned, path: Path) -> None:
 
 
 def _array(values: Sequence[object]) -> np.ndarray:
-    """A column as an array (members,): int64 if all values are integers; float64, with NaN for missing values, if they
-    are numbers; otherwise texts."""
+    """A column as an array of shape (members,).
+
+    It is int64 if all values are integers, float64 with NaN for missing values if they are numbers, else strings.
+    """
     if is_numeric(values):
         whole = all(isinstance(value, int) and abs(value) < 2**63 for value in values)
         return np.array([math.nan if v is None else v for v in values], np.int64 if whole else np.float64)

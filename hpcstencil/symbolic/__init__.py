@@ -1,1 +1,1 @@
-"""Expression trees and their analysis, without arrays."""
+"""Expression trees: parsing, differentiation, and analysis of the ghost cells that they need."""

@@ -1,17 +1,16 @@
-"""Kinds of boundary conditions: their input values, their ghost cells, and the values that match a known solution.
+"""Kinds of boundary conditions: the formula of their ghost cells, their parameters, and values for a known solution.
 
-The grid is cell-centred. The face lies half-way between the first cell and its mirror image, so the ghost cell u_{-j} at
-distance (j - 1/2) dx beyond it and its mirror image u_{j-1} are h = (2 j - 1) dx apart:
+The boundary is a face of the first cell, half-way between cell centres. The ghost cell u_{-j}, j = 1, 2, ..., lies
+(j - 1/2) dx outside the boundary, and its mirror image u_{j-1} as far inside, so they are h = (2 j - 1) dx apart:
   dirichlet  u = g:                u_{-j} = 2 g - u_{j-1}
   neumann    ∂u/∂n = q:            u_{-j} = u_{j-1} + h q
   robin      a u + b ∂u/∂n = r:    u_{-j} = (h r - (h a/2 - b) u_{j-1}) / (h a/2 + b)
-(LeVeque, "Finite Difference Methods" (2007), sect. 2.12, for cell centres). The closure is of second order in dx. It
-keeps the order of a wider stencil if the solution continues beyond the face with that symmetry.
-A field that lives on the faces across the boundary (`staggering`) has a value on the boundary itself, and is mirrored
-about that value: kind `wall`, which replaces dirichlet there.
+(LeVeque, "Finite Difference Methods" (2007), sect. 2.12, for cell centres). The closure is second-order in dx. A wider
+stencil keeps its higher order only if the solution continues across the boundary with this symmetry.
+A field on the faces normal to the axis (`staggering`) has a value on the boundary itself and is mirrored about it. Its
+kind is `wall`, which replaces dirichlet.
 
-To add a kind, add an entry to KINDS. Every backend and `verify` read that table, and an unknown kind raises KeyError
-everywhere.
+To add a kind, add an entry to KINDS. Every backend and `verify` read this table, and an unknown kind raises KeyError.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from hpcstencil.symbolic.expressions import Constant, Node
 
 
 class Arithmetic(Protocol):
-    """A number of a backend: a float, an array, or a piece of a kernel's text."""
+    """What a ghost-cell formula computes with: a float, an array, or an expression in generated code."""
 
     def __add__(self, other: Any, /) -> Any: ...
     def __sub__(self, other: Any, /) -> Any: ...
@@ -37,8 +36,10 @@ N = TypeVar("N", bound=Arithmetic)
 
 @dataclass(frozen=True)
 class Face:
-    """The boundary condition at one face: its kind (a key of KINDS) and its values as expressions of coordinates and
-    time."""
+    """The boundary condition on one face of the grid.
+
+    ``kind`` is a key of KINDS. ``values`` are its parameters, as trees of coordinates and time.
+    """
 
     kind: str
     values: tuple[Node, ...]
@@ -48,17 +49,17 @@ class Face:
 class Kind:
     """One kind of boundary condition.
 
-    ``values`` are the names of its values in the input; a single value is written without its name. ``example`` is such
-    a value or table. If ``values`` is empty, the input cannot ask for this kind.
+    ``values`` are the names of its parameters in the input; a single one is written without its name. They are empty
+    for a kind that the input cannot request. ``example`` shows the parameters as the input writes them.
 
-    ``ghost(number, mirror, height, *values)`` returns the ghost cell, given its mirror image, the distance between the
-    two, and the values. Array code, Pallas kernels and generated C++ all call it, each with its own kind of number. It
-    therefore uses only + - * and 1 / x, and makes constants with ``number``, so that every backend rounds alike.
+    ``ghost(number, mirror, height, *values)`` returns the value of a ghost cell, given the value of its mirror image,
+    the distance between the two, and the parameters. It is called with arrays, with Pallas values, and with expressions
+    of generated C++. So that all backends round alike, it uses only + - * and 1 / x, and makes constants with
+    ``number``.
 
-    ``matching(values, u, slope)`` returns the values for which u, with the outward slope ∂u/∂n, satisfies the
-    condition. ``on_face`` says that the mirror is on the face instead of half a cell before it, because the field has
-    values on the face. ``refuse(*values)`` returns what is wrong with the values and what to do, or "" if they are
-    right; it is called only if all of them are numbers.
+    ``matching(values, u, slope)`` returns the parameters for which the solution u with outward slope ∂u/∂n satisfies
+    the condition. ``on_face`` is true for fields with values on the boundary, which are mirrored about that value.
+    ``refuse(*values)`` returns an error message if the parameters, all numbers, are not valid, else "".
     """
 
     ghost: Callable[..., Any]
@@ -70,14 +71,17 @@ class Kind:
 
 
 def _dirichlet(number: Callable[[float], N], mirror: N, height: N, value: N) -> N:
+    """The ghost cell for u = value on the boundary."""
     return number(2.0) * value - mirror
 
 
 def _neumann(number: Callable[[float], N], mirror: N, height: N, value: N) -> N:
+    """The ghost cell for the outward normal derivative ∂u/∂n = value."""
     return mirror + height * value
 
 
 def _robin(number: Callable[[float], N], mirror: N, height: N, a: N, b: N, value: N) -> N:
+    """The ghost cell for a u + b ∂u/∂n = value."""
     half = height * number(0.5) * a
     # XLA turns division by a constant into multiplication, and the decomposition decides whether this is a constant.
     inverse = number(1.0) / (half + b)

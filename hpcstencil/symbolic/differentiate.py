@@ -1,7 +1,8 @@
-"""Symbolic derivatives, by the chain rule, of trees of coordinates, time and parameters.
+"""Symbolic differentiation of trees of coordinates, time and parameters, by the chain rule.
 
-They serve manufactured solutions: inserting a chosen solution into an equation gives the source that makes it exact
-(P. Roache, "Code verification by the method of manufactured solutions", J. Fluids Eng. 124 (2002) 4-10).
+It provides the source terms of manufactured solutions: substituting a chosen solution into an equation gives the source
+for which this solution is exact (P. Roache, "Code verification by the method of manufactured solutions", J. Fluids Eng.
+124 (2002) 4-10).
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ STEPS = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal",
 
 
 def _chosen(condition: Node, a: Node, b: Node) -> Node:
+    """The tree of where(condition, a, b), simplified if both branches are equal."""
     return a if a == b else Pointwise("where", (condition, a, b))
 
 
-# d f(a, b, ...) from f itself, its arguments and their derivatives
+# Rules by function name: (f, its arguments, the derivatives of the arguments) -> the derivative of f
 RULES: dict[str, Callable[[Node, tuple[Node, ...], tuple[Node, ...]], Node]] = {
     "add": lambda f, x, d: plus(d[0], d[1]),
     "subtract": lambda f, x, d: plus(d[0], times(Constant(-1.0), d[1])),
@@ -81,6 +83,7 @@ def over(a: Node, b: Node) -> Node:
 
 
 def _power(f: Node, x: tuple[Node, ...], d: tuple[Node, ...]) -> Node:
+    """The derivative of f = base ** exponent, given both with their derivatives."""
     base, exponent = x
     slope = times(times(exponent, base ** (exponent - 1.0)), d[0])
     if isinstance(exponent, Constant):
@@ -89,9 +92,11 @@ def _power(f: Node, x: tuple[Node, ...], d: tuple[Node, ...]) -> Node:
 
 
 def derivative(tree: Node, variable: Node) -> Node:
-    """∂tree/∂variable, where ``variable`` is a Coordinate or the Time; parameters count as constants. The tree must not
-    contain operators or fields. The exception is ∂/∂t, where parameters read from files may occur and count as
-    constants."""
+    """The partial derivative ∂tree/∂variable, where ``variable`` is a `Coordinate` or `Time`.
+
+    Parameters are constants. The tree must contain neither operators nor fields, except that ∂/∂t accepts fields of
+    parameters (`parameter_field`), which are constant in time.
+    """
     known: dict[Node, Node] = {}
     for part in bottom_up(tree):
         if isinstance(part, Pointwise):
@@ -108,14 +113,14 @@ def derivative(tree: Node, variable: Node) -> Node:
 
 
 def exact(tree: Node, fields: Mapping[str, Node], spacing: Sequence[float] = ()) -> Node:
-    """The tree with each field replaced by its expression of coordinates and time in ``fields``, and every operator
-    applied exactly.
+    """Substitute known solutions for the fields of a tree, and apply its differential operators exactly.
 
-    On a staggered grid with cells of the size ``spacing`` (per axis), every value is expressed at the centre of the
-    cell with the same index.
+    ``fields`` maps each field to a tree of coordinates and time. The result is again such a tree. ``spacing`` is the
+    cell width per axis; it is needed for user-defined stencils and on staggered grids, where values on faces are
+    expressed by the coordinates of the centre of the cell with the same index.
 
-    Raises InputError for nodes without a closed form, such as reductions and noise, and for stencils of more than
-    UNROLLED weights.
+    Raises InputError for nodes without a closed form, such as reductions and noise, and for user-defined stencils with
+    more than UNROLLED weights.
     """
     known: dict[Node, Node] = {}
     for part in bottom_up(tree):
@@ -150,11 +155,12 @@ def exact(tree: Node, fields: Mapping[str, Node], spacing: Sequence[float] = ())
 
 
 def _moved(part: Node, axis: int, by: float) -> Node | None:
+    """The coordinate along ``axis`` shifted by a distance, or None for other nodes; for `substitute`."""
     return part + by if part == Coordinate(axis) else None
 
 
 def _away(tree: Node, offset: Sequence[int], spacing: Sequence[float]) -> Node:
-    """The tree's value ``offset`` cells away."""
+    """The tree with its coordinates shifted by ``offset`` cells per axis."""
     for axis, (o, dx) in enumerate(zip(offset, spacing, strict=True)):
         if o:
             tree = substitute(tree, partial(_moved, axis=axis, by=o * dx))
@@ -162,6 +168,7 @@ def _away(tree: Node, offset: Sequence[int], spacing: Sequence[float]) -> Node:
 
 
 def _repeated(tree: Node, orders: tuple[int, ...]) -> Node:
+    """The tree differentiated ``orders[axis]`` times along each axis."""
     for axis, count in enumerate(orders):
         for _ in range(count):
             tree = derivative(tree, Coordinate(axis))
@@ -169,7 +176,7 @@ def _repeated(tree: Node, orders: tuple[int, ...]) -> Node:
 
 
 def mode(amplitude: float, phases: list[Node]) -> Node:
-    """The tree amplitude · cos(phase_1) · cos(phase_2) ..."""
+    """Build the tree amplitude · cos(phase_1) · cos(phase_2) ..."""
     result: Node = node(amplitude)
     for phase in phases:
         result = result * Pointwise("cos", (phase,))
@@ -177,6 +184,8 @@ def mode(amplitude: float, phases: list[Node]) -> Node:
 
 
 def residual(tree: Node, solution: Node, fields: Mapping[str, Node], spacing: Sequence[float] = ()) -> Node:
-    """The source for which ``solution`` solves ∂u/∂t = tree + source: ∂(solution)/∂t minus the exact value of ``tree``.
-    ``fields`` has the exact solutions of all fields, this one included. Raises the same errors as `exact`."""
+    """The source with which ``solution`` solves ∂u/∂t = tree + source: ∂(solution)/∂t minus the exact ``tree``.
+
+    ``fields`` maps every field, u included, to its exact solution. Raises the same errors as `exact`.
+    """
     return total([derivative(solution, Time()), times(Constant(-1.0), exact(tree, fields, spacing))])

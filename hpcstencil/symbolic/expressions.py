@@ -1,8 +1,7 @@
-"""The expression tree of a right-hand side: a few kinds of nodes, built by an equation from symbols or parsed from
-text.
+"""Expression trees, the symbolic form of right-hand sides, initial states, boundary values and diagnostics.
 
-An equation is written once, as this tree. Kernels turn it into array code, and `stencil_reach` finds how many ghost
-cells it needs. This module uses neither jax nor numpy arrays.
+A tree is built by the methods of an equation or parsed from text. Each backend translates it to array code or generated
+code, and `stencil_reach` determines how many ghost cells it needs. This module uses neither JAX nor NumPy arrays.
 """
 
 from __future__ import annotations
@@ -26,8 +25,11 @@ REDUCTIONS = ("integral", "mean", "min", "max")
 
 
 class Node:
-    """The base class of all nodes. Arithmetic and comparisons of nodes make nodes; nodes have no truth value and no
-    numeric value."""
+    """The base class of all nodes of a tree.
+
+    Arithmetic and comparisons of nodes and numbers return nodes. A node has no value yet: bool() and float() raise
+    TypeError.
+    """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]  # set on every concrete node by `frozen`, which makes it a dataclass
     __array_ufunc__: ClassVar[None] = (
@@ -36,7 +38,7 @@ class Node:
 
     @cached_property
     def children(self) -> tuple[Node, ...]:
-        """The direct sub-trees. They are cached because they are read more often than anything else."""
+        """The direct sub-trees, from left to right. They are cached, since traversals read them often."""
         found: list[Node] = []
         for field in fields(self):
             value = getattr(self, field.name)
@@ -103,8 +105,10 @@ N = TypeVar("N", bound=Node)
 
 @dataclass_transform(frozen_default=True)
 def frozen(cls: type[N]) -> type[N]:
-    """Make a class of nodes a frozen dataclass that caches its hash. Parts of a tree are shared; without the cache each
-    would be hashed once per use."""
+    """Decorator that turns a class of nodes into a frozen dataclass with a cached hash.
+
+    A hash depends on the whole sub-tree. Sub-trees are shared, so without the cache each would be hashed once per use.
+    """
     made = dataclass(frozen=True)(cls)
     first = made.__hash__
 
@@ -114,21 +118,24 @@ def frozen(cls: type[N]) -> type[N]:
             known = self.__dict__["_hash"] = first(self)
         return int(known)
 
-    made.__hash__ = remembered  # type: ignore[method-assign]  # of a class that is not in use yet
+    made.__hash__ = remembered  # type: ignore[method-assign]  # the class has no instances yet
     return made
 
 
 @frozen
 class Constant(Node):
-    """A number written in the equation."""
+    """A literal number. Unlike the value of a `Parameter`, it is part of the compiled code."""
 
     value: float
 
 
 @frozen
 class Field(Node):
-    """An unknown of the equation, by name. ``beyond`` says that its ghost cells beyond walls are used too.
-    `staggering.located` sets it for fields and operators inside the operand of a `Halfway`."""
+    """A field of the equation, by name: one value per cell.
+
+    With ``beyond``, the field is also evaluated in the ghost cells outside non-periodic boundaries, for use by an
+    operator around it. `staggering.located` sets this on the fields and operators inside the operand of a `Halfway`.
+    """
 
     name: str
     beyond: bool = False
@@ -138,40 +145,43 @@ PARAMETER_FIELD = "parameter."  # begins the name of a field that holds a parame
 
 
 def parameter_field(name: str) -> Field:
-    """The field that holds the parameter ``name``, read from a file, one number per cell. It lives at cell centres and
-    never changes."""
+    """The field that holds a parameter with one value per cell, from a file or an array. It lives at cell centres and is
+    constant in time."""
     return Field(PARAMETER_FIELD + name)
 
 
 def is_parameter_field(part: Node) -> bool:
-    """Whether a node is a `parameter_field`."""
+    """Whether a node is a field made by `parameter_field`."""
     return isinstance(part, Field) and part.name.startswith(PARAMETER_FIELD)
 
 
 @frozen
 class Parameter(Node):
-    """A number of the equation that is passed to compiled code at run time, so that a sweep does not recompile."""
+    """A scalar parameter of the equation. Its value is passed to compiled code at run time, so that another value needs
+    no recompilation."""
 
     name: str
 
 
 @frozen
 class Coordinate(Node):
-    """The coordinate of the cell centre along an axis, in the input's unit of length."""
+    """The coordinate of the cell centre along an axis, in the length unit of the input."""
 
     axis: int
 
 
 @frozen
 class Time(Node):
-    """The time at which the tree is evaluated; in a right-hand side that is the time of the integrator's stage."""
+    """The time at which the tree is evaluated. In a right-hand side it is the time of the integrator stage."""
 
 
 @frozen
 class Series(Node):
-    """A number that follows time, given by the samples ``values`` at 0, dt, 2 dt, ... It is interpolated linearly at
-    ``operand``, a function of time, and is 0 before the first and after the last sample. With ``slope`` the node is the
-    time derivative of this function."""
+    """A time-dependent parameter, interpolated linearly between the samples ``values`` at times 0, dt, 2 dt, ...
+
+    It is evaluated at the time ``operand`` and is 0 before the first and after the last sample. With ``slope``, the
+    node is the derivative of this piecewise linear function.
+    """
 
     operand: Node
     values: tuple[float, ...]
@@ -190,7 +200,7 @@ class Noise(Node):
 
 @frozen
 class Pointwise(Node):
-    """A function of the values in one cell: arithmetic, comparison or one of FUNCTIONS."""
+    """A function applied cell by cell: an arithmetic operation, a comparison, or one of FUNCTIONS."""
 
     function: str
     arguments: tuple[Node, ...]
@@ -198,8 +208,12 @@ class Pointwise(Node):
 
 @frozen
 class Derivative(Node):
-    """A partial derivative of ``operand``. ``orders`` has the order of the derivative along each axis. ``bias`` (-1 or
-    +1) shifts the stencil of a first derivative to one side. ``beyond`` as in `Field`."""
+    """A partial derivative of ``operand``.
+
+    ``orders`` is the order of differentiation per axis: (1, 1) is ∂²/∂x∂y. A ``bias`` of -1 or +1 selects an upwind
+    stencil for a first derivative, shifted to the lower or upper side; 0 is the central stencil. ``beyond`` is as in
+    `Field`.
+    """
 
     operand: Node
     orders: tuple[int, ...]
@@ -209,7 +223,7 @@ class Derivative(Node):
 
 @frozen
 class DivGrad(Node):
-    """One term of ∇·(k ∇a) in conservative form: ∂/∂x (coefficient ∂operand/∂x) along ``axis``; ``beyond`` as in
+    """One term of ∇·(k ∇a), in conservative form: ∂/∂x (coefficient · ∂operand/∂x) along ``axis``. ``beyond`` is as in
     `Field`."""
 
     coefficient: Node
@@ -220,9 +234,12 @@ class DivGrad(Node):
 
 @frozen
 class Halfway(Node):
-    """A value half a cell from where ``operand`` lives, along an axis. ``kind`` is "difference" (the first derivative),
-    "mean" (interpolation), or "below" or "above" for that neighbour's unchanged value. ``onto`` is the target: the
-    lower "faces" of cells, or their "centres" again; `staggering.located` determines it. ``beyond`` as in `Field`."""
+    """A value of ``operand`` half a cell away along ``axis``: at faces for an operand at centres, and vice versa.
+
+    ``kind`` is "difference" for the first derivative, "mean" for interpolation, and "below" or "above" for the value of
+    the neighbour on that side. ``onto`` is the target, the lower "faces" of cells or their "centres". It is "" until
+    `staggering.located` sets it. ``beyond`` is as in `Field`.
+    """
 
     operand: Node
     axis: int
@@ -236,7 +253,8 @@ HALFWAY = ("difference", "mean", "below", "above")
 
 @frozen
 class Neighbour(Node):
-    """The value of ``operand`` in the next cell along an axis, below (``side`` -1) or above (+1); ``beyond`` as in `Field`."""
+    """The value of ``operand`` in the adjacent cell along ``axis``, below (``side`` -1) or above (+1). ``beyond`` is as
+    in `Field`."""
 
     operand: Node
     axis: int
@@ -246,7 +264,11 @@ class Neighbour(Node):
 
 @frozen
 class Convolution(Node):
-    """Σ_j w_j operand(x + o_j) with the stencil ``name`` of [equation.stencils]; ``beyond`` as in `Field`."""
+    """A user-defined stencil applied to ``operand``: Σ_j w_j operand(x + o_j).
+
+    ``stencil`` holds the weights w_j and the offsets o_j, in cells, and ``name`` is its key in [equation.stencils].
+    ``beyond`` is as in `Field`.
+    """
 
     operand: Node
     name: str
@@ -255,20 +277,20 @@ class Convolution(Node):
 
 
 Operator = Derivative | DivGrad | Halfway | Neighbour | Convolution
-OPERATORS = (Derivative, DivGrad, Halfway, Neighbour, Convolution)  # nodes that read other cells than their own
+OPERATORS = (Derivative, DivGrad, Halfway, Neighbour, Convolution)  # nodes that read neighbouring cells
 
 
 @frozen
 class Reduction(Node):
-    """A single number computed from the whole grid: "integral", "mean", "min" or "max" (``kind``) of ``operand``. Only
-    diagnostics use it."""
+    """A reduction of ``operand`` over the whole grid to one number, used in diagnostics. ``kind`` is "integral", "mean",
+    "min" or "max"."""
 
     kind: str
     operand: Node
 
 
 def node(value: Operand) -> Node:
-    """The value as a node; numbers become constants."""
+    """Convert a number to a `Constant`; return a node unchanged."""
     return value if isinstance(value, Node) else Constant(float(value))
 
 
@@ -289,8 +311,11 @@ def product(factors: list[Node]) -> Node:
 
 
 def walk(tree: Node) -> Iterator[Node]:
-    """The tree's nodes, from the top down, with each shared part once. A Laplacian holds its operand up to three times,
-    so nested Laplacians would otherwise give thousands of times as many nodes."""
+    """Yield the nodes of a tree, each before the nodes below it, and each shared node once.
+
+    The Laplacian contains its operand up to three times, so visiting shared nodes at every use would take a time
+    exponential in the depth of nesting.
+    """
     seen, pending = set(), [tree]
     while pending:
         part = pending.pop()
@@ -301,8 +326,10 @@ def walk(tree: Node) -> Iterator[Node]:
 
 
 def bottom_up(tree: Node, leaves: tuple[type[Node], ...] = ()) -> Iterator[Node]:
-    """The tree's nodes as in `walk`, but with each node after the nodes below it. Nodes of the types ``leaves`` are not
-    entered."""
+    """Yield the nodes of a tree, each after the nodes below it, and each shared node once.
+
+    Nodes of the types ``leaves`` are yielded, possibly several times, but nodes below them are not visited.
+    """
     seen, pending = set(), [(tree, False)]
     while pending:
         part, ready = pending.pop()
@@ -315,7 +342,7 @@ def bottom_up(tree: Node, leaves: tuple[type[Node], ...] = ()) -> Iterator[Node]
 
 
 def size_and_height(tree: Node) -> tuple[int, int]:
-    """(number of nodes, number of levels) of the tree, with shared parts counted at every use."""
+    """(number of nodes, number of levels) of the tree. A shared node counts once per use."""
     known: dict[int, tuple[int, int]] = {}
     for part in bottom_up(tree):
         below = [known[id(child)] for child in part.children]
@@ -324,7 +351,7 @@ def size_and_height(tree: Node) -> tuple[int, int]:
 
 
 def rebuilt(tree: Node, change: Callable[[Node], Node]) -> Node:
-    """The top node of the tree, with each direct sub-tree replaced by ``change(sub-tree)``."""
+    """A copy of the top node of the tree, with each direct sub-tree replaced by ``change(sub-tree)``."""
     values = {}
     for field in fields(tree):
         value = getattr(tree, field.name)
@@ -337,24 +364,27 @@ def rebuilt(tree: Node, change: Callable[[Node], Node]) -> Node:
 
 
 def substitute(tree: Node, change: Callable[[Node], Node | None]) -> Node:
-    """The tree with each part replaced by ``change(part)``; a part for which that is None is kept, and its sub-trees
-    are treated likewise."""
+    """Replace nodes of a tree, from the top down.
+
+    A node for which ``change(node)`` is not None is replaced by that result, which is not searched further. Other nodes
+    are kept, and their sub-trees are searched in turn.
+    """
     changed = change(tree)
     return rebuilt(tree, lambda part: substitute(part, change)) if changed is None else changed
 
 
 def at_time(tree: Node, time: float) -> Node:
-    """The tree with the constant ``time`` in place of `Time`."""
+    """The tree with `Time` replaced by the constant ``time``."""
     return substitute(tree, lambda part: Constant(time) if isinstance(part, Time) else None)
 
 
 def on_plane(tree: Node, axis: int, place: float) -> Node:
-    """The tree with the constant ``place`` in place of the coordinate along ``axis``."""
+    """The tree with the coordinate along ``axis`` replaced by the constant ``place``."""
     return substitute(tree, lambda part: Constant(place) if part == Coordinate(axis) else None)
 
 
 def shared(trees: Mapping[str, Node]) -> dict[str, Node]:
-    """The same trees by name, with equal parts merged into one object, so that comparing them is fast."""
+    """The same trees, with equal sub-trees of all of them merged into one object, which makes comparisons fast."""
     one: dict[tuple[Any, ...], Node] = {}
     made: dict[int, Node] = {}
 
@@ -370,12 +400,16 @@ def shared(trees: Mapping[str, Node]) -> dict[str, Node]:
 
 
 def varies(tree: Node) -> bool:
-    """Whether the tree depends on a field. If it does, its ghost cells come from other blocks; otherwise it can be
-    computed anywhere from coordinates and time."""
+    """Whether the tree depends on a field.
+
+    If not, it can be computed in any cell from coordinates and time, and its ghost cells need no exchange.
+    """
     return any(isinstance(part, Field) for part in walk(tree))
 
 
 def has_own_ghosts(operand: Node) -> bool:
-    """Whether the operand's ghost cells follow from a boundary condition of its own. Otherwise the operand is evaluated
-    in the ghost cells, from coordinates and from fields that have such conditions."""
+    """Whether the ghost cells of an operand are filled by a boundary condition of the operand itself.
+
+    Otherwise the operand is evaluated in the ghost cells, from coordinates and from the ghost cells of its fields.
+    """
     return varies(operand) and any(isinstance(part, Field | Operator) and not part.beyond for part in walk(operand))

@@ -1,4 +1,4 @@
-"""The pointwise functions of the expression language, for equations written in Python: exp(f.u), where(f.u > 0, a, b)."""
+"""Pointwise functions of nodes and numbers, for equations written in Python: exp(f.u), where(f.u > 0, a, b)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from hpcstencil.symbolic.expressions import FUNCTIONS, Node, Operand, Pointwise,
 
 
 def _function(name: str) -> Callable[..., Node]:
+    """Make the Python function for the pointwise function ``name``. It raises TypeError for a wrong number of
+    arguments."""
+
     def apply(*arguments: Operand) -> Node:
         if len(arguments) != FUNCTIONS[name]:
             raise TypeError(f"{name}() takes {FUNCTIONS[name]} argument(s), not {len(arguments)}")

@@ -1,5 +1,4 @@
-"""Evaluation of trees without derivatives on float64 numpy arrays: initial states, bounds of parameters, arithmetic on
-diagnostics."""
+"""Evaluation of trees without operators in NumPy: initial states, bounds of parameters, arithmetic on diagnostics."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ from hpcstencil.symbolic.expressions import (
 
 FUNCTIONS = functions(np, np.float64)
 CELLS_AT_ONCE = 2**18
-ROUNDED = 1e-15  # relative error by which rounding may move the time of a series' last sample
+ROUNDED = 1e-15  # relative tolerance for rounding in the time of the last sample of a series
 SAMPLES = 65  # sample points per axis for the bound of a parameter
 
 
@@ -41,11 +40,11 @@ def evaluate(
     values: Mapping[Any, Any] | None = None,
     index: np.ndarray | None = None,
 ) -> Any:
-    """The value of a tree: float64, in the broadcast shape of ``coordinates`` and ``values``.
+    """Evaluate a tree in float64. The result has the broadcast shape of the arrays that the tree uses.
 
-    ``coordinates`` are float64 arrays of cell centres, one per axis. ``values`` maps each Parameter, Field, Reduction
-    or Time node in the tree to its value. ``index`` holds the global cell indices that noise needs, in the shape of the
-    result. Raises TypeError for an operator, which needs neighbouring cells.
+    ``coordinates`` are float64 arrays, one per axis, that broadcast against each other. ``values`` maps each Parameter,
+    Field, Reduction or Time node in the tree to a number or an array. ``index`` holds global cell indices in the shape
+    of the result; only noise uses them. Raises TypeError for operators, which need neighbouring cells.
     """
 
     def value(part: Node) -> Any:
@@ -72,7 +71,7 @@ def evaluate(
 
 
 def _sampled(series: Series, at: Any) -> Any:
-    """The value of a time series ``at`` a time."""
+    """The value, or slope, of a time series at the times ``at``: float64, in their shape."""
     values, place = np.array(series.values), np.asarray(at, np.float64) * (1.0 / series.dt)
     last = len(values) - 1
     inside = (place >= 0) & (place <= last * (1 + ROUNDED))
@@ -84,8 +83,10 @@ def _sampled(series: Series, at: Any) -> Any:
 
 
 def block_coordinates(grid: Grid, ranges: Sequence[Range]) -> list[np.ndarray]:
-    """Cell centres of a block, given a global index range per axis: one float64 array per axis, shaped to broadcast
-    over the block."""
+    """The coordinates of the cell centres of a block: one float64 array per axis, shaped to broadcast over the block.
+
+    ``ranges`` holds the global index range (start, stop) of the block per axis.
+    """
     return [
         grid.centres(axis, *r).reshape([-1 if a == axis else 1 for a in range(grid.ndim)])
         for axis, r in enumerate(ranges)
@@ -93,20 +94,24 @@ def block_coordinates(grid: Grid, ranges: Sequence[Range]) -> list[np.ndarray]:
 
 
 def block_index(grid: Grid, ranges: Sequence[Range]) -> np.ndarray:
-    """The global cell index (int64, C order) of every cell of a block, in the block's shape. ``ranges`` is the block's
-    global index range per axis."""
+    """The global cell index (int64, C order) of every cell of a block, in the shape of the block.
+
+    ``ranges`` holds the global index range (start, stop) of the block per axis.
+    """
     return np.ravel_multi_index(np.ix_(*(np.arange(*r) for r in ranges)), grid.shape)
 
 
 def by_node(parameters: Mapping[str, float | np.ndarray]) -> dict[Node, Any]:
-    """The values of parameters by node, for `evaluate`. Numbers become float64 scalars, because these overflow to
-    infinity where Python floats would raise."""
+    """The values of parameters by node, as `evaluate` takes them.
+
+    Numbers become NumPy scalars, which overflow to infinity where Python floats would raise OverflowError.
+    """
     return {Parameter(name): np.float64(value) if np.ndim(value) == 0 else value for name, value in parameters.items()}
 
 
 def taken(tree: Node, parameters: Mapping[str, float | np.ndarray]) -> Node:
-    """The tree with each where() replaced by the branch that is taken, if constants and ``parameters`` alone decide it.
-    The other branch then costs nothing."""
+    """Remove branches that are never taken: replace each where() by one of its branches if its condition depends only on
+    constants and ``parameters``."""
     known = by_node(parameters)
 
     def decided(condition: Node) -> bool:
@@ -131,11 +136,11 @@ def block_values(
     dtype: np.dtype,
     fields: Mapping[Field, np.ndarray] | None = None,
 ) -> np.ndarray:
-    """The values of an expression on a block, computed in float64 and returned as ``dtype``, C-contiguous and without
-    ghost cells.
+    """Evaluate a tree on a block: an array of ``dtype`` in the shape of the block, C-contiguous, without ghost cells.
 
-    ``ranges`` is the block's global index range per axis. ``fields`` has the blocks of the fields in the tree. The
-    block is evaluated a few planes at a time, so that the temporaries of a long expression stay small.
+    ``ranges`` holds the global index range (start, stop) of the block per axis. ``fields`` maps the fields in the tree
+    to their values on the block. The evaluation is in float64 and takes a few planes at a time, which bounds the memory
+    for temporaries.
     """
     (first, last), *rest = ranges
     known = by_node(parameters)
@@ -153,9 +158,11 @@ def block_values(
 
 
 def largest(tree: Node, grid: Grid, parameters: Mapping[str, float | np.ndarray]) -> float:
-    """The largest magnitude of an expression of the coordinates, on a coarse sample that includes the corners of the
-    grid. It is infinite or NaN only if the expression is so at cell centres too (1/x may be infinite at the face x = 0,
-    where no cell needs it)."""
+    """Estimate the largest magnitude of a tree of coordinates from a sample of up to SAMPLES points per axis.
+
+    The sample includes the boundary of the grid. If a value there is not finite, as for 1/x at x = 0, only cell
+    centres are sampled, so the result is infinite or NaN only if the value in a cell is.
+    """
 
     known = by_node(parameters)
 

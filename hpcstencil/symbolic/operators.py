@@ -1,6 +1,6 @@
-"""The operators of equations, as functions from nodes to nodes: laplacian, gradient, div_grad, upwind and more.
+"""The operators for right-hand sides, as functions from nodes to nodes: laplacian, gradient, div_grad, upwind and more.
 
-Each works in any number of dimensions, which the `Space` sets.
+They are methods of `Space`, which knows the number of dimensions.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from hpcstencil.validation.errors import InputError
 class Space:
     """The operators on a grid with ``ndim`` axes. They take nodes or numbers and return nodes.
 
-    Operators that need positions use ``grid`` and ``periodic`` (one entry per axis), and interpolate with ``order``.
-    ``numbers`` maps the nodes of parameters that may give a position to (name, value). ``masked`` says that some cells
-    are solid. ``stencils`` are those of the input, by name.
+    Only `point` and `at` use ``grid``, ``periodic`` (one entry per axis) and the interpolation ``order``. ``numbers``
+    maps the nodes of parameters to (name, value), to check positions that parameters give. ``masked`` says whether the
+    grid has solid cells. ``stencils`` are the user-defined stencils, by name.
     """
 
     ndim: int
@@ -48,7 +48,7 @@ class Space:
     stencils: Mapping[str, Stencil] = field(default_factory=dict)
 
     def derivative(self, a: Operand, *axes: int) -> Node:
-        """∂/∂x_i ∂/∂x_j ... a, with one factor for each of the given ``axes``; an axis may be given twice."""
+        """The partial derivative ∂/∂x_i ∂/∂x_j ... a, with one factor for each of ``axes``, which may repeat."""
         return Derivative(node(a), tuple(axes.count(axis) for axis in range(self.ndim)))
 
     def laplacian(self, a: Operand) -> Node:
@@ -73,31 +73,30 @@ class Space:
         return total([DivGrad(node(coefficient), node(a), axis) for axis in range(self.ndim)])
 
     def diffusion(self, coefficient: Node, a: Operand) -> Node:
-        """∇·(D ∇a): D ∇²a if D is a number, `div_grad` if it varies in space."""
+        """∇·(D ∇a), where ``coefficient`` is D: the cheaper D ∇²a if D is a scalar parameter, else `div_grad`."""
         return coefficient * self.laplacian(a) if isinstance(coefficient, Parameter) else self.div_grad(coefficient, a)
 
     def difference(self, a: Operand, axis: int) -> Node:
-        """∂a/∂x_axis half a cell from where a lives: at faces if a lives at centres, and at centres if it lives on
-        faces."""
+        """∂a/∂x along ``axis``, half a cell away from a: on faces if a is at cell centres, at centres if a is on faces."""
         return Halfway(node(a), axis, "difference")
 
     def mean(self, a: Operand, axis: int) -> Node:
-        """a, interpolated half a cell from where a lives along ``axis``: at faces if a lives at centres, and at centres
-        if it lives on faces."""
+        """a interpolated along ``axis`` to half a cell away: to faces if a is at cell centres, to centres if a is on
+        faces."""
         return Halfway(node(a), axis, "mean")
 
     def below(self, a: Operand, axis: int) -> Node:
-        """The unchanged value of a half a cell below along ``axis``."""
+        """The value of a half a cell below along ``axis``, without interpolation."""
         return Halfway(node(a), axis, "below")
 
     def above(self, a: Operand, axis: int) -> Node:
-        """The unchanged value of a half a cell above along ``axis``."""
+        """The value of a half a cell above along ``axis``, without interpolation."""
         return Halfway(node(a), axis, "above")
 
     def stencil(self, name: str, a: Operand) -> Node:
-        """Σ_j w_j a(x + o_j) with the stencil ``name`` of [equation.stencils].
+        """The user-defined stencil ``name`` of [equation.stencils] applied to a: Σ_j w_j a(x + o_j).
 
-        Raises InputError if the input has none of this name.
+        Raises InputError if the input has no stencil of this name.
         """
         if name not in self.stencils:
             raise InputError(
@@ -106,10 +105,10 @@ class Space:
         return Convolution(node(a), name, self.stencils[name])
 
     def point(self, *position: Operand) -> Node:
-        """δ(x - position), spread over cells with the weights of `interpolation`; its integral over the grid is 1.
-        ``position`` has one entry per axis, in the input's unit of length.
+        """A point source δ(x - position), spread over nearby cells with the weights of `interpolation`.
 
-        Raises ValueError if an entry is a constant outside the grid, InputError if it is a parameter with such a value.
+        Its integral over the grid is 1. ``position`` has one entry per axis, in the length unit of the input. Raises
+        ValueError if an entry is a constant outside the grid, and InputError if it is a parameter with such a value.
         """
         assert self.grid is not None
         weight = node(1.0 / self.grid.cell_volume)
@@ -133,8 +132,11 @@ class Space:
             raise ValueError(f"{place.value:g} is outside of the grid, {lower:g} to {upper:g} along {AXES[axis]}")
 
     def at(self, a: Operand, *position: Operand) -> Node:
-        """The value of a at a position with one entry per axis: the integral of a times δ, as a tree of reductions.
-        Near solid cells it is divided by the part of δ that lies in the fluid. Raises the same errors as `point`."""
+        """The value of a at a position, interpolated as the integral of a times `point`. It is a tree of reductions.
+
+        On a grid with solid cells it is divided by the integral of `point` over the fluid. Raises the same errors as
+        `point`.
+        """
         point = self.point(*position)
         value = Reduction("integral", node(a) * point)
         return value / Reduction("integral", point) if self.masked else value
@@ -150,8 +152,7 @@ class Space:
         return total(terms)
 
     def operators(self) -> dict[str, tuple[Callable[..., Node], int, int]]:
-        """The operators that the expression language may call, by name, each as (function, least number of arguments,
-        largest number)."""
+        """The operators of the expression language: name -> (function, least and largest number of arguments)."""
         table: dict[str, tuple[Callable[..., Node], int, int]] = {
             "laplacian": (self.laplacian, 1, 1),
             "gradient_squared": (self.gradient_squared, 1, 1),

@@ -1,4 +1,7 @@
-"""Text to tree: the expression language of the input file, read with Python's `ast` and never evaluated as Python."""
+"""Parser of the expression language of the input file.
+
+Python's `ast` module parses the text, and the syntax tree is converted to an expression tree. Nothing is executed.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +34,10 @@ from hpcstencil.validation.messages import listing, nearest
 PI = 3.141592653589793
 LONGEST = 10_000  # characters
 DEEPEST = 100  # nesting depth; a sum or product counts once, however many terms it has
-LARGEST = 20_000  # nodes of the tree with every shared part written out: a walk over it may visit them all
-TALLEST = 200  # levels of that tree; hashing and comparing trees takes a Python frame per level
+LARGEST = 20_000  # nodes of the tree, with a shared node counted once per use
+TALLEST = 200  # levels of the tree; hashing and comparing trees takes one Python stack frame per level
 CHAIN = 64  # a sum or product with at most this many terms is joined term by term, from left to right
-SIMILAR = 0.7  # similarity that a suggestion needs: 'point' is no suggestion for 'poisson'
+SIMILAR = 0.7  # least similarity of a suggestion, so that 'point' is not suggested for 'poisson'
 SHOWN = 60  # characters of an expression that an error message quotes
 
 _SOLVE = (
@@ -45,7 +48,8 @@ _CURL = ("dx", "write its components with dx, dy and dz, such as dx(v) - dy(u)")
 _GRADIENT = ("dx", "write its components dx(a), dy(a), dz(a), or gradient_squared(a) for the square of its length")
 _LAPLACIAN = ("laplacian", "write laplacian(a)")
 _STEP = ("where", "write a comparison, such as (x > 1), which is 1 or 0")
-# Functions known from other languages: (our function, what to write).
+# Functions that users know from other languages: (function of this language, advice). The advice is given only where
+# that function is allowed.
 WISHES = {
     **dict.fromkeys(("poisson", "solve", "inverse", "invert", "inverse_laplacian", "laplacian_inverse"), _SOLVE),
     **dict.fromkeys(("inverse_laplace", "laplace_inverse", "inv_laplacian", "invlaplacian", "invlap"), _SOLVE),
@@ -62,8 +66,8 @@ WISHES = {
     "ln": ("log", "write log(a)"),
 }
 
-# Python accepts more than this language has: '#' would hide the rest of a line, and letters of other alphabets would be
-# read as the letters that they look like.
+# Characters that Python accepts but this language does not. '#' would start a comment, and Python normalizes some
+# letters of other alphabets to ASCII letters that look alike.
 FOREIGN = re.compile(r"[^ -~\t\n\r]|[#\\]")
 BREAKS = re.compile(r"[\t\n\r]")
 
@@ -79,8 +83,8 @@ CHAINS = ({ast.Add, ast.Sub}, {ast.Mult})
 class Scope:
     """The names and functions that an expression may use on a grid with ``ndim`` axes.
 
-    ``names`` maps each field and parameter to its node. ``time`` allows `t`, ``operators`` the operators of ``space``,
-    ``noise`` the function noise(), and ``reductions`` those such as integral().
+    ``names`` maps each field and parameter to its node. The flags allow `t` (``time``), the operators of ``space``
+    (``operators``), the function noise() (``noise``), and reductions such as integral() and at() (``reductions``).
     """
 
     ndim: int
@@ -92,7 +96,7 @@ class Scope:
     space: Space | None = None
 
     def symbols(self) -> dict[str, Node]:
-        """Every bare name that may be used, with its node."""
+        """The node of every name that is allowed: fields, parameters, coordinates, pi and t."""
         known: dict[str, Node] = {AXES[axis]: Coordinate(axis) for axis in range(self.ndim)}
         known["pi"] = Constant(PI)
         if self.time:
@@ -100,8 +104,7 @@ class Scope:
         return {**known, **self.names}
 
     def calls(self) -> dict[str, tuple[Callable[..., Node], int, int]]:
-        """Every function that may be called, by name, each as (function that makes the node, least number of arguments,
-        largest number)."""
+        """The functions that are allowed: name -> (constructor of the node, least and largest number of arguments)."""
         known: dict[str, tuple[Callable[..., Node], int, int]] = {
             name: ((lambda *a, name=name: Pointwise(name, a)), count, count) for name, count in FUNCTIONS.items()
         }
@@ -116,6 +119,8 @@ class Scope:
 
 
 def _noise(*arguments: Node) -> Node:
+    """The node of noise(seed) or noise(seed, stream). Raises ValueError unless the arguments are integers from 0 to
+    2**32 - 1."""
     whole = [int(a.value) for a in arguments if isinstance(a, Constant) and 0 <= a.value < 2**32 and a.value % 1 == 0]
     if len(whole) < len(arguments):
         raise ValueError("noise() expects whole numbers from 0 to 2**32 - 1")
@@ -123,24 +128,25 @@ def _noise(*arguments: Node) -> Node:
 
 
 def parse(text: str, scope: Scope, key: str) -> Node:
-    """The tree of the expression ``text``.
+    """Parse the expression ``text`` into a tree.
 
-    ``key`` is the key of the text in the input, for error messages. Raises InputError, with the position in the text,
-    for syntax errors, unknown names and functions, wrong numbers of arguments, Python that is not part of the language,
-    and expressions that are too long, too deep, or too large once their operators are written out.
+    ``scope`` holds the allowed names and functions. ``key`` is the key of the text in the input, for error messages.
+    Raises InputError, with the position in the text, for syntax errors, unknown names and functions, wrong numbers of
+    arguments, Python syntax that is not part of the language, and expressions that are too long, too deeply nested or
+    too large once nested operators are written out.
     """
     return _Parser(text, scope, key).tree()
 
 
 class _Parser:
-    """The parser of one text; it keeps the text and the key for error messages."""
+    """Parser of one expression. It keeps the text and the key for error messages."""
 
     def __init__(self, text: str, scope: Scope, key: str) -> None:
         self.text, self.key = text.strip(" \t\n\r"), key
         self.symbols, self.calls = scope.symbols(), scope.calls()
 
     def tree(self) -> Node:
-        """The tree of the whole text."""
+        """Parse the whole text. Raises the errors of `parse`."""
         if len(self.text) > LONGEST:
             raise InputError(
                 f"{self.key}: expected an expression of at most {LONGEST} characters, but got {len(self.text)}; shorten it"
@@ -159,9 +165,9 @@ class _Parser:
         return tree
 
     def python(self) -> ast.expr:
-        """The text as Python's syntax tree, with each line break read as a space."""
+        """Parse the text to a syntax tree of Python's `ast`. Line breaks count as spaces."""
         try:
-            with warnings.catch_warnings():  # of Python, about texts that are refused here in our own words
+            with warnings.catch_warnings():  # Python's SyntaxWarnings; `convert` refuses such text with its own message
                 warnings.simplefilter("ignore")
                 return ast.parse(BREAKS.sub(" ", self.text), mode="eval").body
         except SyntaxError as error:
@@ -170,8 +176,8 @@ class _Parser:
             self.fail(0, "the expression cannot be read: it is nested too deeply, or one sum has thousands of terms")
 
     def fail(self, column: int, what: str, advice: str = "") -> NoReturn:
-        """Raise InputError about the character ``column`` (from 0) of the text: ``what`` is wrong, and the ``advice``
-        if there is any."""
+        """Raise InputError that says ``what`` is wrong at the character ``column`` (counted from 0), with the text around
+        it and the ``advice``, if any."""
         text = BREAKS.sub(" ", self.text)
         column = min(column, len(text))
         start = 0 if len(text) <= SHOWN else max(0, column - SHOWN // 2)
@@ -180,7 +186,7 @@ class _Parser:
         raise InputError(f"{self.key}: {what}, at character {column + 1} of {part!r}" + (advice and f"; {advice}"))
 
     def convert(self, part: ast.expr, depth: int) -> Node:
-        """The node of a piece of Python's syntax tree. ``depth`` is the number of pieces around it."""
+        """Convert a node of Python's syntax tree to a `Node`. ``depth`` is its depth of nesting, at most DEEPEST."""
         if depth > DEEPEST:
             self.fail(part.col_offset, f"the expression is nested more than {DEEPEST} deep")
         down = depth + 1
@@ -204,8 +210,7 @@ class _Parser:
         self.fail(self.column(part), self.foreign(part))
 
     def column(self, part: ast.expr) -> int:
-        """The column where an unsupported piece begins; if it is an operator between two operands, the column of the
-        operator."""
+        """The column to report for unsupported syntax: the operator of a binary operation, else the start."""
         if not isinstance(part, ast.BinOp):
             return part.col_offset
         assert part.left.end_col_offset is not None
@@ -213,8 +218,10 @@ class _Parser:
         return part.left.end_col_offset + len(between) - len(between.lstrip(" \t\n\r)"))
 
     def chain(self, part: ast.BinOp, depth: int) -> Node:
-        """Operations of equal precedence, a + b - c ..., from left to right. A long sum or product is joined in halves
-        to keep the tree flat."""
+        """Convert a chain of operations of equal precedence, a + b - c ..., evaluated from left to right.
+
+        A long sum or product becomes a balanced tree, to limit its height.
+        """
         kinds = next((kinds for kinds in CHAINS if type(part.op) in kinds), {type(part.op)})
         first: ast.expr = part
         pending: list[tuple[str, ast.expr]] = []
@@ -226,7 +233,7 @@ class _Parser:
         return _joined(start, links)
 
     def number(self, part: ast.Constant) -> float:
-        """The value of a number; it must be finite in float64."""
+        """The value of a numeric literal. Raises InputError if it overflows float64."""
         assert isinstance(part.value, int | float)  # `convert` passes no other constants
         try:
             value = float(part.value)
@@ -237,7 +244,7 @@ class _Parser:
         return value
 
     def foreign(self, part: ast.expr) -> str:
-        """Why a piece of Python is not part of the language."""
+        """The message for Python syntax that is not part of the language."""
         match part:
             case ast.Compare(ops=[_, _, *_]):
                 return "comparisons cannot be chained: write (a < b)*(b < c)"
@@ -250,7 +257,7 @@ class _Parser:
         return "this is not part of the expression language (numbers, names, + - * / **, comparisons and functions)"
 
     def symbol(self, part: ast.Name, name: str) -> Node:
-        """The node of a bare name. Raises InputError if it is not known."""
+        """The node of a name. Raises InputError if the name is unknown or a function."""
         if name in self.symbols:
             return self.symbols[name]
         if name in self.calls:
@@ -258,8 +265,8 @@ class _Parser:
         self.fail(part.col_offset, f"unknown name {_short(name)}", _suggestion(name, self.symbols))
 
     def call(self, part: ast.Call, name: str, arguments: list[ast.expr], depth: int) -> Node:
-        """The node of a function call. Raises InputError if the function is not known or takes another number of
-        arguments."""
+        """Convert a function call. Raises InputError for an unknown function, a wrong number of arguments or an invalid
+        argument."""
         if name not in self.calls:
             if name in self.symbols:
                 advice = f"write {name}*(...) to multiply"
@@ -276,12 +283,12 @@ class _Parser:
             self.fail(part.col_offset, str(error))
 
     def wished(self, name: str) -> str:
-        """The advice for a function that other languages have; "" for other names."""
+        """The advice for a function of another language, such as grad or ln; "" for other names."""
         instead, advice = WISHES.get(name.lower(), ("", ""))
         return advice if instead in self.calls else ""
 
     def nested(self, name: str, arguments: list[ast.expr]) -> str:
-        """How to write a derivative of third or higher order; "" for other names."""
+        """The advice for a derivative of third or higher order, such as dxxx: nested derivatives. "" for other names."""
         axes = sorted(name[1:])
         if not name.startswith("d") or not 3 <= len(axes) <= 8 or not all("d" + axis in self.calls for axis in axes):
             return ""
@@ -297,7 +304,10 @@ class _Parser:
 
 
 def _joined(start: Node, links: Sequence[tuple[str, Node]]) -> Node:
-    """``start`` with the operations ``links`` applied to it; more than CHAIN operations are joined in two halves."""
+    """Apply the operations ``links``, pairs (function, operand), to ``start`` from left to right.
+
+    More than CHAIN operations are split into two halves, which are joined recursively.
+    """
     if len(links) <= CHAIN:
         for function, operand in links:
             start = Pointwise(function, (start, operand))
@@ -311,11 +321,12 @@ def _joined(start: Node, links: Sequence[tuple[str, Node]]) -> Node:
 
 
 def _short(text: str, quote: str = "'") -> str:
+    """A name in quotes, cut to SHOWN characters."""
     return quote + (text if len(text) <= SHOWN else text[:SHOWN] + "...") + quote
 
 
 def _strange(character: str) -> str:
-    """Why a character is not allowed in an expression."""
+    """The message for a character that is not allowed in an expression."""
     if character == "#":
         return "a comment cannot stand inside an expression"
     name = unicodedata.name(character, "")
@@ -323,5 +334,6 @@ def _strange(character: str) -> str:
 
 
 def _suggestion(name: str, known: Mapping[str, object]) -> str:
+    """The advice for an unknown name: the most similar one, or all names that are known."""
     near = nearest(name, known, SIMILAR)
     return f"did you mean '{near}'?" if near else f"known here: {listing(sorted(known))}"

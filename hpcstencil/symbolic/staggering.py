@@ -1,9 +1,10 @@
-"""Where values live on a staggered grid: at cell centres, or on the lower faces of cells along some axes.
+"""Positions on a staggered grid: values live at cell centres, or on the lower faces of cells along some axes.
 
-A position has an entry per axis: 0 for the centre of the cell, 1 for its lower face, x_i = lower + i dx, so (1, 1) is a
-corner in two dimensions. The lower face of a cell has the cell's index (A. Arakawa & V. Lamb, "Computational design of the
-basic dynamical processes of the UCLA general circulation model", Methods Comput. Phys. 17 (1977) 173-265, have the C grid:
-velocities on the faces that they cross; K. Yee, IEEE Trans. Antennas Propag. 14 (1966) 302-307, that of electrodynamics).
+A position has one entry per axis: 0 for the cell centre, 1 for the lower face, x_i = lower + i dx. In two dimensions (1, 1) is
+thus a corner. The lower face of a cell has the index of the cell. The C grid, with velocities on the faces that they cross, is
+that of A. Arakawa & V. Lamb, "Computational design of the basic dynamical processes of the UCLA general circulation model",
+Methods Comput. Phys. 17 (1977) 173-265. The grid for electrodynamics is that of K. Yee, IEEE Trans. Antennas Propag. 14 (1966)
+302-307.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ FACE = "_face"  # suffix of the names of face dimensions
 
 @dataclass(frozen=True)
 class Layout:
-    """The positions of fields on the grid, and their shapes in a file.
+    """The positions of fields on the grid, and the shapes of their global arrays in a file.
 
-    A field lives at cell centres unless ``positions`` says otherwise. On a ``periodic`` axis the faces are the lower
-    faces of all cells; on other axes there is one more, the upper boundary. With an ``ensemble``, which maps dotted
-    keys to the values of all members, fields and diagnostics have the members as their first axis.
+    Fields that are not in ``positions`` live at cell centres. Along a ``periodic`` axis there are as many faces as
+    cells, the lower face of each; along other axes there is one more, on the upper boundary. ``ensemble`` maps dotted
+    keys to one value per member. If it is not empty, the first axis of fields and diagnostics in a file is the member.
     """
 
     grid: Grid | Subgrid
@@ -49,22 +50,22 @@ class Layout:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """(number of members,), or () without an ensemble."""
+        """The shape of the member axis: (number of members,), or () without an ensemble."""
         return tuple(len(values) for values in self.ensemble.values())[:1]
 
     def extra(self, name: str) -> tuple[int, ...]:
-        """The number of values that the field ``name`` has per axis beyond the number of cells: 1 on a non-periodic
-        axis on whose faces it lives, else 0."""
+        """How many more values than cells the field ``name`` has along each axis: 1 if it lives on the faces of a
+        non-periodic axis, else 0."""
         position = home(name, self.positions, self.grid.ndim)
         return tuple(int(half and not self.periodic[axis]) for axis, half in enumerate(position))
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The global shape of the field ``name`` in the file, without members and times."""
+        """The shape of the field ``name`` on the global grid, without the axes of time and members."""
         return tuple(n + more for n, more in zip(self.grid.shape, self.extra(name), strict=True))
 
     def dimensions(self, name: str) -> tuple[str, ...]:
-        """The names of the dimension scales of the field ``name``, one per axis: "x", or "x_face" if it lives on those
-        faces."""
+        """The names of the dimensions of the field ``name`` in a file, one per axis: "x", or "x_face" if it lives on the
+        faces of that axis."""
         position = home(name, self.positions, self.grid.ndim)
         return tuple(letter + FACE if half else letter for letter, half in zip(self.grid.axes, position, strict=True))
 
@@ -86,12 +87,13 @@ def flipped(position: Position, axis: int) -> Position:
 
 
 def position_of(tree: Node, positions: Positions, ndim: int) -> Position | None:
-    """The position of a tree's values, as given by its fields; None if it has no field and so may live anywhere."""
+    """The position of the values of a tree, which follows from its fields; None if it has no field and is thus valid at
+    any position."""
     return positions_in(tree, positions, ndim)[id(tree)]
 
 
 def positions_in(tree: Node, positions: Positions, ndim: int) -> dict[int, Position | None]:
-    """The result of `position_of` for every part of a tree, by the id() of the part."""
+    """The result of `position_of` for every node of a tree, by the id() of the node."""
     found: dict[int, Position | None] = {}
     for part in bottom_up(tree):
         below = [found[id(child)] for child in part.children]
@@ -105,14 +107,15 @@ def positions_in(tree: Node, positions: Positions, ndim: int) -> dict[int, Posit
 
 
 def located(tree: Node, position: Position, positions: Positions, spacing: Sequence[float], key: str) -> Node:
-    """The tree in the form in which it is evaluated at ``position``. Coordinates become those of the place where they
-    are used, a parameter from a file becomes its mean there, and each `Halfway` gets its target.
+    """Rewrite a tree so that backends can evaluate it at ``position``.
 
-    The operand of a `Halfway` is also evaluated ``beyond`` walls, from the fields' ghost cells. So are inner results on
-    faces: a face on the boundary belongs to a cell, and its value follows from the fields alone. ``spacing`` is the
-    cell width per axis.
+    Coordinates on faces are shifted by half a cell, parameters with one value per cell are averaged onto faces, and
+    each `Halfway` gets its target. Operands of a `Halfway` are marked ``beyond``, because they are also evaluated
+    outside walls, from the ghost cells of the fields. So are results of operators on faces, since a face on the
+    boundary needs no separate boundary condition. ``positions`` are the positions of fields, and ``spacing`` is the cell
+    width per axis.
 
-    Raises InputError, whose message begins with ``key``, if a field is used at another position than its own.
+    Raises InputError, whose message begins with ``key``, if a field is used at a position where it does not live.
     """
     known: dict[tuple[int, Position, bool], Node] = {}
 
@@ -151,25 +154,33 @@ def located(tree: Node, position: Position, positions: Positions, spacing: Seque
 
 
 def located_on_boundary(tree: Node, position: Position, axis: int, spacing: Sequence[float], key: str) -> Node:
-    """The tree of a value given on a boundary across ``axis``, for a field at ``position``, in the form in which it is
-    evaluated there. Its coordinate along ``axis`` is that of the boundary. Raises the same errors as `located`."""
+    """Rewrite the tree of a boundary value as `located` does, for a field at ``position`` and a boundary normal to
+    ``axis``.
+
+    The coordinate along ``axis`` is not shifted, because the caller sets it to the boundary. Raises the same
+    errors as `located`.
+    """
     along = tuple(0 if a == axis else half for a, half in enumerate(position))
     return located(tree, along, {}, spacing, key)
 
 
 def _astray(name: str, lives: Position, wanted: Position) -> str:
+    """The message for the field ``name``, which lives at one position but is used at another."""
     wrong = f"'{name}' lives {described(lives)}, but is used where values {described(wanted)} are needed"
     return f"{wrong}; {_advice(lives, wanted)}"
 
 
 def _advice(lives: Position, wanted: Position) -> str:
+    """How to interpolate from the position ``lives`` to ``wanted``, in words."""
     differing = [AXES[axis] for axis, (a, b) in enumerate(zip(lives, wanted, strict=True)) if a != b]
     return f"bring it there with {listing(f'mean_{axis}()' for axis in differing)}"
 
 
 def located_reductions(tree: Node, positions: Positions, spacing: Sequence[float], key: str) -> Node:
-    """The tree of a diagnostic in which each reduction is evaluated where its operand lives. Raises the same errors as
-    `located`."""
+    """Rewrite the tree of a diagnostic so that each reduction is evaluated at the position of its operand.
+
+    Raises the same errors as `located`.
+    """
     ndim = len(spacing)
 
     def visit(part: Node) -> Node:
@@ -182,5 +193,5 @@ def located_reductions(tree: Node, positions: Positions, spacing: Sequence[float
 
 
 def is_staggered(trees: Sequence[Node], positions: Positions) -> bool:
-    """Whether any value of the trees lives elsewhere than at cell centres."""
+    """Whether any field, or any value in the trees, lives on faces instead of at cell centres."""
     return bool(positions) or any(isinstance(part, Halfway) for tree in trees for part in bottom_up(tree))

@@ -1,4 +1,4 @@
-"""The ghost cells that a tree needs, from the reach of its operators' stencils, nested ones included."""
+"""The number of ghost cells that a tree needs, computed from the stencils of its operators, nested ones included."""
 
 from __future__ import annotations
 
@@ -23,19 +23,21 @@ from hpcstencil.symbolic.expressions import (
     walk,
 )
 
-# Operand that has its own ghost cells -> (their number (lower, upper) per axis, whether corners are needed)
+# Operand with a boundary condition -> (number of ghost cells (lower, upper) per axis, whether corners are needed)
 Needs = dict[Node, tuple[tuple[tuple[int, int], ...], bool]]
 
 
 @dataclass(frozen=True)
 class Discretization:
-    """The choice of stencils for the operators: the formal ``order``, and the cell width per axis (``spacing``)."""
+    """The spatial discretization: the stencils of the operators for a formal ``order`` and a cell width per axis
+    (``spacing``)."""
 
     order: int
     spacing: tuple[float, ...]
 
     def derivative(self, tree: Derivative) -> Stencil:
-        """The stencil of a partial derivative; a mixed one is the product of the stencils along its axes."""
+        """The stencil of a partial derivative. For a mixed derivative it is the tensor product of stencils along the
+        axes."""
         factors = []
         for axis, m in enumerate(tree.orders):
             if m and tree.bias:
@@ -45,14 +47,16 @@ class Discretization:
         return product(*factors)
 
     def div_grad(self, tree: DivGrad) -> tuple[Stencil, Stencil, Stencil]:
-        """(stencil of the gradient at the upper face of a cell, stencil of the mean there, stencil of the divergence
-        from the faces around a cell)."""
+        """The three stencils of `DivGrad`: the gradient at the upper face of a cell, the mean at that face, and the
+        divergence in the cell from its faces."""
         upper = [staggered(m, self.order, +1, tree.axis, self.spacing) for m in (1, 0)]
         return upper[0], upper[1], staggered(1, self.order, -1, tree.axis, self.spacing)
 
     def halfway(self, tree: Halfway) -> Stencil:
-        """The stencil of a value half a cell away. A cell and its lower face have the same index. The tree must come
-        from `staggering.located`."""
+        """The stencil of a `Halfway`, in indices where a cell and its lower face have the same index.
+
+        The tree must come from `staggering.located`, which sets ``onto``.
+        """
         assert tree.onto, "positions.located has to say where the operand lives"
         side = -1 if tree.onto == "faces" else 1
         if tree.kind in ("below", "above"):
@@ -60,7 +64,8 @@ class Discretization:
         return staggered(int(tree.kind == "difference"), self.order, side, tree.axis, self.spacing)
 
     def stencils(self, tree: Node) -> tuple[Stencil, ...]:
-        """The stencils that an operator applies: three for `DivGrad`, one for the others, none for other nodes."""
+        """The stencils that a node applies: three for `DivGrad`, one for other operators, none for nodes that are not
+        operators."""
         match tree:
             case Derivative():
                 return (self.derivative(tree),)
@@ -75,7 +80,7 @@ class Discretization:
         return ()
 
     def reach(self, tree: Node) -> tuple[tuple[int, int], ...]:
-        """Ghost cells (lower, upper) per axis that an operator needs of its operands."""
+        """The number of ghost cells (lower, upper) per axis that an operator needs from its operands."""
         if not isinstance(tree, DivGrad):
             (stencil,) = self.stencils(tree)
             return tuple(zip(stencil.lower, stencil.upper, strict=True))
@@ -84,9 +89,11 @@ class Discretization:
         return tuple((width, width) if axis == tree.axis else (0, 0) for axis in range(len(self.spacing)))
 
     def needs(self, trees: Iterable[Node]) -> Needs:
-        """The ghost cells that the trees need of each operand that has its own: the largest number (lower, upper) per
-        axis that any operator needs, and whether corners are needed. A field used ``beyond`` walls gets the number that
-        the outermost operator around it needs."""
+        """The ghost cells that the trees need from each operand that has a boundary condition itself (`has_own_ghosts`).
+
+        The result has the largest number (lower, upper) per axis that any operator needs, and whether corners are
+        needed. A field marked ``beyond`` needs as many as the outermost operator around it reaches.
+        """
         result: Needs = {}
 
         def ask(operand: Node, widths: tuple[tuple[int, int], ...], corners: bool) -> None:
@@ -105,9 +112,12 @@ class Discretization:
         return result
 
     def radius(self, trees: Iterable[Node], coordinates: bool = False) -> tuple[int, ...]:
-        """The number of ghost cells per axis, on either side, that a block needs to evaluate the trees in all its
-        cells; nested operators add up. Operators on coordinates alone count only if ``coordinates`` is true: they need
-        positions outside the block, but no cells there."""
+        """The width of the halo that a block needs to evaluate the trees in all its cells: one number per axis, for both
+        sides.
+
+        The reaches of nested operators add up. Operators on trees without fields count only if ``coordinates`` is true,
+        because they read no cells outside the block, only coordinates.
+        """
         ndim = len(self.spacing)
 
         @cache
@@ -128,8 +138,10 @@ def axes_of(tree: Node) -> set[int]:
 
 
 def constant_along(tree: Operator) -> bool:
-    """Whether an operator reads neighbouring cells along some axis on which its operand is constant.
-    False for stencils of the input."""
+    """Whether an operator acts along an axis on which its operand, a tree without fields, is constant.
+
+    False for user-defined stencils.
+    """
     if isinstance(tree, Convolution):
         return False
     axes = {a for a, m in enumerate(tree.orders) if m} if isinstance(tree, Derivative) else {tree.axis}

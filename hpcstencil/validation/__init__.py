@@ -1,1 +1,1 @@
-"""Errors, and messages for bad input. Imports nothing of the project."""
+"""Errors, error messages, and the schema of the input. It imports no other package of the project."""

@@ -1,4 +1,4 @@
-"""`--set KEY=VALUE`: values that replace those of single keys in the input."""
+"""The option `--set KEY=VALUE`, which replaces single values of the input."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.toml_text import DEEPEST, LONG_KEY, Path, dotted, dump_value, refuse_deep, shortened
 
-ANY = ""  # stands for a name that the user chooses
-# Keys of one table that are alternatives: setting one removes the others.
+ANY = ""  # wildcard for a name of the user's choice
+# (table, keys of which only one may be given): setting one removes the others.
 EXCLUSIVE = (
     (("time",), ("dt", "cfl", "tolerance")),
     (("output",), ("every", "every_steps")),
@@ -22,10 +22,10 @@ LONGEST_KEY = 1000  # characters of the key of a --set
 
 
 def parse_override(text: str) -> tuple[Path, Any]:
-    """The key (as a tuple of names) and the value of one ``--set KEY=VALUE``. A value that is not TOML is taken as a
-    text.
+    """Parse one ``KEY=VALUE`` into (names of the dotted key, value).
 
-    Raises InputError if ``text`` does not have this form.
+    The value is parsed as TOML; if that fails, it is the text itself. Raises InputError if ``text`` does not have this
+    form, is not UTF-8, or is nested too deeply.
     """
     given = shortened(repr(text), 80)
     try:
@@ -44,7 +44,7 @@ def parse_override(text: str) -> tuple[Path, Any]:
 
 
 def _key_path(text: str) -> Path | None:
-    """The names of a dotted TOML key; None if ``text`` is not one."""
+    """The names of a dotted TOML key, or None if ``text`` is not a key."""
     try:
         node: Any = tomllib.loads(f"{text} = 0") if "\n" not in text else {}
     except (ValueError, RecursionError):
@@ -57,7 +57,7 @@ def _key_path(text: str) -> Path | None:
 
 
 def _override_value(text: str) -> Any:
-    """The value of a ``--set``: TOML if it can be read as TOML, else the text itself."""
+    """The value of a ``--set``: parsed as TOML if possible, else the text itself."""
     if LONG_KEY.search(text):
         return text
     try:
@@ -68,10 +68,10 @@ def _override_value(text: str) -> Any:
 
 
 def override(raw: Mapping[str, object], overrides: Sequence[str]) -> dict[str, Any]:
-    """A copy of the tables ``raw`` with every ``--set`` of ``overrides`` ("KEY=VALUE") applied in turn.
+    """A copy of the tables ``raw`` with the ``overrides``, each "KEY=VALUE", applied in turn.
 
-    A table as value replaces a whole table. A key of EXCLUSIVE removes its alternatives. Raises InputError if a
-    ``--set`` is malformed, or expects a table where the input has a value.
+    A value that is a table replaces the whole table. Setting a key of EXCLUSIVE removes its alternatives. Raises
+    InputError if an override is malformed, or sets a key inside a value that is not a table.
     """
     result = _copy(raw)
     for text in overrides:
@@ -92,7 +92,7 @@ def override(raw: Mapping[str, object], overrides: Sequence[str]) -> dict[str, A
 
 
 def alternatives(path: Path) -> list[Path]:
-    """The keys, as tuples of names, that setting ``path`` removes, because an input may have only one of them."""
+    """The keys, as tuples of names, that setting the key ``path`` removes, because only one of them may be given."""
     return [
         (*path[:-1], other)
         for table, keys in EXCLUSIVE
@@ -104,7 +104,7 @@ def alternatives(path: Path) -> list[Path]:
 
 
 def is_set(key: str, overrides: Sequence[str]) -> bool:
-    """Whether a ``--set`` names ``key``, a table that holds it, a part of it, or an alternative that removes it."""
+    """Whether an override changes the dotted ``key``: itself, a table around it, an entry in it, or an alternative."""
     wanted = _key_path(key) or (key,)
     for text in overrides:
         path, _ = parse_override(text)
@@ -116,5 +116,5 @@ def is_set(key: str, overrides: Sequence[str]) -> bool:
 
 
 def _copy(raw: Mapping[str, object]) -> dict[str, Any]:
-    """A copy of nested tables, without sharing any table."""
+    """A deep copy of nested tables; values that are not tables are shared."""
     return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in raw.items()}

@@ -1,8 +1,8 @@
-"""Make foreign text safe for a terminal: a title, a unit or a file name may contain control sequences.
+"""Make text from files safe to print: a title, a unit or a file name may contain control sequences.
 
-Escape sequences move the cursor, clear the screen or change the window's title. Direction marks change the order in
-which text is displayed. Half a surrogate pair (a file name that is not UTF-8) cannot be printed at all. All of these
-become visible escapes.
+Terminal escape sequences can move the cursor, clear the screen or change the window title. Direction marks change the
+order in which text is displayed. Lone surrogates, from file names that are not UTF-8, cannot be printed. All of these
+are replaced by visible escapes.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import click
 
 
 def printable(text: object) -> str:
-    """``text`` on one line: each invisible character except a space becomes an escape such as \\x1b or \\u202e."""
+    """Convert to a single line of text: each unprintable character becomes an escape such as \\x1b or \\u202e."""
     said = str(text)
     return said if said.isprintable() else "".join(c if c.isprintable() else _escape(c) for c in said)
 
 
 def printable_lines(text: object) -> str:
-    """``text`` with its line breaks kept and every line made safe as by `printable`. For our own messages that quote
-    foreign text."""
+    """Apply `printable` to every line of ``text``, keeping line breaks. Use it for messages that quote text from
+    files."""
     return "\n".join(map(printable, str(text).split("\n")))
 
 
 def echo(text: object) -> None:
-    """Print a result on standard output."""
+    """Print ``text`` on standard output, made safe by `printable_lines`."""
     click.echo(printable_lines(text))
 
 

@@ -1,4 +1,4 @@
-"""The form of input tables as data: keys, kinds of values and defaults; and the errors for values that do not fit."""
+"""The schema of input tables: declarations of keys with types, defaults and examples, and conversion of values."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ REQUIRED: Any = object()
 
 
 class Unfit(Exception):
-    """A value is not of the expected kind. `Kind.convert` raises it, and `take` turns it into an InputError."""
+    """A value is not of the expected kind. `Kind.convert` raises it, and `take` converts it to an InputError."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of value. ``words`` describes it in messages ("a positive integer"). ``convert`` turns a value as TOML
-    gives it into the program's own type, or raises Unfit. ``names`` are the accepted texts, for suggestions."""
+    """A type of value with its range.
+
+    ``words`` describes it in messages, such as "a positive integer". ``convert`` checks a value as parsed from TOML and
+    converts it to the type that the program uses, or raises Unfit. ``names`` lists the accepted strings of a `choice`,
+    for suggestions.
+    """
 
     words: str
     convert: Callable[[object], Any]
@@ -31,8 +35,10 @@ class Kind:
 
 @dataclass(frozen=True)
 class Key:
-    """One key of a table: its kind, its default (REQUIRED if there is none), an example that a user can type, and its
-    meaning, with which its row in docs/input.md begins."""
+    """One key of a table: its kind, default, an example line of input, and its meaning.
+
+    ``default`` is REQUIRED for a key without a default. The row of the key in docs/input.md begins with ``meaning``.
+    """
 
     kind: Kind
     default: Any
@@ -42,9 +48,11 @@ class Key:
 
 @dataclass(frozen=True)
 class Entries:
-    """Keys whose names the user chooses: the kind of their values, an example in which {} stands for the name, and
-    their meaning. If they are in a table of their own, ``table`` is an example of it; otherwise they stand beside the
-    other keys of the table."""
+    """Entries of a table whose names the user chooses, such as parameters or units of fields.
+
+    ``kind`` is the kind of their values. In ``example``, {} stands for the name. If the entries are in a sub-table,
+    ``table`` is an example of it; if it is "", they stand beside the declared keys.
+    """
 
     kind: Kind
     example: str
@@ -52,21 +60,21 @@ class Entries:
     table: str = ""
 
     def key(self, name: str) -> Key:
-        """The `Key` of the entry called ``name``."""
+        """The `Key` for the entry called ``name``, for use with `take`."""
         return Key(self.kind, None, self.example.format(at(name)))
 
 
-# ---- declaring -------------------------------------------------------------------------------------------------------
+# ---- declarations ----------------------------------------------------------------------------------------------------
 
 
 def key(kind: Kind, default: Any, example: str, meaning: str) -> Any:
-    """A dataclass field that declares a key of its table, with the default of the key."""
+    """Declare a key of a table as a dataclass field. The field and the key have the same default."""
     metadata = {"key": Key(kind, default, example, meaning)}
     return field(metadata=metadata) if default is REQUIRED else field(default=default, metadata=metadata)
 
 
 def entries(kind: Kind, example: str, meaning: str, table: str = "") -> Any:
-    """A dataclass field that holds a dict of values by names that the user chooses; empty by default."""
+    """Declare `Entries` of a table as a dataclass field that holds a dict; empty by default."""
     return field(default_factory=dict, metadata={"entries": Entries(kind, example, meaning, table)})
 
 
@@ -76,13 +84,13 @@ def keys_of(settings: type) -> dict[str, Key]:
 
 
 def names_of(settings: type) -> tuple[str, ...]:
-    """The fixed names in the table of a dataclass: its keys, and its tables of entries."""
+    """The declared names in the table of a dataclass: its keys and its sub-tables."""
     beside = {name for name, spec in entries_of(settings).items() if not spec.table}
     return tuple(f.name for f in fields(settings) if f.name not in beside)
 
 
 def entries_of(settings: type) -> dict[str, Entries]:
-    """The fields of a dataclass that hold entries, by name."""
+    """The `Entries` that a dataclass declares, by field name."""
     return {f.name: f.metadata["entries"] for f in fields(settings) if "entries" in f.metadata}
 
 
@@ -90,7 +98,7 @@ def entries_of(settings: type) -> dict[str, Entries]:
 
 
 def integer(minimum: int = 1) -> Kind:
-    """Whole numbers from ``minimum`` to 2**63 - 1; booleans do not count as numbers."""
+    """Integers from ``minimum`` to 2**63 - 1. Booleans are refused."""
 
     def convert(value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value < 2**63:
@@ -101,7 +109,7 @@ def integer(minimum: int = 1) -> Kind:
 
 
 def number(positive: bool = False) -> Kind:
-    """Finite numbers, converted to float; greater than 0 if ``positive``. Booleans do not count as numbers."""
+    """Finite numbers, converted to float; greater than 0 if ``positive``. Booleans are refused."""
 
     def convert(value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1.7976931348623157e308:
@@ -115,7 +123,7 @@ def number(positive: bool = False) -> Kind:
 
 
 def choice(*options: object) -> Kind:
-    """One of the ``options``, with the same type: 1 is not accepted for True."""
+    """One of the ``options``. The type must match too, so 1 is not accepted for True."""
 
     def convert(value: object) -> Any:
         for option in options:
@@ -128,14 +136,14 @@ def choice(*options: object) -> Kind:
 
 
 def _text(value: object) -> str:
-    """The text unchanged. Raises Unfit for anything else, a blank text, or one with NUL characters."""
+    """Return a string unchanged. Raises Unfit for other types, blank strings and NUL characters."""
     if not isinstance(value, str) or not value.strip() or "\0" in value:
         raise Unfit
     return value
 
 
 def _expression(value: object) -> float | str:
-    """A text unchanged, or a number as a float. Raises Unfit for anything else."""
+    """Return a string unchanged, or a number as a float. Raises Unfit for anything else."""
     return _text(value) if isinstance(value, str) else NUMBER.convert(value)
 
 
@@ -143,16 +151,16 @@ NUMBER = number()
 POSITIVE = number(positive=True)
 COUNT = integer()
 TEXT = Kind("a text that is not empty", _text)
-# As TEXT, but a single number may replace the text; numbers become floats.
+# Text, or a number, which becomes a float.
 EXPRESSION = Kind("a number or an expression (a text in quotes)", _expression)
 
 
-EXPRESSION_TEXT = Kind(EXPRESSION.words, lambda value: expression_text(EXPRESSION.convert(value)))  # kept as a text
+EXPRESSION_TEXT = Kind(EXPRESSION.words, lambda value: expression_text(EXPRESSION.convert(value)))  # always text
 
 
 def clock_time() -> Kind:
-    """Durations as "HH:MM:SS" with up to five digits of hours, kept as texts. TOML's own times of day are converted to
-    such texts."""
+    """Durations "HH:MM:SS" with up to five digits of hours, kept as strings. A time of day in TOML is converted to such
+    a string."""
 
     def convert(value: object) -> str:
         text = value.isoformat("seconds") if isinstance(value, datetime.time) else value
@@ -164,7 +172,7 @@ def clock_time() -> Kind:
 
 
 def any_text() -> Kind:
-    """A text, which may be empty, without NUL characters."""
+    """Strings without NUL characters, which may be empty."""
 
     def convert(value: object) -> str:
         if not isinstance(value, str) or "\0" in value:
@@ -175,7 +183,7 @@ def any_text() -> Kind:
 
 
 def list_of(kind: Kind, words: str, longest: int | None = None) -> Kind:
-    """Lists of one to ``longest`` entries of one kind, converted to tuples. ``words`` describes the list in messages."""
+    """Lists of 1 to ``longest`` entries of one kind, converted to tuples. ``words`` describes the list in messages."""
 
     def convert(value: object) -> tuple[Any, ...]:
         if not isinstance(value, list | tuple) or not value or (longest and len(value) > longest):
@@ -186,6 +194,7 @@ def list_of(kind: Kind, words: str, longest: int | None = None) -> Kind:
 
 
 def _table_of_any_keys(value: object) -> object:
+    """Return a table unchanged. Raises Unfit for anything else."""
     if not isinstance(value, Mapping):
         raise Unfit
     return value
@@ -195,8 +204,7 @@ ANY_TABLE = Kind("a table", _table_of_any_keys)
 
 
 def nested_numbers() -> Kind:
-    """Numbers in lists, or in lists of lists and so on, converted to floats in tuples. They need not be finite. Numpy
-    arrays count as lists."""
+    """Nested lists of numbers, or NumPy arrays, converted to nested tuples of floats. Numbers may be infinite or NaN."""
 
     def convert(value: object) -> Any:
         value = value.tolist() if hasattr(value, "tolist") else value  # an array, from Python
@@ -228,8 +236,10 @@ def either(first: Kind, second: Kind) -> Kind:
 
 
 def take(key: str, spec: Key, value: object) -> Any:
-    """``value`` converted to the kind of the key ``spec``. Raises InputError, whose message begins with ``key``, if it
-    does not fit."""
+    """Convert ``value`` to the kind of the key ``spec``.
+
+    Raises InputError, whose message begins with the dotted ``key``, if the value is not of that kind.
+    """
     try:
         return spec.kind.convert(value)
     except Unfit:
@@ -239,17 +249,17 @@ def take(key: str, spec: Key, value: object) -> Any:
 
 
 def table(key: str, value: object, example: str) -> Mapping[str, Any]:
-    """``value`` if it is a table. Otherwise raises InputError, whose message names ``key`` and gives the ``example``."""
+    """Return ``value`` if it is a table; otherwise raise InputError, with the dotted ``key`` and the ``example``."""
     if not isinstance(value, Mapping):
         raise wrong(key, "a table", value, f"write for example {example}")
     return value
 
 
 def read(path: str | tuple[str, ...], raw: Mapping[str, object], keys: Mapping[str, Key]) -> dict[str, Any]:
-    """The values of the table at ``path`` by key, converted, with defaults for missing keys. The caller must have
-    refused unknown keys.
+    """Convert the values of the table ``raw``, with defaults for missing keys. The result has every key of ``keys``.
 
-    Raises InputError for a missing required key or a value that does not fit.
+    ``path`` is the name of the table, for messages. Unknown keys are ignored, so callers refuse them first. Raises
+    InputError for a missing required key and for a value that is not of the declared kind.
     """
     values = {}
     path = (path,) if isinstance(path, str) else path
@@ -266,5 +276,5 @@ def read(path: str | tuple[str, ...], raw: Mapping[str, object], keys: Mapping[s
 
 
 def expression_text(value: float | str) -> str:
-    """An expression as text. A number is written with all its digits, so that it reads back unchanged."""
+    """An expression as text. A number is written with all digits, so that parsing gives the same number."""
     return value if isinstance(value, str) else repr(value)

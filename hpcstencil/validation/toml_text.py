@@ -1,4 +1,4 @@
-"""TOML as text: reading with error messages, and writing text that tomllib reads back."""
+"""Read TOML with helpful error messages, and write TOML that tomllib reads back."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hpcstencil.validation.errors import InputError
 
 LONGEST = 2**20  # bytes of an input file
 DEEPEST = 16  # levels of nested tables and lists
-# tomllib's time grows with the square of the number of parts of a dotted key. The possessive quantifiers keep the
-# search linear: without them its own time would grow with the square of a word's length.
+# The time of tomllib grows with the square of the number of names in a dotted key, so very long keys are refused. The
+# possessive quantifiers keep this search linear in the length of the text.
 LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){100}""")
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
@@ -29,15 +29,19 @@ Path = tuple[str, ...]
 
 
 def read_file(path: pathlib.Path) -> dict[str, Any]:
-    """The tables of the input file at ``path``. Raises InputError if it does not exist, cannot be read, is longer than
-    1 MiB, or is not TOML in UTF-8."""
+    """Parse the input file at ``path`` into nested tables.
+
+    Raises InputError if it does not exist, cannot be read, is longer than 1 MiB, or is not TOML in UTF-8.
+    """
     name = str(path) if str(path).isprintable() else repr(str(path))
     return parse(_text(path, name), name)
 
 
 def bounded(path: pathlib.Path) -> bytes | None:
-    """The content of a file; None if it is longer than LONGEST bytes, as an endless device is. Raises OSError if the
-    file cannot be read, and for a pipe without a writer, on which reading would never return."""
+    """Read a file; None if it is longer than LONGEST bytes, as an endless device such as /dev/zero is.
+
+    Raises OSError if the file cannot be read, and for a pipe without a writer, on which reading would block.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
         os.set_blocking(descriptor, True)
@@ -48,12 +52,13 @@ def bounded(path: pathlib.Path) -> bytes | None:
 
 
 def _text(path: pathlib.Path, name: str) -> str:
-    """The text of an input file. Raises InputError if it cannot be read, is too long, or is not UTF-8."""
+    """Read the text of an input file, called ``name`` in messages. Raises InputError if it cannot be read, is too long,
+    or is not UTF-8."""
     try:
         content = bounded(path)
         if content is None:
             raise InputError(f"{name}: expected an input file of at most 1 MiB, but it is longer; check the path")
-        return content.decode("utf-8-sig")  # some editors begin a file with a byte order mark
+        return content.decode("utf-8-sig")  # some editors write a byte order mark
     except FileNotFoundError:
         raise InputError(f"{name}: expected an input file, but there is none; check the path") from None
     except UnicodeDecodeError:
@@ -64,8 +69,11 @@ def _text(path: pathlib.Path, name: str) -> str:
 
 
 def parse(text: str, origin: str) -> dict[str, Any]:
-    """The tables of TOML ``text``. Raises InputError, whose message begins with ``origin``, the name of the file, if it
-    is not TOML or is nested too deeply."""
+    """Parse TOML ``text`` into nested tables.
+
+    Raises InputError, whose message begins with ``origin``, the name of the file, if it is not TOML or is nested too
+    deeply.
+    """
     if LONG_KEY.search(text):
         raise InputError(f"{origin}: expected keys of a few names, but got one of 100 or more; check its dots")
     try:
@@ -83,8 +91,10 @@ def parse(text: str, origin: str) -> dict[str, Any]:
 
 
 def refuse_deep(value: object, origin: str) -> None:
-    """Raise InputError, whose message begins with ``origin``, if tables and lists are nested more than DEEPEST deep. No
-    input needs that, and other functions recurse over them."""
+    """Raise InputError, whose message begins with ``origin``, if tables and lists are nested more than DEEPEST deep.
+
+    No valid input needs that, and other functions process tables recursively.
+    """
     level, depth = [value], 0
     while level:
         if depth > DEEPEST:
@@ -95,12 +105,12 @@ def refuse_deep(value: object, origin: str) -> None:
 
 
 def shortened(text: str, longest: int) -> str:
-    """``text``, cut to ``longest`` characters with "..." at the end if it is longer."""
+    """Cut ``text`` to ``longest`` characters, the last three of which are then "..."."""
     return text if len(text) <= longest else text[: longest - 3] + "..."
 
 
 def _lower(sentence: str) -> str:
-    """The sentence with a lower-case first letter."""
+    """Convert the first letter of a sentence to lower case."""
     return sentence[:1].lower() + sentence[1:]
 
 
@@ -108,18 +118,18 @@ def _lower(sentence: str) -> str:
 
 
 def dump_key(name: str) -> str:
-    """One part of a key, quoted where TOML requires it."""
+    """One name of a key, quoted if TOML requires it."""
     return name if BARE_KEY.fullmatch(name) else _string(name)
 
 
 def dotted(path: Sequence[str]) -> str:
-    """The parts of a key as one dotted key, as ``--set`` takes it; parts are quoted where TOML requires it."""
+    """Join names to a dotted key, as in ``--set``; names are quoted if TOML requires it."""
     return ".".join(map(dump_key, path))
 
 
 def _string(text: str) -> str:
-    """The text in quotes on one line. Characters that a terminal would not show (line separators, direction marks) are
-    escaped."""
+    """A TOML string in double quotes on one line. Unprintable characters, such as line separators and direction marks,
+    are escaped."""
     return '"' + "".join(c if c.isprintable() and c not in '"\\' else _escaped(c) for c in text) + '"'
 
 
@@ -130,8 +140,7 @@ def _escaped(character: str) -> str:
 
 
 def dump_value(value: object) -> str:
-    """A boolean, number, text, date, time, list or table as TOML on one line; tables become inline tables. Raises
-    TypeError for other types."""
+    """Write a value as TOML on one line; tables become inline tables. Raises TypeError for types that TOML lacks."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -150,8 +159,10 @@ def dump_value(value: object) -> str:
 
 
 def dumps(tables: Mapping[str, object]) -> str:
-    """The TOML text of ``tables``: plain keys first, then a ``[table]`` for each table. Tables inside a table become
-    ``[table.name]``; deeper ones are written inline."""
+    """Write nested ``tables`` as TOML text: plain keys first, then a ``[table]`` for each table.
+
+    Tables in a table become ``[table.name]``; deeper ones are written inline.
+    """
     blocks = ["".join(f"{dump_key(key)} = {dump_value(value)}\n" for key, value in _plain(tables))]
     for name, content in _tables(tables):
         blocks.append(_block((name,), content))
@@ -160,7 +171,7 @@ def dumps(tables: Mapping[str, object]) -> str:
 
 
 def _block(path: Path, content: Mapping[str, object], inline: bool = False) -> str:
-    """The text of one ``[table]``; with ``inline`` its own tables are written inline."""
+    """The text of one ``[table]``. With ``inline``, its sub-tables are written inline; otherwise they are left out."""
     entries = content.items() if inline else _plain(content)
     return f"[{dotted(path)}]\n" + "".join(f"{dump_key(key)} = {dump_value(value)}\n" for key, value in entries)
 

@@ -1,1 +1,1 @@
-"""Measurements that check an input: orders of convergence, conservation, and equality of decompositions."""
+"""The checks of `hpcstencil verify`: orders of convergence, conservation, and bitwise equality of decompositions."""

@@ -1,7 +1,7 @@
-"""Manufactured solutions: an input with a source and boundary values added, so that a chosen solution becomes exact.
+"""Manufactured solutions: add a source and boundary values to a problem so that a chosen solution is exact.
 
-For any u_m, ∂u/∂t = N(u) + S with S = ∂u_m/∂t - N(u_m) has the solution u_m, if the boundary conditions keep their
-kinds and take the values that u_m has there (P. Roache, J. Fluids Eng. 124 (2002) 4-10).
+For any u_m, the equation ∂u/∂t = N(u) + S with S = ∂u_m/∂t - N(u_m) has the solution u_m, provided that the boundary
+conditions are satisfied by u_m (P. Roache, J. Fluids Eng. 124 (2002) 4-10). The kinds of the conditions stay the same.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from hpcstencil.symbolic.expressions import Coordinate, Field, Node, Time, at_ti
 from hpcstencil.symbolic.parser import Scope, parse
 from hpcstencil.symbolic.staggering import home, located, located_on_boundary
 
-SAMPLES = 5  # times at which the source is sampled
-ROUNDING = 1e-9  # a source below this fraction of the solution's rates of change is rounding
-MEAN, AMPLITUDE = 1.0, 0.2  # mean of the default solution: away from 0, where powers and logarithms have kinks
+SAMPLES = 5  # number of times at which the source is sampled
+ROUNDING = 1e-9  # a source below this fraction of the rates of change of the solution is due to rounding
+MEAN, AMPLITUDE = 1.0, 0.2  # the default solution stays away from 0, where powers and logarithms are not smooth
 
 
 @dataclass(frozen=True)
 class Manufactured:
-    """A ``problem`` with a known solution, whose time derivatives include the source that makes it exact.
+    """A ``problem`` whose time derivatives include the ``source`` for which ``solution`` is exact.
 
-    ``solution`` and ``source`` have an expression of coordinates, time and parameters for each field.
+    ``solution`` and ``source`` map each field to a tree of coordinates, time and parameters.
     """
 
     problem: Problem
@@ -37,12 +37,14 @@ class Manufactured:
     source: Mapping[str, Node]
 
     def at(self, time: float) -> dict[str, np.ndarray]:
-        """The solution at ``time`` on the whole grid, by field: float64, global, without ghost cells."""
+        """The exact solution at ``time``, by field: float64 arrays on the global grid, without ghost cells."""
         return self._values(self.solution, time)
 
     def largest_source(self, duration: float) -> tuple[float, str]:
-        """(largest magnitude of the source from t = 0 to ``duration``, its field), sampled at a few times on the whole
-        grid. The magnitude is 0 if the source is only rounding."""
+        """The (largest magnitude, field) of the source from t = 0 to ``duration``, sampled at SAMPLES times on the grid.
+
+        The magnitude is 0 if the source is due to rounding only.
+        """
         rates = {name: derivative(tree, Time()) for name, tree in self.solution.items()}
         found, scale = dict.fromkeys(self.source, 0.0), 0.0
         for time in np.linspace(0.0, duration, SAMPLES):
@@ -54,7 +56,7 @@ class Manufactured:
         return (found[name] if found[name] > ROUNDING * scale else 0.0), name
 
     def _values(self, trees: Mapping[str, Node], time: float) -> dict[str, np.ndarray]:
-        """The values of trees on the whole grid: float64, global, without ghost cells."""
+        """The values of trees at ``time``: float64 arrays on the global grid, without ghost cells."""
         problem = self.problem
         grid = problem.config.grid
         ranges = [(0, n) for n in grid.shape]
@@ -67,22 +69,27 @@ class Manufactured:
 
 
 def given_solution(problem: Problem) -> dict[str, Node]:
-    """The solution given as [verify] exact in the input, an expression by field; empty if there is none. Raises
-    InputError for malformed expressions."""
+    """The solution in the table [verify.exact] of the input, as a tree per field; empty if there is none.
+
+    Raises InputError for malformed expressions.
+    """
     config = problem.config
     scope = Scope(config.grid.ndim, problem.symbols)
     return {name: parse(text, scope, f"verify.exact.{name}") for name, text in config.verify.exact.items()}
 
 
 def default_solution(problem: Problem, duration: float) -> dict[str, Node]:
-    """A solution for each field: one wave per axis, with a phase shift that differs between fields. It does not return
-    to its beginning within ``duration``, since the errors in space cancel over a whole period."""
+    """The default solution, as a tree per field: one wave along each axis, with a phase shift that differs between
+    fields.
+
+    Its period in time is longer than ``duration``, because errors in space would cancel over a full period.
+    """
     grid, periodic = problem.config.grid, problem.config.boundary.periodic
     solution = {}
     for i, name in enumerate(problem.trees):
         phases: list[Node] = []
         for axis in range(grid.ndim):
-            waves = 1.0 if periodic[axis] else 0.8  # near a wall, symmetry must not help
+            waves = 1.0 if periodic[axis] else 0.8  # at a wall the solution must not happen to be symmetric
             k = 2 * math.pi * waves / (grid.upper[axis] - grid.lower[axis])
             phases.append(k * (Coordinate(axis) - grid.lower[axis]) + (0.4 + 0.7 * i + 0.3 * axis))
         phases.append(2 * math.pi * 0.8 / duration * Time() + 0.9 * i)
@@ -91,8 +98,11 @@ def default_solution(problem: Problem, duration: float) -> dict[str, Node]:
 
 
 def manufactured(problem: Problem, solution: Mapping[str, Node]) -> Manufactured:
-    """The problem with a source added, and with the boundary values and initial state of ``solution`` (an expression
-    per field), so that ``solution`` is exact. The kinds of boundary conditions stay the same."""
+    """Add the source to a problem, and take boundary values and the initial state from ``solution``, so that it is exact.
+
+    ``solution`` maps each field to a tree of coordinates and time. The kinds of boundary conditions stay the same.
+    Raises the errors of `differentiate.exact`.
+    """
     grid = problem.config.grid
     spacing = grid.spacing
     places = {name: home(name, problem.positions, grid.ndim) for name in solution}

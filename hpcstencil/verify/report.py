@@ -1,4 +1,4 @@
-"""The output of `hpcstencil verify`."""
+"""The text output of `hpcstencil verify`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ SIZES = {"space": "cells per axis", "time": "steps"}
 
 
 def opening(config: Config, source: tuple[float, str] | None = None) -> str:
-    """Sentences about the studies that follow. ``source`` is (largest magnitude, field) of the source that a given
-    solution needs, None if no solution is given."""
+    """The lines before the results: the equation, the method, and the manufactured solution.
+
+    ``source`` is (largest magnitude, field) of the source for the solution in [verify.exact], or None without one.
+    """
     needed = ""
     if source is not None:
         largest, field = source
@@ -22,17 +24,18 @@ def opening(config: Config, source: tuple[float, str] | None = None) -> str:
             if largest
             else "0: the exact solution solves the equation by itself"
         )
-    solution = "the solution given in [verify] exact" if config.verify.exact else "a solution made of waves"
+    solution = "the solution given in [verify] exact" if config.verify.exact else "the default solution, a wave"
     without = ", without solid cells" if config.mask is not None else ""
     return (
         f"equation     {config.equation.name}, order {config.numerics.order} in space, {config.numerics.integrator} in time\n"
-        f"orders       against {solution}, which a source makes exact; in float64, on small grids of the same extent{without}"
+        f"orders       against {solution}, made exact by a source; in float64, on small grids of the same extent{without}"
         f"{needed}"
     )
 
 
 def tell(studies: Sequence[Study], findings: Sequence[Finding]) -> list[str]:
-    """The lines of the report: a table per study, with its sizes, errors and orders, then a line per finding."""
+    """The results as lines of text: a table of sizes and errors with the observed order for each study, then a line for
+    each finding."""
     lines = []
     for study in studies:
         lines.append("")
@@ -47,12 +50,12 @@ def tell(studies: Sequence[Study], findings: Sequence[Finding]) -> list[str]:
 
 
 def verdict(met: bool) -> str:
-    """The word for a measurement that is met or not: "ok" or "NOT MET"."""
+    """The word for a check that passed or failed: "ok" or "NOT MET"."""
     return "ok" if met else "NOT MET"
 
 
 def figure_data(studies: Sequence[Study]) -> list[dict[str, Any]]:
-    """The studies as dicts, one each, in the form that `postprocess.convergence.save` takes."""
+    """The studies as dictionaries, as `postprocess.convergence.save` takes them."""
     return [
         {"title": f"order in {study.name}", "label": SIZES[study.name], "sizes": study.sizes, "errors": study.errors,
          "observed": study.observed, "promised": study.promised}

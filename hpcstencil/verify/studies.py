@@ -1,4 +1,4 @@
-"""The studies and checks of `hpcstencil verify`, each with what was expected and whether it is met."""
+"""The convergence studies and other checks of `hpcstencil verify`, each with the expected result and whether it holds."""
 
 from __future__ import annotations
 
@@ -28,28 +28,31 @@ from hpcstencil.symbolic.expressions import Derivative, Node, Pointwise, Reducti
 from hpcstencil.validation.errors import InputError
 from hpcstencil.verify.manufactured import Manufactured, default_solution, given_solution, manufactured
 
-COARSEST = {1: 24, 2: 16, 3: 12}  # cells per axis
-REFINED = (1.0, 1.5, 2.0)
-# With walls, the studies last at least as many times as the fastest mode of the coarsest grid needs to react. In a shorter time
-# the errors of the cells beside walls stay in these cells, where they are of lower order.
+COARSEST = {1: 24, 2: 16, 3: 12}  # cells per axis of the coarsest grid, by number of axes, before `Orders` adds some
+REFINED = (1.0, 1.5, 2.0)  # refinement factors of the study in space
+# With walls, the studies last at least this many time scales of the fastest mode on the coarsest grid. In a shorter time the
+# errors of the cells at walls, which are of lower order, would stay in these cells.
 REACTIONS = 10.0
-FIRST_STEPS = 60  # steps of the adaptive method on the coarsest grid, which set the duration of the studies
-STEPS = (100, 200, 400)  # of the study in time, or more where a method needs shorter steps:
-STABLE = 1.5  # times those with which it is just stable
-TINY = 1e-10  # an error this small, for fields of size 1, may come from rounding and the reference's tolerance
-MISSED = 0.4  # an observed order may be this far below the promised one
-WALL_ORDER = 2  # of the closure at boundaries, see `boundary`
-LARGEST = {1: 4096, 2: 192, 3: 48}  # cells per axis in runs with the input's own initial state
-OWN_STEPS = 100
-ROUND_OFF = 1e3  # epsilons of the largest value in which the results of Fourier transforms may differ
+FIRST_STEPS = 60  # number of adaptive steps on the coarsest grid that sets the duration of the studies
+STEPS = (100, 200, 400)  # numbers of steps of the study in time, or more for methods with a smaller stability region
+STABLE = 1.5
+TINY = 1e-10  # an error this small, for fields of size 1, may be due to rounding and the tolerance of the reference
+MISSED = 0.4  # largest accepted difference between the promised and the observed order
+WALL_ORDER = 2  # order of the closure at boundaries, see `boundary_kinds`
+LARGEST = {1: 4096, 2: 192, 3: 48}  # largest number of cells per axis in runs with the initial state of the input
+OWN_STEPS = 100  # number of steps of the check of conservation
+ROUND_OFF = 1e3  # accepted difference between decompositions with a stencil by FFT, in epsilons of the largest value
 COMPARED_STEPS = 10
 AUTO = Decomposition()
 
 
 @dataclass(frozen=True)
 class Study:
-    """Errors under refinement, from coarse to fine. ``name`` is "space" or "time". ``sizes`` are cells per axis or
-    numbers of steps, ``errors`` are those of `differences`, and ``promised`` is the expected order."""
+    """A convergence study: errors under refinement, from coarse to fine.
+
+    ``name`` is "space" or "time". ``sizes`` are cells per axis or numbers of steps, ``errors`` are computed by
+    `differences`, and ``promised`` is the expected order.
+    """
 
     name: str
     sizes: tuple[int, ...]
@@ -58,7 +61,7 @@ class Study:
 
     @property
     def observed(self) -> float:
-        """The observed order between the two finest sizes: -inf if an error is not finite, inf if one is 0."""
+        """The observed order between the two finest sizes: -inf if one of their errors is not finite, inf if one is 0."""
         (a, b), (n, m) = self.errors[-2:], self.sizes[-2:]
         if not (math.isfinite(a) and math.isfinite(b)):
             return -math.inf
@@ -66,18 +69,18 @@ class Study:
 
     @property
     def too_small(self) -> bool:
-        """Whether all errors are so small that rounding hides the order."""
+        """Whether all errors are below TINY, so that rounding hides the order."""
         return max(self.errors) < TINY
 
     @property
     def met(self) -> bool:
-        """Whether the promised order is observed within MISSED, or the errors are `too_small`."""
+        """Whether the observed order is at least the promised one minus MISSED, or the errors are `too_small`."""
         return self.too_small or self.observed >= self.promised - MISSED
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a check in words, and whether it is as promised (``met``)."""
+    """The result of a check: its name, a description in ``words``, and whether it passed (``met``)."""
 
     name: str
     words: str
@@ -85,11 +88,13 @@ class Finding:
 
 
 def adapted(config: Config, cells: Sequence[int], **changes: Any) -> Config:
-    """The input on another grid of the same extent, with ``cells`` per axis, in float64 and not decomposed; without
-    output, diagnostics, mask and initial state. ``changes`` replace further tables.
+    """The input on another grid of the same extent, prepared for convergence studies.
 
-    Raises InputError if a parameter is read from a file: an array fits one grid only, and a time series is not smooth
-    between its samples.
+    The new grid has ``cells`` cells per axis. Fields are float64, the kernel is `shift`, and nothing is decomposed.
+    Output streams, diagnostics, mask and initial state are removed. ``changes`` replace further tables.
+
+    Raises InputError if a parameter is an array or a time series: an array fits only one grid, and an interpolated
+    series is not smooth.
     """
     for name in (*config.equation.arrays, *config.equation.series):
         raise InputError(
@@ -107,21 +112,25 @@ def adapted(config: Config, cells: Sequence[int], **changes: Any) -> Config:
 
 
 def alone(problem: Problem, devices: int = 1) -> Simulation:
-    """The simulation of the whole problem on ``devices`` devices of this process, without other processes, with the
-    kernel `shift`."""
+    """Compose the simulation of a problem for this process only, on ``devices`` of its devices, with the kernel
+    `shift`."""
     return by_shift(Decomposed.of(problem, 1, devices), OneProcess(), jax.local_devices()[:devices])
 
 
 def by_shift(decomposed: Decomposed, communicator: Communicator, devices: Sequence[jax.Device]) -> Simulation:
-    """The simulation of the problem with the kernel `shift`, which supports every problem. All processes of
-    ``communicator`` call this together."""
+    """Compose the simulation of a decomposed problem with the kernel `shift`, which supports every problem.
+
+    All processes of ``communicator`` call this together.
+    """
     prepared = prepared_with(decomposed, Choice("shift"), communicator)
     return compose(prepared, communicator, devices)
 
 
 def differences(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
-    """The root mean square over all cells of ``found`` minus ``expected``, for the field in which it is largest. Both
-    are arrays by field, global and without ghost cells."""
+    """The root mean square difference over all cells, for the field in which it is largest.
+
+    Both arguments map fields to arrays on the global grid, without ghost cells.
+    """
     return max(float(np.sqrt(np.mean((found[name] - expected[name]) ** 2))) for name in expected)
 
 
@@ -129,8 +138,10 @@ def differences(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarr
 
 
 class Orders:
-    """The convergence studies of one input, in space and in time, against a manufactured solution. They run on one
-    device of this process, on small grids. Raises InputError as `adapted`."""
+    """The convergence studies of one input, in space and in time, against a manufactured solution.
+
+    They run on small grids, on one device of this process, without communication. Raises the errors of `adapted`.
+    """
 
     def __init__(self, problem: Problem) -> None:
         self.config, self.method = problem.config, problem.method
@@ -145,19 +156,21 @@ class Orders:
         self.duration = self._duration()
 
     def adaptive(self, tolerance: float) -> TimeConfig:
-        """The table [time] for adaptive steps with this tolerance, up to the end of the studies."""
+        """A table [time] for adaptive steps with this tolerance, up to ``self.end``."""
         return TimeConfig(self.end, tolerance=tolerance)
 
     def problem(self, cells: int, time: TimeConfig, integrator: str = "dopri5") -> Manufactured:
-        """The manufactured problem on a grid with ``cells`` cells per axis, with this table [time] and integrator."""
+        """The manufactured problem on a grid with ``cells`` cells per axis, with the given table [time] and integrator."""
         config = adapted(self.config, [cells] * self.config.grid.ndim, time=time)
         stages = self.method.evaluations if integrator in SUPER_STEPPING else None
         problem = build(replace(config, numerics=replace(config.numerics, integrator=integrator, stages=stages)))
         return manufactured(problem, self.exact or default_solution(problem, self.duration))
 
     def _time_to_react(self, problem: Problem) -> float:
-        """The time of REACTIONS reactions of the fastest mode, in the unit of time, from the rates of the problem near
-        the solution of the studies at t = 0."""
+        """REACTIONS time scales of the fastest mode, in the time unit of the input; 0 if no mode changes.
+
+        The problem is linearized at the manufactured solution at t = 0.
+        """
         solution = self.exact or default_solution(problem, self.end)
         start = {name: at_time(tree, 0.0) for name, tree in solution.items()}
         grid, periodic = problem.config.grid, problem.config.boundary.periodic
@@ -166,7 +179,8 @@ class Orders:
         return REACTIONS / fastest if fastest > 0.0 else 0.0
 
     def _duration(self) -> float:
-        """A time that takes a reasonable number of stable steps on the coarsest grid."""
+        """The time that FIRST_STEPS adaptive steps take on the coarsest grid, at most ``self.end``. It is the duration of
+        all studies."""
         self.duration = self.end
         run = self.problem(self.coarsest, self.adaptive(1e-6))
         simulation = alone(run.problem)
@@ -177,13 +191,13 @@ class Orders:
         return clock.time
 
     def source(self) -> tuple[float, str] | None:
-        """(largest magnitude, field) of the source that the given solution needs; None if the input gives no solution."""
+        """(largest magnitude, field) of the source for the solution in [verify.exact]; None if the input has none."""
         if not self.exact:
             return None
         return self.problem(self.coarsest, self.adaptive(1e-6)).largest_source(self.duration)
 
     def in_space(self) -> Study:
-        """The study with refined grids, and steps so short that the error in space dominates."""
+        """The study on refined grids, with a tolerance so small that the error in space dominates."""
         order = self.config.numerics.order
         sizes, errors = tuple(round(self.coarsest * factor) for factor in REFINED), []
         for cells in sizes:
@@ -196,12 +210,12 @@ class Orders:
         return Study("space", sizes, tuple(errors), min(promised, WALL_ORDER) if walls else promised)
 
     def in_time(self) -> Study:
-        """The study with refined steps of the input's own integrator on one grid, against a much more accurate solution
-        on the same grid."""
+        """The study with refined steps of the integrator of the input, on the coarsest grid.
+
+        The reference is a solution on the same grid with a tolerance of 1e-13, so the error in space cancels.
+        """
         name = self.config.numerics.integrator
-        reach = max(
-            1.0, 2.0 / max(stability_limits(self.method))
-        )  # its steps may have to be so much shorter than dopri5's
+        reach = max(1.0, 2.0 / max(stability_limits(self.method)))  # shorter steps for a smaller stability region
         counts = tuple(math.ceil(reach * count) for count in STEPS)
         exact = self.problem(self.coarsest, replace(self.adaptive(1e-13), end=self.duration))
         expected, errors = _adaptively(exact.problem), []
@@ -216,7 +230,7 @@ class Orders:
 
 
 def _adaptively(problem: Problem) -> dict[str, np.ndarray]:
-    """The fields at the end of a problem with a tolerance, by name: global, without ghost cells."""
+    """Run a problem with a tolerance to its end. Returns all fields by name, on the global grid without ghost cells."""
     simulation, schedule = alone(problem), problem.schedule()
     fields, clock = simulation.initial_fields(), Clock()
     assert simulation.control is not None
@@ -225,12 +239,15 @@ def _adaptively(problem: Problem) -> dict[str, np.ndarray]:
     return simulation.get(fields, problem.fields)
 
 
-# ---- the input's own initial state ----
+# ---- runs with the initial state of the input ----
 
 
 def reduced(config: Config) -> Problem:
-    """The problem of an input with its own initial state, precision and method, for a quick check. The grid is limited
-    to `LARGEST` cells per axis, except if the input reads any data file. Raises InputError as `build` does."""
+    """The problem of an input on a grid of at most LARGEST cells per axis, for quick checks.
+
+    Initial state, precision and method are not changed. The grid is not reduced if the input reads data files.
+    Raises the errors of `build`.
+    """
     most = LARGEST[config.grid.ndim]
     from_file = bool(sources(config))
     cells = config.grid.shape if from_file else [min(n, most) for n in config.grid.shape]
@@ -240,8 +257,8 @@ def reduced(config: Config) -> Problem:
 
 
 def step_of(problem: Problem, simulation: Simulation) -> float:
-    """A fixed step size for a problem, in the unit of time: that of the input, or the first step that its `cfl` or
-    tolerance gives from the initial state."""
+    """A fixed step size for a problem, in the time unit of the input: `time.dt`, or the first step that `cfl` or the
+    tolerance gives."""
     time = problem.config.time
     if time.dt is not None:
         return time.dt
@@ -253,9 +270,11 @@ def step_of(problem: Problem, simulation: Simulation) -> float:
 
 
 def conservation(problem: Problem) -> list[Finding]:
-    """A finding for each diagnostic that the input declares as conserved: its drift in some steps of the `reduced`
-    problem, relative to the diagnostic of the magnitudes. It runs on one device of this process; no other process is
-    needed."""
+    """Check that each diagnostic in verify.conserved is constant: one finding for each.
+
+    The drift over OWN_STEPS steps of a `reduced` problem is measured relative to the same diagnostic of absolute
+    values. The run uses one device of this process, without communication.
+    """
     names = problem.config.verify.conserved
     if not names:
         return []
@@ -277,14 +296,16 @@ def conservation(problem: Problem) -> list[Finding]:
 
 
 def _magnitude(part: Node) -> Node | None:
-    """A reduction of the magnitude of the same operand; None for other nodes."""
+    """The same reduction of the absolute value of its operand; None for nodes that are not reductions."""
     return Reduction(part.kind, Pointwise("abs", (part.operand,))) if isinstance(part, Reduction) else None
 
 
 def decompositions(problem: Problem, communicator: Communicator, devices: Sequence[jax.Device]) -> list[Finding]:
-    """A finding for each way of decomposing an input's `reduced` problem on these processes and ``devices``: whether it
-    gives the same bits as one process with one device. A way that does not fit counts as met. All processes call this
-    together."""
+    """Check that decompositions give bitwise the same result as one process with one device: one finding for each.
+
+    ``problem`` is a `reduced` one. The decompositions use these processes and ``devices``; one that does not fit the
+    grid counts as met. With a stencil by FFT, differences of rounding are accepted. All processes call this together.
+    """
     simulation = alone(problem)
     dt = communicator.broadcast(step_of(problem, simulation))
 
@@ -319,7 +340,7 @@ def decompositions(problem: Problem, communicator: Communicator, devices: Sequen
 
 
 def _ways(ndim: int, devices: int) -> list[tuple[str, dict[str, Any], int]]:
-    """(name, keys of [decomposition], devices per process) of each decomposition that is compared."""
+    """(name, keys of [decomposition], devices per process) of each decomposition that is checked."""
     ways: list[tuple[str, dict[str, Any], int]] = [("as planned", {}, devices)]
     ways.append(("tiles", {"tiles": (2,) * ndim}, devices))
     ways.append(("an exchange per step", {"steps_per_exchange": 1}, devices))
