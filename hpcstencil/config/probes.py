@@ -6,7 +6,7 @@ import csv
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpcstencil.numerics.grid import AXES, Grid
@@ -45,8 +45,8 @@ COORDINATES = Kind("a number or a list of numbers, one per receiver", _coordinat
 @dataclass(frozen=True)
 class ProbeConfig:
     """The receivers of one table: the ``field`` or ``expression`` that they record, one of them None, and their
-    coordinates along each axis of the grid, all of the same length. A ``file`` is read at once, so that an input holds
-    the coordinates."""
+    coordinates along each axis of the grid, all of the same length. A single number in the input holds for all receivers. A
+    ``file`` is read at once, so that an input holds the coordinates."""
 
     field: str | None = key(TEXT, None, 'field = "u"', "the field that is recorded")
     expression: str | None = key(EXPRESSION_TEXT, None, 'expression = "u**2"', "instead of `field`: a derived quantity")
@@ -98,8 +98,16 @@ def _probe(name: str, given: Mapping[str, object], base: Path, grid: Grid) -> Pr
         if probe.field is not None:
             raise too_many(both, "remove one")
         raise InputError(f"{both[0]}: expected a field or an expression to record, but both are missing; write one")
+    probe = _repeated(probe)
     _check(name, probe, grid)
     return probe
+
+
+def _repeated(probe: ProbeConfig) -> ProbeConfig:
+    """The table with a single coordinate along an axis repeated for every receiver."""
+    along = {axis: getattr(probe, axis) for axis in AXES}
+    count = max(map(len, along.values()))
+    return replace(probe, **{axis: places * count for axis, places in along.items() if len(places) == 1})
 
 
 def _check(name: str, probe: ProbeConfig, grid: Grid) -> None:
@@ -113,8 +121,8 @@ def _check(name: str, probe: ProbeConfig, grid: Grid) -> None:
             raise InputError(f"{at('probes', name, axis)}: {what}")
         if count and count != counts["x"]:
             raise InputError(
-                f"{at('probes', name, axis)}: expected as many numbers as x has, {counts['x']}, but got {count}; the lists are "
-                "read side by side"
+                f"{at('probes', name, axis)}: expected one number or as many as x has, {counts['x']}, but got {count}; the "
+                "lists are read side by side"
             )
     for axis, places, lower, upper in zip(grid.axes, probe.places(grid.ndim), grid.lower, grid.upper, strict=True):
         for number, place in enumerate(places):
