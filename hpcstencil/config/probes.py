@@ -142,7 +142,7 @@ def _from_file(key: str, path: Path, axes: Sequence[str]) -> dict[str, list[floa
     try:
         with file_errors(path, "read"), path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.DictReader(file, skipinitialspace=True)
-            names = [(column or "").strip() for column in rows.fieldnames or ()]
+            names = [(column or "").strip("# \t") for column in rows.fieldnames or ()]  # numpy.savetxt writes "# x,y"
             rows.fieldnames = names
             missing = [axis for axis in axes if axis not in names]
             if missing:

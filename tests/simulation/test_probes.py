@@ -183,6 +183,12 @@ def test_places_come_from_a_file(tmp_path):
     assert config.probes["p"].x == (1.0, 3.0) and config.probes["p"].y == (2.0, 0.25)
 
 
+def test_places_come_from_a_file_of_savetxt(tmp_path):
+    np.savetxt(tmp_path / "stations.csv", [[1.0, 2.0], [3.0, 0.25]], delimiter=",", header="x,y")
+    config = from_mapping({**TABLES, "probes": {"p": {"field": "u", "file": "stations.csv"}}}, tmp_path)
+    assert config.probes["p"].places(2) == ((1.0, 3.0), (2.0, 0.25))
+
+
 @pytest.mark.parametrize(("x", "y", "expected"), [
     ([1.0, 2.0], 0.5, ((1.0, 2.0), (0.5, 0.5))),
     (np.float64(1.0), np.array([0.5, 2.0]), ((1.0, 1.0), (0.5, 2.0))),
