@@ -84,6 +84,13 @@ def speed_of(summary: str) -> float:
     return float(told(r"speed +([0-9.]+) Mcell/s", summary)) * 1e6
 
 
+def stepping_seconds(summary: str) -> float:
+    """Seconds of a run from its first step to its end, as a closing summary says."""
+    parts = told(r"wall time +[\d.]+ s: (.*)", summary).split(", ")
+    spent = {name: float(value) for name, value, _ in (part.rsplit(" ", 2) for part in parts)}
+    return sum(value for name, value in spent.items() if name not in ("starting up", "setting up", "compiling"))
+
+
 def run_speed(input_text: str, processes: int = 1, devices: int = 1, **environment: str) -> float:
     """Run `hpcstencil run` on an input, and return its cell updates per second."""
     with tempfile.TemporaryDirectory() as folder:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from common import machine, summary_of, told
+from common import machine, stepping_seconds, summary_of
 
 RECEIVERS = (1, 1000)  # a single one shows the cost of stepping in a way that allows recording
 INPUT = """
@@ -43,9 +43,7 @@ CASES = {
 def seconds(text: str) -> float:
     """Return the seconds of a run from its first step to its end."""
     with tempfile.TemporaryDirectory() as folder:
-        parts = told(r"wall time +[\d.]+ s: (.*)", summary_of(text, Path(folder))).split(", ")
-    spent = {name: float(value) for name, value, _ in (part.rsplit(" ", 2) for part in parts)}
-    return sum(value for name, value in spent.items() if name not in ("starting up", "setting up", "compiling"))
+        return stepping_seconds(summary_of(text, Path(folder)))
 
 
 def probes(field: str, receivers: int) -> str:

@@ -6,7 +6,7 @@ import csv
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpcstencil.numerics.grid import AXES, Grid
@@ -48,7 +48,8 @@ class ProbeConfig:
     """The receivers of one table [probes.NAME].
 
     Each receiver records either ``field`` or ``expression``; the other is None. ``x``, ``y`` and ``z`` are coordinates
-    in the length unit of the input, one per receiver, and empty for axes that the grid lacks. The reader replaces the
+    in the length unit of the input, one per receiver, and empty for axes that the grid lacks. A single
+    number in the input holds for all receivers. The reader replaces the
     key ``file`` by the coordinates in that file.
     """
 
@@ -107,8 +108,16 @@ def _probe(name: str, given: Mapping[str, object], base: Path, grid: Grid) -> Pr
         if probe.field is not None:
             raise too_many(both, "remove one")
         raise InputError(f"{both[0]}: expected a field or an expression to record, but both are missing; write one")
+    probe = _repeated(probe)
     _check(name, probe, grid)
     return probe
+
+
+def _repeated(probe: ProbeConfig) -> ProbeConfig:
+    """The table with a single coordinate along an axis repeated for every receiver."""
+    along = {axis: getattr(probe, axis) for axis in AXES}
+    count = max(map(len, along.values()))
+    return replace(probe, **{axis: places * count for axis, places in along.items() if len(places) == 1})
 
 
 def _check(name: str, probe: ProbeConfig, grid: Grid) -> None:
@@ -123,8 +132,8 @@ def _check(name: str, probe: ProbeConfig, grid: Grid) -> None:
             raise InputError(f"{at('probes', name, axis)}: {what}")
         if count and count != counts["x"]:
             raise InputError(
-                f"{at('probes', name, axis)}: expected as many numbers as x has, {counts['x']}, but got {count}; the lists are "
-                "read side by side"
+                f"{at('probes', name, axis)}: expected one number or as many as x has, {counts['x']}, but got {count}; the "
+                "lists are read side by side"
             )
     for axis, places, lower, upper in zip(grid.axes, probe.places(grid.ndim), grid.lower, grid.upper, strict=True):
         for number, place in enumerate(places):
@@ -148,7 +157,7 @@ def _from_file(key: str, path: Path, axes: Sequence[str]) -> dict[str, list[floa
     try:
         with file_errors(path, "read"), path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.DictReader(file, skipinitialspace=True)
-            names = [(column or "").strip() for column in rows.fieldnames or ()]
+            names = [(column or "").strip("# \t") for column in rows.fieldnames or ()]  # numpy.savetxt writes "# x,y"
             rows.fieldnames = names
             missing = [axis for axis in axes if axis not in names]
             if missing:

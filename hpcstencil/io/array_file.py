@@ -100,6 +100,7 @@ class ArrayFile:
         if whole.shape != tuple(shape):
             raise InputError(
                 f"{self.path}: it has shape {whole.shape}, expected {tuple(shape)}: it must be on the same grid"
+                f"{_series_hint(whole.shape, shape)}"
             )
         return np.ascontiguousarray(whole[tuple(slice(start, stop) for start, stop in ranges)])
 
@@ -135,8 +136,16 @@ class ArrayInMemory:
         """
         whole = self.samples()
         if whole.shape != tuple(shape):
-            raise InputError(f"expected an array of the grid's shape {tuple(shape)}, but got {whole.shape}; change it")
+            raise InputError(
+                f"expected an array of the grid's shape {tuple(shape)}, but got {whole.shape}; change it"
+                f"{_series_hint(whole.shape, shape)}"
+            )
         return np.ascontiguousarray(whole[tuple(slice(start, stop) for start, stop in ranges)])
+
+
+def _series_hint(found: Sequence[int], shape: Sequence[int]) -> str:
+    """The end of a message about an array of the wrong shape that may be a time series."""
+    return ", or write { series = ..., dt = ... } for samples in time" if len(found) == 1 < len(shape) else ""
 
 
 def array_of(text: str) -> ArrayFile | ArrayInMemory | None:

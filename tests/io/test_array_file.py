@@ -54,13 +54,16 @@ def test_a_mask_without_solid_cells_is_warned_of(folder):
 
 @pytest.mark.parametrize("name, words", [
     ("input.npy", "file of numpy.save, but this is none"), ("input.png", "expected a PNG image"),
-    ("other.npy", r"shape \(5, 7\), expected \(7, 5\)"), ("other.png", r"shape \(5, 7\), expected \(7, 5\)"),
+    ("other.npy", r"shape \(5, 7\), expected \(7, 5\): it must be on the same grid$"),
+    ("series.npy", r"shape \(9,\), expected \(7, 5\).*, or write { series = ..., dt = ... } for samples in time$"),
+    ("other.png", r"shape \(5, 7\), expected \(7, 5\)"),
     ("objects.npy", "real numbers"), ("photo.png", "expected a PNG image"),
 ])  # fmt: skip
 def test_what_does_not_fit_is_refused(folder, name, words):
     for text in ("input.npy", "input.png"):
         (folder / text).write_text("no array")
     np.save("other.npy", SOLID.T)
+    np.save("series.npy", np.zeros(9))
     Image.fromarray(np.zeros((7, 5), np.uint8)).save("other.png")
     np.save("objects.npy", np.array([[None]]))
     Image.fromarray(np.zeros((5, 7), np.uint8)).save("photo.png", format="JPEG")

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from hpcstencil.config.reader import from_mapping
+from hpcstencil.config.reader import from_mapping, load
 from hpcstencil.problem.build import build
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "peers"))
 from all import PAGE, PEERS
+from devito_seismic import COMPARED, INPUT, SAMPLE, SHOT, STEPS, changes, lines, model
 from section import BEGIN, END, OtherMachine, replaced, row, rows_of
 
 DEVITO, NUMBA = PEERS[:2]
@@ -33,6 +34,27 @@ def test_our_side_of_every_problem_is_an_input(peer, problem):
     built = build(from_mapping(tomllib.loads(problem.input()), Path(".")))
     assert built.config.grid.shape == problem.shape
     assert built.config.time.end == pytest.approx(problem.steps * built.config.time.dt)
+
+
+@pytest.mark.parametrize("refine", [1, 2])
+def test_the_seismic_shot_is_the_shipped_input_with_a_step_of_its_own(tmp_path, refine):
+    path = model(refine, tmp_path)
+    for per_sample in {*COMPARED, *STEPS["hpcstencil"]}:
+        config = load(INPUT, changes(per_sample * refine, "float64", path))
+        built = build(config)
+        assert config.grid.shape == (240 * refine, 160 * refine)
+        assert config.time.dt * config.probes["hydrophones"].every_steps == pytest.approx(SAMPLE)
+        assert len(config.probes["hydrophones"].x) == 500
+        assert built.config.equation.name == "acoustic"
+
+
+def test_lines_of_a_program_leave_out_comments_and_docstrings(tmp_path):
+    (tmp_path / "a.py").write_text(
+        '"""One.\n\nTwo."""\n\n# comment\nx = 1\n\n\ndef f():\n    """Three."""\n    return x\n'
+    )
+    (tmp_path / "a.toml").write_text("# comment\n\n[grid]\nshape = [1]\n")
+    assert (lines(tmp_path / "a.py"), lines(tmp_path / "a.toml")) == (3, 2)
+    assert lines(SHOT) > lines(INPUT)
 
 
 def test_rows_stand_between_the_two_comments(page):

@@ -199,9 +199,24 @@ def test_places_come_from_a_file(tmp_path):
     assert config.probes["p"].x == (1.0, 3.0) and config.probes["p"].y == (2.0, 0.25)
 
 
+def test_places_come_from_a_file_of_savetxt(tmp_path):
+    np.savetxt(tmp_path / "stations.csv", [[1.0, 2.0], [3.0, 0.25]], delimiter=",", header="x,y")
+    config = from_mapping({**TABLES, "probes": {"p": {"field": "u", "file": "stations.csv"}}}, tmp_path)
+    assert config.probes["p"].places(2) == ((1.0, 3.0), (2.0, 0.25))
+
+
+@pytest.mark.parametrize(("x", "y", "expected"), [
+    ([1.0, 2.0], 0.5, ((1.0, 2.0), (0.5, 0.5))),
+    (np.float64(1.0), np.array([0.5, 2.0]), ((1.0, 1.0), (0.5, 2.0))),
+])  # fmt: skip
+def test_a_single_coordinate_holds_for_all_receivers(tmp_path, x, y, expected):
+    config = from_mapping({**TABLES, "probes": {"p": {"field": "u", "x": x, "y": y}}}, tmp_path)
+    assert config.probes["p"].places(2) == expected
+
+
 @pytest.mark.parametrize(("probe", "told"), [
     ({"field": "u", "x": 1.0}, r"probes\.p\.y: expected a place along y for every receiver"),
-    ({"field": "u", "x": [1.0, 2.0], "y": 1.0}, r"probes\.p\.y: expected as many numbers as x has, 2, but got 1"),
+    ({"field": "u", "x": [1.0, 2.0], "y": [1.0, 2.0, 3.0]}, r"probes\.p\.y: expected one number or as many as x has, 2,"),
     ({"field": "u", "x": 1.0, "y": 1.0, "z": 1.0}, r"probes\.p\.z: no such axis"),
     ({"field": "u", "x": 16.5, "y": 1.0}, r"probes\.p\.x: expected places in the grid, 0 to 16, but got 16\.5 for receiver 0"),
     ({"field": "w", "x": 1.0, "y": 1.0}, r"probes\.p\.field: unknown field"),

@@ -1,0 +1,171 @@
+"""A seismic shot against Devito: the shot gathers of `inputs/layered_ground.toml`, and the time and the lines that they take.
+
+  .venv/bin/python benchmarks/peers/devito_seismic.py [ROUNDS] [REFINE]
+
+Both programs read the same files: speeds, wavelet, places of 500 receivers. They have the same cells, differences of order 8,
+the same free surface and the same CPML. Devito steps with the leapfrog method, as its users do (`devito_shot.py`). hpcstencil
+steps with rk4, since its leapfrog has no layers.
+
+The first table compares the gathers in float64. The second one gives, for several steps in float32, the error in time and
+seconds: medians of ROUNDS interleaved rounds (3), of which the first may compile. "Loop" leaves that out, "whole" is the whole
+command. The error is the difference to rk4 in float64 with half the shortest step that hpcstencil has in the table.
+
+REFINE (1) cuts each cell of the file's model into as many parts per axis, and each step too. Then there is no first table.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
+
+import h5py
+import numpy as np
+from environment import python_with
+from peer import common
+
+INPUT, SHOT = common.ROOT / "inputs" / "layered_ground.toml", Path(__file__).parent / "devito_shot.py"
+SAMPLE = 0.004  # seconds between two samples of the gathers; every step here divides it
+STEPS = {"hpcstencil": (3, 4, 8), "Devito": (3, 4, 8, 16, 32)}  # per sample, before REFINE
+COMPARED = (4, 8, 16)  # the same, of the first table
+FAR = 0.1  # from the source: receivers that the last column of the first table has
+
+
+class Run(NamedTuple):
+    """A gather, indexed (time, receiver); seconds of the time loop and of the whole command; the version."""
+
+    gather: np.ndarray
+    loop: float
+    whole: float
+    version: str
+
+
+def source() -> list[float]:
+    """The place of the source."""
+    equation = tomllib.loads(INPUT.read_text())["equation"]
+    return [equation["xs"], equation["ys"]]
+
+
+def model(refine: int, folder: Path) -> Path:
+    """A file with the wavelet of the input, and its speeds with each cell cut into ``refine`` per axis."""
+    path = folder / "model.hdf5"
+    with h5py.File(INPUT.with_suffix(".hdf5")) as given, h5py.File(path, "w") as file:
+        file["c"] = given["c"][:].repeat(refine, 0).repeat(refine, 1)
+        file["signal"] = given["signal"][:]
+    return path
+
+
+def changes(per_sample: int, precision: str, path: Path) -> list[str]:
+    """The changes of the shipped input for `--set`: a fixed step, this model, and no output but the gather."""
+    with h5py.File(path) as file:
+        shape = list(file["c"].shape)
+    end = tomllib.loads(INPUT.read_text())["time"]["end"]
+    return [
+        f"grid.shape={shape}", f"equation.c={path}:c", f"equation.source.series={path}:signal",
+        f"numerics.precision={precision}", f"time={{ end = {end}, dt = {SAMPLE / per_sample!r} }}",
+        'output={ fields = ["p"] }', "diagnostics={}", f"probes.hydrophones.every_steps={per_sample}",
+    ]  # fmt: skip
+
+
+def ours(per_sample: int, precision: str, path: Path) -> Run:
+    """The shot by `hpcstencil run` of the shipped input."""
+    output = path.parent / "run.h5"
+    arguments = [word for change in changes(per_sample, precision, path) for word in ("--set", change)]
+    line = common.command(1, "run", str(INPUT), "--output", str(output), "--overwrite", *arguments)
+    began = time.perf_counter()
+    summary = common.output_of(line)
+    whole = time.perf_counter() - began
+    with h5py.File(output) as file:
+        gather = file["probes/hydrophones/values"][:]
+    return Run(gather, common.stepping_seconds(summary), whole, common.told(r"kernel +(\S+)", summary))
+
+
+def theirs(per_sample: int, precision: str, path: Path, weights: str = "lagrange") -> Run:
+    """The shot by Devito, with the step and the weights of source and receivers."""
+    shot = tomllib.loads(INPUT.read_text())
+    task = {
+        "model": str(path), "receivers": str(INPUT.with_suffix(".csv")), "precision": precision, "weights": weights,
+        "dt": SAMPLE / per_sample, "steps": round(shot["time"]["end"] / SAMPLE) * per_sample, "every": per_sample,
+        "upper": shot["grid"]["upper"], "layer": shot["boundary"]["x"]["cpml"]["width"],
+        "signal_dt": shot["equation"]["source"]["dt"], "source": source(),
+        "gather": str(path.parent / "gather.npy"),
+    }  # fmt: skip
+    (path.parent / "task.json").write_text(json.dumps(task))
+    line = [str(python_with("devito-h5py", "devito", "h5py")), str(SHOT), str(path.parent / "task.json")]
+    began = time.perf_counter()
+    told = common.output_of(line, OMP_NUM_THREADS=str(len(os.sched_getaffinity(0))))
+    whole = time.perf_counter() - began
+    reply = json.loads(told.splitlines()[-1])
+    return Run(np.load(task["gather"]), reply["seconds"], whole, reply["version"])
+
+
+def differences(found: np.ndarray, expected: np.ndarray) -> tuple[float, float]:
+    """Of two gathers, relative: root of the sum of squares, and the largest."""
+    rest = found.astype(float) - expected
+    return np.linalg.norm(rest) / np.linalg.norm(expected), np.abs(rest).max() / np.abs(expected).max()
+
+
+def lines(path: Path) -> int:
+    """Lines of a program or an input that are neither empty nor comments nor docstrings."""
+    text = path.read_text()
+    count = sum(bool(line.strip()) and not line.strip().startswith("#") for line in text.splitlines())
+    if path.suffix == ".py":
+        bare = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Expr))
+        for node in bare:
+            if isinstance(node.value, ast.Constant):
+                count -= sum(bool(line.strip()) for line in text.splitlines()[node.lineno - 1 : node.end_lineno])
+    return count
+
+
+def compare(path: Path) -> None:
+    """Print how far the gathers are from each other."""
+    places = np.loadtxt(INPUT.with_suffix(".csv"), delimiter=",", skiprows=1)
+    far = np.hypot(*(places - source()).T) > FAR
+    print(f"{'dt':<12}{'weights in Devito':<28}{'L2':>10}{'largest':>10}{'L2, far':>10}")
+    rows = [(per_sample, "lagrange") for per_sample in COMPARED]
+    for per_sample, weights in [*rows, (COMPARED[-1], "sinc"), (COMPARED[-1], "linear")]:
+        mine, its = ours(per_sample, "float64", path), theirs(per_sample, "float64", path, weights)
+        two, largest = differences(its.gather, mine.gather)
+        two_far, _ = differences(its.gather[:, far], mine.gather[:, far])
+        name = "those of hpcstencil" if weights == "lagrange" else f"Devito's {weights}"
+        print(f"{SAMPLE / per_sample:<12.4g}{name:<28}{two:>10.1e}{largest:>10.1e}{two_far:>10.1e}", flush=True)
+
+
+def measure(rounds: int, refine: int, path: Path) -> None:
+    """Print errors in time and seconds."""
+    exact = ours(2 * max(STEPS["hpcstencil"]) * refine, "float64", path).gather
+    sides = {"hpcstencil": ours, "Devito": theirs}
+    cases = [(name, each * refine) for name in sides for each in STEPS[name]]
+    found: dict[tuple[str, int], list[Run]] = {case: [] for case in cases}
+    for _ in range(rounds):
+        for name, per_sample in cases:
+            found[name, per_sample].append(sides[name](per_sample, "float32", path))
+    print(f"{'program':<12}{'dt':>12}{'error, L2':>12}{'loop, s':>10}{'whole, s':>10}")
+    for (name, per_sample), runs in found.items():
+        error, _ = differences(runs[0].gather, exact)
+        loop, whole = (statistics.median(getattr(run, key) for run in runs) for key in ("loop", "whole"))
+        print(f"{name:<12}{SAMPLE / per_sample:>12.4g}{error:>12.1e}{loop:>10.2f}{whole:>10.2f}")
+
+
+def main(rounds: int = 3, refine: int = 1) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        path = model(refine, Path(name))
+        with h5py.File(path) as file:
+            nx, ny = file["c"].shape
+        its = theirs(COMPARED[0] * refine, "float32", path)
+        print(f"{common.machine()}; {nx} x {ny} cells, {its.gather.shape[1]} receivers; Devito {its.version}")
+        print(f"lines: {lines(INPUT)} in {INPUT.name}, {lines(SHOT)} in {SHOT.name}", flush=True)
+        if refine == 1:
+            compare(path)
+        measure(rounds, refine, path)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
