@@ -20,7 +20,8 @@ PROMISED = "0.6"
 def save(path: Path, title: str, studies: Sequence[Mapping[str, Any]]) -> None:
     """Write the figure as PNG to ``path``.
 
-    Each study is (title, label of its sizes, sizes, errors, observed order, expected order).
+    Each study is a mapping with the keys ``title``, ``label`` (of its sizes), ``sizes``, ``errors``, ``observed`` (the
+    observed order) and ``promised`` (the expected order).
     """
     with rc_context(STYLE):
         figure = Figure(figsize=(4.2 * len(studies), 3.6), layout="constrained", dpi=DPI)

@@ -37,7 +37,7 @@ SECONDS = 12.0  # a movie lasts about this long, within 5 to 25 frames per secon
 
 
 class WriteProblem(Exception):
-    """The picture could not be written. The message is one sentence for the user."""
+    """Raised if the picture cannot be written. The message is one sentence for the user."""
 
 
 @rc_context(STYLE)

@@ -131,7 +131,7 @@ def _checksums(parts: Mapping[str, Part], communicator: Communicator) -> dict[st
 
 
 def _fill(file: Transport, parts: Mapping[str, Part]) -> None:
-    """Write the blocks, then set ``complete`` to 1."""
+    """Write this process's blocks of all arrays, set ``complete`` to 1, and close the file. Collective."""
     for name, part in parts.items():
         inner = [first for first, _ in part.ranges]
         file.write(name, [0] * (part.block.ndim - len(inner)) + inner, part.block)
@@ -241,7 +241,7 @@ def _read_verified(
     """
 
     def own_ranges(shape: tuple[int, ...]) -> Sequence[Range]:
-        """This process's ranges of an array of this shape."""
+        """Return this process's index ranges of an array of this shape."""
         first, last = (shape[0] * (communicator.rank + i) // communicator.size for i in (0, 1))
         own = [(first, last), *((0, n) for n in shape[1:])] if ranges is None else ranges
         if len(own) != len(shape) or any(last > n for (_, last), n in zip(own, shape, strict=True)):

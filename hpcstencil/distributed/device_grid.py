@@ -66,7 +66,7 @@ class DeviceGrid:
         return self.devices.put_places(Places.of(self.topology, self.grid, self.margin), self.constants)
 
     def frame(self, places: Placed) -> Frame:
-        """The frame of the device with these ``places``. For use inside compiled code."""
+        """Return the frame of the device with these ``places``. For use inside compiled code."""
         return frame_of(self.topology, self.sides, self.margin, places, self.constants)
 
     def widths(self, radii: int) -> tuple[int, ...]:

@@ -23,11 +23,11 @@ TAG = 7  # tag of the messages
 
 
 class Group(Protocol):
-    """Receivers of one field; see `problem.receivers`."""
+    """The receivers of one field, with the cells and weights of their interpolation; see `problem.receivers`."""
 
     @property
     def field(self) -> str:
-        """The field."""
+        """The name of the field that is recorded."""
 
     @property
     def cells(self) -> np.ndarray:

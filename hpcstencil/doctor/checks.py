@@ -206,8 +206,7 @@ def limits(every: Sequence[Facts]) -> Iterable[Check]:
 
 
 def devices(every: Sequence[Facts]) -> Iterable[Check]:
-    """The verdicts on devices: they start and compute, jax finds the GPUs that the host has, and no two ranks share a
-    GPU."""
+    """Check that devices start and compute, that JAX finds all GPUs of the host, and that no two ranks share a GPU."""
     hung = failing(every, lambda facts: facts["gpus"].get("error"))
     if hung:
         rank, said = hung[0]

@@ -30,7 +30,7 @@ RESERVED = (DIAGNOSTICS, PROBES, *SCALES)  # names at the root of the file that 
 
 
 def refuse_existing(path: Path) -> None:
-    """Raise InputError if ``path`` exists: an output is never replaced unless the user asks for it."""
+    """Raise InputError if ``path`` exists, because an output is replaced only at the user's request."""
     if path.exists():
         raise InputError(
             f"{path}: exists already; say --overwrite to replace it, --resume to continue its run, or choose another "

@@ -57,7 +57,7 @@ class Watch(Protocol):
 
 
 class Unwatched:
-    """A watcher that does nothing: there is one process, or the watchdog has not started yet."""
+    """A watcher that does nothing, for a single process or before the watchdog has started."""
 
     place = "at the start"
 

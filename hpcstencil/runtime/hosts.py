@@ -1,4 +1,4 @@
-"""Names of this host."""
+"""Names that identify this host."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 def host() -> str:
-    """The network name of this host."""
+    """Return the network name of this host."""
     return socket.gethostname()
 
 
 def boot() -> str:
-    """The host's boot id, which tells apart hosts of the same name; without /proc the host's name."""
+    """Return the host's boot id, which distinguishes hosts of the same name; without /proc, the host's name."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text()
     except OSError:

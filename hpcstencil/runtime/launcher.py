@@ -14,7 +14,7 @@ LAUNCHERS = (
 
 
 def _launcher_values() -> tuple[int, int, int, int]:
-    """(rank, size, local rank, local size) from the launcher's environment variables; (0, 1, 0, 1) without a launcher."""
+    """Return (rank, size, local rank, local size) from the environment variables; (0, 1, 0, 1) without a launcher."""
     for rank, size, local_rank, local_size in LAUNCHERS:
         if rank in os.environ and size in os.environ:
             local = os.environ.get(local_rank, "0")
@@ -25,12 +25,12 @@ def _launcher_values() -> tuple[int, int, int, int]:
 
 
 def environment_rank() -> int:
-    """This process's rank from the launcher's environment, 0 without a launcher. Needs no MPI."""
+    """Return this process's rank by the launcher's environment variables; 0 without a launcher. Needs no MPI."""
     return _launcher_values()[0]
 
 
 def environment_size() -> int:
-    """The number of processes that the launcher started, from its environment; 1 without a launcher. Needs no MPI."""
+    """Return the number of processes by the launcher's environment variables; 1 without a launcher. Needs no MPI."""
     return _launcher_values()[1]
 
 

@@ -47,7 +47,7 @@ class Role(Protocol):
         """Handle a message of the rank. A role needs only those about connections between monitors."""
 
     def stepped(self) -> None:
-        """Take note that the rank has taken a step."""
+        """Record that the rank has taken a step."""
 
     def failed(self, message: dict[str, Any]) -> None:
         """Report that the rank has failed, with the sentence and exit status in ``message``."""
@@ -59,8 +59,7 @@ class Role(Protocol):
         """Say goodbye to the other monitors, because the rank is done."""
 
     def tick(self, now: float) -> None:
-        """Do the periodic work: send pulses and check for lost ranks. Called about every ``PULSE`` seconds; ``now`` is
-        `time.monotonic()`, in seconds."""
+        """Send pulses and check for lost ranks. Called about every ``PULSE`` seconds; ``now`` is `time.monotonic()`."""
 
     def after_messages(self) -> None:
         """Act on the messages of this round, for example print a failure."""

@@ -45,7 +45,7 @@ class Centre:
             self.door.close()
 
     def stepped(self) -> None:
-        """Note that the run has taken a step."""
+        """Record that the run has taken a step."""
         self.progress, self.warned = time.monotonic(), STALLED
 
     def failed(self, message: dict[str, Any]) -> None:

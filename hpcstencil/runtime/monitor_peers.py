@@ -61,8 +61,10 @@ class Line:
             self.open = False
 
     def receive(self) -> Iterator[dict[str, Any]]:
-        """Yield the messages that have arrived, without waiting. ``open`` becomes False at the end of the stream, and
-        after anything that is not a message."""
+        """Yield the messages that have arrived, without waiting.
+
+        ``open`` becomes False at the end of the stream, and after anything that is not a message.
+        """
         try:
             data = os.read(self.incoming.fileno(), 2**16)
         except BlockingIOError:

@@ -39,7 +39,7 @@ class MonitoredRank:
         self.done = False
 
     def is_here(self) -> bool:
-        """Whether the rank's process still exists."""
+        """Return whether the rank's process still exists."""
         return os.getppid() == self.process
 
     def stack(self) -> str:

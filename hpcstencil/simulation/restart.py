@@ -217,7 +217,7 @@ def _output_to_resume(output: Path) -> Contents | None:
 
 
 def _check_file_fits(config: Config, output: Path, contents: Contents) -> None:
-    """Raise InputError if this run would write other diagnostics than the output has, or another precision."""
+    """Raise InputError if the output has other diagnostics or another precision than this run would write."""
     origin = _origin(contents, output)
     for key, there, wanted in (
         ("numerics.precision", origin.numerics.precision, config.numerics.precision),

@@ -57,12 +57,12 @@ class Simulation:
 
     @property
     def problem(self) -> Problem:
-        """The problem."""
+        """The problem that is solved."""
         return self.prepared.problem
 
     @property
     def plan(self) -> Plan:
-        """The decomposition."""
+        """The decomposition, with the number of steps between two exchanges."""
         return self.prepared.plan
 
     @property

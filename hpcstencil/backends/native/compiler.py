@@ -79,7 +79,7 @@ def _told(command: Sequence[str], tries: int = 3) -> tuple[int, str, str]:
 
 
 def _processor() -> str:
-    """The instruction sets of this processor."""
+    """Return the line of /proc/cpuinfo that lists this processor's instruction sets; without it, the machine type."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())

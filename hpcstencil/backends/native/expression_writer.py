@@ -171,14 +171,14 @@ class Writer(ABC):
         raise Unsupported(f"{type(tree).__name__} has no native code")
 
     def sum_of_terms(self, tree: Pointwise, at: Offset) -> str:
-        """The C++ expression for a sum, a difference or a negative value."""
+        """Return the C++ expression for a sum, a difference or a negative value, at the offset ``at``."""
         values = [self.value(argument, at) for argument in tree.arguments]
         if tree.function == "negative":
             return self.let(f"-{values[0]}")
         return self.let(f"{values[0]} {OPERATORS[tree.function]} {values[1]}")
 
     def pointwise(self, tree: Pointwise, at: Offset) -> str:
-        """The C++ expression for a function, an arithmetic operation or a comparison, at the offset ``at``."""
+        """Return the C++ expression for a function, an arithmetic operation or a comparison, at the offset ``at``."""
         match tree:
             case Pointwise("power", (base, Constant(exponent))) if (n := integer_power(exponent)) is not None:
                 return self.power(self.value(base, at), n)
@@ -193,7 +193,7 @@ class Writer(ABC):
         return f"f_{tree.function}({', '.join(values)})"
 
     def power(self, base: str, n: int) -> str:
-        """The C++ expression for ``base`` to the power ``n``, by repeated squaring as in `lax.integer_pow`."""
+        """Return the C++ expression for ``base`` to the power ``n``, by repeated squaring as in `lax.integer_pow`."""
         if n == 0:
             return f"one<{self.kind}>()"
         result, left = "", abs(n)
@@ -206,7 +206,7 @@ class Writer(ABC):
         return result if n > 0 else f"one<{self.kind}>() / {result}"
 
     def weighted(self, stencil: Stencil, operand: Node, at: Offset) -> str:
-        """The C++ expression for Σ_j w_j operand(at + o_j)."""
+        """Return the C++ expression for Σ_j w_j operand(at + o_j), with weights w_j and offsets o_j of the stencil."""
         if stencil.weights == (1.0,):
             return self.value(operand, self.shifted(at, stencil.offsets[0]))
         whole = whole_numbers(stencil.weights)

@@ -37,7 +37,7 @@ all_edges: list[EdgeExchange] = []
 
 @cache
 def xla_bridge() -> ctypes.CDLL:
-    """The library through which XLA calls native programs, registered with XLA once per process."""
+    """Load the library through which XLA calls native programs, and register it with XLA, once per process."""
     bridge = library((SOURCES / "xla_bridge.cpp").read_text(), (jax.ffi.include_dir(),))
     jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(bridge.run_program), platform="cpu")
     return bridge

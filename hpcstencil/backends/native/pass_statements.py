@@ -178,7 +178,7 @@ class Cells(Writer):
         return None
 
     def loaded(self, array: int, at: Offset) -> str:
-        """The C++ expression for the value of an array in the cell at the offset ``at``."""
+        """Return the C++ expression for the value of an array at the offset ``at``, and record the read."""
         array = self.scope.renamed.get(array, array)
         if (array, at) in self.made:
             return self.made[array, at]
@@ -259,7 +259,7 @@ class Cells(Writer):
         return name
 
     def sum_of_terms(self, tree: Pointwise, at: Offset) -> str:
-        """The C++ expression for a sum or difference, with the terms of linear operators gathered."""
+        """Return the C++ expression for a sum or difference, with the stencils of linear operators merged."""
         return self.added("", self.terms(tree, at))
 
     def added(self, first: str, terms: Sequence[Term], scale: str = "") -> str:
@@ -318,7 +318,7 @@ def is_fixed(tree: Node) -> bool:
 
 
 def is_scalar(tree: Node) -> bool:
-    """Whether the tree has the same value in all cells."""
+    """Return whether the tree has the same value in all cells."""
     return not any(isinstance(part, Field | Coordinate) for part in walk(tree))
 
 
@@ -344,7 +344,7 @@ def flattened(tree: Node) -> list[tuple[tuple[Node, ...], float, Node]]:
 
 
 def times(scalar: Node, factors: tuple[Node, ...], number: float, part: Node) -> tuple[tuple[Node, ...], float, Node]:
-    """The term (factors, number, part) multiplied by one more scalar."""
+    """Return the term (factors, number, part) multiplied by one more scalar."""
     if isinstance(scalar, Constant):
         return factors, number * scalar.value, part
     return (*factors, scalar), number, part

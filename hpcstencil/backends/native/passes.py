@@ -75,7 +75,7 @@ class Plan:
 
     @property
     def ndim(self) -> int:
-        """Number of axes."""
+        """The number of axes of the grid."""
         return self.problem.config.grid.ndim
 
     @property
@@ -85,8 +85,7 @@ class Plan:
 
     @property
     def field_of(self) -> list[int]:
-        """For each array, the index of the field that it holds, or -1. Estimated errors count as fields after the last
-        one."""
+        """For each array, the index of the field that it holds, or -1. Estimated errors count as additional fields."""
         ends = {array: number for number, array in enumerate(self.ends)}
         values: dict[Node | None, int] = {Field(name): number for number, name in enumerate(self.fields)}
         return [ends.get(n, values.get(array.operand, -1)) for n, array in enumerate(self.arrays)]
@@ -197,7 +196,7 @@ class Trials:
 
 
 def joined(plan: Plan, trials: Trials) -> list[Parts]:
-    """The parts of a step's plan, grouped into passes."""
+    """Group the parts of a step's plan into passes."""
     passes: list[Parts] = []
     for part in plan.parts:
         if passes and can_join(plan, trials, (part,), passes[-1]):

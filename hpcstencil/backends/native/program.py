@@ -209,7 +209,7 @@ def outline(step: Step, sides: Sides) -> str:
 
 
 def text(step: Step, sides: Sides) -> str:
-    """The C++ text of the program that takes a step."""
+    """Return the C++ text of the program that takes a step."""
     functions = [f"static void {name}{body}" for body, name in step.text.functions.items()]
     tables, fixed = (
         [f"case {n}: {{ {text} }}" for n, text in enumerate(functions.texts.values())]

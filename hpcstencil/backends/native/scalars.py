@@ -81,7 +81,7 @@ class Scalars:
     entries: list[str] = field(default_factory=list)
 
     def text(self, tree: Node, node: float) -> str:
-        """The C++ expression for a tree's value at the time t + ``node`` dt."""
+        """Return the C++ expression for a tree's value at the time t + ``node`` dt."""
         if node not in self.writers:
             writer = self.writers[node] = Scalar(self.numbers, self.discretization, self.axis_of, node)
             # All writers write into one C++ function, so their names must differ.
@@ -89,6 +89,6 @@ class Scalars:
         return self.writers[node].value(tree)
 
     def lines(self) -> list[str]:
-        """The C++ statements that compute the numbers."""
+        """Return the C++ statements that compute the numbers."""
         made = [line for writer in self.writers.values() for line in writer.lines]
         return [*made, *(f"s[{n}] = {text};" for n, text in enumerate(self.entries))]

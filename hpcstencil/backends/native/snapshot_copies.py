@@ -85,7 +85,7 @@ class NativeCopies(Copies):
         return self.pieces[name] if self.results.stored else super().copied(name, block)
 
     def lend(self, until: Future[None]) -> None:
-        """Do not overwrite the buffers before ``until`` completes, since a thread reads them."""
+        """Keep the buffers unchanged until ``until`` completes, because a thread reads them."""
 
         def give_back(_: Future[None]) -> None:
             self.results.lent = 0

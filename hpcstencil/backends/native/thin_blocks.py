@@ -58,12 +58,12 @@ def sections(
 
 
 def _read(passes: Sequence[Pass]) -> set[int]:
-    """The arrays that passes read."""
+    """Return the numbers of the arrays that passes read."""
     return {array for one in passes for array, _, _ in one.inputs}
 
 
 def _made(passes: Sequence[Pass]) -> set[int]:
-    """The arrays that passes fill."""
+    """Return the numbers of the arrays that passes fill."""
     return {array for one in passes for array in one.outputs}
 
 
@@ -80,7 +80,7 @@ def _section(
     first: int,
     last: int,
 ) -> Section:
-    """The section of the passes ``first`` to ``last - 1``."""
+    """Return the section of the passes ``first`` to ``last - 1``; the other arguments are those of `sections`."""
     inside, made = passes[first:last], _made(passes[first:last])
     needed = {array: [0, 0, 0] for array in made}  # cells beyond the block, per axis of the driver
     for one in reversed(inside):

@@ -70,7 +70,7 @@ class Tile:
         return lax.broadcast_in_dim(values, shape, (axis,))
 
     def index(self, axis: int) -> jax.Array:
-        """The indices in the block of the tile's cells along an axis: int32 of shape (n,)."""
+        """Return the indices in the block of the tile's cells along an axis: int32 of shape (n,)."""
         return self.start[axis] + jnp.arange(self.shape[axis], dtype=jnp.int32)
 
     def wanted(self, axis: int) -> jax.Array | None:
@@ -192,7 +192,7 @@ class Cells:
         raise TypeError(f"no kernel for {type(tree).__name__}")
 
     def number(self, value: float) -> Any:
-        """A number as a scalar in the run's dtype."""
+        """Return a number as a scalar in the run's dtype."""
         return self.rules.dtype.type(value)
 
     def coordinate(self, axis: int, at: Offset) -> jax.Array:
@@ -211,7 +211,7 @@ class Cells:
         return self.tile.along(axis, triton.load(part, mask=self.tile.wanted(axis)))
 
     def pointwise(self, tree: Pointwise, at: Offset) -> jax.Array:
-        """The value of a function, an arithmetic operation or a comparison at the offset ``at``."""
+        """Return the value of a function, an arithmetic operation or a comparison at the offset ``at``."""
         match tree:
             case Pointwise("power", (base, Constant(exponent))) if (n := integer_power(exponent)) is not None:
                 return lax.integer_pow(self(base, at), n)
@@ -221,7 +221,7 @@ class Cells:
         return self.functions[tree.function](*values)
 
     def stencil(self, stencil: Stencil, operand: Node, at: Offset) -> jax.Array:
-        """Σ_j w_j operand(at + o_j), in a shape that broadcasts over the tile."""
+        """Return Σ_j w_j operand(at + o_j), in a shape that broadcasts over the tile."""
         return weighted(stencil, lambda offset: self(operand, moved(at, offset)), self.number)
 
     def div_grad(self, tree: DivGrad, at: Offset) -> jax.Array:
@@ -302,7 +302,7 @@ class Cells:
 
 
 def moved(at: Offset, offset: Offset) -> Offset:
-    """The sum of two offsets."""
+    """Return the sum of two offsets."""
     return tuple(a + o for a, o in zip(at, offset, strict=True))
 
 

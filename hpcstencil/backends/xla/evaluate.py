@@ -103,7 +103,7 @@ class Evaluation:
         return self.known[tree]
 
     def compute(self, tree: Node) -> Value:
-        """The value of one node whose sub-trees are already evaluated. Raises TypeError for a node without array code."""
+        """Return the value of one node whose sub-trees are evaluated already. Raises TypeError for an unknown node."""
         match tree:
             case Field(name, beyond):
                 return self.extend(Field(name)) if beyond else self.fields[name]

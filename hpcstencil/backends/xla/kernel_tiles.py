@@ -44,8 +44,7 @@ def tiled(kernel: Apply, tiles: tuple[int, ...]) -> Apply:
 
 
 def _assemble(results: jax.Array, counts: tuple[int, ...], size: tuple[int, ...], shape: tuple[int, ...]) -> jax.Array:
-    """Join tiles of one ``size``, given in C order, into an array of ``shape``. Overlapping cells keep the earlier
-    tile's values."""
+    """Join tiles of equal ``size``, in C order, into an array of ``shape``; where tiles overlap, the earlier one counts."""
     pieces = list(results)
     for axis in reversed(range(len(shape))):
         n, parts = shape[axis], counts[axis]

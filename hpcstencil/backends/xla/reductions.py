@@ -295,7 +295,7 @@ class Reductions:
 
 
 def on_processor(device_grid: DeviceGrid) -> bool:
-    """Whether the devices are CPUs, so that numpy can read their memory."""
+    """Return whether the devices are CPUs, so that numpy can read their memory."""
     return bool(device_grid.devices.devices[0].platform == "cpu")
 
 

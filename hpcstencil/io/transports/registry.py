@@ -36,12 +36,12 @@ TRANSPORTS: dict[str, Entry] = {
 
 
 def entry(name: str) -> Entry:
-    """The entry of a transport. Raises InputError for an unknown name."""
+    """Return the entry of the transport ``name``. Raises InputError for an unknown name."""
     if name not in TRANSPORTS:
         raise unknown("output.method", "transport", name, (AUTO, *TRANSPORTS))
     return TRANSPORTS[name]
 
 
 def may_write_behind(method: str) -> bool:
-    """Whether several processes may write snapshots in threads with this ``output.method``."""
+    """Return whether several processes can write snapshots in threads with this ``output.method``."""
     return method == AUTO or entry(method).independent

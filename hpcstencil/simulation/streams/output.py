@@ -139,7 +139,7 @@ class Output:
             self.diagnostics.take(dict(state.fields), state.clock.step, state.clock.time)
 
     def write_rows(self) -> None:
-        """Write the rows that are held."""
+        """Write the rows that are held, without a snapshot."""
         self.wait()
         rows = self._rows()
         with self.stopwatch.during("output"):

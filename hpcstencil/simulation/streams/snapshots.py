@@ -35,7 +35,7 @@ class DiagnosticRows(Stream):
 
 
 class Snapshots(Stream):
-    """Snapshots of the fields."""
+    """Snapshots of the fields, at the times or steps that `output.every` or `output.every_steps` requests."""
 
     def __init__(self, output: Output, schedule: Schedule) -> None:
         self.output, self.schedule = output, schedule

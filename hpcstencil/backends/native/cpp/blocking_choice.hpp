@@ -63,8 +63,8 @@ static double spill_factor(double full, bool flat, long deep, bool far) {
            + (far ? 0.2 * excess(full, 2) : 0.05 * excess(full, 8));
 }
 
-// Time to load and store a cell of a field, in units of a cell of a pass. Planes that are single rows wait for memory
-// sooner.
+// The time to load and store a cell of a field, relative to the time of a pass for one cell. Planes that are single
+// rows are limited by memory sooner.
 constexpr double memory_cost(bool flat) { return flat ? 1.4 : STATEMENTS < 20 ? 0.75 : 15 / STATEMENTS; }
 
 // The cheapest number of steps per sweep and of rows per tile, for steps in place. ``rows`` is 0 where these are

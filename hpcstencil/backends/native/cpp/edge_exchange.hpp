@@ -11,7 +11,7 @@
 #include "copy.hpp"
 
 constexpr long PAGE = 4096;
-constexpr double POLLING_INTERVAL = 5e-5;  // seconds between two looks for messages while a thread computes
+constexpr double POLLING_INTERVAL = 5e-5;  // seconds between two checks for messages while a thread computes
 constexpr int DIRECTIONS = 27, HERE = 13;  // offsets of -1, 0, 1 blocks per axis; the last axis varies fastest
 
 static inline double seconds_now() {
@@ -74,7 +74,7 @@ struct EdgeExchange {
     static void offset(int direction, int* d) {
         d[0] = direction / 9 - 1, d[1] = direction / 3 % 3 - 1, d[2] = direction % 3 - 1;
     }
-    // The axis of the strip through which a neighbour's cells are read; strips of later axes have its corners too.
+    // The axis of the strip from which a neighbour's cells are read; strips of later axes contain its corners too.
     static int strip_axis(const int* d) { return d[0] ? 0 : d[1] ? 1 : 2; }
     static int64_t* published(char* memory, int a, int side) { return (int64_t*)memory + 2 * a + side; }
 
@@ -101,7 +101,7 @@ struct EdgeExchange {
 
     // ---- a call ----
 
-    // Before the first edges of a call are stored.
+    // Called before the first edges of a call are stored.
     void begin(const Call& call, long threads_) {
         threads = threads_;
         expect(call);
@@ -179,7 +179,7 @@ struct EdgeExchange {
             }
     }
     void publish(int a, int side) {
-        if (mpi_has_failed()) return;  // the edges follow from some that have not arrived
+        if (mpi_has_failed()) return;  // the edges depend on some that have not arrived
         __atomic_store_n(published(own, a, side), epoch + 1, __ATOMIC_RELEASE);
         if (!messages || !messages->sends[a][side]) return;
         long buffer = (epoch + 1) % 2;
@@ -204,7 +204,7 @@ struct EdgeExchange {
 
     // ---- reading ----
 
-    // The cell (f, at), which lies in the block at offset d; waits until it is there.
+    // The address of the cell (f, at), which lies in the block at offset d. Waits until the cell is available.
     const real* cell(const Call& call, const int* d, int f, const long* at) {
         long index[AXES];
         int a = strip_axis(d), n = direction(d);
@@ -241,7 +241,7 @@ struct EdgeExchange {
         while (!__atomic_compare_exchange(&waited, &before, &after, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
     }
 
-    // `progress`, from time to time; ``polled`` is when this thread called it last.
+    // Calls `progress` from time to time. ``polled`` is the time at which this thread called it last.
     void poll(double& polled) {
         if (!messages) return;
         double now = seconds_now();

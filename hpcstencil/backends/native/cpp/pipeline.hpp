@@ -27,8 +27,8 @@ struct Call {
     int64_t threads, l2_bytes, l3_is_far;  // bytes of the second-level cache; whether the third is a server's mesh
     struct EdgeExchange* edges;            // null where no edges are exchanged inside the passes
     int64_t every;                         // steps between two exchanges of edges
-    // Null, or a section of one step: its first pass, the pass behind its last, the counts of arrays given and made,
-    // and their numbers. ``fields`` and ``results`` are then these arrays.
+    // Null for whole steps. For a section of a step: its first pass, the pass after its last, the numbers of input and
+    // output arrays, and the indices of these arrays. ``fields`` and ``results`` are then these arrays.
     const int64_t* section;
 };
 
@@ -203,7 +203,7 @@ struct Pipeline {
             }
     }
 
-    // The ghost cells of ring ``of`` are formulas of the cells of ring ``r`` beside the boundary.
+    // Records that the ghost cells of ring ``of`` depend on the cells of ring ``r`` next to the boundary.
     void need_at_face(int r, int of, long ahead, const int* reach) {
         if (ring[r].level != ring[of].level) {
             Level& from = level[ring[r].level];

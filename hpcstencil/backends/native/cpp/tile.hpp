@@ -23,7 +23,7 @@ struct Job {
     long first;        // step of the sweep
 };
 
-// One tile: everything a thread needs to stream it.
+// One tile, with everything that a thread needs to stream it.
 struct Tile {
     const Job& job;
     const Plan& plan;
@@ -336,7 +336,7 @@ struct Tile {
         if (job.stores_edges) call.edges->stored(done);
     }
 
-    // Cells per axis of an array of the caller, or of one that the driver made for the block.
+    // The cells per axis of an array of the caller, or of an array that the driver allocated for the block.
     long source_size(int a) const { return job.given || is_result(job.source[0]) ? call.capacity[a] : call.count[a]; }
     long target_size(int a) const { return is_result(job.target[0]) ? call.capacity[a] : call.count[a]; }
     bool is_result(const real* array) const { return array == (const real*)call.results[0]; }

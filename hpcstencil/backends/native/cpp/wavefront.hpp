@@ -45,7 +45,7 @@ struct Wavefront : Plan {
         return call.boundary[a][side] && (side ? p.to[a] == call.count[a] : p.from[a] == 0);
     }
 
-    // The drift of a field before sweep k: sweeps go up and down in turn.
+    // The drift of a field before sweep k. Sweeps alternate between up and down.
     Drift drift_before(long k, int f) const {
         Drift moved = {0, 0};
         for (long n = 0; n < k; n++) {
@@ -169,9 +169,9 @@ struct Sweep {
                       : Drift{start_drift[f].planes - d.planes, start_drift[f].rows - d.rows};
     }
 
-    // Copies the rows beyond this part that other threads own, before they change them. Level 0 loads those of
-    // neighbouring blocks on its way, since they may not have arrived yet, and in the first sweep also those of the
-    // part itself: results, which may lie where the fields are, are stored behind that.
+    // Copies the rows beyond this part that other threads own, before these threads change them. Level 0 loads the
+    // rows of neighbouring blocks later, because they may not have arrived yet. In the first sweep, it also loads the
+    // rows of the part itself. Results may overwrite the fields, but are stored only after that.
     void fetch_neighbours() {
         long i0 = tiles.lowest(0, 0), i1 = tiles.highest(0, 0), j0 = tiles.lowest(0, 1), j1 = tiles.highest(0, 1);
         auto copy_rows = [&](long i, long from, long to) {
@@ -247,7 +247,7 @@ struct Sweep {
         }
     }
 
-    // Makes planes i .. i + AT_ONCE - 1 of a level, of which i0 .. i1 - 1 are wanted.
+    // Computes planes i .. i + AT_ONCE - 1 of a level, of which i0 .. i1 - 1 are needed.
     void level(int q, long i, long i0, long i1, long j0, long j1) {
         if (!q) return load(i0, i1, j0, j1);
         compute(q, i, i0, i1, j0, j1);
