@@ -174,7 +174,7 @@ def _operator(key: str, value: object, axes: tuple[str, ...], periodic: tuple[bo
             if condition.kind not in GHOST_KINDS:
                 raise InputError(
                     f"{key}: expected {listing(GHOST_KINDS, 'or')} for the result of an operator, but got {condition.kind}; "
-                    "give that to the field"
+                    "use that for the field"
                 )
     return own
 

@@ -98,7 +98,7 @@ def members(config: Config) -> list[Config]:
 
 
 def _member(config: Config, index: int) -> Config:
-    """The input of member number ``index``, with its values in place."""
+    """The input of member number ``index``, with the values of this member."""
     equation, initial = config.equation, config.initial
     for key, values in config.ensemble.items():
         table, _, name = key.partition(".")

@@ -98,7 +98,7 @@ def _probe(name: str, given: Mapping[str, object], base: Path, grid: Grid) -> Pr
         both = [axis for axis in AXES if axis in given]
         if both:
             raise InputError(
-                f"{at('probes', name, both[0])}: the file has the places of the receivers; remove one of them"
+                f"{at('probes', name, both[0])}: the file gives the coordinates of the receivers already; remove one of them"
             )
         given = {**given, **_from_file(at("probes", name, "file"), Path(os.path.abspath(base / file)), grid.axes)}
     probe = ProbeConfig(**read(("probes", name), given, keys))
@@ -126,20 +126,22 @@ def _check(name: str, probe: ProbeConfig, grid: Grid) -> None:
     for axis, count in counts.items():
         if (axis in grid.axes) != (count > 0):
             what = (
-                "no such axis in this grid; remove it" if count else f"expected a place along {axis} for every receiver"
+                "no such axis in this grid; remove it"
+                if count
+                else f"expected a coordinate along {axis} for every receiver"
             )
             raise InputError(f"{at('probes', name, axis)}: {what}")
         if count and count != counts["x"]:
             raise InputError(
                 f"{at('probes', name, axis)}: expected one number or as many as x has, {counts['x']}, but got {count}; the "
-                "lists are read side by side"
+                "lists have one number per receiver"
             )
     for axis, places, lower, upper in zip(grid.axes, probe.places(grid.ndim), grid.lower, grid.upper, strict=True):
         for number, place in enumerate(places):
             if not lower <= place <= upper:
                 raise InputError(
-                    f"{at('probes', name, axis)}: expected places in the grid, {lower:g} to {upper:g}, but got {place:g} for "
-                    f"receiver {number}; move it"
+                    f"{at('probes', name, axis)}: expected positions in the grid, {lower:g} to {upper:g}, but got {place:g} "
+                    f"for receiver {number}; move it"
                 )
 
 
@@ -173,7 +175,7 @@ def _from_file(key: str, path: Path, axes: Sequence[str]) -> dict[str, list[floa
                             f"'{str(row[axis])[:40]}'; correct it"
                         )
     except (UnicodeDecodeError, csv.Error):
-        raise InputError(f"{key}: expected comma-separated text in UTF-8, but {path} is none; convert it") from None
+        raise InputError(f"{key}: expected comma-separated text in UTF-8, but {path} is not; convert it") from None
     if not found[axes[0]]:
         raise InputError(f"{key}: expected a line per receiver, but {path} has none; add some")
     return found

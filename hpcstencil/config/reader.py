@@ -328,8 +328,8 @@ def _time(values: dict[str, Any], equation: EquationConfig) -> TimeConfig:
         raise too_many([f"time.{name}" for name in given], "remove one" if len(given) == 2 else "keep one")
     if equation.name == "custom" and given not in (["dt"], ["tolerance"]):
         raise InputError(
-            "time.dt: a custom equation does not know its stable step; write for example dt = 0.1, of which hpcstencil check "
-            "says if it is too long, or tolerance = 1e-4"
+            "time.dt: the stable step of a custom equation is not known; write for example dt = 0.1, which hpcstencil check "
+            "compares with an estimate, or tolerance = 1e-4"
         )
     if not given:
         values["cfl"] = 0.5
@@ -350,7 +350,9 @@ def _numerics(values: dict[str, Any], time: TimeConfig) -> Numerics:
     stages = values["stages"]
     if stages is not None and name not in SUPER_STEPPING:
         families = listing(map(shown, SUPER_STEPPING), "or")
-        raise InputError(f"numerics.stages: only {families} has any number of them, not {shown(name)}; remove it")
+        raise InputError(
+            f"numerics.stages: only {families} has an adjustable number of stages, not {shown(name)}; remove it"
+        )
     if stages is not None and not FEWEST_STAGES <= stages <= MOST_STAGES:
         raise wrong("numerics.stages", f"{FEWEST_STAGES} to {MOST_STAGES}", stages, "take another count")
     epsilon = values["epsilon"]
@@ -360,7 +362,7 @@ def _numerics(values: dict[str, Any], time: TimeConfig) -> Numerics:
         raise wrong("numerics.epsilon", f"0 to {MOST_EPSILON:g}", epsilon, "the usual one is 0.1")
     least = LEAST_TOLERANCE[values["precision"]]
     if time.tolerance is not None and time.tolerance < least:
-        expected = f"at least {least:g}, what {values['precision']} can tell apart"
+        expected = f"at least {least:g}, the precision of {values['precision']}"
         advice = 'loosen it, or set numerics.precision = "float64"' if values["precision"] == "float32" else "loosen it"
         raise wrong("time.tolerance", expected, time.tolerance, advice)
     return Numerics(**{**values, "integrator": name})

@@ -48,7 +48,7 @@ def expressions_key(name: str) -> str:
     return at("output", "streams", name, "expressions")
 
 
-PLACE = Key(either(NUMBER, Kind("two that increase", _range)), None, "z = 0.5", "a plane, or from where to where")
+PLACE = Key(either(NUMBER, Kind("two increasing numbers", _range)), None, "z = 0.5", "a plane, or a range")
 
 
 @dataclass(frozen=True)
@@ -167,6 +167,6 @@ def _region(path: tuple[str, ...], given: Mapping[str, object], grid: Grid) -> d
         lower, upper = grid.lower[grid.axes.index(axis)], grid.upper[grid.axes.index(axis)]
         for end in place if isinstance(place, tuple) else (place,):
             if not lower <= end <= upper:
-                raise wrong(here, f"places in the grid, {lower:g} to {upper:g} along {axis}", end, "move it")
+                raise wrong(here, f"positions in the grid, {lower:g} to {upper:g} along {axis}", end, "move it")
         region[axis] = place
     return region

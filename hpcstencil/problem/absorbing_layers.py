@@ -71,8 +71,8 @@ def layered(
             if name in positive:
                 letter = config.grid.axes[axis]
                 raise InputError(
-                    f"{_key(config, axis, side)}.sponge: damps fields to 0, and '{name}' must stay above it; give it a "
-                    f"condition of its own, boundary.{name} = {{ {letter} = {{ neumann = 0.0 }} }}"
+                    f"{_key(config, axis, side)}.sponge: damps fields to 0, but '{name}' must stay positive; give it a "
+                    f"separate condition, boundary.{name} = {{ {letter} = {{ neumann = 0.0 }} }}"
                 )
             width, strength = (float(value) for value in condition.values if value is not None)
             ramp = _depth(config, axis, side, width) ** 2
@@ -89,7 +89,7 @@ def layered(
             fastest = float(condition.values[1] or speed)
             if not fastest:
                 key = f"{_key(config, axis, side)}.cpml.speed"
-                raise InputError(f"{key}: expected the speed of the waves, which this equation does not state; add it")
+                raise InputError(f"{key}: expected the wave speed, which is not known for this equation; add it")
             strength, alpha = -1.5 * fastest * math.log(REFLECTED) / width, SHIFT * fastest / width
             sigma = strength * _depth(config, axis, side, width) ** 2
             before = stretched.get(name)
@@ -149,8 +149,8 @@ class Stretching:
             or any(isinstance(p, Field) and not is_parameter_field(p) for c in coefficients for p in walk(c))
         ):
             raise InputError(
-                f"boundary.{self.letter}: cpml fits equations whose derivatives are first or second ones of the fields "
-                "themselves, along one axis each, as in wave equations; take a sponge here"
+                f"boundary.{self.letter}: cpml requires that each derivative is a first or second derivative of a field "
+                "along one axis, as in wave equations; use a sponge here"
             )
         name = operand.name
         if isinstance(part, Halfway):

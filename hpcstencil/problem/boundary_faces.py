@@ -74,7 +74,8 @@ def faces_of(
         operand = located(parse(text, inner, key), (0,) * config.grid.ndim, {}, config.grid.spacing, key)
         if isinstance(operand, Field) and not is_parameter_field(operand):
             raise InputError(
-                f"{key}: expected an inner result, but got a field; write its conditions in [boundary.{operand.name}]"
+                f"{key}: expected the result of an operator or expression, but got a field; write its "
+                f"conditions in [boundary.{operand.name}]"
             )
         if operand not in operands:
             raise InputError(
@@ -122,7 +123,7 @@ def _leaving(config: Config, model: Model) -> dict[str, Face]:
         return {}
     if not isinstance(model.equation, Radiating):
         raise InputError(
-            'boundary: "open" fits equations that say how their waves leave, such as wave and acoustic; take '
+            'boundary: "open" requires an equation with a method radiation, such as wave and acoustic; use '
             "{ neumann = 0.0 }, a sponge or cpml here"
         )
     f, p = SimpleNamespace(**model.unknowns), SimpleNamespace(**model.symbols)

@@ -87,8 +87,8 @@ def _side_by_side(config: Config, contents: Mapping[str, ArrayContents]) -> Prob
     for member, problem in enumerate(each):
         if (problem.trees, problem.faces, problem.method) != (first.trees, first.faces, first.method):
             raise InputError(
-                f"ensemble: member {member} differs from the first in more than numbers, as happens if an absorbing layer "
-                "follows the speed of the waves; give each its own run, with hpcstencil sweep"
+                f"ensemble: member {member} differs from the first in more than numbers, as if the strength of an absorbing "
+                "layer depends on the wave speed; use hpcstencil sweep, with a separate run for each"
             )
     parameters = {
         name: np.array([problem.parameters[name] for problem in each]) if name in listed else value
@@ -284,7 +284,7 @@ def _check_number(tree: Node, key: str, text: str, inside: bool) -> None:
     """
     if isinstance(tree, Reduction):
         if inside:
-            raise InputError(f"{key}: {shown(text)} nests one reduction in another; take them apart")
+            raise InputError(f"{key}: {shown(text)} contains a reduction inside another; separate them")
         inside = True
     elif isinstance(tree, Field | Coordinate) and not inside:
         raise InputError(f"{key}: {shown(text)} is not one number; put it inside integral(), mean(), min() or max()")
@@ -302,7 +302,7 @@ def _check_step(problem: Problem) -> None:
         return
     if not isinstance(problem.equation, Limited):
         raise InputError(
-            "time.cfl: this equation does not know its stable step; write for example time.dt = 0.1, or "
+            "time.cfl: the stable step of this equation is not known; write for example time.dt = 0.1, or "
             "time.tolerance = 1e-4"
         )
     if problem.rates_follow_solution:

@@ -124,7 +124,7 @@ def decompose(problem: Problem, processes: int, devices: int) -> Topology:
         if not periodic[axis] and grid.shape[axis] < needed:
             raise InputError(
                 f"grid.shape: {grid.shape[axis]} cells along {AXES[axis]} are fewer than the {needed} that the stencil needs "
-                f"beside a boundary; use a finer grid, or a lower numerics.order or narrower stencil"
+                f"at a boundary; use a finer grid, or a lower numerics.order or narrower stencil"
             )
     process_parts = _parts(wishes.processes, processes, grid.shape, periodic, radius, "processes")
     thinnest = tuple(n // p for n, p in zip(grid.shape, process_parts, strict=True))

@@ -32,7 +32,7 @@ def groups_of(trees: Mapping[str, Node], method: Method, name: str) -> dict[str,
             field, group = pending.pop()
             if groups.setdefault(field, group) != group:
                 raise InputError(
-                    f"numerics.integrator: {shown(name)} needs fields in two groups each of which drives only the other, as in "
+                    f"numerics.integrator: {shown(name)} needs two groups of fields that depend only on each other, as in "
                     f'wave equations without absorbing layers, but here {shown(field)} depends on its own group; use "rk4"'
                 )
             linked = drivers[field] | {other for other, its in drivers.items() if field in its}

@@ -121,9 +121,7 @@ class Mask:
     def _derivative(self, tree: Derivative) -> Node:
         """A `Derivative` with the surface condition. A mixed derivative is applied along one axis after the other."""
         if max(tree.orders) > 2:
-            raise InputError(
-                "mask: fits equations of first and second derivatives only; nest operators for higher ones"
-            )
+            raise InputError("mask: supports only first and second derivatives; nest operators for higher ones")
         result = tree.operand
         for axis, order in enumerate(tree.orders):
             if order:

@@ -40,8 +40,8 @@ def _running_backwards(problem: Problem) -> list[str]:
 
     negative = {name: least for name, value in problem.parameters.items() if (least := np.min(value)) < 0}
     return [
-        f"equation.{name} = {least:g} is negative, and diffusion that goes with it runs backwards: expect the solution to "
-        "blow up, however short the step"
+        f"equation.{name} = {least:g} is negative, and so is a diffusion coefficient that depends on it: expect the solution "
+        "to blow up for any step"
         for name, least in negative.items()
         if diffusion({**problem.bounds, name: 2 * problem.bounds[name]}) != diffusion(problem.bounds)
     ]

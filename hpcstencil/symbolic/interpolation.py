@@ -29,7 +29,7 @@ def weight(grid: Grid, axis: int, place: Node, order: int, periodic: bool) -> No
     lower, upper, dx = grid.lower[axis], grid.upper[axis], grid.spacing[axis]
     points = min(order, grid.shape[axis])
     if periodic:
-        points -= points % 2  # a window that is symmetric about the place
+        points -= points % 2  # a window that is symmetric about x_s
         distance = _to_nearest_image(place - Coordinate(axis), upper - lower) / dx
         return _lagrange(distance, distance, points)
     # The clipped centre stays a quarter of a cell away from any switch of the window, at centres and on faces alike.

@@ -126,7 +126,8 @@ class Space:
             if not lower <= value <= upper:
                 extent = f"{lower:g} to {upper:g} along {AXES[axis]}"
                 raise InputError(
-                    f"equation.{name}: expected a place in the grid, {extent}, but got {value:g}; move it, or change the grid"
+                    f"equation.{name}: expected a position in the grid, {extent}, but got {value:g}; move it, or "
+                    "change the grid"
                 )
         elif isinstance(place, Constant) and not lower <= place.value <= upper:
             raise ValueError(f"{place.value:g} is outside of the grid, {lower:g} to {upper:g} along {AXES[axis]}")

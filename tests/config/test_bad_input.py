@@ -163,7 +163,7 @@ EXTREMES = {
         "",
     ),
     "time.dt=1e-15": ("steps                 1000000000000000", ""),
-    "equation.D=-1": ("time step", "equation.D = -1 is negative, and diffusion that goes with it runs backwards"),
+    "equation.D=-1": ("time step", "equation.D = -1 is negative, and so is a diffusion coefficient that depends on it"),
     "time.dt=5": ("steps                 1", "beyond the stable step"),
     "time.cfl=2": ("(cfl = 2)", "time.cfl = 2 is more than the whole stable step"),
     "time.cfl=1e300": ("steps                 about 1", "time.cfl = 1e+300"),

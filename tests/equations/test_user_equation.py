@@ -111,7 +111,7 @@ def test_a_class_without_rates_needs_a_step(tmp_path):
     text = HEAT[: HEAT.index("    def rates")]
     problem(tmp_path, text)
     problem(tmp_path, text, time={"end": 1.0, "tolerance": 1e-3})
-    with pytest.raises(InputError, match=r"time\.cfl: this equation does not know its stable step"):
+    with pytest.raises(InputError, match=r"time\.cfl: the stable step of this equation is not known"):
         problem(tmp_path, text, time={"end": 1.0})
 
 

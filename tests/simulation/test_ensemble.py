@@ -152,7 +152,7 @@ def test_what_members_must_share():
         "ensemble": {"equation.c": [1.0, 2.0]},
     }  # fmt: skip
     with pytest.raises(
-        InputError, match="member 1 differs from the first in more than numbers, as happens if an absorbing"
+        InputError, match="member 1 differs from the first in more than numbers, as if the strength of an absorbing"
     ):
         problem_of(**waves)
 

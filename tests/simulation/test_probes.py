@@ -215,10 +215,10 @@ def test_a_single_coordinate_holds_for_all_receivers(tmp_path, x, y, expected):
 
 
 @pytest.mark.parametrize(("probe", "told"), [
-    ({"field": "u", "x": 1.0}, r"probes\.p\.y: expected a place along y for every receiver"),
+    ({"field": "u", "x": 1.0}, r"probes\.p\.y: expected a coordinate along y for every receiver"),
     ({"field": "u", "x": [1.0, 2.0], "y": [1.0, 2.0, 3.0]}, r"probes\.p\.y: expected one number or as many as x has, 2,"),
     ({"field": "u", "x": 1.0, "y": 1.0, "z": 1.0}, r"probes\.p\.z: no such axis"),
-    ({"field": "u", "x": 16.5, "y": 1.0}, r"probes\.p\.x: expected places in the grid, 0 to 16, but got 16\.5 for receiver 0"),
+    ({"field": "u", "x": 16.5, "y": 1.0}, r"probes\.p\.x: expected positions in the grid, 0 to 16, but got 16\.5"),
     ({"field": "w", "x": 1.0, "y": 1.0}, r"probes\.p\.field: unknown field"),
     ({"x": 1.0, "y": 1.0}, r"probes\.p\.field: expected a field or an expression to record, but both are missing"),
     ({"field": "u", "expression": "u", "x": 1.0, "y": 1.0}, r"probes\.p\.field: expected only one of"),
@@ -230,7 +230,7 @@ def test_a_single_coordinate_holds_for_all_receivers(tmp_path, x, y, expected):
     ({"field": "u", "every": 2, "x": 1.0, "y": 1.0}, r"probes\.p\.every: unknown key .* did you mean .every_steps.\?"),
     ({"field": "u", "every_steps": 0, "x": 1.0, "y": 1.0}, r"probes\.p\.every_steps: expected a positive integer"),
     ({"field": "u", "file": "none.csv"}, r"probes\.p\.file: .* there is no .*none\.csv"),
-    ({"field": "u", "file": "stations.csv", "x": 1.0}, r"probes\.p\.x: the file has the places"),
+    ({"field": "u", "file": "stations.csv", "x": 1.0}, r"probes\.p\.x: the file gives the coordinates"),
     ({"field": "u", "file": "words.csv"}, r"probes\.p\.file: expected a number for y in line 3"),
     ({"field": "u", "file": "flat.csv"}, r"probes\.p\.file: .* has no y; add it"),
     ({"field": "u", "file": "empty.csv"}, r"probes\.p\.file: expected a line per receiver"),
