@@ -10,6 +10,9 @@ The first table compares the gathers in float64. The second one gives, for sever
 seconds: medians of ROUNDS interleaved rounds (3), of which the first may compile. "Loop" leaves that out, "whole" is the whole
 command. The error is the difference to rk4 in float64 with half the shortest step that hpcstencil has in the table.
 
+The third table gives the CPU time of a step on one core, which other programs on the machine disturb less, and what the layers
+cost: `sponge` damps p and q in the same cells, "walls" has no layers.
+
 REFINE (1) cuts each cell of the file's model into as many parts per axis, and each step too. Then there is no first table.
 """
 
@@ -18,11 +21,14 @@ from __future__ import annotations
 import ast
 import json
 import os
+import resource
 import statistics
 import sys
 import tempfile
 import time
 import tomllib
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,15 +41,22 @@ INPUT, SHOT = common.ROOT / "inputs" / "layered_ground.toml", Path(__file__).par
 SAMPLE = 0.004  # seconds between two samples of the gathers; every step here divides it
 STEPS = {"hpcstencil": (3, 4, 8), "Devito": (3, 4, 8, 16, 32)}  # per sample, before REFINE
 COMPARED = (4, 8, 16)  # the same, of the first table
+WALLS = "boundary={ x = { dirichlet = 0.0 }, y = { dirichlet = 0.0 } }"
+SPONGE = "sponge = { width = 0.25, strength = 50.0 }"
+SPONGES = f"boundary={{ x = {{ {SPONGE} }}, y = {{ lower = {{ dirichlet = 0.0 }}, upper = {{ {SPONGE} }} }} }}"
+LAYERS = {"cpml, rk4": (), "sponge, rk4": (SPONGES,), "walls, rk4": (WALLS,),
+          "walls, leapfrog": (WALLS, "numerics.integrator=leapfrog")}  # fmt: skip
 FAR = 0.1  # from the source: receivers that the last column of the first table has
 
 
 class Run(NamedTuple):
-    """A gather, indexed (time, receiver); seconds of the time loop and of the whole command; the version."""
+    """A gather, indexed (time, receiver); seconds of the time loop and of the whole command; CPU seconds, of the whole
+    command for hpcstencil, so that only differences between runs mean something; the version."""
 
     gather: np.ndarray
     loop: float
     whole: float
+    cpu: float
     version: str
 
 
@@ -62,37 +75,43 @@ def model(refine: int, folder: Path) -> Path:
     return path
 
 
-def changes(per_sample: int, precision: str, path: Path) -> list[str]:
+def end() -> float:
+    """When the shot ends."""
+    return tomllib.loads(INPUT.read_text())["time"]["end"]
+
+
+def changes(per_sample: int, precision: str, path: Path, until: float) -> list[str]:
     """The changes of the shipped input for `--set`: a fixed step, this model, and no output but the gather."""
     with h5py.File(path) as file:
         shape = list(file["c"].shape)
-    end = tomllib.loads(INPUT.read_text())["time"]["end"]
     return [
         f"grid.shape={shape}", f"equation.c={path}:c", f"equation.source.series={path}:signal",
-        f"numerics.precision={precision}", f"time={{ end = {end}, dt = {SAMPLE / per_sample!r} }}",
+        f"numerics.precision={precision}", f"time={{ end = {until}, dt = {SAMPLE / per_sample!r} }}",
         'output={ fields = ["p"] }', "diagnostics={}", f"probes.hydrophones.every_steps={per_sample}",
     ]  # fmt: skip
 
 
-def ours(per_sample: int, precision: str, path: Path) -> Run:
-    """The shot by `hpcstencil run` of the shipped input."""
+def ours(per_sample: int, precision: str, path: Path, until: float | None = None, more: Sequence[str] = ()) -> Run:
+    """The shot by `hpcstencil run` of the shipped input, with ``more`` changes for `--set`."""
     output = path.parent / "run.h5"
-    arguments = [word for change in changes(per_sample, precision, path) for word in ("--set", change)]
+    arguments = [
+        word for change in (*changes(per_sample, precision, path, until or end()), *more) for word in ("--set", change)
+    ]
     line = common.command(1, "run", str(INPUT), "--output", str(output), "--overwrite", *arguments)
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     summary = common.output_of(line)
-    whole = time.perf_counter() - began
+    whole, cpu = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - cpu
     with h5py.File(output) as file:
         gather = file["probes/hydrophones/values"][:]
-    return Run(gather, common.stepping_seconds(summary), whole, common.told(r"kernel +(\S+)", summary))
+    return Run(gather, common.stepping_seconds(summary), whole, cpu, common.told(r"kernel +(\S+)", summary))
 
 
-def theirs(per_sample: int, precision: str, path: Path, weights: str = "lagrange") -> Run:
+def theirs(per_sample: int, precision: str, path: Path, until: float | None = None, weights: str = "lagrange") -> Run:
     """The shot by Devito, with the step and the weights of source and receivers."""
     shot = tomllib.loads(INPUT.read_text())
     task = {
         "model": str(path), "receivers": str(INPUT.with_suffix(".csv")), "precision": precision, "weights": weights,
-        "dt": SAMPLE / per_sample, "steps": round(shot["time"]["end"] / SAMPLE) * per_sample, "every": per_sample,
+        "dt": SAMPLE / per_sample, "steps": round((until or end()) / SAMPLE) * per_sample, "every": per_sample,
         "upper": shot["grid"]["upper"], "layer": shot["boundary"]["x"]["cpml"]["width"],
         "signal_dt": shot["equation"]["source"]["dt"], "source": source(),
         "gather": str(path.parent / "gather.npy"),
@@ -103,7 +122,7 @@ def theirs(per_sample: int, precision: str, path: Path, weights: str = "lagrange
     told = common.output_of(line, OMP_NUM_THREADS=str(len(os.sched_getaffinity(0))))
     whole = time.perf_counter() - began
     reply = json.loads(told.splitlines()[-1])
-    return Run(np.load(task["gather"]), reply["seconds"], whole, reply["version"])
+    return Run(np.load(task["gather"]), reply["seconds"], whole, reply["cpu"], reply["version"])
 
 
 def differences(found: np.ndarray, expected: np.ndarray) -> tuple[float, float]:
@@ -131,7 +150,7 @@ def compare(path: Path) -> None:
     print(f"{'dt':<12}{'weights in Devito':<28}{'L2':>10}{'largest':>10}{'L2, far':>10}")
     rows = [(per_sample, "lagrange") for per_sample in COMPARED]
     for per_sample, weights in [*rows, (COMPARED[-1], "sinc"), (COMPARED[-1], "linear")]:
-        mine, its = ours(per_sample, "float64", path), theirs(per_sample, "float64", path, weights)
+        mine, its = ours(per_sample, "float64", path), theirs(per_sample, "float64", path, weights=weights)
         two, largest = differences(its.gather, mine.gather)
         two_far, _ = differences(its.gather[:, far], mine.gather[:, far])
         name = "those of hpcstencil" if weights == "lagrange" else f"Devito's {weights}"
@@ -154,6 +173,33 @@ def measure(rounds: int, refine: int, path: Path) -> None:
         print(f"{name:<12}{SAMPLE / per_sample:>12.4g}{error:>12.1e}{loop:>10.2f}{whole:>10.2f}")
 
 
+def measure_one_core(rounds: int, refine: int, path: Path) -> None:
+    """Print CPU time per step."""
+    per_sample = COMPARED[0] * refine
+    whole, part = (SAMPLE * max(3, round(share * end() / SAMPLE / refine**2)) for share in (5, 1))
+    steps = round((whole - part) / SAMPLE * per_sample)
+    sides = {f"hpcstencil, {name}": partial(ours, more=more) for name, more in LAYERS.items()}
+    sides["Devito, cpml, leapfrog"] = theirs
+    found: dict[str, list[float]] = {name: [] for name in sides}
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        for side in sides.values():
+            side(per_sample, "float32", path, part)  # compiles
+        for _ in range(rounds):
+            for name, side in sides.items():
+                spent = [side(per_sample, "float32", path, until).cpu for until in (whole, part)]
+                found[name].append((spent[0] - spent[1]) / steps)
+    finally:
+        os.sched_setaffinity(0, cores)
+    print(f"{'one core':<28}{'CPU time per step, ms':>24}{'ns per cell':>14}")
+    with h5py.File(path) as file:
+        cells = file["c"].size
+    for name, values in found.items():
+        value = statistics.median(values)
+        print(f"{name:<28}{1e3 * value:>24.3g}{1e9 * value / cells:>14.3g}")
+
+
 def main(rounds: int = 3, refine: int = 1) -> None:
     with tempfile.TemporaryDirectory() as name:
         path = model(refine, Path(name))
@@ -165,6 +211,7 @@ def main(rounds: int = 3, refine: int = 1) -> None:
         if refine == 1:
             compare(path)
         measure(rounds, refine, path)
+        measure_one_core(rounds, refine, path)
 
 
 if __name__ == "__main__":

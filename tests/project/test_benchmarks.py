@@ -11,7 +11,7 @@ from hpcstencil.problem.build import build
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "peers"))
 from all import PAGE, PEERS
-from devito_seismic import COMPARED, INPUT, SAMPLE, SHOT, STEPS, changes, lines, model
+from devito_seismic import COMPARED, INPUT, LAYERS, SAMPLE, SHOT, STEPS, changes, end, lines, model
 from section import BEGIN, END, OtherMachine, replaced, row, rows_of
 
 DEVITO, NUMBA = PEERS[:2]
@@ -40,12 +40,17 @@ def test_our_side_of_every_problem_is_an_input(peer, problem):
 def test_the_seismic_shot_is_the_shipped_input_with_a_step_of_its_own(tmp_path, refine):
     path = model(refine, tmp_path)
     for per_sample in {*COMPARED, *STEPS["hpcstencil"]}:
-        config = load(INPUT, changes(per_sample * refine, "float64", path))
+        config = load(INPUT, changes(per_sample * refine, "float64", path, end()))
         built = build(config)
         assert config.grid.shape == (240 * refine, 160 * refine)
         assert config.time.dt * config.probes["hydrophones"].every_steps == pytest.approx(SAMPLE)
         assert len(config.probes["hydrophones"].x) == 500
         assert built.config.equation.name == "acoustic"
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_seismic_shot_may_have_other_layers(tmp_path, name):
+    build(load(INPUT, [*changes(COMPARED[0], "float32", model(1, tmp_path), 0.1), *LAYERS[name]]))
 
 
 def test_lines_of_a_program_leave_out_comments_and_docstrings(tmp_path):
