@@ -68,7 +68,7 @@ def identities(ids: Sequence[str]) -> list[str]:
 def share(ids: list[str], place: int, processes: int) -> list[str]:
     """Return the devices of the host that belong to local process number ``place`` of ``processes``.
 
-    Devices are shared out evenly, in order. If there are fewer devices than processes, processes take turns in using one.
+    Devices are divided evenly, in order. If there are fewer devices than processes, each process gets one, in turn.
     """
     if len(ids) < processes:
         return [ids[place % len(ids)]]
