@@ -17,7 +17,7 @@ def start() -> None:
         cli.start()
     except SystemExit as leaving:
         if not leaving.code and not is_run and (why := standard_streams.unread()):
-            sys.exit(cli.tell(f"hpcstencil: cannot write standard output: {why}; give it a place that takes it", 4))
+            sys.exit(cli.tell(f"hpcstencil: cannot write standard output: {why}; redirect it to another place", 4))
         raise
 
 

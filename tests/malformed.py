@@ -94,7 +94,7 @@ INPUTS = [
             ("nothing.npy", "a NumPy file", "there is no", "check the path"),
         )
     ),
-    ("equation.stencils.blur=input.toml", "equation.stencils.blur: ", "expected an array", "numpy.save", "write it anew"),
+    ("equation.stencils.blur=input.toml", "equation.stencils.blur: ", "expected an array", "numpy.save", "write it again"),
     ("mask.solid=ring.jpg", "mask.solid: expected", "FILE.png", "ring.jpg", "convert"),
     ("mask.solid=ring.h5", "mask.solid: expected", "FILE.h5:DATASET", "ring.h5", "complete"),
     ("mask.solid=ring.PNG", "mask.solid: expected an image", "ring.PNG", "check the path"),

@@ -187,7 +187,7 @@ def newest_checkpoint(output: Path, communicator: Communicator) -> Path | None:
         try:
             verify(path, communicator)
         except HpcstencilError as error:
-            say(f"warning: {error}; it is passed over")
+            say(f"warning: {error}; it is skipped")
             continue
         return path
     return None

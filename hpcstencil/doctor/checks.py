@@ -108,7 +108,7 @@ def launch(every: Sequence[Facts], mpi: Facts) -> Check:
         found = f"{by} started {expected} copies that cannot see each other (MPI sees 1 process)"
         return Check("failed", "launch", found, f"{LAUNCH} (here: {mpi['library']})")
     if size != expected:
-        found = f"MPI sees {size} processes, but the launcher's variables tell of {expected}"
+        found = f"MPI sees {size} processes, but the launcher's variables say {expected}"
         return Check(
             "failed", "launch", found, "use a launcher whose variables are known: srun, or mpirun of Open MPI or MPICH"
         )
@@ -227,7 +227,10 @@ def devices(every: Sequence[Facts]) -> Iterable[Check]:
     if idle:
         text = f"nvidia-smi lists {every[idle[0]]['gpus']['listed']} GPU(s){ranks_text(idle, every)}, but jax has the CPU only"
         yield Check(
-            "warning", "devices", text, "pip install 'jax[cuda12]' (or cuda13), or set JAX_PLATFORMS=cpu to mean it"
+            "warning",
+            "devices",
+            text,
+            "pip install 'jax[cuda12]' (or cuda13), or set JAX_PLATFORMS=cpu if this is intended",
         )
     else:
         kinds = sorted({f"{one['count']} {one['platform']} ({one['kind']})" for one in found})

@@ -204,7 +204,7 @@ def mapped(path: Path) -> np.ndarray:
         array = None
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
         raise InputError(
-            f"{path}: expected an array of real numbers in a file of numpy.save, but this is none; write it anew"
+            f"{path}: expected an array of real numbers in a file of numpy.save, but got something else; write it again"
         )
     return array
 
@@ -220,7 +220,7 @@ def dark_pixels(path: Path) -> np.ndarray:
         with Image.open(path, formats=["PNG"]) as image:
             coloured = image.convert("RGBA")
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise InputError(f"{path}: expected a PNG image, but got: {error}; write it anew") from None
+        raise InputError(f"{path}: expected a PNG image, but got: {error}; write it again") from None
     white = Image.new("RGBA", coloured.size, "white")
     grey = np.asarray(Image.alpha_composite(white, coloured).convert("L"))
     return (grey[::-1].T < DARK).astype(np.int8)

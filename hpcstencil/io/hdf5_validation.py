@@ -115,7 +115,7 @@ def series(path: Path, group: h5py.Group, name: str, kinds: str = REAL) -> np.nd
     dataset = numbers(path, group, name, 1, kinds=kinds)
     if dataset.size > LONGEST_SERIES:
         raise InputError(
-            f"{path}: expected at most 2**26 values in '{name}', but got {dataset.size}; choose a file that is in order"
+            f"{path}: expected at most 2**26 values in '{name}', but got {dataset.size}; choose an undamaged file"
         )
     return np.asarray(dataset[()])
 
@@ -128,8 +128,8 @@ def refuse_unwritten(path: Path, dataset: h5py.Dataset) -> None:
     stored = dataset.id.get_storage_size()
     if dataset.nbytes > LEAST_CHECKED + MOST_PACKED * stored:
         raise InputError(
-            f"{path}: '{dataset.name}' declares {dataset.nbytes} bytes, but the file holds {stored} of it; choose a file that "
-            "is in order"
+            f"{path}: '{dataset.name}' declares {dataset.nbytes} bytes, but the file holds {stored} of it; choose an "
+            "undamaged file"
         )
 
 

@@ -69,7 +69,7 @@ class Transaction:
         what = f"cut or changed ({left.st_size} bytes were written, {now.st_size} are there)"
         raise EnvironmentProblem(
             f"{self.path}: was {what if left.st_ino == now.st_ino else 'replaced'} by somebody else while this run was "
-            "writing it; the checkpoints beside it stand: continue from one with --restart and another --output"
+            "writing it; the checkpoints beside it are valid: continue from one with --restart and another --output"
         )
 
     def end(self) -> None:

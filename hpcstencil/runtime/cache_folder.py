@@ -53,7 +53,7 @@ def _made(place: Path) -> Path | None:
     if not reason:
         return place
     say(
-        f"warning: the cache {place} is not used, since {reason}; compiling and measuring are done anew in every run. Correct "
+        f"warning: the cache {place} is not used, because {reason}; every run compiles and measures again. Correct "
         "that, or set XDG_CACHE_HOME to a folder of your own"
     )
     return None

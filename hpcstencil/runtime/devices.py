@@ -68,7 +68,7 @@ def identities(ids: Sequence[str]) -> list[str]:
 def share(ids: list[str], place: int, processes: int) -> list[str]:
     """Return the devices of the host that belong to local process number ``place`` of ``processes``.
 
-    Devices are shared out evenly, in order. If there are fewer devices than processes, processes take turns in using one.
+    Devices are divided evenly, in order. If there are fewer devices than processes, each process gets one, in turn.
     """
     if len(ids) < processes:
         return [ids[place % len(ids)]]
@@ -91,7 +91,7 @@ def bind_devices(wanted: int | None) -> tuple[int, list[str]]:
         owned = share(owned, place, processes)
     if owned:
         if wanted is not None and wanted > len(owned):
-            raise InputError(f"--devices: {wanted} devices asked for, but this process has {len(owned)} GPU(s)")
+            raise InputError(f"--devices: {wanted} devices requested, but this process has {len(owned)} GPU(s)")
         owned = owned[:wanted]
         os.environ[VISIBLE] = ",".join(owned)
         return len(owned), owned
@@ -164,7 +164,7 @@ def start_jax(count: int) -> tuple[Any, ...]:
         ) from error
     if len(devices) < count:
         raise EnvironmentProblem(
-            f"{count} devices were asked for, but jax sees {len(devices)} ({devices[0].platform}); check XLA_FLAGS, "
+            f"{count} devices were requested, but jax sees {len(devices)} ({devices[0].platform}); check XLA_FLAGS, "
             f"JAX_PLATFORMS and the driver"
         )
     return devices[:count]

@@ -78,7 +78,7 @@ def chosen(decomposed: Decomposed, devices: Sequence[Any], communicator: Communi
             raise unfit(wanted, lacks[0])
         if any(lacks):
             raise EnvironmentProblem(
-                f'numerics.kernel: expected "{wanted}" on all ranks, but {missing(lacks)}; correct that, or give "auto"'
+                f'numerics.kernel: expected "{wanted}" on all ranks, but {missing(lacks)}; correct that, or use "auto"'
             )
         fourier = decomposed.problem.by_fft
         remarks = [BACKENDS[wanted].remark(device), BY_FFT.format(fourier) if fourier else ""]
@@ -134,7 +134,7 @@ def missing(lacks: Sequence[str]) -> str:
 def unfit(kernel: str, reason: str) -> InputError:
     """Return the error for an input whose requested kernel is not available, with the ``reason``."""
     return InputError(
-        f'numerics.kernel: expected a kernel that supports this run, but "{kernel}" does not: {reason}; give "auto"'
+        f'numerics.kernel: expected a kernel that supports this run, but "{kernel}" does not: {reason}; use "auto"'
     )
 
 

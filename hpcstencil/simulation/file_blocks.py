@@ -64,5 +64,7 @@ def from_checkpoint(simulation: Simulation, block: np.ndarray) -> np.ndarray:
     """
     count = len(simulation.problem.members)
     if block.shape[: block.ndim - simulation.device_grid.grid.ndim] != ((count,) if count else ()):
-        raise InputError("the checkpoint was written by a run with other members of an ensemble, or none; begin anew")
+        raise InputError(
+            "the checkpoint was written by a run with other members of an ensemble, or none; start a new run"
+        )
     return np.moveaxis(block.astype(simulation.dtype), 0, -1) if count else block.astype(simulation.dtype)

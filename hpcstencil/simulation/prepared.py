@@ -19,7 +19,7 @@ from hpcstencil.runtime.communicator import Communicator, from_rank_0
 
 @dataclass(frozen=True)
 class Decomposed:
-    """A problem on the blocks of ``topology``, with rank 0's rank.
+    """A problem on the blocks of ``topology``, which is that of rank 0.
 
     It is lowered to a backend on first demand; ``known`` caches the result, or the Unsupported error, by backend name.
     """

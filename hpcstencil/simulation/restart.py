@@ -203,7 +203,7 @@ def _output_to_resume(output: Path) -> Contents | None:
     Raises InputError if there are only checkpoints, or if the output is damaged.
     """
     checkpoints = list_checkpoints(output)
-    advice = "begin anew with --overwrite"
+    advice = "start again with --overwrite"
     if checkpoints:
         advice = f"continue from {checkpoints[0]} with --restart and another --output, or {advice}"
     if not output.exists():
@@ -271,7 +271,7 @@ def _continued(
             remedy = (
                 f"keep its grid of {' x '.join(map(str, origin.grid.shape))} cells"
                 if key.startswith("grid.")
-                else f"if that is meant, say it with --set {key}=..."
+                else f"if that is intended, use --set {key}=..."
             )
             raise InputError(f"{key}: {path} was made with another value; {remedy}")
         for key, found in arrays.items():
@@ -281,7 +281,7 @@ def _continued(
             if not is_set(named, overrides):
                 raise InputError(
                     f"{key}: {path} was made with other values than those in the file now; bring the file back, or, if other "
-                    f"values are meant, say it with --set {named}=..."
+                    f"values are intended, use --set {named}=..."
                 )
             changed[key] = known[key], found.sha256
         file = config.equation.in_file
@@ -289,7 +289,7 @@ def _continued(
         if file is not None and file[0].read_text() != source and not is_set("equation.name", overrides):
             raise InputError(
                 f"equation.name: {path} was made with another text of {file[0]}, which it holds as 'equation_source'; if that "
-                "is meant, say it with --set equation.name=..."
+                "is intended, use --set equation.name=..."
             )
         before = json_attribute(path, contents.attributes, "history", [])
         kernel = str(json_attribute(path, contents.attributes, "decomposition", {}).get("kernel", ""))

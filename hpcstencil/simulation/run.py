@@ -60,7 +60,7 @@ def run(
     """
 
     def at_once() -> None:
-        sentence = "hpcstencil: interrupted twice and ended; the last checkpoint stands"
+        sentence = "hpcstencil: interrupted twice and ended; the last checkpoint is valid"
         end_all(communicator, sentence, 128 + signal.SIGINT, at_once=True)
 
     request.at_once = at_once

@@ -41,7 +41,7 @@ def composed(
     if choice.cannot_be:
         say(f"warning: {choice.why}; kernel {choice.kernel} is used, which is slower and rounds differently")
     elif before not in ("", choice.kernel):
-        say(f"warning: kernel {choice.kernel}, {choice.why}, rounds differently than {before}, the one so far")
+        say(f"warning: kernel {choice.kernel}, {choice.why}, rounds differently from {before}, which was used so far")
     return compose(prepared, communicator, devices)
 
 

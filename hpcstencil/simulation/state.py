@@ -67,7 +67,7 @@ def join(template: State, arrays: Mapping[str, Any], scalars: Mapping[str, Any])
     missing = [name for name, _ in _named(template) if name not in found]
     if missing:
         raise InputError(
-            f"the checkpoint: expected {missing[0]}, which is missing; a run of another kind or version wrote it, so begin anew"
+            f"the checkpoint: expected {missing[0]}, which is missing; a run of another kind or version wrote it; start again"
         )
     structure = jax.tree_util.tree_structure(template)
     return jax.tree_util.tree_unflatten(structure, [found[name] for name, _ in _named(template)])

@@ -35,7 +35,6 @@ REFINED = (1.0, 1.5, 2.0)  # refinement factors of the study in space
 REACTIONS = 10.0
 FIRST_STEPS = 60  # number of adaptive steps on the coarsest grid that sets the duration of the studies
 STEPS = (100, 200, 400)  # numbers of steps of the study in time, or more for methods with a smaller stability region
-STABLE = 1.5
 TINY = 1e-10  # an error this small, for fields of size 1, may be due to rounding and the tolerance of the reference
 MISSED = 0.4  # largest accepted difference between the promised and the observed order
 WALL_ORDER = 2  # order of the closure at boundaries, see `boundary_kinds`

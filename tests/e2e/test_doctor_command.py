@@ -150,7 +150,7 @@ def test_much_amiss_at_once(tmp_path):
         JAX_PLATFORMS="",
     )
     expected = {
-        "launch": ["failed", "MPI sees 2 processes, but the launcher's variables tell of 1"],
+        "launch": ["failed", "MPI sees 2 processes, but the launcher's variables say 1"],
         "cores": ["warning", "ranks 0, 1 of ", "share 1 core"],
         "limits": ["warning", "open files: at most 200"],
         "cache folder": ["warning", "cannot be written"],

@@ -202,7 +202,7 @@ def test_a_run_of_arrays_is_continued_from_files_of_the_same_values(files, monke
     (files / "input.toml").write_text(text.replace('series = "array in memory"', 'series = "g.npy"'))
     np.save("moved.npy", 2 * FILES["k.npy"])
     status, _, err = hpcstencil(monkeypatch, capsys, *command)
-    assert status == 2 and "equation.k: " in err and "if that is meant, say it with --set equation.k=..." in err
+    assert status == 2 and "equation.k: " in err and "if that is intended, use --set equation.k=..." in err
     np.save("moved.npy", FILES["k.npy"])
     status, _, err = hpcstencil(monkeypatch, capsys, *command)
     assert status == 0, err

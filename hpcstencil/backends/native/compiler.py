@@ -47,7 +47,7 @@ def compiler() -> tuple[str, ...]:
     wanted = shlex.split(os.environ.get("CXX", ""))
     if wanted:
         if shutil.which(wanted[0]) is None:
-            raise Unsupported(f"CXX is '{wanted[0]}', which is no program; correct or unset it")
+            raise Unsupported(f"CXX is '{wanted[0]}', which is not a program; correct or unset it")
         return tuple(wanted)
     for name in ("c++", "g++", "clang++"):
         found = shutil.which(name)

@@ -78,9 +78,10 @@ class Native:
         return not self.library.stored_not_finite()
 
     def copies(self, pieces: Mapping[str, Pieces]) -> Copies:
-        """Return snapshot buffers for the ``pieces`` by field, which are filled during the last step of a call.
+        """Return snapshot buffers for the ``pieces`` by field.
 
-        The steps must be taken in place.
+        If steps are taken in place, the program fills the buffers in the last step of a call. Otherwise the copies are made
+        after the call (`NativeCopies.copied`).
         """
         return NativeCopies(pieces, self.library, self.program.fields)
 

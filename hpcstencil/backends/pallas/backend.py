@@ -51,7 +51,7 @@ class PallasBackend:
         return "" if device.platform == "gpu" else "there is no GPU"
 
     def remark(self, device: jax.Device) -> str:
-        return "" if device.platform == "gpu" else "interpreted, for tests: this is no GPU"
+        return "" if device.platform == "gpu" else "interpreted, for tests: there is no GPU"
 
 
 @dataclass(frozen=True)

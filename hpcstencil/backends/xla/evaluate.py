@@ -281,7 +281,8 @@ class Evaluation:
         """Return the windows of the result of a stencil that reads ``lower`` and ``upper`` cells around each cell.
 
         They are smaller than those of ``value`` on halo sides, whose ghost cells are used up. On sides that were extended
-        by periodic wrapping or a boundary condition, the result covers the whole block.
+        by periodic wrapping or a boundary condition, the result covers the whole block. For an operand without ghost cells of
+        its own, they are smaller on all sides.
         """
         result: list[Window | None] = []
         extended = has_own_ghosts(operand)

@@ -239,7 +239,7 @@ def check_files(problem: Problem, options: Options, append: bool, communicator: 
                 continue
             if not options.resume:
                 raise InputError(
-                    f"output.streams.{name}: {path} exists already; say --overwrite to replace it, --resume to continue its "
+                    f"output.streams.{name}: {path} already exists; use --overwrite to replace it, --resume to continue its "
                     "run, or choose another path"
                 )
             _check_continued(problem, name, path, append)
@@ -255,7 +255,9 @@ def _check_continued(problem: Problem, name: str, path: Path, append: bool) -> N
     here, found = f"output.streams.{name}", inspect(path)
     said = json_attribute(path, found.attributes, "stream", {})
     if found.kind != "output" or said.get("name") != name or (found.complete and not append):
-        raise InputError(f"{here}: {path} is not of this run; choose another path, or begin anew with --overwrite")
+        raise InputError(
+            f"{here}: {path} does not belong to this run; choose another path, or start again with --overwrite"
+        )
     if not append:
         return
     wanted = described(problem, name, {}, np.dtype(problem.config.numerics.precision))
