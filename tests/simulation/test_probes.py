@@ -187,7 +187,10 @@ def test_places_come_from_a_file(tmp_path):
     ({"field": "u", "x": 1.0}, r"probes\.p\.y: expected a coordinate along y for every receiver"),
     ({"field": "u", "x": [1.0, 2.0], "y": 1.0}, r"probes\.p\.y: expected as many numbers as x has, 2, but got 1"),
     ({"field": "u", "x": 1.0, "y": 1.0, "z": 1.0}, r"probes\.p\.z: no such axis"),
-    ({"field": "u", "x": 16.5, "y": 1.0}, r"probes\.p\.x: expected positions in the grid, 0 to 16, but got 16\.5"),
+    (
+        {"field": "u", "x": 16.5, "y": 1.0},
+        r"probes\.p\.x: expected positions in the grid, 0 to 16, but got 16\.5 for receiver 0",
+    ),
     ({"field": "w", "x": 1.0, "y": 1.0}, r"probes\.p\.field: unknown field"),
     ({"x": 1.0, "y": 1.0}, r"probes\.p\.field: expected a field or an expression to record, but both are missing"),
     ({"field": "u", "expression": "u", "x": 1.0, "y": 1.0}, r"probes\.p\.field: expected only one of"),
