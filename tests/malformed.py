@@ -231,7 +231,7 @@ INPUTS = [
     ("boundary.x={sponge={width=2}}", "boundary.x.sponge.strength: expected a positive", "missing"),
     ("boundary.x={sponge={width='x', strength=1}}", "boundary.x.sponge.width: expected a positive", '"x"'),
     ('boundary={x={dirichlet=0}, operators={"dx(u)"={dirichlet=0}}}', 'boundary.operators."dx(u)"', "no derivative"),
-    ("boundary={x={dirichlet=0}, operators={u={dirichlet=0}}}", "boundary.operators.u: expected", "boundary.u"),
+    ("boundary={x={dirichlet=0}, operators={u={dirichlet=0}}}", "boundary.operators.u: expected the result of", "boundary.u"),
     ('boundary={x={dirichlet=0}, operators={"dx("={dirichlet=0}}}', 'boundary.operators."dx("', "cannot be read"),
     ('boundary={x={dirichlet=0}, operators={u={sponge={width=1, strength=1}}}}', "boundary.operators.u: expected", "sponge"),
     ("boundary.operators=1", "boundary.operators: expected a table", "got 1"),

@@ -23,8 +23,8 @@ Faces = Mapping[tuple[Node, int, int], Face]
 class Placed:
     """Rewrites trees so that each is evaluated at the position of its field.
 
-    If all fields live at cell centres, trees without `Halfway` nodes are unchanged. ``positions`` maps the
-    other fields to their positions. Raises InputError for fields on faces together with a mask, and, in all methods, the errors of
+    If all fields live at cell centres, trees without `Halfway` nodes are unchanged. ``positions`` maps the other fields
+    to their positions. Raises InputError for fields on faces together with a mask, and, in all methods, the errors of
     `located`.
     """
 

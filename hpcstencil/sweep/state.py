@@ -106,7 +106,7 @@ def _newest(member: Member) -> Attempt | None:
 
 
 def _same_start(attempt: Attempt, member: Member) -> bool:
-    """Whether an attempt was made with the current plan of the member, or its record is damaged."""
+    """Whether an attempt was made with the current plan of the member, or its record cannot be read."""
     return attempt.identity in ("", member.identity)
 
 

@@ -311,7 +311,7 @@ def product(factors: list[Node]) -> Node:
 
 
 def walk(tree: Node) -> Iterator[Node]:
-    """Yield the nodes of a tree, each before the nodes below it, and each shared node once.
+    """Yield the nodes of a tree from the top down, and each shared node once.
 
     The Laplacian contains its operand up to three times, so visiting shared nodes at every use would take a time
     exponential in the depth of nesting.

@@ -48,8 +48,7 @@ def inside(grid: Grid, axis: int, place: Node) -> Node:
 def _lagrange(s: Node, centre: Node, points: int) -> Node:
     """The Lagrange weight of a cell in a window of ``points`` cells, 0 outside the window.
 
-    ``s`` and ``centre`` are the signed distances, in cells, from the cell to the position and to the centre of the
-    window.
+    ``s`` and ``centre`` are the distances, in cells, from the cell to the position and to the centre of the window.
     """
     if points < 2:
         return Constant(1.0)

@@ -27,7 +27,7 @@ class InputError(HpcstencilError):
 class NumericsError(HpcstencilError):
     """A numerical failure: the solution is not finite, no step meets the tolerance, or a check of `verify` failed.
 
-    Files keep the last good state.
+    The last good state is kept.
     """
 
     status = 3

@@ -218,7 +218,10 @@ def test_a_single_coordinate_holds_for_all_receivers(tmp_path, x, y, expected):
     ({"field": "u", "x": 1.0}, r"probes\.p\.y: expected a coordinate along y for every receiver"),
     ({"field": "u", "x": [1.0, 2.0], "y": [1.0, 2.0, 3.0]}, r"probes\.p\.y: expected one number or as many as x has, 2,"),
     ({"field": "u", "x": 1.0, "y": 1.0, "z": 1.0}, r"probes\.p\.z: no such axis"),
-    ({"field": "u", "x": 16.5, "y": 1.0}, r"probes\.p\.x: expected positions in the grid, 0 to 16, but got 16\.5"),
+    (
+        {"field": "u", "x": 16.5, "y": 1.0},
+        r"probes\.p\.x: expected positions in the grid, 0 to 16, but got 16\.5 for receiver 0",
+    ),
     ({"field": "w", "x": 1.0, "y": 1.0}, r"probes\.p\.field: unknown field"),
     ({"x": 1.0, "y": 1.0}, r"probes\.p\.field: expected a field or an expression to record, but both are missing"),
     ({"field": "u", "expression": "u", "x": 1.0, "y": 1.0}, r"probes\.p\.field: expected only one of"),
