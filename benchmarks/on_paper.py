@@ -248,7 +248,7 @@ def paper() -> str:
         f"No other cut of the grid than that of `auto`, each with its own best k, is more than {gain:.1%} faster in any of "
         "these rows.",
         "",
-        f"Beside the steps, {GPUS[-1]:,} GPUs of {WEAK}³ cells:",
+        f"Besides the steps, {GPUS[-1]:,} GPUs of {WEAK}³ cells:",
         "",
         "| equation | a step, ms | one diagnostic, ms | of which reductions, µs | 1 % if every ... steps | a snapshot of all "
         "fields, s | 5 % if every ... steps |",

@@ -123,9 +123,11 @@ class Ghosts:
         return Value(array, value.windows)
 
     def reflected(self, value: Value, axis: int, side: int, width: int, face: int | jax.Array) -> jax.Array:
-        """Return ``width`` ghost cells beyond the boundary on one ``side`` (0 lower, 1 upper) of an axis, from mirror cells.
+        """Compute the ``width`` ghost cells beyond the boundary on one ``side`` (0 lower, 1 upper) of ``axis``.
 
-        The boundary lies before the array index ``face``. On a side of kind "face" it is the end of the array instead.
+        They follow from their mirror cells, and have the shape of the array except for ``width`` cells along ``axis``, in
+        order of the index. ``face`` is the index of the first cell above the boundary. It is ignored on a side of kind
+        "face", where the boundary is that side of the array.
         """
         array = value.array
         if self.frame.sides[axis][side].kind == "face":

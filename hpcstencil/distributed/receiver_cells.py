@@ -86,7 +86,7 @@ class ReceiverCells:
         """Interpolate the first ``count`` records to this process's receivers: one array per group.
 
         The arrays have shape (count, own receivers), with receivers sorted by number. The records must be complete, and
-        ``weights`` are those of `own_weights`. The order of summation is fixed, so the result does not depend on which
+        ``weights`` have the layout of `own_weights`. The order of summation is fixed, so the result does not depend on which
         process computes it.
         """
         found, start = [], 0

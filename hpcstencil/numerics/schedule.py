@@ -185,7 +185,10 @@ class Schedule:
         return due if due < self.end - ROUND * self.output_time else self.end
 
     def output_step(self, number: int) -> int:
-        """The step nearest to the output time ``number`` (0, 1, ...). The step size must be fixed."""
+        """Return the step nearest to the time ``number * output_time``, for 0, 1, ...; the step size must be fixed.
+
+        The result is not limited to the last step of the run.
+        """
         assert self.output_time is not None
         return self.step_near(number * self.output_time)
 

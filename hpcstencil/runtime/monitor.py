@@ -65,7 +65,7 @@ class Role(Protocol):
         """Act on the messages of this round, for example print a failure."""
 
     def awoke(self, pause: float) -> None:
-        """Ignore the silence of other ranks during the last ``pause`` seconds, when this process was suspended."""
+        """Ignore the silence of other ranks during the last ``pause`` seconds: this process was suspended then."""
 
 
 class Monitor:

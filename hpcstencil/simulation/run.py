@@ -92,7 +92,7 @@ def run(
 
 @dataclass(frozen=True)
 class Ready:
-    """A run at its first state that has not written anything yet.
+    """A run that has its first state, new or from a checkpoint, and has written nothing yet.
 
     ``source`` says where its state comes from, and ``buffers`` are the snapshot buffers.
     """

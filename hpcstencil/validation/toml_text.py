@@ -177,12 +177,12 @@ def _block(path: Path, content: Mapping[str, object], inline: bool = False) -> s
 
 
 def _plain(content: Mapping[str, object]) -> Iterator[tuple[str, Any]]:
-    """The entries that are not tables."""
+    """Iterate over the (key, value) pairs of ``content`` whose values are not tables."""
     return ((key, value) for key, value in content.items() if not isinstance(value, Mapping))
 
 
 def _tables(content: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The entries that are tables."""
+    """Iterate over the (key, table) pairs of ``content`` whose values are tables. Nested tables are not entered."""
     return ((key, value) for key, value in content.items() if isinstance(value, Mapping))
 
 

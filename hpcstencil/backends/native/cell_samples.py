@@ -1,4 +1,8 @@
-"""Samples of single cells that native code records while it takes many steps in a call (cell_samples.hpp)."""
+"""Native code's recording of the cells that probes need.
+
+The compiled program copies these cells into a buffer after each recorded step, so that one call can take many steps.
+`distributed.cell_samples` serves the other backends. The C++ side is cell_samples.hpp.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +37,10 @@ class Samples(ctypes.Structure):
 
 
 class NativeSamples(CellSamples):
-    """Samples of the ``fields`` of a program in its ``library``, which has one device. The program records them while
-    it steps."""
+    """Records of single cells that a compiled program makes while it steps, on one device.
+
+    ``library`` is the loaded program, and ``fields`` are the names of its fields in order.
+    """
 
     while_stepping = True
 

@@ -51,7 +51,11 @@ class Array:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """The computation of some arrays in a ``scope``. ``outputs`` maps their numbers to the writers of their values."""
+    """One unit of work within a step: the computation of one or more arrays in every cell.
+
+    ``outputs`` maps the number of each array to the function that writes the C++ statements for its value. ``scope``
+    says which arrays hold trees that are already computed, and at which time within the step the trees are evaluated.
+    """
 
     outputs: Mapping[int, Write]
     scope: Scope

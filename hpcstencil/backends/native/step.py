@@ -191,9 +191,10 @@ class Planner:
         new: int | None,
         keep: bool,
     ) -> None:
-        """Plan the passes of one stage.
+        """Plan the part of one stage.
 
-        ``values`` and ``slopes`` map earlier stages to the numbers of their arrays by field. The stage's results are added
+        ``values`` maps the numbers of stage values, 0 for the start of the step, and ``slopes`` those of earlier stages to the
+        numbers of their arrays by field. The stage's results are added
         to ``moved``. ``new`` is the number of the stage value whose slopes are computed here, or None. With ``keep``, these
         slopes are added to ``slopes``, because later stages use them.
         """

@@ -31,8 +31,11 @@ LEAST_FLUID = 1e-6  # a receiver with less of its weight in the fluid is among s
 
 
 class Probes(Stream):
-    """The receivers of all tables of [probes]. A row of a table has the step and the time of a state, and the values at
-    its receivers; a continued run leaves out the rows that its file has."""
+    """The receivers of all tables of [probes].
+
+    A row of a table has the step and the time of a state, and the values at its receivers. A continued run omits the rows
+    that its file already has.
+    """
 
     def __init__(self, output: Output) -> None:
         simulation = output.simulation
@@ -83,7 +86,7 @@ class Probes(Stream):
         self._interpolate_if_full()
 
     def _record(self, state: State) -> None:
-        """Record the cells of this state now."""
+        """Record the cells of this state in the next row of the buffer."""
         with self.output.stopwatch.during("probes"):
             fields, problem = dict(state.fields), self.simulation.problem
             for each in self.receivers.values():
@@ -100,7 +103,10 @@ class Probes(Stream):
             self._interpolate()
 
     def _interpolate(self) -> None:
-        """Turn the records in the buffer into rows."""
+        """Interpolate the records in the buffer, append the values to the rows, and empty the buffer.
+
+        All processes call this together.
+        """
         with self.output.stopwatch.during("probes"):
             values = interpolated(self.simulation, self.part, self.samples, len(self.taken), self.weights)
             steps, times = np.array([step for step, _ in self.taken]), np.array([time for _, time in self.taken])
@@ -124,7 +130,11 @@ class Probes(Stream):
         return found
 
     def _gathered(self, name: str, rows: list[Rows]) -> Rows:
-        """The rows of a table with the values of all receivers, on rank 0."""
+        """Gather the ``rows`` of this process's receivers in one table of [probes] on rank 0. All processes call this together.
+
+        Returns (steps, times, values), with values of shape (rows, receivers) in the run's dtype and receivers in the
+        order of the input. On other ranks the values are zeros of the same shape.
+        """
         steps, times = (np.concatenate([row[n] for row in rows]) for n in (0, 1))
         receivers, topology = self.receivers[name], self.simulation.device_grid.topology
         own = np.concatenate([row[2][VALUES] for row in rows])
@@ -140,7 +150,7 @@ class Probes(Stream):
 
 
 def probes_of(output: Output) -> list[Probes]:
-    """The probes of a run that writes ``output``: one stream for all tables, none if the input has none."""
+    """Return one stream for all tables of [probes] of the run that writes ``output``; an empty list without such tables."""
     return [Probes(output)] if output.simulation.problem.receivers else []
 
 
@@ -150,7 +160,7 @@ def group_of(name: str) -> str:
 
 
 def parts_of(simulation: Simulation) -> ReceiverCells:
-    """This process's part of all receivers."""
+    """Return this process's share of all receivers and of the cells around them."""
     topology, config = simulation.device_grid.topology, simulation.problem.config
     width = min(config.numerics.order, topology.shape[-1])
     return receiver_cells(list(simulation.problem.receivers.values()), width, topology)
@@ -159,17 +169,21 @@ def parts_of(simulation: Simulation) -> ReceiverCells:
 def interpolated(
     simulation: Simulation, part: ReceiverCells, samples: CellSamples, count: int, weights: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
-    """The values at this process's receivers of each table, (count, receivers), from the first ``count`` records. All
-    processes call this together."""
+    """Interpolate the first ``count`` records of ``samples`` at this process's receivers. All processes call this together.
+
+    Returns one array per table, (count, own receivers), in the run's dtype.
+    """
     if simulation.communicator.size > 1:
         part.exchange(samples.values[:count], simulation.communicator.mpi)
     return part.at_receivers(samples, count, weights)
 
 
 def weights_of(simulation: Simulation, part: ReceiverCells, fields: Fields) -> list[np.ndarray]:
-    """`ReceiverCells.own_weights`. With a mask they are divided by their sum over fluid cells, as in `at`; fields are 0
-    in solid cells. All processes call this together. Raises InputError, on all of them, for a receiver among solid
-    cells."""
+    """Return the weights of the cells around this process's receivers, laid out as in `ReceiverCells.own_weights`.
+
+    With a mask they are divided by their sum over fluid cells, as in `at`; fields are 0 in solid cells. All processes call
+    this together. Raises InputError, on all of them, if a receiver lies among solid cells.
+    """
     weights = part.own_weights()
     if simulation.problem.mask is None:
         return weights
