@@ -89,8 +89,9 @@ class Run:
                 stream.write(self.stepping.state)
 
     def announce(self, state: State, leap: Leap) -> None:
-        """Tell the streams which steps the next compiled call takes from ``state``."""
-        for stream in self.streams:
+        """Tell the streams which steps the next compiled call takes from ``state``, the last stream first: one that makes
+        others flush comes after them, and they prepare the call after that."""
+        for stream in reversed(self.streams):
             stream.before(state, leap)
 
     def steps_to_event(self, limit: int | None = None) -> int | None:

@@ -121,6 +121,18 @@ def test_steps_that_follow_a_tolerance_or_the_solution_are_recorded(tmp_path):
             assert np.isfinite(values).all()
 
 
+def test_a_last_step_that_is_shortened_is_recorded(tmp_path):
+    """Before it, a checkpoint makes the streams write the rows that they hold."""
+    given = with_probes(("heat-2d-walls", 4, "float32", "rk4"))
+    given["numerics"]["kernel"] = "native"
+    given["time"]["end"] = (STEPS - 0.5) * given["time"]["dt"]
+    for name, values in expected(
+        file_of(tmp_path / "every.h5", {**given, "output": {"every_steps": 1}}), given, STEPS
+    ).items():
+        recorded = samples(file_of(tmp_path / "run.h5", given, overwrite=True))[name][2]
+        assert recorded.tobytes() == np.ascontiguousarray(values).tobytes()
+
+
 def test_a_buffer_that_is_often_full_changes_nothing(tmp_path, monkeypatch):
     from hpcstencil.simulation.streams import probes
 

@@ -1,6 +1,7 @@
 """The protocol of streams: something that a run does with its state at given steps.
 
-The event loop knows nothing else of what is written. It goes over a list of streams, in order, at every event::
+The event loop knows nothing else of what is written. It goes over a list of streams, in order (`before`: in reverse
+order), at every event::
 
     begin                  once, before the first step
     before                 before each compiled call that is known to end at a step
