@@ -422,6 +422,7 @@ INPUTS = [
     ("output=run.h5", "output: expected a table", '"run.h5"'),
     ("output.path=['a.h5']", "output.path: expected a text", '["a.h5"]'),
     ("output.path=input.toml", "output.path: expected a file of its own", "choose another path"),
+    (f"output.path={300 * 'n'}/run.h5", "output.path: expected names of at most 255 bytes in a path", "one of 300"),
     ("output.path=./sub/../input.toml", "output.path: expected a file of its own", "choose another path"),
     ("output.every=-1", "output.every: expected a positive, finite number", "-1"),
     ("output.every='1'", "output.every: expected a positive, finite number", '"1"'),

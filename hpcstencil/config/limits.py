@@ -9,5 +9,6 @@ MOST_CELLS = 2**63
 MOST_OUTPUTS = 2**31
 LONGEST_NAME = 100  # characters of a field, parameter or diagnostic
 LONGEST_PATH = 4000  # bytes of the output's full path: systems allow 4095, and files beside it have longer names
+LONGEST_PART = 255  # bytes of a name in a path that file systems allow
 LONGEST_FILE_NAME = 220  # bytes of the output's name, of the 255 that file systems allow
 WIDTHS = {"float32": (1e-18, 1e18), "float64": (1e-100, 1e100)}  # of a cell: squares and volumes stay in range

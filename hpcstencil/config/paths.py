@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from hpcstencil.config.limits import LONGEST_FILE_NAME, LONGEST_PATH
+from hpcstencil.config.limits import LONGEST_FILE_NAME, LONGEST_PART, LONGEST_PATH
 from hpcstencil.config.settings import Config
 from hpcstencil.io.array_file import ArrayFile, ArrayInMemory
 from hpcstencil.validation.errors import InputError
@@ -22,6 +22,18 @@ def sources(config: Config) -> dict[str, Path]:
         if isinstance(file, ArrayFile)
     }
     return arrays if config.initial.file is None else {"initial.file": config.initial.file, **arrays}
+
+
+def files_read(config: Config) -> dict[str, Path]:
+    """All files that the input names for reading, as absolute paths by key: `sources`, the Python file of an equation, and
+    those that were read with the input."""
+    equation = config.equation
+    with_input = {
+        "equation.name": equation.in_file and equation.in_file[0],
+        **{at("equation", "stencils", name): stencil.file for name, stencil in equation.stencils.items()},
+        **{at("probes", name, "file"): probe.file for name, probe in config.probes.items()},
+    }
+    return {**{key: path for key, path in with_input.items() if path is not None}, **sources(config)}
 
 
 def array_files(config: Config) -> dict[str, ArrayFile | ArrayInMemory]:
@@ -63,6 +75,11 @@ def check_output_path(config: Config, path: Path | None, output: Path, key: str)
             f"got one of {length}; choose a shorter one"
         )
     check_path(key, output.absolute())
+    longest = max(len(os.fsencode(part)) for part in output.absolute().parts)
+    if longest > LONGEST_PART:
+        raise InputError(
+            f"{key}: expected names of at most {LONGEST_PART} bytes in a path, but got one of {longest}; choose a shorter one"
+        )
     if output.exists() and not output.is_file():
         what = "a folder" if output.is_dir() else "a device or pipe"
         raise InputError(f"{key}: expected the name of the output file, but {output} is {what}; choose another path")
@@ -71,7 +88,7 @@ def check_output_path(config: Config, path: Path | None, output: Path, key: str)
             f"{key}: expected a name like 'run.h5', but got '{output.name}', which is that of the XDMF file beside an output"
         )
     own = {} if path is None else {"the input file itself": path}
-    for what, source in {**own, **sources(config)}.items():
+    for what, source in {**own, **files_read(config)}.items():
         if os.path.realpath(output) == os.path.realpath(source):
             raise InputError(f"{key}: expected a file of its own, but got {what}, {output}; choose another path")
     _check_stream_paths(config, path, output)

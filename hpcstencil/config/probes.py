@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from hpcstencil.numerics.grid import AXES, Grid
 from hpcstencil.runtime.filesystem import file_errors
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import at, too_many, unknown, wrong
+from hpcstencil.validation.printable import printable
 from hpcstencil.validation.schema import (
     COUNT,
     EXPRESSION_TEXT,
@@ -28,6 +30,7 @@ from hpcstencil.validation.schema import (
 )
 
 MOST_RECEIVERS = 1_000_000  # of one table
+BEYOND = "beyond the columns"  # the key of a line's further entries
 
 
 def _coordinates(value: object) -> tuple[float, ...]:
@@ -39,14 +42,14 @@ def _coordinates(value: object) -> tuple[float, ...]:
     return tuple(NUMBER.convert(entry) for entry in listed)
 
 
-COORDINATES = Kind("a number or a list of numbers, one per receiver", _coordinates)
+COORDINATES = Kind(f"a number or a list of numbers, one per receiver and at most {MOST_RECEIVERS}", _coordinates)
 
 
 @dataclass(frozen=True)
 class ProbeConfig:
     """The receivers of one table: the ``field`` or ``expression`` that they record, one of them None, and their
     coordinates along each axis of the grid, all of the same length. A ``file`` is read at once, so that an input holds
-    the coordinates."""
+    the coordinates; its absolute path is kept, None if there was none."""
 
     field: str | None = key(TEXT, None, 'field = "u"', "the field that is recorded")
     expression: str | None = key(EXPRESSION_TEXT, None, 'expression = "u**2"', "instead of `field`: a derived quantity")
@@ -54,6 +57,7 @@ class ProbeConfig:
     y: tuple[float, ...] = key(COORDINATES, (), "y = [0.5, 0.5]", "along y")
     z: tuple[float, ...] = key(COORDINATES, (), "z = [0.5, 0.5]", "along z")
     every_steps: int = key(COUNT, 1, "every_steps = 1", "steps between two samples")
+    file: Path | None = dataclasses.field(default=None, compare=False)
 
     def places(self, ndim: int) -> tuple[tuple[float, ...], ...]:
         """The coordinates along each axis of the grid, in the input's unit of length."""
@@ -91,8 +95,9 @@ def _probe(name: str, given: Mapping[str, object], base: Path, grid: Grid) -> Pr
             raise InputError(
                 f"{at('probes', name, both[0])}: the file has the places of the receivers; remove one of them"
             )
-        given = {**given, **_from_file(at("probes", name, "file"), Path(os.path.abspath(base / file)), grid.axes)}
-    probe = ProbeConfig(**read(("probes", name), given, keys))
+        path = Path(os.path.abspath(base / file))
+        given = {**given, **_from_file(at("probes", name, "file"), path, grid.axes)}
+    probe = ProbeConfig(**read(("probes", name), given, keys), file=None if file is None else path)
     if (probe.field is None) == (probe.expression is None):
         both = [at("probes", name, entry) for entry in ("field", "expression")]
         if probe.field is not None:
@@ -127,13 +132,13 @@ def _check(name: str, probe: ProbeConfig, grid: Grid) -> None:
 
 def _from_file(key: str, path: Path, axes: Sequence[str]) -> dict[str, list[float]]:
     """The coordinates in a file of comma-separated values, whose first line names its columns. Raises InputError."""
-    if not path.is_file():
+    if not os.path.isfile(path):  # False also for a name that the system refuses
         raise InputError(
             f"{key}: expected a file with the columns {', '.join(axes)}, but there is no {path}; check the path"
         )
     try:
         with file_errors(path, "read"), path.open(newline="", encoding="utf-8-sig") as file:
-            rows = csv.DictReader(file, skipinitialspace=True)
+            rows = csv.DictReader(file, restkey=BEYOND, skipinitialspace=True)
             names = [(column or "").strip() for column in rows.fieldnames or ()]
             rows.fieldnames = names
             missing = [axis for axis in axes if axis not in names]
@@ -141,19 +146,35 @@ def _from_file(key: str, path: Path, axes: Sequence[str]) -> dict[str, list[floa
                 raise InputError(
                     f"{key}: expected a first line with the columns {', '.join(axes)}, but {path} has no {missing[0]}; add it"
                 )
-            found: dict[str, list[float]] = {axis: [] for axis in axes}
-            for row in rows:
-                for axis in axes:
-                    found[axis].append(_number(row[axis]))
-                    if not math.isfinite(found[axis][-1]):
-                        raise InputError(
-                            f"{key}: expected a number for {axis} in line {rows.line_num} of {path}, but got "
-                            f"'{str(row[axis])[:40]}'; correct it"
-                        )
+            twice = [axis for axis in axes if names.count(axis) > 1]
+            if twice:
+                raise InputError(f"{key}: expected one column {twice[0]}, but {path} has several; rename the others")
+            found = _columns(key, path, axes, rows)
     except (UnicodeDecodeError, csv.Error):
         raise InputError(f"{key}: expected comma-separated text in UTF-8, but {path} is none; convert it") from None
     if not found[axes[0]]:
         raise InputError(f"{key}: expected a line per receiver, but {path} has none; add some")
+    return found
+
+
+def _columns(key: str, path: Path, axes: Sequence[str], rows: csv.DictReader[str]) -> dict[str, list[float]]:
+    """The coordinates in the ``rows`` of a file, by axis. Raises InputError."""
+    found: dict[str, list[float]] = {axis: [] for axis in axes}
+    for row in rows:
+        here = f"line {rows.line_num} of {path}"
+        if any(entry.strip() for entry in row.get(BEYOND, ())):
+            raise InputError(
+                f"{key}: expected an entry per column, but {here} has more; write numbers as 0.5, separated by commas"
+            )
+        for axis in axes:
+            found[axis].append(_number(row[axis]))
+            if not math.isfinite(found[axis][-1]):
+                got = "nothing" if row[axis] is None else printable(f"'{row[axis][:40]}'")
+                raise InputError(f"{key}: expected a number for {axis} in {here}, but got {got}; correct it")
+        if len(found[axes[0]]) > MOST_RECEIVERS:
+            raise InputError(
+                f"{key}: expected at most {MOST_RECEIVERS} receivers, but {path} has more; split the table"
+            )
     return found
 
 

@@ -266,12 +266,19 @@ def _stencil(
     """A stencil of the input's own, from its weights or a table."""
     keys, key = keys_of(StencilConfig), at(*path)
     if not isinstance(given, Mapping):
-        return StencilConfig(weights_of(key, given, base, ndim))
+        return StencilConfig(weights_of(key, given, base, ndim), file=_weights_file(given, base))
     for name in given:
         if name not in keys:
             raise unknown(at(*path, name), "key", name, tuple(keys))
     values = read(path, given, keys)
-    return StencilConfig(weights_of(at(*path, "weights"), values["weights"], base, ndim), values["method"])
+    weights = values["weights"]
+    return StencilConfig(
+        weights_of(at(*path, "weights"), weights, base, ndim), values["method"], _weights_file(weights, base)
+    )
+
+
+def _weights_file(given: Weights | str, base: Path) -> Path | None:
+    return Path(os.path.abspath(base / given)) if isinstance(given, str) else None
 
 
 def _located(key: str, text: str, base: Path) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from hpcstencil.numerics.finite_differences import Weights
 from hpcstencil.validation.schema import ANY_TABLE, REQUIRED, TEXT, Kind, choice, either, key, nested_numbers
@@ -15,7 +16,9 @@ WEIGHTS_OR_TABLE = Kind(f"{WEIGHTS.words}, or a table of these and a method", ei
 
 @dataclass(frozen=True)
 class StencilConfig:
-    """A stencil of the input's own. In the input, weights alone are summed directly."""
+    """A stencil of the input's own. In the input, weights alone are summed directly. ``file`` is the absolute path of the
+    file from which the weights were read, None if there was none."""
 
     weights: Weights = key(WEIGHTS, REQUIRED, "weights = [[1, 2, 1], [2, 4, 2], [1, 2, 1]]", "the weights")
     method: str = key(choice("direct", "fft"), "direct", 'method = "fft"', "how the sum is computed")
+    file: Path | None = field(default=None, compare=False)

@@ -216,14 +216,24 @@ def test_places_come_from_a_file(tmp_path):
     ({"field": "u", "file": "flat.csv"}, r"probes\.p\.file: .* has no y; add it"),
     ({"field": "u", "file": "empty.csv"}, r"probes\.p\.file: expected a line per receiver"),
     ({"field": "u", "file": "binary.csv"}, r"probes\.p\.file: expected comma-separated text"),
+    ({"field": "u", "file": "twice.csv"}, r"probes\.p\.file: expected one column x, but .*twice\.csv has several"),
+    ({"field": "u", "file": "commas.csv"}, r"probes\.p\.file: expected an entry per column, but line 2 of .* has more"),
+    ({"field": "u", "file": "cut.csv"}, r"probes\.p\.file: expected a number for y in line 3 of .*, but got nothing"),
+    ({"field": "u", "file": "many.csv"}, r"probes\.p\.file: expected at most 3 receivers, but .*many\.csv has more"),
+    ({"field": "u", "file": 300 * "n"}, r"probes\.p\.file: .* there is no .*nnn"),
     (3, r"probes\.p: expected a table"),
 ])  # fmt: skip
-def test_bad_tables_are_told(tmp_path, probe, told):
+def test_bad_tables_are_told(tmp_path, monkeypatch, probe, told):
+    monkeypatch.setattr("hpcstencil.config.probes.MOST_RECEIVERS", 3)
     (tmp_path / "stations.csv").write_text(STATIONS)
     (tmp_path / "words.csv").write_text("x,y\n1,2\n3,here\n")
     (tmp_path / "flat.csv").write_text("x\n1\n")
     (tmp_path / "empty.csv").write_text("x,y\n")
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00x\n")
+    (tmp_path / "twice.csv").write_text("x,y,x\n1,2,3\n")
+    (tmp_path / "commas.csv").write_text("x,y\n0,5,0,5\n")
+    (tmp_path / "cut.csv").write_text("x,y\n1,2\n3")
+    (tmp_path / "many.csv").write_text("x,y\n1,2\n3,4\n5,6\n7,8\n")
     with pytest.raises(InputError, match=told):
         build(from_mapping({**TABLES, "probes": {"p": probe}}, tmp_path))
 
