@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,10 @@ from hpcstencil.io.array_file import ArrayFile, ArrayInMemory
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import at
 from hpcstencil.validation.printable import printable
+
+BESIDE = re.compile(
+    r"\.(xdmf|lock|journal|tmp|checkpoint\.\d{12,}\.h5)$"
+)  # names of files that a run keeps beside its outputs
 
 
 def sources(config: Config) -> dict[str, Path]:
@@ -66,7 +71,7 @@ def check_path(key: str, path: Path) -> None:
 
 def check_output_path(config: Config, path: Path | None, output: Path, key: str) -> None:
     """Raise InputError, whose message begins with ``key``, if ``output`` cannot be the output file: it is a folder or
-    device, its name is too long or ends in .xdmf, or it is a file that the run reads. ``path`` is the input file, None
+    device, its name is too long or one of `BESIDE`, or it is a file that the run reads. ``path`` is the input file, None
     if there is none."""
     length = len(os.fsencode(output.name))
     if length > LONGEST_FILE_NAME:
@@ -83,9 +88,10 @@ def check_output_path(config: Config, path: Path | None, output: Path, key: str)
     if output.exists() and not output.is_file():
         what = "a folder" if output.is_dir() else "a device or pipe"
         raise InputError(f"{key}: expected the name of the output file, but {output} is {what}; choose another path")
-    if output.suffix == ".xdmf":
+    if BESIDE.search(output.name):
         raise InputError(
-            f"{key}: expected a name like 'run.h5', but got '{output.name}', which is that of the XDMF file beside an output"
+            f"{key}: expected a name like 'run.h5', but got '{output.name}', which is that of a file beside an output: its "
+            "XDMF file, lock, journal or checkpoint; choose another name"
         )
     own = {} if path is None else {"the input file itself": path}
     for what, source in {**own, **files_read(config)}.items():
