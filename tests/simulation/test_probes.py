@@ -182,6 +182,25 @@ def test_a_parameter_may_be_used_by_a_probe_alone(tmp_path):
     assert np.allclose(found["scaled"][2], 3.0 * found["plain"][2], rtol=1e-6)
 
 
+@pytest.mark.parametrize("probes", [
+    {"p": {"field": "u", "x": [1.0, 2.5], "y": [2.0, 3.0]}},
+    {"p": {"expression": "2*u", "x": [1.0, 2.0], "y": [2.0, 3.0]}},
+    {"q": {"field": "u", "x": [1.0, 2.0], "y": [2.0, 3.0]}},
+    {},
+])  # fmt: skip
+def test_a_continued_run_has_the_same_receivers(tmp_path, probes):
+    given = {**TABLES, "probes": {"p": {"field": "u", "x": [1.0, 2.0], "y": [2.0, 3.0]}}}
+    path = file_of(tmp_path / "run.h5", given)
+    before = path.read_bytes()
+    changed = {**given, "probes": probes, "time": {"end": 1.5, "dt": 0.1}}
+    with pytest.raises(InputError, match=r"probes\.p: .*run\.h5 was begun with other receivers, or another quantity"):
+        file_of(path, changed, resume=True, overrides=("probes.p={}", "probes.q={}", "probes={}"))
+    assert path.read_bytes() == before
+    rarely = {**changed, "probes": {"p": {**given["probes"]["p"], "every_steps": 2}}}
+    file_of(path, rarely, resume=True, overrides=("probes.p.every_steps=2",))
+    assert samples(path)["p"][0].tolist() == [*range(11), 12, 14]
+
+
 STATIONS = "name, x, y\nA, 1.0, 2.0\nB,3.0,0.25\n"
 TABLES = {
     "grid": {"shape": [16, 12]}, "equation": {"name": "heat", "D": 0.1}, "initial": {"u": "1 + x"},

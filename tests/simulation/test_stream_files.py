@@ -299,6 +299,12 @@ def test_a_stream_that_a_continued_run_adds_begins_there(started):
     assert bits(found["u"][1:]) == bits(expected["u"][-3:])
 
 
+def test_the_file_of_another_run_is_not_continued(started):
+    of(started("other.h5", initial={**TABLES["initial"], "u": "2 + x"}), "line").rename(of(started("run.h5"), "line"))
+    with pytest.raises(InputError, match=r"initial.u: .*run\.line\.h5 was made with another value"):
+        started("run.h5", options={"resume": True}, time={"end": 1.5, "dt": 0.03})
+
+
 def test_a_restarted_run_writes_new_files(started):
     whole = started("whole.h5", checkpoint={"every_steps": 20})
     path = started("branch.h5", options={"restart": whole.with_name("whole.checkpoint.000000000020.h5")})
