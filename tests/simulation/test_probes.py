@@ -257,6 +257,23 @@ def test_bad_tables_are_told(tmp_path, monkeypatch, probe, told):
         build(from_mapping({**TABLES, "probes": {"p": probe}}, tmp_path))
 
 
+@pytest.mark.parametrize("part, values", [
+    ("time", None), ("values", None), ("values", np.zeros(11)), ("values", np.float64(1.0)), ("time", np.zeros(3)),
+    ("x", np.zeros(7)), ("values", np.zeros((11, 2), "S3")), ("step", np.zeros((11, 1), int)),
+])  # fmt: skip
+def test_probes_of_a_damaged_file_are_one_sentence(tmp_path, part, values):
+    import hpcstencil as hs
+
+    path = file_of(tmp_path / "run.h5", {**TABLES, "probes": {"p": {"field": "u", "x": [1.0, 2.0], "y": [2.0, 3.0]}}})
+    assert hs.probes(path, "p")["values"].shape == (11, 2)
+    with h5py.File(path, "r+") as file:
+        del file["probes/p"][part]
+        if values is not None:
+            file["probes/p"][part] = values
+    with pytest.raises(InputError, match=r"run\.h5: .*probes/p"):
+        hs.probes(path, "p")
+
+
 def test_receivers_among_solid_cells_and_ensembles_are_refused(tmp_path):
     probes = {"p": {"field": "u", "x": [2.0, 8.0], "y": [2.0, 6.0]}}
     masked = {**TABLES, "probes": probes, "mask": {"solid": "(x - 8)**2 + (y - 6)**2 < 9"}}
