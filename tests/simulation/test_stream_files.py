@@ -1,6 +1,8 @@
 """Streams of an input, held against snapshots of every step of the same run."""
 
+import os
 import re
+import resource
 
 import h5py
 import jax
@@ -18,7 +20,7 @@ from hpcstencil.simulation import run
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.restart import Options
 from hpcstencil.simulation.streams.stream import Stream
-from hpcstencil.validation.errors import InputError, StoppedEarly
+from hpcstencil.validation.errors import EnvironmentProblem, InputError, StoppedEarly
 from postprocess.plot import plot_field
 from postprocess.selection import select
 from postprocess.summary import read_view, summarize
@@ -355,3 +357,16 @@ def test_pictures_and_summaries_of_streams(started, tmp_path):
     said = summarize(of(path, "line"))
     assert re.search(r"grid +21 x 1 cells: x 0 to 2.1, dx 0.1; y 0.45\n", said) and "complete       yes" in said
     assert "mean over time of u" in summarize(of(path, "mean"))
+
+
+def test_more_streams_than_files_may_be_open_are_told(started):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    streams = {f"s{n}": {"every_steps": 10, "region": {"x": 0.3}} for n in range(200)}
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 250, hard))
+    try:
+        with pytest.raises(
+            EnvironmentProblem, match=r"Too many open files; raise the limit .*ulimit -n.* fewer streams"
+        ):
+            started("run.h5", streams)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
