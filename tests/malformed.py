@@ -379,6 +379,10 @@ INPUTS = [
             ("path='input.toml'", ".path", "expected a file of its own", "the input file itself"),
             ("path='input.h5'", ".path", "expected a file of its own", "taken by the output"),
             ("path='input.hdf5'", ".path", "expected a file of its own", "taken by the output"),
+            *(
+                (f"path='{name}'", ".path", "expected a name like 'run.h5'", "beside an output", "another name")
+                for name in ("input.h5.lock", "input.h5.journal", "a.xdmf", "a.h5.tmp", "a.checkpoint.000000000010.h5")
+            ),
             ("fields=[]", ".fields", "expected a list of field names", "[]"),
             ("fields=['w']", ".fields", "unknown field", '"w"'),
             ("fields=['u', 'u']", ".fields", "expected each field once", '["u", "u"]'),
@@ -422,6 +426,7 @@ INPUTS = [
     ("output=run.h5", "output: expected a table", '"run.h5"'),
     ("output.path=['a.h5']", "output.path: expected a text", '["a.h5"]'),
     ("output.path=input.toml", "output.path: expected a file of its own", "choose another path"),
+    (f"output.path={300 * 'n'}/run.h5", "output.path: expected names of at most 255 bytes in a path", "one of 300"),
     ("output.path=./sub/../input.toml", "output.path: expected a file of its own", "choose another path"),
     ("output.every=-1", "output.every: expected a positive, finite number", "-1"),
     ("output.every='1'", "output.every: expected a positive, finite number", '"1"'),

@@ -9,5 +9,6 @@ MOST_CELLS = 2**63
 MOST_OUTPUTS = 2**31
 LONGEST_NAME = 100  # characters of a field, parameter or diagnostic
 LONGEST_PATH = 4000  # bytes of the full path of the output; systems allow 4095, and files beside it have longer names
+LONGEST_PART = 255  # bytes of one name in a path; the limit of file systems
 LONGEST_FILE_NAME = 220  # bytes of the file name of the output; file systems allow 255, and checkpoints add a suffix
 WIDTHS = {"float32": (1e-18, 1e18), "float64": (1e-100, 1e100)}  # (least, largest) cell width: no overflow when squared

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
-from hpcstencil.config.limits import LONGEST_FILE_NAME, LONGEST_PATH
+from hpcstencil.config.limits import LONGEST_FILE_NAME, LONGEST_PART, LONGEST_PATH
 from hpcstencil.config.settings import Config
 from hpcstencil.io.array_file import ArrayFile, ArrayInMemory
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import at
 from hpcstencil.validation.printable import printable
+
+BESIDE = re.compile(
+    r"\.(xdmf|lock|journal|tmp|checkpoint\.\d{12,}\.h5)$"
+)  # names of files that a run keeps beside its outputs
 
 
 def sources(config: Config) -> dict[str, Path]:
@@ -25,6 +30,18 @@ def sources(config: Config) -> dict[str, Path]:
         if isinstance(file, ArrayFile)
     }
     return arrays if config.initial.file is None else {"initial.file": config.initial.file, **arrays}
+
+
+def files_read(config: Config) -> dict[str, Path]:
+    """All files that the input names for reading, as absolute paths by key: `sources`, the Python file of an equation, and
+    those that were read with the input."""
+    equation = config.equation
+    with_input = {
+        "equation.name": equation.in_file and equation.in_file[0],
+        **{at("equation", "stencils", name): stencil.file for name, stencil in equation.stencils.items()},
+        **{at("probes", name, "file"): probe.file for name, probe in config.probes.items()},
+    }
+    return {**{key: path for key, path in with_input.items() if path is not None}, **sources(config)}
 
 
 def array_files(config: Config) -> dict[str, ArrayFile | ArrayInMemory]:
@@ -59,7 +76,7 @@ def check_output_path(config: Config, path: Path | None, output: Path, key: str)
     """Check that a run can write the file ``output`` and the files of its streams.
 
     ``path`` is the input file, or None if there is none. Raises InputError, whose message begins with ``key``, if the
-    output is a folder or device, has a name that is too long or ends in .xdmf, or is a file that the run reads. The
+    output is a folder or device, has a name that is too long or one of `BESIDE`, or is a file that the run reads. The
     files of streams obey the same rules, and no two outputs may share a name.
     """
     length = len(os.fsencode(output.name))
@@ -69,15 +86,21 @@ def check_output_path(config: Config, path: Path | None, output: Path, key: str)
             f"got one of {length}; choose a shorter one"
         )
     check_path(key, output.absolute())
+    longest = max(len(os.fsencode(part)) for part in output.absolute().parts)
+    if longest > LONGEST_PART:
+        raise InputError(
+            f"{key}: expected names of at most {LONGEST_PART} bytes in a path, but got one of {longest}; choose a shorter one"
+        )
     if output.exists() and not output.is_file():
         what = "a folder" if output.is_dir() else "a device or pipe"
         raise InputError(f"{key}: expected the name of the output file, but {output} is {what}; choose another path")
-    if output.suffix == ".xdmf":
+    if BESIDE.search(output.name):
         raise InputError(
-            f"{key}: expected a name like 'run.h5', but got '{output.name}', which is that of the XDMF file beside an output"
+            f"{key}: expected a name like 'run.h5', but got '{output.name}', which is that of a file beside an output: its "
+            "XDMF file, lock, journal or checkpoint; choose another name"
         )
     own = {} if path is None else {"the input file itself": path}
-    for what, source in {**own, **sources(config)}.items():
+    for what, source in {**own, **files_read(config)}.items():
         if os.path.realpath(output) == os.path.realpath(source):
             raise InputError(f"{key}: expected a file of its own, but got {what}, {output}; choose another path")
     _check_stream_paths(config, path, output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from hpcstencil.numerics.grid import AXES, Grid
 from hpcstencil.runtime.filesystem import file_errors
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import at, too_many, unknown, wrong
+from hpcstencil.validation.printable import printable
 from hpcstencil.validation.schema import (
     COUNT,
     EXPRESSION_TEXT,
@@ -28,6 +30,7 @@ from hpcstencil.validation.schema import (
 )
 
 MOST_RECEIVERS = 1_000_000  # of one table
+BEYOND = "beyond the columns"  # the key of a line's further entries
 
 
 def _coordinates(value: object) -> tuple[float, ...]:
@@ -40,7 +43,7 @@ def _coordinates(value: object) -> tuple[float, ...]:
     return tuple(NUMBER.convert(entry) for entry in listed)
 
 
-COORDINATES = Kind("a number or a list of numbers, one per receiver", _coordinates)
+COORDINATES = Kind(f"a number or a list of numbers, one per receiver and at most {MOST_RECEIVERS}", _coordinates)
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,8 @@ class ProbeConfig:
 
     Each receiver records either ``field`` or ``expression``; the other is None. ``x``, ``y`` and ``z`` are coordinates
     in the length unit of the input, one per receiver, and empty for axes that the grid lacks. A single number in the
-    input holds for all receivers. The reader replaces the key ``file`` by the coordinates in that file.
+    input holds for all receivers. The reader replaces the key ``file`` by the coordinates in that
+    file, and keeps its absolute path; None if there was none.
     """
 
     field: str | None = key(TEXT, None, 'field = "u"', "the field that is recorded")
@@ -58,6 +62,7 @@ class ProbeConfig:
     y: tuple[float, ...] = key(COORDINATES, (), "y = [0.5, 0.5]", "coordinates along y")
     z: tuple[float, ...] = key(COORDINATES, (), "z = [0.5, 0.5]", "coordinates along z")
     every_steps: int = key(COUNT, 1, "every_steps = 1", "steps between two samples")
+    file: Path | None = dataclasses.field(default=None, compare=False)
 
     def places(self, ndim: int) -> tuple[tuple[float, ...], ...]:
         """The coordinates of all receivers, as one tuple per axis of the grid, in the length unit of the input."""
@@ -100,8 +105,9 @@ def _probe(name: str, given: Mapping[str, object], base: Path, grid: Grid) -> Pr
             raise InputError(
                 f"{at('probes', name, both[0])}: the file gives the coordinates of the receivers already; remove one of them"
             )
-        given = {**given, **_from_file(at("probes", name, "file"), Path(os.path.abspath(base / file)), grid.axes)}
-    probe = ProbeConfig(**read(("probes", name), given, keys))
+        path = Path(os.path.abspath(base / file))
+        given = {**given, **_from_file(at("probes", name, "file"), path, grid.axes)}
+    probe = ProbeConfig(**read(("probes", name), given, keys), file=None if file is None else path)
     if (probe.field is None) == (probe.expression is None):
         both = [at("probes", name, entry) for entry in ("field", "expression")]
         if probe.field is not None:
@@ -151,13 +157,13 @@ def _from_file(key: str, path: Path, axes: Sequence[str]) -> dict[str, list[floa
     The first line holds the names of the columns. Raises InputError, whose message begins with ``key``, if the file, a
     column or a number is missing or invalid.
     """
-    if not path.is_file():
+    if not os.path.isfile(path):  # False also for a name that the system refuses
         raise InputError(
             f"{key}: expected a file with the columns {', '.join(axes)}, but there is no {path}; check the path"
         )
     try:
         with file_errors(path, "read"), path.open(newline="", encoding="utf-8-sig") as file:
-            rows = csv.DictReader(file, skipinitialspace=True)
+            rows = csv.DictReader(file, restkey=BEYOND, skipinitialspace=True)
             names = [(column or "").strip("# \t") for column in rows.fieldnames or ()]  # numpy.savetxt writes "# x,y"
             rows.fieldnames = names
             missing = [axis for axis in axes if axis not in names]
@@ -165,19 +171,35 @@ def _from_file(key: str, path: Path, axes: Sequence[str]) -> dict[str, list[floa
                 raise InputError(
                     f"{key}: expected a first line with the columns {', '.join(axes)}, but {path} has no {missing[0]}; add it"
                 )
-            found: dict[str, list[float]] = {axis: [] for axis in axes}
-            for row in rows:
-                for axis in axes:
-                    found[axis].append(_number(row[axis]))
-                    if not math.isfinite(found[axis][-1]):
-                        raise InputError(
-                            f"{key}: expected a number for {axis} in line {rows.line_num} of {path}, but got "
-                            f"'{str(row[axis])[:40]}'; correct it"
-                        )
+            twice = [axis for axis in axes if names.count(axis) > 1]
+            if twice:
+                raise InputError(f"{key}: expected one column {twice[0]}, but {path} has several; rename the others")
+            found = _columns(key, path, axes, rows)
     except (UnicodeDecodeError, csv.Error):
         raise InputError(f"{key}: expected comma-separated text in UTF-8, but {path} is not; convert it") from None
     if not found[axes[0]]:
         raise InputError(f"{key}: expected a line per receiver, but {path} has none; add some")
+    return found
+
+
+def _columns(key: str, path: Path, axes: Sequence[str], rows: csv.DictReader[str]) -> dict[str, list[float]]:
+    """The coordinates in the ``rows`` of a file, by axis. Raises InputError."""
+    found: dict[str, list[float]] = {axis: [] for axis in axes}
+    for row in rows:
+        here = f"line {rows.line_num} of {path}"
+        if any(entry.strip() for entry in row.get(BEYOND, ())):
+            raise InputError(
+                f"{key}: expected an entry per column, but {here} has more; write numbers as 0.5, separated by commas"
+            )
+        for axis in axes:
+            found[axis].append(_number(row[axis]))
+            if not math.isfinite(found[axis][-1]):
+                got = "nothing" if row[axis] is None else printable(f"'{row[axis][:40]}'")
+                raise InputError(f"{key}: expected a number for {axis} in {here}, but got {got}; correct it")
+        if len(found[axes[0]]) > MOST_RECEIVERS:
+            raise InputError(
+                f"{key}: expected at most {MOST_RECEIVERS} receivers, but {path} has more; split the table"
+            )
     return found
 
 

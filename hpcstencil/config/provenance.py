@@ -11,7 +11,7 @@ from typing import Any
 from hpcstencil.config.boundary_conditions import boundary_tables
 from hpcstencil.config.settings import Config, EquationConfig, MaskConfig, OutputConfig
 from hpcstencil.config.time_series import TimeSeries
-from hpcstencil.validation.schema import entries_of
+from hpcstencil.validation.schema import entries_of, keys_of
 from hpcstencil.validation.toml_text import dumps, flatten
 
 # A continued run may differ from its origin in these keys without an explicit --set.
@@ -60,7 +60,7 @@ def _table(settings: object) -> dict[str, Any]:
     for name, value in vars(settings).items():
         if name in declared and not declared[name].table:
             table |= value
-        else:
+        elif name in declared or name in keys_of(type(settings)):
             table[name] = str(value) if isinstance(value, Path) else value
     return table
 
@@ -71,7 +71,7 @@ def _equation(equation: EquationConfig) -> dict[str, Any]:
         name: dict(vars(value)) if isinstance(value, TimeSeries) else value for name, value in _table(equation).items()
     }
     stencils = {
-        name: stencil.weights if stencil.method == "direct" else dict(vars(stencil))
+        name: stencil.weights if stencil.method == "direct" else _table(stencil)
         for name, stencil in equation.stencils.items()
     }
     return table | {"stencils": stencils}

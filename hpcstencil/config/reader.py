@@ -292,12 +292,19 @@ def _stencil(
     """Read a user-defined stencil, given as its weights, as the name of a .npy file, or as a table with a method."""
     keys, key = keys_of(StencilConfig), at(*path)
     if not isinstance(given, Mapping):
-        return StencilConfig(weights_of(key, given, base, ndim))
+        return StencilConfig(weights_of(key, given, base, ndim), file=_weights_file(given, base))
     for name in given:
         if name not in keys:
             raise unknown(at(*path, name), "key", name, tuple(keys))
     values = read(path, given, keys)
-    return StencilConfig(weights_of(at(*path, "weights"), values["weights"], base, ndim), values["method"])
+    weights = values["weights"]
+    return StencilConfig(
+        weights_of(at(*path, "weights"), weights, base, ndim), values["method"], _weights_file(weights, base)
+    )
+
+
+def _weights_file(given: Weights | str, base: Path) -> Path | None:
+    return Path(os.path.abspath(base / given)) if isinstance(given, str) else None
 
 
 def _located(key: str, text: str, base: Path) -> str:

@@ -6,10 +6,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcstencil.io.dataset_names import PROBES
+from hpcstencil.io.dataset_names import PROBES, VALUES
 from hpcstencil.io.file_read import inspect, open_for_reading
-from hpcstencil.io.hdf5_validation import groups_in
+from hpcstencil.io.hdf5_validation import groups_in, numbers
 from hpcstencil.io.rollback_journal import Before, pending
+from hpcstencil.numerics.grid import AXES
 from hpcstencil.runtime.filesystem import file_errors
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import listing, shown
@@ -44,12 +45,24 @@ def probes(path: str | os.PathLike[str], name: str) -> xr.Dataset:
     """Read the samples of the table [probes.NAME] of an output file into an xarray.Dataset.
 
     ``values`` has the dimensions (time, receiver) and the dtype of the run. ``step`` and the positions of the receivers
-    are there too. Raises the errors of `open`, and InputError if the file has no such probes.
+    are there too. Raises the errors of `open`, and InputError if the file has no such probes
+    or they are damaged.
     """
-    with open_for_reading(Path(path)) as file:
+    place = Path(path)
+    with open_for_reading(place) as file:
         known = groups_in(file, PROBES)
-    if name not in known:
-        raise InputError(f"{path}: has no probes {shown(name)}; it has {listing(known) or 'none'}")
+        if name not in known:
+            raise InputError(f"{path}: has no probes {shown(name)}; it has {listing(known) or 'none'}")
+        own = file[f"{PROBES}/{name}"]
+        samples, *rows = numbers(place, own, VALUES, 2), numbers(place, own, "time", 1), numbers(place, own, "step", 1)
+        places = [numbers(place, own, axis, 1) for axis in AXES if axis in own]
+        if {each.shape for each in rows} != {samples.shape[:1]} or {each.shape for each in places} != {
+            samples.shape[1:]
+        }:
+            raise InputError(
+                f"{path}: expected a time for each sample of {PROBES}/{name} and a place for each receiver, but they do not "
+                "fit the values; run its input again"
+            )
     with _opened(path, f"{PROBES}/{name}") as dataset:
         return dataset.load()
 

@@ -136,6 +136,7 @@ def _parameters(simulation: Simulation, given: Mapping[str, Any]) -> tuple[dict[
     Raises InputError for parameters that cannot be given, and for wrong shapes.
     """
     problem = simulation.problem
+    given = {name: _taken(value, getattr(value, "dims", ()), f'parameters["{name}"]') for name, value in given.items()}
     fields = {
         name: parameter_field(name).name for name in problem.symbols if parameter_field(name).name in problem.given
     }
@@ -258,10 +259,16 @@ def _plain(simulation: Simulation, state: object) -> dict[str, Any]:
         if name not in state:
             raise InputError(f"state: expected all fields, but {name} is missing; add it")
 
-    def converted(name: str, array: Any) -> Any:
-        return as_array(array, layout.dimensions(name), f'state["{name}"]') if hasattr(array, "dims") else array
+    return {name: _taken(array, layout.dimensions(name), f'state["{name}"]') for name, array in state.items()}
 
-    return {name: converted(name, array) for name, array in state.items()}
+
+def _taken(array: Any, dims: Sequence[str], key: str) -> Any:
+    """An array that JAX takes, as `as_array`. Compiled functions read numpy arrays in the machine's order of bytes, whatever
+    their dtype says."""
+    if isinstance(array, jax.Array):
+        return array
+    array = as_array(array, dims, key)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def _split(fields: Mapping[str, jax.Array], devices: Devices) -> dict[str, Any]:

@@ -129,7 +129,7 @@ class Simulation:
 
         config, given = agree(communicator, read)
         contents = from_rank_0(communicator, lambda: contents_of(config, given.arrays))
-        refuse_differing(communicator, config, given.arrays, contents)
+        refuse_differing(communicator, config, given, contents)
         problem: Problem = agree(communicator, lambda: _built(config, contents, given))
         devices = agree(communicator, lambda: here.devices_for(problem.config))
         same_everywhere(communicator, len(devices), problem)

@@ -6,6 +6,7 @@ be freed once the initial state is built.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -70,6 +71,8 @@ class Tables:
                 for key, entry in value.items():
                     self._put(table, str(key), entry, (*path, str(key)))
                 return table
+            case np.ma.MaskedArray():
+                return as_array(value, (), ".".join(path)).tolist()
             case os.PathLike():
                 return os.fspath(value)
             case list() | tuple():
@@ -78,7 +81,8 @@ class Tables:
                 return self._value(value.tolist(), path)
         key = ".".join(path)
         if hasattr(value, "__array__") or hasattr(value, "__dlpack__"):
-            return as_array(value, getattr(value, "dims", ()), key).tolist()
+            dims = getattr(value, "dims", ())
+            return as_array(value, AXES if set(dims) <= set(AXES) else dims, key).tolist()  # weights of a stencil
         try:
             dump_value(value)
         except TypeError as error:
@@ -109,18 +113,43 @@ def _is_array(value: Any) -> bool:
 
 
 def refuse_differing(
-    communicator: Communicator, config: Config, arrays: Mapping[str, ArrayInMemory], there: Mapping[str, ArrayContents]
+    communicator: Communicator, config: Config, given: Tables, there: Mapping[str, ArrayContents]
 ) -> None:
-    """Raise InputError, on all processes, unless every process has the same arrays as rank 0.
+    """Raise InputError, on all processes, unless every process has the same arrays and initial values as rank 0.
 
-    ``arrays`` are the arrays of this process, and ``there`` summarizes the arrays of rank 0, both by dotted key.
+    ``given`` are the tables of this process, and ``there`` summarizes the arrays of rank 0 by dotted key. Of initial
+    functions only their presence is compared.
     """
+    if communicator.size == 1:
+        return
+
+    def digest(value: Any, key: str) -> str:
+        """SHA-256 of an array's shape, dtype and values; "" for a function."""
+        if is_function(value):
+            return ""
+        array = as_array(value, getattr(value, "dims", ()), key)
+        shape = f"{array.shape}{array.dtype.str}".encode()
+        return hashlib.sha256(shape + np.ascontiguousarray(array).tobytes()).hexdigest()
+
+    def refuse(key: str) -> None:
+        raise InputError(
+            f"{key}: expected the array that rank 0 has, but got another; give every process the same whole array"
+        )
 
     def compared() -> None:
-        for key, array in arrays.items() if communicator.rank else ():
+        for key, array in given.arrays.items() if communicator.rank else ():
             if key not in there or content_of(config, key, array).sha256 != there[key].sha256:
-                raise InputError(
-                    f"{key}: expected the array that rank 0 has, but got another; give every process the same whole array"
-                )
+                refuse(key)
+        for key in {**initial, **first}:
+            if initial.get(key) != first.get(key):
+                refuse(key)
 
+    initial = agree(
+        communicator, lambda: {key: digest(value, key) for key, value in _keyed("initial", given.initial).items()}
+    )
+    first = communicator.broadcast(initial)
     agree(communicator, compared)
+
+
+def _keyed(table: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {at(table, name): value for name, value in values.items()}

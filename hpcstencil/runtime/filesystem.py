@@ -45,6 +45,8 @@ def file_errors(path: Path, doing: str, problem: type[EnvironmentProblem] = Envi
             else ("the folder must be writable, have free space and be the same on all hosts")
         )
         said = reason(error)
+        if os.strerror(errno.EMFILE) in said:
+            remedy = "raise the limit of open files (ulimit -n), or write fewer streams"
         if doing != "read" and os.strerror(errno.ENOSPC) not in said and _full(path):
             said = f"{os.strerror(errno.ENOSPC)} ({said})"  # MPI-IO gives no reason for a failed write
         raise problem(f"cannot {doing} {path}: {said}; {remedy}") from error

@@ -93,8 +93,11 @@ class Run:
                 stream.write(self.stepping.state)
 
     def announce(self, state: State, leap: Leap) -> None:
-        """Announce to all streams the steps that the next compiled call takes from ``state``."""
-        for stream in self.streams:
+        """Announce to all streams the steps that the next compiled call takes from ``state``, the last stream first.
+
+        A stream that makes others flush comes after them, and they prepare the call after the flush.
+        """
+        for stream in reversed(self.streams):
             stream.before(state, leap)
 
     def steps_to_event(self, limit: int | None = None) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from hpcstencil.io.hdf5_validation import json_attribute
 from hpcstencil.io.output_preparation import refuse_existing
 from hpcstencil.runtime.communicator import Communicator, agree, from_rank_0
 from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError, InputError
+from hpcstencil.validation.messages import at
 from hpcstencil.validation.overrides import is_set
 from hpcstencil.validation.toml_text import parse
 
@@ -121,7 +122,7 @@ def source_of(
     except Damaged:  # on all processes alike
         from_rank_0(communicator, lambda: _refuse_output(restart))
         raise
-    return Source(restart, history=_continued(config, contents, restart, options.overrides, communicator))
+    return Source(restart, history=continued(config, contents, restart, options.overrides, communicator))
 
 
 def _refuse_output(path: Path) -> None:
@@ -153,7 +154,7 @@ def _resumed(
     contents = from_rank_0(communicator, lambda: _output_to_resume(output))
     if contents is None:
         return Source()
-    history = _continued(config, arrays, output, options.overrides, communicator)
+    history = continued(config, arrays, output, options.overrides, communicator)
     now, changed = history[-1], history[-1]["changed"]
     if contents.complete and contents.time is not None and config.time.end <= contents.time:
         for key in changed:
@@ -186,7 +187,7 @@ def _resumed(
         append=True,
         ended=ended,
         repeated=now["kernel"] if same else "",
-        history=_continued(config, arrays, newest, options.overrides, communicator),
+        history=continued(config, arrays, newest, options.overrides, communicator),
     )
 
 
@@ -217,7 +218,7 @@ def _output_to_resume(output: Path) -> Contents | None:
 
 
 def _check_file_fits(config: Config, output: Path, contents: Contents) -> None:
-    """Raise InputError if the output has other diagnostics or another precision than this run would write."""
+    """Raise InputError if the output has other diagnostics or probes, or another precision than this run would write."""
     origin = _origin(contents, output)
     for key, there, wanted in (
         ("numerics.precision", origin.numerics.precision, config.numerics.precision),
@@ -228,6 +229,13 @@ def _check_file_fits(config: Config, output: Path, contents: Contents) -> None:
                 f"{key}: {output} was begun with {there} and cannot continue with {wanted}; continue from a checkpoint with "
                 "--restart and another --output"
             )
+    recorded = [{name: replace(probe, every_steps=1) for name, probe in c.probes.items()} for c in (origin, config)]
+    for name in {**recorded[0], **recorded[1]}:
+        if recorded[0].get(name) != recorded[1].get(name):
+            raise InputError(
+                f"{at('probes', name)}: {output} was begun with other receivers, or another quantity, and cannot continue with "
+                "these; continue from a checkpoint with --restart and another --output"
+            )
 
 
 def _origin(contents: Contents, path: Path) -> Config:
@@ -235,7 +243,7 @@ def _origin(contents: Contents, path: Path) -> Config:
     return from_mapping(parse(contents.input, f"{path}, its attribute 'input'"), path.parent)
 
 
-def _continued(
+def continued(
     config: Config,
     arrays: Mapping[str, ArrayContents],
     path: Path,

@@ -10,6 +10,7 @@ import tomllib
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -129,6 +130,23 @@ def test_output_may_not_be_a_file_that_is_read(tmp_path):
     for name in ("plate.toml", "start.h5"):
         with pytest.raises(InputError, match=r"output\.path: expected a file of its own"):
             load(path, [f'output.path="{tmp_path / name}"'])
+
+
+def test_output_may_not_be_a_file_that_is_read_with_the_input(tmp_path):
+    custom = GOOD.replace('"heat"', '"custom"\nstencils = { blur = "k.npy" }\nrhs = { u = "blur(u)" }', 1)
+    own = GOOD.replace('"heat"', '"own.py:Own"', 1)
+    np.save(tmp_path / "k.npy", np.ones((3, 3)))
+    (tmp_path / "stations.csv").write_text("x,y\n0.1,0.1\n")
+    path = tmp_path / "plate.toml"
+    for text, name, key in (
+        (custom, "k.npy", r"equation\.stencils\.blur"),
+        (own, "own.py", r"equation\.name"),
+        (GOOD + '[probes.a]\nfield = "u"\nfile = "stations.csv"\n', "stations.csv", r"probes\.a\.file"),
+    ):
+        path.write_text(text)
+        load(path, ["time.dt=0.01"])
+        with pytest.raises(InputError, match=rf"output\.path: expected a file of its own, but got {key}"):
+            load(path, ["time.dt=0.01", f'output.path="{tmp_path / name}"'])
 
 
 def test_an_output_is_a_plain_file(tmp_path):

@@ -94,6 +94,16 @@ def test_arrays_of_other_libraries_are_taken(convert):
         assert array.state["u"].values.tobytes() == file.state["u"].values.tobytes()
 
 
+def test_weights_are_transposed_by_the_names_of_their_dimensions():
+    weights = np.arange(9.0).reshape(3, 3)
+    found = []
+    for given in (weights, xr.DataArray(weights.T, dims=("y", "x")), xr.DataArray(weights)):
+        with hs.Simulation({**CUSTOM, "equation": {**CUSTOM["equation"], "stencils": {"around": given}}}) as sim:
+            sim.step(3)
+            found.append(sim.state["u"].values.tobytes())
+    assert found[0] == found[1] == found[2]
+
+
 def test_an_array_may_replace_what_an_input_names(files):
     with hs.Simulation(WAVE) as sim:
         (files / "input.toml").write_text(sim.to_toml())
@@ -241,6 +251,10 @@ REFUSED = {
     "a lost initial value": (given("initial", p=spoiled(np.nan)), r"initial.p: expected finite numbers .* in cell \[3, 4\]"),
     "an unknown field": (given("initial", h=PULSE), 'initial.h: unknown field "h"'),
     "a function": (given("initial", p=lambda x, y: np.zeros(3)), "initial.p: expected a function of .* whose values broadcast"),
+    "masked weights": (
+        {**CUSTOM, "equation": {**CUSTOM["equation"], "stencils": {"around": np.ma.masked_array(np.ones((3, 3)), np.eye(3))}}},
+        "equation.stencils.around: expected a value in every cell, but got a masked array",
+    ),
     "an array elsewhere": (given("time", end=SPEED), "time.end: expected a positive, finite number"),
     "members": (given("ensemble", **{"equation.c": [SPEED, SPEED]}), "ensemble.equation.c: expected a finite number"),
 }  # fmt: skip

@@ -167,6 +167,14 @@ def test_what_is_not_available_yet_says_so(case):
         sim.function(2)
 
 
+def test_arrays_of_the_other_byte_order_are_a_state_too():
+    with hs.Simulation({**PATTERN, "numerics": {"kernel": "shift"}}) as sim:
+        f, fields = sim.function(2), {name: sim.state[name].values for name in ("u", "v")}
+        once = f(fields)
+        swapped = f({name: array.astype(array.dtype.newbyteorder("S")) for name, array in fields.items()})
+        assert all(np.array_equal(once[name], swapped[name]) for name in fields)
+
+
 def test_what_is_wrong_is_one_sentence():
     equation = {"name": "gray_scott", "D_u": "0.1 + 0.001*x"}
     with hs.Simulation({**PATTERN, "equation": equation, "numerics": {"kernel": "shift"}}) as sim:
@@ -177,6 +185,8 @@ def test_what_is_wrong_is_one_sentence():
             ({**fields, "u": np.ones(3)}, {}, r'state\["u"\]: expected the shape \(13, 11\)'),
             (fields["u"], {}, "state: expected a dict of fields or an earlier result, but got ndarray"),
             (fields, {"F": np.ones(3)}, r'parameters\["F"\]: expected a number, but got the shape \(3,\); map over it'),
+            (fields, {"F": "1"}, r'parameters\["F"\]: expected real numbers, but got str'),
+            ({**fields, "u": fields["u"].astype(object)}, {}, r'state\["u"\]: expected real numbers'),
             (fields, {"G": 1.0}, 'parameters: unknown parameter "G"'),
             (fields, {"D_u": 1.0}, r'parameters\["D_u"\]: expected a number or a field .* an expression'),
         ):

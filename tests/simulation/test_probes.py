@@ -121,6 +121,18 @@ def test_steps_that_follow_a_tolerance_or_the_solution_are_recorded(tmp_path):
             assert np.isfinite(values).all()
 
 
+def test_a_last_step_that_is_shortened_is_recorded(tmp_path):
+    """Before it, a checkpoint makes the streams write the rows that they hold."""
+    given = with_probes(("heat-2d-walls", 4, "float32", "rk4"))
+    given["numerics"]["kernel"] = "native"
+    given["time"]["end"] = (STEPS - 0.5) * given["time"]["dt"]
+    for name, values in expected(
+        file_of(tmp_path / "every.h5", {**given, "output": {"every_steps": 1}}), given, STEPS
+    ).items():
+        recorded = samples(file_of(tmp_path / "run.h5", given, overwrite=True))[name][2]
+        assert recorded.tobytes() == np.ascontiguousarray(values).tobytes()
+
+
 def test_a_buffer_that_is_often_full_changes_nothing(tmp_path, monkeypatch):
     from hpcstencil.simulation.streams import probes
 
@@ -186,6 +198,25 @@ def test_a_parameter_may_be_used_by_a_probe_alone(tmp_path):
     assert np.allclose(found["scaled"][2], 3.0 * found["plain"][2], rtol=1e-6)
 
 
+@pytest.mark.parametrize("probes", [
+    {"p": {"field": "u", "x": [1.0, 2.5], "y": [2.0, 3.0]}},
+    {"p": {"expression": "2*u", "x": [1.0, 2.0], "y": [2.0, 3.0]}},
+    {"q": {"field": "u", "x": [1.0, 2.0], "y": [2.0, 3.0]}},
+    {},
+])  # fmt: skip
+def test_a_continued_run_has_the_same_receivers(tmp_path, probes):
+    given = {**TABLES, "probes": {"p": {"field": "u", "x": [1.0, 2.0], "y": [2.0, 3.0]}}}
+    path = file_of(tmp_path / "run.h5", given)
+    before = path.read_bytes()
+    changed = {**given, "probes": probes, "time": {"end": 1.5, "dt": 0.1}}
+    with pytest.raises(InputError, match=r"probes\.p: .*run\.h5 was begun with other receivers, or another quantity"):
+        file_of(path, changed, resume=True, overrides=("probes.p={}", "probes.q={}", "probes={}"))
+    assert path.read_bytes() == before
+    rarely = {**changed, "probes": {"p": {**given["probes"]["p"], "every_steps": 2}}}
+    file_of(path, rarely, resume=True, overrides=("probes.p.every_steps=2",))
+    assert samples(path)["p"][0].tolist() == [*range(11), 12, 14]
+
+
 STATIONS = "name, x, y\nA, 1.0, 2.0\nB,3.0,0.25\n"
 TABLES = {
     "grid": {"shape": [16, 12]}, "equation": {"name": "heat", "D": 0.1}, "initial": {"u": "1 + x"},
@@ -238,16 +269,43 @@ def test_a_single_coordinate_holds_for_all_receivers(tmp_path, x, y, expected):
     ({"field": "u", "file": "flat.csv"}, r"probes\.p\.file: .* has no y; add it"),
     ({"field": "u", "file": "empty.csv"}, r"probes\.p\.file: expected a line per receiver"),
     ({"field": "u", "file": "binary.csv"}, r"probes\.p\.file: expected comma-separated text"),
+    ({"field": "u", "file": "twice.csv"}, r"probes\.p\.file: expected one column x, but .*twice\.csv has several"),
+    ({"field": "u", "file": "commas.csv"}, r"probes\.p\.file: expected an entry per column, but line 2 of .* has more"),
+    ({"field": "u", "file": "cut.csv"}, r"probes\.p\.file: expected a number for y in line 3 of .*, but got nothing"),
+    ({"field": "u", "file": "many.csv"}, r"probes\.p\.file: expected at most 3 receivers, but .*many\.csv has more"),
+    ({"field": "u", "file": 300 * "n"}, r"probes\.p\.file: .* there is no .*nnn"),
     (3, r"probes\.p: expected a table"),
 ])  # fmt: skip
-def test_bad_tables_are_told(tmp_path, probe, told):
+def test_bad_tables_are_told(tmp_path, monkeypatch, probe, told):
+    monkeypatch.setattr("hpcstencil.config.probes.MOST_RECEIVERS", 3)
     (tmp_path / "stations.csv").write_text(STATIONS)
     (tmp_path / "words.csv").write_text("x,y\n1,2\n3,here\n")
     (tmp_path / "flat.csv").write_text("x\n1\n")
     (tmp_path / "empty.csv").write_text("x,y\n")
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00x\n")
+    (tmp_path / "twice.csv").write_text("x,y,x\n1,2,3\n")
+    (tmp_path / "commas.csv").write_text("x,y\n0,5,0,5\n")
+    (tmp_path / "cut.csv").write_text("x,y\n1,2\n3")
+    (tmp_path / "many.csv").write_text("x,y\n1,2\n3,4\n5,6\n7,8\n")
     with pytest.raises(InputError, match=told):
         build(from_mapping({**TABLES, "probes": {"p": probe}}, tmp_path))
+
+
+@pytest.mark.parametrize("part, values", [
+    ("time", None), ("values", None), ("values", np.zeros(11)), ("values", np.float64(1.0)), ("time", np.zeros(3)),
+    ("x", np.zeros(7)), ("values", np.zeros((11, 2), "S3")), ("step", np.zeros((11, 1), int)),
+])  # fmt: skip
+def test_probes_of_a_damaged_file_are_one_sentence(tmp_path, part, values):
+    import hpcstencil as hs
+
+    path = file_of(tmp_path / "run.h5", {**TABLES, "probes": {"p": {"field": "u", "x": [1.0, 2.0], "y": [2.0, 3.0]}}})
+    assert hs.probes(path, "p")["values"].shape == (11, 2)
+    with h5py.File(path, "r+") as file:
+        del file["probes/p"][part]
+        if values is not None:
+            file["probes/p"][part] = values
+    with pytest.raises(InputError, match=r"run\.h5: .*probes/p"):
+        hs.probes(path, "p")
 
 
 def test_receivers_among_solid_cells_and_ensembles_are_refused(tmp_path):

@@ -1,6 +1,8 @@
 """Streams of an input, held against snapshots of every step of the same run."""
 
+import os
 import re
+import resource
 
 import h5py
 import jax
@@ -18,7 +20,7 @@ from hpcstencil.simulation import run
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.restart import Options
 from hpcstencil.simulation.streams.stream import Stream
-from hpcstencil.validation.errors import InputError, StoppedEarly
+from hpcstencil.validation.errors import EnvironmentProblem, InputError, StoppedEarly
 from postprocess.plot import plot_field
 from postprocess.selection import select
 from postprocess.summary import read_view, summarize
@@ -299,6 +301,12 @@ def test_a_stream_that_a_continued_run_adds_begins_there(started):
     assert bits(found["u"][1:]) == bits(expected["u"][-3:])
 
 
+def test_the_file_of_another_run_is_not_continued(started):
+    of(started("other.h5", initial={**TABLES["initial"], "u": "2 + x"}), "line").rename(of(started("run.h5"), "line"))
+    with pytest.raises(InputError, match=r"initial.u: .*run\.line\.h5 was made with another value"):
+        started("run.h5", options={"resume": True}, time={"end": 1.5, "dt": 0.03})
+
+
 def test_a_restarted_run_writes_new_files(started):
     whole = started("whole.h5", checkpoint={"every_steps": 20})
     path = started("branch.h5", options={"restart": whole.with_name("whole.checkpoint.000000000020.h5")})
@@ -351,3 +359,16 @@ def test_pictures_and_summaries_of_streams(started, tmp_path):
     said = summarize(of(path, "line"))
     assert re.search(r"grid +21 x 1 cells: x 0 to 2.1, dx 0.1; y 0.45\n", said) and "complete       yes" in said
     assert "mean over time of u" in summarize(of(path, "mean"))
+
+
+def test_more_streams_than_files_may_be_open_are_told(started):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    streams = {f"s{n}": {"every_steps": 10, "region": {"x": 0.3}} for n in range(200)}
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 250, hard))
+    try:
+        with pytest.raises(
+            EnvironmentProblem, match=r"Too many open files; raise the limit .*ulimit -n.* fewer streams"
+        ):
+            started("run.h5", streams)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -23,7 +23,8 @@ from hpcstencil.io.snapshot_buffers import Copies
 from hpcstencil.numerics.schedule import ROUND, Clock, Schedule
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator, from_rank_0
-from hpcstencil.simulation.restart import Options
+from hpcstencil.runtime.progress import say
+from hpcstencil.simulation.restart import Options, continued
 from hpcstencil.simulation.state import State
 from hpcstencil.simulation.streams.multiples import Multiples
 from hpcstencil.simulation.streams.output import Output
@@ -229,13 +230,17 @@ def content(name: str, stream: StreamConfig, fields: tuple[str, ...]) -> dict[st
 def check_files(problem: Problem, options: Options, append: bool, communicator: Communicator) -> None:
     """Raise InputError, on all processes, if a stream's file exists and may be neither replaced nor continued. Collective.
 
-    ``append`` says that the run continues in its output.
+    ``append`` says that the run continues in its output. A stream whose file is missing then begins there.
     """
+    config = problem.config
 
-    def look() -> None:
-        config = problem.config
+    def look() -> list[Path]:
+        """The files that are continued."""
+        found = []
         for name, path in stream_paths(config, options.output).items():
             if not path.exists() or options.overwrite:
+                if append and not options.quiet:
+                    say(f"output.streams.{name}: there is no {path} to continue; it begins here")
                 continue
             if not options.resume:
                 raise InputError(
@@ -243,8 +248,11 @@ def check_files(problem: Problem, options: Options, append: bool, communicator: 
                     "run, or choose another path"
                 )
             _check_continued(problem, name, path, append)
+            found.append(path)
+        return found if append else []
 
-    from_rank_0(communicator, look)
+    for path in from_rank_0(communicator, look):
+        continued(config, problem.contents, path, options.overrides, communicator)  # refuses another run's
 
 
 def _check_continued(problem: Problem, name: str, path: Path, append: bool) -> None:

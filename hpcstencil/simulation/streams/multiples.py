@@ -22,6 +22,8 @@ class Multiples:
         """Move on to the next multiple after ``clock``."""
         self.number = max(self.number + 1, math.floor(clock.time / self.every + ROUND) + 1)
         if schedule.fixed_dt is not None:
+            until = clock.time + 0.5 * schedule.fixed_dt  # multiples up to here are nearest to this step
+            self.number = max(self.number, math.floor(until / self.every) - 1)
             while self._step(schedule) <= clock.step:
                 self.number += 1
 

@@ -1,6 +1,6 @@
 """The interface of streams: actions that a run performs on its state at given steps, such as writing output.
 
-At every event, the event loop calls the methods of all streams in order::
+At every event, the event loop calls the methods of all streams in order, `before` in reverse order::
 
     begin                  once, before the first step
     before                 before each compiled call that is known to end at a step
