@@ -190,6 +190,12 @@ INPUTS = [
     (["initial.file=input.toml", "output.path=input.toml"], "output.path: expected a file of its own", "the input file itself"),
     # [boundary]
     ("boundary=periodic", "boundary: expected a table", '"periodic"'),
+    ("boundary=periodic", "boundary: expected a table", "neumann"),
+    ("boundary.x={value=0}", "boundary.x.value: unknown kind of boundary", '"dirichlet"'),
+    ("boundary.x={derivative=0}", "boundary.x.derivative: unknown kind of boundary", '"neumann"'),
+    ("boundary.x=[{value=0}, {derivative=0}]", "boundary.x: expected", "lower = {"),
+    ("boundary.x={type='mixed', value=2, const=7}", "boundary.x: expected the kind", "{ robin = {"),
+    ('boundary={"x-"={value=0}}', "boundary.x-: unknown axis", '"x.lower"'),
     ("boundary.z=periodic", "boundary.z: unknown axis", "use x or y"),
     ("boundary.X=periodic", "boundary.X: unknown axis", '"x"'),
     ("boundary.x=5", "boundary.x: expected", "periodic", "got 5"),
@@ -486,6 +492,10 @@ INPUTS = [
     ("output.method=parallel", "output.method: expected", "mpio", "per_process"),
     ("checkpoint.every=5", "checkpoint.every: unknown key", '"output.every"'),
     # no such table, and --set itself
+    ("time.t_range=1", "time.t_range: unknown key", '"time.end"'),
+    ("bc.x=1", "bc: unknown table or key", '"boundary"'),
+    ("equation.consts={a=1}", "equation.consts: expected a value", "beside the name"),
+    ("initial.u=noise(seed)", "initial.u: unknown name 'seed'", "set equation.seed"),
     ("titel=x", 'titel: unknown table or key "titel"', 'did you mean "title"'),
     ("gird.shape=[8]", "gird: unknown", '"grid"'),
     ("order=2", "order: unknown", '"numerics.order"'),

@@ -59,6 +59,16 @@ OTHER_SUFFIXES = (
     ".tiff",
     ".webp",
 )  # no file of an array
+BOUNDARY = 'boundary = { x = "periodic", y = { neumann = 0.0 } }'
+MEANT = {
+    **dict.fromkeys(("t_range", "t_end", "t_max", "tmax", "duration"), "time.end"),
+    **dict.fromkeys(("bc", "bcs", "boundary_conditions", "periodic"), "boundary"),
+    **dict.fromkeys(("solver", "scheme"), "numerics.integrator"),
+    **dict.fromkeys(("adaptive", "rtol", "atol"), "time.tolerance"),
+    **dict.fromkeys(("tracker", "trackers"), "diagnostics"),
+    **dict.fromkeys(("pde", "consts", "constants", "parameters"), "equation"),
+    **dict.fromkeys(("state", "initial_state", "ic"), "initial"),
+}  # keys as other programs name them
 # Tables whose keys are also looked for if one stands in the wrong table.
 SEARCHED = ("grid", "numerics", "time", "decomposition", "output", "checkpoint")
 
@@ -101,7 +111,7 @@ def from_mapping(raw: Mapping[str, object], base: Path, overrides: Sequence[str]
         grid=grid,
         equation=equation,
         initial=_initial(_section(raw, "initial"), base),
-        boundary=read_boundary(_section(raw, "boundary"), grid.axes),
+        boundary=read_boundary(table("boundary", raw.get("boundary", {}), BOUNDARY), grid.axes),
         numerics=_numerics(_table(raw, "numerics"), time),
         time=time,
         decomposition=_decomposition(_table(raw, "decomposition"), grid),
@@ -180,7 +190,7 @@ def _entries(section: Mapping[str, object], name: str, field: str, new: bool = F
 
 def _home(key: str) -> str | None:
     """The dotted key that a user who writes ``key`` into the wrong table probably means."""
-    return next((f"{name}.{key}" for name in SEARCHED if key in keys_of(TABLES[name])), None)
+    return next((f"{name}.{key}" for name in SEARCHED if key in keys_of(TABLES[name])), MEANT.get(key))
 
 
 def _refuse_unknown_keys(raw: Mapping[str, object], name: str) -> None:

@@ -28,6 +28,7 @@ class TimeSeries:
         return array
 
 
+ADVICE = "write parameters beside the name of the equation, and stencils in [equation.stencils]"
 TIME_SERIES = Kind("a table with the series and dt", ANY_TABLE.convert)
 
 
@@ -38,6 +39,8 @@ def time_series_of(name: str, given: Mapping[str, object], base: Path) -> TimeSe
     Raises InputError for wrong keys and values, and for a text that names no such file.
     """
     keys = keys_of(TimeSeries)
+    if not set(given) & set(keys):
+        raise wrong(at("equation", name), "a value, or a table with series and dt", given, ADVICE)
     for entry in given:
         if entry not in keys:
             raise unknown(at("equation", name, entry), "key", entry, tuple(keys))
