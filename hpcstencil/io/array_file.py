@@ -128,7 +128,8 @@ class ArrayInMemory:
         InputError if it has another shape."""
         whole = self.samples()
         if whole.shape != tuple(shape):
-            raise InputError(f"expected an array of the grid's shape {tuple(shape)}, but got {whole.shape}; change it")
+            advice = "give its transpose" if whole.shape[::-1] == tuple(shape) else "change it"
+            raise InputError(f"expected an array of the grid's shape {tuple(shape)}, but got {whole.shape}; {advice}")
         return np.ascontiguousarray(whole[tuple(slice(start, stop) for start, stop in ranges)])
 
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcstencil.io.dataset_names import PROBES
+from hpcstencil.io.dataset_names import MASK_DATASET, PROBES
 from hpcstencil.io.file_read import inspect, open_for_reading
 from hpcstencil.io.hdf5_validation import groups_in
 from hpcstencil.io.rollback_journal import Before, pending
@@ -19,15 +19,24 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+GREY = "0.72"  # solid cells, as in the pictures of `hpcstencil plot`
+
+
 def open(path: str | os.PathLike[str]) -> xr.Dataset:
     """The fields of an output file as an xarray.Dataset, whose values are read on use.
 
     Dimensions (time, x, y, z), in an ensemble (member, time, x, y, z); fields in the run's dtype, coordinates float64.
+    The mask, if there is one, is the coordinate ``solid``, 1 in solid cells.
     Close it, or use it as a context manager, before another run replaces the file. A file with an unfinished change
     opens in the state before that change. The call is not collective. Raises InputError if the file does not exist or
     was not written by a run, EnvironmentProblem if it cannot be read.
     """
-    return _opened(path, None)
+    dataset = _opened(path, None)
+    if MASK_DATASET not in dataset:
+        return dataset
+    with_mask = dataset.set_coords(MASK_DATASET)
+    with_mask.set_close(dataset.close)
+    return with_mask
 
 
 def diagnostics(path: str | os.PathLike[str]) -> xr.Dataset:
@@ -68,7 +77,8 @@ def _opened(path: str | os.PathLike[str], group: str | None) -> xr.Dataset:
 
 def plot(array: Any, **options: Any) -> Axes:
     """Draw an array of one or two dimensions and return matplotlib's axes: a line, or an image with x to the right and
-    equal scales. ``array`` is an xarray.DataArray, or a numpy or jax array, which is drawn over its indices.
+    equal scales. ``array`` is an xarray.DataArray, or a numpy or jax array, which is drawn over its indices. Cells that
+    its coordinate ``solid`` marks stay empty, in an image grey.
     ``options`` such as ``ax``, ``vmin``, ``vmax`` and ``cmap`` go to xarray's plotting. Raises InputError for other
     objects and other numbers of dimensions.
     """
@@ -79,6 +89,10 @@ def plot(array: Any, **options: Any) -> Axes:
             f"plot: expected an array with one or two dimensions, but got {left}; select the others first, for example with "
             '.isel(time=-1) or .sel(z=0.5, method="nearest")'
         )
+    solid = MASK_DATASET in array.coords and array.ndim >= array.coords[MASK_DATASET].ndim > 0
+    if solid:
+        dims = array.dims
+        array = array.where(array.coords[MASK_DATASET] == 0).transpose(*dims)
     if "ax" not in options:
         import matplotlib.pyplot as plt
 
@@ -86,6 +100,8 @@ def plot(array: Any, **options: Any) -> Axes:
     if array.ndim == 1:
         array.plot.line(**options)
         return options["ax"]
+    if solid:
+        options["ax"].set_facecolor(GREY)
     horizontal, vertical = array.dims
     array.plot.imshow(x=horizontal, y=vertical, **options)
     if "time" not in array.dims:

@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from hpcstencil.config.paths import check_output_path
 from hpcstencil.config.provenance import to_toml
 from hpcstencil.config.reader import check_sources, from_mapping, load
-from hpcstencil.config.settings import Config
+from hpcstencil.config.settings import TABLES, Config
 from hpcstencil.io.array_file import ArrayContents
 from hpcstencil.io.output_lock import claimed
 from hpcstencil.numerics.integrators import MEMORY
@@ -49,6 +49,7 @@ from hpcstencil.simulation.stepping import Stepping
 from hpcstencil.simulation.streams.stream import Stream
 from hpcstencil.validation.errors import InputError, StoppedEarly
 from hpcstencil.validation.messages import at, unknown
+from hpcstencil.validation.schema import keys_of
 from hpcstencil.validation.toml_text import dump_value
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class Simulation:
             if not isinstance(tables, Mapping):
                 raise InputError(
                     f"Simulation: expected a dict with the tables of an input, but got {type(tables).__name__}; for a file use "
-                    "Simulation.from_toml(path)"
+                    "Simulation.from_toml(path), for the text of one tomllib.loads(text)"
                 )
             for key in tables:
                 table, dot, rest = str(key).partition(".")
@@ -146,8 +147,7 @@ class Simulation:
         self._assigned = dict.fromkeys(given.initial, "as values")
         self._arrays = tuple(given.arrays)
         self._callbacks: list[Stream] = []
-        silent = Progress(0.0, problem.config.time.end, problem.cells_per_step, shown=False)
-        self._run = Run(self._stepping, self._callbacks, silent, self._stopwatch)
+        self._run = Run(self._stepping, self._callbacks, self._progress(shown=False), self._stopwatch)
 
     # ---- where it stands ---------------------------------------------------------------------------------------------
 
@@ -260,9 +260,12 @@ class Simulation:
             finally:
                 stepping.end_at(end)
 
-    def run(self, output: str | os.PathLike[str] | None = None, *, overwrite: bool = False) -> None:
+    def run(
+        self, output: str | os.PathLike[str] | None = None, *, overwrite: bool = False, progress: bool = False
+    ) -> None:
         """Step to time.end; all processes together. With ``output``, a path, also write the file that the command
-        would write, beginning with the present state. ``overwrite`` replaces an existing file. A signal during a run
+        would write, beginning with the present state. ``overwrite`` replaces an existing file. ``progress`` shows the
+        progress on standard error as the command does. A signal during a run
         with output stops it with a checkpoint, and `hpcstencil run` continues it with --resume. Raises InputError
         (nothing written), NumericsError, StoppedEarly after a signal or at the walltime, and EnvironmentProblem if the
         file cannot be written.
@@ -273,11 +276,12 @@ class Simulation:
                 raise InputError(
                     f"run: expected the path of a file for output, but got {output!r}; to continue to a time use run_until()"
                 )
-            self._run_to_file(Path(output).absolute(), overwrite)
+            self._run_to_file(Path(output).absolute(), overwrite, progress)
             return
-        with self._stepping_on():
+        with self._stepping_on(), self._progress(progress) as shown:
+            run = replace(self._run, progress=shown)
             while not stepping.finished:
-                self._advance(self._run)
+                self._advance(run)
 
     def every(self, interval: float) -> Iterator[Simulation]:
         """Loop over the multiples of the time ``interval`` up to time.end: ``for sim in sim.every(1.0): ...``.
@@ -452,14 +456,30 @@ class Simulation:
         self.close()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Refuse ``sim.u = ...`` and ``sim.D = ...``, which would set a plain attribute and change nothing."""
+        """Refuse ``sim.u = ...``, ``sim.D = ...`` and ``sim.dt = ...``, which would set a plain attribute and change
+        nothing."""
         if not name.startswith("_") and self._program is not None:
             problem = self._stepping.simulation.problem
             if name in problem.shown:
                 raise InputError(f'sim.{name}: a field is not set as an attribute; write sim["{name}"] = ...')
             if name in problem.config.equation.parameters:
                 raise InputError(f"sim.{name}: a simulation keeps its parameters; make another one with the new value")
+            if any(name in keys_of(table) for table in TABLES.values()):
+                raise InputError(f"sim.{name}: a simulation keeps its input; make another one with the new value")
+            if hasattr(type(self), name):
+                raise InputError(f"sim.{name}: this cannot be replaced; to change a field write sim[NAME] = ...")
         super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Say what a simulation has. Called only for names that it lacks."""
+        if name.startswith("_") or hasattr(type(self), name):
+            object.__getattribute__(self, name)  # raises the error of its own
+        if self._program is not None and name in self._stepping.simulation.problem.shown:
+            raise AttributeError(f'sim.{name}: a field is not an attribute; write sim["{name}"]')
+        public = (known for known in dir(type(self)) if not known.startswith("_"))
+        raise AttributeError(
+            f"a Simulation has no attribute '{name}'; it has {', '.join(public)}, and a field is sim[NAME], which hs.plot draws"
+        )
 
     def __iter__(self) -> Iterator[str]:
         """The names of the fields."""
@@ -512,6 +532,12 @@ class Simulation:
             self._communicator.watch.outside(True)
             self._busy = False
 
+    def _progress(self, shown: bool) -> Progress:
+        """The display of the steps from now to time.end, on rank 0 and if ``shown``."""
+        problem = self._stepping.simulation.problem
+        shown = shown and self._communicator.rank == 0
+        return Progress(self._stepping.clock.time, problem.config.time.end, problem.cells_per_step, shown)
+
     def _advance(self, run: Run, limit: int | None = None) -> int:
         """Take steps up to the next event. An interrupt waits until the state is consistent."""
         with self._interrupts:
@@ -524,7 +550,7 @@ class Simulation:
             "time.end"
         )
 
-    def _run_to_file(self, path: Path, overwrite: bool) -> None:
+    def _run_to_file(self, path: Path, overwrite: bool, progress: bool) -> None:
         """See `run`."""
         stepping, communicator = self._stepping, self._communicator
         simulation = self._open
@@ -535,7 +561,7 @@ class Simulation:
                 f"run: expected steps to take for {path}, but the simulation is at time.end = {config.time.end:g}; make a new "
                 "one"
             )
-        options = Options(path, overwrite, quiet=True)
+        options = Options(path, overwrite, quiet=not progress)
         outputs = outputs_of(simulation.problem, options)
         if not overwrite:
             agree(communicator, lambda: _refuse_existing(outputs))
