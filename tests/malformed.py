@@ -167,6 +167,7 @@ INPUTS = [
     ("initial.u=nan", "initial.u: expected a number or an expression", "nan"),
     ("initial.u={a=1}", "initial.u: expected a number or an expression", "{ a = 1 }"),
     ("initial.file=5", "initial.file: expected a text", "got 5"),
+    ("initial={file='input.toml', u=1}", "initial.file: nothing is read from it", "remove"),
     ("initial.w=1", "initial.w", "u"),
     ("initial.fil=start.h5", "initial.fil", "u"),
     ("initial.u=sin(", "initial.u", "cannot be read"),

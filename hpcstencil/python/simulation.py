@@ -386,7 +386,8 @@ class Simulation:
         """Put the expression that was assigned to a field at t = 0 into the input."""
         problem = self._stepping.simulation.problem
         initial = problem.config.initial
-        initial = replace(initial, expressions={**initial.expressions, name: text})
+        texts = {**initial.expressions, name: text}
+        initial = replace(initial, expressions=texts, file=None if texts.keys() >= {*problem.shown} else initial.file)
         tree = initial_expression(problem, name, text, key)
         config = replace(problem.config, initial=initial)
         problem = replace(problem, config=config, initial={**problem.initial, name: tree})

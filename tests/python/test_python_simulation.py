@@ -3,6 +3,7 @@
 import copy
 import math
 import signal
+import tomllib
 
 import h5py
 import jax
@@ -261,6 +262,19 @@ def test_a_file_may_begin_with_a_state_of_the_program(tmp_path, command):
             sim.run(output=tmp_path / "late.h5")
     with hs.Simulation(HEAT) as sim, pytest.raises(hs.InputError, match="late.h5: exists already; say overwrite=True"):
         sim.run(output=tmp_path / "late.h5")
+
+
+def test_a_state_in_a_file_replaces_expressions_and_their_seed(tmp_path):
+    noisy = {**HEAT, "equation": {"name": "heat", "D": 0.1, "seed": 7}, "initial": {"u": "noise(seed)"}}
+    with hs.Simulation(noisy) as sim:
+        sim.run()
+        sim.state.to_netcdf(tmp_path / "state.nc")
+        with hs.Simulation({**noisy, "initial": {"file": tmp_path / "state.nc"}}) as again:
+            assert_same(sim.state, again.state)
+            again["u"] = "x"
+            assert "file" not in tomllib.loads(again.to_toml())["initial"]
+        with pytest.raises(hs.InputError, match="initial.file: nothing is read from it, because every field has an"):
+            hs.Simulation({**noisy, "initial": {"file": tmp_path / "state.nc", "u": "noise(seed)"}})
 
 
 def test_a_file_has_its_streams(tmp_path, command):
