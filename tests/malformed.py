@@ -124,6 +124,7 @@ INPUTS = [
     ("equation.seed=3", "equation.seed: no initial expression uses it", "noise(seed)"),
     ("equation.name=my_equation.py:MyEquation", "equation.name: expected a Python file at", "No such file", "check the path"),
     ("equation.name=my_equation.py:", "equation.name: expected a file and the name of a class", "my_equation.py:MyEquation"),
+    ("equation={rhs={u='0'}}", "equation.name: expected", 'write name = "custom"'),
     ("equation.name=alen_cahn", "equation.name: unknown equation", 'did you mean "allen_cahn"'),
     (("initial={}", "equation={name='schroedinger', v=1}"), "equation.v: 'schroedinger' has no such parameter"),
     ("equation.d=0.1", "equation.d", "no such parameter", "D"),

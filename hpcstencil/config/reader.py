@@ -224,6 +224,10 @@ def _grid(values: dict[str, Any]) -> Grid:
 
 
 def _equation(raw: Mapping[str, object], base: Path, ndim: int) -> EquationConfig:
+    if "name" not in raw and "rhs" in raw:
+        raise InputError(
+            'equation.name: expected "custom" beside a table rhs, but the key is missing; write name = "custom"'
+        )
     values = read("equation", raw, keys_of(EquationConfig))
     name = values["name"]
     known = (*EQUATIONS, "custom")

@@ -46,7 +46,7 @@ class Tables:
     def _put(self, table: dict[str, Any], key: str, value: Any, path: tuple[str, ...]) -> None:
         """Put a value into a table, or among the arrays."""
         place = _place(path)
-        if place == "initial" and (is_function(value) or _is_array(value)):
+        if place == "initial" and (is_function(value) or _is_array(value) or isinstance(value, list | tuple)):
             self.initial[path[-1]] = value
         elif place.startswith(("equation", "mask")) and (_is_array(value) or value is None):
             dims = AXES if path[-1] != "series" else getattr(value, "dims", ())

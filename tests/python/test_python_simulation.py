@@ -413,6 +413,7 @@ REFUSED = {
     "a picture of a simulation": (hs.plot, "plot: expected an array, but got Simulation"),
     "no file": (lambda sim: hs.Simulation({**HEAT, "initial": {"file": "nowhere.h5"}}), "initial.file: expected an HDF5 file"),
     "an override": (lambda sim: hs.Simulation.from_toml("x.toml", **{"time.end": {1}}), "time.end: expected a value that TOML"),
+    "a list of another shape": (lambda sim: hs.Simulation({**HEAT, "initial": {"u": [1, 2, 3]}}), f"initial.u: {GRID}"),
     "no output": (lambda sim: hs.open("nowhere.h5"), "nowhere.h5: no such file"),
     "devices": (lambda sim: hs.configure(devices=0), "devices: expected a positive integer, but got 0"),
     "a platform": (lambda sim: hs.configure(platform="abacus"), 'platform: expected "cpu" or "gpu", but got'),
