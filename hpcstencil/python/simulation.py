@@ -175,7 +175,8 @@ class Simulation:
         None on other processes. All processes call this together."""
         from hpcstencil.python.datasets import grid_dataset
 
-        return grid_dataset(self._open, self._stepping.state, self._open.problem.shown)
+        with THIS_PROCESS.together("sim.state"):
+            return grid_dataset(self._open, self._stepping.state, self._open.problem.shown)
 
     @property
     def local(self) -> Block:
@@ -189,8 +190,9 @@ class Simulation:
         """A field on the whole grid, copied, on rank 0; None on other processes. All processes call this together."""
         from hpcstencil.python.datasets import grid_dataset
 
-        self._field(name)
-        whole = grid_dataset(self._open, self._stepping.state, (name,))
+        key = self._field(name)
+        with THIS_PROCESS.together(key):
+            whole = grid_dataset(self._open, self._stepping.state, (name,))
         return None if whole is None else whole[name]
 
     def to_toml(self) -> str:
