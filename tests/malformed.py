@@ -495,6 +495,9 @@ INPUTS = [
     ("checkpoint.every=5", "checkpoint.every: unknown key", '"output.every"'),
     # no such table, and --set itself
     ("time.t_range=1", "time.t_range: unknown key", '"time.end"'),
+    ("streams={p={every=1}}", "streams: unknown table or key", '"output.streams"'),
+    ("equation.name=diffusion", "equation.name: unknown equation", '"heat"'),
+    ("diagnostics={a='sum(u)'}", "diagnostics.a: unknown function 'sum'", "write integral(a)"),
     ("bc.x=1", "bc: unknown table or key", '"boundary"'),
     ("equation.consts={a=1}", "equation.consts: expected a value", "beside the name"),
     ("initial.u=noise(seed)", "initial.u: unknown name 'seed'", "set equation.seed"),

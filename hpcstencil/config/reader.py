@@ -68,6 +68,10 @@ MEANT = {
     **dict.fromkeys(("tracker", "trackers"), "diagnostics"),
     **dict.fromkeys(("pde", "consts", "constants", "parameters"), "equation"),
     **dict.fromkeys(("state", "initial_state", "ic"), "initial"),
+    **dict.fromkeys(("dtype", "double"), "numerics.precision"),
+    "backend": "numerics.kernel",
+    **{key: f"equation.{key}" for key in ("rhs", "stencils", "seed")},
+    "streams": "output.streams",
 }  # keys as other programs name them
 # Tables whose keys are also looked for if one stands in the wrong table.
 SEARCHED = ("grid", "numerics", "time", "decomposition", "output", "checkpoint")
@@ -239,7 +243,8 @@ def _equation(raw: Mapping[str, object], base: Path, ndim: int) -> EquationConfi
             )
         values["name"] = f"{os.path.abspath(base / file)}:{class_name}"
     elif name not in known:
-        raise unknown("equation.name", "equation", name, known)
+        meant = {"diffusion": "heat", "reaction_diffusion": "custom"}.get(name)
+        raise unknown("equation.name", "equation", name, known, meant)
     custom = name == "custom"
     rhs = _entries(raw, "equation", "rhs", new=True) if custom else {}
     if custom and not rhs:

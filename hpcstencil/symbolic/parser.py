@@ -61,6 +61,7 @@ WISHES = {
     "min": ("minimum", "write minimum(a, b); min(a), over the grid, is for [diagnostics]"),
     "pow": ("exp", "write a**b"),
     "ln": ("log", "write log(a)"),
+    "sum": ("integral", "write integral(a), the sum of a times the volume of a cell, or mean(a)"),
     "log10": ("log", "write log(a)/log(10)"),
     "cosh": ("exp", "write (exp(a) + exp(-a))/2"),
     "sinh": ("exp", "write (exp(a) - exp(-a))/2"),
