@@ -39,7 +39,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in HOMES:
-        raise AttributeError(f"module 'hpcstencil' has no attribute '{name}'")
+        raise AttributeError(f"module 'hpcstencil' has no attribute '{name}'; it has {', '.join(__all__)}")
     return getattr(importlib.import_module(f"hpcstencil.{HOMES[name]}"), name)
 
 

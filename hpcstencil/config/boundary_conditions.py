@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,11 @@ from hpcstencil.validation.schema import EXPRESSION, POSITIVE, Key, table, take
 SIDES = ("lower", "upper")
 PLAIN = ("periodic", "open")  # kinds written as a single word
 Values = tuple[float | str | None, ...]
+WISHES = {
+    **dict.fromkeys(("value", "value_expression", "fixed"), "dirichlet"),
+    **dict.fromkeys(("derivative", "derivative_expression", "no_flux", "noflux", "zero_flux"), "neumann"),
+    **dict.fromkeys(("mixed", "mixed_expression"), "robin"),
+}  # kinds as other programs name them
 EXAMPLE = '"periodic" or { dirichlet = 0.0 }'
 
 
@@ -132,10 +137,11 @@ def read_boundary(raw: Mapping[str, object], axes: tuple[str, ...]) -> BoundaryC
             conditions[axes.index(name)] = _sides(at("boundary", name), value)
         elif name == "operators":
             continue
-        elif isinstance(value, Mapping) and not set(value) & {*KINDS, *SIDES}:
+        elif isinstance(value, Mapping) and name.isidentifier() and not set(value) & {*KINDS, *SIDES}:
             fields[name] = _field(at("boundary", name), value, axes)
         else:
-            raise unknown(at("boundary", name), "axis", name, axes)
+            side = {"-": ".lower", "+": ".upper"}.get(name[1:])
+            raise unknown(at("boundary", name), "axis", name, axes, side and name[0] + side)
     periodic = BoundaryConfig(tuple(conditions)).periodic
     operators = {text: _operator(at("boundary", "operators", text), v, axes, periodic) for text, v in given.items()}
     special = {at("boundary", name): own for name, own in fields.items()}
@@ -182,6 +188,8 @@ def _operator(key: str, value: object, axes: tuple[str, ...], periodic: tuple[bo
 def _sides(key: str, value: Any) -> Sides:
     """The conditions (lower, upper) of an axis, from one condition for both sides or from a table with each."""
     names = set(value) if isinstance(value, Mapping) else set()
+    if "type" in names:
+        raise wrong(key, "the kind of condition as its key", value, f"write for example {_example(value['type'])}")
     if names & {*SIDES} or (len(names) > 1 and not names & {*PLAIN, *KINDS}):
         for side in value:
             if side not in SIDES:
@@ -216,13 +224,15 @@ def _condition(key: str, value: object) -> Condition:
     if kind in PLAIN:
         raise wrong(key, f"{shown(kind)} as a word alone", value, f"write {key.split('.')[-1]} = {shown(kind)}")
     if kind not in KINDS:
-        raise unknown(f"{key}.{at(kind)}", "kind of boundary", kind, (*PLAIN, *KINDS))
+        raise unknown(f"{key}.{at(kind)}", "kind of boundary", kind, (*PLAIN, *KINDS), WISHES.get(kind))
     return Condition(kind, KINDS[kind].read(f"{key}.{kind}", given))
 
 
 def _example(value: object) -> str:
-    """An example for an error message: of the kind whose name is closest to what the user wrote, else EXAMPLE."""
-    meant = nearest(value, (*PLAIN, *KINDS)) if isinstance(value, str) else None
+    """An example for an error message: of the kind that the user probably meant, else EXAMPLE."""
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "{ lower = { dirichlet = 0.0 }, upper = { neumann = 0.0 } }"
+    meant = WISHES.get(value) or nearest(value, (*PLAIN, *KINDS)) if isinstance(value, str) else None
     if meant is None:
         return EXAMPLE
     return f"{{ {meant} = {KINDS[meant].example} }}" if meant in KINDS else shown(meant)

@@ -62,6 +62,25 @@ OTHER_SUFFIXES = (
     ".tiff",
     ".webp",
 )  # no file of an array
+BOUNDARY = 'boundary = { x = "periodic", y = { neumann = 0.0 } }'
+MEANT = {
+    **dict.fromkeys(("t_range", "t_end", "t_max", "tmax", "duration"), "time.end"),
+    **dict.fromkeys(("bc", "bcs", "boundary_conditions", "periodic"), "boundary"),
+    **dict.fromkeys(("solver", "scheme"), "numerics.integrator"),
+    **dict.fromkeys(("adaptive", "rtol", "atol"), "time.tolerance"),
+    **dict.fromkeys(("tracker", "trackers"), "diagnostics"),
+    **dict.fromkeys(("pde", "consts", "constants", "parameters"), "equation"),
+    **dict.fromkeys(("state", "initial_state", "ic"), "initial"),
+    **dict.fromkeys(("dtype", "double"), "numerics.precision"),
+    "space_order": "numerics.order",
+    "time_order": "numerics.integrator",
+    **dict.fromkeys(("nbl", "nbpml"), "boundary"),
+    "origin": "grid.lower",
+    "extent": "grid.upper",
+    "backend": "numerics.kernel",
+    **{key: f"equation.{key}" for key in ("rhs", "stencils", "seed")},
+    "streams": "output.streams",
+}  # keys as other programs name them
 # Tables whose keys are also looked for if one stands in the wrong table.
 SEARCHED = ("grid", "numerics", "time", "decomposition", "output", "checkpoint")
 
@@ -114,7 +133,7 @@ def from_mapping(raw: Mapping[str, object], base: Path, overrides: Sequence[str]
         grid=grid,
         equation=equation,
         initial=_initial(_section(raw, "initial"), base),
-        boundary=read_boundary(_section(raw, "boundary"), grid.axes),
+        boundary=read_boundary(table("boundary", raw.get("boundary", {}), BOUNDARY), grid.axes),
         numerics=_numerics(_table(raw, "numerics"), time),
         time=time,
         decomposition=_decomposition(_table(raw, "decomposition"), grid),
@@ -197,9 +216,8 @@ def _entries(section: Mapping[str, object], name: str, field: str, new: bool = F
 
 
 def _home(key: str) -> str | None:
-    """The dotted key, in another table, that has the name ``key``: a suggestion for a key in the wrong table. None if
-    there is none."""
-    return next((f"{name}.{key}" for name in SEARCHED if key in keys_of(TABLES[name])), None)
+    """The dotted key that a user who wrote ``key`` into the wrong table probably meant; None if none is similar."""
+    return next((f"{name}.{key}" for name in SEARCHED if key in keys_of(TABLES[name])), MEANT.get(key))
 
 
 def _refuse_unknown_keys(raw: Mapping[str, object], name: str) -> None:
@@ -240,6 +258,10 @@ def _equation(raw: Mapping[str, object], base: Path, ndim: int) -> EquationConfi
     Data files and the Python file of the equation are relative to ``base``. Raises InputError for an unknown equation,
     and for entries that a built-in or custom equation cannot have.
     """
+    if "name" not in raw and "rhs" in raw:
+        raise InputError(
+            'equation.name: expected "custom" beside a table rhs, but the key is missing; write name = "custom"'
+        )
     values = read("equation", raw, keys_of(EquationConfig))
     name = values["name"]
     known = (*EQUATIONS, "custom")
@@ -251,7 +273,8 @@ def _equation(raw: Mapping[str, object], base: Path, ndim: int) -> EquationConfi
             )
         values["name"] = f"{os.path.abspath(base / file)}:{class_name}"
     elif name not in known:
-        raise unknown("equation.name", "equation", name, known)
+        meant = {"diffusion": "heat", "reaction_diffusion": "custom"}.get(name)
+        raise unknown("equation.name", "equation", name, known, meant)
     custom = name == "custom"
     rhs = _entries(raw, "equation", "rhs", new=True) if custom else {}
     if custom and not rhs:

@@ -31,6 +31,7 @@ class TimeSeries:
         return array
 
 
+ADVICE = "write parameters beside the name of the equation, and stencils in [equation.stencils]"
 TIME_SERIES = Kind("a table with the series and dt", ANY_TABLE.convert)
 
 
@@ -41,6 +42,8 @@ def time_series_of(name: str, given: Mapping[str, object], base: Path) -> TimeSe
     and if ``series`` is not the name of a .npy file or of a dataset in an HDF5 file.
     """
     keys = keys_of(TimeSeries)
+    if not set(given) & set(keys):
+        raise wrong(at("equation", name), "a value, or a table with series and dt", given, ADVICE)
     for entry in given:
         if entry not in keys:
             raise unknown(at("equation", name, entry), "key", entry, tuple(keys))

@@ -136,8 +136,9 @@ class ArrayInMemory:
         """
         whole = self.samples()
         if whole.shape != tuple(shape):
+            advice = "give its transpose" if whole.shape[::-1] == tuple(shape) else "change it"
             raise InputError(
-                f"expected an array of the grid's shape {tuple(shape)}, but got {whole.shape}; change it"
+                f"expected an array of the grid's shape {tuple(shape)}, but got {whole.shape}; {advice}"
                 f"{_series_hint(whole.shape, shape)}"
             )
         return np.ascontiguousarray(whole[tuple(slice(start, stop) for start, stop in ranges)])

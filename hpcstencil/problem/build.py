@@ -115,7 +115,7 @@ def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collec
         return {(numpy_evaluate.taken(tree, fixed), axis, side): face for (tree, axis, side), face in faces.items()}
 
     bounds = _bounds(config, model, contents)
-    initial = _initial(config, model)
+    initial = _initial(config, model, needs_seed=config.initial.file is None or "seed" in listed)
     chosen = _method(config, model)
     apart = model.damping if chosen.multistep else {}
     trees = {
@@ -195,10 +195,18 @@ def _bounds(config: Config, model: Model, contents: Mapping[str, ArrayContents])
     return bounds
 
 
-def _initial(config: Config, model: Model) -> dict[str, Node]:
-    """The initial expressions by field, as trees. Raises InputError for malformed ones and for a seed that none uses."""
+def _initial(config: Config, model: Model, needs_seed: bool) -> dict[str, Node]:
+    """The initial expressions by field, as trees.
+
+    Raises InputError for malformed ones, for a file from which nothing is read, and, if the input ``needs_seed``, for a seed
+    that no expression uses.
+    """
     seed, texts = config.equation.seed, config.initial.expressions
-    if seed is not None and "seed" not in parameters_used(texts.values()):
+    if config.initial.file is not None and set(texts) >= set(model.fields):
+        raise InputError(
+            "initial.file: nothing is read from it, because every field has an expression; remove expressions, or the file"
+        )
+    if needs_seed and seed is not None and "seed" not in parameters_used(texts.values()):
         raise InputError("equation.seed: no initial expression uses it; write noise(seed) in [initial], or remove it")
     scope = _initial_scope(config, model.symbols)
     trees = {name: parse(text, scope, f"initial.{name}") for name, text in texts.items()}

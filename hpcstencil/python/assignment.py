@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -144,14 +145,19 @@ def from_function(simulation: Simulation, name: str, function: Callable[..., Any
     position = home(name, problem.positions, problem.config.grid.ndim)
     places = numpy_evaluate.block_coordinates(problem.config.grid, simulation.ranges)
     shifts = [half * dx / 2 for half, dx in zip(position, problem.config.grid.spacing, strict=True)]
-    values = as_array(
-        function(*(x - s for x, s in zip(places, shifts, strict=True))), problem.layout.dimensions(name), key
-    )
+    coordinates = [x - s for x, s in zip(places, shifts, strict=True)]
+    axes = ", ".join(problem.config.grid.axes)
+    try:
+        signature(function).bind(*coordinates)
+    except TypeError as error:
+        raise InputError(f"{key}: expected a function of ({axes}), one array each, but {error}; change it") from None
+    except ValueError:
+        pass  # a function without a signature, such as one of numpy
+    values = as_array(function(*coordinates), problem.layout.dimensions(name), key)
     cells = tuple(stop - start for start, stop in simulation.ranges)
     try:
         values = np.broadcast_to(values, cells)
     except ValueError:
-        axes = ", ".join(problem.config.grid.axes)
         raise InputError(
             f"{key}: expected a function of ({axes}) whose values broadcast to {cells}, but got the shape {values.shape}; "
             "compute with the arrays it is given"
@@ -175,7 +181,12 @@ def _of_shape(
     if members and array.shape in [(*members, *shape) for shape in shapes]:
         return array
     expected = " or ".join(dict.fromkeys(str((*members, *shape)) for shape in reversed(shapes)))
-    raise InputError(f"{key}: expected the shape {expected} of {what}, but got {array.shape}; change the array")
+    raise InputError(f"{key}: expected the shape {expected} of {what}, but got {array.shape}; {_advice(array, shapes)}")
+
+
+def _advice(array: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> str:
+    """What to do about an array of another shape than these."""
+    return "give its transpose, indexed [x, y, z]" if array.shape[::-1] in shapes else "change the array"
 
 
 def _cast(simulation: Simulation, array: np.ndarray, key: str) -> np.ndarray:

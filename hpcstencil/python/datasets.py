@@ -1,7 +1,8 @@
 """The fields of a simulation as xarray datasets: this process's block, or the global grid on rank 0.
 
 A dataset has the layout of one snapshot of the output file. The dimensions are x, y, z (x_face for a field on faces), after
-member in an ensemble. Coordinates are float64, and time and step are scalar coordinates.
+member in an ensemble. Coordinates are float64, and time and step are scalar coordinates. With a
+mask the coordinate ``solid`` (int8) is 1 in solid cells.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from hpcstencil.io.dataset_names import MASK_DATASET
 from hpcstencil.io.file_layout import coordinate_name
 from hpcstencil.io.transports.serial import messages
 from hpcstencil.numerics.topology import Range
 from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.simulation.file_blocks import output_blocks
 from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.solid_cells import solid_block
 from hpcstencil.simulation.state import State
 from hpcstencil.symbolic.staggering import FACE, Layout
 
@@ -52,7 +55,8 @@ def block_dataset(simulation: Simulation, state: State, assign: Callable[[str, A
     layout, names = simulation.problem.layout, simulation.problem.shown
     blocks = _blocks(simulation, state, names)
     ranges = {name: _ranges(simulation, layout, name) for name in blocks}
-    dataset = Block(_variables(simulation, blocks), _coordinates(simulation, state, ranges), _attributes(simulation))
+    coordinates = _coordinates(simulation, state, ranges) | _solid(simulation, _solid_block(simulation, state))
+    dataset = Block(_variables(simulation, blocks), coordinates, _attributes(simulation))
     object.__setattr__(dataset, "_assign", assign)
     return dataset
 
@@ -63,15 +67,20 @@ def grid_dataset(simulation: Simulation, state: State, names: Sequence[str]) -> 
     All processes call this together.
     """
     layout, whole = simulation.problem.layout, {}
+    starts = [start for start, _ in simulation.ranges]
     for name, block in _blocks(simulation, state, names).items():
-        starts = [start for start, _ in simulation.ranges]
         shape = (*layout.members, *layout.shape(name))
         whole[name] = gathered(simulation.communicator, block, starts, shape)
+    solid = _solid_block(simulation, state)
+    if solid is not None:
+        first = solid.shape[: -layout.grid.ndim]
+        solid = gathered(simulation.communicator, solid, starts, (*first, *layout.grid.shape))
     ranges: dict[str, Sequence[Range]] = {name: [(0, n) for n in layout.shape(name)] for name in whole}
     arrays = {name: array for name, array in whole.items() if array is not None}
     if not arrays:
         return None
-    return xr.Dataset(_variables(simulation, arrays), _coordinates(simulation, state, ranges), _attributes(simulation))
+    coordinates = _coordinates(simulation, state, ranges) | _solid(simulation, solid)
+    return xr.Dataset(_variables(simulation, arrays), coordinates, _attributes(simulation))
 
 
 def gathered(
@@ -144,6 +153,19 @@ def _coordinates(simulation: Simulation, state: State, ranges: Mapping[str, Sequ
     for key, values in layout.ensemble.items():
         found[coordinate_name(key)] = xr.Variable(("member",), list(values), {"long_name": key})
     return {**found, "time": xr.Variable((), state.clock.time), "step": xr.Variable((), state.clock.step)}
+
+
+def _solid_block(simulation: Simulation, state: State) -> np.ndarray | None:
+    """This process's block of the mask, see `solid_block`; None without a mask."""
+    return None if simulation.problem.mask is None else solid_block(simulation, dict(state.fields))
+
+
+def _solid(simulation: Simulation, solid: np.ndarray | None) -> dict[str, xr.Variable]:
+    """The coordinate of a mask, if there is one."""
+    if solid is None:
+        return {}
+    axes = simulation.problem.config.grid.axes
+    return {MASK_DATASET: xr.Variable((*("member",) * (solid.ndim - len(axes)), *axes), solid)}
 
 
 def _attributes(simulation: Simulation) -> dict[str, str]:

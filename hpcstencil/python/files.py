@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcstencil.io.dataset_names import PROBES, VALUES
+from hpcstencil.io.dataset_names import MASK_DATASET, PROBES, VALUES
 from hpcstencil.io.file_read import inspect, open_for_reading
 from hpcstencil.io.hdf5_validation import groups_in, numbers
 from hpcstencil.io.rollback_journal import Before, pending
@@ -20,16 +20,25 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+GREY = "0.72"  # solid cells, as in the pictures of `hpcstencil plot`
+
+
 def open(path: str | os.PathLike[str]) -> xr.Dataset:
     """Open the fields of an output file as an xarray.Dataset, whose values are read when they are used.
 
-    The dimensions are (time, x, y, z), or (member, time, x, y, z) for an ensemble. Fields have the dtype of the run, and
-    coordinates are float64. Close the dataset, or use it as a context manager, before another run replaces the file. A
-    file with an incomplete write opens in the state before that write. Any process may call this by itself.
+    The dimensions are (time, x, y, z), or (member, time, x, y, z) for an ensemble. Fields have the dtype of the run,
+    and coordinates are float64. The mask, if there is one, is the coordinate ``solid``, 1 in solid cells. Close the
+    dataset, or use it as a context manager, before another run replaces the file. A file with an incomplete write
+    opens in the state before that write. Any process may call this by itself.
 
     Raises InputError if the file does not exist or is not the output of a run, EnvironmentProblem if it cannot be read.
     """
-    return _opened(path, None)
+    dataset = _opened(path, None)
+    if MASK_DATASET not in dataset:
+        return dataset
+    with_mask = dataset.set_coords(MASK_DATASET)
+    with_mask.set_close(dataset.close)
+    return with_mask
 
 
 def diagnostics(path: str | os.PathLike[str]) -> xr.Dataset:
@@ -88,8 +97,9 @@ def plot(array: Any, **options: Any) -> Axes:
     """Plot an array with one dimension as a line, or with two as an image, and return the Matplotlib axes.
 
     ``array`` is an xarray.DataArray, or a NumPy or JAX array, which is plotted against its indices. In an image the
-    first dimension is horizontal, and both have the same scale unless one is time. ``options`` such as ``ax``,
-    ``vmin``, ``vmax`` and ``cmap`` are passed to xarray. Raises InputError for other objects and numbers of dimensions.
+    first dimension is horizontal, and both have the same scale unless one is time. Cells that the coordinate ``solid``
+    marks stay empty, or grey in an image. ``options`` such as ``ax``, ``vmin``, ``vmax`` and ``cmap`` are passed to
+    xarray. Raises InputError for other objects and numbers of dimensions.
     """
     array = _labelled(array).squeeze()
     if array.ndim not in (1, 2):
@@ -98,6 +108,10 @@ def plot(array: Any, **options: Any) -> Axes:
             f"plot: expected an array with one or two dimensions, but got {left}; select the others first, for example with "
             '.isel(time=-1) or .sel(z=0.5, method="nearest")'
         )
+    solid = MASK_DATASET in array.coords and array.ndim >= array.coords[MASK_DATASET].ndim > 0
+    if solid:
+        dims = array.dims
+        array = array.where(array.coords[MASK_DATASET] == 0).transpose(*dims)
     if "ax" not in options:
         import matplotlib.pyplot as plt
 
@@ -105,6 +119,8 @@ def plot(array: Any, **options: Any) -> Axes:
     if array.ndim == 1:
         array.plot.line(**options)
         return options["ax"]
+    if solid:
+        options["ax"].set_facecolor(GREY)
     horizontal, vertical = array.dims
     array.plot.imshow(x=horizontal, y=vertical, **options)
     if "time" not in array.dims:

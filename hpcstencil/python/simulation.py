@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from hpcstencil.config.paths import check_output_path
 from hpcstencil.config.provenance import to_toml
 from hpcstencil.config.reader import check_sources, from_mapping, load
-from hpcstencil.config.settings import Config
+from hpcstencil.config.settings import TABLES, Config
 from hpcstencil.io.array_file import ArrayContents
 from hpcstencil.io.output_lock import claimed
 from hpcstencil.numerics.integrators import MEMORY
@@ -49,6 +49,7 @@ from hpcstencil.simulation.stepping import Stepping
 from hpcstencil.simulation.streams.stream import Stream
 from hpcstencil.validation.errors import InputError, StoppedEarly
 from hpcstencil.validation.messages import at, unknown
+from hpcstencil.validation.schema import keys_of
 from hpcstencil.validation.toml_text import dump_value
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Simulation:
             if not isinstance(tables, Mapping):
                 raise InputError(
                     f"Simulation: expected a dict with the tables of an input, but got {type(tables).__name__}; for a file use "
-                    "Simulation.from_toml(path)"
+                    "Simulation.from_toml(path), for the text of one tomllib.loads(text)"
                 )
             for key in tables:
                 table, dot, rest = str(key).partition(".")
@@ -150,8 +151,7 @@ class Simulation:
         self._assigned = dict.fromkeys(given.initial, "as values")
         self._arrays = tuple(given.arrays)
         self._callbacks: list[Stream] = []
-        silent = Progress(0.0, problem.config.time.end, problem.cells_per_step, shown=False)
-        self._run = Run(self._stepping, self._callbacks, silent, self._stopwatch)
+        self._run = Run(self._stepping, self._callbacks, self._progress(shown=False), self._stopwatch)
 
     # ---- current state -----------------------------------------------------------------------------------------------
 
@@ -185,7 +185,8 @@ class Simulation:
         """
         from hpcstencil.python.datasets import grid_dataset
 
-        return grid_dataset(self._open, self._stepping.state, self._open.problem.shown)
+        with THIS_PROCESS.together("sim.state"):
+            return grid_dataset(self._open, self._stepping.state, self._open.problem.shown)
 
     @property
     def local(self) -> Block:
@@ -204,8 +205,9 @@ class Simulation:
         """
         from hpcstencil.python.datasets import grid_dataset
 
-        self._field(name)
-        whole = grid_dataset(self._open, self._stepping.state, (name,))
+        key = self._field(name)
+        with THIS_PROCESS.together(key):
+            whole = grid_dataset(self._open, self._stepping.state, (name,))
         return None if whole is None else whole[name]
 
     def to_toml(self) -> str:
@@ -278,12 +280,15 @@ class Simulation:
             finally:
                 stepping.end_at(end)
 
-    def run(self, output: str | os.PathLike[str] | None = None, *, overwrite: bool = False) -> None:
+    def run(
+        self, output: str | os.PathLike[str] | None = None, *, overwrite: bool = False, progress: bool = False
+    ) -> None:
         """Advance to time.end. All processes call this together.
 
         With ``output``, a path, the run also writes the file that `hpcstencil run` would write, beginning with the
-        current state. ``overwrite`` replaces an existing file. A signal then stops the run with a checkpoint, from which
-        `hpcstencil run --resume` continues.
+        current state. ``overwrite`` replaces an existing file. ``progress`` shows the progress on standard error, as
+        the command does. With an output, a signal stops the run with a checkpoint, from which `hpcstencil run
+        --resume` continues.
 
         Raises InputError before anything is written, NumericsError if the solution is no longer finite, StoppedEarly
         after a signal or at the walltime, and EnvironmentProblem if the file cannot be written.
@@ -294,11 +299,12 @@ class Simulation:
                 raise InputError(
                     f"run: expected the path of a file for output, but got {output!r}; to continue to a time use run_until()"
                 )
-            self._run_to_file(Path(output).absolute(), overwrite)
+            self._run_to_file(Path(output).absolute(), overwrite, progress)
             return
-        with self._stepping_on():
+        with self._stepping_on(), self._progress(progress) as shown:
+            run = replace(self._run, progress=shown)
             while not stepping.finished:
-                self._advance(self._run)
+                self._advance(run)
 
     def every(self, interval: float) -> Iterator[Simulation]:
         """Iterate over the multiples of the time ``interval`` up to time.end: ``for sim in sim.every(1.0): ...``.
@@ -412,7 +418,8 @@ class Simulation:
         """Record an expression that was assigned to a field at t = 0 in the input, for `to_toml`."""
         problem = self._stepping.simulation.problem
         initial = problem.config.initial
-        initial = replace(initial, expressions={**initial.expressions, name: text})
+        texts = {**initial.expressions, name: text}
+        initial = replace(initial, expressions=texts, file=None if texts.keys() >= {*problem.shown} else initial.file)
         tree = initial_expression(problem, name, text, key)
         config = replace(problem.config, initial=initial)
         problem = replace(problem, config=config, initial={**problem.initial, name: tree})
@@ -487,14 +494,29 @@ class Simulation:
         self.close()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Raise InputError for ``sim.u = ...`` and ``sim.D = ...``, which would not change the field or parameter."""
+        """Raise InputError for ``sim.u = ...``, ``sim.D = ...`` and ``sim.dt = ...``, which would change nothing in the run."""
         if not name.startswith("_") and self._program is not None:
             problem = self._stepping.simulation.problem
             if name in problem.shown:
                 raise InputError(f'sim.{name}: a field is not set as an attribute; write sim["{name}"] = ...')
             if name in problem.config.equation.parameters:
                 raise InputError(f"sim.{name}: a simulation keeps its parameters; make another one with the new value")
+            if any(name in keys_of(table) for table in TABLES.values()):
+                raise InputError(f"sim.{name}: a simulation keeps its input; make another one with the new value")
+            if hasattr(type(self), name):
+                raise InputError(f"sim.{name}: this cannot be replaced; to change a field write sim[NAME] = ...")
         super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Say what a simulation has. Called only for names that it lacks."""
+        if name.startswith("_") or hasattr(type(self), name):
+            object.__getattribute__(self, name)  # raises the error of its own
+        if self._program is not None and name in self._stepping.simulation.problem.shown:
+            raise AttributeError(f'sim.{name}: a field is not an attribute; write sim["{name}"]')
+        public = (known for known in dir(type(self)) if not known.startswith("_"))
+        raise AttributeError(
+            f"a Simulation has no attribute '{name}'; it has {', '.join(public)}, and a field is sim[NAME], which hs.plot draws"
+        )
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the names of the fields."""
@@ -549,6 +571,12 @@ class Simulation:
             self._communicator.watch.outside(True)
             self._busy = False
 
+    def _progress(self, shown: bool) -> Progress:
+        """The display of the steps from now to time.end, on rank 0 and if ``shown``."""
+        problem = self._stepping.simulation.problem
+        shown = shown and self._communicator.rank == 0
+        return Progress(self._stepping.clock.time, problem.config.time.end, problem.cells_per_step, shown)
+
     def _advance(self, run: Run, limit: int | None = None) -> int:
         """Take steps to the next event, at most ``limit``, and return their number. An interrupt waits until the state is
         consistent."""
@@ -563,7 +591,7 @@ class Simulation:
             "time.end"
         )
 
-    def _run_to_file(self, path: Path, overwrite: bool) -> None:
+    def _run_to_file(self, path: Path, overwrite: bool, progress: bool) -> None:
         """Advance to time.end and write the output file ``path``; see `run`."""
         stepping, communicator = self._stepping, self._communicator
         simulation = self._open
@@ -574,7 +602,7 @@ class Simulation:
                 f"run: expected steps to take for {path}, but the simulation is at time.end = {config.time.end:g}; make a new "
                 "one"
             )
-        options = Options(path, overwrite, quiet=True)
+        options = Options(path, overwrite, quiet=not progress)
         outputs = outputs_of(simulation.problem, options)
         if not overwrite:
             agree(communicator, lambda: _refuse_existing(outputs))

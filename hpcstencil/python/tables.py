@@ -54,7 +54,7 @@ class Tables:
         ``path`` are the names of its dotted key in the whole input.
         """
         place = _place(path)
-        if place == "initial" and (is_function(value) or _is_array(value)):
+        if place == "initial" and (is_function(value) or _is_array(value) or isinstance(value, list | tuple)):
             self.initial[path[-1]] = value
         elif place.startswith(("equation", "mask")) and (_is_array(value) or value is None):
             dims = AXES if path[-1] != "series" else getattr(value, "dims", ())

@@ -10,9 +10,11 @@ import atexit
 import math
 import os
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -25,6 +27,7 @@ from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError, In
 from hpcstencil.validation.messages import shown
 
 PLATFORMS = ("cpu", "gpu")
+WAIT = 20.0  # seconds after which a process says that it waits for the others
 PATIENCE = 5.0  # seconds that a rank with a failed callback waits for the others to fail too
 REMEDY = (
     "make the first hs.Simulation, or call hs.configure(), before the first computation with jax; in a notebook, restart the "
@@ -97,6 +100,25 @@ class ThisProcess:
                 atexit.register(found.watch.close)
             self._communicator = found
         return self._communicator
+
+    @contextmanager
+    def together(self, name: str) -> Iterator[None]:
+        """A context for a call ``name`` that all processes make together. If the others do not come within WAIT seconds,
+        a line on standard error says so, since a call inside ``if rank == 0`` waits for ever."""
+        if self.communicator.size == 1:
+            yield
+            return
+        line = (
+            f"hpcstencil: rank {self.communicator.rank} has waited {WAIT:g} s in {name} for other ranks; all ranks must "
+            "call it, so take it out of an if on the rank"
+        )
+        timer = threading.Timer(WAIT, lambda: print(line, file=sys.stderr, flush=True))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def _end_all(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         """Abort all processes of the launch after an uncaught exception on this one. It replaces sys.excepthook."""

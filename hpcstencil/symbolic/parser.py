@@ -47,6 +47,7 @@ _SOLVE = (
 _CURL = ("dx", "write its components with dx, dy and dz, such as dx(v) - dy(u)")
 _GRADIENT = ("dx", "write its components dx(a), dy(a), dz(a), or gradient_squared(a) for the square of its length")
 _LAPLACIAN = ("laplacian", "write laplacian(a)")
+_NOISE = ("noise", "write noise(1), uniform on [-1, 1); 1 is the seed")
 _STEP = ("where", "write a comparison, such as (x > 1), which is 1 or 0")
 # Functions that users know from other languages: (function of this language, advice). The advice is given only where
 # that function is allowed.
@@ -64,6 +65,19 @@ WISHES = {
     "min": ("minimum", "write minimum(a, b); min(a), over the grid, is for [diagnostics]"),
     "pow": ("exp", "write a**b"),
     "ln": ("log", "write log(a)"),
+    "sum": ("integral", "write integral(a), the sum of a times the volume of a cell, or mean(a)"),
+    "log10": ("log", "write log(a)/log(10)"),
+    "cosh": ("exp", "write (exp(a) + exp(-a))/2"),
+    "sinh": ("exp", "write (exp(a) - exp(-a))/2"),
+    **dict.fromkeys(("dot", "inner"), ("dx", "write the sum of the products, such as dx(a)*dx(b) + dy(a)*dy(b)")),
+    **dict.fromkeys(("rand", "random", "random_uniform", "random_normal"), _NOISE),
+    **{f"d_d{axis}": (f"d{axis}", f"write d{axis}(a)") for axis in AXES},
+    **{f"d2_d{axis}2": (f"d{axis}{axis}", f"write d{axis}{axis}(a)") for axis in AXES},
+}
+# The same for bare names.
+WISHED_NAMES = {
+    "e": ("exp", "write exp(1)"),
+    "seed": ("noise", "set equation.seed, or write a number, as in noise(1)"),
 }
 
 # Characters that Python accepts but this language does not. '#' would start a comment, and Python normalizes some
@@ -253,7 +267,9 @@ class _Parser:
             case ast.BinOp():
                 return "only the operators + - * / ** are part of the language (a power is written **)"
             case ast.Call():
-                return "only plain calls such as laplacian(u) are part of the language"
+                return (
+                    "only plain calls such as sin(u), without a prefix or names of arguments, are part of the language"
+                )
         return "this is not part of the expression language (numbers, names, + - * / **, comparisons and functions)"
 
     def symbol(self, part: ast.Name, name: str) -> Node:
@@ -262,7 +278,8 @@ class _Parser:
             return self.symbols[name]
         if name in self.calls:
             self.fail(part.col_offset, f"'{name}' is a function", f"write {name}(...)")
-        self.fail(part.col_offset, f"unknown name {_short(name)}", _suggestion(name, self.symbols))
+        advice = self.derivative(name) or self.wished(name, WISHED_NAMES) or _suggestion(name, self.symbols)
+        self.fail(part.col_offset, f"unknown name {_short(name)}", advice)
 
     def call(self, part: ast.Call, name: str, arguments: list[ast.expr], depth: int) -> Node:
         """Convert a function call. Raises InputError for an unknown function, a wrong number of arguments or an invalid
@@ -271,7 +288,12 @@ class _Parser:
             if name in self.symbols:
                 advice = f"write {name}*(...) to multiply"
                 self.fail(part.col_offset, f"{_short(name)} is not a function", _short(advice, quote=""))
-            advice = self.nested(name, arguments) or self.wished(name) or _suggestion(name, self.calls)
+            advice = (
+                self.nested(name, arguments)
+                or self.wished(name, WISHES)
+                or _elsewhere(name)
+                or _suggestion(name, self.calls)
+            )
             self.fail(part.col_offset, f"unknown function {_short(name)}", advice)
         make, least, most = self.calls[name]
         if not least <= len(arguments) <= most:
@@ -282,10 +304,16 @@ class _Parser:
         except ValueError as error:
             self.fail(part.col_offset, str(error))
 
-    def wished(self, name: str) -> str:
-        """The advice for a function of another language, such as grad or ln; "" for other names."""
-        instead, advice = WISHES.get(name.lower(), ("", ""))
+    def wished(self, name: str, wishes: Mapping[str, tuple[str, str]]) -> str:
+        """The advice in ``wishes`` for a name of another language, such as grad or ln; "" for other names."""
+        instead, advice = wishes.get(name.lower(), ("", ""))
         return advice if instead in self.calls else ""
+
+    def derivative(self, name: str) -> str:
+        """How to write a derivative that is named like `u_xx`; "" for other names."""
+        operand, _, axes = name.rpartition("_")
+        known = operand in self.symbols and "d" + axes in self.calls
+        return f"write d{axes}({operand})" if known else ""
 
     def nested(self, name: str, arguments: list[ast.expr]) -> str:
         """The advice for a derivative of third or higher order, such as dxxx: nested derivatives. "" for other names."""
@@ -331,6 +359,12 @@ def _strange(character: str) -> str:
         return "a comment cannot stand inside an expression"
     name = unicodedata.name(character, "")
     return f"the character {character!a}{name and f' ({name})'} is not part of the expression language"
+
+
+def _elsewhere(name: str) -> str:
+    """The place where a function of the language can be used, if it is one of a single table; "" for other names."""
+    table = "initial" if name == "noise" else "diagnostics" if name in (*REDUCTIONS, "at") else ""
+    return f"{name}() is for [{table}]" if table else ""
 
 
 def _suggestion(name: str, known: Mapping[str, object]) -> str:

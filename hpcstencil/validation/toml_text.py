@@ -54,15 +54,17 @@ def bounded(path: pathlib.Path) -> bytes | None:
 def _text(path: pathlib.Path, name: str) -> str:
     """Read the text of an input file, called ``name`` in messages. Raises InputError if it cannot be read, is too long,
     or is not UTF-8."""
+    advice = "the attribute input of an output holds its input" if path.suffix == ".h5" else "check the path"
     try:
         content = bounded(path)
         if content is None:
-            raise InputError(f"{name}: expected an input file of at most 1 MiB, but it is longer; check the path")
+            raise InputError(f"{name}: expected an input file of at most 1 MiB, but it is longer; {advice}")
         return content.decode("utf-8-sig")  # some editors write a byte order mark
     except FileNotFoundError:
         raise InputError(f"{name}: expected an input file, but there is none; check the path") from None
     except UnicodeDecodeError:
-        raise InputError(f"{name}: expected an input file, but it is not UTF-8 text; check path and encoding") from None
+        advice = advice if path.suffix == ".h5" else "check path and encoding"
+        raise InputError(f"{name}: expected an input file, but it is not UTF-8 text; {advice}") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise InputError(f"{name}: expected a readable input file, but got: {reason}; check the path") from None

@@ -16,6 +16,7 @@ from hpcstencil.equations.user import load
 from hpcstencil.io.array_file import ArrayContents
 from hpcstencil.numerics.integrators import INTEGRATORS
 from hpcstencil.problem.build import build
+from hpcstencil.sweep.members import member_inputs, read_sweep
 from hpcstencil.symbolic.expressions import FUNCTIONS, REDUCTIONS
 from hpcstencil.symbolic.functions import __dict__ as functions
 from hpcstencil.symbolic.operators import Space
@@ -95,9 +96,19 @@ def test_the_class_of_contributing_is_an_equation(tmp_path):
 
 @pytest.mark.parametrize("page", ["README.md", "docs/running.md"])
 def test_inputs_of_the_guides_work(page):
-    inputs = re.findall(r"```toml\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    blocks = re.findall(r"```toml\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    inputs = [text for text in blocks if "base = " not in text]
     assert len(inputs) == 1
     build(from_mapping(tomllib.loads(inputs[0]), ROOT))
+
+
+def test_the_sweep_of_the_guide_works(tmp_path):
+    (block,) = re.findall(r"```toml\n(base = .*?)```", (ROOT / "docs/running.md").read_text(), re.DOTALL)
+    (fisher,) = re.findall(r"```toml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "fisher.toml").write_text(fisher)
+    (tmp_path / "sweep.toml").write_text(block)
+    configs, _ = member_inputs(read_sweep(tmp_path / "sweep.toml"))
+    assert len(configs) == 6
 
 
 def anchors(page):

@@ -246,6 +246,7 @@ REFUSED = {
         given("equation", source={"series": [1, 2] * np.array(np.inf), "dt": 1.0}), "equation.source: .* got inf in sample 0"
     ),
     "a mask": (given("mask", solid=SOLID[:, 1:]), r"mask.solid: .* shape \(12, 9\), but got \(12, 8\)"),
+    "a mask in the other order": (given("mask", solid=SOLID.T), r"but got \(9, 12\); give its transpose"),
     "all solid": (given("mask", solid=np.ones(SHAPE, bool)), "mask.solid: expected some cells that are not solid"),
     "an initial shape": (given("initial", p=np.zeros((3, 3))), r"initial.p: expected the shape \(12, 9\) of the whole grid"),
     "a lost initial value": (given("initial", p=spoiled(np.nan)), r"initial.p: expected finite numbers .* in cell \[3, 4\]"),

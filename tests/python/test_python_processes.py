@@ -211,3 +211,18 @@ def test_a_jax_that_has_started_with_other_settings_is_refused(folder, begun, la
     said = python(folder, script).stdout
     assert said.startswith(f"jax was started before hpcstencil, {lack}") and said.count("\n") == 1
     assert "make the first hs.Simulation, or call hs.configure(), before the first computation with jax" in said
+
+
+def test_a_rank_that_waits_for_the_others_says_so(folder):
+    late = """
+import time
+import hpcstencil as hs
+from hpcstencil.python import this_process
+this_process.WAIT = 0.5
+sim = hs.Simulation.from_toml("input.toml")
+time.sleep(2 * (sim["u"] is None))
+sim.state
+"""
+    told = python(folder, late, 2)
+    (line,) = [line for line in told.stderr.splitlines() if "has waited" in line]
+    assert line.startswith("hpcstencil: rank 0 has waited 0.5 s in sim.state for other ranks; all ranks must call it")

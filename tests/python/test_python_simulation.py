@@ -3,6 +3,7 @@
 import copy
 import math
 import signal
+import tomllib
 
 import h5py
 import jax
@@ -263,6 +264,19 @@ def test_a_file_may_begin_with_a_state_of_the_program(tmp_path, command):
         sim.run(output=tmp_path / "late.h5")
 
 
+def test_a_state_in_a_file_replaces_expressions_and_their_seed(tmp_path):
+    noisy = {**HEAT, "equation": {"name": "heat", "D": 0.1, "seed": 7}, "initial": {"u": "noise(seed)"}}
+    with hs.Simulation(noisy) as sim:
+        sim.run()
+        sim.state.to_netcdf(tmp_path / "state.nc")
+        with hs.Simulation({**noisy, "initial": {"file": tmp_path / "state.nc"}}) as again:
+            assert_same(sim.state, again.state)
+            again["u"] = "x"
+            assert "file" not in tomllib.loads(again.to_toml())["initial"]
+        with pytest.raises(hs.InputError, match="initial.file: nothing is read from it, because every field has an"):
+            hs.Simulation({**noisy, "initial": {"file": tmp_path / "state.nc", "u": "noise(seed)"}})
+
+
 def test_a_file_has_its_streams(tmp_path, command):
     """Those of the command; in memory there are none."""
     streams = {"row": {"every": 0.03, "region": {"y": 0.4}}, "mean": {"every_steps": 7, "average": True}}
@@ -377,6 +391,10 @@ REFUSED = {
     "a text for a block": (lambda sim: sim.local.__setitem__("u", "x"), "expected an array or a number, but got str"),
     "an attribute": (lambda sim: setattr(sim, "u", 1.0), r'not set as an attribute; write sim\["u"\] = '),
     "a parameter": (lambda sim: setattr(sim, "D", 1.0), "sim.D: a simulation keeps its parameters"),
+    "a key of the input": (lambda sim: setattr(sim, "dt", 1.0), "sim.dt: a simulation keeps its input; make another"),
+    "the state": (lambda sim: setattr(sim, "state", sim.state), "sim.state: this cannot be replaced; .* write sim"),
+    "the other order": (lambda sim: sim.__setitem__("u", np.zeros((9, 12))), "give its transpose, indexed"),
+    "a function of one": (lambda sim: sim.__setitem__("u", lambda x: x), r"expected a function of \(x, y\), one array each"),
     "a copy": (copy.copy, "cannot be copied or pickled"),
     "steps": (lambda sim: sim.step(31), "step: expected at most 30 steps up to time.end = 0.3, but got 31"),
     "no steps": (lambda sim: sim.step(-1), "step: expected a number of steps, but got -1"),
@@ -395,6 +413,7 @@ REFUSED = {
     "a picture of a simulation": (hs.plot, "plot: expected an array, but got Simulation"),
     "no file": (lambda sim: hs.Simulation({**HEAT, "initial": {"file": "nowhere.h5"}}), "initial.file: expected an HDF5 file"),
     "an override": (lambda sim: hs.Simulation.from_toml("x.toml", **{"time.end": {1}}), "time.end: expected a value that TOML"),
+    "a list of another shape": (lambda sim: hs.Simulation({**HEAT, "initial": {"u": [1, 2, 3]}}), f"initial.u: {GRID}"),
     "no output": (lambda sim: hs.open("nowhere.h5"), "nowhere.h5: no such file"),
     "devices": (lambda sim: hs.configure(devices=0), "devices: expected a positive integer, but got 0"),
     "a platform": (lambda sim: hs.configure(platform="abacus"), 'platform: expected "cpu" or "gpu", but got'),
@@ -420,6 +439,22 @@ def test_a_simulation_names_its_fields():
     with hs.Simulation(BURGERS) as sim:
         assert list(sim) == ["u", "v"] and "v" in sim and "w" not in sim
         sim.note = "an attribute of the program"
+        assert sim.note and not hasattr(sim, "__array__")
+        with pytest.raises(AttributeError, match=r'sim.v: a field is not an attribute; write sim\["v"\]'):
+            sim.v  # noqa: B018
+        with pytest.raises(AttributeError, match="has no attribute 'solve'; it has close, .* run, run_until, "):
+            sim.solve(t_range=10)
+    with pytest.raises(AttributeError, match="no attribute 'movie'; it has .* plot, probes"):
+        hs.movie  # noqa: B018
+
+
+def test_a_run_shows_its_progress_if_asked(capfd, monkeypatch, tmp_path):
+    monkeypatch.setattr("hpcstencil.runtime.progress.FIRST_WAIT", 0.0)
+    for output in (None, tmp_path / "run.h5"):
+        for progress in (False, True):
+            with hs.Simulation(HEAT) as sim:
+                sim.run(output=output, overwrite=True, progress=progress)
+            assert ("t = 0.3 of 0.3" in capfd.readouterr().err) is progress
 
 
 def test_more_devices_than_jax_has_are_a_problem_of_the_environment():
@@ -447,3 +482,21 @@ def test_time_series_and_pictures(tmp_path, command):
             pytest.raises(hs.InputError, match="plot: expected an array with one or two dimensions"),
         ):
             hs.plot(file["u"])
+
+
+def test_solid_cells_are_a_coordinate_and_grey(tmp_path):
+    import matplotlib
+
+    matplotlib.use("agg")
+    with hs.Simulation(KINDS["solid cells"]) as sim:
+        solid = (sim.state.x - 0.6) ** 2 + (sim.state.y - 0.4) ** 2 < 0.02
+        sim.run(output=tmp_path / "run.h5")
+        with hs.open(tmp_path / "run.h5") as file:
+            for field in (sim["u"], sim.local["u"], file["u"][-1]):
+                assert np.array_equal(field.solid, solid)
+                axes = hs.plot(field)
+                assert axes.get_facecolor() == matplotlib.colors.to_rgba("0.72")
+                assert np.array_equal(np.ma.getmaskarray(axes.images[0].get_array()), solid.T)
+            assert hs.plot(file["u"][:, 6]).get_xlabel() == "time"
+            (line,) = hs.plot(sim["u"][6]).lines
+            assert np.array_equal(np.isnan(line.get_ydata()), solid[6])
