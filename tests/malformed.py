@@ -500,6 +500,8 @@ INPUTS = [
     ("checkpoint.every=5", "checkpoint.every: unknown key", '"output.every"'),
     # no such table, and --set itself
     ("time.t_range=1", "time.t_range: unknown key", '"time.end"'),
+    ("numerics.space_order=4", "numerics.space_order: unknown key", '"numerics.order"'),
+    ("grid.extent=1", "grid.extent: unknown key", '"grid.upper"'),
     ("streams={p={every=1}}", "streams: unknown table or key", '"output.streams"'),
     ("equation.name=diffusion", "equation.name: unknown equation", '"heat"'),
     ("diagnostics={a='sum(u)'}", "diagnostics.a: unknown function 'sum'", "write integral(a)"),

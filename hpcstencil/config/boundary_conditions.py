@@ -229,11 +229,7 @@ def _condition(key: str, value: object) -> Condition:
 
 
 def _example(value: object) -> str:
-    """An example for an error message: of the kind that the user most likely means, else EXAMPLE.
-
-    A list gets an example with both sides, a word of another program the kind in WISHES, and another word the kind with
-    the closest name.
-    """
+    """An example for an error message: of the kind that the user probably meant, else EXAMPLE."""
     if isinstance(value, Sequence) and not isinstance(value, str):
         return "{ lower = { dirichlet = 0.0 }, upper = { neumann = 0.0 } }"
     meant = WISHES.get(value) or nearest(value, (*PLAIN, *KINDS)) if isinstance(value, str) else None

@@ -52,8 +52,8 @@ class ProbeConfig:
 
     Each receiver records either ``field`` or ``expression``; the other is None. ``x``, ``y`` and ``z`` are coordinates
     in the length unit of the input, one per receiver, and empty for axes that the grid lacks. A single number in the
-    input holds for all receivers. The reader replaces the key ``file`` by the coordinates in that
-    file, and keeps its absolute path; None if there was none.
+    input holds for all receivers. The reader replaces the key ``file`` by the coordinates in that file, and keeps its
+    absolute path; None if there was none.
     """
 
     field: str | None = key(TEXT, None, 'field = "u"', "the field that is recorded")

@@ -72,6 +72,11 @@ MEANT = {
     **dict.fromkeys(("pde", "consts", "constants", "parameters"), "equation"),
     **dict.fromkeys(("state", "initial_state", "ic"), "initial"),
     **dict.fromkeys(("dtype", "double"), "numerics.precision"),
+    "space_order": "numerics.order",
+    "time_order": "numerics.integrator",
+    **dict.fromkeys(("nbl", "nbpml"), "boundary"),
+    "origin": "grid.lower",
+    "extent": "grid.upper",
     "backend": "numerics.kernel",
     **{key: f"equation.{key}" for key in ("rhs", "stencils", "seed")},
     "streams": "output.streams",
@@ -211,8 +216,7 @@ def _entries(section: Mapping[str, object], name: str, field: str, new: bool = F
 
 
 def _home(key: str) -> str | None:
-    """The dotted key, in another table, that has the name ``key``, or that has this name in other programs: a suggestion
-    for a key in the wrong table. None if there is none."""
+    """The dotted key that a user who wrote ``key`` into the wrong table probably meant; None if none is similar."""
     return next((f"{name}.{key}" for name in SEARCHED if key in keys_of(TABLES[name])), MEANT.get(key))
 
 

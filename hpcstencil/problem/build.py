@@ -198,8 +198,8 @@ def _bounds(config: Config, model: Model, contents: Mapping[str, ArrayContents])
 def _initial(config: Config, model: Model, needs_seed: bool) -> dict[str, Node]:
     """The initial expressions by field, as trees.
 
-    Raises InputError for malformed ones, for an initial file from which no field is read, and, if ``needs_seed``, for a
-    seed that no expression uses.
+    Raises InputError for malformed ones, for a file from which nothing is read, and, if the input ``needs_seed``, for a seed
+    that no expression uses.
     """
     seed, texts = config.equation.seed, config.initial.expressions
     if config.initial.file is not None and set(texts) >= set(model.fields):

@@ -26,10 +26,10 @@ GREY = "0.72"  # solid cells, as in the pictures of `hpcstencil plot`
 def open(path: str | os.PathLike[str]) -> xr.Dataset:
     """Open the fields of an output file as an xarray.Dataset, whose values are read when they are used.
 
-    The dimensions are (time, x, y, z), or (member, time, x, y, z) for an ensemble. Fields have the dtype of the run, and
-    coordinates are float64. With a mask, the coordinate ``solid`` is 1 in solid cells. Close the dataset, or use it as a
-    context manager, before another run replaces the file. A file with an incomplete write opens in the state before that
-    write. Any process may call this by itself.
+    The dimensions are (time, x, y, z), or (member, time, x, y, z) for an ensemble. Fields have the dtype of the run,
+    and coordinates are float64. With a mask, the coordinate ``solid`` is 1 in solid cells. Close the
+    dataset, or use it as a context manager, before another run replaces the file. A file with an incomplete write
+    opens in the state before that write. Any process may call this by itself.
 
     Raises InputError if the file does not exist or is not the output of a run, EnvironmentProblem if it cannot be read.
     """
@@ -98,8 +98,8 @@ def plot(array: Any, **options: Any) -> Axes:
 
     ``array`` is an xarray.DataArray, or a NumPy or JAX array, which is plotted against its indices. In an image the
     first dimension is horizontal, and both have the same scale unless one is time. Cells that the coordinate ``solid``
-    of the array marks are left out of a line and grey in an image. ``options`` such as ``ax``, ``vmin``, ``vmax`` and
-    ``cmap`` are passed to xarray. Raises InputError for other objects and numbers of dimensions.
+    marks are left out of a line and grey in an image. ``options`` such as ``ax``, ``vmin``, ``vmax`` and ``cmap`` are passed to
+    xarray. Raises InputError for other objects and numbers of dimensions.
     """
     array = _labelled(array).squeeze()
     if array.ndim not in (1, 2):

@@ -286,8 +286,9 @@ class Simulation:
         """Advance to time.end. All processes call this together.
 
         With ``output``, a path, the run also writes the file that `hpcstencil run` would write, beginning with the
-        current state. ``overwrite`` replaces an existing file. A signal then stops the run with a checkpoint, from which
-        `hpcstencil run --resume` continues. ``progress`` shows the progress on standard error, as `hpcstencil run` does.
+        current state. ``overwrite`` replaces an existing file. ``progress`` shows the progress on standard error, as
+        `hpcstencil run` does. With an output, a signal stops the run with a checkpoint, from which
+        `hpcstencil run --resume` continues.
 
         Raises InputError before anything is written, NumericsError if the solution is no longer finite, StoppedEarly
         after a signal or at the walltime, and EnvironmentProblem if the file cannot be written.
@@ -493,8 +494,7 @@ class Simulation:
         self.close()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Raise InputError for ``sim.u = ...``, ``sim.D = ...`` and ``sim.dt = ...``, which would not change the field,
-        the parameter or the input."""
+        """Raise InputError for ``sim.u = ...``, ``sim.D = ...`` and ``sim.dt = ...``, which would change nothing in the run."""
         if not name.startswith("_") and self._program is not None:
             problem = self._stepping.simulation.problem
             if name in problem.shown:
