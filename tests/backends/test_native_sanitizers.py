@@ -45,11 +45,11 @@ int main() {
     for (int64_t n = 0; n < rows; n++) runs[n] = {int32_t(n * 5 % (count[2] - 1)), int32_t(2 * n), 2};
     const int64_t* begin[FIELDS];
     for (int f = 0; f < FIELDS; f++) begin[f] = row;
-    CellSamples samples = {1, 0, 1, 18, 2 * rows, 2, begin, runs, (real*)malloc(18 * 2 * rows * sizeof(real))};
-    set_cell_samples(&samples);
+    CellSamples samples = {1, 0, 1, 18, 2 * rows, 2, 0, begin, runs, (real*)malloc(18 * 2 * rows * sizeof(real))};
     const long steps[] = {0, 1, 5, 18, 18};
     for (int n = 0; n < 5; n++) {
         const double clock[] = {0, 0, 1e-3, (double)steps[n]};
+        samples.dense = n == 3, set_cell_samples(&samples);
         call.clock = clock, call.fields = fields[n % 2], call.results = fields[n < 4 ? (n + 1) % 2 : n % 2];
         advance(&call);
     }

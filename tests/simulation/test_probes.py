@@ -9,6 +9,7 @@ import pytest
 from probed import ROWS, STEPS, file_of, samples, with_probes
 from support import problem_of, simulation_of, with_table
 
+from hpcstencil.backends.native import cell_samples
 from hpcstencil.backends.native.program import program
 from hpcstencil.config.reader import from_mapping
 from hpcstencil.distributed.cell_samples import CellSamples
@@ -179,6 +180,21 @@ def test_native_code_records_rows_of_any_length_within_its_calls(tmp_path, order
     recorded = samples(file_of(tmp_path / "run.h5", given))["p"][2]
     every = file_of(tmp_path / "every.h5", {**given, "output": {"every_steps": 1}})
     assert recorded.tobytes() == np.ascontiguousarray(expected(every, given, 5)["p"]).tobytes()
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row[3] == "leapfrog"], ids=lambda row: row[0])
+def test_values_that_are_computed_again_are_those_that_would_be_stored(tmp_path, monkeypatch, row):
+    """A pass that joins two steps does not store all fields. Few cells of these are computed again; for many, steps are not
+    joined."""
+    found = {}
+    for sparse in (0, 10**9):
+        monkeypatch.setattr(cell_samples, "SPARSE", sparse)
+        given = with_probes(row)
+        given["numerics"]["kernel"] = "native"
+        found[sparse] = samples(file_of(tmp_path / f"{sparse}.h5", given))
+    assert "JOINS_STEPS = true" in program(problem_of(**{**given, "time": {"end": 1.0}})).text
+    for name, parts in found[0].items():
+        assert all(a.tobytes() == b.tobytes() for a, b in zip(parts, found[10**9][name], strict=True))
 
 
 def test_probes_share_the_program_of_a_run_without():

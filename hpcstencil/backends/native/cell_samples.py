@@ -7,6 +7,7 @@ The compiled program copies these cells into a buffer after each recorded step, 
 from __future__ import annotations
 
 import ctypes
+import math
 import weakref
 from collections.abc import Mapping, Sequence
 
@@ -18,6 +19,7 @@ from hpcstencil.distributed.device_blocks import Devices
 from hpcstencil.runtime.threads import by_threads
 
 WIDEST = 8  # of the runs that the program copies
+SPARSE = 600  # cells per run from which on it is faster to compute values again than to store a field after every step
 
 
 class Samples(ctypes.Structure):
@@ -30,6 +32,7 @@ class Samples(ctypes.Structure):
         ("records", ctypes.c_int64),
         ("size", ctypes.c_int64),
         ("width", ctypes.c_int64),
+        ("dense", ctypes.c_int64),
         ("begin", ctypes.c_void_p),
         ("run", ctypes.c_void_p),
         ("values", ctypes.c_void_p),
@@ -75,6 +78,7 @@ class NativeSamples(CellSamples):
             size=values.shape[1],
             begin=ctypes.addressof(self.begin),
             width=width,
+            dense=len(self.runs) * SPARSE > math.prod(devices.topology.capacity()),
             run=self.runs.ctypes.data,
             values=values.ctypes.data,
         )

@@ -12,6 +12,7 @@ struct Run {
 struct CellSamples {
     int64_t every, origin, first, records, size;
     int64_t width;                // of most runs: 1 to 8
+    int64_t dense;                // whether storing a field after every step is faster than computing the samples again
     const int64_t* const* begin;  // of each field: where each row's runs begin, plane by plane; null without cells
     const Run* run;
     real* values;
@@ -41,11 +42,21 @@ struct CellSamples {
 
 static CellSamples* cell_samples = nullptr;
 
-// Later calls record there.
-extern "C" void set_cell_samples(CellSamples* samples) { cell_samples = samples; }
+static inline bool stores(const Pass& pass, int array) {
+    for (int o = 0; o < pass.outputs; o++)
+        if (pass.output[o] == array) return true;
+    return false;
+}
+
+// Later calls record there, or nowhere. Steps are not joined if that would leave many samples to compute again.
+extern "C" void set_cell_samples(CellSamples* samples) {
+    cell_samples = samples, joins_steps = JOINS_STEPS;
+    for (int f = 0; f < FIELDS && JOINS_STEPS && samples && samples->dense; f++)
+        if (samples->begin[f] && !stores(passes[PASSES], ends[f])) joins_steps = false;
+}
 // Later calls do not record there any more.
 extern "C" void drop_cell_samples(CellSamples* samples) {
-    if (cell_samples == samples) cell_samples = nullptr;
+    if (cell_samples == samples) set_cell_samples(nullptr);
 }
 
 // The records of the states after the step of a level and after the next one; null where nothing is recorded.
@@ -74,12 +85,6 @@ static inline void record_cells(const Records& records, const Call& call, const 
                                                               out[o + (n - i) * pass.outputs], from[2], to[2]);
         }
     }
-}
-
-static inline bool stores(const Pass& pass, int array) {
-    for (int o = 0; o < pass.outputs; o++)
-        if (pass.output[o] == array) return true;
-    return false;
 }
 
 // The values after a step that the pass joining it to the next step keeps in registers. The pass that ends a step
@@ -192,5 +197,6 @@ extern "C" void weigh_records(const real* values, int64_t records, int64_t size,
                               const int64_t* place, int64_t receivers, int64_t rows, int64_t width, real* result) {
     static constexpr decltype(&weigh<1>) of_width[] = {weigh<1>, weigh<2>, weigh<3>, weigh<4>,
                                                        weigh<5>, weigh<6>, weigh<7>, weigh<8>};
-    for (long n = 0; n < records; n++) of_width[width - 1](values + n * size, weights, place, receivers, rows, result + n * receivers);
+    for (long n = 0; n < records; n++)
+        of_width[width - 1](values + n * size, weights, place, receivers, rows, result + n * receivers);
 }

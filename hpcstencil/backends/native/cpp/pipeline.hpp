@@ -92,6 +92,7 @@ static real tabulate(int table, const double* p, const double* c, const double* 
 // ---- the geometry of a sweep
 // -----------------------------------------------------------------------------------------
 
+static bool joins_steps = JOINS_STEPS;  // whether calls do so; see `set_cell_samples`
 constexpr int MAX_STEPS = GIVEN < FIELDS ? 1 : 16;  // of a sweep
 constexpr int RINGS = FIELDS + MAX_STEPS * (ARRAYS - FIELDS);
 constexpr int LEVELS = 1 + MAX_STEPS * PASSES;
@@ -133,9 +134,9 @@ struct Pipeline {
             load[n] = ring_of[0][array] = add(array, 0, 0);
         }
         for (int t = 0; t < steps; t++) {
-            for (int p = section ? section[0] : JOINS_STEPS && t; p < (section ? section[1] : PASSES); p++, levels++) {
+            for (int p = section ? section[0] : joins_steps && t; p < (section ? section[1] : PASSES); p++, levels++) {
                 Level& mine = level[levels];
-                mine.step = t, mine.pass = JOINS_STEPS && p == PASSES - 1 && t < steps - 1 ? PASSES : p;
+                mine.step = t, mine.pass = joins_steps && p == PASSES - 1 && t < steps - 1 ? PASSES : p;
                 const Pass& pass = passes[mine.pass];
                 for (int o = 0; o < pass.outputs; o++) {
                     int later = pass.output[o] >= ARRAYS, array = pass.output[o] - later * ARRAYS;
