@@ -59,30 +59,39 @@ extern "C" void drop_cell_samples(CellSamples* samples) {
     if (cell_samples == samples) set_cell_samples(nullptr);
 }
 
-// The records of the states after the step of a level and after the next one; null where nothing is recorded.
+// What a level records: the states after its step and after the next one. ``after`` is null where nothing is recorded.
 struct Records {
+    struct Entry {
+        int output, field, later;  // output of the pass that is the field after this step, or after the next one
+    };
     real* after[2] = {nullptr, nullptr};
+    int entries = 0;
+    Entry entry[2 * FIELDS];
 
-    void find(long step) {
+    void find(long step, const Pass& pass) {
         for (long n = 0; n < 2 && cell_samples; n++) after[n] = cell_samples->record(step + n + 1);
+        for (int o = 0; o < pass.outputs; o++)
+            for (int f = 0; f < FIELDS; f++) {
+                int later = pass.output[o] >= ARRAYS;
+                if (after[later] && ends[f] == pass.output[o] - later * ARRAYS && cell_samples->begin[f])
+                    entry[entries++] = {o, f, later};
+            }
     }
-    bool wanted() const { return after[0] || after[1]; }
 };
 
-// Records what a pass has just computed, for every field whose value after a step it is. The pass computed planes
-// i .. i + at_once - 1 into ``out``; ``from`` and ``to`` bound the cells wanted.
+// Records what a pass has just computed, planes i .. i + at_once - 1 in ``out``; ``from`` and ``to`` bound the cells
+// wanted.
 static inline void record_cells(const Records& records, const Call& call, const Pass& pass, long i, const Rows* out,
                                 const long from[AXES], const long to[AXES]) {
     typedef CellSamples S;
     static constexpr decltype(&S::put<1>) put[] = {&S::put<1>, &S::put<2>, &S::put<3>, &S::put<4>,
                                                    &S::put<5>, &S::put<6>, &S::put<7>, &S::put<8>};
-    for (int o = 0; o < pass.outputs; o++) {
-        long later = pass.output[o] >= ARRAYS;
-        for (int f = 0; records.after[later] && f < FIELDS; f++) {
-            if (ends[f] != pass.output[o] - later * ARRAYS || !cell_samples->begin[f]) continue;
-            for (long n = max(i, from[0]); n < min(i + pass.at_once, to[0]); n++)
-                (cell_samples->*put[cell_samples->width - 1])(records.after[later], f, call, n, from[1], to[1],
-                                                              out[o + (n - i) * pass.outputs], from[2], to[2]);
+    for (int e = 0; e < records.entries; e++) {
+        const Records::Entry& each = records.entry[e];
+        for (long n = max(i, from[0]); n < min(i + pass.at_once, to[0]); n++) {
+            const Rows& made = out[each.output + (n - i) * pass.outputs];
+            (cell_samples->*put[cell_samples->width - 1])(records.after[each.later], each.field, call, n, from[1],
+                                                          to[1], made, from[2], to[2]);
         }
     }
 }
@@ -90,33 +99,35 @@ static inline void record_cells(const Records& records, const Call& call, const 
 // The values after a step that the pass joining it to the next step keeps in registers. The pass that ends a step
 // computes them again, only in the vectors with samples.
 struct Unstored {
-    const Pass& pass = passes[PASSES - 1];
+    real* to = nullptr;  // the record
     int fields = 0, field[FIELDS];
 
+    static const Pass& pass() { return passes[PASSES - 1]; }
+
     // For a level that makes these ``records`` with the pass of this number.
-    Unstored(int number, const Records& records) {
-        if (!JOINS_STEPS || number < PASSES || !records.after[0]) return;
-        for (int f = 0; f < FIELDS; f++)
-            if (cell_samples->begin[f] && stores(pass, ends[f]) && !stores(passes[number], ends[f]))
+    void find(int number, const Records& records) {
+        to = records.after[0];
+        for (int f = 0; f < FIELDS && to && JOINS_STEPS && number == PASSES; f++)
+            if (cell_samples->begin[f] && stores(pass(), ends[f]) && !stores(passes[number], ends[f]))
                 field[fields++] = f;
     }
 
     // Records planes i .. i + AT_ONCE - 1 before the level computes them, since it may overwrite what it reads.
-    // ``source(plane, array, n)`` is what the pass reads for plane n; ``from`` and ``to`` bound the cells wanted.
+    // ``source(plane, array, n)`` is what the pass reads for plane n; ``from`` and ``end`` bound the cells wanted.
     template <class Source>
-    void record(real* to_record, const Call& call, const real* scalars, const real* const* tables, long i,
-                const long from[AXES], const long to[AXES], Source source) const {
-        for (long n = i; fields && n < i + AT_ONCE; n += pass.at_once) {
+    void record(const Call& call, const real* scalars, const real* const* tables, long i,
+                const long from[AXES], const long end[AXES], Source source) const {
+        for (long n = i; fields && n < i + AT_ONCE; n += pass().at_once) {
             Rows in[PLANES];
             bool found = false;
             for (int m = 0; m < fields; m++)
-                for (long j = from[1]; j < to[1]; j++) {
-                    Runs runs(field[m], call, n, n + pass.at_once, j, from, to);
+                for (long j = from[1]; j < end[1]; j++) {
+                    Runs runs(field[m], call, n, n + pass().at_once, j, from, end);
                     if (runs.empty()) continue;
-                    for (int p = 0; p < pass.planes && !found; p++)
-                        in[p] = source(pass.plane[p], pass.input[max(0, pass.plane[p].input)].array, n);
+                    for (int p = 0; p < pass().planes && !found; p++)
+                        in[p] = source(pass().plane[p], pass().input[max(0, pass().plane[p].input)].array, n);
                     found = true;
-                    record_row(to_record, field[m], {scalars + pass.scalars, tables, n}, in, j, runs);
+                    record_row(field[m], {scalars + pass().scalars, tables, n}, in, j, runs);
                 }
         }
     }
@@ -151,11 +162,11 @@ struct Unstored {
         long end_of(const Run& run) const { return min(run.x + run.width, x1); }
     };
 
-    void record_row(real* to_record, int f, const Place& place, const Rows* in, long j, Runs& runs) const {
+    void record_row(int f, const Place& place, const Rows* in, long j, Runs& runs) const {
         alignas(64) real made[PLANES][2 * LANES];
         Rows out[PLANES];
         int o = 0;
-        while (pass.output[o] != ends[f]) o++;
+        while (pass().output[o] != ends[f]) o++;
         while (!runs.empty()) {
             long v0 = UNBOUNDED, v1 = 0;  // the next vectors with samples in any of the planes
             for (long n = 0; n < runs.planes; n++)
@@ -163,14 +174,14 @@ struct Unstored {
             for (long n = 0; n < runs.planes; n++)
                 if (runs.next[n] < runs.end[n] && runs.begin_of(*runs.next[n]) < v0 + LANES)
                     v1 = max(v1, round_up(runs.end_of(*runs.next[n]), LANES));
-            for (int p = 0; p < pass.outputs * pass.at_once; p++) out[p] = {made[p] - v0, 0};
-            pass.compute(place, in, out, j, j + 1, v0, v1);
+            for (int p = 0; p < pass().outputs * pass().at_once; p++) out[p] = {made[p] - v0, 0};
+            pass().compute(place, in, out, j, j + 1, v0, v1);
             for (long n = 0; n < runs.planes; n++)
                 while (runs.next[n] < runs.end[n]) {
                     const Run& run = *runs.next[n];
                     long first = runs.begin_of(run), end = runs.end_of(run);
                     if (first < v0 || end > v1) break;
-                    memcpy(to_record + run.slot + first - run.x, made[o + n * pass.outputs] + first - v0,
+                    memcpy(to + run.slot + first - run.x, made[o + n * pass().outputs] + first - v0,
                            (end - first) * sizeof(real));
                     runs.next[n]++, runs.skip(n);
                 }

@@ -99,6 +99,7 @@ struct Tile {
         int level, step, first;
         const Pass* pass;
         Records records;
+        Unstored unstored;
     };
     Work work[LEVELS];
     Source sources[LEVELS * PLANES];
@@ -116,7 +117,7 @@ struct Tile {
             if (!q) continue;
             w.level = q, w.step = pipe.level[q].step, w.pass = &passes[pipe.level[q].pass], w.first = next;
             w.x0 = round_down(w.x0, LANES), w.x1 = round_up(w.x1, LANES);
-            w.records.find(job.first + w.step);
+            w.records.find(job.first + w.step, *w.pass), w.unstored.find(pipe.level[q].pass, w.records);
             for (int n = 0; n < w.pass->planes; n++, next++) {
                 if (w.pass->plane[n].input < 0) {
                     sources[next] = {w.pass->plane[n].input, w.pass->plane[n].offset};
@@ -167,13 +168,11 @@ struct Tile {
     // some outside lo .. hi - 1.
     void run(const Work& w, long i) {
         Rows in[PLANES], out[PLANES];
-        Unstored(pipe.level[w.level].pass, w.records)
-            .record(w.records.after[0], call, scalars[w.step], plan.tables, i, from, to,
-                    [&](const Plane& plane, int array, long n) {
-                        if (plane.input < 0) return plan.fixed_arrays.at(plane, n);
-                        int r = pipe.ring_of[w.step][array], k = n - i;
-                        return ring_plane(r, int(pipe.ring[r].ahead - pipe.level[w.level].ahead) - plane.offset - k);
-                    });
+        w.unstored.record(call, scalars[w.step], plan.tables, i, from, to, [&](const Plane& plane, int array, long n) {
+            if (plane.input < 0) return plan.fixed_arrays.at(plane, n);
+            int r = pipe.ring_of[w.step][array];
+            return ring_plane(r, int(pipe.ring[r].ahead - pipe.level[w.level].ahead) - plane.offset - int(n - i));
+        });
         for (long k = 0; k < AT_ONCE; k += w.pass->at_once) {
             if (i + k + w.pass->at_once <= w.lo || i + k >= w.hi) continue;
             for (int n = 0; n < w.pass->planes; n++) {
@@ -186,7 +185,7 @@ struct Tile {
             Place place = {scalars[w.step] + w.pass->scalars, plan.tables, i + k};
             w.pass->compute(place, in, out, w.j0, w.j1, w.x0, w.x1);
             upcoming.next_portion();
-            if (w.records.wanted()) record_cells(w.records, call, *w.pass, i + k, out, from, to);
+            record_cells(w.records, call, *w.pass, i + k, out, from, to);
         }
         for (long n = max(i, w.lo); n < min(i + AT_ONCE, w.hi); n++)
             for (int o = 0; o < w.pass->outputs; o++) fill_ghosts(pipe.output(w.level, o), n);

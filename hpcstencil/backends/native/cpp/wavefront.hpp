@@ -127,6 +127,7 @@ struct Sweep {
     long width;            // cells of a row, in whole vectors
     Chunks chunk[LEVELS];  // of a level's rows in this tile
     Records records[LEVELS];
+    Unstored unstored[LEVELS];
     Prefetch upcoming, tile_edge;
     double polled = 0;
 
@@ -147,7 +148,8 @@ struct Sweep {
         for (int f = 0; f < FIELDS; f++) start_drift[f] = wavefront.drift_before(k, f);
         for (int q = 1; q < pipe.levels; q++) {
             const Pass& pass = passes[pipe.level[q].pass];
-            records[q].find(wavefront.first_step(k) + pipe.level[q].step);
+            records[q].find(wavefront.first_step(k) + pipe.level[q].step, pass);
+            unstored[q].find(pipe.level[q].pass, records[q]);
             for (int n = 0; n < pass.planes; n++) {
                 if (pass.plane[n].input < 0) continue;
                 int f = field_in[q][n] = field_of[pass.input[pass.plane[n].input].array];
@@ -276,13 +278,12 @@ struct Sweep {
         const Chunks& cut = chunk[q];
         const long first[AXES] = {max(i0, part.from[0]), max(j0, part.from[1]), 0},
                    end[AXES] = {min(i1, part.to[0]), min(j1, part.to[1]), call.count[2]};
-        Unstored(mine.pass, records[q])
-            .record(records[q].after[0], call, scalars[mine.step], wavefront.tables, i, first, end,
-                    [&](const Plane& plane, int array, long n) {
-                        if (plane.input < 0) return wavefront.fixed_arrays.at(plane, n);
-                        int f = field_of[array];
-                        return Rows{part.row(f, drift(q - 1, f), n + plane.offset, 0), part.pitch};
-                    });
+        unstored[q].record(call, scalars[mine.step], wavefront.tables, i, first, end,
+                           [&](const Plane& plane, int array, long n) {
+                               if (plane.input < 0) return wavefront.fixed_arrays.at(plane, n);
+                               int f = field_of[array];
+                               return Rows{part.row(f, drift(q - 1, f), n + plane.offset, 0), part.pitch};
+                           });
         for (long n = 0; n < AT_ONCE; n += pass.at_once) {
             if (i + n + pass.at_once <= i0 || i + n >= i1) continue;
             for (int p = 0; p < pass.planes; p++) {
@@ -303,7 +304,7 @@ struct Sweep {
                     pass.compute(place, from, to, j, j + 1, x0, x1);
                     upcoming.next_portion(), tile_edge.next_portion();
                 }
-            if (records[q].wanted()) record_cells(records[q], call, pass, i + n, to, first, end);
+            record_cells(records[q], call, pass, i + n, to, first, end);
         }
         for (long n = i0; n < i1; n++)
             for (int o = 0; o < pass.outputs; o++) fill_ghosts(q, field_written(pass, o), pipe.output(q, o), n, j0, j1);
