@@ -530,7 +530,7 @@ def test_a_damaged_library_is_made_again(empty_cache):
 @pytest.mark.parametrize(
     "command, words",
     [
-        ("/no/such/c++", "no program"),
+        ("/no/such/c++", "not a program"),
         ("/bin/false", "status 1"),
         ("/bin/true", "status 0"),
         ("{}/other", "cannot be run"),
