@@ -27,6 +27,7 @@ from hpcstencil.io.hdf5_validation import (
     json_attribute,
     kind_of,
     numbers,
+    probe_datasets,
     refuse_other_files,
     refuse_unwritten,
     series,
@@ -420,12 +421,10 @@ def _probes(path: Path, file: h5py.File) -> dict[str, Probes]:
     """Return the receivers of each table of [probes], without their samples."""
     found = {}
     for name in groups_in(file, PROBES):
-        own = file[f"{PROBES}/{name}"]
-        values = numbers(path, own, VALUES, 2)
-        places = {axis: numbers(path, own, axis, 1)[()].astype(np.float64) for axis in AXES if axis in own}
+        values, along = probe_datasets(path, file, name)
+        places = {axis: place[()].astype(np.float64) for axis, place in along.items()}
+        own = values.parent
         times, steps = series(path, own, "time").astype(np.float64), series(path, own, "step", WHOLE)
-        if not places or {len(along) for along in places.values()} != {values.shape[1]}:
-            raise FileProblem(f"{path}: expected a place for each receiver of {PROBES}/{name}.")
         rows = min(len(times), len(steps), len(values))
         about = attributes(path, values)
         found[name] = Probes(about.get("long_name", name), about.get("units", "1"), places, times[:rows])

@@ -82,7 +82,7 @@ shot.data[:, 0] = np.interp(np.arange(steps + 1) * dt, task["signal_dt"] * np.ar
 inject = shot.inject(field=p.forward, expr=shot * dt**2 * c**2 / dx**2)
 surface = [dv.Eq(p[after, x, above - 1 - k], -p[after, x, above + k]) for k in range(above)]
 operator = dv.Operator([*update, inject, *surface, *memories, gather.interpolate(expr=p)])
-operator.cfunction  # noqa: B018  (compiles)
+_ = operator.cfunction  # compiles now, outside of the measured time
 began, cpu = time.perf_counter(), time.process_time()
 operator(time_m=0, time_M=steps, dt=dt)
 seconds, cpu = time.perf_counter() - began, time.process_time() - cpu

@@ -4,7 +4,7 @@ Four loops are timed in turns, each on all processes at once:
 
     T     the step loop, on its slowest process
     C_r   the same loop on process r without messages, where a block's own edge strips become its ghost cells
-    E     a loop of only the exchanges, as many as in the step loop, on its slowest process
+    E     a loop with only the exchanges of the step loop, on its slowest process
     E_r   the loop of exchanges on process r without messages, which only extracts and inserts strips
 
 The share of the exchange is E / T. The share of waiting on process r is the time that is neither its own computing nor

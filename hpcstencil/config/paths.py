@@ -14,9 +14,8 @@ from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import at
 from hpcstencil.validation.printable import printable
 
-BESIDE = re.compile(
-    r"\.(xdmf|lock|journal|tmp|checkpoint\.\d{12,}\.h5)$"
-)  # names of files that a run keeps beside its outputs
+# The names of the files that a run keeps beside its outputs.
+BESIDE = re.compile(r"\.(xdmf|lock|journal|tmp|checkpoint\.\d{12,}\.h5)$")
 
 
 def sources(config: Config) -> dict[str, Path]:

@@ -139,8 +139,8 @@ def _check(name: str, probe: ProbeConfig, grid: Grid) -> None:
             raise InputError(f"{at('probes', name, axis)}: {what}")
         if count and count != counts["x"]:
             raise InputError(
-                f"{at('probes', name, axis)}: expected one number or as many as x has, {counts['x']}, but got {count}; the "
-                "lists have one number per receiver"
+                f"{at('probes', name, axis)}: expected one number for all receivers, or one for each of the "
+                f"{counts['x']} in x, but got {count}; change the list"
             )
     for axis, places, lower, upper in zip(grid.axes, probe.places(grid.ndim), grid.lower, grid.upper, strict=True):
         for number, place in enumerate(places):

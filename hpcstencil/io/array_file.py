@@ -201,7 +201,9 @@ def mapped(path: Path) -> np.ndarray:
     """
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except Exception:  # a damaged header makes numpy raise almost any exception
+    except (
+        Exception
+    ):  # no narrower: a damaged header makes numpy raise SyntaxError, EOFError, tokenize.TokenError and others
         array = None
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
         raise InputError(

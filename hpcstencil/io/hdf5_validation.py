@@ -16,6 +16,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from hpcstencil.io.dataset_names import PROBES, VALUES
 from hpcstencil.validation.errors import InputError
 
 REAL = "fiub"  # kinds of numpy types: real numbers and truth values
@@ -118,6 +119,19 @@ def series(path: Path, group: h5py.Group, name: str, kinds: str = REAL) -> np.nd
             f"{path}: expected at most 2**26 values in '{name}', but got {dataset.size}; choose an undamaged file"
         )
     return np.asarray(dataset[()])
+
+
+def probe_datasets(path: Path, file: h5py.File, name: str) -> tuple[h5py.Dataset, dict[str, h5py.Dataset]]:
+    """Return (values, places) of a table of probes: the samples (times, receivers), and the coordinates by axis.
+
+    Raises InputError if a dataset is missing or malformed, or if the coordinates do not fit the samples.
+    """
+    group = file[f"{PROBES}/{name}"]
+    values = numbers(path, group, VALUES, 2)
+    places = {axis: numbers(path, group, axis, 1) for axis in "xyz" if axis in group}
+    if {len(along) for along in places.values()} != {values.shape[1]}:
+        raise InputError(f"{path}: expected a place for each receiver of {PROBES}/{name}; run its input again")
+    return values, places
 
 
 def refuse_unwritten(path: Path, dataset: h5py.Dataset) -> None:

@@ -83,12 +83,12 @@ def local_block(simulation: Simulation, name: str, value: Any, key: str) -> np.n
     return _cast(simulation, _of_shape(problem, array, (cells, whole), "this process's block", key)[index], key)
 
 
-def as_array(value: Any, dims: Sequence[str], key: str) -> np.ndarray:
+def as_array(value: Any, dims: Sequence[str] | None, key: str) -> np.ndarray:
     """Convert a number or an array of any library to a NumPy array, keeping its dtype.
 
-    Arrays may come from NumPy, JAX, xarray (transposed to the dimensions ``dims``) or a library with DLPack. The result
-    may share memory with ``value``. Raises InputError, whose message begins with ``key``, for masked arrays, other
-    dimensions, and anything but real numbers.
+    Arrays may come from NumPy, JAX, xarray or a library with DLPack. Those of xarray are transposed to the dimensions
+    ``dims``, unless that is None. The result may share memory with ``value``. Raises InputError, whose message begins
+    with ``key``, for masked arrays, other dimensions, and anything but real numbers.
     """
     if value is None:
         raise InputError(
@@ -100,7 +100,7 @@ def as_array(value: Any, dims: Sequence[str], key: str) -> np.ndarray:
         raise InputError(
             f"{key}: expected a value in every cell, but got a masked array; fill it, for example .filled(0)"
         )
-    if hasattr(value, "dims") and hasattr(value, "transpose"):
+    if dims is not None and hasattr(value, "dims") and hasattr(value, "transpose"):
         unknown = [dim for dim in value.dims if dim not in ("member", *dims)]
         if unknown:
             raise InputError(

@@ -6,11 +6,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcstencil.io.dataset_names import MASK_DATASET, PROBES, VALUES
+from hpcstencil.io.dataset_names import MASK_DATASET, PROBES
 from hpcstencil.io.file_read import inspect, open_for_reading
-from hpcstencil.io.hdf5_validation import groups_in, numbers
+from hpcstencil.io.hdf5_validation import groups_in, numbers, probe_datasets
 from hpcstencil.io.rollback_journal import Before, pending
-from hpcstencil.numerics.grid import AXES
 from hpcstencil.runtime.filesystem import file_errors
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import listing, shown
@@ -18,9 +17,6 @@ from hpcstencil.validation.messages import listing, shown
 if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.axes import Axes
-
-
-GREY = "0.72"  # solid cells, as in the pictures of `hpcstencil plot`
 
 
 def open(path: str | os.PathLike[str]) -> xr.Dataset:
@@ -62,16 +58,10 @@ def probes(path: str | os.PathLike[str], name: str) -> xr.Dataset:
         known = groups_in(file, PROBES)
         if name not in known:
             raise InputError(f"{path}: has no probes {shown(name)}; it has {listing(known) or 'none'}")
-        own = file[f"{PROBES}/{name}"]
-        samples, *rows = numbers(place, own, VALUES, 2), numbers(place, own, "time", 1), numbers(place, own, "step", 1)
-        places = [numbers(place, own, axis, 1) for axis in AXES if axis in own]
-        if {each.shape for each in rows} != {samples.shape[:1]} or {each.shape for each in places} != {
-            samples.shape[1:]
-        }:
-            raise InputError(
-                f"{path}: expected a time for each sample of {PROBES}/{name} and a place for each receiver, but they do not "
-                "fit the values; run its input again"
-            )
+        samples, _ = probe_datasets(place, file, name)
+        for series in ("time", "step"):
+            if len(numbers(place, samples.parent, series, 1)) != len(samples):
+                raise InputError(f"{path}: expected a {series} for each sample of {PROBES}/{name}; run its input again")
     with _opened(path, f"{PROBES}/{name}") as dataset:
         return dataset.load()
 
@@ -120,7 +110,9 @@ def plot(array: Any, **options: Any) -> Axes:
         array.plot.line(**options)
         return options["ax"]
     if solid:
-        options["ax"].set_facecolor(GREY)
+        from postprocess.figures import SOLID
+
+        options["ax"].set_facecolor(SOLID)
     horizontal, vertical = array.dims
     array.plot.imshow(x=horizontal, y=vertical, **options)
     if "time" not in array.dims:

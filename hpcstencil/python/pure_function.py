@@ -62,7 +62,7 @@ def function_of(simulation: Simulation, steps: int, constant: Mapping[str, np.nd
     _refuse_unavailable(simulation)
     dt = _step_sizes(problem)
     members = len(problem.members)
-    simulation.device_grid.places  # noqa: B018  (computes the cached value now, not while JAX traces)
+    _ = simulation.device_grid.places  # cached from here on: not to be computed while JAX traces
     advance = _mapped_one_by_one(simulation)
     slopes = simulation.steps.slopes() if problem.method.multistep else None
     kept, solid = _kept(simulation, constant)
@@ -136,7 +136,7 @@ def _parameters(simulation: Simulation, given: Mapping[str, Any]) -> tuple[dict[
     Raises InputError for parameters that cannot be given, and for wrong shapes.
     """
     problem = simulation.problem
-    given = {name: _taken(value, getattr(value, "dims", ()), f'parameters["{name}"]') for name, value in given.items()}
+    given = {name: _taken(value, None, f'parameters["{name}"]') for name, value in given.items()}
     fields = {
         name: parameter_field(name).name for name in problem.symbols if parameter_field(name).name in problem.given
     }
@@ -262,7 +262,7 @@ def _plain(simulation: Simulation, state: object) -> dict[str, Any]:
     return {name: _taken(array, layout.dimensions(name), f'state["{name}"]') for name, array in state.items()}
 
 
-def _taken(array: Any, dims: Sequence[str], key: str) -> Any:
+def _taken(array: Any, dims: Sequence[str] | None, key: str) -> Any:
     """An array that JAX takes, as `as_array`. Compiled functions read numpy arrays in the machine's order of bytes, whatever
     their dtype says."""
     if isinstance(array, jax.Array):

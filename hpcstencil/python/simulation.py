@@ -553,7 +553,7 @@ class Simulation:
     def _ready(self, method: str) -> Stepping:
         """The `Stepping` of this simulation. Raises InputError if the simulation is closed or is taking steps; ``method``
         is the name of the caller."""
-        self._open  # noqa: B018  (refuses a closed one)
+        _ = self._open  # refuses a closed one
         self._refuse_busy(method)
         return self._stepping
 

@@ -57,8 +57,7 @@ class Tables:
         if place == "initial" and (is_function(value) or _is_array(value) or isinstance(value, list | tuple)):
             self.initial[path[-1]] = value
         elif place.startswith(("equation", "mask")) and (_is_array(value) or value is None):
-            dims = AXES if path[-1] != "series" else getattr(value, "dims", ())
-            self.arrays[place] = ArrayInMemory(as_array(value, dims, place))
+            self.arrays[place] = ArrayInMemory(as_array(value, None if path[-1] == "series" else AXES, place))
             table[key] = IN_MEMORY
         else:
             table[key] = self._value(value, path)
@@ -72,7 +71,7 @@ class Tables:
                     self._put(table, str(key), entry, (*path, str(key)))
                 return table
             case np.ma.MaskedArray():
-                return as_array(value, (), ".".join(path)).tolist()
+                return as_array(value, None, ".".join(path)).tolist()
             case os.PathLike():
                 return os.fspath(value)
             case list() | tuple():
@@ -81,8 +80,8 @@ class Tables:
                 return self._value(value.tolist(), path)
         key = ".".join(path)
         if hasattr(value, "__array__") or hasattr(value, "__dlpack__"):
-            dims = getattr(value, "dims", ())
-            return as_array(value, AXES if set(dims) <= set(AXES) else dims, key).tolist()  # weights of a stencil
+            named = set(getattr(value, "dims", ())) <= {*AXES}  # as the weights of a stencil may be
+            return as_array(value, AXES if named else None, key).tolist()
         try:
             dump_value(value)
         except TypeError as error:
@@ -123,33 +122,34 @@ def refuse_differing(
     if communicator.size == 1:
         return
 
-    def digest(value: Any, key: str) -> str:
-        """SHA-256 of an array's shape, dtype and values; "" for a function."""
-        if is_function(value):
-            return ""
-        array = as_array(value, getattr(value, "dims", ()), key)
-        shape = f"{array.shape}{array.dtype.str}".encode()
-        return hashlib.sha256(shape + np.ascontiguousarray(array).tobytes()).hexdigest()
-
-    def refuse(key: str) -> None:
-        raise InputError(
-            f"{key}: expected the array that rank 0 has, but got another; give every process the same whole array"
-        )
+    def own() -> dict[str, str]:
+        arrays = {
+            key: (there[key] if communicator.rank == 0 else content_of(config, key, array)).sha256
+            for key, array in given.arrays.items()
+        }
+        return arrays | {key: _digest(value, key) for key, value in _initial(given).items()}
 
     def compared() -> None:
-        for key, array in given.arrays.items() if communicator.rank else ():
-            if key not in there or content_of(config, key, array).sha256 != there[key].sha256:
-                refuse(key)
-        for key in {**initial, **first}:
-            if initial.get(key) != first.get(key):
-                refuse(key)
+        for key in {**found, **first}:
+            if found.get(key) != first.get(key):
+                raise InputError(
+                    f"{key}: expected the array that rank 0 has, but got another; give every process the same whole array"
+                )
 
-    initial = agree(
-        communicator, lambda: {key: digest(value, key) for key, value in _keyed("initial", given.initial).items()}
-    )
-    first = communicator.broadcast(initial)
+    found = agree(communicator, own)
+    first = communicator.broadcast(found)
     agree(communicator, compared)
 
 
-def _keyed(table: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    return {at(table, name): value for name, value in values.items()}
+def _initial(given: Tables) -> dict[str, Any]:
+    """The initial arrays and functions by dotted key."""
+    return {at("initial", name): value for name, value in given.initial.items()}
+
+
+def _digest(value: Any, key: str) -> str:
+    """SHA-256 of the shape, dtype and values of an array; "" for a function."""
+    if is_function(value):
+        return ""
+    array = as_array(value, None, key)
+    shape = f"{array.shape}{array.dtype.str}".encode()
+    return hashlib.sha256(shape + np.ascontiguousarray(array).tobytes()).hexdigest()

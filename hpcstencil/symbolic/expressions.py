@@ -118,7 +118,7 @@ def frozen(cls: type[N]) -> type[N]:
             known = self.__dict__["_hash"] = first(self)
         return int(known)
 
-    made.__hash__ = remembered  # type: ignore[method-assign]  # the class has no instances yet
+    made.__hash__ = remembered  # type: ignore[method-assign]  # on purpose, before there are instances
     return made
 
 

@@ -92,7 +92,7 @@ class Discretization:
         """The ghost cells that the trees need from each operand that has a boundary condition itself (`has_own_ghosts`).
 
         The result has the largest number (lower, upper) per axis that any operator needs, and whether corners are
-        needed. A field marked ``beyond`` needs as many as the outermost operator around it reaches.
+        needed. For a field marked ``beyond``, this number is the reach of the outermost operator around it.
         """
         result: Needs = {}
 

@@ -441,11 +441,11 @@ def test_a_simulation_names_its_fields():
         sim.note = "an attribute of the program"
         assert sim.note and not hasattr(sim, "__array__")
         with pytest.raises(AttributeError, match=r'sim.v: a field is not an attribute; write sim\["v"\]'):
-            sim.v  # noqa: B018
+            _ = sim.v
         with pytest.raises(AttributeError, match="has no attribute 'solve'; it has close, .* run, run_until, "):
             sim.solve(t_range=10)
     with pytest.raises(AttributeError, match="no attribute 'movie'; it has .* plot, probes"):
-        hs.movie  # noqa: B018
+        _ = hs.movie
 
 
 def test_a_run_shows_its_progress_if_asked(capfd, monkeypatch, tmp_path):

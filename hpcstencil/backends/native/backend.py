@@ -165,7 +165,7 @@ class LoweredToNative:
             if not isinstance(device_grid.exchange, InPasses):
                 return advance
             grid = replace(device_grid, exchange=device_grid.exchange.messages)
-            grid.places  # noqa: B018  (made once, and not while JAX traces)
+            _ = grid.places  # cached from here on: not to be computed while JAX traces
             without_edges = replace(code, blocks=0, first_block=0)
             return in_calls(without_edges, grid, plan.every, widths, False, members)
 

@@ -1,4 +1,4 @@
-// Memory that is reused from call to call: a list of free sets, as many as calls have run at the same time.
+// Memory that calls reuse. The list of free sets grows when more calls run at the same time than ever before.
 #pragma once
 #include "threads.hpp"
 

@@ -103,6 +103,7 @@ struct Unstored {
     int fields = 0, field[FIELDS];
 
     static const Pass& pass() { return passes[PASSES - 1]; }
+    static int array(const Plane& plane) { return pass().input[plane.input].array; }
 
     // For a level that makes these ``records`` with the pass of this number.
     void find(int number, const Records& records) {
@@ -113,7 +114,7 @@ struct Unstored {
     }
 
     // Records planes i .. i + AT_ONCE - 1 before the level computes them, since it may overwrite what it reads.
-    // ``source(plane, array, n)`` is what the pass reads for plane n; ``from`` and ``end`` bound the cells wanted.
+    // ``source(plane, n)`` is what the pass reads for plane n; ``from`` and ``end`` bound the cells wanted.
     template <class Source>
     void record(const Call& call, const real* scalars, const real* const* tables, long i,
                 const long from[AXES], const long end[AXES], Source source) const {
@@ -124,8 +125,7 @@ struct Unstored {
                 for (long j = from[1]; j < end[1]; j++) {
                     Runs runs(field[m], call, n, n + pass().at_once, j, from, end);
                     if (runs.empty()) continue;
-                    for (int p = 0; p < pass().planes && !found; p++)
-                        in[p] = source(pass().plane[p], pass().input[max(0, pass().plane[p].input)].array, n);
+                    for (int p = 0; p < pass().planes && !found; p++) in[p] = source(pass().plane[p], n);
                     found = true;
                     record_row(field[m], {scalars + pass().scalars, tables, n}, in, j, runs);
                 }

@@ -168,9 +168,9 @@ struct Tile {
     // some outside lo .. hi - 1.
     void run(const Work& w, long i) {
         Rows in[PLANES], out[PLANES];
-        w.unstored.record(call, scalars[w.step], plan.tables, i, from, to, [&](const Plane& plane, int array, long n) {
+        w.unstored.record(call, scalars[w.step], plan.tables, i, from, to, [&](const Plane& plane, long n) {
             if (plane.input < 0) return plan.fixed_arrays.at(plane, n);
-            int r = pipe.ring_of[w.step][array];
+            int r = pipe.ring_of[w.step][Unstored::array(plane)];
             return ring_plane(r, int(pipe.ring[r].ahead - pipe.level[w.level].ahead) - plane.offset - int(n - i));
         });
         for (long k = 0; k < AT_ONCE; k += w.pass->at_once) {

@@ -279,9 +279,9 @@ struct Sweep {
         const long first[AXES] = {max(i0, part.from[0]), max(j0, part.from[1]), 0},
                    end[AXES] = {min(i1, part.to[0]), min(j1, part.to[1]), call.count[2]};
         unstored[q].record(call, scalars[mine.step], wavefront.tables, i, first, end,
-                           [&](const Plane& plane, int array, long n) {
+                           [&](const Plane& plane, long n) {
                                if (plane.input < 0) return wavefront.fixed_arrays.at(plane, n);
-                               int f = field_of[array];
+                               int f = field_of[Unstored::array(plane)];
                                return Rows{part.row(f, drift(q - 1, f), n + plane.offset, 0), part.pitch};
                            });
         for (long n = 0; n < AT_ONCE; n += pass.at_once) {
