@@ -91,7 +91,7 @@ INPUTS = [
             ("[[0, 0, 0]]", "all are 0", "remove it"),
             (f"[[{', '.join(['1'] * 67)}]]", "at most 65", "[1, 67]"),
             ("[[1e39]]", "float32 can hold", "1e+39"),
-            ("nothing.npy", "a NumPy file", "there is no", "check the path"),
+            ("nothing.npy", "a NumPy file", "does not exist", "check the path"),
         )
     ),
     ("equation.stencils.blur=input.toml", "equation.stencils.blur: ", "expected an array", "numpy.save", "write it again"),
@@ -177,7 +177,7 @@ INPUTS = [
     ("initial.u=laplacian(x)", "initial.u", "laplacian"),
     ("initial.u=noise(-1)", "initial.u", "whole numbers"),
     ("initial.u=noise(0.5)", "initial.u", "whole numbers"),
-    ("initial.file=missing.h5", "initial.file", "missing.h5", "there is no"),
+    ("initial.file=missing.h5", "initial.file", "missing.h5", "does not exist"),
     ("initial=[1]", "initial: expected a table", "[1]"),
     ("initial.u=true", "initial.u: expected a number or an expression", "true"),
     ("initial.u=inf", "initial.u: expected a number or an expression", "inf"),
@@ -188,7 +188,7 @@ INPUTS = [
     ("initial.u=noise(4294967296)", "initial.u", "whole numbers from 0 to 2**32 - 1"),
     ("initial.u=noise(x)", "initial.u", "whole numbers"),
     ("initial.file=''", "initial.file: expected a text that is not empty", '""'),
-    ("initial.file=.", "initial.file: expected an HDF5 file", "there is no"),
+    ("initial.file=.", "initial.file: expected an HDF5 file", "is not a file"),
     (["initial.file=input.toml", "output.path=input.toml"], "output.path: expected a file of its own", "the input file itself"),
     # [boundary]
     ("boundary=periodic", "boundary: expected a table", '"periodic"'),

@@ -7,12 +7,12 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from hpcstencil.config.limits import LONGEST_FILE_NAME, LONGEST_PART, LONGEST_PATH
+from hpcstencil.config.limits import LONGEST_FILE_NAME, LONGEST_PART
+from hpcstencil.config.path_checks import check_path
 from hpcstencil.config.settings import Config
 from hpcstencil.io.array_file import ArrayFile, ArrayInMemory
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import at
-from hpcstencil.validation.printable import printable
 
 # The names of the files that a run keeps beside its outputs.
 BESIDE = re.compile(r"\.(xdmf|lock|journal|tmp|checkpoint\.\d{12,}\.h5)$")
@@ -53,22 +53,6 @@ def array_files(config: Config) -> dict[str, ArrayFile | ArrayInMemory]:
 def series_files(config: Config) -> dict[str, ArrayFile | ArrayInMemory]:
     """The samples of time-dependent parameters, by dotted key, such as "equation.source"."""
     return {f"equation.{name}": series.array for name, series in config.equation.series.items()}
-
-
-def check_path(key: str, path: Path) -> None:
-    """Raise InputError, whose message begins with ``key``, if a path is too long for the system or is not valid UTF-8,
-    which files that record it require."""
-    length = len(os.fsencode(path))
-    if length > LONGEST_PATH:
-        raise InputError(
-            f"{key}: expected a path of at most {LONGEST_PATH} bytes, but got one of {length}; choose a shorter one"
-        )
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        raise InputError(
-            f"{key}: expected a path in UTF-8, but got {printable(path)}; rename the part that is not"
-        ) from None
 
 
 def check_output_path(config: Config, path: Path | None, output: Path, key: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hpcstencil.config.path_checks import check_is_file
 from hpcstencil.numerics.grid import AXES, Grid
 from hpcstencil.runtime.filesystem import file_errors
 from hpcstencil.validation.errors import InputError
@@ -157,10 +158,7 @@ def _from_file(key: str, path: Path, axes: Sequence[str]) -> dict[str, list[floa
     The first line holds the names of the columns. Raises InputError, whose message begins with ``key``, if the file, a
     column or a number is missing or invalid.
     """
-    if not os.path.isfile(path):  # False also for a name that the system refuses
-        raise InputError(
-            f"{key}: expected a file with the columns {', '.join(axes)}, but there is no {path}; check the path"
-        )
+    check_is_file(key, path, f"a file with the columns {', '.join(axes)}")
     try:
         with file_errors(path, "read"), path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.DictReader(file, restkey=BEYOND, skipinitialspace=True)

@@ -18,7 +18,8 @@ from hpcstencil.config.boundary_conditions import read_boundary
 from hpcstencil.config.ensemble import check_steps, read_ensemble
 from hpcstencil.config.limits import LEAST_TOLERANCE, MOST_CELLS, MOST_EPSILON, MOST_OUTPUTS, MOST_STEPS, WIDTHS
 from hpcstencil.config.names import allowed_name
-from hpcstencil.config.paths import array_files, check_output_path, check_path, series_files, sources
+from hpcstencil.config.path_checks import check_is_file, check_path
+from hpcstencil.config.paths import array_files, check_output_path, series_files, sources
 from hpcstencil.config.probes import read_probes
 from hpcstencil.config.settings import (
     STEP_KEYS,
@@ -108,9 +109,7 @@ def check_sources(config: Config) -> None:
     arrays = {**array_files(config), **series_files(config)}
     kinds = {"initial.file": "an HDF5 file", **{key: file.kind for key, file in arrays.items()}}
     for key, file in sources(config).items():
-        check_path(key, file)
-        if not os.path.isfile(file):
-            raise InputError(f"{key}: expected {kinds[key]}, but there is no {file}; check the path")
+        check_is_file(key, file, kinds[key])
 
 
 def from_mapping(raw: Mapping[str, object], base: Path, overrides: Sequence[str] = (), stem: str = "output") -> Config:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcstencil.config.paths import check_path
+from hpcstencil.config.path_checks import check_is_file
 from hpcstencil.io.array_file import mapped
 from hpcstencil.numerics.finite_differences import Weights
 from hpcstencil.validation.errors import InputError
@@ -58,9 +58,7 @@ def _array(key: str, given: Weights) -> np.ndarray:
 
 def _read(key: str, path: Path) -> np.ndarray:
     """Map the array in a .npy file into memory, so that its shape can be checked before it is read."""
-    check_path(key, path)
-    if not os.path.isfile(path):  # False also for a name that the system refuses
-        raise InputError(f"{key}: expected a NumPy file, but there is no {path}; check the path")
+    check_is_file(key, path, "a NumPy file")
     try:
         return mapped(path)
     except InputError as error:

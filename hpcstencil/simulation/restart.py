@@ -21,7 +21,7 @@ from hpcstencil.io.hdf5_validation import json_attribute
 from hpcstencil.io.output_preparation import refuse_existing
 from hpcstencil.runtime.communicator import Communicator, agree, from_rank_0
 from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError, InputError
-from hpcstencil.validation.messages import at
+from hpcstencil.validation.messages import at, shown
 from hpcstencil.validation.overrides import is_set
 from hpcstencil.validation.toml_text import parse
 
@@ -228,6 +228,12 @@ def _check_file_fits(config: Config, output: Path, contents: Contents) -> None:
             raise InputError(
                 f"{key}: {output} was begun with {there} and cannot continue with {wanted}; continue from a checkpoint with "
                 "--restart and another --output"
+            )
+    for name, expression in config.diagnostics.expressions.items():
+        if origin.diagnostics.expressions[name] != expression:
+            raise InputError(
+                f"{at('diagnostics', name)}: {output} was begun with {shown(origin.diagnostics.expressions[name])} and cannot "
+                f"continue with {shown(expression)}; continue from a checkpoint with --restart and another --output"
             )
     recorded = [{name: replace(probe, every_steps=1) for name, probe in c.probes.items()} for c in (origin, config)]
     for name in {**recorded[0], **recorded[1]}:

@@ -123,6 +123,19 @@ def test_initial_file_is_relative_to_the_input_and_must_exist(tmp_path):
     assert from_mapping(tomllib.loads(to_toml(checked)), Path("/elsewhere")).initial.file == checked.initial.file
 
 
+@pytest.mark.parametrize("line", [
+    'mask = { solid = "pipe.npy" }',
+    'equation = { name = "heat", D = "pipe.npy" }',
+    'probes.p = { field = "u", file = "pipe.npy" }',
+])  # fmt: skip
+def test_a_data_file_is_no_pipe(tmp_path, line):
+    os.mkfifo(tmp_path / "pipe.npy")
+    text = f"{line}\ngrid.shape = [8, 6]\ntime.end = 1.0\n"
+    (tmp_path / "input.toml").write_text(text if "equation" in line else text + 'equation.name = "heat"\n')
+    with pytest.raises(InputError, match=r"expected .*, but .*/pipe\.npy is not a file; check the path"):
+        load(tmp_path / "input.toml")
+
+
 def test_output_may_not_be_a_file_that_is_read(tmp_path):
     path = tmp_path / "plate.toml"
     path.write_text(GOOD + '[initial]\nfile = "start.h5"\n')

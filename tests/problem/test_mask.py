@@ -224,5 +224,5 @@ def test_a_file_that_is_not_there(tmp_path):
     (tmp_path / "input.toml").write_text(
         'grid.shape = [8]\nequation.name = "heat"\ntime.end = 1\nmask.solid = "none.h5:solid"\n'
     )
-    with pytest.raises(InputError, match="mask.solid: expected an HDF5 file, but there is no .*/none.h5"):
+    with pytest.raises(InputError, match="mask.solid: expected an HDF5 file, but .*/none.h5 does not exist"):
         load(tmp_path / "input.toml")

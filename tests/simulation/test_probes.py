@@ -233,6 +233,18 @@ def test_a_continued_run_has_the_same_receivers(tmp_path, probes):
     assert samples(path)["p"][0].tolist() == [*range(11), 12, 14]
 
 
+def test_a_continued_run_has_the_same_diagnostics(tmp_path):
+    given = {**TABLES, "diagnostics": {"total": "integral(u)"}}
+    path = file_of(tmp_path / "run.h5", given)
+    before = path.read_bytes()
+    changed = {**given, "diagnostics": {"total": "integral(u**2)"}, "time": {"end": 1.5, "dt": 0.1}}
+    with pytest.raises(
+        InputError, match=r'diagnostics\.total: .*run\.h5 was begun with "integral\(u\)" and cannot continue'
+    ):
+        file_of(path, changed, resume=True, overrides=("diagnostics.total=integral(u**2)",))
+    assert path.read_bytes() == before
+
+
 STATIONS = "name, x, y\nA, 1.0, 2.0\nB,3.0,0.25\n"
 TABLES = {
     "grid": {"shape": [16, 12]}, "equation": {"name": "heat", "D": 0.1}, "initial": {"u": "1 + x"},
