@@ -183,7 +183,7 @@ class Lowered(Protocol):
         """Return (values held between steps, values held while stepping) on each device.
 
         Both are numbers of array elements, for all fields. In an ensemble they count one member. Multiply by the item
-        size of the dtype for bytes.
+        size of the dtype for bytes. Raises Unsupported if the backend's cost model does not compile.
         """
 
     def exchange(self, plan: Plan, device_grid: DeviceGrid, communicator: Communicator) -> Exchange:

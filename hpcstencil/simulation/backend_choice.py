@@ -52,7 +52,9 @@ def foreseen(decomposed: Decomposed) -> Prepared:
     reason, alone = "", OneProcess()
     for name in names:
         try:
-            return prepared_with(decomposed, Choice(name, name), alone)
+            prepared = prepared_with(decomposed, Choice(name, name), alone)
+            prepared.lowered.cells_held(prepared.plan)  # native code compiles its cost model, which may fail
+            return prepared
         except Unsupported as unsupported:
             reason = str(unsupported)
     if wanted != "auto":

@@ -446,6 +446,15 @@ def test_without_a_compiler_xla_takes_over_and_says_so(empty_cache, monkeypatch)
         choice(heat(kernel="native"))
 
 
+def test_check_says_that_the_compiler_fails(empty_cache, monkeypatch):
+    def failing(*_):
+        raise Unsupported("c++ does not compile the program (status 1)")
+
+    monkeypatch.setattr(compiler, "_compile", failing)
+    decomposed = Decomposed.of(problem_of(grid={"shape": [21]}, equation={"name": "heat", "D": 0.321}), 1, 1)
+    assert "(no native code: c++ does not compile the program (status 1))" in report(backend_choice.foreseen(decomposed))
+
+
 def test_a_run_goes_on_with_its_kernel_or_not_at_all(empty_cache, monkeypatch):
     def none(*_):
         raise Unsupported("no C++ compiler was found")
