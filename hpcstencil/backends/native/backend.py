@@ -172,7 +172,9 @@ class LoweredToNative:
         return Steps(
             advance=advance,
             attempt=lambda: (
-                attempt_in_a_call(code, device_grid, widths) if plan.every else attempt_by_sections(code, device_grid)
+                attempt_in_a_call(code, device_grid, widths, members, array.norm)
+                if plan.every
+                else attempt_by_sections(code, device_grid, members, array.error_sums(), array.norm)
             ),
             slopes=array.slopes,
             reductions=array.reductions,

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from hpcstencil.backends.error_norm import LIMIT, QUANTUM, error_norm
 from hpcstencil.backends.xla.evaluate import Evaluation, Rules, of_members
 from hpcstencil.distributed.device_grid import DeviceGrid
 from hpcstencil.distributed.halo import Fields
@@ -37,6 +38,7 @@ CELLS_IN_NUMPY = 2**17  # the same in numpy; larger, because its threads synchro
 
 # (values of each tree in some rows, mask of the cells that count) -> partial result of these rows
 OfRows = Callable[[list[jax.Array], jax.Array], Any]
+Norm = Callable[[jax.Array], np.ndarray]  # sums of squared errors on the devices of this process -> the error
 
 
 def bits_per_part(cells: int) -> int:
@@ -190,6 +192,41 @@ def compiled_sums(trees: CompiledTrees, bits: int) -> Callable[..., Any]:
     return device_grid.exchanged(sums, trees.widths)
 
 
+def compiled_error_sums(trees: CompiledTrees) -> Callable[..., Any]:
+    """Return the function (fields, parameters, time) -> sums of squared errors, as `error_norm` defines them.
+
+    The trees are the squared errors. The sums are over the devices of this process: int64 of shape (trees, WORDS), with a
+    trailing member axis in an ensemble.
+    """
+    device_grid, axes = trees.device_grid, trees.grid_axes
+
+    def of_rows(values: list[jax.Array], owned: jax.Array) -> jax.Array:
+        totals = []
+        for v in values:
+            broken = owned & ~(v < LIMIT)
+            rest, words = jnp.where(owned & ~broken, v, 0).astype(jnp.float64), []
+            for unit in (QUANTUM * 2.0**64, QUANTUM * 2.0**32, QUANTUM):
+                whole = jnp.rint(rest * (1 / unit))
+                rest = rest - whole * unit
+                words.append(whole.astype(jnp.int64).sum(axes))
+            totals.append(jnp.stack([*reversed(words), broken.astype(jnp.int64).sum(axes)]))
+        return jnp.stack(totals)
+
+    def sums(fields: Mapping[str, Value], frame: Frame, parameters: Parameters, time: Number) -> jax.Array:
+        return device_grid.device_sum(trees.by_rows(fields, parameters, time, frame, of_rows).sum(0))
+
+    return device_grid.exchanged(sums, trees.widths)
+
+
+def norm_of(device_grid: DeviceGrid, communicator: Communicator) -> Norm:
+    """Return the collective function that turns this process's sums of squared errors into the `error_norm`."""
+
+    def norm(sums: jax.Array) -> np.ndarray:
+        return error_norm(communicator.total(np.asarray(device_grid.first(sums))), device_grid.grid.cells)
+
+    return norm
+
+
 class Reductions:
     """Reductions of a fixed list of trees over the whole grid, compiled once; see `backend.Reductions`.
 
@@ -217,7 +254,7 @@ class Reductions:
         self.run_sums = compiled_sums(left, self.bits)
 
     def extremes(
-        self, fields: Fields, parameters: Parameters, time: float
+        self, fields: Fields, parameters: Parameters, time: float | np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return (minimum, maximum, number of non-finite cells) of each tree over the whole grid at ``time``. Collective.
 

@@ -1,0 +1,75 @@
+// The sums of the squared errors of an attempted step. They are sums of integers, so they do not depend on the order of
+// the cells, nor on tiles, threads or blocks. `backends/error_norm.py` gives the definition, which all backends share.
+#pragma once
+#include "copy.hpp"
+
+constexpr int ERRORS = FIELDS - GIVEN;
+
+// The sum of one field's squared errors is low 2^-44 + middle 2^-12 + high 2^20. ``broken`` counts the cells whose
+// squared error is not below 2^50. Same order as the words of error_norm.py.
+struct ErrorSum {
+    int64_t low = 0, middle = 0, high = 0, broken = 0;
+
+    // Any squared error, or NaN.
+    void add(double v) {
+        if (!(v < 0x1p50)) {
+            broken++;
+            return;
+        }
+        double top = __builtin_rint(v * 0x1p-20);
+        v -= top * 0x1p20;
+        double next = __builtin_rint(v * 0x1p12);
+        v -= next * 0x1p-12;
+        high += (int64_t)top, middle += (int64_t)next, low += (int64_t)__builtin_rint(v * 0x1p44);
+    }
+
+    // The n squared errors of a row.
+    void add_row(const real* row, long n) {
+        for (long x = 0; x < n; x += 1024) add_some(row + x, min(1024, n - x));
+    }
+
+    // Adding 2^8 to a number below 2^7 leaves its multiple of 2^-44 in the last bits of the sum, ready to be added as an
+    // integer. Up to 2^12 such integers fit 64 bits. If a number is larger, all are added one by one instead.
+    void add_some(const real* v, long n) {
+        typedef double doubles __attribute__((vector_size(64)));
+        typedef uint64_t integers __attribute__((vector_size(64)));
+        constexpr uint64_t OFFSET = 0x4070000000000000;  // the bits of 2^8
+        integers sum = {};
+        auto small = vec{} == vec{};
+        long whole = n - n % LANES;
+        for (long x = 0; x < whole; x += LANES) {
+            vec here = *(const unaligned_vec*)(v + x);
+            small &= here < vec{} + real(0x1p7);
+            if constexpr (sizeof(real) == 8) sum += (integers)(here + real(0x1p8));
+            else {
+                typedef float half __attribute__((vector_size(32)));
+                union {
+                    vec whole;
+                    half part[2];
+                } split = {here};
+                for (int k = 0; k < 2; k++) sum += (integers)(__builtin_convertvector(split.part[k], doubles) + 0x1p8);
+            }
+        }
+        bool all_small = true;
+        for (long l = 0; l < LANES; l++) all_small = all_small && small[l];
+        if (all_small) {
+            uint64_t total = 0;
+            for (int l = 0; l < 8; l++) total += sum[l];
+            low += (int64_t)(total - uint64_t(whole) * OFFSET);
+        } else whole = 0;
+        for (long x = whole; x < n; x++) add(v[x]);
+        middle += low >> 32, low &= 0xffffffff;
+    }
+};
+
+// The sums of one tile, which are added to those of the call.
+struct ErrorSums {
+    ErrorSum sum[ERRORS + 1];
+
+    void add_to(int64_t* words) const {
+        for (int e = 0; e < ERRORS; e++) {
+            const int64_t mine[] = {sum[e].low, sum[e].middle, sum[e].high, sum[e].broken};
+            for (int n = 0; n < 4; n++) __atomic_fetch_add(words + 4 * e + n, mine[n], __ATOMIC_RELAXED);
+        }
+    }
+};
