@@ -77,6 +77,12 @@ class Reductions(Protocol):
     def cells(self) -> int:
         """The number of cells of the whole grid; an ensemble counts them once, not per member."""
 
+    def expect(self, wanted: bool) -> None:
+        """Announce that the next call takes steps, and whether reductions of the fields after it are ``wanted``.
+
+        Native code then reduces them while it stores them.
+        """
+
     def extremes(
         self, fields: Fields, parameters: Parameters, time: float | np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -118,7 +118,10 @@ ADAPTIVE = {
     "grid": {"shape": [19, 16], "upper": [1.9, 1.6]},
     "equation": {"name": "gray_scott", "D_u": 0.02, "D_v": 0.01, "seed": 1},
     "initial": {"u": "1 - 0.5*exp(-4*(x - 1)**2)", "v": "0.25 + 0.1*noise(seed)"},
-    "boundary": {"x": "periodic", "y": {"lower": {"dirichlet": "0.1*exp(-(20*(t - 0.7))**2)"}, "upper": {"neumann": "k"}}},
+    "boundary": {
+        "x": "periodic",
+        "y": {"lower": {"dirichlet": "0.1*exp(-(20*(t - 0.7))**2)"}, "upper": {"neumann": "k"}},
+    },
     "time": {"end": 2.0, "tolerance": 1e-5},
     "output": {"every": 0.9},
     "ensemble": {"equation.F": [0.03, 0.04, 0.5], "equation.D_u": [0.02, 0.1, 0.01]},

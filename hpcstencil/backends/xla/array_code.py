@@ -11,6 +11,7 @@ from hpcstencil.backends.backend import Attempt, Cellwise
 from hpcstencil.backends.xla.evaluate import Rules, of_members, right_hand_side
 from hpcstencil.backends.xla.reductions import (
     CompiledTrees,
+    FieldReducer,
     Norm,
     Reductions,
     compiled_error_sums,
@@ -70,9 +71,13 @@ class ArrayCode:
         """Return the function (fields, parameters, t) -> time derivatives by field, all without ghost cells."""
         return self.stepper.slopes(0)
 
-    def reductions(self, needs: Needs, trees: Sequence[Node]) -> Reductions:
-        """Return the reductions of ``trees``. ``needs`` maps the operands in them to the ghost cells that they require."""
-        return Reductions(self.stepper.device_grid, self.communicator, self.rules, needs, tuple(trees), self.listed)
+    def reductions(self, needs: Needs, trees: Sequence[Node], reducer: FieldReducer | None = None) -> Reductions:
+        """Return the reductions of ``trees``. ``needs`` maps the operands in them to the ghost cells that they require.
+
+        ``reducer`` reduces plain fields; numpy does if it is None.
+        """
+        device_grid = self.stepper.device_grid
+        return Reductions(device_grid, self.communicator, self.rules, needs, tuple(trees), self.listed, reducer)
 
     def cellwise(self, needs: Needs, trees: Sequence[Node]) -> Cellwise:
         """Return the function (fields, parameters, t) -> value of each of the ``trees`` in every cell."""

@@ -1,7 +1,7 @@
 // The sums of the squared errors of an attempted step. They are sums of integers, so they do not depend on the order of
 // the cells, nor on tiles, threads or blocks. `backends/error_norm.py` gives the definition, which all backends share.
 #pragma once
-#include "copy.hpp"
+#include "integer_sums.hpp"
 
 constexpr int ERRORS = FIELDS - GIVEN;
 
@@ -28,35 +28,20 @@ struct ErrorSum {
         for (long x = 0; x < n; x += 1024) add_some(row + x, min(1024, n - x));
     }
 
-    // Adding 2^8 to a number below 2^7 leaves its multiple of 2^-44 in the last bits of the sum, ready to be added as an
-    // integer. Up to 2^12 such integers fit 64 bits. If a number is larger, all are added one by one instead.
+    // The squared errors below 2^7 of up to 2^12 cells fit an integer. If one is larger, all are added one by one instead.
     void add_some(const real* v, long n) {
-        typedef double doubles __attribute__((vector_size(64)));
-        typedef uint64_t integers __attribute__((vector_size(64)));
-        constexpr uint64_t OFFSET = 0x4070000000000000;  // the bits of 2^8
         integers sum = {};
         auto small = vec{} == vec{};
         long whole = n - n % LANES;
         for (long x = 0; x < whole; x += LANES) {
             vec here = *(const unaligned_vec*)(v + x);
             small &= here < vec{} + real(0x1p7);
-            if constexpr (sizeof(real) == 8) sum += (integers)(here + real(0x1p8));
-            else {
-                typedef float half __attribute__((vector_size(32)));
-                union {
-                    vec whole;
-                    half part[2];
-                } split = {here};
-                for (int k = 0; k < 2; k++) sum += (integers)(__builtin_convertvector(split.part[k], doubles) + 0x1p8);
-            }
+            sum += shifted_cells(here, 0x1p8);
         }
-        bool all_small = true;
-        for (long l = 0; l < LANES; l++) all_small = all_small && small[l];
-        if (all_small) {
-            uint64_t total = 0;
-            for (int l = 0; l < 8; l++) total += sum[l];
-            low += (int64_t)(total - uint64_t(whole) * OFFSET);
-        } else whole = 0;
+        integers all = ~(integers)small;
+        if (!(all[0] | all[1] | all[2] | all[3] | all[4] | all[5] | all[6] | all[7]))
+            low += (int64_t)(total_of(sum) - uint64_t(whole) * bits_of(0x1p8));
+        else whole = 0;
         for (long x = whole; x < n; x++) add(v[x]);
         middle += low >> 32, low &= 0xffffffff;
     }

@@ -107,9 +107,11 @@ struct Tile {
     int slot[RINGS];  // of the newest plane of each ring
     Prefetch upcoming;
     ErrorSums errors;
+    ResultSums results;
     double polled = 0;
 
     void stream() {
+        results.begin(job.last ? plan.sums : nullptr);
         long begin = UNBOUNDED;
         int next = 0;
         for (int q = 0; q < pipe.levels; q++) {
@@ -146,6 +148,7 @@ struct Tile {
                                                                   : slot[r] + AT_ONCE - pipe.ring[r].planes;
         }
         if (call.error_sums) errors.add_to(call.error_sums);
+        results.end();
     }
 
     // Starts to prefetch the cells of planes i .. i + AT_ONCE - 1 that will be loaded from this block. This is done
@@ -334,12 +337,16 @@ struct Tile {
                 }
                 if (job.stores_edges)
                     call.edges->put(call, done, f, i, j, p + j * layout[r].pitch, from[2], to[2], plan.non_temporal);
-                (job.last ? store_result : copy_out)(
-                    job.target[f] + (i * target_size(1) + j) * target_size(2) + from[2],
-                    p + j * layout[r].pitch + from[2], to[2] - from[2], plan.non_temporal);
+                store_row(f, job.target[f] + (i * target_size(1) + j) * target_size(2) + from[2],
+                          p + j * layout[r].pitch + from[2]);
             }
         }
         if (job.stores_edges) call.edges->stored(done);
+    }
+
+    void store_row(int f, real* to_, const real* cells) {
+        if (job.last) results.store(f, to_, cells, to[2] - from[2], plan.non_temporal);
+        else copy_out(to_, cells, to[2] - from[2], plan.non_temporal);
     }
 
     // The cells per axis of an array of the caller, or of an array that the driver allocated for the block.
