@@ -40,8 +40,10 @@ if TYPE_CHECKING:
 
 # (fields, parameters, range of steps) -> fields after these steps. The input fields are overwritten.
 Advance = Callable[["Fields", "Parameters", "StepRange"], "Fields"]
-# (fields, parameters, t, dt) -> (fields after one step, its `Problem.errors` by field). The input fields are kept.
-Attempt = Callable[["Fields", "Parameters", "Number", "Number"], "tuple[Fields, Fields]"]
+# (fields, parameters, one step, room) -> (fields after the step, its estimated error: `error_norm.error_norm`). Collective.
+# The input fields are kept. In an ensemble the step and the error have one entry per member; a member whose count is 0 may
+# keep its fields. ``room`` are fields that nobody needs any more: the results may take their memory. It may be empty.
+Attempt = Callable[["Fields", "Parameters", "StepRange", "Fields"], "tuple[Fields, np.ndarray]"]
 
 # (fields, parameters, t) -> one array per tree with its value in every cell, laid out like a field. Collective.
 Cellwise = Callable[["Fields", "Parameters", "Number"], "list[jax.Array]"]
@@ -75,10 +77,18 @@ class Reductions(Protocol):
     def cells(self) -> int:
         """The number of cells of the whole grid; an ensemble counts them once, not per member."""
 
+    def expect(self, wanted: bool) -> None:
+        """Announce that the next call takes steps, and whether reductions of the fields after it are ``wanted``.
+
+        Native code then reduces them while it stores them.
+        """
+
     def extremes(
-        self, fields: Fields, parameters: Parameters, time: float
+        self, fields: Fields, parameters: Parameters, time: float | np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the minimum, the maximum and the number of non-finite cells of each tree at ``time``. Collective.
+
+        In an ensemble, ``time`` may be an array of shape (members,).
 
         All three are taken over the whole grid. Each is an array of shape (n,), or (n, members) in an ensemble; the
         dtypes are float64, float64 and int64. If a tree has non-finite cells, its extrema are unreliable because NaN may

@@ -162,7 +162,7 @@ def exchanging(simulation: Simulation, steps: int) -> Run:
         return lax.fori_loop(0, n, body, u)
 
     if not simulation.prepared.lowered.ghosts_apart:
-        surround = device_grid.compiled(surrounded, 1, donate=True)
+        surround = device_grid.compiled(surrounded, 1, donated=(0,))
         return lambda fields, rounds: surround(fields, device_grid.places, rounds * times)
     receive = device_grid.compiled(received, 1)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from hpcstencil.config.settings import Config
 from hpcstencil.validation.errors import InputError
-from hpcstencil.validation.messages import not_yet, wrong
+from hpcstencil.validation.messages import wrong
 from hpcstencil.validation.schema import COUNT, EXPRESSION, NUMBER, Key, expression_text, take
 
 MOST_MEMBERS = 10_000
@@ -70,11 +70,9 @@ def _values(key: str, listed: object) -> tuple[float | str, ...]:
 def check_steps(config: Config) -> None:
     """Raise InputError if the settings of [time] do not suit an ensemble.
 
-    A tolerance is not available. With time.cfl each member has an individual step size, so output, diagnostics and
-    checkpoints cannot be scheduled by a number of steps.
+    With time.cfl or time.tolerance each member has an individual step size, so output, diagnostics and checkpoints cannot
+    be scheduled by a number of steps.
     """
-    if config.time.tolerance is not None:
-        raise not_yet("time.tolerance", "an ensemble with a tolerance", ("time.dt", "time.cfl"))
     if config.time.dt is not None:
         return
     counted = {
@@ -86,8 +84,8 @@ def check_steps(config: Config) -> None:
         if count is not None:
             advice = "checkpoint.every_minutes" if key.startswith("checkpoint") else "output.every, a time"
             raise InputError(
-                f"{key}: expected none in an ensemble with time.cfl, whose members take steps of their own, but got {count}; "
-                f"give {advice}, or a fixed time.dt"
+                f"{key}: expected none in an ensemble with time.{config.time.given}, whose members take steps of their own, "
+                f"but got {count}; give {advice}, or a fixed time.dt"
             )
 
 

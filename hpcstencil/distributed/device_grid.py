@@ -85,13 +85,13 @@ class DeviceGrid:
             r if "halo" in (low.kind, high.kind) else 0 for r, (low, high) in zip(reach, self.sides, strict=True)
         )
 
-    def compiled(self, body: Body, shared: int, donate: bool = False) -> Body:
+    def compiled(self, body: Body, shared: int, donated: Sequence[int] = ()) -> Body:
         """Compile ``body(fields, places, ..., shared arguments)`` for every device.
 
         With several devices, all arguments and results have a leading device axis, except the last ``shared`` arguments,
-        which are the same for all devices. With ``donate``, the fields are overwritten.
+        which are the same for all devices. The arguments with the numbers ``donated``, such as 0 for the fields, are
+        overwritten.
         """
-        donated = (0,) if donate else ()
         if not self.devices.several:
             return jax.jit(body, donate_argnums=donated)
         count = body.__code__.co_argcount
@@ -105,7 +105,7 @@ class DeviceGrid:
         axis would make XLA copy the fields.
         """
         if not self.devices.several:
-            return self.compiled(body, 2, donate=True)
+            return self.compiled(body, 2, donated=(0,))
         own, same = self.devices.sharding.spec, PartitionSpec()
 
         def of_device(fields: Fields, places: Placed, parameters: Parameters, these: StepRange) -> Any:
@@ -187,7 +187,7 @@ class DeviceGrid:
         self, whole: Body, widths: tuple[int, ...], donate: bool, names: Collection[Any] | None = None
     ) -> Body:
         """Return ``whole(fields, places, ghost cells from outside, shared)`` as a function of fields and shared arguments."""
-        run = self.compiled(whole, 1, donate)
+        run = self.compiled(whole, 1, donated=(0,) if donate else ())
         outside = self.outside(widths)
         return lambda fields, *arguments: run(fields, self.places, outside(among(fields, names)), arguments)
 

@@ -37,13 +37,14 @@ class Clock:
 def together(clocks: Sequence[Clock]) -> Clock:
     """The common clock of ensemble members with individual step sizes.
 
-    Its time is the time of the slowest member, and its step the sum of all steps. If all members have just
-    reached the same output time, the base is the current step. Otherwise ``base_step`` is -1, so that `is_output` does
-    not take the clock for one that has reached an output time.
+    Its time is the time of the slowest member, and its numbers of steps and of rejected steps are the sums over all. If all
+    members have just reached the same output time, the base is the current step. Otherwise ``base_step`` is -1, so that
+    `is_output` does not take the clock for one that has reached an output time.
     """
     time, step = min(clock.time for clock in clocks), sum(clock.step for clock in clocks)
     landed = all(clock.time == clock.base_time == time for clock in clocks)
-    return Clock(step, time, step if landed else -1, time)
+    rejected = sum(clock.rejected for clock in clocks)
+    return Clock(step, time, step if landed else -1, time, rejected=rejected)
 
 
 class StepRange(NamedTuple):

@@ -3,28 +3,30 @@
 err = sqrt(mean((e / (tol + tol max(|u(t)|, |u(t + dt)|)))²)) over all cells and fields. A step is accepted if err <= 1,
 and the next one is dt * 0.9 err^(-0.7/k) err_before^(0.4/k), with k one more than the order of the estimate (Hairer,
 Nørsett & Wanner, "Solving Ordinary Differential Equations I", 2nd ed. (1993), eq. (II.4.11); Hairer & Wanner, II, 2nd
-ed. (1996), eq. (IV.2.43)). The mean is summed as integers (`reductions`), so the sequence of steps is the same for
+ed. (1996), eq. (IV.2.43)). The mean is a sum of integers (`error_norm`), so the sequence of steps is the same for
 every decomposition.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from hpcstencil.backends.backend import Attempt, Reductions, Steps
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.numerics.integrators import Method
-from hpcstencil.numerics.schedule import Clock, Leap, Schedule
+from hpcstencil.numerics.schedule import Clock, Leap, Schedule, StepRange
 from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic.expressions import Field
 from hpcstencil.validation.errors import NumericsError
 
 SAFETY, LEAST_FACTOR, MOST_FACTOR = 0.9, 0.2, 5.0
 LEAST_ERROR = 1e-4  # lower bound of the previous error in the controller: one lucky step is not trusted
-HOPELESS = 1e100  # a squared error, in units of the tolerance, above this counts as infinite
 FIRST_FRACTION = 0.01  # first step, as a fraction of the time in which the solution changes by its own magnitude
 COLLAPSED = 1e-15  # smallest step, as a fraction of the end time; a shorter one makes no progress
 
@@ -45,23 +47,25 @@ def factor(method: Method, error: float, before: float) -> float:
 class Control:
     """The controller of adaptive steps.
 
+    The members of an ensemble have a clock each, and take their own steps: each takes those that it would take alone.
+
     Attributes
     ----------
     attempt
         Takes one step and estimates its error.
-    errors
-        Reduces `Problem.errors`, which an attempt returns by field name.
     changes
         Reduces the time derivatives and the fields, to estimate the size of the first step.
     schedule
         Shortens steps that would pass an output time or the end.
+    room
+        Fields that are not needed any more. The next attempt may store its results there.
     """
 
     problem: Problem
     attempt: Attempt
-    errors: Reductions
     changes: Reductions
     schedule: Schedule
+    room: Fields = field(default_factory=dict, compare=False)
 
     @staticmethod
     def of(problem: Problem, steps: Steps) -> Control:
@@ -70,7 +74,6 @@ class Control:
         return Control(
             problem=problem,
             attempt=steps.attempt(),
-            errors=steps.reductions({}, fields),
             changes=steps.reductions(problem.needs(problem.rates()), (*problem.trees.values(), *fields)),
             schedule=problem.schedule(),
         )
@@ -78,58 +81,110 @@ class Control:
     def step(self, fields: Fields, clock: Clock) -> tuple[Fields, Clock]:
         """Take the next step that meets the tolerance, and return the fields and the clock after it. Collective.
 
-        The input fields are not overwritten. Raises NumericsError, on all processes, if the step size collapses.
+        Not for ensembles. The input fields must not be used again: the next step may overwrite them. Raises NumericsError,
+        on all processes, if the step size collapses.
         """
-        problem, end = self.problem, self.problem.config.time.end
-        clock = self.begun(fields, clock)
-        dt, rejected = clock.measured_dt, clock.rejected
+        clocks, rejected = self.begun(fields, (clock,)), [False]
         while True:
-            if dt < COLLAPSED * end or clock.time + dt == clock.time:
-                raise NumericsError(
-                    f"the step collapsed to {dt:.3g} at step {clock.step}, t = {clock.time:g}, after {rejected} rejected "
-                    f"ones: no step meets time.tolerance = {problem.config.time.tolerance:g}, as happens where a solution "
-                    "blows up or jumps; allow a larger tolerance, or check the equation there"
-                )
-            leap = self.tried(clock, dt)
-            after, errors = self.attempt(fields, problem.parameters, clock.time, leap.steps.dt)
-            err = self.error(errors)
-            wished = factor(problem.method, err, max(clock.last_error, LEAST_ERROR))
-            if err <= 1.0:
-                growth = min(wished, 1.0) if rejected > clock.rejected else wished
-                # A step that was shortened to land on an output says little about the size of the next.
-                proposed = max(dt, growth * leap.steps.dt) if leap.steps.dt < dt else growth * dt
-                return after, replace(leap.after, measured_dt=proposed, last_error=err, rejected=rejected)
-            rejected += 1
-            dt = leap.steps.dt * min(wished, SAFETY)
+            fields, clocks, rejected = self.attempted(fields, clocks, rejected, [True])
+            if not rejected[0]:
+                return fields, clocks[0]
+
+    def attempted(
+        self, fields: Fields, clocks: Sequence[Clock], rejected: Sequence[bool], active: Sequence[bool]
+    ) -> tuple[Fields, tuple[Clock, ...], list[bool]]:
+        """Attempt one step of each ``active`` member, and return the fields, the clocks and who was rejected. Collective.
+
+        ``rejected`` says which members were rejected by the last attempt. A rejected member keeps its fields, and has a shorter
+        step to try next. A single run counts as one member. Fields and errors are as in `step`.
+        """
+        for clock, on in zip(clocks, active, strict=True):
+            if on:
+                self.check_progress(clock)
+        leaps = [
+            self.tried(clock, clock.measured_dt) if on else Leap(StepRange(clock.time, 0, 0.0, 0), clock)
+            for clock, on in zip(clocks, active, strict=True)
+        ]
+        these = leaps[0].steps
+        if self.problem.members:
+            these = StepRange(*(np.array(values) for values in zip(*(leap.steps for leap in leaps), strict=True)))
+        after, errors = self.attempt(fields, self.problem.parameters, these, dict(self.room))
+        self.room.clear()
+        decided = [
+            self.decided(clock, leap, float(error), before) if on else (clock, before)
+            for clock, leap, error, before, on in zip(clocks, leaps, np.ravel(errors), rejected, active, strict=True)
+        ]
+        accepted = np.array([on and not no for (_, no), on in zip(decided, active, strict=True)])
+        if accepted.all():
+            fields, unused = after, fields
+        elif accepted.any():
+            fields, unused = chosen(accepted, after, fields), after
+        else:
+            unused = after
+        self.room.update(unused)
+        return fields, tuple(clock for clock, _ in decided), [no for _, no in decided]
+
+    def check_progress(self, clock: Clock) -> None:
+        """Raise NumericsError if the next step to attempt is too short to change the time."""
+        dt, problem = clock.measured_dt, self.problem
+        if dt < COLLAPSED * problem.config.time.end or clock.time + dt == clock.time:
+            raise NumericsError(
+                f"the step collapsed to {dt:.3g} at step {clock.step}, t = {clock.time:g}, after {clock.rejected} rejected "
+                f"ones: no step meets time.tolerance = {problem.config.time.tolerance:g}, as happens where a solution "
+                "blows up or jumps; allow a larger tolerance, or check the equation there"
+            )
+
+    def decided(self, clock: Clock, leap: Leap, error: float, rejected: bool) -> tuple[Clock, bool]:
+        """Return (clock after an attempt, whether it was rejected), from its estimated ``error``.
+
+        ``rejected`` says whether the attempt before it, at the same time, was rejected too.
+        """
+        dt, wished = clock.measured_dt, factor(self.problem.method, error, max(clock.last_error, LEAST_ERROR))
+        if not error <= 1.0:
+            return replace(clock, measured_dt=leap.steps.dt * min(wished, SAFETY), rejected=clock.rejected + 1), True
+        growth = min(wished, 1.0) if rejected else wished
+        # A step that was shortened to land on an output says little about the size of the next.
+        proposed = max(dt, growth * leap.steps.dt) if leap.steps.dt < dt else growth * dt
+        return replace(leap.after, measured_dt=proposed, last_error=error), False
 
     def tried(self, clock: Clock, dt: float) -> Leap:
         """Return the step to attempt at ``clock``: of size ``dt``, or shorter if it would pass the next output or the end."""
         return self.schedule.leap(replace(clock, base_step=clock.step, base_time=clock.time), dt, 1)
 
-    def error(self, errors: Fields) -> float:
-        """Return the estimated error in units of the tolerance, equal on all processes. Collective.
+    def begun(self, fields: Fields, clocks: Sequence[Clock]) -> tuple[Clock, ...]:
+        """Return the clocks, each with the size of the next step to attempt. Collective.
 
-        ``errors`` are those by field that an attempt returned. The result is infinite if an error is not finite in some cell.
+        A clock without one gets an estimate from the fields.
         """
-        _, largest, broken = self.errors.extremes(errors, self.problem.parameters, 0.0)
-        if broken.any() or largest.max() > HOPELESS:
-            return math.inf
-        sums = self.errors.sums(errors, self.problem.parameters, 0.0, largest)
-        return math.sqrt(math.fsum(sums) / (self.errors.cells * len(sums)))
+        if all(clock.measured_dt for clock in clocks):
+            return tuple(clocks)
+        sizes = self.first_steps(fields, [clock.time for clock in clocks])
+        return tuple(
+            clock if clock.measured_dt else replace(clock, measured_dt=dt)
+            for clock, dt in zip(clocks, sizes, strict=True)
+        )
 
-    def begun(self, fields: Fields, clock: Clock) -> Clock:
-        """Return the clock with the size of the next step to attempt, estimated from the fields if it has none. Collective."""
-        return clock if clock.measured_dt else replace(clock, measured_dt=self.first_step(fields, clock.time))
-
-    def first_step(self, fields: Fields, time: float) -> float:
-        """Estimate the size of the first step to attempt at ``time``, equally on all processes. Collective.
+    def first_steps(self, fields: Fields, times: Sequence[float]) -> list[float]:
+        """Estimate the size of the first step to attempt, of each member at its time, equally on all processes. Collective.
 
         The estimate is cautious, because the controller can lengthen a short step up to fivefold per step.
         """
         end = self.problem.config.time.end
+        time = np.array(times) if self.problem.members else times[0]
         low, high, broken = self.changes.extremes(fields, self.problem.parameters, time)
-        slopes, sizes = np.split(np.maximum(np.abs(low), np.abs(high)), 2)
-        if broken.any() or not slopes.any():
-            return 1e-6 * end
-        change, size = (slopes / (1 + sizes)).max(), (sizes / (1 + sizes)).max()
-        return float(min(end, FIRST_FRACTION * max(size, 1e-5) / change))
+        shape = 2, len(low) // 2, len(times)
+        slopes, sizes = np.maximum(np.abs(low), np.abs(high)).reshape(shape)
+        steps = []
+        for slope, size, wrong in zip(slopes.T, sizes.T, broken.reshape(len(low), len(times)).T, strict=True):
+            if wrong.any() or not slope.any():
+                steps.append(1e-6 * end)
+                continue
+            change, value = (slope / (1 + size)).max(), (size / (1 + size)).max()
+            steps.append(float(min(end, FIRST_FRACTION * max(value, 1e-5) / change)))
+        return steps
+
+
+@jax.jit
+def chosen(active: np.ndarray, new: Fields, old: Fields) -> Fields:
+    """Return the new fields of the ``active`` members, of shape (members,), and the old fields of the others."""
+    return {name: jnp.where(active, new[name], old[name]) for name in old}

@@ -115,5 +115,4 @@ def compile_steps(stepping: Stepping) -> None:
     simulation = stepping.simulation
     stepping.state = replace(stepping.state, fields=simulation.compile(dict(stepping.state.fields)))
     if simulation.control is not None:
-        clock = simulation.control.begun(dict(stepping.state.fields), stepping.clock)
-        stepping.state = replace(stepping.state, clock=clock)
+        stepping.begin_control(simulation.control)

@@ -160,20 +160,59 @@ class Stepping:
         self.pace.took(int(steps.count.max()), time.perf_counter() - start)
         return int(steps.count.sum())
 
+    def begin_control(self, control: Control) -> None:
+        """Estimate the size of the first adaptive step, of each member, unless there is one already. Collective."""
+        clocks = control.begun(dict(self.state.fields), self.state.members or (self.clock,))
+        self.state = replace(self.state, members=clocks) if self.state.members else replace(self.state, clock=clocks[0])
+
     def _advance_controlled(self, control: Control, announce: Announce, limit: int | None, until: float | None) -> int:
-        """Take adaptive steps, see `advance`. Each attempted step is announced."""
+        """Take adaptive steps, see `advance`. Each attempted step of a single run is announced."""
         control = replace(control, schedule=self.schedule)
-        self.state = replace(self.state, clock=control.begun(dict(self.state.fields), self.clock))
+        self.begin_control(control)
         start, first = time.perf_counter(), self.clock.step
-        wait = self.schedule.steps_to_event(self.clock)
-        last = first + min(self.pace.steps, wait or self.pace.steps, limit or self.pace.steps)
         with self.stopwatch.during("computing"):
-            while self.clock.step < last:
-                announce(self.state, control.tried(self.clock, self.clock.measured_dt))
-                fields, clock = control.step(dict(self.state.fields), self.clock)
-                self.state = replace(self.state, clock=clock, fields=fields)
-                if self.schedule.is_output(self.clock) or (until is not None and self.clock.time >= until):
-                    break
-        steps = self.clock.step - first
-        self.pace.took(steps, time.perf_counter() - start)
-        return steps
+            if self.state.members:
+                most = self._advance_controlled_members(control, limit, until)
+            else:
+                most = self._advance_controlled_alone(control, announce, limit, until)
+        self.pace.took(most, time.perf_counter() - start)
+        return self.clock.step - first
+
+    def _advance_controlled_alone(
+        self, control: Control, announce: Announce, limit: int | None, until: float | None
+    ) -> int:
+        """Take adaptive steps of a single run, see `advance`."""
+        first, wait = self.clock.step, self.schedule.steps_to_event(self.clock)
+        last = first + min(self.pace.steps, wait or self.pace.steps, limit or self.pace.steps)
+        while self.clock.step < last:
+            announce(self.state, control.tried(self.clock, self.clock.measured_dt))
+            fields, clock = control.step(dict(self.state.fields), self.clock)
+            self.state = replace(self.state, clock=clock, fields=fields)
+            if self.schedule.is_output(self.clock) or (until is not None and self.clock.time >= until):
+                break
+        return self.clock.step - first
+
+    def _advance_controlled_members(self, control: Control, limit: int | None, until: float | None) -> int:
+        """Take adaptive steps of each member, and return the largest number of steps of any; see `advance`.
+
+        A member that reaches an output, or ``until``, waits there for the others. No member ends between two attempts of a
+        step, so the clocks hold all that the next step depends on.
+        """
+        due = self.schedule.next_output_time(self.clock.time)
+        due = due if until is None else min(due, until)
+        fields, clocks, most = (
+            dict(self.state.fields),
+            self.state.members,
+            min(self.pace.steps, limit or self.pace.steps),
+        )
+        first, rejected = [clock.step for clock in clocks], [False] * len(clocks)
+        while True:
+            active = [
+                no or (clock.time < due and clock.step < begun + most)
+                for clock, begun, no in zip(clocks, first, rejected, strict=True)
+            ]
+            if not any(active):
+                break
+            fields, clocks, rejected = control.attempted(fields, clocks, rejected, active)
+        self.state = replace(self.state, clock=together(clocks), fields=fields, members=clocks)
+        return max(1, *(clock.step - begun for clock, begun in zip(clocks, first, strict=True)))

@@ -46,6 +46,11 @@ int main() {
     const int64_t* begin[FIELDS];
     for (int f = 0; f < FIELDS; f++) begin[f] = row;
     CellSamples samples = {1, 0, 1, 18, 2 * rows, 2, 0, begin, runs, (real*)malloc(18 * 2 * rows * sizeof(real))};
+    int64_t error_sums[4 * ERRORS + 4] = {};
+    if (ERRORS) call.error_sums = error_sums;
+    FieldSums sums = {};
+    for (int f = 0; f < FIELDS; f++) sums.field[f].wanted = 1, sums.field[f].exponent = 1, sums.field[f].bits = 45;
+    set_field_sums(&sums, nullptr);
     const long steps[] = {0, 1, 5, 18, 18};
     for (int n = 0; n < 5; n++) {
         const double clock[] = {0, 0, 1e-3, (double)steps[n]};
@@ -55,7 +60,7 @@ int main() {
     }
     for (int a = 0; a < AXES; a++) free((void*)(coordinates[a] - MARGIN));
     for (int f = 0; f < 2 * FIELDS; f++) free(fields[f / FIELDS][f % FIELDS]);
-    drop_cell_samples(&samples), free(row), free(runs), free(samples.values);
+    set_field_sums(nullptr, &sums), drop_cell_samples(&samples), free(row), free(runs), free(samples.values);
     printf("in place: %d, finite: %d\\n", choose_blocking(call, 18, THREADS).rows > 0, !stored_not_finite());
 }
 """
@@ -82,6 +87,12 @@ CASES = {
         "equation": {"name": "shallow_water"},
         "boundary": {"x": "periodic"},
         "numerics": {"order": 4},
+    },
+    "2-D in tiles, with errors": {
+        "grid": {"shape": [50, 70]},
+        "equation": {"name": "gray_scott"},
+        "numerics": {"integrator": "bs3"},
+        "time": {"end": 1.0, "tolerance": 1e-3},
     },
     "3-D in tiles": {
         "grid": {"shape": [23, 31, 47]},

@@ -4,7 +4,10 @@ import math
 
 import numpy as np
 import pytest
-from support import problem_of, simulation_of
+from support import problem_of, simulation_of, steps_in_place
+
+from hpcstencil.backends.xla.reductions import ByNumpy, exact_sum
+from hpcstencil.numerics.schedule import StepRange
 
 
 @pytest.mark.parametrize("shape", ([5], [401, 400]))
@@ -28,3 +31,84 @@ def test_sums_are_exact_whoever_adds_up(shape, precision, devices):
         low, high, _ = reductions.extremes(fields, problem.parameters, 0.0)
         found = reductions.sums(fields, problem.parameters, 0.0, np.maximum(np.abs(low), np.abs(high)))
         assert found[operand] == factor * expected
+
+
+SHAPES = ([5], [401, 403], [20, 30, 70])
+KINDS = {
+    "of one magnitude": lambda rng, x: x,
+    "with zeros": lambda rng, x: np.where(rng.random(x.shape) < 0.5, 0, -x),
+    "of many magnitudes": lambda rng, x: x * 10.0 ** rng.uniform(-30, 3, x.shape),
+    "tiny": lambda rng, x: x * 1e-36,
+    "negative": lambda rng, x: -np.abs(x) * 1e9,
+    "zero": lambda rng, x: 0 * x,
+}
+
+
+def reduced(reducer, array):
+    """(largest, smallest, sum) of an array of finite values."""
+    high, low, broken = reducer.extremes("u", array)
+    assert broken == 0
+    exponent = math.frexp(max(abs(high), abs(low)))[1]
+    return high, -low, exact_sum(reducer.parts("u", array, exponent), exponent, reducer.bits)
+
+
+def uncounted(monkeypatch, reducer):
+    """A list that grows when native code reduces an array that exists already."""
+    calls, before = [], type(reducer)._reduced
+    monkeypatch.setattr(type(reducer), "_reduced", lambda *given: calls.append(given[2]) or before(*given))
+    return calls
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("precision", ("float32", "float64"))
+def test_native_code_reduces_fields_as_numpy_does(shape, precision, kind, monkeypatch):
+    """The field that is there, and the one that a call stores: in place or in tiles, with the guess right or wrong."""
+    problem = problem_of(
+        grid={"shape": shape},
+        equation={"name": "heat", "D": 0.0},
+        numerics={"precision": precision, "integrator": "euler"},
+        diagnostics={"mass": "integral(u)"},
+    )
+    rng = np.random.default_rng(2)
+    block = KINDS[kind](rng, rng.standard_normal(shape)).astype(precision)
+    simulation = simulation_of(problem, kernel="native")
+    native, array = simulation.diagnosed.reducer, simulation.put({"u": block})["u"]
+    calls = uncounted(monkeypatch, native)
+    by_numpy = ByNumpy(native.devices, native.bits)
+    expected = reduced(by_numpy, array)
+    assert expected[2] == math.fsum(block.ravel().tolist())
+    assert reduced(native, array) == expected and calls
+    fields = {"u": array}
+    for guess, again in ((None, 0), (7, 1)):
+        if guess is not None:
+            native.guessed["u"] = guess
+        calls.clear()
+        simulation.diagnosed.expect(True)
+        fields = simulation.advance(fields, StepRange(0.0, 0, 0.1, 3))
+        expected = reduced(by_numpy, fields["u"])  # XLA's threads have flushed the smallest numbers to 0
+        assert reduced(native, fields["u"]) == expected
+        assert len(calls) == again
+        assert reduced(native, fields["u"]) == expected and len(calls) > again  # what a call stored is taken once
+    if shape == SHAPES[2]:
+        assert steps_in_place(simulation)
+
+
+@pytest.mark.parametrize("value", (math.nan, math.inf))
+def test_values_that_are_not_finite_are_counted(value):
+    problem = problem_of(
+        grid={"shape": [40, 37]}, equation={"name": "heat", "D": 0.0}, diagnostics={"mass": "integral(u)"}
+    )
+    simulation = simulation_of(problem, kernel="native")
+    block = np.ones((40, 37), np.float32)
+    native = simulation.diagnosed.reducer
+    reduced(native, simulation.put({"u": block})["u"])
+    block[3, 36] = block[30, 2] = value
+    simulation.steps.stayed_finite()
+    for wanted in (False, True):
+        simulation.diagnosed.expect(wanted)
+        fields = simulation.advance(simulation.put({"u": block}), StepRange(0.0, 0, 0.1, 1))
+        assert simulation.diagnosed.extremes(fields, problem.parameters, 0.0)[2].tolist() == [
+            np.count_nonzero(~np.isfinite(np.asarray(fields["u"])))
+        ]
+        assert not simulation.steps.stayed_finite()

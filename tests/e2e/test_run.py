@@ -1,8 +1,10 @@
 """The command as a user starts it: mpirun included, files opened by the libraries that readers use."""
 
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -13,9 +15,11 @@ import h5py
 import numpy as np
 import pytest
 import xarray
-from commands import ENVIRONMENT, INPUT, assert_same, contents, here, hpcstencil
+from commands import ENVIRONMENT, INPUT, assert_same, contents, ended, here, hpcstencil, ranks, started, wait_until
 
+from hpcstencil.checkpoint.checkpoint import SCALARS, newest_checkpoint
 from hpcstencil.checkpoint.paths import list_checkpoints, step_of
+from hpcstencil.runtime.communicator import OneProcess
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
@@ -423,6 +427,34 @@ every_minutes = 0.00001
 "equation.seed" = [4, 5]
 """
 )
+
+
+ADAPTIVE_ENSEMBLE = (
+    ADAPTIVE.replace("mine.py:Brusselator", "brusselator.py:Brusselator")
+    .replace("every_steps = 7\n", "")
+    .replace("every_steps = 20", "every_minutes = 0.00001")
+    + """
+[ensemble]
+"equation.B" = [2.0, 3.0]
+"""
+)
+
+
+def test_an_ensemble_with_a_tolerance_is_killed_and_resumed_bitwise(tmp_path):
+    """Killed between two outputs, where its members are at other times, and gone on with on another decomposition."""
+    (tmp_path / "input.toml").write_text(ADAPTIVE_ENSEMBLE)
+    shutil.copy(ROOT / "inputs" / "brusselator.py", tmp_path)
+    run = started(2, "run", "input.toml", "--set", "time.end=1000.0", folder=tmp_path)
+    wait_until(lambda: len(list_checkpoints(tmp_path / "input.h5")) > 1, run)
+    os.kill(ranks(run)[1], signal.SIGKILL)
+    assert ended(run, tmp_path, within=30)[0] != 0
+    with h5py.File(newest_checkpoint(tmp_path / "input.h5", OneProcess())) as file:
+        times = [file[SCALARS].attrs[f"members/{n}/time"] for n in (0, 1)]
+    assert times[0] != times[1]
+    end = f"time.end={np.ceil(max(times)) + 1}"
+    hpcstencil(0, "run", "input.toml", "--resume", "--devices", 2, "--set", end, folder=tmp_path)
+    hpcstencil(0, "run", "input.toml", "--output", "whole.h5", "--set", end, folder=tmp_path)
+    assert_same(tmp_path / "input.h5", tmp_path / "whole.h5")
 
 
 def test_an_ensemble_is_one_file_and_resumes_bitwise(folder, monkeypatch):

@@ -1,10 +1,18 @@
 """Steps that follow from a tolerance."""
 
+import math
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from support import integrated, problem_of, random_block, simulation_of
 
-from hpcstencil.numerics.schedule import Clock
+from hpcstencil.backends.error_norm import LIMIT, QUANTUM, error_norm
+from hpcstencil.backends.native.ffi_call import native
+from hpcstencil.backends.native.program import program
+from hpcstencil.backends.native.time_loop import attempt_by_sections, in_sections
+from hpcstencil.backends.xla.array_code import array_code
+from hpcstencil.numerics.schedule import Clock, StepRange
 from hpcstencil.problem.decomposition import decompose
 from hpcstencil.validation.errors import InputError, NumericsError
 
@@ -144,18 +152,52 @@ def test_native_code_tries_the_steps_of_shift(kind, integrator, precision):
     for kernel in ("shift", "native"):
         simulation = simulation_of(problem, kernel=kernel)
         start = simulation.put(random_block(problem, simulation))
-        tried[kernel] = [
-            simulation.get(arrays, list(arrays))
-            for arrays in simulation.control.attempt(start, problem.parameters, 0.1, 0.05)
-        ]
-    (fields, errors), (expected, estimated) = tried["native"], tried["shift"]
+        after, error = simulation.control.attempt(start, problem.parameters, StepRange(0.1, 0, 0.05, 1), {})
+        tried[kernel] = simulation.get(after, problem.fields), float(error)
+    (fields, error), (expected, estimated) = tried["native"], tried["shift"]
     rounding = 64 * np.finfo(precision).eps * max(np.abs(u).max() for u in expected.values())
-    assert fields.keys() == expected.keys() and errors.keys() == estimated.keys() == problem.trees.keys()
+    assert fields.keys() == expected.keys()
     for name in fields:
         assert np.abs(fields[name] - expected[name]).max() <= rounding
-    for name in errors:
-        assert np.abs(np.sqrt(errors[name]) - np.sqrt(estimated[name])).max() <= rounding / tolerance
-    assert max(np.sqrt(w).max() for w in estimated.values()) > 1e-6 / tolerance
+    assert abs(error - estimated) <= rounding / tolerance
+    assert estimated > 1e-6 / tolerance
+
+
+def by_definition(errors, cells):
+    """`error_norm` of the squared errors of all cells, in exact arithmetic."""
+    if not all((w < LIMIT).all() for w in errors):
+        return math.inf
+    total = sum(round(Fraction(float(v)) / Fraction(QUANTUM)) for w in errors for v in w.ravel())
+    return math.sqrt(float(total * Fraction(QUANTUM) / (cells * len(errors))))
+
+
+@pytest.mark.parametrize("precision", ("float32", "float64"))
+@pytest.mark.parametrize("size", (1e-9, 1e-4, 1.0, 1e4, 1e9, 1e30))
+def test_the_error_is_that_of_its_definition(size, precision):
+    """In native code, with all cells of a kind in vectors and in the rest of a row, and in XLA's code."""
+    tables = {**KINDS["several fields"], "numerics": {"integrator": "bs3", "precision": precision}}
+    problem = problem_of(**tables, time={"end": 1.0, "tolerance": 1e-3})
+    simulation = simulation_of(problem, devices=2, kernel="native")
+    code, grid = native(program(problem), 2), simulation.device_grid
+    array = array_code(problem, simulation.plan, grid, simulation.communicator)
+    start = simulation.put({name: size * u for name, u in random_block(problem, simulation).items()})
+    this = StepRange(0.1, 0, 0.05, 1)
+    _, by_field = in_sections(code, grid, 0)(start, problem.parameters, this)
+    errors = [block.astype(np.float64) for block in simulation.get(by_field, list(by_field)).values()]
+    _, of_sections = attempt_by_sections(code, grid, 0, array.error_sums(), array.norm)(
+        start, problem.parameters, this, {}
+    )
+    _, of_call = simulation.control.attempt(start, problem.parameters, this, {})
+    assert float(of_call) == float(of_sections) == by_definition(errors, grid.grid.cells)
+
+
+def test_the_words_of_a_sum_are_put_together_exactly():
+    words = np.array([[5, -3, 2, 0], [2**60, 2**61, 2**62, 0]])
+    total = 5 + 2**60 + ((2**61 - 3) << 32) + ((2**62 + 2) << 64)
+    assert error_norm(words, 10) == math.sqrt(total * QUANTUM / 20)
+    both = np.stack([words, words], -1)
+    both[1, 3, 1] = 1
+    assert error_norm(both, 10).tolist() == [error_norm(words, 10), math.inf]
 
 
 def test_a_method_without_an_estimate_is_refused():

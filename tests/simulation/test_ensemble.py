@@ -20,10 +20,13 @@ from hpcstencil.numerics.schedule import Clock, StepRange, together
 from hpcstencil.problem.build import build
 from hpcstencil.problem.stability import cfl_step
 from hpcstencil.runtime.communicator import OneProcess
+from hpcstencil.runtime.stopwatch import Stopwatch
 from hpcstencil.simulation.backend_choice import probe
 from hpcstencil.simulation.diagnostics import Diagnostics
 from hpcstencil.simulation.finite_check import first_not_finite
 from hpcstencil.simulation.initial_state import initial_blocks
+from hpcstencil.simulation.restart import Source
+from hpcstencil.simulation.start import at_start
 from hpcstencil.symbolic.staggering import Layout
 from hpcstencil.validation.errors import InputError
 
@@ -111,6 +114,45 @@ def test_steps_of_each_members_own(steps_per_exchange, kernel):
         assert np.array_equal(found[..., number], own.get(own.advance(*given), ["u"])["u"]), number
 
 
+ADAPTIVE = {
+    "grid": {"shape": [19, 16], "upper": [1.9, 1.6]},
+    "equation": {"name": "gray_scott", "D_u": 0.02, "D_v": 0.01, "seed": 1},
+    "initial": {"u": "1 - 0.5*exp(-4*(x - 1)**2)", "v": "0.25 + 0.1*noise(seed)"},
+    "boundary": {
+        "x": "periodic",
+        "y": {"lower": {"dirichlet": "0.1*exp(-(20*(t - 0.7))**2)"}, "upper": {"neumann": "k"}},
+    },
+    "time": {"end": 2.0, "tolerance": 1e-5},
+    "output": {"every": 0.9},
+    "ensemble": {"equation.F": [0.03, 0.04, 0.5], "equation.D_u": [0.02, 0.1, 0.01]},
+}
+
+
+@pytest.mark.optimized
+@pytest.mark.parametrize("kernel, steps", (("shift", "auto"), ("native", "auto"), ("native", 7)))
+def test_each_member_follows_the_tolerance_as_if_it_ran_alone(kernel, steps):
+    """Its steps, those it has tried and its bits, also where the steps of a call end before an output."""
+    problem = problem_of(**ADAPTIVE, numerics={"integrator": "bs3", "precision": "float64"})
+    simulation = simulation_of(problem, devices=2, kernel=kernel)
+    stepping = at_start(simulation, Source(), None, Stopwatch())
+    landed = []
+    while not stepping.finished:
+        stepping.advance(lambda state, leap: None, None if steps == "auto" else steps)
+        if stepping.schedule.is_output(stepping.clock):
+            landed.append(stepping.clock.time)
+    assert landed == [0.9, 1.8, 2.0]
+    found, clocks = simulation.get(dict(stepping.state.fields), problem.fields), stepping.state.members
+    for number, alone in enumerate(problem.members):
+        own = simulation_of(alone, kernel=kernel)
+        expected, clock = integrated(alone, own)
+        assert clocks[number] == clock
+        for name in alone.fields:
+            assert np.array_equal(found[name][..., number], expected[name]), (number, name)
+    assert len({clock.step for clock in clocks}) == 3 and all(clock.rejected for clock in clocks)
+    assert stepping.clock.step == sum(clock.step for clock in clocks)
+    assert stepping.clock.rejected == sum(clock.rejected for clock in clocks)
+
+
 def test_clocks_together():
     clocks = [Clock(3, 0.5, 3, 0.5), Clock(7, 0.5, 7, 0.5)]
     assert together(clocks) == Clock(10, 0.5, 10, 0.5)
@@ -141,12 +183,11 @@ def test_refused(case):
 
 
 def test_what_members_must_share():
-    with pytest.raises(InputError, match="time.tolerance.*not available yet"):
-        problem_of(**{**PATTERN, "numerics": {"integrator": "bs3"}, "time": {"end": 1.0, "tolerance": 1e-3}})
-    with pytest.raises(
-        InputError, match="diagnostics.every_steps: expected none in an ensemble with time.cfl, .* got 3"
-    ):
-        problem_of(**{**PATTERN, "time": {"end": 1.0, "cfl": 0.5}})
+    for key in ("cfl", "tolerance"):
+        with pytest.raises(
+            InputError, match=f"diagnostics.every_steps: expected none in an ensemble with time.{key}, .* got 3"
+        ):
+            problem_of(**{**PATTERN, "time": {"end": 1.0, key: 0.5}, "numerics": {"integrator": "bs3"}})
     waves = {
         "grid": {"shape": [40]}, "equation": {"name": "wave"}, "boundary": {"x": {"cpml": {"width": 8.0}}},
         "ensemble": {"equation.c": [1.0, 2.0]},

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcstencil.backends.backend import BY_FFT, Advance, Steps, Unsupported, never_known
+from hpcstencil.backends.backend import BY_FFT, Advance, Reductions, Steps, Unsupported, never_known
 from hpcstencil.backends.native.compiler import begun, compiler
 from hpcstencil.backends.native.cost_model import account, cells_beside, least_work, steps_between_exchanges
 from hpcstencil.backends.native.program import Program, program
@@ -18,7 +19,8 @@ from hpcstencil.problem.decomposition import Costs, Plan, most_steps
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.runtime.threads import threads_for
-from hpcstencil.symbolic.expressions import Field
+from hpcstencil.symbolic.expressions import Field, Node
+from hpcstencil.symbolic.stencil_reach import Needs
 
 if TYPE_CHECKING:
     import jax
@@ -140,8 +142,10 @@ class LoweredToNative:
     def steps(self, plan: Plan, device_grid: DeviceGrid, communicator: Communicator) -> Steps:
         from hpcstencil.backends.native.edge_exchange import InPasses, blocks_of
         from hpcstencil.backends.native.ffi_call import native
+        from hpcstencil.backends.native.field_sums import ByNative
         from hpcstencil.backends.native.time_loop import attempt_by_sections, attempt_in_a_call, by_sections, in_calls
         from hpcstencil.backends.xla.array_code import array_code
+        from hpcstencil.backends.xla.reductions import bits_per_part
         from hpcstencil.distributed.cell_samples import CellSamples
         from hpcstencil.io.snapshot_buffers import Copies
 
@@ -155,6 +159,14 @@ class LoweredToNative:
             advance = in_calls(code, device_grid, plan.every, widths, alone, members)
         else:
             advance = by_sections(code, device_grid, members)
+
+        one_call = (alone or problem.config.time.tolerance is not None) and not device_grid.devices.several
+
+        def reductions(needs: Needs, trees: Sequence[Node]) -> Reductions:
+            """Return the reductions of ``trees``, with those of plain fields by native code."""
+            bits = bits_per_part(device_grid.grid.cells)
+            reducer = ByNative(device_grid.devices, bits, code.library, self.program.fields, trees, one_call)
+            return array.reductions(needs, trees, reducer)
 
         def by_messages() -> Advance:
             """Return the same steps with the exchange in XLA's code, for use inside other compiled code.
@@ -172,10 +184,12 @@ class LoweredToNative:
         return Steps(
             advance=advance,
             attempt=lambda: (
-                attempt_in_a_call(code, device_grid, widths) if plan.every else attempt_by_sections(code, device_grid)
+                attempt_in_a_call(code, device_grid, widths, members, array.norm)
+                if plan.every
+                else attempt_by_sections(code, device_grid, members, array.error_sums(), array.norm)
             ),
             slopes=array.slopes,
-            reductions=array.reductions,
+            reductions=reductions,
             cellwise=array.cellwise,
             snapshot_buffers=code.copies if alone and not device_grid.devices.several else Copies,
             cell_samples=code.samples

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hpcstencil.backends.error_norm import WORDS
 from hpcstencil.backends.native.cell_samples import WIDEST, NativeSamples
 from hpcstencil.backends.native.compiler import SOURCES, begun, cache_bytes, cache_is_far, library
 from hpcstencil.backends.native.edge_exchange import EdgeExchange
@@ -104,20 +105,43 @@ class Native:
         parameters: Parameters,
         these: StepRange,
         in_place: bool,
-    ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-        """Return (fields after ``these`` steps, `Problem.errors` of the last step), both by field.
+    ) -> dict[str, jax.Array]:
+        """Return the fields after ``these`` steps, by name.
 
         For use inside compiled code. ``fields`` are the device's own cells, without ghost cells, of shape `Frame.cells` in
         the run's dtype. ``strips`` are the received ghost cells, ``widths`` cells wide per axis; unless the program
         exchanges edges itself, they limit the number of steps. With ``in_place``, the results overwrite the input fields.
+        The program must not estimate errors; see `attempt`.
         """
-        names, errors = self.program.fields, self.program.errors
-        unread = [fields[names[0]]] * len(errors)  # never read, but the bridge expects an array in each place
-        given = [*(fields[name] for name in names), *unread]
+        names = self.program.fields
+        given = [fields[name] for name in names]
         aliases = {n: n for n in range(len(names))} if in_place else None
         results = self._called(given, len(given), strips, widths, frame, parameters, these, aliases)
-        first = len(names)
-        return dict(zip(names, results[:first], strict=True)), dict(zip(errors, results[first:], strict=True))
+        return dict(zip(names, results, strict=True))
+
+    def attempt(
+        self,
+        fields: Mapping[str, jax.Array],
+        room: Mapping[str, jax.Array],
+        strips: Strips,
+        widths: Sequence[int],
+        frame: Frame,
+        parameters: Parameters,
+        these: StepRange,
+    ) -> tuple[dict[str, jax.Array], jax.Array]:
+        """Return (fields after one step, by name; the device's part of the sums of `error_norm`).
+
+        For use inside compiled code; the arguments are those of `steps`. Of ``these``, the count is 1, or 0 to keep the fields,
+        without errors. The sums are int64 of shape (fields with errors, WORDS). The new fields take the memory of ``room``,
+        which has the shape of the fields; if it is empty, they take new memory.
+        """
+        names, errors = self.program.fields, len(self.program.errors)
+        given, spare = [fields[name] for name in names], [room[name] for name in names if room]
+        aliases = {len(names) + n: n for n in range(len(spare))}
+        *after, sums = self._called(
+            given, len(given), strips, widths, frame, parameters, these, aliases, spare=spare, errors=errors
+        )
+        return dict(zip(names, after, strict=True)), sums
 
     def arrays(self, fields: Mapping[str, jax.Array]) -> dict[int, jax.Array]:
         """Return the arrays from which a step starts, the fields, by their numbers in the program."""
@@ -171,8 +195,14 @@ class Native:
         these: StepRange,
         aliases: dict[int, int] | None,
         section: Sequence[int] = (0,),
+        spare: Sequence[jax.Array] = (),
+        errors: int = 0,
     ) -> Sequence[jax.Array]:
-        """Call the program: return the ``made`` arrays that it computes from the ``given`` ones."""
+        """Call the program: return the ``made`` arrays that it computes from the ``given`` ones.
+
+        With ``errors`` estimated errors, their sums follow (`attempt`). ``spare`` arrays are never read; ``aliases`` may name
+        them.
+        """
         ndim = len(frame.cells)
         received = [strips.get(a, (None, None))[side] for a in range(ndim) for side in (0, 1)]
         kinds = [[side.kind for side in sides] for sides in frame.sides]
@@ -180,6 +210,7 @@ class Native:
         on_boundary = jnp.array([[s.boundary for s in sides] for sides in frame.sides], jnp.int32)
         arguments = [
             *given,
+            *spare,
             *(strip for strip in received if strip is not None),
             jnp.stack([*(jnp.asarray(parameters[p], jnp.float64) for p in self.program.parameters), jnp.float64(0.0)]),
             np.array([*self.program.constants, 0.0]),
@@ -189,11 +220,10 @@ class Native:
             *frame.coordinates,
             self._edges(),
         ]
-        call = jax.ffi.ffi_call(
-            TARGET,
-            [jax.ShapeDtypeStruct(given[0].shape, given[0].dtype)] * made,
-            input_output_aliases=aliases,
-        )
+        results = [jax.ShapeDtypeStruct(given[0].shape, given[0].dtype)] * made
+        if errors:
+            results.append(jax.ShapeDtypeStruct((errors, len(WORDS)), jnp.int64))
+        call = jax.ffi.ffi_call(TARGET, results, input_output_aliases=aliases)
         return call(
             *arguments,
             number=np.int64(self.number),
@@ -208,6 +238,8 @@ class Native:
             l3_is_far=np.int64(cache_is_far()),
             every=np.int64(self.every),
             section=np.array(section, np.int64),
+            room=np.int64(len(spare)),
+            errors=np.int64(errors),
         )
 
 

@@ -45,6 +45,7 @@ class Call(ctypes.Structure):
         ("edges", ctypes.c_void_p),
         ("every", ctypes.c_int64),
         ("section", ctypes.c_void_p),
+        ("error_sums", ctypes.c_void_p),
     )
 
 

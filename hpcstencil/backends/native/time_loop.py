@@ -17,12 +17,16 @@ from jax import lax
 from hpcstencil.backends.backend import Advance, Attempt
 from hpcstencil.backends.native.ffi_call import Native, Strips
 from hpcstencil.backends.native.thin_blocks import Section
+from hpcstencil.backends.xla.reductions import Norm
 from hpcstencil.backends.xla.time_loop import chosen_by, fused, going_on, in_blocks, most
 from hpcstencil.distributed.device_blocks import Placed
 from hpcstencil.distributed.device_grid import Body, DeviceGrid, among
+from hpcstencil.distributed.exchange import Outer
 from hpcstencil.distributed.halo import Fields
-from hpcstencil.distributed.windows import Frame, Number, Parameters
+from hpcstencil.distributed.windows import Frame, Parameters
 from hpcstencil.numerics.schedule import StepRange
+
+SUMS = "error sums"  # the name of the sums among the results of an attempt
 
 
 def in_calls(
@@ -37,7 +41,7 @@ def in_calls(
 
     def block(u: Fields, ghosts: Strips, frame: Frame, parameters: Parameters, these: StepRange) -> Fields:
         def of_one(u: Fields, ghosts: Strips, parameters: Parameters, these: StepRange) -> Fields:
-            return native.steps(u, ghosts, widths, frame, parameters, these, alone)[0]
+            return native.steps(u, ghosts, widths, frame, parameters, these, alone)
 
         if members:
             return one_by_one(of_one, members, u, ghosts, parameters, these)
@@ -169,24 +173,54 @@ def section_made(
     return of_one(given, ghosts, parameters, this)
 
 
-def attempt_in_a_call(native: Native, device_grid: DeviceGrid, widths: tuple[int, ...]) -> Attempt:
-    """Return the `Attempt` that takes a step in one call of native code.
+def attempt_in_a_call(
+    native: Native, device_grid: DeviceGrid, widths: tuple[int, ...], members: int, norm: Norm
+) -> Attempt:
+    """Return the `Attempt` that takes a step in one call of native code, which also sums the errors.
 
-    ``widths`` is the number of ghost cells per axis.
+    ``widths`` is the number of ghost cells per axis. ``members`` is as in `in_calls`; ``norm`` turns the sums of all devices
+    into the error.
     """
 
-    def body(
-        fields: Fields, ghosts: Strips, frame: Frame, parameters: Parameters, t: Number, dt: Number
-    ) -> tuple[Fields, Fields]:
-        return native.steps(fields, ghosts, widths, frame, parameters, StepRange(t, 0, dt, 1), False)
+    def whole(
+        fields: Fields, room: Fields, places: Placed, outer: Outer, shared: tuple[Any, ...]
+    ) -> tuple[Fields, Any]:
+        frame, (parameters, these) = device_grid.frame(places), shared
+        ghosts = device_grid.received(fields, widths, frame, outer)
 
-    return device_grid.beside_received(body, widths, donate=False)
+        def of_one(u: Fields, ghosts: Strips, parameters: Parameters, these: StepRange) -> dict[Any, jax.Array]:
+            after, sums = native.attempt(u, room, ghosts, widths, frame, parameters, these)
+            return {**after, SUMS: sums}
+
+        if members:
+            found = one_by_one(of_one, members, fields, ghosts, parameters, these)
+        else:
+            found = of_one(fields, ghosts, parameters, these)
+        return found, device_grid.device_sum(found.pop(SUMS))
+
+    run, outside = device_grid.compiled(whole, 1, donated=(1,)), device_grid.outside(widths)
+    make_room = device_grid.compiled(lambda fields: jax.tree.map(jnp.empty_like, fields), 0)
+
+    def attempt(fields: Fields, parameters: Parameters, this: StepRange, room: Fields) -> tuple[Fields, np.ndarray]:
+        spare = {} if members else room or make_room(fields)
+        after, sums = run(fields, spare, device_grid.places, outside(fields), (parameters, this))
+        return after, norm(sums)
+
+    return attempt
 
 
-def attempt_by_sections(native: Native, device_grid: DeviceGrid) -> Attempt:
-    """Return the `Attempt` that takes a step section by section, with an exchange before each section."""
-    step = in_sections(native, device_grid, 0)
-    return lambda fields, parameters, t, dt: step(fields, parameters, StepRange(t, 0, dt, 1))
+def attempt_by_sections(native: Native, device_grid: DeviceGrid, members: int, sums: Body, norm: Norm) -> Attempt:
+    """Return the `Attempt` that takes a step section by section, with an exchange before each section.
+
+    ``sums`` computes those of `error_norm` from the errors by field. ``members`` and ``norm`` are as in `attempt_in_a_call`.
+    """
+    step = in_sections(native, device_grid, members)
+
+    def attempt(fields: Fields, parameters: Parameters, this: StepRange, room: Fields) -> tuple[Fields, np.ndarray]:
+        after, errors = step(fields, parameters, this)
+        return after, norm(sums(errors, parameters, 0.0))
+
+    return attempt
 
 
 def one_by_one(

@@ -9,14 +9,25 @@ import numpy as np
 
 from hpcstencil.backends.backend import Attempt, Cellwise
 from hpcstencil.backends.xla.evaluate import Rules, of_members, right_hand_side
-from hpcstencil.backends.xla.reductions import CompiledTrees, Reductions, compiled_values
+from hpcstencil.backends.xla.reductions import (
+    CompiledTrees,
+    FieldReducer,
+    Norm,
+    Reductions,
+    compiled_error_sums,
+    compiled_values,
+    norm_of,
+)
 from hpcstencil.backends.xla.stencil_kernels import KERNELS, Kernel, tiled
 from hpcstencil.backends.xla.time_step import Stepper
 from hpcstencil.distributed.device_grid import Body, DeviceGrid
+from hpcstencil.distributed.halo import Fields
+from hpcstencil.distributed.windows import Parameters
+from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.problem.decomposition import Plan
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator
-from hpcstencil.symbolic.expressions import Node
+from hpcstencil.symbolic.expressions import Field, Node
 from hpcstencil.symbolic.stencil_reach import Needs
 
 
@@ -35,19 +46,38 @@ class ArrayCode:
     listed: Collection[str] | None
 
     def attempt(self) -> Attempt:
-        """Return the function (fields, parameters, t, dt) -> (fields after one step, its `Problem.errors` by field).
+        """Return the function that tries a step; see `backend.Attempt`. The method must have an error estimate."""
+        weigh = right_hand_side(self.problem.errors(), self.rules, {})
+        step = self.stepper.attempt(weigh if self.listed is None else of_members(weigh, self.listed))
+        sums, norm = self.error_sums(), self.norm
 
-        No array has ghost cells. The method must have an error estimate.
-        """
-        return self.stepper.attempt(right_hand_side(self.problem.errors(), self.rules, {}))
+        def attempt(fields: Fields, parameters: Parameters, this: StepRange, room: Fields) -> tuple[Fields, np.ndarray]:
+            after, errors = step(fields, parameters, this.start, this.dt)
+            return after, norm(sums(errors, parameters, 0.0))
+
+        return attempt
+
+    def error_sums(self) -> Body:
+        """Return the function (squared errors by field, parameters, t) -> their sums (`compiled_error_sums`)."""
+        errors = tuple(map(Field, self.problem.errors()))
+        return compiled_error_sums(CompiledTrees(self.stepper.device_grid, self.rules, {}, errors, self.listed))
+
+    @property
+    def norm(self) -> Norm:
+        """The collective function that turns the sums of squared errors into the error."""
+        return norm_of(self.stepper.device_grid, self.communicator)
 
     def slopes(self) -> Body:
         """Return the function (fields, parameters, t) -> time derivatives by field, all without ghost cells."""
         return self.stepper.slopes(0)
 
-    def reductions(self, needs: Needs, trees: Sequence[Node]) -> Reductions:
-        """Return the reductions of ``trees``. ``needs`` maps the operands in them to the ghost cells that they require."""
-        return Reductions(self.stepper.device_grid, self.communicator, self.rules, needs, tuple(trees), self.listed)
+    def reductions(self, needs: Needs, trees: Sequence[Node], reducer: FieldReducer | None = None) -> Reductions:
+        """Return the reductions of ``trees``. ``needs`` maps the operands in them to the ghost cells that they require.
+
+        ``reducer`` reduces plain fields; numpy does if it is None.
+        """
+        device_grid = self.stepper.device_grid
+        return Reductions(device_grid, self.communicator, self.rules, needs, tuple(trees), self.listed, reducer)
 
     def cellwise(self, needs: Needs, trees: Sequence[Node]) -> Cellwise:
         """Return the function (fields, parameters, t) -> value of each of the ``trees`` in every cell."""

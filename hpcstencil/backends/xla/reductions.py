@@ -15,14 +15,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from hpcstencil.backends.error_norm import LIMIT, QUANTUM, error_norm
 from hpcstencil.backends.xla.evaluate import Evaluation, Rules, of_members
+from hpcstencil.distributed.device_blocks import Devices
 from hpcstencil.distributed.device_grid import DeviceGrid
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.distributed.windows import Frame, Number, Parameters, Value
@@ -37,6 +39,7 @@ CELLS_IN_NUMPY = 2**17  # the same in numpy; larger, because its threads synchro
 
 # (values of each tree in some rows, mask of the cells that count) -> partial result of these rows
 OfRows = Callable[[list[jax.Array], jax.Array], Any]
+Norm = Callable[[jax.Array], np.ndarray]  # sums of squared errors on the devices of this process -> the error
 
 
 def bits_per_part(cells: int) -> int:
@@ -190,70 +193,78 @@ def compiled_sums(trees: CompiledTrees, bits: int) -> Callable[..., Any]:
     return device_grid.exchanged(sums, trees.widths)
 
 
-class Reductions:
-    """Reductions of a fixed list of trees over the whole grid, compiled once; see `backend.Reductions`.
+def compiled_error_sums(trees: CompiledTrees) -> Callable[..., Any]:
+    """Return the function (fields, parameters, time) -> sums of squared errors, as `error_norm` defines them.
 
-    On CPUs, numpy reduces trees that are plain fields, except in an ensemble; all other trees are compiled. ``listed`` are
-    the parameters in which the members of an ensemble differ; None for a single run.
+    The trees are the squared errors. The sums are over the devices of this process: int64 of shape (trees, WORDS), with a
+    trailing member axis in an ensemble.
     """
+    device_grid, axes = trees.device_grid, trees.grid_axes
 
-    def __init__(
-        self,
-        device_grid: DeviceGrid,
-        communicator: Communicator,
-        rules: Rules,
-        needs: Needs,
-        trees: tuple[Node, ...],
-        listed: Collection[str] | None = None,
-    ) -> None:
-        self.device_grid, self.communicator, self.trees = device_grid, communicator, trees
-        self.cells = device_grid.grid.cells
-        self.bits = bits_per_part(self.cells)
-        by_numpy = on_processor(device_grid) and listed is None
-        self.fields = {n: tree.name for n, tree in enumerate(trees) if by_numpy and isinstance(tree, Field)}
-        self.compiled = [n for n in range(len(trees)) if n not in self.fields]
-        left = CompiledTrees(device_grid, rules, needs, [trees[n] for n in self.compiled], listed)
-        self.run_extremes = compiled_extremes(left)
-        self.run_sums = compiled_sums(left, self.bits)
+    def of_rows(values: list[jax.Array], owned: jax.Array) -> jax.Array:
+        totals = []
+        for v in values:
+            broken = owned & ~(v < LIMIT)
+            rest, words = jnp.where(owned & ~broken, v, 0).astype(jnp.float64), []
+            for unit in (QUANTUM * 2.0**64, QUANTUM * 2.0**32, QUANTUM):
+                whole = jnp.rint(rest * (1 / unit))
+                rest = rest - whole * unit
+                words.append(whole.astype(jnp.int64).sum(axes))
+            totals.append(jnp.stack([*reversed(words), broken.astype(jnp.int64).sum(axes)]))
+        return jnp.stack(totals)
 
-    def extremes(
-        self, fields: Fields, parameters: Parameters, time: float
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return (minimum, maximum, number of non-finite cells) of each tree over the whole grid at ``time``. Collective.
+    def sums(fields: Mapping[str, Value], frame: Frame, parameters: Parameters, time: Number) -> jax.Array:
+        return device_grid.device_sum(trees.by_rows(fields, parameters, time, frame, of_rows).sum(0))
 
-        See `backend.Reductions` for shapes and dtypes.
+    return device_grid.exchanged(sums, trees.widths)
+
+
+def norm_of(device_grid: DeviceGrid, communicator: Communicator) -> Norm:
+    """Return the collective function that turns this process's sums of squared errors into the `error_norm`."""
+
+    def norm(sums: jax.Array) -> np.ndarray:
+        return error_norm(communicator.total(np.asarray(device_grid.first(sums))), device_grid.grid.cells)
+
+    return norm
+
+
+class FieldReducer(Protocol):
+    """The reductions of single fields on this process's CPUs."""
+
+    def expect(self, wanted: bool) -> None:
+        """Announce that the fields are about to change, and whether reductions of their new values are ``wanted``."""
+
+    def extremes(self, name: str, array: jax.Array) -> tuple[float, float, int]:
+        """Return (maximum, -minimum, number of non-finite cells) of a field."""
+
+    def parts(self, name: str, array: jax.Array, exponent: int) -> np.ndarray:
+        """Return the parts of the sum of a field whose values are below 2^``exponent``: int64 of shape (PARTS,).
+
+        Their sum, in the units of the parts, equals that of `compiled_sums`.
         """
-        if not self.trees:
-            return np.empty(0), np.empty(0), np.empty(0, np.int64)
-        each = self._of_each(
-            lambda n, name: self._of_field(fields[name]), lambda: self.run_extremes(fields, parameters, time)
-        )
-        high, low, broken = np.moveaxis(each, 1, 0)
-        found = self.communicator.maximum(np.stack([high, low]))
-        return -found[1], found[0], self.communicator.total(np.asarray(broken, np.int64))
 
-    def _of_each(self, of_field: Callable[[int, str], Any], compiled: Callable[[], Any]) -> np.ndarray:
-        """Stack one result per tree: ``of_field(tree number, name)`` for plain fields, those of ``compiled()`` for others."""
-        each = {n: of_field(n, name) for n, name in self.fields.items()}
-        if self.compiled:
-            each |= zip(self.compiled, self.device_grid.first(compiled()), strict=True)
-        return np.stack([each[n] for n in range(len(self.trees))])
 
-    def _of_field(self, array: jax.Array) -> tuple[float, float, int]:
-        """Return (maximum, -minimum, number of non-finite cells) of a field on this process.
+@dataclass(frozen=True)
+class ByNumpy:
+    """Reductions by numpy, which is several times as fast at this as XLA. ``bits`` are those of `bits_per_part`."""
 
-        On CPUs, numpy is several times as fast at this as XLA.
-        """
-        blocks = [block for block in self.device_grid.devices.owned(array) if block.size]
+    devices: Devices
+    bits: int
+
+    def expect(self, wanted: bool) -> None:
+        return None
+
+    def extremes(self, name: str, array: jax.Array) -> tuple[float, float, int]:
+        blocks = [block for block in self.devices.owned(array) if block.size]
         found = [by_threads(lambda part: (part.max(), -part.min()), block) for block in blocks]
         high, low = np.concatenate(found).astype(np.float64).max(0)
         if np.isfinite(high) and np.isfinite(low):
             return high, low, 0
         return high, low, sum(int(np.count_nonzero(~np.isfinite(block))) for block in blocks)
 
-    def _sum_of_field(self, array: jax.Array, scale: float) -> np.ndarray:
-        """Return the parts of the sum of a field on this process: int64 of shape (PARTS,), equal to those of compiled code."""
+    def parts(self, name: str, array: jax.Array, exponent: int) -> np.ndarray:
         few = 1 << max(0, 53 - self.bits)  # numbers whose sum is exact in float64, in any order
+        scale = math.ldexp(1.0, -exponent)
 
         def of_part(part: np.ndarray) -> np.ndarray:
             totals, cells = np.zeros(PARTS, np.int64), part.reshape(-1)
@@ -269,8 +280,65 @@ class Reductions:
                     totals[j] += np.add.reduceat(whole, np.arange(0, len(whole), few)).astype(np.int64).sum()
             return totals
 
-        blocks = [block for block in self.device_grid.devices.owned(array) if block.size]
+        blocks = [block for block in self.devices.owned(array) if block.size]
         return np.sum([total for block in blocks for total in by_threads(of_part, block)], 0)
+
+
+class Reductions:
+    """Reductions of a fixed list of trees over the whole grid, compiled once; see `backend.Reductions`.
+
+    On CPUs, ``reducer`` reduces trees that are plain fields, except in an ensemble; all other trees are compiled. ``listed``
+    are the parameters in which the members of an ensemble differ; None for a single run.
+    """
+
+    def __init__(
+        self,
+        device_grid: DeviceGrid,
+        communicator: Communicator,
+        rules: Rules,
+        needs: Needs,
+        trees: tuple[Node, ...],
+        listed: Collection[str] | None = None,
+        reducer: FieldReducer | None = None,
+    ) -> None:
+        self.device_grid, self.communicator, self.trees = device_grid, communicator, trees
+        self.cells = device_grid.grid.cells
+        self.bits = bits_per_part(self.cells)
+        self.reducer = reducer or ByNumpy(device_grid.devices, self.bits)
+        apart = on_processor(device_grid) and listed is None
+        self.fields = {n: tree.name for n, tree in enumerate(trees) if apart and isinstance(tree, Field)}
+        self.compiled = [n for n in range(len(trees)) if n not in self.fields]
+        left = CompiledTrees(device_grid, rules, needs, [trees[n] for n in self.compiled], listed)
+        self.run_extremes = compiled_extremes(left)
+        self.run_sums = compiled_sums(left, self.bits)
+
+    def expect(self, wanted: bool) -> None:
+        """See `backend.Reductions`."""
+        self.reducer.expect(wanted)
+
+    def extremes(
+        self, fields: Fields, parameters: Parameters, time: float | np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return (minimum, maximum, number of non-finite cells) of each tree over the whole grid at ``time``. Collective.
+
+        See `backend.Reductions` for shapes and dtypes.
+        """
+        if not self.trees:
+            return np.empty(0), np.empty(0), np.empty(0, np.int64)
+        each = self._of_each(
+            lambda n, name: self.reducer.extremes(name, fields[name]),
+            lambda: self.run_extremes(fields, parameters, time),
+        )
+        high, low, broken = np.moveaxis(each, 1, 0)
+        found = self.communicator.maximum(np.stack([high, low]))
+        return -found[1], found[0], self.communicator.total(np.asarray(broken, np.int64))
+
+    def _of_each(self, of_field: Callable[[int, str], Any], compiled: Callable[[], Any]) -> np.ndarray:
+        """Stack one result per tree: ``of_field(tree number, name)`` for plain fields, those of ``compiled()`` for others."""
+        each = {n: of_field(n, name) for n, name in self.fields.items()}
+        if self.compiled:
+            each |= zip(self.compiled, self.device_grid.first(compiled()), strict=True)
+        return np.stack([each[n] for n in range(len(self.trees))])
 
     def sums(self, fields: Fields, parameters: Parameters, time: float, largest: np.ndarray) -> np.ndarray:
         """Return the sum of each tree over the whole grid at ``time``, rounded once to float64. Collective.
@@ -280,9 +348,10 @@ class Reductions:
         if not self.trees:
             return np.empty(0)
         exponents = np.where(np.isfinite(largest), np.frexp(largest)[1], 0)
-        scales = np.ldexp(1.0, np.clip(-exponents, -1000, 1000))
+        exponents = np.clip(exponents, -1000, 1000)
+        scales = np.ldexp(1.0, -exponents)
         parts = self._of_each(
-            lambda n, name: self._sum_of_field(fields[name], scales[n]),
+            lambda n, name: self.reducer.parts(name, fields[name], int(exponents[n])),
             lambda: self.run_sums(fields, parameters, time, scales[self.compiled]),
         )
         totals = self.communicator.total(np.asarray(parts, np.int64))
@@ -290,7 +359,7 @@ class Reductions:
         for index in np.ndindex(largest.shape):
             if math.isfinite(largest[index]):
                 of_one = totals[(index[0], slice(None), *index[1:])]
-                result[index] = exact_sum(of_one, -round(math.log2(scales[index])), self.bits)
+                result[index] = exact_sum(of_one, int(exponents[index]), self.bits)
         return result
 
 

@@ -76,7 +76,7 @@ def by_stepper(stepper: Stepper, together: int = 1) -> Advance:
 
 def fused(device_grid: DeviceGrid, loop: Body) -> Advance:
     """Return ``loop(fields, places, parameters, range of steps)`` as one compiled call, which overwrites the fields."""
-    compiled = device_grid.compiled(loop, 2, donate=True)
+    compiled = device_grid.compiled(loop, 2, donated=(0,))
     return lambda fields, parameters, these: compiled(fields, device_grid.places, parameters, these)
 
 

@@ -22,6 +22,9 @@ class DiagnosticRows(Stream):
     def is_due(self, clock: Clock) -> bool:
         return self.schedule.is_diagnostic(clock) and clock.step > self.output.file.last_row(DIAGNOSTICS)
 
+    def before(self, state: State, leap: Leap) -> None:
+        self.output.diagnostics.reductions.expect(self.is_due(leap.after))
+
     def write(self, state: State) -> None:
         self.output.take_row(state)
 

@@ -1,5 +1,6 @@
 // The plan of a call: its sweeps, pipelines and tables, for steps in tiles and steps in place.
 #pragma once
+#include "field_sums.hpp"
 #include "threads.hpp"
 
 // Ranges of cells to prefetch while others are computed. They are prefetched a few cache lines at a time, because a
@@ -58,6 +59,7 @@ struct Plan {
     FixedArrays fixed_arrays;
     Barrier barrier;
     bool non_temporal;  // results bypass the caches, which they would fill
+    FieldSums* sums = nullptr;
 
     explicit Plan(const Call& call) : call(call) {}
 

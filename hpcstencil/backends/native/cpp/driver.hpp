@@ -33,13 +33,14 @@ static void publish_first_edges(const Call& call, long sweeps, long threads, boo
 static void step_in_place(const Call& call, const Blocking& blocking, long steps, long threads, bool non_temporal,
                           CallMemory* memory) {
     Wavefront& wavefront = *new Wavefront(call, blocking);
-    wavefront.non_temporal = non_temporal;
+    wavefront.non_temporal = non_temporal, wavefront.sums = field_sums_of(call);
     wavefront.lay_out(steps,
                       call.edges ? sweeps_between(call, steps) : (steps + blocking.steps - 1) / blocking.steps);
     fill_tables(call, wavefront.longest(), memory, wavefront.tables);
     fill_fixed_arrays(call, wavefront.longest(), memory, wavefront.fixed_arrays);
     wavefront.on_threads(threads, [&](long n) { wavefront.work(n, memory->thread[n]); });
     if (wavefront.snapshot) wavefront.snapshot->stored = 1;
+    if (wavefront.sums) wavefront.sums->stored = 1;
     delete &wavefront;
 }
 

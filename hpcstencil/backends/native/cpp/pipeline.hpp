@@ -30,6 +30,9 @@ struct Call {
     // Null for whole steps. For a section of a step: its first pass, the pass after its last, the numbers of input and
     // output arrays, and the indices of these arrays. ``fields`` and ``results`` are then these arrays.
     const int64_t* section;
+    // Null, or for an attempted step the words of each error's sum (error_sums.hpp), to which the call adds. The errors
+    // themselves, the last arrays of ``results``, are then not stored.
+    int64_t* error_sums;
 };
 
 // An array that a pass reads. ``reach`` is the largest distance of a read along each axis. With ``straight``, all reads

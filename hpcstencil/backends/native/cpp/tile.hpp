@@ -2,6 +2,7 @@
 // Ghost cells of the planes are filled on the way.
 #pragma once
 #include "cell_samples.hpp"
+#include "error_sums.hpp"
 #include "ghosts.hpp"
 
 // The kind of a tile's end along an axis. If it is neither a boundary nor periodic, the cells beyond it are loaded.
@@ -105,9 +106,12 @@ struct Tile {
     Source sources[LEVELS * PLANES];
     int slot[RINGS];  // of the newest plane of each ring
     Prefetch upcoming;
+    ErrorSums errors;
+    ResultSums results;
     double polled = 0;
 
     void stream() {
+        results.begin(job.last ? plan.sums : nullptr);
         long begin = UNBOUNDED;
         int next = 0;
         for (int q = 0; q < pipe.levels; q++) {
@@ -143,6 +147,8 @@ struct Tile {
                 slot[r] = slot[r] + AT_ONCE < pipe.ring[r].planes ? slot[r] + AT_ONCE
                                                                   : slot[r] + AT_ONCE - pipe.ring[r].planes;
         }
+        if (call.error_sums) errors.add_to(call.error_sums);
+        results.end();
     }
 
     // Starts to prefetch the cells of planes i .. i + AT_ONCE - 1 that will be loaded from this block. This is done
@@ -319,20 +325,28 @@ struct Tile {
         return job.source[f] + (index[0] * size[1] + index[1]) * size[2] + index[2];
     }
 
-    void write_out(long i) const {
+    void write_out(long i) {
         EdgeExchange::Stored done;
         for (int f = 0; f < pipe.stored; f++) {
             int r = pipe.store[f];
             const real* p = plane(r, i);
             for (long j = from[1]; j < to[1]; j++) {
+                if (f >= GIVEN && call.error_sums) {
+                    errors.sum[f - GIVEN].add_row(p + j * layout[r].pitch + from[2], to[2] - from[2]);
+                    continue;
+                }
                 if (job.stores_edges)
                     call.edges->put(call, done, f, i, j, p + j * layout[r].pitch, from[2], to[2], plan.non_temporal);
-                (job.last ? store_result : copy_out)(
-                    job.target[f] + (i * target_size(1) + j) * target_size(2) + from[2],
-                    p + j * layout[r].pitch + from[2], to[2] - from[2], plan.non_temporal);
+                store_row(f, job.target[f] + (i * target_size(1) + j) * target_size(2) + from[2],
+                          p + j * layout[r].pitch + from[2]);
             }
         }
         if (job.stores_edges) call.edges->stored(done);
+    }
+
+    void store_row(int f, real* to_, const real* cells) {
+        if (job.last) results.store(f, to_, cells, to[2] - from[2], plan.non_temporal);
+        else copy_out(to_, cells, to[2] - from[2], plan.non_temporal);
     }
 
     // The cells per axis of an array of the caller, or of an array that the driver allocated for the block.

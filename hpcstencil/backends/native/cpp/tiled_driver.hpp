@@ -63,7 +63,7 @@ struct Tiles : Plan {
 static void step_in_tiles(const Call& call, const Blocking& blocking, long steps, long threads, bool non_temporal,
                           CallMemory* memory) {
     Tiles& tiles = *new Tiles(call, blocking);
-    tiles.non_temporal = non_temporal;
+    tiles.non_temporal = non_temporal, tiles.sums = field_sums_of(call);
     size_t bytes = cells_of(call) * sizeof(real);
     long sweeps = is_part(call) ? 1 : (steps + blocking.steps - 1) / blocking.steps;
     if (call.edges) sweeps = sweeps_between(call, steps);
@@ -76,6 +76,7 @@ static void step_in_tiles(const Call& call, const Blocking& blocking, long steps
     fill_tables(call, tiles.longest(), memory, tiles.tables);
     fill_fixed_arrays(call, tiles.longest(), memory, tiles.fixed_arrays);
     tiles.on_threads(threads, [&](long n) { tiles.work(memory->thread[n]); });
+    if (tiles.sums) tiles.sums->stored = 1;
     if (tiles.needs_final_copy())
         for (int f = 0; f < FIELDS; f++)
             for (long i = 0; i < call.count[0]; i++)

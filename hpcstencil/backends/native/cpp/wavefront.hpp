@@ -129,6 +129,7 @@ struct Sweep {
     Records records[LEVELS];
     Unstored unstored[LEVELS];
     Prefetch upcoming, tile_edge;
+    ResultSums results;
     double polled = 0;
 
     Sweep(Wavefront& wavefront, const Part& part, long k)
@@ -319,8 +320,8 @@ struct Sweep {
                 Drift d = drift(q, f);
                 for (long j = j0; j < j1; j++) {
                     if (last)
-                        store_result((real*)call.results[f] + (n * call.capacity[1] + j) * call.capacity[2],
-                                     part.row(f, d, n, j), call.count[2], wavefront.non_temporal);
+                        results.store(f, (real*)call.results[f] + (n * call.capacity[1] + j) * call.capacity[2],
+                                      part.row(f, d, n, j), call.count[2], wavefront.non_temporal);
                     if (wavefront.snapshot) wavefront.snapshot->put(f, n, j, part.row(f, d, n, j), call.count[2]);
                     if (!last && call.edges)
                         call.edges->put(call, done, f, n, j, part.row(f, d, n, j), 0, call.count[2],
@@ -386,7 +387,9 @@ inline void Wavefront::work(long n, Buffer& memory) {
         Sweep* sweep = new Sweep(*this, mine, k);  // too large for a stack
         sweep->fetch_neighbours();
         barrier.wait([&] { snapshot = k + 1 == sweeps ? snapshot_target() : nullptr; });
+        sweep->results.begin(sweep->last ? sums : nullptr);
         sweep->run();
+        sweep->results.end();
         __sync_synchronize();  // orders non-temporal stores too
         barrier.wait([&] {
             if (call.edges && k + 1 < sweeps) call.edges->turn(call, k + 2 < sweeps);

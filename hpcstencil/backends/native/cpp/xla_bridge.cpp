@@ -25,6 +25,7 @@ struct Call {  // as in pipeline.hpp
     void* edges;
     int64_t every;
     const int64_t* section;
+    int64_t* error_sums;
 };
 
 static std::unordered_map<int64_t, int64_t (*)(const Call*)> programs;
@@ -99,14 +100,23 @@ extern "C" XLA_FFI_Error* run_program(XLA_FFI_CallFrame* frame) {
     size_t numbers = 0;
     const int64_t* section = integers(given, "section", &numbers);
     if (numbers > 1) call.section = section;
-    for (int64_t f = 0; f < (call.section ? section[2] : frame->rets.size); f++) {
+    int64_t errors = *integers(given, "errors");  // whose sums are the last result
+    int64_t stored = frame->rets.size - (errors > 0);
+    for (int64_t f = 0; f < (call.section ? section[2] : stored); f++) {
         const XLA_FFI_Buffer& field = *buffer();
         fields.push_back(field.data);
         const int64_t* cells = field.dims + field.rank - ndim;  // behind the device axis, if any
         for (size_t a = 0; a < ndim; a++) call.capacity[axes[a]] = cells[a];
     }
-    for (int64_t f = 0; f < frame->rets.size; f++)
+    for (int64_t f = 0; f < stored; f++)
         results.push_back(static_cast<XLA_FFI_Buffer*>(frame->rets.rets[f])->data);
+    if (errors) {
+        const XLA_FFI_Buffer& sums = *static_cast<XLA_FFI_Buffer*>(frame->rets.rets[stored]);
+        call.error_sums = static_cast<int64_t*>(sums.data);
+        memset(sums.data, 0, errors * 4 * sizeof(int64_t));
+        fields.resize(stored + errors), results.resize(stored + errors);
+    }
+    next += *integers(given, "room");  // arrays whose memory the results take
     for (size_t n = 0; n < 2 * ndim; n++)
         if (received[n]) ghosts[2 * axes[n / 2] + n % 2] = take();
     call.parameters = static_cast<const double*>(take());

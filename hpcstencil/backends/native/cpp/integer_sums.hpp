@@ -1,0 +1,37 @@
+// Sums of integers made from floating-point numbers, eight at a time. They do not depend on an order.
+#pragma once
+#include "copy.hpp"
+
+typedef double doubles __attribute__((vector_size(64)));
+typedef uint64_t integers __attribute__((vector_size(64)));
+
+static inline doubles to_doubles(float __attribute__((vector_size(32))) a) {
+#if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
+    return __builtin_ia32_cvtps2pd512_mask(a, doubles{}, (unsigned char)-1, 4);  // GCC converts four at a time
+#else
+    return __builtin_convertvector(a, doubles);
+#endif
+}
+
+// Adds ``shift``, a power of two or 1.5 times one, in double precision to each cell. A cell that is small enough then leaves
+// its multiple of the last bit of ``shift``, rounded, in the last bits of the sum. Returns the sums as integers, added up to
+// eight numbers; subtract `bits_of(shift)` for each cell.
+static inline integers shifted_cells(vec cells, double shift) {
+    if constexpr (sizeof(real) == 8) return (integers)((doubles)cells + shift);
+    else {
+        union {
+            vec whole;
+            float __attribute__((vector_size(32))) half[2];
+        } split = {cells};
+        return (integers)(to_doubles(split.half[0]) + shift) + (integers)(to_doubles(split.half[1]) + shift);
+    }
+}
+
+static inline uint64_t bits_of(double a) {
+    uint64_t bits;
+    memcpy(&bits, &a, sizeof bits);
+    return bits;
+}
+static inline uint64_t total_of(integers a) {
+    return a[0] + a[1] + a[2] + a[3] + a[4] + a[5] + a[6] + a[7];
+}
