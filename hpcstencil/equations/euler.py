@@ -123,23 +123,23 @@ def hllc(below: Gas, above: Gas, axis: int, gamma: Node) -> tuple[Node, ...]:
     mass_below, mass_above = below.rho * (slowest - u), above.rho * (fastest - v)
     contact = (above.p - below.p + mass_below * u - mass_above * v) / (mass_below - mass_above)
 
-    def side(gas: Gas, speed: Node, mass: Node, outwards: Node) -> list[Node]:
-        """The flux where the contact wave moves away from ``gas``, so that the face lies on its side of the wave.
+    def upwind(x: Node, y: Node) -> Node:
+        """The one of ``x`` (below) and ``y`` (above) on whose side of the contact wave the face lies."""
+        return Pointwise("where", (contact > 0.0, x, y))
 
-        ``speed`` is the speed of the outer wave on this side, ``mass`` the mass flux through it, and ``outwards`` its speed
-        clipped at 0.
-        """
-        normal = gas.velocity[axis]
-        density = mass / (speed - contact)
-        energy = gas.energy(gamma) / gas.rho + (contact - normal) * (contact + gas.p / mass)
-        velocity = [contact if other == axis else w for other, w in enumerate(gas.velocity)]
-        star = (density, *(density * w for w in velocity), density * energy)
-        pairs = zip(gas.flux(axis, gamma), star, gas.conserved(gamma), strict=True)
-        return [flux + outwards * (inner - outer) for flux, inner, outer in pairs]
-
-    from_below = side(below, slowest, mass_below, Pointwise("minimum", (slowest, Constant(0.0))))
-    from_above = side(above, fastest, mass_above, Pointwise("maximum", (fastest, Constant(0.0))))
-    return tuple(Pointwise("where", (contact > 0.0, x, y)) for x, y in zip(from_below, from_above, strict=True))
+    gas = Gas(
+        upwind(below.rho, above.rho),
+        tuple(upwind(*pair) for pair in zip(below.velocity, above.velocity, strict=True)),
+        upwind(below.p, above.p),
+    )
+    mass, speed = upwind(mass_below, mass_above), upwind(slowest, fastest)
+    outwards = upwind(Pointwise("minimum", (slowest, Constant(0.0))), Pointwise("maximum", (fastest, Constant(0.0))))
+    density = mass / (speed - contact)
+    energy = gas.energy(gamma) / gas.rho + (contact - gas.velocity[axis]) * (contact + gas.p / mass)
+    velocity = [contact if other == axis else w for other, w in enumerate(gas.velocity)]
+    star = (density, *(density * w for w in velocity), density * energy)
+    pairs = zip(gas.flux(axis, gamma), star, gas.conserved(gamma), strict=True)
+    return tuple(flux + outwards * (inner - outer) for flux, inner, outer in pairs)
 
 
 EQUATIONS: Family = {"euler": Euler}

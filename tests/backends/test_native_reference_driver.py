@@ -27,6 +27,13 @@ CASES = {
         "equation": {"name": "shallow_water"},
         "numerics": {"order": 4},
     },
+    "2-D gas, operands beyond the wall in arrays": {
+        "grid": {"shape": [70, 130]},
+        "equation": {"name": "euler"},
+        "initial": {"rho": "1 + 0.3*sin(5*x)", "mx": "0.2*cos(9*y)", "E": "2 + 0.5*cos(7*x*y)"},
+        "boundary": {"x": {"neumann": 0.0}, "mx": {"x": {"dirichlet": "0.1*t"}}},
+        "numerics": {"integrator": "ssprk2"},
+    },
     "2-D staggered, fields on the wall": {
         "grid": {"shape": [150, 130]},
         "equation": {"name": "maxwell"},

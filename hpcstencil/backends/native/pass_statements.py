@@ -47,6 +47,8 @@ class Scope:
         The time within the step, as a fraction of dt.
     shared
         Trees whose values are results themselves, besides being terms of others.
+    deep
+        The trees in ``held`` whose arrays are computed beyond the boundary. Sums load them as a whole.
     renamed
         For a part of the next step, the arrays that replace its own.
     plane
@@ -56,6 +58,7 @@ class Scope:
     held: Mapping[Node, int]
     node: float
     shared: Collection[Node] = ()
+    deep: Collection[Node] = ()
     renamed: Mapping[int, int] = field(default_factory=dict)
     plane: int = 0
 
@@ -280,7 +283,7 @@ class Cells(Writer):
         """
         stencils: dict[tuple[tuple[Node, ...], float, Node], dict[tuple[int, ...], float]] = {}
         result: list[Term] = []
-        for factors, number, part in flattened(tree):
+        for factors, number, part in flattened(tree, self.scope.deep):
             whole = None
             if (
                 part not in self.scope.held
@@ -322,24 +325,28 @@ def is_scalar(tree: Node) -> bool:
     return not any(isinstance(part, Field | Coordinate) for part in walk(tree))
 
 
-def flattened(tree: Node) -> list[tuple[tuple[Node, ...], float, Node]]:
+def flattened(tree: Node, whole: Collection[Node] = ()) -> list[tuple[tuple[Node, ...], float, Node]]:
     """Return the terms whose sum is the tree, each as (factors, number, rest).
 
     A term is the product of all three; its factors have the same value in all cells. A tree that is not a sum is a single
-    term.
+    term. Sums inside the tree that are in ``whole`` are single terms, too.
     """
+
+    def within(part: Node) -> list[tuple[tuple[Node, ...], float, Node]]:
+        return [((), 1.0, part)] if part in whole else flattened(part, whole)
+
     match tree:
         case Pointwise("add", (a, b)):
-            return flattened(a) + flattened(b)
+            return within(a) + within(b)
         case Pointwise("subtract", (a, b)):
-            return flattened(a) + [(f, -n, part) for f, n, part in flattened(b)]
+            return within(a) + [(f, -n, part) for f, n, part in within(b)]
         case Pointwise("negative", (a,)):
-            return [(f, -n, part) for f, n, part in flattened(a)]
+            return [(f, -n, part) for f, n, part in within(a)]
         case Pointwise("multiply", (a, b)) if is_scalar(a) != is_scalar(b):
             scalar, rest = (a, b) if is_scalar(a) else (b, a)
-            return [times(scalar, f, n, part) for f, n, part in flattened(rest)]
+            return [times(scalar, f, n, part) for f, n, part in within(rest)]
         case Pointwise("divide", (a, b)) if is_scalar(b) and not is_scalar(a):
-            return [((*f, Constant(1.0) / b), n, part) for f, n, part in flattened(a)]
+            return [((*f, Constant(1.0) / b), n, part) for f, n, part in within(a)]
     return [((), 1.0, tree)]
 
 

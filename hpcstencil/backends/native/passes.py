@@ -244,11 +244,11 @@ def written(plan: Plan, trials: Trials, passes: Sequence[Parts], ends: Parts, te
     beside = fields_beside_faces(plan)
     at_faces = {array.beside[name] for array in plan.arrays if array.beside for name in beside}
     wanted = {*plan.ends, *at_faces, *(array for arrays in read for array in arrays)}
-    few = all(len(trials.of(parts).lines) <= FEW for parts in passes)
-    results = [pass_of(trials, parts, wanted, few, text) for parts in passes]
+    longest = max(len(trials.of(parts).lines) for parts in passes)
+    results = [pass_of(trials, parts, wanted, longest, text) for parts in passes]
     if ends:
         later = {array + len(plan.arrays) for arrays in read[1:] for array in arrays}
-        results.append(pass_of(trials, ends, ends_read(plan, trials, passes) | later, few, text))
+        results.append(pass_of(trials, ends, ends_read(plan, trials, passes) | later, longest, text))
     return results
 
 
@@ -269,24 +269,26 @@ def fields_beside_faces(plan: Plan) -> set[str]:
     }
 
 
-def planes_at_once(ndim: int, statements: int, few: bool) -> int:
+def planes_at_once(ndim: int, statements: int, longest: int) -> int:
     """Return the number of planes that a pass of ``statements`` statements per cell computes together.
 
-    It is four only if all passes have ``few`` statements, because the sweep advances by the largest number of any pass.
+    The sweep advances by the largest number of any pass, and each array between two passes holds as many planes more. So it
+    also depends on the statements of the ``longest`` pass: it is four only if all passes have few statements, and one in
+    three dimensions if any pass is long, because planes then take much memory and a plane computed alone costs little more.
     """
-    if ndim == 1 or statements > LONG:
+    if ndim == 1 or statements > LONG or (ndim == 3 and longest > LONG):
         return 1
-    return 4 if ndim == 2 and few else 2
+    return 4 if ndim == 2 and longest <= FEW else 2
 
 
-def pass_of(trials: Trials, parts: Parts, wanted: Collection[int], few: bool, text: Text) -> Pass:
+def pass_of(trials: Trials, parts: Parts, wanted: Collection[int], longest: int, text: Text) -> Pass:
     """Return the pass of ``parts``, which stores their ``wanted`` results.
 
-    Its function and scalars are added to ``text``; ``few`` is as in `planes_at_once`. Raises Unsupported if the pass reads
+    Its function and scalars are added to ``text``; ``longest`` is as in `planes_at_once`. Raises Unsupported if the pass reads
     or writes more than `MOST_PLANES` planes.
     """
     tried = trials.of(parts)
-    planes = planes_at_once(len(text.axis_of), len(tried.lines), few)
+    planes = planes_at_once(len(text.axis_of), len(tried.lines), longest)
     along = tried.reads.along
     most = sorted(along, key=lambda row: -len(along[row]))[: MOST_SLIDING // planes]
     slides = {(array, i + plane, j) for array, i, j in most for plane in range(planes)}

@@ -12,12 +12,13 @@ stage evaluates the right-hand sides and forms the stage values together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hpcstencil.backends.backend import Unsupported
 from hpcstencil.backends.native.expression_writer import changes
-from hpcstencil.backends.native.pass_statements import Cells, Scope
+from hpcstencil.backends.native.pass_statements import Cells, Scope, flattened
 from hpcstencil.backends.native.passes import (
     Array,
     Part,
@@ -34,15 +35,26 @@ from hpcstencil.backends.native.passes import (
 )
 from hpcstencil.numerics.integrators import ERROR, MEMORY, NEW, Stage
 from hpcstencil.problem.problem import Problem
-from hpcstencil.symbolic.expressions import OPERATORS, Field, Node, bottom_up, has_own_ghosts, varies, walk
+from hpcstencil.symbolic.expressions import (
+    OPERATORS,
+    Field,
+    Halfway,
+    Neighbour,
+    Node,
+    Pointwise,
+    bottom_up,
+    has_own_ghosts,
+    varies,
+    walk,
+)
 
 SHORT = 400  # inner results are not stored if a pass stays within this many statements per cell
 
 
-def levels(trees: Mapping[str, Node], held: Collection[Node], chosen: Callable[[Node], bool]) -> dict[Node, int]:
-    """Return the operands of operators that must be stored, each with the first pass (from 1) that can compute it.
+def levels(trees: Mapping[str, Node], held: Collection[Node], stored: Collection[Node]) -> dict[Node, int]:
+    """Return the trees of ``stored`` that operators in ``trees`` read, each with the first pass (from 1) that can compute it.
 
-    These are the operands in ``trees`` for which ``chosen`` is true and that are not ``held`` in an array already.
+    Trees that are ``held`` in an array already are left out.
     """
     level: dict[Node, int] = dict.fromkeys(held, 0)
     wanted: dict[Node, int] = {}
@@ -51,12 +63,55 @@ def levels(trees: Mapping[str, Node], held: Collection[Node], chosen: Callable[[
         if part in depth:
             continue
         depth[part] = max((depth[child] for child in part.children), default=0)
-        if isinstance(part, OPERATORS):
-            for operand in part.children:
-                if chosen(operand) and operand not in level:
-                    level[operand] = wanted[operand] = depth[operand] + 1
-            depth[part] = max([depth[part], *(level.get(operand, 0) for operand in part.children)])
+        for operand in read_by(part, stored):
+            if operand not in level:
+                level[operand] = wanted[operand] = depth[operand] + 1
+            depth[part] = max(depth[part], level[operand])
     return wanted
+
+
+def read_by(part: Node, stored: Collection[Node]) -> Iterator[Node]:
+    """Yield the trees that an operator reads from arrays if those of ``stored`` are in arrays: operands, or terms of one."""
+    for operand in part.children if isinstance(part, OPERATORS) else ():
+        if operand in stored:
+            yield operand
+        else:
+            yield from (term for _, _, term in flattened(operand, stored) if term in stored)
+
+
+def operands(trees: Mapping[str, Node]) -> dict[Node, bool]:
+    """Return the operands of operators in ``trees``, and for each whether all these operators are shifts (`is_shift`)."""
+    found: dict[Node, bool] = {}
+    for part in dict.fromkeys(part for tree in trees.values() for part in bottom_up(tree)):
+        for operand in part.children if isinstance(part, OPERATORS) else ():
+            found[operand] = found.get(operand, True) and is_shift(part)
+    return found
+
+
+def is_shift(part: Node) -> bool:
+    """Return whether a node is the value of its operand in another cell."""
+    return isinstance(part, Neighbour) or (isinstance(part, Halfway) and part.kind in ("below", "above"))
+
+
+def all_stored(trees: Mapping[str, Node], held: Collection[Node]) -> set[Node]:
+    """Return the trees to store in addition to the ``held`` ones, so that operators in ``trees`` read arrays only.
+
+    They are the operands of operators. A sum that only shifts read is not stored if each of its terms is in an array anyway
+    or is a shift itself, because adding the terms costs no more than loading the sum. It may have one other term if another
+    such sum shares it: then the term is stored instead of both sums.
+    """
+    shifted = {operand: alone for operand, alone in operands(trees).items() if varies(operand) and operand not in held}
+    known = {*held, *shifted}
+    others = {
+        tree: {
+            term for _, _, term in flattened(tree, known) if varies(term) and term not in known and not is_shift(term)
+        }
+        for tree, alone in shifted.items()
+        if alone and isinstance(tree, Pointwise) and tree.function in ("add", "subtract")
+    }
+    uses = Counter(term for terms in others.values() for term in terms)
+    split = {tree for tree, terms in others.items() if len(terms) <= 1 and all(uses[term] > 1 for term in terms)}
+    return {*shifted} - split | {term for tree in split for term in others[tree]}
 
 
 def value_of(tree: Node) -> Write:
@@ -272,7 +327,8 @@ class Planner:
     ) -> None:
         """Add a part to the step, unless it has no outputs."""
         if outputs:
-            self.parts.append(Part(outputs, Scope(dict(held), node, shared)))
+            deep = {tree for tree, array in held.items() if self.arrays[array].deep}
+            self.parts.append(Part(outputs, Scope(dict(held), node, shared, deep)))
 
     def array(self, operand: Node | None, node: float, deep: bool = False) -> int:
         """Add an `Array` with these attributes to the step, and return its number."""
@@ -285,9 +341,11 @@ class Planner:
         Operands without ghost cells of their own are recomputed at each use, unless that takes many statements.
         """
         held: dict[Node, int] = {Field(name, b): number for name, number in values.items() for b in (False, True)}
-        wanted, every = (levels(trees, held, chosen) for chosen in (has_own_ghosts, varies))
+        read = operands(trees)
+        wanted = levels(trees, held, {operand for operand in read if has_own_ghosts(operand)})
+        every = {operand for operand in read if varies(operand) and operand not in held}
         if len(every) > len(wanted) and self.is_long(trees, held, wanted, node):
-            wanted = every
+            wanted = levels(trees, held, all_stored(trees, held))
         for number in sorted(set(wanted.values())):
             group = [operand for operand, n in wanted.items() if n == number]
             made = {operand: self.array(operand, node, deep=not has_own_ghosts(operand)) for operand in group}

@@ -11,6 +11,10 @@ static void for_steps(long steps, bool given, With with) {
         if (given || t <= 4 || t % 2 == 0) with(t);
 }
 
+// The time to move a cell between caches and memory, relative to the time of a pass for one cell. It counts less where
+// passes have many statements.
+constexpr double MOVES = STATEMENTS < 20 ? 1 : 20 / STATEMENTS;
+
 // The cheapest number of steps per sweep and division into tiles, by work per cell and step. With ``one_sweep``, one
 // sweep takes all steps, because the received ghost cells are used up after it.
 static Blocking cheapest_tiles(const Call& call, long steps, bool one_sweep, long threads) {
@@ -39,12 +43,14 @@ static Blocking cheapest_tiles(const Call& call, long steps, bool one_sweep, lon
                 double idle = (double)rounds * threads / (p0 * tiles);
                 double full =
                     bytes / call.l2_bytes;  // of the second-level cache; the third is assumed to be six times as large
-                double spill = full < 0.9                          ? 1
-                               : flat                              ? 1 + (call.l3_is_far ? 1 : 0.35) * (full - 0.9)
-                               : full < (call.l3_is_far ? 1.5 : 6) ? 1.2
-                                                                   : min(4, full * (call.l3_is_far ? 0.8 : 0.2));
+                double spill = full < 0.9                          ? 0
+                               : flat                              ? (call.l3_is_far ? 1 : 0.35) * (full - 0.9)
+                               : full < (call.l3_is_far ? 1.5 : 6) ? 0.2
+                                                                   : full * (call.l3_is_far ? 0.8 : 0.2) - 1;
+                spill = 1 + MOVES * spill;
+                if (!flat && spill > 4) spill = 4;
                 double begins = flat ? 6.0 * LANES / tile2 : 0;  // a single row bears the overhead of a plane
-                double cost = work * spill * (1 + begins) * idle + (flat ? 2.0 : 3.0) * FIELDS / pipe.steps;
+                double cost = work * spill * (1 + begins) * idle + (flat ? 2.0 : 3.0) * MOVES * FIELDS / pipe.steps;
                 if (cost < best.work) best = {(int)t, {p0, p1, p2}, 0, cost};
             }
     });

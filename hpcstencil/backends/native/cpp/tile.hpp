@@ -36,6 +36,8 @@ struct Tile {
         long pitch, plane;
     } layout[RINGS];
     real* origin[RINGS];  // the first cell of a ring's first plane
+    long low[LEVELS][AXES], high[LEVELS][AXES];  // the cells that a level computes
+    bool fills[RINGS];                           // whether a ring has ghost cells to fill
     real scalars[MAX_STEPS + 1][SCALARS + 1];
 
     Tile(const Job& job, const long* number, Buffer& memory)
@@ -52,6 +54,8 @@ struct Tile {
             }
             for (int s = 0; s < 2; s++) side[a][s] = {call.boundary[a][s] != 0, call.wraps[a] && parts == 1 && a > 0};
         }
+        for (int q = 0; q < pipe.levels; q++)
+            for (int a = 0; a < AXES; a++) lay_out_level(q, a);
         real* next =
             (real*)memory.reserve_zeroed(
                 pipe.cells(largest_tile(1), largest_tile(2), spans_axis(1), spans_axis(2)) * sizeof(real) + 4096)
@@ -67,6 +71,10 @@ struct Tile {
             region(ring.level, 2, lo, hi);
             origin[r] -= round_down(lo - ring.width[2], LANES);
             next += ring.planes * s.plane;
+            fills[r] = false;
+            for (int a = 0; a < AXES; a++)
+                for (int e = 0; e < 2 && ring.width[a]; e++)
+                    fills[r] = fills[r] || side[a][e].wraps || (side[a][e].boundary && !ring.deep);
         }
         for (int t = 0; t <= pipe.steps; t++)
             prepare(call.parameters, call.constants, call.clock[0] + (job.first + t) * call.clock[2], call.clock[2],
@@ -79,31 +87,34 @@ struct Tile {
                                           : (call.count[a] + job.parts[a] - 1) / job.parts[a];
     }
 
-    // The cells lo .. hi - 1 that a level computes along an axis.
-    void region(int level, int a, long& lo, long& hi) const {
+    void lay_out_level(int level, int a) {
         const Level& l = pipe.level[level];
+        long &lo = low[level][a], &hi = high[level][a];
         lo = side[a][0].wraps ? 0 : from[a] - l.reach[a];
         hi = side[a][1].wraps ? call.count[a] : to[a] + l.reach[a];
         if (side[a][0].boundary) lo = max(lo, -l.deep[a]);
         if (side[a][1].boundary) hi = min(hi, call.count[a] + l.deep[a]);
     }
 
+    // The cells lo .. hi - 1 that a level computes along an axis.
+    void region(int level, int a, long& lo, long& hi) const { lo = low[level][a], hi = high[level][a]; }
+
     real* plane(int r, long i) const { return origin[r] + modulo(i, pipe.ring[r].planes) * layout[r].plane; }
 
-    // Source is a plane that a level reads: ``back`` planes behind the newest one of its ring, or of a fixed array.
-    // Work, computed once per tile, is the range of cells that a level computes and the planes that it reads.
+    // Source is a plane that a level reads or writes: ``back`` planes behind the newest one of its ring, or of a fixed
+    // array. Work, computed once per tile, is the range of cells that a level computes and its planes.
     struct Source {
         int ring, back;
     };
     struct Work {
         long lo, hi, j0, j1, x0, x1;
-        int level, step, first;
+        int level, step, first, first_target;
         const Pass* pass;
         Records records;
         Unstored unstored;
     };
     Work work[LEVELS];
-    Source sources[LEVELS * PLANES];
+    Source sources[LEVELS * PLANES], targets[LEVELS * PLANES];
     int slot[RINGS];  // of the newest plane of each ring
     Prefetch upcoming;
     ErrorSums errors;
@@ -113,13 +124,14 @@ struct Tile {
     void stream() {
         results.begin(job.last ? plan.sums : nullptr);
         long begin = UNBOUNDED;
-        int next = 0;
+        int next = 0, next_target = 0;
         for (int q = 0; q < pipe.levels; q++) {
             Work& w = work[q];
             region(q, 0, w.lo, w.hi), region(q, 1, w.j0, w.j1), region(q, 2, w.x0, w.x1);
             begin = min(begin, w.lo - pipe.level[q].ahead);
             if (!q) continue;
             w.level = q, w.step = pipe.level[q].step, w.pass = &passes[pipe.level[q].pass], w.first = next;
+            w.first_target = next_target;
             w.x0 = round_down(w.x0, LANES), w.x1 = round_up(w.x1, LANES);
             w.records.find(job.first + w.step, *w.pass), w.unstored.find(pipe.level[q].pass, w.records);
             for (int n = 0; n < w.pass->planes; n++, next++) {
@@ -130,6 +142,8 @@ struct Tile {
                 int r = pipe.ring_of[w.step][w.pass->input[w.pass->plane[n].input].array];
                 sources[next] = {r, int(pipe.ring[r].ahead - pipe.level[q].ahead) - w.pass->plane[n].offset};
             }
+            for (int k = 0; k < w.pass->at_once; k++)
+                for (int o = 0; o < w.pass->outputs; o++) targets[next_target++] = {pipe.output(q, o), -k};
         }
         for (int r = 0; r < pipe.rings; r++) slot[r] = modulo(begin + pipe.ring[r].ahead, pipe.ring[r].planes);
         for (long s = begin; s < to[0]; s += AT_ONCE) {
@@ -186,21 +200,23 @@ struct Tile {
                 in[n] = source.ring < 0 ? plan.fixed_arrays.at(w.pass->plane[n], i + k)
                                         : ring_plane(source.ring, source.back - k);
             }
-            for (long n = 0; n < w.pass->outputs * w.pass->at_once; n++)
-                out[n] = ring_plane(pipe.output(w.level, n % w.pass->outputs), -k - n / w.pass->outputs);
+            for (long n = 0; n < w.pass->outputs * w.pass->at_once; n++) {
+                const Source& target = targets[w.first_target + n];
+                out[n] = ring_plane(target.ring, target.back - k);
+            }
             Place place = {scalars[w.step] + w.pass->scalars, plan.tables, i + k};
             w.pass->compute(place, in, out, w.j0, w.j1, w.x0, w.x1);
             upcoming.next_portion();
             record_cells(w.records, call, *w.pass, i + k, out, from, to);
         }
         for (long n = max(i, w.lo); n < min(i + AT_ONCE, w.hi); n++)
-            for (int o = 0; o < w.pass->outputs; o++) fill_ghosts(pipe.output(w.level, o), n);
+            for (int o = 0; o < w.pass->outputs; o++) fill_ghosts(targets[w.first_target + o].ring, n);
     }
 
     // Fills the ghost cells that depend on plane i of a ring.
     void fill_ghosts(int r, long i) {
         const Ring& ring = pipe.ring[r];
-        if (!ring.width[0] && !ring.width[1] && !ring.width[2]) return;
+        if (!fills[r]) return;
         fill_ghosts_in_plane(r, i);
         if (ring.deep) return;
         long n = call.count[0], w = ring.width[0];

@@ -1,0 +1,45 @@
+"""What native code stores between the passes of a step, and how many planes its passes compute together."""
+
+import pytest
+from support import problem_of
+
+from hpcstencil.backends.native.step import all_stored, step_of
+from hpcstencil.symbolic.expressions import Field, Halfway, Node, Pointwise
+
+U = Field("u", beyond=True)
+
+
+def below(tree: Node) -> Node:
+    return Halfway(tree, 0, "below", "faces", beyond=True)
+
+
+def above(tree: Node) -> Node:
+    return Halfway(tree, 0, "above", "faces", beyond=True)
+
+
+SQUARE, ROOT = U * U, Pointwise("sqrt", (U,))
+
+
+@pytest.mark.parametrize(
+    "tree, stored",
+    [
+        (below(SQUARE), {SQUARE}),
+        (below(U + SQUARE), {U + SQUARE}),  # one array, whichever of the two is stored
+        (below(U + SQUARE) + above(U - SQUARE), {SQUARE}),  # one array instead of two
+        (below(U + SQUARE + ROOT) + above(U - SQUARE - ROOT), {U + SQUARE + ROOT, U - SQUARE - ROOT}),
+        (below(above(U) - below(U)), set()),  # a sum of shifts of the field
+        (below(above(SQUARE) - below(SQUARE)), {SQUARE}),
+        (Halfway(above(U) - below(U), 0, "difference", "faces", beyond=True), {above(U) - below(U)}),  # is no shift
+    ],
+)
+def test_sums_that_only_shifts_read_are_not_stored(tree, stored):
+    assert all_stored({"u": tree}, {U: 0}) == stored
+
+
+@pytest.mark.parametrize("shape, at_once", [((40, 30), [2, 2, 1, 2]), ((20, 20, 20), [1, 1, 1, 1])])
+def test_a_gas_stores_its_primitive_variables_slopes_and_fluxes(shape, at_once):
+    """In each of two stages: velocity and pressure, then the slope and the flux of each field along each axis."""
+    step = step_of(problem_of(grid={"shape": shape}, equation={"name": "euler"}, numerics={"integrator": "ssprk2"}))
+    ndim = len(shape)
+    assert sum(array.deep for array in step.plan.arrays) == 2 * (ndim + 1 + 2 * ndim * (ndim + 2))
+    assert [one.at_once for one in step.passes] == 2 * at_once
