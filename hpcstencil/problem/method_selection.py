@@ -36,7 +36,7 @@ def partition(trees: Mapping[str, Node], method: Method, name: str) -> tuple[dic
     if wrong := [*alone, *circular]:
         raise InputError(
             f"numerics.integrator: {shown(name)} needs two groups of fields that depend only on each other, besides linear "
-            f"damping like - r*u, as in wave equations, but here {shown(wrong[0])} depends on its own group; use \"rk4\""
+            f'damping like - r*u, as in wave equations, but here {shown(wrong[0])} depends on its own group; use "rk4"'
         )
     read = set().union(*own.values())
     groups = {field: 2 * levels[field] + 2 + side if field in read else side for field, side in sides.items()}
