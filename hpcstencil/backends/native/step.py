@@ -204,7 +204,7 @@ class Planner:
             name
             for name in values[0]
             if all(name in (trees if j == new else slopes[j]) for j, _ in stage.slopes)
-            and (stage.group is None or groups[name] == stage.group)
+            and (stage.group is None or groups.get(name) == stage.group)
         ]
         # the same order in all stages, so that their inner passes are the same functions
         wanted = {name: tree for name, tree in trees.items() if keep or name in moving}
