@@ -26,6 +26,8 @@ Parameters = Mapping[
     str, float | np.ndarray | jax.Array
 ]  # of the equation, by name; in an ensemble perhaps one value per member
 
+STEP_SIZE = "step size"  # the key under which `Parameters` hold dt; no parameter has a space in its name
+
 Window = tuple[int, int]
 Windows = tuple[Window | None, ...]
 

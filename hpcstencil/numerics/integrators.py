@@ -10,6 +10,7 @@ entry to INTEGRATORS.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -25,8 +26,9 @@ class Stage:
     """One stage of a method: a weighted sum of earlier values y_j and of dt times their slopes f(y_j).
 
     ``values`` and ``slopes`` are pairs (j, weight), the a_ij and b_ij of the module docstring. In a partitioned method
-    the stage changes only the fields of one ``group`` (0 or 1). ``remembered`` is the weight of dt times the slopes
-    from the beginning of the previous step, for multistep methods.
+    the stage changes only the fields of one ``group``: 0 or 1, or a later even or odd number for fields beside those of
+    group 0 or 1 (`leapfrog`). ``remembered`` is the weight of dt times the slopes from the beginning of the previous step,
+    for multistep methods.
     """
 
     values: Terms
@@ -41,7 +43,8 @@ class Method:
 
     ``error`` holds pairs (j, weight): dt times this weighted sum of the slopes f(y_j) estimates the local error. It is
     empty if the method has no estimate. The estimate is O(dt^(error_order + 1)). ``limits`` are the stability limits of
-    partitioned and multistep methods, for which `stability_limits` cannot compute them.
+    partitioned and multistep methods, for which `stability_limits` cannot compute them. ``damping`` holds, for a method that
+    takes linear damping - r u implicitly, the weight w of each of the two groups: the slope of a field is f / (1 + w dt r).
     """
 
     stages: tuple[Stage, ...]
@@ -49,6 +52,7 @@ class Method:
     error: Terms = ()
     error_order: int = 0
     limits: tuple[float, float] | None = None
+    damping: tuple[float, ...] = ()
 
     @property
     def partitioned(self) -> bool:
@@ -69,10 +73,15 @@ class Method:
     def nodes(self) -> tuple[float, ...]:
         """The nodes c_0 .. c_s: the times of y_0 .. y_s as fractions of the step.
 
-        In a partitioned method, each refers to the group of fields that the stage changes.
+        In a partitioned method, each refers to the group of fields that the stage changes. The fields beside a group have its
+        time only after all stages that move the group, so stages that change these keep the node.
         """
         c, nodes = [(0.0, 0.0)], [0.0]
         for stage in self.stages:
+            if stage.group is not None and stage.group > 1:
+                c.append(c[-1])
+                nodes.append(nodes[-1])
+                continue
             moved = [
                 c[-1][group]
                 if stage.group not in (None, group)
@@ -202,6 +211,29 @@ def ab2(epsilon: float, split: bool = False) -> Method:
     return Method(tuple(stages), order=1 if epsilon else 2, limits=(limits[0], limits[1]))
 
 
+@cache
+def leapfrog(beside: tuple[int, int] = (0, 0)) -> Method:
+    """Störmer-Verlet, drift-kick-drift, with linear damping by the implicit midpoint rule.
+
+    A step moves group 0 by dt/2, group 1 by dt, and group 0 by dt/2 again, while the other group is at rest (E. Hairer, C.
+    Lubich & G. Wanner, "Geometric Numerical Integration", 2nd ed. (2006), eq. (I.1.17)). Each move of length h is an implicit
+    midpoint step, y_mid = y + h/2 F(y_mid), y_new = 2 y_mid - y. It is explicit if each field of the group depends on itself
+    only by linear damping, and the others can be put in an order in which each depends on earlier ones: those on which others
+    depend come first, in ``beside`` levels for group 0 and 1, as the memory fields of a cpml do. Level l has the group number
+    2 l + 2 or 2 l + 3. The method is symmetric, and so of order 2. It is stable for oscillations up to dt ω = 2, whatever the
+    damping (docs/design/damped_leapfrog.md).
+    """
+    stages: list[Stage] = []
+    for group, length in ((0, 0.5), (1, 1.0), (0, 0.5)):
+        start, numbers = len(stages), [2 * level + 2 + group for level in range(beside[group])]
+        for number in numbers:
+            stages.append(Stage(((len(stages), 1.0),), ((len(stages), length / 2),), number))
+        middle = len(stages)
+        stages.append(Stage(((middle, 1.0),), ((middle, length),), group))
+        stages += [Stage(((middle, 2.0), (start, -1.0)), (), number) for number in numbers]
+    return Method(tuple(stages), order=2, limits=(math.inf, 2.0), damping=(0.25, 0.5))
+
+
 INTEGRATORS: dict[str, Method] = {
     # Euler (1768)
     "euler": tableau((), (1.0,), order=1),
@@ -240,17 +272,7 @@ INTEGRATORS: dict[str, Method] = {
          3134564353537 / 4481467310338, 2277821191437 / 14882151754819),
         order=4,
     ),
-    # Störmer-Verlet, drift-kick-drift: Hairer, Lubich & Wanner, "Geometric Numerical Integration", 2nd ed. (2006),
-    # eq. (I.1.17). Stable for oscillations up to dt ω = 2, unstable for damped modes.
-    "leapfrog": Method(
-        (
-            Stage(((0, 1.0),), ((0, 0.5),), group=0),
-            Stage(((1, 1.0),), ((1, 1.0),), group=1),
-            Stage(((2, 1.0),), ((2, 0.5),), group=0),
-        ),
-        order=2,
-        limits=(0.0, 2.0),
-    ),
+    "leapfrog": leapfrog(),
     "rkl2": rkl2(9),
     "ab2": ab2(0.0),
 }  # fmt: skip

@@ -23,7 +23,8 @@ from hpcstencil.io.array_file import ArrayContents
 from hpcstencil.numerics.integrators import SUPER_STEPPING, Method, memory_of, method
 from hpcstencil.problem.absorbing_layers import layered
 from hpcstencil.problem.boundary_faces import faces_of
-from hpcstencil.problem.method_selection import groups_of, with_enough_stages
+from hpcstencil.problem.linear_damping import damping_rates
+from hpcstencil.problem.method_selection import partition, with_enough_stages
 from hpcstencil.problem.model import Model, model_of
 from hpcstencil.problem.parameter_files import contents_of, key_of, refuse_files, refuse_series
 from hpcstencil.problem.problem import Problem
@@ -137,6 +138,8 @@ def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collec
     mask = mask_of(config, model.symbols, model.reflected, evaluated)
     if mask is not None:
         refuse_name((*model.trees, *model.numbers, *model.symbols))
+    groups, chosen = partition(layers.trees, chosen, config.numerics.integrator)
+    trees = masked_rates(mask, rates)
     remembered = memory_of(chosen, tuple(layers.trees))
     if mask is not None and mask.kept:
         remembered = (*remembered, SOLID)
@@ -146,7 +149,7 @@ def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collec
         config=config,
         equation=model.equation,
         fields=(*layers.trees, *remembered),
-        trees=masked_rates(mask, rates),
+        trees=trees,
         parameters=model.numbers,
         symbols=model.symbols,
         bounds=bounds,
@@ -155,8 +158,9 @@ def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collec
         diagnostics=masked_diagnostics(mask, diagnostics, config.numerics.precision),
         derived={key: masked_derived(mask, each, key) for key, each in derived.items()},
         method=chosen,
-        groups=groups_of(layers.trees, chosen, config.numerics.integrator),
+        groups=groups,
         discretization=Discretization(config.numerics.order, config.grid.spacing),
+        damped=damping_rates(trees) if chosen.damping else {},
         memory=(*layers.memory, *remembered),
         given=given,
         contents=contents,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from hpcstencil.config.settings import Config
@@ -12,6 +13,7 @@ from hpcstencil.io.array_file import ArrayContents, ArrayFile, ArrayInMemory
 from hpcstencil.numerics.finite_differences import is_large
 from hpcstencil.numerics.integrators import ERROR, NEW, Method
 from hpcstencil.numerics.schedule import Schedule
+from hpcstencil.problem.linear_damping import damped
 from hpcstencil.problem.parameter_files import Blocks
 from hpcstencil.problem.receivers import Receivers
 from hpcstencil.problem.solid_mask import SOLID, Mask
@@ -40,7 +42,8 @@ class Problem:
     ``faces``           boundary condition on each face of non-periodic axes, by (operand, axis, side). An operand is a
                         field, or the result of an operator with a condition of its own
     ``diagnostics``     trees of reductions, by name
-    ``groups``          group (0 or 1) of each field if ``method`` is partitioned, else empty
+    ``groups``          group of each field, as `Stage` numbers them, if ``method`` is partitioned, else empty
+    ``damped``          rate of the linear damping that ``method`` takes implicitly, as a tree in 1/time, by field
     ``given``           source (a file, or an array from Python) of each field that holds a parameter, by field
     ``contents``        summary of each array of a parameter or of the mask, by dotted key
     ``held``            arrays from Python, by dotted key, while the initial state is built. Arrays of initial values
@@ -68,6 +71,7 @@ class Problem:
     method: Method
     groups: Mapping[str, int]
     discretization: Discretization
+    damped: Mapping[str, Node] = field(default_factory=dict)
     memory: tuple[str, ...] = ()
     given: Mapping[str, ArrayFile | ArrayInMemory] = field(default_factory=dict)
     contents: Mapping[str, ArrayContents] = field(default_factory=dict)
@@ -158,9 +162,20 @@ class Problem:
         """All trees that may contain operators: `rates`, `reduced` and `derived_trees`."""
         return [*self.rates(), *self.reduced(), *self.derived_trees()]
 
+    @cached_property
+    def slopes(self) -> Mapping[str, Node]:
+        """The trees that the stages of the method evaluate, by field: ``trees``, of `damped` fields as the method needs it."""
+        if not self.damped:
+            return self.trees
+        weights = {name: self.method.damping[self.groups[name] % 2] for name in self.damped}
+        return {
+            name: damped(tree, self.damped[name], weights[name]) if name in self.damped else tree
+            for name, tree in self.trees.items()
+        }
+
     def rates(self) -> list[Node]:
-        """The trees of all time derivatives: those in ``trees`` and in ``apart``."""
-        return [*self.trees.values(), *self.apart.values()]
+        """The trees of all time derivatives: those in `slopes` and in ``apart``."""
+        return [*self.slopes.values(), *self.apart.values()]
 
     def constants(self) -> tuple[float, ...]:
         """The distinct numbers in all trees that are evaluated on the grid, including boundary values.

@@ -10,7 +10,8 @@ estimate and not a bound; it may miss a narrow peak of a coefficient.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -79,15 +80,18 @@ class Frozen:
         self.values: dict[tuple[Node, Offset], Any] = {}
         self.symbols: dict[Node, Symbol] = {}
 
-    def rates(self, trees: Mapping[str, Node]) -> np.ndarray:
-        """The eigenvalues λ of ∂F_m/∂u_n for all sampled cells and angles: a one-dimensional complex array, in 1/time.
+    def matrices(self, trees: Mapping[str, Node], rates: Mapping[str, Node]) -> tuple[np.ndarray, np.ndarray]:
+        """(the matrices ∂F_m/∂u_n, the ``rates`` by field) for all sampled cells and angles.
 
-        Matrices that are not finite are left out.
+        Both are in 1/time: a float64 or complex array of shape (modes, fields, fields), and float64 of shape (modes, fields),
+        0 for fields without a rate. Modes whose matrix is not finite are left out.
         """
-        symbols = [self.symbol(tree) for tree in trees.values()]
+        symbols, count, here = [self.symbol(tree) for tree in trees.values()], len(trees), (0,) * self.grid.ndim
         entries = [symbol.get(name, np.zeros((1, 1))) for symbol in symbols for name in trees]
-        matrices = np.stack(np.broadcast_arrays(*entries), -1).reshape(-1, len(trees), len(trees))
-        return np.linalg.eigvals(matrices[np.isfinite(matrices).all((1, 2))]).ravel()
+        entries += [_column(self.value(rates.get(name, ZERO), here)) for name in trees]
+        modes = np.stack(np.broadcast_arrays(*entries), -1).reshape(-1, count * (count + 1))
+        modes = modes[np.isfinite(modes).all(1)]
+        return modes[:, : count * count].reshape(-1, count, count), modes[:, count * count :].real
 
     # ---- values in cells ----
 
@@ -193,37 +197,82 @@ def _column(value: Any) -> np.ndarray:
     return np.asarray(value).reshape(-1, 1)
 
 
-def rates(
+def matrices(
     trees: Mapping[str, Node],
     initial: Mapping[str, Node],
     parameters: Mapping[str, float],
     grid: Grid,
     periodic: Sequence[bool],
     discretization: Discretization,
-) -> np.ndarray:
-    """The rates λ of modes near the initial state: a one-dimensional complex array, in 1/time.
+    damped: Mapping[str, Node] = MappingProxyType({}),
+) -> tuple[np.ndarray, np.ndarray]:
+    """The matrices of modes near the initial state, and the damping rates ``damped`` there, as `Frozen.matrices` returns them.
 
     ``trees`` are the time derivatives by field, and ``initial`` the initial expressions; fields without one are 0. The
     result is empty if a tree has more than HIGHEST levels.
     """
     if any(size_and_height(tree)[1] > HIGHEST for tree in trees.values()):
-        return np.zeros(0, complex)
+        return np.zeros((0, len(trees), len(trees))), np.zeros((0, len(trees)))
     modes = ANGLES**grid.ndim * len(trees) ** 2
     per_axis = next((n for n in CELLS if n**grid.ndim * modes <= ROOM), CELLS[-1])
     with np.errstate(all="ignore"):
-        return Frozen(grid, periodic, discretization, initial, parameters, per_axis).rates(trees)
+        return Frozen(grid, periodic, discretization, initial, parameters, per_axis).matrices(trees, damped)
 
 
 def stable_step(rates: np.ndarray, method: Method, end: float, dt: float) -> float:
     """The largest step, at most ``dt``, for which no mode that decays or oscillates in the equation grows by more than a
-    factor of GROWTH until the time ``end``. ``rates`` are the λ of all modes."""
+    factor of GROWTH until the time ``end``. ``rates`` are the λ of all modes. The method must not be partitioned."""
     fastest = np.abs(rates).max(initial=0.0)
     bounded = rates[rates.real <= GROWING * fastest]
     bounded = np.minimum(bounded.real, 0.0) + 1j * bounded.imag
+    return _longest(lambda step: float(_amplified(method, step * bounded).max(initial=1.0)), end, dt)
+
+
+def stable_partitioned_step(
+    matrices: np.ndarray, damping: np.ndarray, method: Method, groups: Sequence[int], end: float, dt: float
+) -> float:
+    """The same as `stable_step` for a partitioned method, whose step mixes the modes of a matrix.
+
+    ``matrices`` and ``damping`` are as `Frozen.matrices` returns them, and ``groups`` the group of each field. A matrix with a
+    mode that grows in the equation is left out.
+    """
+    rates = np.linalg.eigvals(matrices)
+    bounded = (rates.real <= GROWING * np.abs(rates).max(initial=0.0)).all(1)
+
+    def amplified(step: float) -> float:
+        made = step_matrices(method, matrices[bounded], damping[bounded], groups, step)
+        if not np.isfinite(made).all():
+            return math.inf
+        largest = float(np.abs(np.linalg.eigvals(made)).max(initial=1.0))
+        return largest if largest > 1.0 + GROWING else 1.0  # a double eigenvalue is known to half the digits only
+
+    return _longest(amplified, end, dt)
+
+
+def step_matrices(
+    method: Method, matrices: np.ndarray, damping: np.ndarray, groups: Sequence[int], dt: float
+) -> np.ndarray:
+    """The matrices, of shape (modes, fields, fields), by which one step of a partitioned method multiplies the fields.
+
+    ``matrices`` are the ∂F_m/∂u_n in this shape, and ``damping`` the rates r in shape (modes, fields), both in 1/time.
+    """
+    weights = np.array([method.damping[group % 2] for group in groups])
+    slopes = dt * matrices / (1.0 + dt * weights * damping)[:, :, None]
+    values = [np.broadcast_to(np.eye(len(groups)), matrices.shape)]
+    for stage in method.stages:
+        rows = np.array([group == stage.group for group in groups])
+        new = values[-1].astype(slopes.dtype)
+        terms = [a * values[j] for j, a in stage.values] + [b * (slopes @ values[j]) for j, b in stage.slopes]
+        new[:, rows] = np.sum(terms, axis=0)[:, rows]
+        values.append(new)
+    return values[-1]
+
+
+def _longest(amplified: Callable[[float], float], end: float, dt: float) -> float:
+    """The largest step, at most ``dt``, whose factor ``amplified(step)`` is at most GROWTH after all steps up to ``end``."""
 
     def grows(step: float) -> bool:
-        most = _amplified(method, step * bounded).max(initial=1.0)
-        return bool(max(1.0, end / step) * math.log(most) > math.log(GROWTH))
+        return bool(max(1.0, end / step) * math.log(amplified(step)) > math.log(GROWTH))
 
     low = dt
     while grows(low):
@@ -271,15 +320,19 @@ def estimated_step(problem: Problem, dt: float) -> float:
 
     It is ``dt`` if the initial state or the mask comes from a file or an array, which are not analysed.
     """
-    config = problem.config
+    config, method = problem.config, problem.method
     in_array = any(key.startswith("initial.") for key in problem.held)
     if config.initial.file is not None or in_array or (problem.mask is not None and problem.mask.is_read):
         return dt
-    return stable_step(rates_near_start(problem), problem.method, config.time.end, dt)
+    found, damping = matrices_near_start(problem)
+    if method.partitioned:
+        groups = [problem.groups[name] for name in problem.trees]
+        return stable_partitioned_step(found, damping, method, groups, config.time.end, dt)
+    return stable_step(np.linalg.eigvals(found).ravel(), method, config.time.end, dt)
 
 
-def rates_near_start(problem: Problem) -> np.ndarray:
-    """The `rates` of a problem near its initial state, which must not come from a file or an array.
+def matrices_near_start(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+    """The `matrices` of a problem near its initial state, which must not come from a file or an array.
 
     Parameters given as arrays are replaced by their largest magnitude.
     """
@@ -290,4 +343,4 @@ def rates_near_start(problem: Problem) -> np.ndarray:
         return largest.get(part.name) if isinstance(part, Field) else None
 
     initial = {**{name: substitute(tree, known) for name, tree in problem.initial.items()}, **largest}
-    return rates(problem.trees, initial, problem.parameters, grid, periodic, problem.discretization)
+    return matrices(problem.trees, initial, problem.parameters, grid, periodic, problem.discretization, problem.damped)

@@ -176,6 +176,11 @@ class Time(Node):
 
 
 @frozen
+class StepSize(Node):
+    """The size dt of the time step. It occurs only in the slopes of a method that takes damping implicitly."""
+
+
+@frozen
 class Series(Node):
     """A time-dependent parameter, interpolated linearly between the samples ``values`` at times 0, dt, 2 dt, ...
 

@@ -18,7 +18,7 @@ from hpcstencil.numerics.schedule import Clock, StepRange
 from hpcstencil.problem.build import build
 from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.stability import cfl_step
-from hpcstencil.problem.von_neumann import rates
+from hpcstencil.problem.von_neumann import matrices
 from hpcstencil.runtime.communicator import Communicator, OneProcess
 from hpcstencil.simulation.compose import compose
 from hpcstencil.simulation.diagnostics import Diagnostics
@@ -173,8 +173,8 @@ class Orders:
         solution = self.exact or default_solution(problem, self.end)
         start = {name: at_time(tree, 0.0) for name, tree in solution.items()}
         grid, periodic = problem.config.grid, problem.config.boundary.periodic
-        found = rates(problem.trees, start, problem.parameters, grid, periodic, problem.discretization)
-        fastest = float(np.abs(found).max(initial=0.0))
+        found, _ = matrices(problem.trees, start, problem.parameters, grid, periodic, problem.discretization)
+        fastest = float(np.abs(np.linalg.eigvals(found)).max(initial=0.0))
         return REACTIONS / fastest if fastest > 0.0 else 0.0
 
     def _duration(self) -> float:

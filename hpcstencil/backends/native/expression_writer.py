@@ -24,6 +24,7 @@ from hpcstencil.symbolic.expressions import (
     Neighbour,
     Node,
     Pointwise,
+    StepSize,
     Time,
     varies,
     walk,
@@ -91,8 +92,8 @@ class Numbers:
 
 
 def changes(tree: Node) -> bool:
-    """Return whether the tree depends on time."""
-    return any(isinstance(part, Time) for part in walk(tree))
+    """Return whether the tree depends on time or on the step size."""
+    return any(isinstance(part, Time | StepSize) for part in walk(tree))
 
 
 @dataclass

@@ -11,6 +11,7 @@ from hpcstencil.symbolic.expressions import (
     Node,
     Parameter,
     Series,
+    StepSize,
     Time,
 )
 from hpcstencil.symbolic.stencil_reach import Discretization
@@ -35,6 +36,8 @@ class Scalar(Writer):
                 return f"real(p[{self.numbers.parameters.index(name)}])"
             case Time():
                 return f"real(time + {self.node!r} * dt)" if self.node else "real(time)"
+            case StepSize():
+                return "real(dt)"
             case Series(operand, values, dt, slope):
                 time = f"time + {self.node!r} * dt" if operand == Time() else f"double({self.value(operand, at)})"
                 samples, per_second = self.numbers.block(values), self.numbers.constant(1.0 / dt)

@@ -223,7 +223,7 @@ class Planner:
 
     def trees(self, j: int) -> Mapping[str, Node]:
         """Return the right-hand sides, by field, that the method evaluates at the j-th stage value."""
-        return self.problem.apart if j and self.problem.apart else self.problem.trees
+        return self.problem.apart if j and self.problem.apart else self.problem.slopes
 
     def slopes(self, j: int, values: Mapping[str, int], trees: Mapping[str, Node]) -> dict[str, int]:
         """Plan a pass that computes only the slopes at the j-th stage value, and return their arrays by field.
@@ -259,7 +259,7 @@ class Planner:
             name
             for name in values[0]
             if all(name in (trees if j == new else slopes[j]) for j, _ in stage.slopes)
-            and (stage.group is None or groups[name] == stage.group)
+            and (stage.group is None or groups.get(name) == stage.group)
         ]
         # the same order in all stages, so that their inner passes are the same functions
         wanted = {name: tree for name, tree in trees.items() if keep or name in moving}

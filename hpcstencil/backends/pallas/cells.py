@@ -21,7 +21,7 @@ from jax.experimental.pallas import triton
 
 from hpcstencil.backends.xla.evaluate import Rules
 from hpcstencil.backends.xla.kernel_shift import weighted
-from hpcstencil.distributed.windows import Frame, Value
+from hpcstencil.distributed.windows import STEP_SIZE, Frame, Value
 from hpcstencil.numerics.finite_differences import Stencil
 from hpcstencil.numerics.pointwise import functions, integer_power
 from hpcstencil.symbolic.boundary_kinds import KINDS, NO_FLUX
@@ -38,6 +38,7 @@ from hpcstencil.symbolic.expressions import (
     Node,
     Parameter,
     Pointwise,
+    StepSize,
     Time,
     bottom_up,
     varies,
@@ -171,6 +172,8 @@ class Cells:
                 return self.parameters[name]
             case Time():
                 return self.time.astype(self.rules.dtype)
+            case StepSize():
+                return self.parameters[STEP_SIZE].astype(self.rules.dtype)
             case Field(name):
                 alike = not self.edge or (self.at_face is None and not any(at))
                 return self.tile.load(self.arrays[name], at) if alike else self.beyond(name, at, self.later)

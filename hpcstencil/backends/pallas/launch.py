@@ -16,11 +16,11 @@ from jax.typing import ArrayLike
 
 from hpcstencil.backends.pallas.cells import Cells, Tile
 from hpcstencil.backends.xla.evaluate import Rules
-from hpcstencil.distributed.windows import Frame, Value, Window
+from hpcstencil.distributed.windows import STEP_SIZE, Frame, Value, Window
 from hpcstencil.symbolic.expressions import Node, walk
 
-# (arrays in memory, operands by the names of the arrays that hold them, time) -> evaluator of trees
-See = Callable[[Mapping[str, Value], Mapping[str, Node], Any], Cells]
+# (arrays in memory, operands by the names of the arrays that hold them, time, step size) -> evaluator of trees
+See = Callable[[Mapping[str, Value], Mapping[str, Node], Any, Any], Cells]
 Body = Callable[[Any, See], Any]
 Windows = tuple[Window, ...]  # of cells per axis
 TILES = {1: (2048,), 2: (16, 128), 3: (4, 8, 64)}  # cells per axis: powers of 2, as Triton requires
@@ -92,8 +92,9 @@ class Launch:
             parameters = {name: about["parameters"][i] for i, name in enumerate(self.parameters)}
 
             def values(edge: bool) -> Any:
-                def see(arrays: Mapping[str, Value], operands: Mapping[str, Node], time: Any) -> Cells:
-                    return Cells(self.rules, frame, tile, arrays, operands, parameters, time, edge)
+                def see(arrays: Mapping[str, Value], operands: Mapping[str, Node], time: Any, dt: Any) -> Cells:
+                    known = {**parameters, STEP_SIZE: dt}
+                    return Cells(self.rules, frame, tile, arrays, operands, known, time, edge)
 
                 return jax.tree.map(lambda x: jnp.broadcast_to(x, shape), body(given, see))
 

@@ -61,17 +61,18 @@ class Fused:
         """Return the new values of the fields ("moved") and the slopes to keep ("kept"), in the cells of a tile."""
 
         def loaded(values: Values) -> Values:
-            return evaluated(see(values, {}, None), {name: Field(name) for name in values})
+            return evaluated(see(values, {}, None, None), {name: Field(name) for name in values})
 
         stage, fields = self.stage(given), {name: Field(name) for name in self.names}
-        cells = {j: see(given["arrays"][j], plan.operands, given["times"][j][0]) for j, plan in self.plans.items()}
+        dt = given["dt"][0]
+        cells = {j: see(given["arrays"][j], plan.operands, given["times"][j][0], dt) for j, plan in self.plans.items()}
         slopes = {j: evaluated(cells[j], plan.trees) for j, plan in self.plans.items()}
         slopes |= {j: loaded(kept) for j, kept in given["kept"].items()}
         values = {j: evaluated(cells[j], fields) if j in cells else loaded(given["arrays"][j]) for j, _ in stage.values}
         before, moved = loaded(given["before"]), {}
         for name in self.names:
             at, rates = ({j: part[name] for j, part in parts.items()} for parts in (values, slopes))
-            moved[name] = combined(stage, given["dt"][0], at, rates, before.get(name)).array
+            moved[name] = combined(stage, dt, at, rates, before.get(name)).array
             if stage.remembered:
                 moved[name + MEMORY] = slopes[0][name].array
         kept = {j: {name: value.array for name, value in slopes[j].items()} for j in self.plans if j in self.later}
@@ -208,7 +209,7 @@ class Kernels:
             for region, trees in together.items():
 
                 def body(given: Any, see: See, trees: Mapping[str, Node] = trees) -> Any:
-                    cells = see(given["arrays"], plan.operands, given["time"][0])
+                    cells = see(given["arrays"], plan.operands, given["time"][0], None)
                     return {name: cells(tree) for name, tree in trees.items()}
 
                 made = dict.fromkeys(trees, launch.blank(windows))
@@ -219,9 +220,9 @@ class Kernels:
 def kernels(problem: Problem, rules: Rules, interpret: bool) -> Kernels:
     """Return the GPU kernels for the steps of a problem. ``interpret`` runs them on a CPU, slowly, for tests."""
     given = [value for face in problem.faces.values() for value in face.values]
-    trees = [*problem.trees.values(), *problem.apart.values(), *given]
+    trees = [*problem.rates(), *given]
     timed = any(isinstance(part, Time) for tree in trees for part in walk(tree))
-    return Kernels(rules, problem.trees, problem.apart, problem.method, problem.groups, timed, interpret)
+    return Kernels(rules, problem.slopes, problem.apart, problem.method, problem.groups, timed, interpret)
 
 
 def windows_of(values: Values) -> Windows:

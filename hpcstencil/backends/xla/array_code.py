@@ -91,7 +91,7 @@ def array_code(
     rules = rules_of(problem, tiled(KERNELS[stencils], plan.topology.tiles))
     needs = problem.needs(problem.rates())
     listed = {name for name, value in problem.parameters.items() if np.ndim(value)} if problem.members else None
-    rhs = right_hand_side(problem.trees, rules, needs)
+    rhs = right_hand_side(problem.slopes, rules, needs)
     apart = right_hand_side(problem.apart, rules, needs) if problem.apart else None
     if listed is not None:
         rhs = of_members(rhs, listed)

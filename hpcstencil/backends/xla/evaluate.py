@@ -18,7 +18,7 @@ from jax import lax
 from hpcstencil.backends.xla.fourier_sum import by_fft
 from hpcstencil.backends.xla.stencil_kernels import Kernel
 from hpcstencil.distributed.ghost_cells import Ghosts, next_to
-from hpcstencil.distributed.windows import Frame, Number, Parameters, Value, Window, Windows, common
+from hpcstencil.distributed.windows import STEP_SIZE, Frame, Number, Parameters, Value, Window, Windows, common
 from hpcstencil.numerics.finite_differences import Stencil
 from hpcstencil.numerics.pointwise import functions, integer_power
 from hpcstencil.symbolic.boundary_kinds import NO_FLUX, Face
@@ -35,6 +35,7 @@ from hpcstencil.symbolic.expressions import (
     Parameter,
     Pointwise,
     Series,
+    StepSize,
     Time,
     bottom_up,
     has_own_ghosts,
@@ -113,6 +114,8 @@ class Evaluation:
                 return self.scalar(self.parameters[name])
             case Time():
                 return self.scalar(self.time)
+            case StepSize():
+                return self.scalar(self.parameters[STEP_SIZE])
             case Series(operand):
                 return self.scalar(self.series(tree, self.time if operand == Time() else self(operand).array))
             case Coordinate(axis):
@@ -367,11 +370,12 @@ def of_members(action: Callable[..., Any], listed: Collection[str]) -> Callable[
     """Map ``action(fields, parameters, time, frame)`` over the members of an ensemble.
 
     The last axis of each input and output field is the member. The members differ in the ``listed`` parameters, and in
-    time if it is an array.
+    the time and the step size if they are arrays.
     """
 
     def on_all(fields: Mapping[str, Value], parameters: Parameters, time: Number, frame: Frame) -> Any:
-        axes = -1, {name: 0 if name in listed else None for name in parameters}, 0 if jnp.ndim(time) else None
+        own = {name for name in parameters if name in listed or (name == STEP_SIZE and jnp.ndim(parameters[name]))}
+        axes = -1, {name: 0 if name in own else None for name in parameters}, 0 if jnp.ndim(time) else None
         return jax.vmap(lambda f, p, t: action(f, p, t, frame), axes, -1)(fields, parameters, time)
 
     return on_all

@@ -97,7 +97,7 @@ def moving(
     return [
         name
         for name in names
-        if all(name in slopes[j] for j, _ in stage.slopes) and (stage.group is None or groups[name] == stage.group)
+        if all(name in slopes[j] for j, _ in stage.slopes) and (stage.group is None or groups.get(name) == stage.group)
     ]
 
 

@@ -21,7 +21,7 @@ from hpcstencil.backends.xla.stage_walk import Values, fields_of, take, uniform
 from hpcstencil.distributed.device_blocks import values
 from hpcstencil.distributed.device_grid import Body, DeviceGrid
 from hpcstencil.distributed.halo import Fields
-from hpcstencil.distributed.windows import Frame, Number, Parameters, Value, Windows
+from hpcstencil.distributed.windows import STEP_SIZE, Frame, Number, Parameters, Value, Windows
 from hpcstencil.numerics.integrators import ERROR, NEW, Method, Stage
 
 V = TypeVar("V")
@@ -95,11 +95,13 @@ class Stepper:
         Both cover the part of the windows of ``u`` that is still valid after all evaluations.
         """
 
+        known = {**parameters, STEP_SIZE: dt}
+
         def evaluate(rhs: RightHandSide, y: Mapping[str, Value], time: Number) -> dict[str, Value]:
             if self.every:
-                return rhs(y, parameters, time, frame)
+                return rhs(y, known, time, frame)
             own = {name: value.array for name, value in y.items()}
-            slopes = rhs(self.device_grid.surrounded(own, self.widths, frame), parameters, time, frame)
+            slopes = rhs(self.device_grid.surrounded(own, self.widths, frame), known, time, frame)
             return {name: value.crop(self.device_grid.interior) for name, value in slopes.items()}
 
         def slope(j: int, y: Mapping[str, Value]) -> dict[str, Value]:
@@ -162,7 +164,8 @@ class Stepper:
     def slopes(self, j: int) -> Body:
         """Return the function (fields, parameters, t) -> time derivatives by field, at the j-th stage value.
 
-        The function exchanges halos first. Its fields and time derivatives have no ghost cells.
+        The function exchanges halos first. Its fields and time derivatives have no ghost cells. The parameters must hold
+        `STEP_SIZE` if the method takes damping implicitly.
         """
 
         def body(y: dict[str, Value], frame: Frame, parameters: Parameters, t: Number) -> Fields:
@@ -196,8 +199,10 @@ class Stepper:
         combine_uniform = self.device_grid.compiled(uniform_body, 2)
 
         def step(fields: Fields, parameters: Parameters, t: Number, dt: Number) -> tuple[Fields, Any]:
+            known = {**parameters, STEP_SIZE: dt}
+
             def slope(j: int, y: Fields, node: float) -> Fields:
-                return jax.block_until_ready((evaluate_later if j else evaluate)(y, parameters, t + node * dt))
+                return jax.block_until_ready((evaluate_later if j else evaluate)(y, known, t + node * dt))
 
             def loop(u: Fields, before: Fields, last: Fields, k0: Fields) -> Fields:
                 for weights, node in zip(self.method.uniform_weights, self.method.uniform_nodes, strict=True):
